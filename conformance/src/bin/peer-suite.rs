@@ -1,0 +1,95 @@
+//! The conformance suite against the kernel's `rdma_rxe`; runs as root inside the guest of `peer-vm`.
+#![forbid(unsafe_code)]
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use rdmux_conformance::suite::{Check, Guest, send_datagram, table};
+
+/// The conformance suite against the kernel's rdma_rxe, inside the guest of peer-vm.
+#[derive(Parser)]
+enum Cli {
+    /// Prints the names of all rows.
+    List {
+        /// Only the checks that have a row with this text
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Sends a management datagram to QP1.
+    #[command(hide = true)]
+    Datagram {
+        /// Where to
+        to: Ipv6Addr,
+        /// With a wrong ICRC
+        #[arg(long)]
+        wrong: bool,
+    },
+    /// Runs the checks and prints a line for each row, "pass" or "FAIL" in front.
+    Run {
+        /// The folder of rdmux, verbs-peer and verbs_peer
+        #[arg(long)]
+        programs: PathBuf,
+        /// Where the output of every process is kept
+        #[arg(long)]
+        logs: PathBuf,
+        /// Only the checks that have a row with this text
+        #[arg(long)]
+        only: Option<String>,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Cli::parse() {
+        Cli::List { only } => {
+            for row in wanted(only.as_deref()).flat_map(|(_, check)| check.rows()) {
+                println!("{row}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Cli::Datagram { to, wrong } => {
+            send_datagram(to, wrong)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Cli::Run { programs, logs, only } => {
+            let guest = Guest::new(&programs, &logs)?;
+            let mut clean = true;
+            for (n, check) in wanted(only.as_deref()) {
+                clean &= run(&guest, n, &check);
+            }
+            Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+    }
+}
+
+/// The checks with their numbers, which are the same whatever is left out.
+fn wanted(only: Option<&str>) -> impl Iterator<Item = (u16, Check)> {
+    let has = move |c: &Check| only.is_none_or(|o| c.rows().iter().any(|r| r.contains(o)));
+    (1..).zip(table()).filter(move |(_, c)| has(c))
+}
+
+fn run(guest: &Guest, n: u16, check: &Check) -> bool {
+    let start = Instant::now();
+    let rows = check.rows();
+    let outcomes = match guest.begin(n, check.link) {
+        Ok(()) => check.run(guest),
+        Err(e) => vec![Err(e.context("setting up the wire"))],
+    };
+    let mut clean = rows.len() == outcomes.len();
+    for (row, outcome) in rows.iter().zip(outcomes) {
+        match outcome {
+            Ok(()) => println!("pass | {row}"),
+            Err(e) => {
+                clean = false;
+                println!("FAIL | {row} | {}", format!("{e:#}").replace('\n', " "));
+            }
+        }
+    }
+    let logs = guest.logs();
+    let logs: Vec<_> =
+        logs.iter().filter_map(|l| l.file_name()).map(|l| l.to_string_lossy()).collect();
+    println!("     # {n}: {:.1} s; {}", start.elapsed().as_secs_f32(), logs.join(" "));
+    clean
+}

@@ -1,0 +1,156 @@
+//! The side that asks, and the words in which the tests are written.
+
+use std::net::{IpAddr, TcpStream};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdmux::{Context, RemoteMr, Rkey, SendWr, Sge, WcOpcode, WcStatus};
+
+use super::tests::TESTS;
+use super::{Control, Peer, Side, Wants, Words};
+use crate::exchange::{REGION, fill};
+
+/// Runs the tests whose names begin with one of `names`, or all, a line each. Whether all passed.
+///
+/// # Errors
+/// When the device cannot be opened.
+pub fn run(address: IpAddr, port: u16, names: &[String]) -> Result<bool> {
+    let context = Context::open()?;
+    let mut good = true;
+    for test in TESTS {
+        if !names.is_empty() && !names.iter().any(|n| test.name.starts_with(n.as_str())) {
+            continue;
+        }
+        let result = Session::open(&context, address, port, test.wants)
+            .context("open the session")
+            .and_then(|mut session| (test.run)(&mut session));
+        match result {
+            Ok(()) => println!("ok {}", test.name),
+            Err(e) => {
+                good = false;
+                println!("FAILED {}: {e:#}", test.name);
+            }
+        }
+    }
+    Ok(good)
+}
+
+/// What the server saw complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The immediate data, or the key that was invalidated.
+    pub(super) extra: u32,
+    pub(super) flags: u32,
+    pub(super) src_qp: u32,
+}
+
+/// A session with a server.
+pub(super) struct Session {
+    control: Control,
+    pub(super) peer: Peer,
+    pub(super) you: Side,
+}
+
+impl Session {
+    fn open(context: &Context, address: IpAddr, port: u16, wants: Wants) -> Result<Self> {
+        let mut control = Control::new(TcpStream::connect((address, port))?)?;
+        let ours = Wants { rights: super::ALL_RIGHTS, srq: false, ..wants };
+        let peer = Peer::new(context, control.local()?, ours)?;
+        let name = format!("{:?}", wants.qp_type).to_lowercase();
+        let name = if wants.srq { "srq" } else { &name };
+        let line = format!("open {name} {:x} {}", wants.rights.bits(), peer.me.line());
+        let answer = ask(&mut control, &line)?;
+        let mut words = Words::new(&answer);
+        let mut you = words.side()?;
+        let (addr, rkey) = (words.hex()?, Rkey(words.hex32()?));
+        you.memory = RemoteMr { addr, rkey, len: REGION as u64 };
+        peer.connect(&you)?;
+        Ok(Self { control, peer, you })
+    }
+
+    /// Has the server do something, and returns what it answers.
+    pub(super) fn ask(&mut self, line: &str) -> Result<String> {
+        ask(&mut self.control, line)
+    }
+
+    /// Ends the session on the server's side only.
+    pub(super) fn hang_up(&mut self) -> Result<()> {
+        self.control.close()
+    }
+
+    /// Puts the data of `seed` where messages are sent from.
+    pub(super) fn fill(&self, len: usize, seed: u32) {
+        let mut data = vec![0; len];
+        fill(&mut data, seed);
+        self.peer.mr.write(REGION, &data);
+    }
+
+    /// The first `len` bytes of where messages are sent from and READs go to.
+    pub(super) fn local(&self, len: usize) -> Sge {
+        self.peer.mr.slice(REGION..REGION + len)
+    }
+
+    /// The server's memory from `offset`.
+    pub(super) fn remote(&self, offset: u64) -> RemoteMr {
+        self.you.memory.at(offset)
+    }
+
+    /// Posts a request over the first `len` bytes.
+    pub(super) fn post(&self, wr: SendWr<'_>, len: usize) -> Result<()> {
+        let list = [self.local(len)];
+        let list = if len == 0 { &[] } else { &list[..] };
+        Ok(self.peer.qp.post_send(&wr.sges(list).signaled())?)
+    }
+
+    /// The next completion of ours has this status.
+    pub(super) fn done(&self, status: WcStatus) -> Result<()> {
+        let wc = self.peer.completion()?;
+        ensure!(wc.status == status, "completed with {:?}, not {status:?}", wc.status);
+        Ok(())
+    }
+
+    /// The next completion of ours is a success.
+    pub(super) fn succeeds(&self) -> Result<()> {
+        self.done(WcStatus::Success)
+    }
+
+    /// The server received `len` bytes of the data of `seed`.
+    pub(super) fn received(&mut self, seed: u32, opcode: WcOpcode, len: usize) -> Result<Seen> {
+        let answer = self.ask(&format!("wait {seed:x}"))?;
+        let mut words = Words::new(&answer);
+        let (status, code, got) = (words.hex()?, words.hex32()?, words.size()?);
+        if status != 0 || code != opcode as u32 || got != len {
+            bail!(
+                "the server completed with status {status} opcode {code} length {got}, not {len}"
+            );
+        }
+        let (extra, flags) = (words.hex32()?, words.hex32()?);
+        let diff = words.word()?;
+        ensure!(diff == "-", "wrong byte at {diff} of {len:x}");
+        Ok(Seen { extra, flags, src_qp: words.hex32()? })
+    }
+
+    /// Eight bytes of the server's region have this value.
+    pub(super) fn server_has(&mut self, offset: u64, value: u64) -> Result<()> {
+        let answer = self.ask(&format!("peek {offset:x}"))?;
+        let got = Words::new(&answer).hex()?;
+        ensure!(got == value, "the server has {got:x}, not {value:x}");
+        Ok(())
+    }
+
+    /// An atomic found this value.
+    pub(super) fn original(&self, value: u64) -> Result<()> {
+        self.succeeds()?;
+        let got = self.peer.mr.load(REGION);
+        ensure!(got == value, "the original was {got:x}, not {value:x}");
+        Ok(())
+    }
+}
+
+fn ask(control: &mut Control, line: &str) -> Result<String> {
+    control.put(line)?;
+    let answer = control.get()?.context("the server is gone")?;
+    match answer.strip_prefix("ok") {
+        Some(rest) => Ok(rest.trim().to_owned()),
+        None => bail!("to {line:?} the server says {answer:?}"),
+    }
+}

@@ -1,0 +1,179 @@
+//! What rdmux and the kernel's `rdma_rxe` must do together, as a table of rows.
+//!
+//! [`table()`] says what is run under which conditions, a [`Guest`] runs processes on both sides of a
+//! wire between two network namespaces, the modules each know one kind of exchange.
+
+mod datagram;
+mod guest;
+mod icrc;
+mod messages;
+mod multicast;
+mod rping;
+mod table;
+mod verbs;
+
+use std::fmt;
+
+use anyhow::Result;
+
+pub use guest::{Guest, Place};
+pub use icrc::send_datagram;
+pub use table::table;
+
+/// The conditions on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The path MTU that RoCE has on it, 1024 or 4096.
+    pub mtu: u16,
+    /// Per cent of the packets that are lost, in each direction.
+    pub loss: u8,
+    /// Whether our sender's segmentation offload may be used.
+    pub offload: bool,
+}
+
+impl Link {
+    /// The MTU of the network interface.
+    pub fn interface_mtu(self) -> u16 {
+        if self.mtu == 4096 { 4300 } else { 1500 }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MTU {}", self.mtu)?;
+        if self.loss > 0 {
+            write!(f, ", {} % loss", self.loss)?;
+        }
+        f.write_str(if self.offload { ", GSO" } else { "" })
+    }
+}
+
+/// The address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// Who is the client: sends the requests, opens the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// rdmux, and the kernel answers.
+    Rdmux,
+    /// The kernel, and rdmux answers.
+    Kernel,
+}
+
+impl Asks {
+    /// Where the server runs.
+    pub fn server(self) -> Place {
+        match self {
+            Self::Rdmux => Place::Kernel,
+            Self::Kernel => Place::Rdmux,
+        }
+    }
+    /// Where the client runs.
+    pub fn client(self) -> Place {
+        match self {
+            Self::Rdmux => Place::Rdmux,
+            Self::Kernel => Place::Kernel,
+        }
+    }
+}
+
+impl fmt::Display for Asks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rdmux => "rdmux asks",
+            Self::Kernel => "kernel asks",
+        })
+    }
+}
+
+/// One run of processes, which fills one row or several.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The part of the requirements that it shows: 3 transports, 5 verbs, 7 connections, 11 both.
+    pub part: u8,
+    /// The conditions.
+    pub link: Link,
+    /// The address family.
+    pub family: Family,
+    /// Who is the client.
+    pub asks: Asks,
+    /// What is done.
+    pub what: What,
+}
+
+/// What a check does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// `rping` against `rdmux ping`.
+    Rping {
+        /// Bytes of a ping.
+        size: u32,
+    },
+    /// A connection to a port where nobody listens.
+    Refused,
+    /// `ucmatose` against `rdmux cmtest`: several connections, messages both ways.
+    Messages,
+    /// `udaddy` against `rdmux udtest`: SIDR, then datagrams both ways.
+    Datagrams,
+    /// `verbs_peer` against `verbs-peer`.
+    Verbs(&'static [&'static str]),
+    /// `mckey` against `rdmux mctest`.
+    Multicast,
+    /// Every frame on the wire, and what is done with a wrong one.
+    Icrc,
+}
+
+/// The outcome of a row.
+pub type Outcome = Result<()>;
+
+impl Check {
+    /// The names of its rows.
+    pub fn rows(&self) -> Vec<String> {
+        let one = |what: &str| vec![self.row(what)];
+        match self.what {
+            What::Rping { size } => one(&format!("rping, {size} bytes")),
+            What::Refused => one("nobody listens: reason 8"),
+            What::Messages => one("ucmatose: connect, messages, disconnect"),
+            What::Datagrams => one("udaddy: SIDR, datagrams"),
+            What::Verbs(tests) => tests.iter().map(|t| self.row(t)).collect(),
+            What::Multicast => multicast::ROWS.iter().map(|r| self.row(r)).collect(),
+            What::Icrc => icrc::ROWS.iter().map(|r| self.row(r)).collect(),
+        }
+    }
+
+    /// The name of a row of this check.
+    fn row(&self, what: &str) -> String {
+        format!(
+            "part {:<2} | {what:<40} | {:<11} | {} | {}",
+            self.part, self.asks, self.family, self.link
+        )
+    }
+
+    /// Runs it; one outcome for each of [`rows`](Self::rows), in their order.
+    pub fn run(&self, guest: &Guest) -> Vec<Outcome> {
+        match self.what {
+            What::Rping { size } => vec![rping::ping(guest, self, size)],
+            What::Refused => vec![rping::refused(guest, self)],
+            What::Messages => vec![messages::run(guest, self)],
+            What::Datagrams => vec![datagram::run(guest, self)],
+            What::Verbs(tests) => verbs::run(guest, self, tests),
+            What::Multicast => multicast::run(guest, self),
+            What::Icrc => icrc::run(guest, self),
+        }
+    }
+}

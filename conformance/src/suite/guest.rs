@@ -1,0 +1,329 @@
+//! Processes on both sides of a wire: the kernel's driver in the guest's first network namespace,
+//! rdmux in namespace `b`.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Family, Link};
+
+/// How often something is looked at that does not tell by itself.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A side of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where `rdma_rxe` is.
+    Kernel,
+    /// Where rdmux is.
+    Rdmux,
+}
+
+impl Place {
+    /// Its address.
+    pub fn address(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Kernel, Family::V4) => "10.77.0.1",
+            (Self::Rdmux, Family::V4) => "10.77.0.2",
+            (Self::Kernel, Family::V6) => "fd77::1",
+            (Self::Rdmux, Family::V6) => "fd77::2",
+        }
+    }
+
+    /// Its network interface.
+    pub fn interface(self) -> &'static str {
+        match self {
+            Self::Kernel => "veth0",
+            Self::Rdmux => "veth1",
+        }
+    }
+}
+
+/// The guest that this process runs in.
+#[derive(Debug)]
+pub struct Guest {
+    programs: PathBuf,
+    logs: PathBuf,
+    link: Cell<Option<Link>>,
+    check: Cell<u16>,
+    processes: Cell<u16>,
+    /// What the check that runs has said, for the log on the host.
+    said: RefCell<Vec<PathBuf>>,
+}
+
+impl Guest {
+    /// `programs` has our binaries; `logs` is where the output of every process is kept.
+    ///
+    /// # Errors
+    /// When the folder for the logs cannot be made.
+    pub fn new(programs: &Path, logs: &Path) -> Result<Self> {
+        fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
+        Ok(Self {
+            programs: programs.to_path_buf(),
+            logs: logs.to_path_buf(),
+            link: Cell::new(None),
+            check: Cell::new(0),
+            processes: Cell::new(0),
+            said: RefCell::new(Vec::new()),
+        })
+    }
+
+    /// Begins check number `n` under these conditions.
+    ///
+    /// # Errors
+    /// When the wire cannot be set up so.
+    pub fn begin(&self, n: u16, link: Link) -> Result<()> {
+        self.check.set(n);
+        self.processes.set(0);
+        self.said.borrow_mut().clear();
+        if self.link.replace(Some(link)) != Some(link) {
+            self.set_up(link)?;
+        }
+        Ok(())
+    }
+
+    /// The logs of the check that runs.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        self.said.borrow().clone()
+    }
+
+    /// A port that no other check uses.
+    pub fn port(&self) -> u16 {
+        7300 + self.check.get()
+    }
+
+    /// How long a process may take under the conditions of the wire.
+    pub fn patience(&self) -> Duration {
+        let lossy = self.link.get().is_some_and(|l| l.loss > 0);
+        Duration::from_secs(if lossy { 150 } else { 45 })
+    }
+
+    fn set_up(&self, link: Link) -> Result<()> {
+        // The service asks its interfaces for their MTU when it starts.
+        let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(GLANCE * 500);
+        for place in [Place::Kernel, Place::Rdmux] {
+            let dev = place.interface();
+            let mtu = link.interface_mtu().to_string();
+            self.must(place, "ip", &["link", "set", dev, "mtu", &mtu])?;
+            let _ = self
+                .start(place, "tc", &["qdisc", "del", "dev", dev, "root"])?
+                .finish(GLANCE * 500);
+            if link.loss > 0 {
+                let loss = format!("{}%", link.loss);
+                let netem = ["qdisc", "add", "dev", dev, "root", "netem", "limit", "20000", "loss"];
+                self.must(place, "tc", &[&netem[..], &[&loss]].concat())?;
+            }
+            // With the offload the stack takes one large send and cuts it up before the wire.
+            let on = if link.offload { "on" } else { "off" };
+            let args = ["-K", dev, "tx", on, "sg", on, "gso", on, "tx-udp-segmentation", "off"];
+            self.must(place, "ethtool", &args)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a program to its end, which must be a success.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn must(&self, place: Place, program: &str, args: &[&str]) -> Result<String> {
+        let mut p = self.start(place, program, args)?;
+        p.succeed(Duration::from_secs(20))?;
+        Ok(p.output())
+    }
+
+    /// Starts a program. Ours are taken from the folder of our binaries, others from the path.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&self, place: Place, program: &str, args: &[&str]) -> Result<Process> {
+        let ours = self.programs.join(program);
+        let path = if ours.is_file() { ours } else { PathBuf::from(program) };
+        let mut command = match place {
+            Place::Kernel => Command::new(&path),
+            Place::Rdmux => {
+                let mut c = Command::new("ip");
+                c.args(["netns", "exec", "b"]).arg(&path);
+                c
+            }
+        };
+        let n = self.processes.get();
+        self.processes.set(n + 1);
+        let log = self.logs.join(format!("{:03}-{n}-{program}.log", self.check.get()));
+        let out = File::create(&log).with_context(|| log.display().to_string())?;
+        fs::write(&log, format!("$ {program} {}\n", args.join(" ")))?;
+        let out = File::options().append(true).open(&log).unwrap_or(out);
+        let err = out.try_clone()?;
+        command.args(args).stdin(Stdio::null()).stdout(out).stderr(err);
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        self.said.borrow_mut().push(log.clone());
+        Ok(Process { child, program: program.to_owned(), log })
+    }
+
+    /// Keeps our service running for as long as this lives, by a program that waits.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn our_service(&self) -> Result<Process> {
+        let args = ["ping", "-s", "-a", Place::Rdmux.address(Family::V4), "-p", "7999"];
+        let mut holder = self.start(Place::Rdmux, "rdmux", &args)?;
+        holder.says("waiting for clients", self.patience())?;
+        Ok(holder)
+    }
+
+    /// A counter of our service; 0 when it does not run.
+    ///
+    /// # Errors
+    /// When the service has no such counter.
+    pub fn counter(&self, name: &str) -> Result<u64> {
+        let args = ["host", "status", "default", "--json", "--all"];
+        let mut status = self.start(Place::Rdmux, "rdmux", &args)?;
+        if !status.finish(Duration::from_secs(20))?.success() {
+            return Ok(0);
+        }
+        let json = status.output();
+        let quoted = format!("\"{name}\"");
+        let (_, rest) = json.split_once(&quoted).with_context(|| format!("no counter {name}"))?;
+        let digits: String = rest
+            .chars()
+            .skip_while(|c| !c.is_ascii_digit())
+            .take_while(char::is_ascii_digit)
+            .collect();
+        Ok(digits.parse()?)
+    }
+
+    /// Waits until the kernel has a listener on this port.
+    ///
+    /// # Errors
+    /// When it has none in time.
+    pub fn kernel_listens(&self, port: u16) -> Result<()> {
+        let wanted = format!(":{port} ");
+        wait_for("a listener in the kernel", Duration::from_secs(10), || {
+            let out = Command::new("rdma").args(["resource", "show", "cm_id"]).output()?;
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            Ok(text.lines().any(|l| l.contains("LISTEN") && l.contains(&wanted)))
+        })
+    }
+
+    /// Waits until the network stack of a side says that it is, or is not, a member of an IPv4 group.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn member(&self, place: Place, group: &str, wanted: bool) -> Result<()> {
+        let octets: std::net::Ipv4Addr = group.parse()?;
+        // The table shows the group as a number in the byte order of the machine.
+        let number = format!("{:08X}", u32::from_ne_bytes(octets.octets()));
+        let what = format!("{group} {} /proc/net/igmp", if wanted { "in" } else { "not in" });
+        wait_for(&what, Duration::from_secs(10), || {
+            let mut command = match place {
+                Place::Kernel => Command::new("cat"),
+                Place::Rdmux => Command::new("ip"),
+            };
+            if place == Place::Rdmux {
+                command.args(["netns", "exec", "b", "cat"]);
+            }
+            let out = command.arg("/proc/net/igmp").output()?;
+            Ok(String::from_utf8_lossy(&out.stdout).contains(&number) == wanted)
+        })
+    }
+}
+
+/// Looks until `there` says yes.
+///
+/// # Errors
+/// When it does not within `patience`.
+pub(super) fn wait_for(
+    what: &str,
+    patience: Duration,
+    mut there: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let until = Instant::now() + patience;
+    while !there()? {
+        if Instant::now() >= until {
+            bail!("waited in vain for {what}");
+        }
+        sleep(GLANCE);
+    }
+    Ok(())
+}
+
+/// A program that was started. It is killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    program: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+    }
+
+    /// Waits until it has printed `text`.
+    ///
+    /// # Errors
+    /// When it ends or time is up before.
+    pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
+        wait_for(&format!("{} to say {text:?}", self.program), patience, || {
+            if self.output().contains(text) {
+                return Ok(true);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended with {status}: {}", self.program, self.last_line());
+            }
+            Ok(false)
+        })
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn finish(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= until {
+                bail!(
+                    "{} did not end in {} s: {}",
+                    self.program,
+                    patience.as_secs(),
+                    self.last_line()
+                );
+            }
+            sleep(GLANCE);
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    ///
+    /// # Errors
+    /// When it does not end in time or not well.
+    pub fn succeed(&mut self, patience: Duration) -> Result<()> {
+        let status = self.finish(patience)?;
+        if !status.success() {
+            bail!("{} ended with {status}: {}", self.program, self.last_line());
+        }
+        Ok(())
+    }
+
+    fn last_line(&self) -> String {
+        let out = self.output();
+        out.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or_default().trim().to_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,72 @@
+//! `mckey` and `rdmux mctest`: datagrams to a group, and what the network is told of the membership.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::{Asks, Check, Family, Guest, Outcome, Place};
+
+pub(super) const ROWS: &[&str] = &[
+    "mckey: datagrams to a group",
+    "multicast: member in /proc/net/igmp",
+    "multicast: join and leave on the wire",
+];
+
+const COUNT: &str = "10";
+
+/// Who asks sends to the group, the other one receives.
+pub(super) fn run(guest: &Guest, check: &Check) -> Vec<Outcome> {
+    let mut igmp = Err(anyhow!("not reached"));
+    let mut wire = Err(anyhow!("not reached"));
+    let datagrams = exchange(guest, check, &mut igmp, &mut wire);
+    vec![datagrams, igmp, wire]
+}
+
+fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome) -> Result<()> {
+    let group = format!("239.77.{}.{}", check.part, guest.port() % 200);
+    let dev = Place::Kernel.interface();
+    let mut dump = guest.start(
+        Place::Kernel,
+        "tcpdump",
+        &["-i", dev, "-n", "-l", "-v", "--immediate-mode", "igmp"],
+    )?;
+    dump.says("listening on", guest.patience())?;
+    let kernel = Place::Kernel.address(Family::V4);
+    let ours = Place::Rdmux.address(Family::V4);
+    let mckey = ["-m", &group, "-b", kernel, "-C", COUNT, "-S", "100"];
+    let mctest = ["mctest", "-m", &group, "-b", ours, "-C", COUNT, "-S", "100"];
+    // Long enough to see the membership.
+    let send = ["--sender", "--delay", "1000"];
+    let (mut receiver, mut sender);
+    match check.asks {
+        Asks::Rdmux => {
+            receiver = guest.start(Place::Kernel, "mckey", &mckey)?;
+            // mckey's own words come late, when its output is a file; the kernel's table does not.
+            guest.member(Place::Kernel, &group, true)?;
+            sender = guest.start(Place::Rdmux, "rdmux", &[&mctest[..], &send].concat())?;
+        }
+        Asks::Kernel => {
+            receiver = guest.start(Place::Rdmux, "rdmux", &mctest)?;
+            receiver.says("joined", guest.patience())?;
+            *igmp = guest.member(Place::Rdmux, &group, true);
+            sender = guest.start(Place::Kernel, "mckey", &[&mckey[..], &["-s"]].concat())?;
+        }
+    }
+    if check.asks == Asks::Rdmux {
+        *igmp = guest.member(Place::Rdmux, &group, true);
+    }
+    sender.succeed(guest.patience())?;
+    receiver.succeed(guest.patience())?;
+    if igmp.is_ok() {
+        *igmp = guest.member(Place::Rdmux, &group, false);
+    }
+    *wire = (|| {
+        let patience = Duration::from_secs(10);
+        dump.says(&format!("{ours} > 224.0.0.22"), patience)?;
+        dump.says(&format!("{group} to_ex"), patience)?;
+        dump.says(&format!("{group} to_in"), patience)
+    })();
+    let kernel = if check.asks == Asks::Rdmux { receiver.output() } else { sender.output() };
+    ensure!(kernel.contains("return status 0"), "mckey does not say that it went well");
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Connections in number: how fast they come up, and what they cost.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
+use rdmux::{Context, Cq, Pd, Qp, QpType};
+
+use crate::cmutil::RESOLVE;
+
+/// How long a side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What connections of one process share.
+pub(super) struct Connector {
+    channel: EventChannel,
+    pd: Pd,
+    cq: Cq,
+}
+
+/// A connection, up or coming up.
+pub(super) struct Node {
+    id: Id,
+    qp: Option<Qp>,
+}
+
+impl Connector {
+    /// Of this device.
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let (channel, pd, cq) = (EventChannel::new(context)?, context.pd(), context.cq(4096)?);
+        Ok(Self { channel, pd, cq })
+    }
+
+    fn qp(&self, id: &Id) -> Result<Qp> {
+        let qp = self.pd.qp(QpType::Rc).cq(&self.cq).max_send_wr(16).max_recv_wr(16).build()?;
+        id.attach_qp(&qp)?;
+        Ok(qp)
+    }
+
+    fn param() -> ConnParam {
+        ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() }
+    }
+
+    /// Connects `count` times, at most `at_once` at a time; from the first call to the last
+    /// connection: connections a second.
+    pub(super) fn connect(
+        &self,
+        to: SocketAddr,
+        count: usize,
+        at_once: usize,
+    ) -> Result<(Vec<Node>, f64)> {
+        let start = Instant::now();
+        let mut nodes = Vec::with_capacity(count);
+        let mut established = 0;
+        while established < count {
+            while nodes.len() < count && nodes.len() - established < at_once {
+                let id = Id::new(&self.channel, PortSpace::Tcp)?;
+                id.resolve_addr(None, to, RESOLVE)?;
+                nodes.push(Node { id, qp: None });
+            }
+            let Some(event) = self.channel.next(Some(PATIENCE))? else {
+                bail!("{established} of {count} connections came up");
+            };
+            established += usize::from(self.follow(&mut nodes, event)?);
+        }
+        Ok((nodes, count as f64 / start.elapsed().as_secs_f64()))
+    }
+
+    /// Takes a connection one step on; whether it is up now.
+    fn follow(&self, nodes: &mut [Node], event: Event) -> Result<bool> {
+        // The newest are most likely meant.
+        let Some(node) = nodes.iter_mut().rev().find(|n| event.is_for(&n.id)) else {
+            return Ok(false);
+        };
+        match event.kind() {
+            EventKind::AddrResolved => node.id.resolve_route(RESOLVE)?,
+            EventKind::RouteResolved => {
+                node.qp = Some(self.qp(&node.id)?);
+                node.id.connect(&Self::param())?;
+            }
+            _ => {
+                event.expect(EventKind::Established, "connect")?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends connections and waits until the peer has answered for all.
+    pub(super) fn disconnect(&self, nodes: Vec<Node>) -> Result<()> {
+        for node in &nodes {
+            node.id.disconnect()?;
+        }
+        let mut left = nodes.len();
+        while left > 0 {
+            match self.channel.next(Some(PATIENCE))? {
+                Some(event) => left -= usize::from(event.kind() == EventKind::Disconnected),
+                None => bail!("{left} connections did not end"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The other side: accepts `count` connections, and is over when all of them have ended.
+    pub(super) fn accept(
+        &self,
+        at: IpAddr,
+        count: u32,
+        listening: impl FnOnce(SocketAddr) -> Result<()>,
+    ) -> Result<()> {
+        let listener = Id::new(&self.channel, PortSpace::Tcp)?;
+        let at = listener.bind(SocketAddr::new(at, 0))?;
+        listener.listen(0)?;
+        listening(at)?;
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut ended = 0;
+        while ended < count {
+            let Some(mut event) = self.channel.next(Some(PATIENCE))? else {
+                bail!("{} of {count} connections came, {ended} ended", nodes.len());
+            };
+            match event.kind() {
+                EventKind::ConnectRequest => {
+                    let Some(id) = event.take_id() else { continue };
+                    let qp = Some(self.qp(&id)?);
+                    id.accept(&Self::param())?;
+                    nodes.push(Node { id, qp });
+                }
+                EventKind::Disconnected => {
+                    if let Some(at) = nodes.iter().position(|n| event.is_for(&n.id)) {
+                        nodes.swap_remove(at).id.disconnect()?;
+                    }
+                    ended += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

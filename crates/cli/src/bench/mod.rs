@@ -1,0 +1,91 @@
+//! `rdmux bench`: each figure beside its peer, measured in the same run.
+
+mod connections;
+mod part;
+mod plain;
+mod protocol;
+mod rc;
+mod resources;
+mod run;
+mod stats;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use self::stats::Figure;
+use crate::Global;
+use crate::output::{self, Report};
+
+/// Measures between processes on two virtual hosts (over UDP) and on one (through shared memory).
+/// Rounds of ours and of what it is compared with alternate; each figure is a median. Ratios are
+/// printed beside their goal; a goal that is missed is no failure.
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// Only these
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    only: Vec<Subject>,
+    /// Rounds of each figure
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Subject {
+    /// WRITE bandwidth over UDP, beside a TCP stream
+    Bandwidth,
+    /// SEND latency over UDP, beside a UDP ping-pong
+    Latency,
+    /// SEND latency through shared memory, beside a cache line
+    Ring,
+    /// Connections a second, beside TCP's
+    Connections,
+    /// Memory and idle processor time of a thousand queue pairs
+    Resources,
+}
+
+impl BenchArgs {
+    fn wants(&self, subject: Subject) -> bool {
+        self.only.is_empty() || self.only.contains(&subject)
+    }
+}
+
+/// Runs `rdmux bench`.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let figures = run::measure(args)?;
+    if args.json {
+        output::json(&figures)?;
+    } else {
+        print(&figures)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The other side of the bench.
+pub(crate) fn part(global: &Global) -> Result<ExitCode> {
+    part::run(&global.open()?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(figures: &[Figure]) -> Result<()> {
+    let headings = ["FIGURE", "RDMUX", "BESIDE", "ITS VALUE", "RATIO", "GOAL", ""];
+    let mut report = Report::new(&headings).right(&[1, 3, 4, 5]);
+    for f in figures {
+        let peer = f.peer.as_ref();
+        report.row([
+            f.name.to_owned(),
+            f.show(f.value),
+            peer.map_or("", |p| p.name).to_owned(),
+            peer.map_or(String::new(), |p| f.show(p.value)),
+            f.ratio.map_or(String::new(), |r| format!("{r:.2}")),
+            f.goal.map_or(String::new(), |g| g.to_string()),
+            f.met.map_or("", |met| if met { "met" } else { "missed" }).to_owned(),
+        ]);
+    }
+    Ok(report.print()?)
+}

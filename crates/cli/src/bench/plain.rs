@@ -1,0 +1,194 @@
+//! What we are measured against: plain TCP, plain UDP and a plain cache line, on the same two
+//! processes and the same addresses.
+
+use std::hint::spin_loop;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// How long a side waits for the other before it gives up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends `count` messages of `size` bytes through one TCP stream and waits until the other side has read
+/// the last: bytes a second.
+pub(crate) fn tcp_send(to: SocketAddr, size: usize, count: u32) -> Result<f64> {
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let message = vec![0x5a; size];
+    let start = Instant::now();
+    for _ in 0..count {
+        stream.write_all(&message)?;
+    }
+    stream.read_exact(&mut [0])?;
+    Ok(size as f64 * f64::from(count) / start.elapsed().as_secs_f64())
+}
+
+/// The other side of [`tcp_send`].
+pub(crate) fn tcp_sink(listener: &TcpListener, size: usize, count: u32) -> Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut message = vec![0; size];
+    for _ in 0..count {
+        stream.read_exact(&mut message)?;
+    }
+    stream.write_all(&[1])?;
+    Ok(())
+}
+
+/// Exchanges `count` datagrams of 64 bytes, polling: seconds one way.
+pub(crate) fn udp_ping(socket: &UdpSocket, count: u32) -> Result<f64> {
+    socket.set_nonblocking(true)?;
+    let mut datagram = [0x5a; 64];
+    let start = Instant::now();
+    for _ in 0..count {
+        socket.send(&datagram)?;
+        poll_datagram(socket, &mut datagram, start)?;
+    }
+    Ok(start.elapsed().as_secs_f64() / f64::from(count) / 2.0)
+}
+
+/// The other side of [`udp_ping`].
+pub(crate) fn udp_echo(socket: &UdpSocket, count: u32) -> Result<()> {
+    socket.set_nonblocking(true)?;
+    let mut datagram = [0; 64];
+    let start = Instant::now();
+    for _ in 0..count {
+        let from = poll_datagram(socket, &mut datagram, start)?;
+        socket.send_to(&datagram, from)?;
+    }
+    Ok(())
+}
+
+fn poll_datagram(socket: &UdpSocket, into: &mut [u8], start: Instant) -> Result<SocketAddr> {
+    let mut turns = 0_u32;
+    loop {
+        match socket.recv_from(into) {
+            Ok((_, from)) => return Ok(from),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(1 << 16) && start.elapsed() > PATIENCE {
+                    bail!("a datagram of the bare UDP ping-pong was lost");
+                }
+                spin_loop();
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Passes a turn back and forth through one cache line `count` times: seconds one way. The other side runs
+/// [`line_echo`] on the same memory.
+pub(crate) fn line_ping(line: &AtomicU64, count: u64) -> Result<f64> {
+    let start = Instant::now();
+    for i in 0..count {
+        line.store(2 * i + 1, Ordering::Release);
+        wait_line(line, 2 * i + 2, start)?;
+    }
+    Ok(start.elapsed().as_secs_f64() / count as f64 / 2.0)
+}
+
+/// The other side of [`line_ping`].
+pub(crate) fn line_echo(line: &AtomicU64, count: u64) -> Result<()> {
+    let start = Instant::now();
+    for i in 0..count {
+        wait_line(line, 2 * i + 1, start)?;
+        line.store(2 * i + 2, Ordering::Release);
+    }
+    Ok(())
+}
+
+fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
+    let mut turns = 0_u32;
+    while line.load(Ordering::Acquire) != value {
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+            bail!("the other side of the cache-line ping-pong does not answer");
+        }
+        spin_loop();
+    }
+    Ok(())
+}
+
+/// Connects `count` times, `at_once` at a time, each time waiting until the other side has accepted:
+/// connections a second.
+pub(crate) fn tcp_connect(to: SocketAddr, count: u32, at_once: u32) -> Result<f64> {
+    let start = Instant::now();
+    let mut open = Vec::with_capacity(count as usize);
+    while open.len() < count as usize {
+        let first = open.len();
+        let batch = (count as usize - first).min(at_once as usize);
+        for _ in 0..batch {
+            open.push(connect_nonblocking(to)?);
+        }
+        for stream in &mut open[first..] {
+            stream.set_nonblocking(false)?;
+            stream.read_exact(&mut [0])?;
+        }
+    }
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
+
+fn connect_nonblocking(to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&fd, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd.into()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The other side: accepts `count` connections and says so on each.
+pub(crate) fn tcp_accept(listener: &TcpListener, count: u32) -> Result<()> {
+    let mut open = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (mut stream, _) = listener.accept()?;
+        stream.write_all(&[1])?;
+        open.push(stream);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn each_peer_talks_to_its_other_side() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        thread::scope(|s| {
+            s.spawn(|| {
+                tcp_sink(&listener, 1000, 3).unwrap();
+                tcp_accept(&listener, 5).unwrap();
+                tcp_accept(&listener, 64).unwrap();
+            });
+            assert!(tcp_send(addr, 1000, 3).unwrap() > 0.0);
+            assert!(tcp_connect(addr, 5, 1).unwrap() > 0.0);
+            assert!(tcp_connect(addr, 64, 10).unwrap() > 0.0);
+        });
+    }
+
+    #[test]
+    fn the_datagram_and_the_line_come_back() {
+        let (a, b) = ("127.0.0.1:0", "127.0.0.1:0");
+        let (a, b) = (UdpSocket::bind(a).unwrap(), UdpSocket::bind(b).unwrap());
+        a.connect(b.local_addr().unwrap()).unwrap();
+        let line = AtomicU64::new(0);
+        thread::scope(|s| {
+            s.spawn(|| {
+                udp_echo(&b, 10).unwrap();
+                line_echo(&line, 10).unwrap();
+            });
+            assert!(udp_ping(&a, 10).unwrap() > 0.0);
+            assert!(line_ping(&line, 10).unwrap() > 0.0);
+        });
+        assert_eq!(line.load(Ordering::Relaxed), 20);
+    }
+}

@@ -1,0 +1,71 @@
+//! What the bench asks of its other side.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+/// A request. Whatever listens answers [`Answer::Listening`] first and [`Answer::Done`] when it is
+/// over.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// Read messages from one TCP stream.
+    TcpSink {
+        /// Where to listen.
+        at: IpAddr,
+        /// Bytes of a message.
+        size: usize,
+        /// Messages.
+        count: u32,
+    },
+    /// Send datagrams back.
+    UdpEcho {
+        /// Where to listen.
+        at: IpAddr,
+        /// Datagrams.
+        count: u32,
+    },
+    /// Answer through a cache line of shared memory.
+    LineEcho {
+        /// The memory, as a file.
+        file: String,
+        /// Turns.
+        count: u64,
+    },
+    /// Accept TCP connections.
+    TcpAccept {
+        /// Where to listen.
+        at: IpAddr,
+        /// Connections.
+        count: u32,
+    },
+    /// Accept one RDMA connection and keep it.
+    RcAccept {
+        /// Where to listen.
+        at: IpAddr,
+    },
+    /// Send messages back on that connection, polling.
+    RcEcho {
+        /// Messages.
+        count: u32,
+    },
+    /// Wait until a message comes on that connection.
+    RcWaitMessage,
+    /// Wait until that connection is down.
+    RcWaitDisconnected,
+    /// Accept RDMA connections one after another, and let them go when the client does.
+    CmAccept {
+        /// Where to listen.
+        at: IpAddr,
+        /// Connections.
+        count: u32,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Now the asker may come.
+    Listening(SocketAddr),
+    /// It is over.
+    Done,
+}

@@ -1,0 +1,283 @@
+//! The bench's own side: what is measured, in which order, how often.
+
+use std::io::IsTerminal as _;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rdmux::Context;
+use rdmux_link::SharedMem;
+
+use super::connections::Connector;
+use super::part::LINE_WORDS;
+use super::protocol::{Answer, Ask};
+use super::rc::Rc;
+use super::stats::{Figure, Goal, Unit};
+use super::{BenchArgs, Subject, plain, resources};
+use crate::child::Child;
+use crate::hosts::Hosts;
+
+/// Bytes that one round of bandwidth moves.
+const BULK: usize = 512 << 20;
+/// Exchanges of one round over UDP and over shared memory.
+const PINGS: u32 = 20_000;
+const RING_PINGS: u32 = 200_000;
+/// Connections of one round, and how many of them come up at once.
+const CONNECTIONS: u32 = 192;
+const AT_ONCE: u32 = 64;
+/// Queue pairs whose cost is measured.
+const MANY: usize = 1_000;
+/// How long a process with idle queue pairs is watched.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Everything that measuring needs.
+struct Bench {
+    context: Context,
+    /// A process on another host.
+    remote: Child,
+    remote_addr: IpAddr,
+    /// A process on this host.
+    local: Child,
+    local_addr: IpAddr,
+    rounds: u32,
+    progress: ProgressBar,
+    // Last: hosts end after everything that uses them.
+    _hosts: Hosts,
+}
+
+/// Measures all that is wanted.
+pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
+    let mut bench = Bench::new(args)?;
+    let mut figures = Vec::new();
+    if args.wants(Subject::Bandwidth) {
+        figures.push(bench.bandwidth("RC WRITE 64 KiB, UDP", 64 << 10, 64)?);
+        figures.push(bench.bandwidth("RC WRITE 1 MiB, UDP", 1 << 20, 16)?);
+    }
+    if args.wants(Subject::Latency) {
+        figures.push(bench.latency()?);
+    }
+    if args.wants(Subject::Ring) {
+        figures.push(bench.ring()?);
+    }
+    if args.wants(Subject::Connections) {
+        figures.push(bench.connections("connections, one at a time", 1)?);
+        figures.push(bench.connections("connections, 64 at once", AT_ONCE)?);
+    }
+    if args.wants(Subject::Resources) {
+        figures.extend(bench.resources()?);
+    }
+    bench.progress.finish_and_clear();
+    Ok(figures)
+}
+
+impl Bench {
+    fn new(args: &BenchArgs) -> Result<Self> {
+        let progress = ProgressBar::new_spinner();
+        if !std::io::stderr().is_terminal() {
+            progress.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        progress.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
+        progress.enable_steady_tick(Duration::from_millis(200));
+        progress.set_message("starting two hosts");
+        let hosts = Hosts::up(&["bench-a", "bench-b"])?;
+        let part = |host| Child::spawn(format!("of {host}"), &["--host", host, "part", "bench"]);
+        Ok(Self {
+            context: Context::builder().host("bench-a").open()?,
+            remote: part("bench-b")?,
+            remote_addr: hosts.address(1)?,
+            local: part("bench-a")?,
+            local_addr: hosts.address(0)?,
+            rounds: args.rounds,
+            progress,
+            _hosts: hosts,
+        })
+    }
+
+    /// Alternates ours with its peer.
+    fn rounds(
+        &mut self,
+        name: &'static str,
+        mut ours: impl FnMut(&mut Self) -> Result<f64>,
+        mut peer: impl FnMut(&mut Self) -> Result<f64>,
+    ) -> Result<(Vec<f64>, Vec<f64>)> {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for round in 1..=self.rounds {
+            self.progress.set_message(format!("{name}: round {round} of {}", self.rounds));
+            b.push(peer(self)?);
+            a.push(ours(self)?);
+        }
+        Ok((a, b))
+    }
+
+    fn bandwidth(&mut self, name: &'static str, size: usize, depth: u32) -> Result<Figure> {
+        let at = self.remote_addr;
+        let count = u32::try_from(BULK / size)?;
+        let rc = connect(&self.context, &mut self.remote, at)?;
+        if rc.is_same_host() {
+            bail!("the connection between the hosts goes through shared memory");
+        }
+        let (ours, tcp) = self.rounds(
+            name,
+            |b| {
+                b.remote.tell(&Ask::RcWaitMessage)?;
+                let rate = rc.write(size, count, depth)?;
+                rc.send()?;
+                done(&mut b.remote)?;
+                Ok(rate)
+            },
+            |b| {
+                let to = listening(&mut b.remote, &Ask::TcpSink { at, size, count })?;
+                let rate = plain::tcp_send(to, size, count)?;
+                done(&mut b.remote)?;
+                Ok(rate)
+            },
+        )?;
+        hang_up(&rc, &mut self.remote)?;
+        let figure = Figure::alone(name, Unit::BytesPerSecond, &ours);
+        Ok(figure.beside("one TCP stream", &tcp).with_goal(Goal::AtLeast(1.0)))
+    }
+
+    fn latency(&mut self) -> Result<Figure> {
+        const NAME: &str = "RC SEND 64 B one way, UDP";
+        let at = self.remote_addr;
+        let rc = connect(&self.context, &mut self.remote, at)?;
+        let here = SocketAddr::new(self.local_addr, 0);
+        let (ours, udp) = self.rounds(
+            NAME,
+            |b| {
+                b.remote.tell(&Ask::RcEcho { count: PINGS })?;
+                let time = rc.ping(PINGS)?;
+                done(&mut b.remote)?;
+                Ok(time)
+            },
+            |b| {
+                let to = listening(&mut b.remote, &Ask::UdpEcho { at, count: PINGS })?;
+                let socket = UdpSocket::bind(here)?;
+                socket.connect(to)?;
+                let time = plain::udp_ping(&socket, PINGS)?;
+                done(&mut b.remote)?;
+                Ok(time)
+            },
+        )?;
+        hang_up(&rc, &mut self.remote)?;
+        let figure = Figure::alone(NAME, Unit::Seconds, &ours);
+        Ok(figure.beside("UDP ping-pong, polling", &udp).with_goal(Goal::AtMost(2.0)))
+    }
+
+    fn ring(&mut self) -> Result<Figure> {
+        const NAME: &str = "RC SEND 64 B one way, same host";
+        let rc = connect(&self.context, &mut self.local, self.local_addr)?;
+        if !rc.is_same_host() {
+            bail!("the connection within the host does not go through shared memory");
+        }
+        let memory = SharedMem::create("rdmux-bench", LINE_WORDS)?;
+        let fd = memory.duplicate()?;
+        let file = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        let (ours, line) = self.rounds(
+            NAME,
+            |b| {
+                b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
+                let time = rc.ping(RING_PINGS)?;
+                done(&mut b.local)?;
+                Ok(time)
+            },
+            |b| {
+                let Some(line) = memory.words().first() else { bail!("no shared memory") };
+                line.store(0, std::sync::atomic::Ordering::Release);
+                let count = RING_PINGS.into();
+                b.local.tell(&Ask::LineEcho { file: file.clone(), count })?;
+                let time = plain::line_ping(line, count)?;
+                done(&mut b.local)?;
+                Ok(time)
+            },
+        )?;
+        hang_up(&rc, &mut self.local)?;
+        Ok(Figure::alone(NAME, Unit::Seconds, &ours).beside("a cache line, polling", &line))
+    }
+
+    fn connections(&mut self, name: &'static str, at_once: u32) -> Result<Figure> {
+        let (at, count) = (self.remote_addr, CONNECTIONS);
+        let connector = Connector::new(&self.context)?;
+        let (ours, tcp) = self.rounds(
+            name,
+            |b| {
+                let to = listening(&mut b.remote, &Ask::CmAccept { at, count })?;
+                let (nodes, rate) =
+                    connector.connect(to, CONNECTIONS as usize, at_once as usize)?;
+                connector.disconnect(nodes)?;
+                done(&mut b.remote)?;
+                Ok(rate)
+            },
+            |b| {
+                let to = listening(&mut b.remote, &Ask::TcpAccept { at, count })?;
+                let rate = plain::tcp_connect(to, count, at_once)?;
+                done(&mut b.remote)?;
+                Ok(rate)
+            },
+        )?;
+        let figure = Figure::alone(name, Unit::PerSecond, &ours);
+        Ok(figure.beside("TCP connect and accept", &tcp).with_goal(Goal::AtMost(10.0)))
+    }
+
+    /// A thousand connected queue pairs: their memory, and what they do when nothing happens.
+    fn resources(&mut self) -> Result<[Figure; 2]> {
+        self.progress.set_message(format!("{MANY} queue pairs"));
+        let connector = Connector::new(&self.context)?;
+        let count = u32::try_from(MANY)?;
+        let ask = Ask::CmAccept { at: self.remote_addr, count };
+        let to = listening(&mut self.remote, &ask)?;
+        let before = resources::resident()?;
+        let (nodes, _) = connector.connect(to, MANY, AT_ONCE as usize)?;
+        let each = resources::resident()?.saturating_sub(before) as f64 / f64::from(count);
+
+        self.progress.set_message(format!("{MANY} idle queue pairs for {} s", IDLE.as_secs()));
+        self.progress.disable_steady_tick();
+        // What the connections left to do is done before the watch begins.
+        thread::sleep(Duration::from_millis(200));
+        let used = resources::cpu_time()?;
+        thread::sleep(IDLE);
+        let idle = (resources::cpu_time()? - used) / IDLE.as_secs_f64();
+        self.progress.enable_steady_tick(Duration::from_millis(200));
+
+        connector.disconnect(nodes)?;
+        done(&mut self.remote)?;
+        let memory = Figure::alone("memory of a connected queue pair", Unit::Bytes, &[each]);
+        let processor =
+            Figure::alone("processor, 1,000 idle queue pairs", Unit::Processors, &[idle]);
+        Ok([memory, processor])
+    }
+}
+
+/// Connects to a process, which then keeps its side.
+fn connect(context: &Context, to: &mut Child, at: IpAddr) -> Result<Rc> {
+    let address = listening(to, &Ask::RcAccept { at })?;
+    let rc = Rc::connect(context, address)?;
+    done(to)?;
+    Ok(rc)
+}
+
+/// Ends a connection on both sides.
+fn hang_up(rc: &Rc, other: &mut Child) -> Result<()> {
+    rc.disconnect()?;
+    other.tell(&Ask::RcWaitDisconnected)?;
+    done(other)
+}
+
+/// Asks for something that listens.
+fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
+    match child.ask(ask)? {
+        Answer::Listening(at) => Ok(at),
+        other => bail!("{ask:?} was answered by {other:?}"),
+    }
+}
+
+/// Waits until what was asked is done.
+fn done(child: &mut Child) -> Result<()> {
+    match child.hear()? {
+        Answer::Done => Ok(()),
+        other => bail!("{other:?} came instead of an end"),
+    }
+}

@@ -1,0 +1,152 @@
+//! Rounds, medians and goals.
+
+use serde::Serialize;
+
+/// The middle value; of an even number of values the mean of the middle two. Zero of none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut v = values.to_vec();
+    v.sort_by(f64::total_cmp);
+    match v.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => v[n / 2],
+        n => f64::midpoint(v[n / 2 - 1], v[n / 2]),
+    }
+}
+
+/// What a ratio should be.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Goal {
+    /// At least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether `ratio` reaches it.
+    pub(crate) fn met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(x) => ratio >= x,
+            Self::AtMost(x) => ratio <= x,
+        }
+    }
+}
+
+impl std::fmt::Display for Goal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AtLeast(x) => write!(f, ">= {x:.1}"),
+            Self::AtMost(x) => write!(f, "<= {x:.1}"),
+        }
+    }
+}
+
+/// The unit of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    /// Bytes a second.
+    BytesPerSecond,
+    /// Seconds, one way.
+    Seconds,
+    /// Connections a second.
+    PerSecond,
+    /// Bytes.
+    Bytes,
+    /// Of one processor.
+    Processors,
+}
+
+/// A figure beside its peer.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) name: &'static str,
+    /// The unit of both values.
+    pub(crate) unit: Unit,
+    /// Ours: the median of the rounds.
+    pub(crate) value: f64,
+    /// What it is compared with.
+    pub(crate) peer: Option<Peer>,
+    /// Ours divided by the peer's, by time for connections (so that less is better there).
+    pub(crate) ratio: Option<f64>,
+    /// What the ratio should be.
+    pub(crate) goal: Option<Goal>,
+    /// Whether it is.
+    pub(crate) met: Option<bool>,
+    /// Rounds measured.
+    pub(crate) rounds: usize,
+}
+
+/// What a figure is compared with.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Peer {
+    /// What it is.
+    pub(crate) name: &'static str,
+    /// Its value: the median of the rounds.
+    pub(crate) value: f64,
+}
+
+impl Figure {
+    /// A figure without a peer.
+    pub(crate) fn alone(name: &'static str, unit: Unit, values: &[f64]) -> Self {
+        let (value, rounds) = (median(values), values.len());
+        Self { name, unit, value, peer: None, ratio: None, goal: None, met: None, rounds }
+    }
+
+    /// Puts a peer beside it. The ratio is ours by the peer's, except for rates of connections,
+    /// where it is of the time a connection takes.
+    pub(crate) fn beside(mut self, name: &'static str, values: &[f64]) -> Self {
+        let value = median(values);
+        self.peer = Some(Peer { name, value });
+        self.ratio = Some(match self.unit {
+            Unit::PerSecond => value / self.value,
+            _ => self.value / value,
+        });
+        self
+    }
+
+    /// Says what the ratio should be.
+    pub(crate) fn with_goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal);
+        self.met = self.ratio.map(|r| goal.met(r));
+        self
+    }
+
+    /// A value as people read it.
+    pub(crate) fn show(&self, value: f64) -> String {
+        match self.unit {
+            Unit::BytesPerSecond => crate::output::rate(value),
+            Unit::Seconds => {
+                crate::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
+            }
+            Unit::PerSecond => format!("{value:.0}/s"),
+            Unit::Bytes => format!("{value:.0} B"),
+            Unit::Processors => format!("{:.2} %", value * 100.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_the_outlier() {
+        assert!((median(&[1.0, 100.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+        assert!((median(&[1.0, 2.0, 3.0, 100.0]) - 2.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_ratio_of_connections_is_of_time_and_one_of_bandwidth_is_not() {
+        let slow = Figure::alone("c", Unit::PerSecond, &[100.0])
+            .beside("TCP", &[1000.0])
+            .with_goal(Goal::AtMost(9.0));
+        assert_eq!((slow.ratio, slow.met), (Some(10.0), Some(false)));
+        let fast = Figure::alone("w", Unit::BytesPerSecond, &[3e9])
+            .beside("TCP", &[2e9])
+            .with_goal(Goal::AtLeast(1.0));
+        assert_eq!((fast.ratio, fast.met), (Some(1.5), Some(true)));
+    }
+}

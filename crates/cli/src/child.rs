@@ -1,0 +1,114 @@
+//! Processes of this same program that play a part: started with a hidden subcommand, asked and
+//! answering by one JSON document a line over their standard input and output.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A process that plays a part. It is ended when this is dropped.
+pub(crate) struct Child {
+    process: Process,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Child {
+    /// Starts this program with `args`; `name` is for error messages.
+    pub(crate) fn spawn(name: impl Into<String>, args: &[&str]) -> Result<Self> {
+        let name = name.into();
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut process = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the process {name}"))?;
+        let requests = process.stdin.take().context("a piped input")?;
+        let replies = BufReader::new(process.stdout.take().context("a piped output")?);
+        Ok(Self { process, requests, replies, name })
+    }
+
+    /// Sends a request.
+    pub(crate) fn tell<Q: Serialize>(&mut self, request: &Q) -> Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.requests.write_all(&line).with_context(|| format!("the process {} is gone", self.name))
+    }
+
+    /// Waits for its next answer.
+    pub(crate) fn hear<A: DeserializeOwned>(&mut self) -> Result<A> {
+        let mut line = String::new();
+        if self.replies.read_line(&mut line)? == 0 {
+            let status = self.process.wait()?;
+            bail!("the process {} ended ({status}) before it answered", self.name);
+        }
+        match serde_json::from_str(&line)? {
+            Answer::Ok(answer) => Ok(answer),
+            Answer::Failed(why) => bail!("the process {}: {why}", self.name),
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(&mut self, request: &Q) -> Result<A> {
+        self.tell(request)?;
+        self.hear()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // The process may have ended by itself; then there is nothing to do and nothing to say.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An answer on the line.
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Answer<A> {
+    /// It went well.
+    Ok(A),
+    /// It did not, and why.
+    Failed(String),
+}
+
+/// The other end: reads requests from standard input until it closes, answers each through
+/// `handle`, which may answer early and go on by [`Reply::send`].
+pub(crate) fn serve<Q, A>(mut handle: impl FnMut(Q, &mut Reply<A>) -> Result<A>) -> Result<()>
+where
+    Q: DeserializeOwned,
+    A: Serialize,
+{
+    let mut reply = Reply { marker: std::marker::PhantomData };
+    for line in io::stdin().lock().lines() {
+        let request: Q = serde_json::from_str(&line?)?;
+        let answer = match handle(request, &mut reply) {
+            Ok(answer) => Answer::Ok(answer),
+            Err(e) => Answer::Failed(format!("{e:#}")),
+        };
+        reply.line(&answer)?;
+    }
+    Ok(())
+}
+
+/// Where answers go.
+pub(crate) struct Reply<A> {
+    marker: std::marker::PhantomData<A>,
+}
+
+impl<A: Serialize> Reply<A> {
+    /// Answers before the work is done: "I am listening".
+    pub(crate) fn send(&mut self, answer: A) -> Result<()> {
+        self.line(&Answer::Ok(answer))
+    }
+    fn line(&mut self, answer: &Answer<A>) -> Result<()> {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, answer)?;
+        out.write_all(b"\n")?;
+        Ok(out.flush()?)
+    }
+}

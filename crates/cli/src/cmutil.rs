@@ -1,0 +1,92 @@
+//! What commands that connect by hand share: addresses, and waiting for the right event.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rdmux::cm::{Event, EventChannel, EventKind, Id};
+use rdmux::{Completion, Cq, EMPTY, ok};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long address and route may take to resolve; what rping and its like wait.
+pub(crate) const RESOLVE: Duration = Duration::from_secs(2);
+
+/// The socket address of a name or an address.
+pub(crate) fn address(name: &str, port: u16) -> Result<SocketAddr> {
+    let mut all = (name, port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot find the address of {name:?}"))?;
+    all.next().with_context(|| format!("{name:?} has no address"))
+}
+
+/// Where a server binds: what it was given, or everywhere (IPv4).
+pub(crate) fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
+    match name {
+        Some(name) => address(name, port),
+        None => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
+    }
+}
+
+/// Waits for an event of this kind; any other is the failure that it says.
+pub(crate) fn expect(
+    channel: &EventChannel,
+    kind: EventKind,
+    asked: &'static str,
+    timeout: Duration,
+) -> Result<Event> {
+    match channel.next(Some(timeout))? {
+        Some(event) => Ok(event.expect(kind, asked)?),
+        None => bail!("cannot {asked}: no answer within {} s", timeout.as_secs_f64()),
+    }
+}
+
+/// Resolves address and route.
+pub(crate) fn resolve(
+    channel: &EventChannel,
+    id: &Id,
+    src: Option<SocketAddr>,
+    dst: SocketAddr,
+) -> Result<()> {
+    id.resolve_addr(src, dst, RESOLVE)?;
+    expect(channel, EventKind::AddrResolved, "resolve the address", RESOLVE * 2)?;
+    id.resolve_route(RESOLVE)?;
+    expect(channel, EventKind::RouteResolved, "resolve the route", RESOLVE * 2)?;
+    Ok(())
+}
+
+/// What came first.
+pub(crate) enum News {
+    /// A completion, and it is a success.
+    Completion(Completion),
+    /// An event.
+    Event(Event),
+}
+
+/// Waits for a completion or an event; both at once give the completion.
+pub(crate) fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<News> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let mut one = [EMPTY];
+        if cq.poll_or_arm(&mut one)? == 1 {
+            return Ok(News::Completion(ok(one[0])?));
+        }
+        if let Some(event) = channel.try_next()? {
+            return Ok(News::Event(event));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bail!("the peer was silent for {} s", timeout.as_secs_f64());
+        }
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs())?,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let (a, b) = (cq.as_fd(), channel.as_fd());
+        let mut fds = [PollFd::new(&a, PollFlags::IN), PollFd::new(&b, PollFlags::IN)];
+        match poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e).context("cannot wait"),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use file::{CaptureFile, FileError, Frame};
+use line::{JsonLine, Line};
+use summary::Summary;
+
+use crate::pcapng::LINKTYPE_RAW;
+
+mod file;
+mod frame;
+mod line;
+mod other;
+mod roce;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+/// Arguments of `rdmux decode`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0 every RDMA frame is right, 1 one did not decode or has a wrong \
+    ICRC, 2 a file cannot be read. Frames that the capture cut short are reported, not failed."
+)]
+pub(crate) struct DecodeArgs {
+    /// Captures in pcap or pcapng format; - is the standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one JSON object per line: a frame's, or at the end of a file its summary
+    #[arg(long)]
+    json: bool,
+    /// Print only the summaries
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Prints a line per frame and a summary per file.
+///
+/// # Errors
+/// When the output cannot be written. What is wrong with a file goes to standard error.
+pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
+    let mut printer = Printer {
+        out: BufWriter::new(io::stdout().lock()),
+        json: args.json,
+        quiet: args.quiet,
+        headings: args.files.len() > 1 && !args.json && !args.quiet,
+    };
+    match decode_all(args, &mut printer) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(e.into()),
+        Ok(status) => Ok(status),
+    }
+}
+
+/// The line of one frame that begins with an IP header, as it comes in: the `number`-th, seen at `time`
+/// since 1970, in a recording that began at `start`.
+pub(crate) fn live_line(number: u64, time: Duration, start: Duration, bytes: &[u8]) -> String {
+    let frame = Frame { time, link: LINKTYPE_RAW, data: bytes, original_len: bytes.len() };
+    let dissection = frame::dissect(&frame);
+    let relative = time.saturating_sub(start);
+    Line { number, time, relative, dissection: &dissection }.to_string()
+}
+
+fn decode_all(args: &DecodeArgs, printer: &mut Printer<impl Write>) -> io::Result<ExitCode> {
+    let mut total = Summary::default();
+    let mut unreadable = false;
+    for path in &args.files {
+        let name = path.display().to_string();
+        printer.heading(&name)?;
+        let (summary, error) = if name == "-" {
+            decode(io::stdin().lock(), &name, printer)?
+        } else {
+            match File::open(path) {
+                Ok(file) => decode(file, &name, printer)?,
+                Err(error) => (Summary::default(), Some(error.into())),
+            }
+        };
+        if error.is_none() || summary.frames > 0 {
+            printer.summary(&name, &summary)?;
+        }
+        if let Some(error) = error {
+            unreadable = true;
+            printer.out.flush()?;
+            eprintln!("rdmux decode: {name}: {error}");
+        }
+        total.add(&summary);
+    }
+    if args.files.len() > 1 {
+        printer.summary("total", &total)?;
+    }
+    printer.out.flush()?;
+    Ok(match (unreadable, total.all_right()) {
+        (true, _) => ExitCode::from(2),
+        (false, false) => ExitCode::FAILURE,
+        (false, true) => ExitCode::SUCCESS,
+    })
+}
+
+/// Decodes a file as far as it can be read, and says why it could not be read further.
+fn decode(
+    input: impl Read,
+    name: &str,
+    printer: &mut Printer<impl Write>,
+) -> io::Result<(Summary, Option<FileError>)> {
+    let mut summary = Summary::default();
+    let mut file = match CaptureFile::open(input) {
+        Ok(file) => file,
+        Err(error) => return Ok((summary, Some(error))),
+    };
+    let mut first = None;
+    loop {
+        let frame = match file.next() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok((summary, None)),
+            Err(error) => return Ok((summary, Some(error))),
+        };
+        let dissection = frame::dissect(&frame);
+        summary.count(&dissection.what);
+        let start: Duration = *first.get_or_insert(frame.time);
+        let line = Line {
+            number: summary.frames,
+            time: frame.time,
+            relative: frame.time.saturating_sub(start),
+            dissection: &dissection,
+        };
+        printer.line(name, &line)?;
+    }
+}
+
+/// Where lines go, and in which form.
+struct Printer<W: Write> {
+    out: W,
+    json: bool,
+    quiet: bool,
+    headings: bool,
+}
+
+impl<W: Write> Printer<W> {
+    fn heading(&mut self, name: &str) -> io::Result<()> {
+        if self.headings { writeln!(self.out, "{name}:") } else { Ok(()) }
+    }
+
+    fn line(&mut self, file: &str, line: &Line<'_>) -> io::Result<()> {
+        if self.quiet {
+            Ok(())
+        } else if self.json {
+            self.json(&JsonLine::new(file, line))
+        } else {
+            writeln!(self.out, "{line}")
+        }
+    }
+
+    fn summary(&mut self, file: &str, summary: &Summary) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct JsonSummary<'a> {
+            file: &'a str,
+            summary: &'a Summary,
+        }
+        if self.json {
+            return self.json(&JsonSummary { file, summary });
+        }
+        writeln!(self.out, "{file}: {summary}")
+    }
+
+    fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, value)?;
+        writeln!(self.out)
+    }
+}

@@ -1,0 +1,238 @@
+//! A frame from its link layer down to what it carries.
+
+use std::net::IpAddr;
+
+use rdmux_wire::ether::{self, Ether};
+use rdmux_wire::grh::Grh;
+use rdmux_wire::ip::{self, Ipv4, Ipv6};
+use rdmux_wire::udp::{self, Udp};
+use rdmux_wire::{Gid, WireError};
+
+use super::file::Frame;
+use super::other;
+use super::roce::{Network, Outer, Roce};
+
+/// What a frame turned out to be.
+#[derive(Debug)]
+pub(super) struct Dissection<'a> {
+    pub(super) addresses: Option<Addresses>,
+    pub(super) vlan: Option<u16>,
+    pub(super) what: What<'a>,
+}
+
+/// From where to where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+}
+
+/// What a frame carries.
+#[derive(Debug)]
+pub(super) enum What<'a> {
+    /// RDMA, one packet or several.
+    Roce(Box<Roce<'a>>),
+    /// RDMA that cannot be decoded.
+    Undecodable(WireError),
+    /// RDMA of which too little was captured to say more.
+    CutShort { captured: usize, original: usize },
+    /// A part of an IP packet; of which protocol, and from which byte on.
+    Fragment { protocol: u8, offset: u32 },
+    /// Not RDMA: its name.
+    Other(String),
+}
+
+impl<'a> Dissection<'a> {
+    fn of(what: What<'a>) -> Self {
+        Self { addresses: None, vlan: None, what }
+    }
+
+    fn other(name: impl Into<String>) -> Self {
+        Self::of(What::Other(name.into()))
+    }
+}
+
+mod link {
+    pub(super) const NULL: u16 = 0;
+    pub(super) const ETHERNET: u16 = 1;
+    pub(super) const RAW_BSD: u16 = 12;
+    pub(super) const RAW_OPENBSD: u16 = 14;
+    pub(super) const RAW: u16 = 101;
+    pub(super) const LOOP: u16 = 108;
+    pub(super) const LINUX_SLL: u16 = 113;
+    pub(super) const IPV4: u16 = 228;
+    pub(super) const IPV6: u16 = 229;
+    pub(super) const LINUX_SLL2: u16 = 276;
+}
+
+/// Finds out what a frame is. Never fails: what makes no sense is named as such.
+pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
+    let data = frame.data;
+    let missing = frame.original_len.saturating_sub(data.len());
+    let (ethertype, at) = match frame.link {
+        link::ETHERNET => match Ether::parse(data) {
+            Ok(Ether { ethertype, header_len, vlan, .. }) => {
+                let rest = &data[header_len..];
+                return Dissection { vlan, ..network(ethertype, rest, missing) };
+            }
+            Err(error) => return Dissection::other(error.to_string()),
+        },
+        // The address family's numbers differ between systems, the IP version does not.
+        link::NULL | link::LOOP => (ip_ethertype(data.get(4..)), 4),
+        link::RAW | link::RAW_BSD | link::RAW_OPENBSD | link::IPV4 | link::IPV6 => {
+            (ip_ethertype(Some(data)), 0)
+        }
+        link::LINUX_SLL => (ethertype_at(data, 14), 16),
+        link::LINUX_SLL2 => (ethertype_at(data, 0), 20),
+        other => return Dissection::other(format!("link type {other}")),
+    };
+    let (Some(ethertype), Some(rest)) = (ethertype, data.get(at..)) else {
+        return Dissection::other("no network header");
+    };
+    match ether::skip_vlan(ethertype, rest) {
+        Ok((vlan, ethertype, tags)) => {
+            Dissection { vlan, ..network(ethertype, &rest[tags..], missing) }
+        }
+        Err(error) => Dissection::other(error.to_string()),
+    }
+}
+
+fn ethertype_at(data: &[u8], at: usize) -> Option<u16> {
+    data.get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
+}
+
+fn ip_ethertype(packet: Option<&[u8]>) -> Option<u16> {
+    match packet?.first()? >> 4 {
+        4 => Some(ether::IPV4),
+        6 => Some(ether::IPV6),
+        _ => None,
+    }
+}
+
+/// `missing`: how many bytes of the frame were not captured.
+fn network(ethertype: u16, packet: &[u8], missing: usize) -> Dissection<'_> {
+    let dissection = match ethertype {
+        ether::IPV4 => ipv4(packet, missing),
+        ether::IPV6 => ipv6(packet, missing),
+        ether::ROCE_V1 => roce_v1(packet, missing),
+        _ => return Dissection::other(other::ethertype(ethertype, packet)),
+    };
+    dissection.unwrap_or_else(|error| Dissection::other(error.to_string()))
+}
+
+fn ipv4(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
+    let header = Ipv4::parse(packet)?;
+    let (head, rest) = packet.split_at(header.header_len.into());
+    let addresses = Addresses { src: header.src.into(), dst: header.dst.into() };
+    let len = usize::from(header.total_len - u16::from(header.header_len));
+    let payload = Payload::new(rest, len, missing, "IPv4 total length");
+    let what = if header.is_fragment() {
+        let offset = u32::from(header.fragment_offset) * 8;
+        What::Fragment { protocol: header.protocol, offset }
+    } else {
+        transport(header.protocol, &payload, addresses, Network::Ipv4 { header: head })
+    };
+    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+}
+
+fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
+    let header = Ipv6::parse(packet)?;
+    let addresses = Addresses { src: header.src.into(), dst: header.dst.into() };
+    let rest = &packet[Ipv6::LEN..];
+    let found = ip::skip_ipv6_extensions(header.next_header, rest)?;
+    let extensions = rest.len() - found.bytes.len();
+    let what = if found.fragment {
+        What::Fragment { protocol: found.protocol, offset: 0 }
+    } else {
+        let len = usize::from(header.payload_len).saturating_sub(extensions);
+        let payload = Payload::new(found.bytes, len, missing, "IPv6 payload length");
+        let network = Network::Ipv6 { src: header.src, dst: header.dst };
+        transport(found.protocol, &payload, addresses, network)
+    };
+    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+}
+
+/// A GRH and a BTH directly in Ethernet.
+fn roce_v1(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
+    let grh = Grh::parse(packet)?;
+    let Gid(src) = grh.sgid;
+    let Gid(dst) = grh.dgid;
+    let addresses = Addresses { src: src.into(), dst: dst.into() };
+    let payload = &packet[Grh::LEN..];
+    let payload = Payload::new(payload, grh.pay_len.into(), missing, "GRH payload length");
+    let what = rdma(&payload, &Outer::Grh(grh));
+    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+}
+
+/// What a header says that follows it, and what of it is there.
+pub(super) struct Payload<'a> {
+    /// What is there, without what Ethernet adds to short frames.
+    pub(super) bytes: &'a [u8],
+    /// The length by the header.
+    pub(super) len: usize,
+    /// Bytes of the frame that were not captured.
+    missing: usize,
+    /// The field that says so.
+    says: &'static str,
+}
+
+impl<'a> Payload<'a> {
+    fn new(bytes: &'a [u8], len: usize, missing: usize, says: &'static str) -> Self {
+        Self { bytes: bytes.get(..len).unwrap_or(bytes), len, missing, says }
+    }
+
+    /// Why this is not whole, if it is not.
+    fn defect(&self) -> Option<What<'a>> {
+        let have = self.bytes.len();
+        if have == self.len {
+            None
+        } else if self.missing > 0 {
+            Some(What::CutShort { captured: have, original: self.len })
+        } else {
+            let (what, says) = (self.says, self.len);
+            Some(What::Undecodable(WireError::Truncated { what, says, have }))
+        }
+    }
+}
+
+fn transport<'a>(
+    protocol: u8,
+    payload: &Payload<'a>,
+    addresses: Addresses,
+    network: Network<'a>,
+) -> What<'a> {
+    if protocol != ip::UDP {
+        return What::Other(other::protocol(protocol, payload.bytes, addresses));
+    }
+    let header = match Udp::parse(payload.bytes) {
+        Ok(header) => header,
+        Err(error) => return What::Other(error.to_string()),
+    };
+    if header.dst_port != udp::ROCE_PORT {
+        return What::Other(header.to_string());
+    }
+    let len = usize::from(header.length) - Udp::LEN;
+    if header.length > u16::try_from(payload.len).unwrap_or(u16::MAX) {
+        let (says, have) = (header.length.into(), payload.len);
+        return What::Undecodable(WireError::Truncated { what: "UDP length", says, have });
+    }
+    let bytes = &payload.bytes[Udp::LEN..];
+    let inner = Payload::new(bytes, len, payload.missing, payload.says);
+    rdma(&inner, &Outer::Udp { network, udp: header })
+}
+
+/// `payload`: from the BTH through the ICRC.
+fn rdma<'a>(payload: &Payload<'a>, outer: &Outer<'_>) -> What<'a> {
+    let roce = match payload.defect() {
+        None => Roce::parse(payload.bytes, outer),
+        Some(cut @ What::CutShort { .. }) => match Roce::parse_cut(payload.bytes, payload.len) {
+            Ok(roce) => Ok(roce),
+            Err(_) => return cut,
+        },
+        Some(defect) => return defect,
+    };
+    match roce {
+        Ok(roce) => What::Roce(Box::new(roce)),
+        Err(error) => What::Undecodable(error),
+    }
+}

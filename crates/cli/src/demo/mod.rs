@@ -1,0 +1,219 @@
+//! `rdmux demo`: every operation, between processes, verified.
+
+mod part;
+mod protocol;
+mod rows;
+mod side;
+mod stage;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rdmux::Context;
+use serde::Serialize;
+
+use self::rows::{ROWS, Row};
+use self::stage::{Link, Stage};
+use crate::Global;
+use crate::child::Child;
+use crate::hosts::Hosts;
+use crate::output::{self, Report};
+
+/// Starts two virtual hosts and runs every operation between processes on them: over UDP from
+/// host to host, and through shared memory within one. Each byte is compared, and for rows that
+/// cross UDP each host's packets are counted. Exits with 0 only if all rows passed.
+#[derive(Args)]
+pub(crate) struct DemoArgs {
+    /// Only rows whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A row of the table.
+#[derive(Serialize)]
+struct Outcome {
+    operation: &'static str,
+    link: &'static str,
+    passed: bool,
+    bytes: u64,
+    microseconds: f64,
+    /// Packets of host a and of host b, over UDP.
+    packets: [Packets; 2],
+    error: Option<String>,
+}
+
+/// What a host counted.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Packets {
+    sent: u64,
+    received: u64,
+}
+
+impl Packets {
+    fn since(self, before: Self) -> Self {
+        Self { sent: self.sent - before.sent, received: self.received - before.received }
+    }
+}
+
+/// How long packets that were sent may take to be counted. A few may be lost for good.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// Runs `rdmux demo`.
+pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
+    let outcomes = play(args)?;
+    if args.json {
+        output::json(&outcomes)?;
+    } else {
+        print(&outcomes)?;
+    }
+    let failed = outcomes.iter().filter(|o| !o.passed).count();
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The other side of the demo.
+pub(crate) fn part(global: &Global) -> Result<ExitCode> {
+    part::run(global.open()?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn play(args: &DemoArgs) -> Result<Vec<Outcome>> {
+    let wanted = |row: &&Row| args.only.as_ref().is_none_or(|text| row.name.contains(text));
+    let rows: Vec<_> = ROWS.iter().filter(wanted).collect();
+    let progress = progress(2 * rows.len() as u64)?;
+    progress.set_message("starting two hosts");
+    let hosts = Hosts::up(&["demo-a", "demo-b"])?;
+    let context = Context::builder().host("demo-a").open()?;
+    let (a, b) = (hosts.address(0)?, hosts.address(1)?);
+    let mut outcomes = Vec::new();
+    for (link, host, addr) in [(Link::Udp, "demo-b", b), (Link::SameHost, "demo-a", a)] {
+        let spawn = || Child::spawn(format!("on {host}"), &["--host", host, "part", "demo"]);
+        let mut stage = Stage::new(context.clone(), spawn()?, link, a, addr);
+        for row in &rows {
+            progress.set_message(format!("{}, {}", row.name, link.name()));
+            let outcome = perform(row, &mut stage, &hosts)?;
+            if !outcome.passed {
+                // Nobody knows what state the other side is in: a new one takes its part.
+                stage.abandon();
+                stage.other = spawn()?;
+            }
+            outcomes.push(outcome);
+            progress.inc(1);
+        }
+        // A connection that a failed row left behind is no reason to fail.
+        let _ = stage.hang_up();
+    }
+    progress.finish_and_clear();
+    Ok(outcomes)
+}
+
+/// One row; its failure is a result.
+fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
+    let before = [packets(hosts, 0)?, packets(hosts, 1)?];
+    let result = (row.run)(stage);
+    let counted = settled(hosts, &before)?;
+    let result = result.and_then(|done| plausible(stage.link, &counted).map(|()| done));
+    let (bytes, time) = match &result {
+        Ok(done) => (done.bytes, done.time),
+        Err(_) => (0, Duration::ZERO),
+    };
+    Ok(Outcome {
+        operation: row.name,
+        link: stage.link.name(),
+        passed: result.is_ok(),
+        bytes,
+        microseconds: time.as_secs_f64() * 1e6,
+        packets: counted,
+        error: result.err().map(|e| format!("{e:#}")),
+    })
+}
+
+/// What was counted since `before`. A process counts a packet after it has dealt with it, so the
+/// operation may be over before the last is counted: as much should come in as went out.
+fn settled(hosts: &Hosts, before: &[Packets; 2]) -> Result<[Packets; 2]> {
+    let start = Instant::now();
+    loop {
+        let [a, b] = [packets(hosts, 0)?.since(before[0]), packets(hosts, 1)?.since(before[1])];
+        let complete = a.received >= b.sent && b.received >= a.sent;
+        if complete || start.elapsed() > SETTLING {
+            return Ok([a, b]);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Over UDP, one host sends and the other receives. UC answers nothing.
+fn plausible(link: Link, [a, b]: &[Packets; 2]) -> Result<()> {
+    let crossed = a.sent > 0 && b.received > 0;
+    ensure!(link != Link::Udp || crossed, "the hosts counted no packets: it did not cross UDP");
+    Ok(())
+}
+
+/// Packets of a host so far: those of its devices and of its service.
+fn packets(hosts: &Hosts, n: usize) -> Result<Packets> {
+    let status = hosts.status(n)?;
+    let count = |name: &str| status.counter(name).unwrap_or(0);
+    Ok(Packets {
+        sent: count("tx_packets") + count("service_tx_mads"),
+        received: count("rx_packets") + count("service_rx_packets"),
+    })
+}
+
+fn print(outcomes: &[Outcome]) -> Result<()> {
+    let headings = [
+        "OPERATION",
+        "LINK",
+        "BYTES",
+        "VERIFIED",
+        "HOST A SENT/RECEIVED",
+        "HOST B SENT/RECEIVED",
+        "TIME",
+    ];
+    let mut report = Report::new(&headings).right(&[2, 4, 5, 6]);
+    for o in outcomes {
+        let packets = |p: Packets| {
+            if o.link == Link::Udp.name() {
+                format!("{}/{}", p.sent, p.received)
+            } else {
+                "-".into()
+            }
+        };
+        report.row([
+            o.operation.to_owned(),
+            o.link.to_owned(),
+            output::bytes(o.bytes),
+            if o.passed { "yes" } else { "FAILED" }.to_owned(),
+            packets(o.packets[0]),
+            packets(o.packets[1]),
+            output::time(Duration::from_secs_f64(o.microseconds / 1e6)),
+        ]);
+    }
+    report.print()?;
+    for o in outcomes {
+        if let Some(error) = &o.error {
+            say!("FAILED: {}, {}: {error}", o.operation, o.link);
+        }
+    }
+    let failed = outcomes.iter().filter(|o| !o.passed).count();
+    match failed {
+        0 => say!("all {} rows passed", outcomes.len()),
+        n => say!("{n} of {} rows failed", outcomes.len()),
+    }
+    Ok(())
+}
+
+fn progress(rows: u64) -> Result<ProgressBar> {
+    let progress = ProgressBar::new(rows);
+    if !std::io::stderr().is_terminal() {
+        progress.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
+    Ok(progress)
+}

@@ -1,0 +1,88 @@
+//! The other side of the demo, a process of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rdmux::{Access, Context, Datagram, Mr, Options, WcFlags};
+
+use super::protocol::{Answer, Ask, Data, Kind};
+use super::side::{PATIENCE, Side, compare, pattern};
+use crate::child::{self, Reply};
+
+/// What this process has at the moment.
+struct Part {
+    context: Context,
+    side: Option<Side>,
+    disposable: Option<Mr>,
+    datagrams: Option<Datagram>,
+}
+
+/// Does what it is asked until nobody asks any more.
+pub(super) fn run(context: Context) -> Result<()> {
+    let mut part = Part { context, side: None, disposable: None, datagrams: None };
+    child::serve(|ask, reply| part.answer(ask, reply))
+}
+
+impl Part {
+    fn side(&self) -> Result<&Side> {
+        self.side.as_ref().context("there is no connection")
+    }
+
+    fn datagrams(&mut self) -> Result<&mut Datagram> {
+        self.datagrams.as_mut().context("no datagrams are received yet")
+    }
+
+    fn answer(&mut self, ask: Ask, reply: &mut Reply<Answer>) -> Result<Answer> {
+        match ask {
+            Ask::Accept { at, kind } => {
+                self.side = None;
+                let listening = |at| reply.send(Answer::Listening(at));
+                let side = Side::accept(&self.context, at, kind, listening)?;
+                return Ok(Answer::Memory(self.side.insert(side).memory.remote().into()));
+            }
+            Ask::Reject { at, words } => {
+                let listening = |at| reply.send(Answer::Listening(at));
+                let (_channel, id, _) = Side::request(&self.context, at, Kind::Rc, listening)?;
+                id.reject(words.as_bytes())?;
+            }
+            Ask::PostReceive => self.side()?.post_receive()?,
+            Ask::Receive(data) => return self.receive(data),
+            Ask::Fill(data) => self.side()?.fill(data),
+            Ask::Compare(data) => self.side()?.await_data(data)?,
+            Ask::Load => return Ok(Answer::Word(self.side()?.memory.load(0))),
+            Ask::Store(word) => self.side()?.memory.store(0, word),
+            Ask::Disposable => {
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                let mr = self.side()?.qp.pd().alloc(4096, access)?;
+                return Ok(Answer::Memory(self.disposable.insert(mr).remote().into()));
+            }
+            Ask::WaitDisconnected => {
+                self.side()?.wait_disconnected()?;
+                self.side = None;
+            }
+            Ask::Datagrams { at } => {
+                let options = Options::new().context(&self.context).depth(64);
+                let datagrams = options.datagram((at, 0).into())?;
+                reply.send(Answer::Listening(datagrams.local_addr()))?;
+                self.datagrams = Some(datagrams);
+            }
+            Ask::Join(group) => drop(self.datagrams()?.join(group)?),
+            Ask::ReturnDatagram(data) => return_datagram(self.datagrams()?, data)?,
+        }
+        Ok(Answer::Done)
+    }
+
+    fn receive(&self, data: Data) -> Result<Answer> {
+        let done = self.side()?.receive(data)?;
+        let imm = done.flags.contains(WcFlags::WITH_IMM).then_some(done.imm);
+        let invalidated = done.flags.contains(WcFlags::WITH_INV).then_some(done.invalidated.0);
+        Ok(Answer::Message { imm, invalidated })
+    }
+}
+
+fn return_datagram(datagrams: &mut Datagram, data: Data) -> Result<()> {
+    const LONG: Duration = PATIENCE;
+    let (message, from) = datagrams.recv_timeout(LONG).context("no datagram came")?;
+    compare("the datagram", &message, &pattern(data))?;
+    Ok(datagrams.send_to(&from, &message)?)
+}

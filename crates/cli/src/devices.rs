@@ -1,0 +1,147 @@
+//! `rdmux devices`: what programs see.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use rdmux::Context;
+use serde::Serialize;
+
+use crate::Global;
+use crate::output::{self, Report};
+
+/// What to print.
+#[derive(Args)]
+pub(crate) struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A device as JSON has it.
+#[derive(Serialize)]
+struct Device {
+    name: String,
+    host: String,
+    transport: &'static str,
+    node_guid: String,
+    firmware: &'static str,
+    ports: Vec<Port>,
+    limits: Vec<(&'static str, u64)>,
+}
+
+#[derive(Serialize)]
+struct Port {
+    number: u8,
+    state: String,
+    link_layer: &'static str,
+    active_mtu: u32,
+    max_mtu: u32,
+    max_message: u32,
+    gids: Vec<GidRow>,
+}
+
+#[derive(Serialize)]
+struct GidRow {
+    index: usize,
+    gid: String,
+    address: String,
+    kind: &'static str,
+    interface: String,
+    mtu: u32,
+}
+
+/// Runs `rdmux devices`.
+pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
+    let device = describe(&global.open()?)?;
+    if args.json {
+        output::json(&[device])?;
+    } else {
+        print(&device)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(context: &Context) -> Result<Device> {
+    let (attr, port) = (context.query(), context.query_port()?);
+    let gids = context.gids().into_iter().enumerate();
+    let l = attr.limits;
+    Ok(Device {
+        name: context.name().to_owned(),
+        host: context.host().to_owned(),
+        transport: "InfiniBand over RoCEv2",
+        node_guid: attr.node_guid.to_string(),
+        firmware: attr.fw_ver,
+        ports: vec![Port {
+            number: 1,
+            state: format!("{:?}", port.state).to_lowercase(),
+            link_layer: "Ethernet",
+            active_mtu: port.active_mtu.bytes(),
+            max_mtu: port.max_mtu.bytes(),
+            max_message: port.max_msg_sz,
+            gids: gids
+                .map(|(index, entry)| GidRow {
+                    index,
+                    gid: entry.gid.to_string(),
+                    address: entry.gid.ip().to_string(),
+                    kind: "RoCE v2",
+                    interface: entry.interface,
+                    mtu: entry.mtu.bytes(),
+                })
+                .collect(),
+        }],
+        limits: vec![
+            ("max_qp", l.max_qp.into()),
+            ("max_qp_wr", l.max_qp_wr.into()),
+            ("max_sge", l.max_sge.into()),
+            ("max_inline_data", l.max_inline_data.into()),
+            ("max_cq", l.max_cq.into()),
+            ("max_cqe", l.max_cqe.into()),
+            ("max_mr", l.max_mr.into()),
+            ("max_mr_size", attr.max_mr_size),
+            ("max_pd", l.max_pd.into()),
+            ("max_srq", l.max_srq.into()),
+            ("max_srq_wr", l.max_srq_wr.into()),
+            ("max_ah", l.max_ah.into()),
+            ("max_rd_atomic", l.max_rd_atomic.into()),
+            ("max_mcast_grp", l.max_mcast_grp.into()),
+            ("max_mcast_qp_attach", l.max_mcast_qp_attach.into()),
+        ],
+    })
+}
+
+fn print(d: &Device) -> Result<()> {
+    say!("device     {} of host {}", d.name, d.host);
+    say!("transport  {}", d.transport);
+    say!("node GUID  {}", d.node_guid);
+    say!("firmware   {}", d.firmware);
+    for p in &d.ports {
+        say!(
+            "port {}     {}, {}, MTU {} of {}, messages up to {}",
+            p.number,
+            p.state,
+            p.link_layer,
+            p.active_mtu,
+            p.max_mtu,
+            output::bytes(p.max_message.into())
+        );
+        let mut report =
+            Report::new(&["INDEX", "GID", "ADDRESS", "TYPE", "INTERFACE", "MTU"]).right(&[0, 5]);
+        for g in &p.gids {
+            report.row([
+                g.index.to_string(),
+                g.gid.clone(),
+                g.address.clone(),
+                g.kind.to_owned(),
+                g.interface.clone(),
+                g.mtu.to_string(),
+            ]);
+        }
+        report.print()?;
+    }
+    let mut report = Report::new(&["LIMIT", "VALUE"]).right(&[1]);
+    for (name, value) in &d.limits {
+        report.row([(*name).to_owned(), value.to_string()]);
+    }
+    Ok(report.print()?)
+}

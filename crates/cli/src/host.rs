@@ -1,0 +1,297 @@
+//! `rdmux host`: virtual hosts and their services.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use rdmux_host::client::admin;
+use rdmux_host::proto::Status;
+use rdmux_host::service::daemon;
+use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
+use serde_json::{Map, Value, json};
+
+use crate::Global;
+use crate::output::{self, Report};
+
+/// What to do with hosts.
+#[derive(Subcommand)]
+pub(crate) enum HostCommand {
+    /// Start a host's service; it stays until `down`
+    ///
+    /// Programs start the services that they need by themselves, and those end some seconds after
+    /// the last program. A host has a loopback address of its own: the next free one of
+    /// 127.77.0.0/16, or the one given here, which it keeps.
+    Up(Up),
+    /// End a host's service, or all of them
+    Down(Down),
+    /// Show addresses, processes, connections and counters of a host, or list all that are up
+    Status(StatusArgs),
+    /// Be a host's service (started by the others when needed)
+    #[command(hide = true)]
+    Serve(Serve),
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    /// The host's name: 1 to 63 of a-z, 0-9 and '-'
+    #[arg(value_name = "NAME")]
+    name: HostName,
+    /// Its address, fixed from now on
+    #[arg(long, value_name = "ADDRESS")]
+    addr: Option<IpAddr>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Down {
+    /// The host's name; all hosts that are up if absent
+    #[arg(value_name = "NAME")]
+    name: Option<HostName>,
+}
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// The host's name; all hosts that are up if absent
+    #[arg(value_name = "NAME")]
+    name: Option<HostName>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also print counters that are zero
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The host's name
+    #[arg(value_name = "NAME")]
+    name: HostName,
+    /// End some time after the last program
+    #[arg(long)]
+    on_demand: bool,
+}
+
+/// Runs `rdmux host`.
+pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
+    match command {
+        HostCommand::Up(args) => up(args)?,
+        HostCommand::Down(args) => down(args)?,
+        HostCommand::Status(args) => status(global, args)?,
+        HostCommand::Serve(args) => serve(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn up(args: &Up) -> Result<()> {
+    let options = ConnectOptions::of_environment()?;
+    if let (Some(wish), Ok(status)) = (args.addr, admin::status(&options.dir, &args.name))
+        && status.gids.iter().all(|row| row.gid.ip() != wish)
+    {
+        let (name, has) = (&args.name, addresses(&status));
+        bail!("host {name} is up with {has}: `rdmux host down {name}` first to change that");
+    }
+    let status = admin::up(&options, &args.name, args.addr)?;
+    if status.pid == std::process::id() {
+        bail!(
+            "the service of host {} would end with this command: name the program `rdmux`, or set \
+             RDMUX_DAEMON to it",
+            args.name
+        );
+    }
+    if args.json {
+        return output::json(&view(&status));
+    }
+    say!("host {} is up: {}, process {}", status.host, addresses(&status), status.pid);
+    say!("use it: rdmux --host {0} COMMAND, or RDMUX_HOST={0} for any program", status.host);
+    Ok(())
+}
+
+fn down(args: &Down) -> Result<()> {
+    let dir = RuntimeDir::of_environment()?;
+    let names = match &args.name {
+        Some(name) => vec![name.clone()],
+        None => admin::running(&dir)?,
+    };
+    if names.is_empty() {
+        say!("no host is up");
+    }
+    for name in names {
+        admin::down(&dir, &name)?;
+        say!("host {name} is down");
+    }
+    Ok(())
+}
+
+fn status(global: &Global, args: &StatusArgs) -> Result<()> {
+    let dir = RuntimeDir::of_environment()?;
+    let named = match (&args.name, &global.host) {
+        (Some(name), _) => Some(name.clone()),
+        (None, Some(name)) => Some(HostName::new(name)?),
+        (None, None) => None,
+    };
+    let Some(name) = named else { return list(&dir, args.json) };
+    let status = admin::status(&dir, &name)?;
+    if args.json {
+        return output::json(&view(&status));
+    }
+    print(&status, args.all)
+}
+
+/// All hosts that are up, a row each.
+fn list(dir: &RuntimeDir, json: bool) -> Result<()> {
+    let all = admin::running(dir)?
+        .iter()
+        .map(|name| admin::status(dir, name))
+        .collect::<Result<Vec<_>, _>>()?;
+    if json {
+        return output::json(&all.iter().map(view).collect::<Vec<_>>());
+    }
+    if all.is_empty() {
+        say!("no host is up; the first program that needs one starts it, or `rdmux host up NAME`");
+        return Ok(());
+    }
+    let headings = ["HOST", "ADDRESSES", "PID", "UP", "PROCESSES", "QPS", "TX", "RX", "DROPPED"];
+    let mut report = Report::new(&headings).right(&[2, 3, 4, 5, 6, 7, 8]);
+    for s in &all {
+        report.row([
+            s.host.clone(),
+            addresses(s),
+            s.pid.to_string(),
+            output::time(Duration::from_millis(s.uptime_ms)),
+            s.clients.len().to_string(),
+            s.clients.iter().map(|c| c.qps).sum::<u64>().to_string(),
+            s.counter("tx_packets").unwrap_or(0).to_string(),
+            s.counter("rx_packets").unwrap_or(0).to_string(),
+            dropped(s).to_string(),
+        ]);
+    }
+    Ok(report.print()?)
+}
+
+/// One host in full.
+fn print(s: &Status, all_counters: bool) -> Result<()> {
+    let kind = if s.embedded { " (a thread of that process)" } else { "" };
+    say!("host       {}", s.host);
+    say!("addresses  {}", addresses(s));
+    say!("port       UDP {}", s.port);
+    say!(
+        "service    process {}{kind}, up {}",
+        s.pid,
+        output::time(Duration::from_millis(s.uptime_ms))
+    );
+    say!("slots      {} in use, {} ring pairs", s.slots, s.rings);
+
+    if !s.clients.is_empty() {
+        say!("\nPROCESSES");
+        let mut report = Report::new(&["PID", "NAME", "SLOTS", "QPS", "CHANNELS", "IDS", "UP"])
+            .right(&[0, 3, 4, 5, 6]);
+        for c in &s.clients {
+            let slots: Vec<_> = c.slots.iter().map(u16::to_string).collect();
+            report.row([
+                c.pid.to_string(),
+                c.comm.clone(),
+                slots.join(" "),
+                c.qps.to_string(),
+                c.channels.to_string(),
+                c.ids.to_string(),
+                output::time(Duration::from_millis(c.uptime_ms)),
+            ]);
+        }
+        report.print()?;
+    }
+    if !s.ids.is_empty() {
+        say!("\nCONNECTIONS AND LISTENERS");
+        let mut report =
+            Report::new(&["ID", "PID", "SPACE", "STATE", "LOCAL", "PEER"]).right(&[0, 1]);
+        let address = |a: Option<std::net::SocketAddr>| a.map_or("-".into(), |a| a.to_string());
+        for id in &s.ids {
+            report.row([
+                id.id.to_string(),
+                id.pid.to_string(),
+                id.space.clone(),
+                id.state.clone(),
+                address(id.src),
+                address(id.dst),
+            ]);
+        }
+        report.print()?;
+    }
+    if !s.groups.is_empty() {
+        say!("\nMULTICAST GROUPS");
+        let mut report = Report::new(&["GROUP", "ON", "MEMBERS"]).right(&[2]);
+        for g in &s.groups {
+            report.row([g.group.to_string(), g.local.to_string(), g.members.to_string()]);
+        }
+        report.print()?;
+    }
+    counters("DEVICES", &s.device_counters, all_counters)?;
+    counters("SERVICE", &s.service_counters, all_counters)?;
+    counters("CONNECTION MANAGER", &s.cm_counters, all_counters)
+}
+
+fn counters(title: &str, counters: &[(String, u64)], all: bool) -> Result<()> {
+    let shown: Vec<_> = counters.iter().filter(|(_, value)| all || *value != 0).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
+    say!("\nCOUNTERS: {title}");
+    let mut report = Report::new(&["NAME", "VALUE"]).right(&[1]);
+    for (name, value) in shown {
+        report.row([name.clone(), value.to_string()]);
+    }
+    Ok(report.print()?)
+}
+
+/// A status as scripts want it: addresses as text, counters by name.
+fn view(s: &Status) -> Value {
+    let by_name = |counters: &[(String, u64)]| -> Map<String, Value> {
+        counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
+    };
+    let gids = s.gids.iter().map(|g| {
+        json!({
+            "gid": g.gid.to_string(),
+            "address": g.gid.ip(),
+            "interface": g.interface,
+            "mtu": g.mtu.bytes(),
+        })
+    });
+    json!({
+        "host": s.host,
+        "pid": s.pid,
+        "uptime_ms": s.uptime_ms,
+        "embedded": s.embedded,
+        "gids": gids.collect::<Vec<_>>(),
+        "port": s.port,
+        "slots": s.slots,
+        "rings": s.rings,
+        "processes": s.clients,
+        "ids": s.ids,
+        "groups": s.groups,
+        "counters": {
+            "devices": by_name(&s.device_counters),
+            "service": by_name(&s.service_counters),
+            "cm": by_name(&s.cm_counters),
+        },
+    })
+}
+
+fn addresses(s: &Status) -> String {
+    let all: Vec<_> = s.gids.iter().map(|row| row.gid.ip().to_string()).collect();
+    all.join(" ")
+}
+
+/// Packets dropped for whatever reason.
+fn dropped(s: &Status) -> u64 {
+    let is_drop = |name: &str| name.starts_with("rx_drop_");
+    s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
+}
+
+/// Serves until told to end. Whoever started us reads one line: `ready`, or why not.
+fn serve(args: &Serve) -> Result<()> {
+    Ok(daemon::serve(&args.name, args.on_demand)?)
+}

@@ -1,0 +1,55 @@
+//! Virtual hosts for the time of a command.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result};
+use rdmux_host::client::admin;
+use rdmux_host::proto::Status;
+use rdmux_host::{ConnectOptions, HostName};
+
+/// Hosts that are up. Those that this started end when it is dropped.
+pub(crate) struct Hosts {
+    options: ConnectOptions,
+    names: Vec<HostName>,
+    started: Vec<HostName>,
+}
+
+impl Hosts {
+    /// Starts those that are not up.
+    pub(crate) fn up(names: &[&str]) -> Result<Self> {
+        let options = ConnectOptions::of_environment()?;
+        let running = admin::running(&options.dir)?;
+        let mut this = Self { options, names: Vec::new(), started: Vec::new() };
+        for name in names {
+            let name = HostName::new(name)?;
+            admin::up(&this.options, &name, None)?;
+            if !running.contains(&name) {
+                this.started.push(name.clone());
+            }
+            this.names.push(name);
+        }
+        Ok(this)
+    }
+
+    /// The state of the n-th.
+    pub(crate) fn status(&self, n: usize) -> Result<Status> {
+        Ok(admin::status(&self.options.dir, &self.names[n])?)
+    }
+
+    /// The address of the n-th.
+    pub(crate) fn address(&self, n: usize) -> Result<IpAddr> {
+        let status = self.status(n)?;
+        let row = status.gids.first();
+        Ok(row.with_context(|| format!("host {} has no address", self.names[n]))?.gid.ip())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.started {
+            if let Err(error) = admin::down(&self.options.dir, name) {
+                tracing::warn!(%name, %error, "a host that was started here did not end");
+            }
+        }
+    }
+}

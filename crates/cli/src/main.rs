@@ -1,0 +1,195 @@
+//! The `rdmux` command.
+#![forbid(unsafe_code)]
+
+/// Prints a line. A reader that went away, as `head` does, ends the program without complaint.
+macro_rules! say {
+    ($($arg:tt)*) => { $crate::output::line(format_args!($($arg)*)) };
+}
+
+mod bench;
+mod capture;
+mod child;
+mod cmutil;
+mod decode;
+mod demo;
+mod devices;
+mod host;
+mod hosts;
+mod output;
+mod pcapng;
+mod peer;
+mod ping;
+
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// RDMA without an adapter: a software RoCEv2 device, a connection manager and the tools for them.
+#[derive(Parser)]
+#[command(
+    name = "rdmux",
+    version,
+    after_help = "Try `rdmux demo` first: everything that the stack does, as a table.\n\n\
+        Exit status: 0 all went well, 1 something failed, 2 the command line makes no sense.\n\
+        Environment: RDMUX_HOST names the virtual host, RUST_LOG filters the log (see -v)."
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Args, Clone)]
+pub(crate) struct Global {
+    /// The virtual host to be on. Without it the default host, with the machine's own addresses
+    #[arg(long, value_name = "NAME", env = "RDMUX_HOST", global = true)]
+    pub(crate) host: Option<String>,
+    /// Say more on standard error: -v what happens, -vv every step
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+}
+
+impl Global {
+    /// Opens the device of the host that the command line or the environment names.
+    pub(crate) fn open(&self) -> rdmux::Result<rdmux::Context> {
+        let builder = rdmux::Context::builder();
+        match self.host.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => builder.host(name).open(),
+            None => builder.open(),
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn host_name(&self) -> anyhow::Result<rdmux_host::HostName> {
+        Ok(match self.host.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => rdmux_host::HostName::new(name)?,
+            None => rdmux_host::HostName::of_environment()?,
+        })
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every operation between processes, check each byte and print a table
+    Demo(demo::DemoArgs),
+    /// Ping by RDMA READ and WRITE as rping does; the kernel's rping may be the peer
+    Ping(ping::PingArgs),
+    /// List devices with their ports, GIDs and limits
+    Devices(devices::DevicesArgs),
+    /// Start, stop and inspect virtual hosts
+    #[command(subcommand)]
+    Host(host::HostCommand),
+    /// Print capture files, a line a frame, and check every checksum
+    Decode(decode::DecodeArgs),
+    /// Show what a host sends and receives, or record it as pcapng
+    Capture(capture::CaptureArgs),
+    /// Measure bandwidth, latency, connection rate and memory beside plain TCP and UDP
+    Bench(bench::BenchArgs),
+    /// Connect and exchange messages as ucmatose does; it may be the peer
+    Cmtest(peer::cmtest::CmtestArgs),
+    /// Exchange datagrams as udaddy does; it may be the peer
+    Udtest(peer::udtest::UdtestArgs),
+    /// Send or receive multicast as mckey does; it may be the peer
+    Mctest(peer::mctest::MctestArgs),
+    /// A part in the demo or in the bench: asked on standard input
+    #[command(hide = true, subcommand)]
+    Part(Part),
+}
+
+/// Parts that processes of this program play for another one.
+#[derive(Subcommand)]
+enum Part {
+    /// The other side of the bench
+    Bench,
+    /// The other side of the demo
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log(cli.global.verbose);
+    match run(cli) {
+        Ok(code) => code,
+        Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("rdmux: {}", text(&e));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Ping(args) => ping::run(global, &args),
+        Command::Devices(args) => devices::run(global, &args),
+        Command::Host(command) => host::run(global, &command),
+        Command::Decode(args) => decode::run(&args),
+        Command::Capture(args) => capture::run(global, &args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Cmtest(args) => peer::cmtest::run(global, &args),
+        Command::Udtest(args) => peer::udtest::run(global, &args),
+        Command::Mctest(args) => peer::mctest::run(global, &args),
+        Command::Part(Part::Bench) => bench::part(global),
+        Command::Part(Part::Demo) => demo::part(global),
+    }
+}
+
+/// The log goes to standard error; RUST_LOG wins over -v.
+fn log(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}
+
+/// An error and its causes on one line, none of them twice: some say their cause themselves.
+fn text(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Whether the reader of our output went away, as `head` does: no error of ours.
+fn is_closed_pipe(e: &anyhow::Error) -> bool {
+    e.chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let e = anyhow::anyhow!("no such host").context("cannot connect: no such host");
+        assert_eq!(text(&e.context("no server")), "no server: cannot connect: no such host");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,112 @@
+//! How commands print: tables for people, JSON for scripts, figures with units.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// A plain table: headings, rows, columns of figures to the right.
+pub(crate) struct Report {
+    table: Table,
+}
+
+impl Report {
+    /// A table with these headings.
+    pub(crate) fn new(headings: &[&str]) -> Self {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_header(headings);
+        Self { table }
+    }
+    /// Puts a column to the right.
+    pub(crate) fn right(mut self, columns: &[usize]) -> Self {
+        for c in columns {
+            if let Some(column) = self.table.column_mut(*c) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        self
+    }
+    /// Adds a row.
+    pub(crate) fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
+        self.table.add_row(cells);
+    }
+    /// Prints it.
+    pub(crate) fn print(&self) -> io::Result<()> {
+        writeln!(io::stdout().lock(), "{}", self.table.trim_fmt())
+    }
+}
+
+/// Prints a line; see `say!`.
+pub(crate) fn line(text: std::fmt::Arguments<'_>) {
+    if let Err(e) = writeln!(io::stdout().lock(), "{text}") {
+        if e.kind() == io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("rdmux: cannot print: {e}");
+        std::process::exit(1);
+    }
+}
+
+/// Prints one JSON document.
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// A time in the unit that shows three digits or so.
+pub(crate) fn time(d: Duration) -> String {
+    let ns = d.as_nanos();
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.2} us", d.as_secs_f64() * 1e6),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", d.as_secs_f64() * 1e3),
+        _ => format!("{:.2} s", d.as_secs_f64()),
+    }
+}
+
+/// A number of bytes, in binary units.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    for (name, shift) in UNITS {
+        if n >= 1 << shift {
+            let whole = n >> shift;
+            return if n == whole << shift {
+                format!("{whole} {name}")
+            } else {
+                format!("{:.1} {name}", n as f64 / f64::from(1_u32 << shift))
+            };
+        }
+    }
+    format!("{n} B")
+}
+
+/// Bytes a second, in decimal units as networks are measured.
+pub(crate) fn rate(bytes_per_second: f64) -> String {
+    if bytes_per_second >= 1e9 {
+        format!("{:.2} GB/s", bytes_per_second / 1e9)
+    } else {
+        format!("{:.1} MB/s", bytes_per_second / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_unit_that_a_person_would_choose() {
+        assert_eq!(time(Duration::from_nanos(870)), "870 ns");
+        assert_eq!(time(Duration::from_nanos(12_340)), "12.34 us");
+        assert_eq!(time(Duration::from_millis(1500)), "1.50 s");
+        assert_eq!(bytes(64), "64 B");
+        assert_eq!(bytes(65536), "64 KiB");
+        assert_eq!(bytes(1 << 20), "1 MiB");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(rate(2.5e9), "2.50 GB/s");
+    }
+}

@@ -1,0 +1,103 @@
+//! The client: offers its memory, and times how long the server takes to read and write it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rdmux::Context;
+use rdmux::cm::{EventChannel, EventKind, Id, PortSpace};
+use serde::Serialize;
+
+use super::PingArgs;
+use super::endpoint::Endpoint;
+use super::exchange;
+use crate::{cmutil, output};
+
+/// What was measured, in microseconds.
+#[derive(Serialize)]
+struct Summary {
+    server: String,
+    size: u32,
+    pings: u32,
+    verified: bool,
+    min_us: f64,
+    avg_us: f64,
+    max_us: f64,
+}
+
+/// Pings the server.
+pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
+    let server = cmutil::address(args.addr.as_deref().unwrap_or_default(), args.port)?;
+    let source = args.source.as_deref().map(|s| cmutil::address(s, 0)).transpose()?;
+    let channel = EventChannel::new(context)?;
+    let id = Id::new(&channel, PortSpace::Tcp)?;
+    cmutil::resolve(&channel, &id, source, server)?;
+
+    let mut endpoint = Endpoint::new(&channel, id, args.patience())?;
+    endpoint.id.connect(&Endpoint::conn_param())?;
+    cmutil::expect(&channel, EventKind::Established, "connect", args.patience())
+        .with_context(|| format!("no server at {server}"))?;
+    tracing::info!(host = endpoint.context().host(), %server, "connected");
+
+    let times = pings(&mut endpoint, args)?;
+    endpoint.disconnect()?;
+    summarise(server.to_string(), args, &times)
+}
+
+/// All pings; the round trip of each.
+fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Vec<Duration>> {
+    let size = args.size as usize;
+    let (source, sink) = (endpoint.buffer(size)?, endpoint.buffer(size)?);
+    let mut times = Vec::new();
+    for ping in 0..args.count.unwrap_or(u32::MAX) {
+        let data = exchange::data(ping, size);
+        source.write(0, &data);
+        let start = Instant::now();
+        for buffer in [&source, &sink] {
+            endpoint.advertise(buffer.remote())?;
+            if endpoint.hear()?.is_err() {
+                bail!("the server disconnected during ping {ping}");
+            }
+        }
+        let time = start.elapsed();
+        let back = sink.to_vec(..);
+        if args.verify && back != data {
+            let at = back.iter().zip(&data).position(|(a, b)| a != b).unwrap_or(0);
+            bail!("ping {ping}: the data that came back differ from byte {at} on");
+        }
+        if args.data {
+            say!("ping data: {}", String::from_utf8_lossy(&back[..exchange::echo_len(&back) - 1]));
+        }
+        if !args.quiet && !args.json {
+            say!("{size} bytes: ping {ping}: {}", output::time(time));
+        }
+        times.push(time);
+    }
+    Ok(times)
+}
+
+fn summarise(server: String, args: &PingArgs, times: &[Duration]) -> Result<()> {
+    let us = |d: Duration| d.as_secs_f64() * 1e6;
+    let total: Duration = times.iter().sum();
+    let pings = u32::try_from(times.len())?;
+    let summary = Summary {
+        server,
+        size: args.size,
+        pings,
+        verified: args.verify,
+        min_us: us(times.iter().min().copied().unwrap_or_default()),
+        avg_us: us(total.checked_div(pings).unwrap_or_default()),
+        max_us: us(times.iter().max().copied().unwrap_or_default()),
+    };
+    if args.json {
+        return output::json(&summary);
+    }
+    let checked = if args.verify { ", all data verified" } else { "" };
+    say!(
+        "{pings} pings of {}{checked}; round trip min/avg/max {:.1}/{:.1}/{:.1} us",
+        output::bytes(args.size.into()),
+        summary.min_us,
+        summary.avg_us,
+        summary.max_us
+    );
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! What client and server share: a queue pair with its buffers, and waiting for the next step.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use rdmux::cm::{ConnParam, EventChannel, EventKind, Id};
+use rdmux::{Access, Context, Cq, Mr, Qp, QpType, RemoteMr, SendWr, WcOpcode};
+
+use super::exchange::MAX_SIZE;
+use crate::cmutil::{self, News};
+
+/// Receives posted at any time.
+const RECEIVES: usize = 2;
+const ADVERT: usize = RemoteMr::SHORT_LEN;
+
+/// One side of an exchange.
+pub(super) struct Endpoint {
+    pub(super) id: Id,
+    channel: EventChannel,
+    qp: Qp,
+    cq: Cq,
+    /// Slots for the peer's adverts, then one for ours.
+    adverts: Mr,
+    /// Adverts that came and were not asked for yet.
+    received: VecDeque<RemoteMr>,
+    patience: Duration,
+}
+
+/// Why an exchange is over.
+pub(super) enum Over {
+    /// The peer disconnected.
+    Disconnected,
+}
+
+impl Endpoint {
+    /// Makes the queue pair for `id`, with its receives posted.
+    pub(super) fn new(channel: &EventChannel, id: Id, patience: Duration) -> Result<Self> {
+        let context = channel.context();
+        let (pd, cq) = (context.pd(), context.cq(32)?);
+        let qp = pd.qp(QpType::Rc).cq(&cq).max_send_wr(16).max_recv_wr(2).max_sge(1).build()?;
+        let adverts = pd.alloc((RECEIVES + 1) * ADVERT, Access::LOCAL_WRITE)?;
+        id.attach_qp(&qp)?;
+        let (channel, received) = (channel.clone(), VecDeque::new());
+        let this = Self { id, channel, qp, cq, adverts, received, patience };
+        (0..RECEIVES).try_for_each(|slot| this.post(slot))?;
+        Ok(this)
+    }
+
+    /// A buffer that the peer reads and writes.
+    pub(super) fn buffer(&self, len: usize) -> Result<Mr> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        Ok(self.qp.pd().alloc(len.min(MAX_SIZE), access)?)
+    }
+
+    /// What `rping` says when it connects and accepts.
+    pub(super) fn conn_param() -> ConnParam {
+        ConnParam {
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..ConnParam::default()
+        }
+    }
+
+    fn post(&self, slot: usize) -> Result<()> {
+        let at = slot * ADVERT;
+        Ok(self.qp.post_recv(slot as u64, &[self.adverts.slice(at..at + ADVERT)])?)
+    }
+
+    /// Sends the peer a buffer's address, key and length. A go-ahead looks the same; nobody reads it.
+    pub(super) fn advertise(&self, buffer: RemoteMr) -> Result<()> {
+        let at = RECEIVES * ADVERT;
+        let Some(bytes) = buffer.to_short_bytes() else { bail!("a buffer of 4 GiB and more") };
+        self.adverts.write(at, &bytes);
+        let piece = [self.adverts.slice(at..at + ADVERT)];
+        Ok(self.qp.post_send(&SendWr::send(0).sges(&piece).signaled())?)
+    }
+
+    /// Waits for the peer's next message.
+    pub(super) fn hear(&mut self) -> Result<std::result::Result<RemoteMr, Over>> {
+        loop {
+            if let Some(advert) = self.received.pop_front() {
+                return Ok(Ok(advert));
+            }
+            if let Some(over) = self.step()? {
+                return Ok(Err(over));
+            }
+        }
+    }
+
+    /// Posts a READ or a WRITE and waits until it is done.
+    pub(super) fn transfer(&mut self, wr: SendWr<'_>) -> Result<std::result::Result<(), Over>> {
+        self.qp.post_send(&wr.signaled())?;
+        loop {
+            match cmutil::wait(&self.cq, &self.channel, self.patience)? {
+                News::Completion(done) => {
+                    if matches!(done.opcode, WcOpcode::RdmaRead | WcOpcode::RdmaWrite) {
+                        return Ok(Ok(()));
+                    }
+                    self.take(&done)?;
+                }
+                News::Event(event) => {
+                    if let Some(over) = is_over(event.kind()) {
+                        return Ok(Err(over));
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<Over>> {
+        match cmutil::wait(&self.cq, &self.channel, self.patience)? {
+            News::Completion(done) => self.take(&done).map(|()| None),
+            News::Event(event) => Ok(is_over(event.kind())),
+        }
+    }
+
+    /// Keeps a message that came and posts its receive again.
+    fn take(&mut self, done: &rdmux::Completion) -> Result<()> {
+        if done.opcode != WcOpcode::Recv {
+            return Ok(());
+        }
+        let slot = usize::try_from(done.wr_id)?;
+        if done.byte_len as usize != ADVERT {
+            bail!("the peer sent {} bytes; rping's messages have {ADVERT}", done.byte_len);
+        }
+        let at = slot * ADVERT;
+        self.received.extend(RemoteMr::from_short_bytes(&self.adverts.to_vec(at..at + ADVERT)));
+        self.post(slot)
+    }
+
+    /// Ends the connection and waits until the peer has heard of it.
+    pub(super) fn disconnect(self) -> Result<()> {
+        self.id.disconnect()?;
+        cmutil::expect(&self.channel, EventKind::Disconnected, "disconnect", self.patience)?;
+        Ok(())
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.channel.context()
+    }
+}
+
+fn is_over(kind: EventKind) -> Option<Over> {
+    matches!(kind, EventKind::Disconnected | EventKind::DeviceRemoval).then_some(Over::Disconnected)
+}

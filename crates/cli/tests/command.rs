@@ -1,0 +1,207 @@
+//! The command as its users meet it.
+
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde_json::Value;
+
+/// Hosts of a test's own, in a directory of its own. They end with it.
+struct Net {
+    dir: PathBuf,
+    second: u8,
+}
+
+impl Net {
+    fn new() -> Self {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Self { dir, second: 100 + n }
+    }
+
+    /// An address that no other test has: tests of one process differ in the second number.
+    fn address(&self, host: u8) -> String {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        format!("127.{}.{high}.{}", self.second, low.wrapping_mul(4).wrapping_add(host))
+    }
+
+    /// Starts hosts with these names.
+    fn hosts(self, names: &[&str]) -> Self {
+        for (i, name) in (1..).zip(names) {
+            self.ok(&["host", "up", name, "--addr", &self.address(i)]);
+        }
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmux"));
+        command.args(args).env("RDMUX_RUNTIME_DIR", &self.dir);
+        command.env_remove("RDMUX_HOST").env_remove("RUST_LOG");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs what must succeed; its output.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs what must fail with this status; what it says.
+    fn fails(&self, args: &[&str], status: i32) -> String {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        said
+    }
+
+    /// Starts a server and waits until it says where it is; its port.
+    fn server(&self, args: &[&str]) -> (Child, String) {
+        let mut child = self.command(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap().to_owned();
+        (child, port)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // A test that failed may have left anything.
+        let _ = self.run(&["host", "down"]);
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_command_line_without_sense_exits_with_2() {
+    let net = Net::new();
+    net.fails(&[], 2);
+    net.fails(&["no-such-command"], 2);
+    net.fails(&["ping", "-c"], 2);
+    net.fails(&["ping", "-s", "-S", "5"], 2);
+    net.fails(&["host", "up", "Not A Name"], 2);
+}
+
+#[test]
+fn what_fails_exits_with_1_and_says_what_to_do() {
+    let net = Net::new();
+    assert!(net.fails(&["host", "status", "nosuch"], 1).contains("rdmux host up nosuch"));
+    assert!(net.fails(&["--host", "nosuch", "capture"], 1).contains("rdmux host up nosuch"));
+    assert!(net.fails(&["--host", "Not A Name", "devices"], 1).contains("is not a host name"));
+}
+
+#[test]
+fn hosts_come_and_go() {
+    let net = Net::new().hosts(&["one", "two"]);
+    let all = json(&net.ok(&["host", "status", "--json"]));
+    let names: Vec<_> = all.as_array().unwrap().iter().map(|s| &s["host"]).collect();
+    assert_eq!(names, ["one", "two"]);
+    let one = json(&net.ok(&["host", "status", "one", "--json"]));
+    assert_eq!(one["gids"][0]["address"], net.address(1));
+    assert_eq!(one["counters"]["devices"]["tx_packets"], 0);
+
+    let device = json(&net.ok(&["--host", "two", "devices", "--json"]));
+    assert_eq!(device[0]["ports"][0]["gids"][0]["address"], net.address(2));
+    assert!(net.fails(&["host", "up", "one", "--addr", "127.0.0.9"], 1).contains("host down one"));
+    net.ok(&["host", "down", "one"]);
+    net.fails(&["host", "status", "one"], 1);
+    net.ok(&["host", "status", "two"]);
+}
+
+#[test]
+fn ping_crosses_hosts_and_stays_within_one() {
+    let net = Net::new().hosts(&["one", "two"]);
+    for from in ["one", "two"] {
+        let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+        let to = net.address(1);
+        let client = ["--host", from, "ping", "-c", "-a", &to, "-p", &port, "-V", "--json"];
+        let args = [&client[..], &["-C", "3", "-S", "60000"]].concat();
+        let summary = json(&net.ok(&args));
+        assert_eq!((&summary["pings"], &summary["size"]), (&3.into(), &60000.into()));
+        assert!(server.wait().unwrap().success());
+    }
+    let status = json(&net.ok(&["host", "status", "one", "--json"]));
+    let counter = |name: &str| status["counters"]["devices"][name].as_u64().unwrap();
+    assert!(counter("tx_packets") > 0 && counter("ring_tx_packets") > 0, "{status}");
+}
+
+#[test]
+fn ping_shows_the_data_as_rping_does() {
+    let net = Net::new().hosts(&["one"]);
+    let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0", "-v"]);
+    let to = net.address(1);
+    let text = net.ok(&["--host", "one", "ping", "-c", "-a", &to, "-p", &port, "-C", "1", "-d"]);
+    assert!(text.contains("ping data: rdma-ping-0: ABCDEFG"), "{text}");
+    let mut said = String::new();
+    server.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("disconnected after 1 pings"), "{said}");
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn the_exchanges_of_the_example_programs_run() {
+    let net = Net::new().hosts(&["one", "two"]);
+    let to = net.address(1);
+    for test in ["cmtest", "udtest"] {
+        let (mut server, port) =
+            net.server(&["--host", "one", test, "-p", "0", "-c", "3", "-C", "20"]);
+        net.ok(&["--host", "two", test, "-s", &to, "-p", &port, "-c", "3", "-C", "20"]);
+        assert!(server.wait().unwrap().success());
+    }
+    let group = format!("239.{}", net.address(7).split_once('.').unwrap().1);
+    let (mut receiver, _) = net.server(&["--host", "one", "mctest", "-m", &group]);
+    net.ok(&["--host", "two", "mctest", "-m", &group, "-s"]);
+    assert!(receiver.wait().unwrap().success());
+}
+
+#[test]
+fn a_capture_can_be_decoded() {
+    let net = Net::new().hosts(&["one", "two"]);
+    let file = net.dir.join("capture.pcapng");
+    let file = file.to_str().unwrap();
+    // Two CM messages of each side before the first ping make four frames at the least.
+    let mut capture = net
+        .command(&["--host", "one", "capture", "-w", file, "-c", "4"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(capture.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+    let to = net.address(1);
+    net.ok(&["--host", "two", "ping", "-c", "-a", &to, "-p", &port, "-C", "3"]);
+    assert!(server.wait().unwrap().success());
+    assert!(capture.wait().unwrap().success());
+    let text = net.ok(&["decode", file]);
+    assert!(text.contains("CM REQ") && text.contains("CM REP"), "{text}");
+}
+
+#[test]
+fn the_demo_passes_and_leaves_nothing_behind() {
+    let net = Net::new().hosts(&["demo-a", "demo-b"]);
+    net.ok(&["host", "down"]);
+    let rows = json(&net.ok(&["demo", "--json"]));
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() > 40, "{} rows", rows.len());
+    for row in rows {
+        assert_eq!(row["passed"], true, "{row}");
+        if row["link"] == "UDP" {
+            assert!(row["packets"][0]["sent"].as_u64() > Some(0), "{row}");
+            assert!(row["packets"][1]["received"].as_u64() > Some(0), "{row}");
+        }
+    }
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+}

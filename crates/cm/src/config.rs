@@ -1,0 +1,110 @@
+//! What may be set: times, retries, limits. The defaults are those of Linux.
+
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+use rdmux_wire::{AckTimeout, RnrTimer};
+
+/// Times, retries and limits of a [`Manager`](crate::Manager).
+///
+/// Timeouts that the wire carries are codes of 4.096 us * 2^code; all others are durations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long a peer may take to answer a CM message, told to it in REQ; code, 20 is 4.3 s
+    /// (IBTA 12.7.1, "CM Response Timeout").
+    pub cm_response_timeout: u8,
+    /// How often a CM message is sent again before the peer counts as unreachable; 0 to 15.
+    pub max_cm_retries: u8,
+    /// The interval between transmissions of a REQ, REP, DREQ or SIDR_REQ, instead of the one
+    /// that follows from the timeout codes (6144 ms for REQ by default). For tests and impatient hosts.
+    pub retry_interval: Option<Duration>,
+    /// The time that an MRA asks the peer to wait; code, 24 is 68.7 s.
+    pub mra_service_timeout: u8,
+    /// Lifetime of a packet in the network; code, 18 is 1.07 s. An id's option
+    /// `ACK_TIMEOUT` takes its place.
+    pub packet_lifetime: u8,
+    /// The delay of our acknowledgements, which REP tells the peer; code, 15 is 134 ms.
+    pub ack_delay: u8,
+    /// How long a closed connection's number is kept out of use, instead of the time that
+    /// follows from the path's ACK timeout (2.1 s by default).
+    pub timewait: Option<Duration>,
+    /// What a sender must wait when we have no receive posted, unless the program sets it.
+    ///
+    /// Linux's CM sets code 0, the *longest* time, 655 ms, by which a single late receive stalls
+    /// a connection. Ours is code 12, 0.64 ms, as MPI libraries choose.
+    pub min_rnr_timer: RnrTimer,
+    /// The most READs and atomics a queue pair serves or has outstanding
+    /// (`max_qp_rd_atom`); larger values in connection parameters are an error, larger ones
+    /// of a peer are cut down.
+    pub max_rd_atomic: u8,
+    /// Hop limit of a routed path.
+    pub hop_limit: u8,
+    /// The ports that a bind to port 0 takes from.
+    pub ephemeral_ports: RangeInclusive<u16>,
+    /// The largest backlog; larger ones are cut down, as is 0 (`net.rdma_ucm.max_backlog`).
+    pub max_backlog: u32,
+    /// Whether an IPv6 listener on the wildcard address refuses IPv4 unless its id says otherwise
+    /// (`net.ipv6.bindv6only`).
+    pub bind_v6_only: bool,
+    /// The most ids of one event channel, against a process that never destroys any.
+    pub max_ids_per_channel: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cm_response_timeout: 20,
+            max_cm_retries: 15,
+            retry_interval: None,
+            mra_service_timeout: 24,
+            packet_lifetime: 18,
+            ack_delay: 15,
+            timewait: None,
+            min_rnr_timer: RnrTimer::new(12),
+            max_rd_atomic: 128,
+            hop_limit: 64,
+            ephemeral_ports: 32768..=60999,
+            max_backlog: 1024,
+            bind_v6_only: false,
+            max_ids_per_channel: 1 << 20,
+        }
+    }
+}
+
+impl Config {
+    /// The same with codes and counts cut down to what fits their fields.
+    pub(crate) fn clamped(mut self) -> Self {
+        for code in [
+            &mut self.cm_response_timeout,
+            &mut self.mra_service_timeout,
+            &mut self.packet_lifetime,
+            &mut self.ack_delay,
+        ] {
+            *code = (*code).min(31);
+        }
+        self.max_cm_retries = self.max_cm_retries.min(15);
+        self
+    }
+
+    /// The interval between transmissions of a REQ on a path whose packets live `lifetime` (code).
+    pub(crate) fn request_interval(&self, lifetime: u8) -> Duration {
+        self.retry_interval.unwrap_or_else(|| {
+            code_to_duration(lifetime) * 2 + code_to_duration(self.cm_response_timeout)
+        })
+    }
+
+    /// The ACK timeout of a path whose packets live `lifetime` (code) towards a peer that
+    /// acknowledges within `ack_delay` (code): twice the lifetime plus the delay, rounded up to a
+    /// code (IBTA 9.7.6.1.3, 12.7.34).
+    pub(crate) fn ack_timeout(ack_delay: u8, lifetime: u8) -> AckTimeout {
+        let round_trip = lifetime + 1;
+        let longer = ack_delay.max(round_trip);
+        let sum = longer + u8::from(ack_delay.min(round_trip) + 1 >= longer);
+        AckTimeout::new(sum.min(31))
+    }
+}
+
+/// The time of a timeout code as the CM rounds it: 2^(code - 8) ms, at least 1 ms.
+pub(crate) fn code_to_duration(code: u8) -> Duration {
+    Duration::from_millis(1 << code.min(31).saturating_sub(8))
+}

@@ -1,0 +1,215 @@
+//! Why a command failed, and the errno that a C program gets for it.
+
+use core::net::{IpAddr, SocketAddr};
+
+use thiserror::Error;
+
+use crate::id::IdState;
+use crate::sink::{ChannelId, IdHandle};
+
+/// Linux's errno values that occur here.
+pub mod errno {
+    /// Operation not permitted.
+    pub const EPERM: i32 = 1;
+    /// No such file or directory.
+    pub const ENOENT: i32 = 2;
+    /// Cannot allocate memory.
+    pub const ENOMEM: i32 = 12;
+    /// Permission denied.
+    pub const EACCES: i32 = 13;
+    /// No such device.
+    pub const ENODEV: i32 = 19;
+    /// Invalid argument.
+    pub const EINVAL: i32 = 22;
+    /// Function not implemented.
+    pub const ENOSYS: i32 = 38;
+    /// Address family not supported.
+    pub const EAFNOSUPPORT: i32 = 97;
+    /// Operation not supported.
+    pub const EOPNOTSUPP: i32 = 95;
+    /// Address already in use.
+    pub const EADDRINUSE: i32 = 98;
+    /// Cannot assign requested address.
+    pub const EADDRNOTAVAIL: i32 = 99;
+    /// Network dropped connection on reset.
+    pub const ENETRESET: i32 = 102;
+    /// Connection reset by peer.
+    pub const ECONNRESET: i32 = 104;
+    /// Connection timed out.
+    pub const ETIMEDOUT: i32 = 110;
+    /// No route to host.
+    pub const EHOSTUNREACH: i32 = 113;
+    /// Connection refused.
+    pub const ECONNREFUSED: i32 = 111;
+}
+
+/// The commands, for error messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is the method of its name")]
+pub enum Command {
+    CreateId,
+    Bind,
+    ResolveAddr,
+    ResolveRoute,
+    Listen,
+    Take,
+    Connect,
+    Accept,
+    Reject,
+    Establish,
+    Disconnect,
+    Notify,
+    Migrate,
+    SetOption,
+    Query,
+    Join,
+    Leave,
+    Destroy,
+}
+
+impl core::fmt::Display for Command {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::CreateId => "create_id",
+            Self::Bind => "bind",
+            Self::ResolveAddr => "resolve_addr",
+            Self::ResolveRoute => "resolve_route",
+            Self::Listen => "listen",
+            Self::Take => "take",
+            Self::Connect => "connect",
+            Self::Accept => "accept",
+            Self::Reject => "reject",
+            Self::Establish => "establish",
+            Self::Disconnect => "disconnect",
+            Self::Notify => "notify",
+            Self::Migrate => "migrate",
+            Self::SetOption => "set_option",
+            Self::Query => "query",
+            Self::Join => "join",
+            Self::Leave => "leave",
+            Self::Destroy => "destroy",
+        })
+    }
+}
+
+/// Why a command failed. [`errno`](Self::errno) gives the number for a C program.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// The id was destroyed or never existed.
+    #[error("{command}: there is no {id}")]
+    NoSuchId {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+    },
+    /// The id's state does not allow the command.
+    #[error("{command} on {id}: not possible in state {state}")]
+    State {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// The state that it was in.
+        state: IdState,
+    },
+    /// A parameter is out of range.
+    #[error("{command} on {id}: {what}")]
+    Invalid {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// What was wrong with it.
+        what: &'static str,
+    },
+    /// The private data do not fit.
+    #[error("{command} on {id}: {len} bytes of private data, at most {max} fit")]
+    PrivateData {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// Bytes given.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The port is taken.
+    #[error("{command} on {id}: {addr} is in use in this port space")]
+    AddrInUse {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// What it asked for.
+        addr: SocketAddr,
+    },
+    /// No ephemeral port is free.
+    #[error("{command} on {id}: every ephemeral port of this port space is in use")]
+    PortsExhausted {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+    },
+    /// No device has the address.
+    #[error("{command} on {id}: no RDMA device has the address {addr}")]
+    AddrNotAvailable {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// What it asked for.
+        addr: SocketAddr,
+    },
+    /// Source and destination, or option and address, differ in family.
+    #[error("{command} on {id}: wrong address family")]
+    Family {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+    },
+    /// Ports below 1024 want a privilege.
+    #[error("bind of {id}: port {port} needs CAP_NET_BIND_SERVICE")]
+    Permission {
+        /// Which.
+        id: IdHandle,
+        /// The port.
+        port: u16,
+    },
+    /// The id has not joined the group.
+    #[error("leave on {id}: it has not joined {group}")]
+    NotJoined {
+        /// Which.
+        id: IdHandle,
+        /// The group.
+        group: IpAddr,
+    },
+    /// The channel has as many ids as it may.
+    #[error("create_id: event channel {} has {max} ids already", channel.0)]
+    TooManyIds {
+        /// Which channel.
+        channel: ChannelId,
+        /// The limit.
+        max: usize,
+    },
+}
+
+impl CmError {
+    /// The errno that the kernel's connection manager gives for this.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::NoSuchId { .. } => errno::ENOENT,
+            Self::State { .. } | Self::Invalid { .. } | Self::PrivateData { .. } => errno::EINVAL,
+            Self::Family { .. } => errno::EINVAL,
+            Self::AddrInUse { .. } => errno::EADDRINUSE,
+            Self::PortsExhausted { .. } | Self::AddrNotAvailable { .. } => errno::EADDRNOTAVAIL,
+            Self::Permission { .. } => errno::EACCES,
+            Self::NotJoined { .. } => errno::EADDRNOTAVAIL,
+            Self::TooManyIds { .. } => errno::ENOMEM,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What ids tell their owners (`rdma_cm_event`; rdma_get_cm_event(3)).
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::params::{ConnParam, Negotiated, Route, UdParam};
+use crate::sink::IdHandle;
+
+/// The kinds of event; the values of `rdma_cm_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum EventKind {
+    /// `resolve_addr` done: the id has a local address and a device.
+    AddrResolved = 0,
+    /// `resolve_addr` failed; status is a negative errno.
+    AddrError = 1,
+    /// `resolve_route` done.
+    RouteResolved = 2,
+    /// `resolve_route` failed; status is a negative errno.
+    RouteError = 3,
+    /// A peer wants to connect to a listener. The event's id is new and belongs to the receiver.
+    ConnectRequest = 4,
+    /// The peer accepted. The process brings its queue pair up and calls `establish`.
+    ConnectResponse = 5,
+    /// A connection could not be made; status is a negative errno.
+    ConnectError = 6,
+    /// The peer does not answer; status is a negative errno. UD: or the SIDR status.
+    Unreachable = 7,
+    /// The peer refused; status is the reason of REJ (IBTA table 108), for UD the SIDR status.
+    Rejected = 8,
+    /// The connection is up (UD: the peer's queue pair is known).
+    Established = 9,
+    /// The connection is down.
+    Disconnected = 10,
+    /// The device is gone; the id must be destroyed.
+    DeviceRemoval = 11,
+    /// A multicast group was joined.
+    MulticastJoin = 12,
+    /// A multicast group could not be joined, or was lost; status is a negative errno.
+    MulticastError = 13,
+    /// The device behind the id's address changed; reconnect.
+    AddrChange = 14,
+    /// The queue pair may be used again.
+    TimewaitExit = 15,
+}
+
+impl EventKind {
+    /// All kinds, in order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::AddrResolved,
+        Self::AddrError,
+        Self::RouteResolved,
+        Self::RouteError,
+        Self::ConnectRequest,
+        Self::ConnectResponse,
+        Self::ConnectError,
+        Self::Unreachable,
+        Self::Rejected,
+        Self::Established,
+        Self::Disconnected,
+        Self::DeviceRemoval,
+        Self::MulticastJoin,
+        Self::MulticastError,
+        Self::AddrChange,
+        Self::TimewaitExit,
+    ];
+
+    /// The name as `rdma_event_str` gives it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AddrResolved => "RDMA_CM_EVENT_ADDR_RESOLVED",
+            Self::AddrError => "RDMA_CM_EVENT_ADDR_ERROR",
+            Self::RouteResolved => "RDMA_CM_EVENT_ROUTE_RESOLVED",
+            Self::RouteError => "RDMA_CM_EVENT_ROUTE_ERROR",
+            Self::ConnectRequest => "RDMA_CM_EVENT_CONNECT_REQUEST",
+            Self::ConnectResponse => "RDMA_CM_EVENT_CONNECT_RESPONSE",
+            Self::ConnectError => "RDMA_CM_EVENT_CONNECT_ERROR",
+            Self::Unreachable => "RDMA_CM_EVENT_UNREACHABLE",
+            Self::Rejected => "RDMA_CM_EVENT_REJECTED",
+            Self::Established => "RDMA_CM_EVENT_ESTABLISHED",
+            Self::Disconnected => "RDMA_CM_EVENT_DISCONNECTED",
+            Self::DeviceRemoval => "RDMA_CM_EVENT_DEVICE_REMOVAL",
+            Self::MulticastJoin => "RDMA_CM_EVENT_MULTICAST_JOIN",
+            Self::MulticastError => "RDMA_CM_EVENT_MULTICAST_ERROR",
+            Self::AddrChange => "RDMA_CM_EVENT_ADDR_CHANGE",
+            Self::TimewaitExit => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What an event carries besides its status.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EventParam {
+    /// Nothing.
+    #[default]
+    None,
+    /// Of a connection: the peer's wishes (depths swapped to our point of view) and private data.
+    Conn(ConnParam),
+    /// Of datagrams or multicast.
+    Ud(UdParam),
+}
+
+impl EventParam {
+    /// The private data, if there is any.
+    pub fn private_data(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Conn(p) => &p.private_data,
+            Self::Ud(p) => &p.private_data,
+        }
+    }
+}
+
+/// Something that happened to an id.
+///
+/// Every event counts towards the number that
+/// [`Manager::destroy`](crate::Manager::destroy) returns, so that a process knows how many it must
+/// still take and acknowledge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Event {
+    /// Whose event it is. In CONNECT_REQUEST the new id.
+    pub id: IdHandle,
+    /// The context given at `create_id`; in CONNECT_REQUEST the listener's. For multicast events
+    /// the context given at `join`.
+    pub context: u64,
+    /// The listener, in CONNECT_REQUEST.
+    pub listen_id: Option<IdHandle>,
+    /// What happened.
+    pub kind: EventKind,
+    /// 0, a negative errno, or the peer's reason: see [`EventKind`].
+    pub status: i32,
+    /// Parameters.
+    pub param: EventParam,
+    /// Addresses and path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
+    pub route: Option<Box<Route>>,
+    /// What the queue pair needs, in CONNECT_REQUEST, CONNECT_RESPONSE and UD's ADDR_RESOLVED and
+    /// ESTABLISHED.
+    pub negotiated: Option<Box<Negotiated>>,
+}

@@ -1,0 +1,186 @@
+//! The connecting side: REQ out, REP and MRA in, RTU out (IBTA 12.9.5).
+
+use alloc::boxed::Box;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep};
+use rdmux_wire::{Guid, Mtu, Psn, Qpn, ServiceId};
+
+use super::conn::{Conn, Mad, NewConn, tid_of};
+use super::state::State;
+use super::timers::Timer;
+use super::{Cm, ConnEvent, Upcall, format};
+use crate::config::{Config, code_to_duration};
+use crate::params::ConnParam;
+use crate::sink::{IdHandle, MadPath, Sink};
+
+/// What REQ says.
+pub(crate) struct Connect<'a> {
+    pub(crate) owner: IdHandle,
+    pub(crate) service_id: ServiceId,
+    pub(crate) node_guid: Guid,
+    pub(crate) qp_type: QpType,
+    pub(crate) psn: Psn,
+    pub(crate) path: MadPath,
+    pub(crate) mtu: Mtu,
+    /// Code.
+    pub(crate) packet_lifetime: u8,
+    /// Depths, retries, queue pair. Its private data are the user's only.
+    pub(crate) param: &'a ConnParam,
+    /// With the IP header in front.
+    pub(crate) private_data: &'a [u8],
+}
+
+impl Cm {
+    /// Sends REQ; gives the new connection.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        connect: &Connect<'_>,
+        sink: &mut impl Sink,
+    ) -> u32 {
+        let local_id = self.new_local_id();
+        let tid = tid_of(local_id);
+        let config = &self.config;
+        let mut conn = Conn::new(NewConn {
+            state: State::ReqSent,
+            owner: Some(connect.owner),
+            local_id,
+            tid,
+            path: connect.path,
+            max_retries: config.max_cm_retries,
+            interval: config.request_interval(connect.packet_lifetime),
+            ack_timeout: connect.packet_lifetime.saturating_add(1),
+        });
+        conn.local_guid = connect.node_guid;
+        conn.local_qpn = connect.param.qp_num;
+        let mad = format::req(config, tid, local_id, connect);
+        self.conns.insert(local_id, conn);
+        self.send_until_answered(now, local_id, &mad, sink);
+        local_id
+    }
+
+    /// REP came.
+    pub(super) fn handle_rep(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        tid: u64,
+        rep: Box<Rep>,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let local_id = rep.remote_comm_id;
+        let state = match self.conns.get(&local_id) {
+            Some(c) if c.path.remote == path.remote => c.state(),
+            _ => {
+                // The peer would repeat its REP in vain (IBTA 12.6.7.2, reason 6).
+                self.counters.unknown_connection += 1;
+                let ids = (local_id, rep.local_comm_id);
+                self.refuse_message(
+                    path,
+                    tid,
+                    ids,
+                    RejOf::Rep,
+                    RejReason::INVALID_COMM_ID,
+                    &[],
+                    sink,
+                );
+                return None;
+            }
+        };
+        if !state.awaits_rep() {
+            self.duplicate_rep(local_id, &rep, sink);
+            return None;
+        }
+        if !self.list_remote(local_id, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn) {
+            self.counters.stale += 1;
+            let ids = (local_id, rep.local_comm_id);
+            self.refuse_message(path, tid, ids, RejOf::Rep, RejReason::STALE_CONN, &[], sink);
+            self.disconnect_stale(now, rep.local_ca_guid, rep.local_qpn, sink);
+            return None;
+        }
+        self.answered(local_id);
+        let c = self.conns.get_mut(&local_id)?;
+        c.go(State::RepRcvd);
+        let lifetime = c.ack_timeout.saturating_sub(1);
+        c.ack_timeout = Config::ack_timeout(rep.target_ack_delay, lifetime).code();
+        Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Response(rep) })
+    }
+
+    /// Notes who the peer is. False if its queue pair is in use by another connection, or its
+    /// communication id is: then nothing is noted.
+    pub(super) fn list_remote(
+        &mut self,
+        local_id: u32,
+        guid: Guid,
+        remote_id: u32,
+        qpn: Qpn,
+    ) -> bool {
+        if self.by_remote_qpn.contains_key(&(guid, qpn))
+            || self.by_remote_id.contains_key(&(guid, remote_id))
+        {
+            return false;
+        }
+        let Some(c) = self.conns.get_mut(&local_id) else { return false };
+        c.remote_guid = guid;
+        c.remote_id = remote_id;
+        c.remote_qpn = qpn;
+        self.by_remote_id.insert((guid, remote_id), local_id);
+        self.by_remote_qpn.insert((guid, qpn), local_id);
+        true
+    }
+
+    /// REP came again: our RTU was lost, or the program is slow (delayed MRA).
+    fn duplicate_rep(&mut self, local_id: u32, rep: &Rep, sink: &mut impl Sink) {
+        let Some(c) = self.conns.get(&local_id) else { return };
+        if c.remote_id != rep.local_comm_id {
+            self.counters.unknown_connection += 1;
+            return;
+        }
+        self.counters.duplicates += 1;
+        let mad = match c.state() {
+            State::Established => format::rtu(c),
+            State::RepRcvd => format::mra(c, MraOf::Rep, self.config.mra_service_timeout),
+            _ => return,
+        };
+        let path = c.path;
+        self.send(&path, &mad, sink);
+    }
+
+    /// The queue pair is ready: sends RTU.
+    pub(crate) fn establish(&mut self, conn: u32, sink: &mut impl Sink) -> Result<(), State> {
+        let Some(c) = self.conns.get_mut(&conn) else { return Err(State::TimeWait) };
+        if c.state() != State::RepRcvd {
+            return Err(c.state());
+        }
+        c.go(State::Established);
+        self.counters.established += 1;
+        let (path, mad): (MadPath, Mad) = (c.path, format::rtu(c));
+        self.send(&path, &mad, sink);
+        Ok(())
+    }
+
+    /// The peer asks for time: waits for as long as it says, then goes on as before. A peer may ask
+    /// again (Linux does not listen then), but each time costs one of the retries.
+    pub(super) fn handle_mra(&mut self, now: Time, path: &MadPath, mra: &Mra) {
+        // A peer that asks for time before it answers REQ names itself for the first time.
+        let local_id = mra.remote_comm_id;
+        let known = match mra.message {
+            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.path.remote == path.remote),
+            _ => self.find(local_id, mra.local_comm_id, path).is_some(),
+        };
+        let Some(c) = self.conns.get_mut(&local_id).filter(|_| known) else { return };
+        match (c.state(), mra.message) {
+            (State::ReqSent, MraOf::Req) => c.go(State::MraReqRcvd),
+            (State::RepSent, MraOf::Rep) => c.go(State::MraRepRcvd),
+            (State::MraReqRcvd, MraOf::Req) | (State::MraRepRcvd, MraOf::Rep) => {}
+            _ => {
+                self.counters.unexpected += 1;
+                return;
+            }
+        }
+        let wait = code_to_duration(mra.service_timeout) + code_to_duration(c.ack_timeout);
+        self.timers.set(&mut c.deadline, Timer::Conn(local_id), now.after(wait));
+    }
+}

@@ -1,0 +1,120 @@
+//! One connection: what both sides keep of it.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_wire::{Guid, Qpn};
+
+use super::state::State;
+use crate::sink::{IdHandle, MadPath};
+use crate::timers::Deadline;
+
+/// A management datagram.
+pub(crate) type Mad = [u8; 256];
+
+/// A connection, named by our communication id.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    /// The id that hears of it; none once that was destroyed.
+    pub(crate) owner: Option<IdHandle>,
+    state: State,
+    /// Our communication id.
+    pub(super) local_id: u32,
+    /// The peer's communication id; 0 while unknown.
+    pub(super) remote_id: u32,
+    /// Our node.
+    pub(super) local_guid: Guid,
+    /// The peer's node; zero while unknown.
+    pub(super) remote_guid: Guid,
+    /// Our queue pair.
+    pub(super) local_qpn: Qpn,
+    /// The peer's queue pair; zero while unknown.
+    pub(super) remote_qpn: Qpn,
+    /// The transaction of REQ, which REP, RTU, MRA and REJ repeat, or of the peer's DREQ.
+    pub(super) tid: u64,
+    /// The way to the peer.
+    pub(super) path: MadPath,
+    /// What we wait for an answer to.
+    pub(super) out: Option<Box<Mad>>,
+    /// The REJ that took an accept back. The peer may not have got it.
+    pub(super) refusal: Option<Box<Mad>>,
+    /// How often `out` may be sent again.
+    pub(super) retries_left: u8,
+    /// How often any message may be sent again.
+    pub(super) max_retries: u8,
+    /// The time between transmissions.
+    pub(super) interval: Duration,
+    /// The ACK timeout code of the path.
+    pub(super) ack_timeout: u8,
+    /// When to send again, or when timewait ends.
+    pub(super) deadline: Deadline,
+}
+
+/// What a new connection starts with.
+pub(super) struct NewConn {
+    pub(super) state: State,
+    pub(super) owner: Option<IdHandle>,
+    pub(super) local_id: u32,
+    pub(super) tid: u64,
+    pub(super) path: MadPath,
+    pub(super) max_retries: u8,
+    pub(super) interval: Duration,
+    pub(super) ack_timeout: u8,
+}
+
+impl Conn {
+    pub(super) fn new(new: NewConn) -> Self {
+        Self {
+            owner: new.owner,
+            state: new.state,
+            local_id: new.local_id,
+            remote_id: 0,
+            local_guid: Guid(0),
+            remote_guid: Guid(0),
+            local_qpn: Qpn::default(),
+            remote_qpn: Qpn::default(),
+            tid: new.tid,
+            path: new.path,
+            out: None,
+            refusal: None,
+            retries_left: 0,
+            max_retries: new.max_retries,
+            interval: new.interval,
+            ack_timeout: new.ack_timeout,
+            deadline: Deadline::default(),
+        }
+    }
+
+    /// The state that it is in.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The one place where the state changes.
+    pub(super) fn go(&mut self, next: State) {
+        debug_assert!(self.state.may_become(next), "{} -> {next}", self.state);
+        self.state = next;
+    }
+
+    /// Whether a message with these communication ids, from this peer, is of this connection.
+    pub(super) fn is_of(&self, remote_id: u32, path: &MadPath) -> bool {
+        self.remote_id == remote_id && self.path.remote == path.remote
+    }
+
+    /// The transaction of a message that we start ourselves.
+    pub(super) fn own_tid(&self) -> u64 {
+        tid_of(self.local_id)
+    }
+
+    /// When the next transmission is due.
+    pub(super) fn next_retry(&self, now: Time) -> Time {
+        now.after(self.interval)
+    }
+}
+
+/// The transaction that a communication id starts. The upper half, which Linux uses to tell its
+/// agents apart, is never zero.
+pub(super) fn tid_of(local_id: u32) -> u64 {
+    1 << 32 | u64::from(local_id)
+}

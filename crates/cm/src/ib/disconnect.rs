@@ -1,0 +1,165 @@
+//! DREQ and DREP, timewait, and what happens when nobody wants a connection any more (IBTA 12.9.7,
+//! 12.9.8.4).
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::{Drep, Dreq, RejReason};
+use rdmux_wire::{Guid, Qpn};
+
+use super::state::State;
+use super::timers::Timer;
+use super::{Cm, ConnEvent, Upcall, format};
+use crate::config::code_to_duration;
+use crate::sink::{MadPath, Sink};
+
+impl Cm {
+    /// Ends a connection: sends DREQ, or answers the peer's. What is over already stays so.
+    pub(crate) fn disconnect(
+        &mut self,
+        now: Time,
+        conn: u32,
+        sink: &mut impl Sink,
+    ) -> Result<(), State> {
+        let Some(c) = self.conns.get_mut(&conn) else { return Ok(()) };
+        match c.state() {
+            State::Established => {
+                c.go(State::DreqSent);
+                let mad = format::dreq(c);
+                self.send_until_answered(now, conn, &mad, sink);
+            }
+            State::DreqRcvd => {
+                let (path, mad) = (c.path, format::drep(c));
+                self.enter_timewait(now, conn);
+                self.send(&path, &mad, sink);
+            }
+            State::DreqSent | State::TimeWait => {}
+            state => return Err(state),
+        }
+        Ok(())
+    }
+
+    /// DREQ will be sent when the interval has passed, unless the peer says first that it is over.
+    pub(super) fn disconnect_later(&mut self, now: Time, conn: u32) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.go(State::DreqSent);
+        c.out = Some(alloc::boxed::Box::new(format::dreq(c)));
+        c.retries_left = c.max_retries.saturating_add(1);
+        let at = c.next_retry(now);
+        self.timers.set(&mut c.deadline, Timer::Conn(conn), at);
+    }
+
+    /// A peer uses a queue pair for something new: the old connection is over.
+    pub(super) fn disconnect_stale(
+        &mut self,
+        now: Time,
+        guid: Guid,
+        qpn: Qpn,
+        sink: &mut impl Sink,
+    ) {
+        if let Some(&old) = self.by_remote_qpn.get(&(guid, qpn))
+            && self.state(old) == Some(State::Established)
+        {
+            let _established = self.disconnect(now, old, sink);
+        }
+    }
+
+    /// DREQ came. One for a connection that we do not have is answered too: the peer must not wait.
+    pub(super) fn handle_dreq(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        tid: u64,
+        dreq: &Dreq,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let conn = dreq.remote_comm_id;
+        let Some(c) = self.find(conn, dreq.local_comm_id, path) else {
+            let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+            let mad = format::drep_of(tid, (conn, dreq.local_comm_id));
+            self.send(&path, &mad, sink);
+            return None;
+        };
+        if c.local_qpn != dreq.remote_qpn {
+            self.counters.bad_field += 1;
+            return None;
+        }
+        let (owner, path) = (c.owner, c.path);
+        match c.state() {
+            State::Established | State::RepSent | State::MraRepRcvd => {
+                c.tid = tid;
+                c.go(State::DreqRcvd);
+                self.answered(conn);
+            }
+            State::DreqSent => {
+                // Both at once: each answers the other's and is done.
+                c.tid = tid;
+                let mad = format::drep(c);
+                self.enter_timewait(now, conn);
+                self.send(&path, &mad, sink);
+            }
+            State::TimeWait => {
+                // Our DREP was lost.
+                c.tid = tid;
+                let mad = format::drep(c);
+                self.counters.duplicates += 1;
+                self.send(&path, &mad, sink);
+                return None;
+            }
+            State::DreqRcvd => {
+                self.counters.duplicates += 1;
+                return None;
+            }
+            State::ReqSent | State::MraReqRcvd | State::RepRcvd | State::ReqRcvd => {
+                self.counters.unexpected += 1;
+                return None;
+            }
+        }
+        Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
+    }
+
+    /// DREP came.
+    pub(super) fn handle_drep(&mut self, now: Time, path: &MadPath, drep: &Drep) -> Option<Upcall> {
+        let conn = drep.remote_comm_id;
+        let c = self.find(conn, drep.local_comm_id, path)?;
+        if c.state() != State::DreqSent {
+            self.counters.duplicates += 1;
+            return None;
+        }
+        let owner = c.owner;
+        self.enter_timewait(now, conn);
+        Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
+    }
+
+    /// The connection is over, but late messages must not be taken for those of a new one.
+    pub(super) fn enter_timewait(&mut self, now: Time, conn: u32) {
+        let configured = self.config.timewait;
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.go(State::TimeWait);
+        c.out = None;
+        let wait = configured.unwrap_or_else(|| code_to_duration(c.ack_timeout));
+        self.timers.set(&mut c.deadline, Timer::Conn(conn), now.after(wait));
+        let key = (c.remote_guid, c.remote_qpn);
+        if self.by_remote_qpn.get(&key) == Some(&conn) {
+            self.by_remote_qpn.remove(&key);
+        }
+    }
+
+    /// Nobody will hear of this connection any more: its peer is told, whatever the state, and it
+    /// goes its way to the end.
+    ///
+    /// Linux sends one DREQ here and forgets; we repeat it, so that a peer learns of it even
+    /// when datagrams are lost.
+    pub(crate) fn release(&mut self, now: Time, conn: u32, sink: &mut impl Sink) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.owner = None;
+        match c.state() {
+            State::ReqSent | State::MraReqRcvd => self.reject_timeout(conn, sink),
+            State::ReqRcvd | State::RepRcvd | State::RepSent | State::MraRepRcvd => {
+                let _fits = self.reject(now, conn, RejReason::CONSUMER_DEFINED, &[], sink);
+            }
+            State::Established | State::DreqRcvd => {
+                let _fits = self.disconnect(now, conn, sink);
+            }
+            State::DreqSent | State::TimeWait => {}
+        }
+    }
+}

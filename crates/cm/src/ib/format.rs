@@ -1,0 +1,153 @@
+//! How our own messages are filled in. What a field means is said in [`rdmux_wire::cm`].
+
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{
+    CmMad, Drep, Dreq, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu, Transport,
+    private_data,
+};
+use rdmux_wire::{AckTimeout, Lid, Pkey, Qkey};
+
+use super::active::Connect;
+use super::conn::{Conn, Mad};
+use super::passive::Accept;
+use super::state::State;
+use crate::config::Config;
+
+/// `LID` of a path that is routed: not known here (IBTA 12.6.5, permissive LID).
+const PERMISSIVE: Lid = Lid(0xffff);
+
+fn mad(tid: u64, message: impl Into<Message>) -> Mad {
+    CmMad::new(tid, message.into()).to_bytes()
+}
+
+/// Private data in their field. Their length was checked when the command came.
+pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
+    private_data(&data[..data.len().min(N)]).unwrap_or([0; N])
+}
+
+pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
+    let Connect { param, path, .. } = connect;
+    let lid = if path.hop_limit <= 1 { Lid(0) } else { PERMISSIVE };
+    let primary = Path {
+        local_lid: lid,
+        remote_lid: lid,
+        local_gid: path.local,
+        remote_gid: path.remote,
+        flow_label: path.flow_label,
+        rate: 0,
+        tclass: path.traffic_class,
+        hop_limit: path.hop_limit,
+        sl: 0,
+        subnet_local: path.hop_limit <= 1,
+        ack_timeout: Config::ack_timeout(config.ack_delay, connect.packet_lifetime),
+    };
+    let req = Req {
+        local_comm_id: local_id,
+        vendor_id: 0,
+        service_id: connect.service_id,
+        local_ca_guid: connect.node_guid,
+        local_qkey: Qkey(0),
+        local_qpn: param.qp_num,
+        responder_resources: param.responder_resources,
+        local_eecn: 0,
+        initiator_depth: param.initiator_depth,
+        remote_eecn: 0,
+        remote_cm_response_timeout: config.cm_response_timeout,
+        transport: if connect.qp_type == QpType::Uc { Transport::Uc } else { Transport::Rc },
+        end_to_end_flow_control: param.flow_control,
+        starting_psn: connect.psn,
+        local_cm_response_timeout: config.cm_response_timeout,
+        retry_count: param.retry_count.min(7),
+        pkey: Pkey::DEFAULT,
+        path_mtu: connect.mtu.code(),
+        rdc_exists: false,
+        rnr_retry_count: param.rnr_retry_count.min(7),
+        max_cm_retries: config.max_cm_retries,
+        srq: param.srq,
+        primary,
+        alternate: Path { ack_timeout: AckTimeout::new(0), ..Path::default() },
+        private_data: padded(connect.private_data),
+    };
+    mad(tid, req)
+}
+
+pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
+    let param = accept.param;
+    let rep = Rep {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        local_qkey: Qkey(0),
+        local_qpn: param.qp_num,
+        local_eecn: 0,
+        vendor_id: 0,
+        starting_psn: accept.psn,
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        target_ack_delay: config.ack_delay,
+        failover_accepted: 0,
+        end_to_end_flow_control: param.flow_control,
+        rnr_retry_count: param.rnr_retry_count.min(7),
+        srq: param.srq,
+        local_ca_guid: accept.node_guid,
+        private_data: padded(&param.private_data),
+    };
+    mad(c.tid, rep)
+}
+
+pub(super) fn rtu(c: &Conn) -> Mad {
+    let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
+    mad(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] })
+}
+
+pub(super) fn mra(c: &Conn, message: MraOf, service_timeout: u8) -> Mad {
+    let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
+    let private_data = [0; 222];
+    mad(c.tid, Mra { local_comm_id, remote_comm_id, message, service_timeout, private_data })
+}
+
+/// REJ of what the peer sent last, or of nothing in particular.
+pub(super) fn rej(c: &Conn, reason: RejReason, ari: &[u8], private_data: &[u8]) -> Mad {
+    let message = match c.state() {
+        State::ReqRcvd => RejOf::Req,
+        State::RepRcvd => RejOf::Rep,
+        _ => RejOf::NoMessage,
+    };
+    rej_of(c.tid, (c.local_id, c.remote_id), message, reason, ari, private_data)
+}
+
+/// REJ with communication ids, ours and the peer's, as given.
+pub(super) fn rej_of(
+    tid: u64,
+    (local_comm_id, remote_comm_id): (u32, u32),
+    message: RejOf,
+    reason: RejReason,
+    ari: &[u8],
+    private_data: &[u8],
+) -> Mad {
+    let rej = Rej {
+        local_comm_id,
+        remote_comm_id,
+        message,
+        ari_len: u8::try_from(ari.len()).unwrap_or(0),
+        reason,
+        ari: padded(ari),
+        private_data: padded(private_data),
+    };
+    mad(tid, rej)
+}
+
+pub(super) fn dreq(c: &Conn) -> Mad {
+    let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
+    let remote_qpn = c.remote_qpn;
+    mad(c.own_tid(), Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data: [0; 220] })
+}
+
+/// DREP to the DREQ whose transaction the connection keeps.
+pub(super) fn drep(c: &Conn) -> Mad {
+    drep_of(c.tid, (c.local_id, c.remote_id))
+}
+
+/// DREP with communication ids, ours and the peer's, as given.
+pub(super) fn drep_of(tid: u64, (local_comm_id, remote_comm_id): (u32, u32)) -> Mad {
+    mad(tid, Drep { local_comm_id, remote_comm_id, private_data: [0; 224] })
+}

@@ -1,0 +1,155 @@
+//! The accepting side: REQ in, MRA and REP out, RTU in (IBTA 12.9.6).
+
+use alloc::boxed::Box;
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::{MraOf, RejOf, RejReason, Req, Rtu, Transport};
+use rdmux_wire::{Guid, Psn};
+
+use super::conn::{Conn, NewConn};
+use super::state::State;
+use super::{Cm, ConnEvent, Upcall, format};
+use crate::config::code_to_duration;
+use crate::params::ConnParam;
+use crate::sink::{MadPath, Sink};
+
+/// What REP says.
+pub(crate) struct Accept<'a> {
+    pub(crate) node_guid: Guid,
+    pub(crate) psn: Psn,
+    pub(crate) param: &'a ConnParam,
+}
+
+impl Cm {
+    /// REQ came: a duplicate, one from a queue pair that is in use, or a new connection.
+    pub(super) fn handle_req(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        tid: u64,
+        req: Box<Req>,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let (guid, remote_id) = (req.local_ca_guid, req.local_comm_id);
+        if let Some(&known) = self.by_remote_id.get(&(guid, remote_id)) {
+            self.duplicate_req(known, path, sink);
+            return None;
+        }
+        if self.by_remote_qpn.contains_key(&(guid, req.local_qpn)) {
+            // The peer forgot the connection that we still have (IBTA 12.9.8.3.1).
+            self.counters.stale += 1;
+            self.refuse_message(
+                path,
+                tid,
+                (0, remote_id),
+                RejOf::Req,
+                RejReason::STALE_CONN,
+                &[],
+                sink,
+            );
+            self.disconnect_stale(now, guid, req.local_qpn, sink);
+            return None;
+        }
+        if !matches!(req.transport, Transport::Rc | Transport::Uc) {
+            let reason = RejReason::INVALID_TRANSPORT_TYPE;
+            self.refuse_message(path, tid, (0, remote_id), RejOf::Req, reason, &[], sink);
+            return None;
+        }
+        let local_id = self.new_local_id();
+        let interval = self.config.retry_interval;
+        let conn = Conn::new(NewConn {
+            state: State::ReqRcvd,
+            owner: None,
+            local_id,
+            tid,
+            path: MadPath { hop_limit: self.config.hop_limit, ..*path },
+            max_retries: req.max_cm_retries.min(15),
+            interval: interval.unwrap_or_else(|| code_to_duration(req.local_cm_response_timeout)),
+            ack_timeout: req.primary.ack_timeout.code(),
+        });
+        self.conns.insert(local_id, conn);
+        self.list_remote(local_id, guid, remote_id, req.local_qpn);
+        Some(Upcall::Request { conn: local_id, path: *path, req })
+    }
+
+    /// REQ came again: our answer was lost, or the program is slow (delayed MRA).
+    fn duplicate_req(&mut self, known: u32, path: &MadPath, sink: &mut impl Sink) {
+        self.counters.duplicates += 1;
+        if self.refuse_again(known, sink) {
+            return;
+        }
+        let Some(c) = self.conns.get(&known).filter(|c| c.path.remote == path.remote) else {
+            return;
+        };
+        let mad = match c.state() {
+            State::ReqRcvd => format::mra(c, MraOf::Req, self.config.mra_service_timeout),
+            State::RepSent => match &c.out {
+                Some(rep) => **rep,
+                None => return,
+            },
+            State::TimeWait => format::rej(c, RejReason::STALE_CONN, &[], &[]),
+            _ => return,
+        };
+        let path = c.path;
+        self.send(&path, &mad, sink);
+    }
+
+    /// Sends REP.
+    pub(crate) fn accept(
+        &mut self,
+        now: Time,
+        conn: u32,
+        accept: &Accept<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), State> {
+        let Some(c) = self.conns.get_mut(&conn) else { return Err(State::TimeWait) };
+        if c.state() != State::ReqRcvd {
+            return Err(c.state());
+        }
+        c.go(State::RepSent);
+        c.local_guid = accept.node_guid;
+        c.local_qpn = accept.param.qp_num;
+        let mad = format::rep(&self.config, c, accept);
+        self.send_until_answered(now, conn, &mad, sink);
+        Ok(())
+    }
+
+    /// RTU came. A peer that establishes what we do not have, or took back, must know.
+    pub(super) fn handle_rtu(
+        &mut self,
+        path: &MadPath,
+        tid: u64,
+        rtu: &Rtu,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let ids = (rtu.remote_comm_id, rtu.local_comm_id);
+        let Some(c) = self.find(ids.0, ids.1, path) else {
+            let reason = RejReason::INVALID_COMM_ID;
+            self.refuse_message(path, tid, ids, RejOf::NoMessage, reason, &[], sink);
+            return None;
+        };
+        if !c.state().awaits_rtu() {
+            self.counters.duplicates += 1;
+            self.refuse_again(ids.0, sink);
+            return None;
+        }
+        self.established(ids.0)
+    }
+
+    /// The queue pair saw data, so the peer has sent its RTU (IBTA 12.9.6, "communication
+    /// established" event). False if it did not matter.
+    pub(crate) fn comm_established(&mut self, conn: u32) -> Option<Upcall> {
+        if !self.state(conn)?.awaits_rtu() {
+            return None;
+        }
+        self.established(conn)
+    }
+
+    fn established(&mut self, conn: u32) -> Option<Upcall> {
+        self.answered(conn);
+        self.counters.established += 1;
+        let c = self.conns.get_mut(&conn)?;
+        c.go(State::Established);
+        Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Established })
+    }
+}

@@ -1,0 +1,77 @@
+//! What is checked of each datagram before anything else, and who gets it.
+
+use alloc::boxed::Box;
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::{CLASS_VERSION, CmMad, Message};
+use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
+
+use super::{Cm, Upcall};
+use crate::sink::{MadPath, Sink};
+
+impl Cm {
+    /// A datagram came to QP1.
+    pub(crate) fn handle_mad(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let CmMad { tid, message, .. } = self.checked(bytes)?;
+        self.counters.mads_received += 1;
+        match message {
+            Message::Req(req) => self.handle_req(now, path, tid, Box::new(req), sink),
+            Message::Mra(mra) => {
+                self.handle_mra(now, path, &mra);
+                None
+            }
+            Message::Rej(rej) => self.handle_rej(now, path, &rej),
+            Message::Rep(rep) => self.handle_rep(now, path, tid, Box::new(rep), sink),
+            Message::Rtu(rtu) => self.handle_rtu(path, tid, &rtu, sink),
+            Message::Dreq(dreq) => self.handle_dreq(now, path, tid, &dreq, sink),
+            Message::Drep(drep) => self.handle_drep(now, path, &drep),
+            Message::SidrReq(req) => self.handle_sidr_req(now, path, tid, Box::new(req), sink),
+            Message::SidrRep(rep) => self.handle_sidr_rep(path, Box::new(rep)),
+            Message::Lap(lap) => {
+                self.handle_lap(path, tid, &lap, sink);
+                None
+            }
+            Message::Apr(_) => {
+                // We never send LAP.
+                self.counters.unexpected += 1;
+                None
+            }
+        }
+    }
+
+    /// The message, or none if there is no sense in it: then the reason is counted. What is of
+    /// another version or method is dropped without an answer (IBTA 13.4.5).
+    fn checked(&mut self, bytes: &[u8]) -> Option<CmMad> {
+        let counters = &mut self.counters;
+        if bytes.len() != 256 {
+            counters.bad_length += 1;
+            return None;
+        }
+        let Ok(header) = MadHeader::parse(bytes) else {
+            counters.bad_version += 1;
+            return None;
+        };
+        let reason = if header.mgmt_class != MgmtClass::COMM {
+            &mut counters.bad_class
+        } else if header.class_version != CLASS_VERSION {
+            &mut counters.bad_class_version
+        } else if header.method != Method::SEND {
+            &mut counters.bad_method
+        } else if !(0x10..=0x1a).contains(&header.attr_id) {
+            &mut counters.bad_attribute
+        } else {
+            match CmMad::parse(bytes) {
+                Ok(mad) => return Some(mad),
+                Err(_) => &mut counters.bad_field,
+            }
+        };
+        *reason += 1;
+        None
+    }
+}

@@ -1,0 +1,231 @@
+//! SIDR: which queue pair takes datagrams for a service (IBTA 12.11).
+//!
+//! ```text
+//!  asking                                       answering
+//!    sidr_connect: SIDR_REQ out                   SIDR_REQ in
+//!         v                                            v
+//!      waiting -- time: SIDR_REQ again              asked      (duplicates are dropped)
+//!         |                                            |  sidr_reply: SIDR_REP out
+//!         |  SIDR_REP in, or no answer                 v
+//!         v                                         answered   (duplicates are answered again)
+//!     forgotten                                        |  time
+//!                                                      v
+//!                                                  forgotten
+//! ```
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::{CmMad, Message, SidrRep, SidrReq, SidrStatus};
+use rdmux_wire::{Gid, Pkey, Qkey, Qpn, ServiceId};
+
+use super::conn::{Mad, tid_of};
+use super::format::padded;
+use super::timers::Timer;
+use super::{Cm, ConnEvent, Upcall};
+use crate::config::code_to_duration;
+use crate::error::errno;
+use crate::sink::{IdHandle, MadPath, Sink};
+use crate::timers::Deadline;
+
+/// How many of the peer's retry intervals an answer is kept, so that a program is not asked twice
+/// unless as many repetitions in a row are lost. (Linux keeps none.)
+const LINGER: u32 = 8;
+
+/// A lookup that we asked for, by its request id.
+#[derive(Debug)]
+pub(crate) struct SidrClient {
+    owner: IdHandle,
+    pub(super) path: MadPath,
+    service_id: ServiceId,
+    out: Box<Mad>,
+    retries_left: u8,
+    deadline: Deadline,
+}
+
+/// Names a lookup that a peer asked for: its GID and its request id.
+pub(crate) type SidrKey = (Gid, u32);
+
+/// A lookup that a peer asked for.
+#[derive(Debug)]
+pub(crate) struct SidrServer {
+    path: MadPath,
+    tid: u64,
+    service_id: ServiceId,
+    /// Once answered.
+    reply: Option<Box<Mad>>,
+    deadline: Deadline,
+}
+
+/// What SIDR_REP says.
+pub(crate) struct SidrAnswer<'a> {
+    pub(crate) status: SidrStatus,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: Qkey,
+    pub(crate) private_data: &'a [u8],
+}
+
+impl SidrAnswer<'_> {
+    /// No, for this reason.
+    pub(crate) const fn refusal(status: SidrStatus) -> Self {
+        Self { status, qpn: Qpn::new(0), qkey: Qkey(0), private_data: &[] }
+    }
+}
+
+impl Cm {
+    fn sidr_interval(&self) -> Duration {
+        let from_code = || code_to_duration(self.config.cm_response_timeout);
+        self.config.retry_interval.unwrap_or_else(from_code)
+    }
+
+    /// Asks a peer; gives the request id.
+    pub(crate) fn sidr_connect(
+        &mut self,
+        now: Time,
+        owner: IdHandle,
+        path: MadPath,
+        service_id: ServiceId,
+        private_data: &[u8],
+        sink: &mut impl Sink,
+    ) -> u32 {
+        let request_id = self.new_local_id();
+        let private_data = padded(private_data);
+        let req = SidrReq { request_id, pkey: Pkey::DEFAULT, service_id, private_data };
+        let out = Box::new(CmMad::new(tid_of(request_id), Message::SidrReq(req)).to_bytes());
+        self.send(&path, &out, sink);
+        let mut deadline = Deadline::default();
+        let at = now.after(self.sidr_interval());
+        self.timers.set(&mut deadline, Timer::SidrClient(request_id), at);
+        let retries_left = self.config.max_cm_retries;
+        let client = SidrClient { owner, path, service_id, out, retries_left, deadline };
+        self.sidr_clients.insert(request_id, client);
+        request_id
+    }
+
+    /// Nobody wants to know any more.
+    pub(crate) fn sidr_cancel(&mut self, request_id: u32) {
+        if let Some(mut client) = self.sidr_clients.remove(&request_id) {
+            self.timers.clear(&mut client.deadline, Timer::SidrClient(request_id));
+        }
+    }
+
+    pub(super) fn sidr_timeout(
+        &mut self,
+        now: Time,
+        request_id: u32,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let at = now.after(self.sidr_interval());
+        let client = self.sidr_clients.get_mut(&request_id)?;
+        if client.retries_left == 0 {
+            return self.sidr_give_up(request_id, -errno::ETIMEDOUT);
+        }
+        client.retries_left -= 1;
+        self.timers.set(&mut client.deadline, Timer::SidrClient(request_id), at);
+        let (path, mad) = (client.path, *client.out);
+        self.counters.mads_retried += 1;
+        self.send(&path, &mad, sink);
+        None
+    }
+
+    pub(super) fn sidr_give_up(&mut self, request_id: u32, status: i32) -> Option<Upcall> {
+        let id = self.sidr_clients.get(&request_id)?.owner;
+        self.sidr_cancel(request_id);
+        self.counters.timeouts += 1;
+        Some(Upcall::ToOwner { id, what: ConnEvent::Unreachable(status) })
+    }
+
+    /// SIDR_REP came. An answer about another service is none.
+    pub(super) fn handle_sidr_rep(&mut self, path: &MadPath, rep: Box<SidrRep>) -> Option<Upcall> {
+        let known = self.sidr_clients.get(&rep.request_id);
+        let refused = rep.status != SidrStatus::VALID;
+        let Some(client) = known.filter(|c| c.path.remote == path.remote) else {
+            self.counters.unknown_connection += 1;
+            return None;
+        };
+        if client.service_id != rep.service_id && !refused {
+            self.counters.bad_field += 1;
+            return None;
+        }
+        let id = client.owner;
+        self.sidr_cancel(rep.request_id);
+        Some(Upcall::ToOwner { id, what: ConnEvent::SidrReply(rep) })
+    }
+
+    /// SIDR_REQ came: a duplicate, or a new one.
+    pub(super) fn handle_sidr_req(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        tid: u64,
+        req: Box<SidrReq>,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let key = (path.remote, req.request_id);
+        let linger = now.after(self.sidr_interval() * LINGER);
+        let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+        if let Some(known) = self.sidr_servers.get_mut(&key) {
+            self.counters.duplicates += 1;
+            if let Some(reply) = known.reply.as_deref().copied() {
+                self.timers.set(&mut known.deadline, Timer::SidrServer(key), linger);
+                self.send(&path, &reply, sink);
+            }
+            return None;
+        }
+        let (service_id, deadline) = (req.service_id, Deadline::default());
+        let server = SidrServer { path, tid, service_id, reply: None, deadline };
+        self.sidr_servers.insert(key, server);
+        Some(Upcall::SidrRequest { key, path, req })
+    }
+
+    /// Answers a lookup, once. False if it was answered already.
+    pub(crate) fn sidr_reply(
+        &mut self,
+        now: Time,
+        key: SidrKey,
+        answer: &SidrAnswer<'_>,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let linger = now.after(self.sidr_interval() * LINGER);
+        let Some(server) = self.sidr_servers.get_mut(&key).filter(|s| s.reply.is_none()) else {
+            return false;
+        };
+        let rep = SidrRep {
+            request_id: key.1,
+            status: answer.status,
+            info_len: 0,
+            vendor_id: 0,
+            qpn: answer.qpn,
+            service_id: server.service_id,
+            qkey: answer.qkey,
+            info: [0; 72],
+            private_data: padded(answer.private_data),
+        };
+        let mad = CmMad::new(server.tid, Message::SidrRep(rep)).to_bytes();
+        server.reply = Some(Box::new(mad));
+        self.timers.set(&mut server.deadline, Timer::SidrServer(key), linger);
+        let path = server.path;
+        self.send(&path, &mad, sink);
+        true
+    }
+
+    /// Refuses a lookup that no program saw. Nothing is kept: the next one is refused likewise.
+    pub(crate) fn sidr_refuse(
+        &mut self,
+        now: Time,
+        key: SidrKey,
+        status: SidrStatus,
+        sink: &mut impl Sink,
+    ) {
+        self.sidr_reply(now, key, &SidrAnswer::refusal(status), sink);
+        self.sidr_forget(key);
+    }
+
+    /// Forgets a lookup of a peer, without a word.
+    pub(crate) fn sidr_forget(&mut self, key: SidrKey) {
+        if let Some(mut server) = self.sidr_servers.remove(&key) {
+            self.timers.clear(&mut server.deadline, Timer::SidrServer(key));
+        }
+    }
+}

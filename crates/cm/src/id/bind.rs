@@ -1,0 +1,151 @@
+//! create, bind, migrate, query.
+
+use core::net::SocketAddr;
+
+use rdmux_transport::attr::QpType;
+use rdmux_wire::Psn;
+
+use super::entry::{Id, IdInfo, IdState};
+use super::{Manager, normalised};
+use crate::error::{CmError, Command};
+use crate::ports::{Claim, PortError, PortSpace};
+use crate::sink::{ChannelId, IdHandle};
+
+impl Manager {
+    /// A new id (rdma_create_id(3)). `qp_type` is what `connect` asks the peer for: RC or UC in
+    /// [`PortSpace::Tcp`], UD in [`PortSpace::Udp`] and [`PortSpace::IpoIb`], any in
+    /// [`PortSpace::Ib`].
+    ///
+    /// # Errors
+    /// When the port space does not have the transport, or the channel has too many ids.
+    pub fn create_id(
+        &mut self,
+        channel: ChannelId,
+        ps: PortSpace,
+        qp_type: QpType,
+        context: u64,
+    ) -> Result<IdHandle, CmError> {
+        let fits = match ps {
+            PortSpace::Tcp => qp_type != QpType::Ud,
+            PortSpace::Udp | PortSpace::IpoIb => qp_type == QpType::Ud,
+            PortSpace::Ib => true,
+        };
+        let id = IdHandle(self.last_id + 1);
+        if !fits {
+            let what = "the port space does not have this transport";
+            return Err(CmError::Invalid { id, command: Command::CreateId, what });
+        }
+        self.room_in(channel)?;
+        self.last_id = id.0;
+        let psn = Psn::new(self.cm.rng.next_u32());
+        self.insert(id, Id::new(channel, ps, qp_type, context, psn));
+        Ok(id)
+    }
+
+    /// Whether the channel may have another id.
+    pub(super) fn room_in(&self, channel: ChannelId) -> Result<(), CmError> {
+        let max = self.cm.config.max_ids_per_channel;
+        if self.channels.get(&channel).is_some_and(|ids| ids.len() >= max) {
+            return Err(CmError::TooManyIds { channel, max });
+        }
+        Ok(())
+    }
+
+    pub(super) fn insert(&mut self, handle: IdHandle, id: Id) {
+        self.channels.entry(id.channel).or_default().insert(handle);
+        self.ids.insert(handle, id);
+    }
+
+    /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,
+    /// where 0 takes an ephemeral one. Gives the address with its port. `privileged` allows ports
+    /// below 1024. An IPv4 address in IPv6 form is taken as IPv4.
+    ///
+    /// # Errors
+    /// When the id is bound, the address is not ours, or the port is taken.
+    pub fn bind(
+        &mut self,
+        id: IdHandle,
+        addr: SocketAddr,
+        privileged: bool,
+    ) -> Result<SocketAddr, CmError> {
+        self.in_state(id, Command::Bind, IdState::Idle)?;
+        self.bind_to(id, normalised(addr), None, privileged, Command::Bind)
+    }
+
+    /// Binds an idle id, on behalf of `command`.
+    pub(super) fn bind_to(
+        &mut self,
+        id: IdHandle,
+        addr: SocketAddr,
+        peer: Option<SocketAddr>,
+        privileged: bool,
+        command: Command,
+    ) -> Result<SocketAddr, CmError> {
+        let (ip, port) = (addr.ip(), addr.port());
+        let device = self.address(ip).cloned();
+        if device.is_none() && !ip.is_unspecified() {
+            return Err(CmError::AddrNotAvailable { id, command, addr });
+        }
+        if (1..1024).contains(&port) && !privileged {
+            return Err(CmError::Permission { id, port });
+        }
+        let v6_only = self.cm.config.bind_v6_only;
+        let (ps, options) = self.get(id, command).map(|i| (i.ps, i.options))?;
+        let af_only = options.af_only.unwrap_or(ip.is_ipv4() || v6_only);
+        let reuse = options.reuse_addr;
+        let claim = Claim { id, ip, af_only, reuse, peer, listening: false };
+        let port = if port == 0 {
+            let random = self.cm.rng.next_u32();
+            let range = self.cm.config.ephemeral_ports.clone();
+            self.port_table(ps).claim_any(&range, random, claim)
+        } else {
+            self.port_table(ps).claim(port, claim).map(|()| port)
+        };
+        let port = port.map_err(|error| match error {
+            PortError::InUse => CmError::AddrInUse { id, command, addr },
+            PortError::Exhausted => CmError::PortsExhausted { id, command },
+        })?;
+        let bound = SocketAddr::new(ip, port);
+        let found = self.get_mut(id, command)?;
+        found.owns_port = true;
+        found.local = Some(bound);
+        found.device = device;
+        found.go(IdState::AddrBound);
+        Ok(bound)
+    }
+
+    /// Moves an id to another channel (rdma_migrate_id(3)). Gives the number of events that the id
+    /// had so far, so that the process can wait until it has taken those from the old channel.
+    ///
+    /// # Errors
+    /// When there is no such id, or the new channel has too many.
+    pub fn migrate(&mut self, id: IdHandle, channel: ChannelId) -> Result<u32, CmError> {
+        let old = self.get(id, Command::Migrate)?.channel;
+        if old != channel {
+            self.room_in(channel)?;
+            self.leave_channel(old, id);
+            self.channels.entry(channel).or_default().insert(id);
+        }
+        self.take(id)?;
+        let found = self.get_mut(id, Command::Migrate)?;
+        found.channel = channel;
+        Ok(found.events)
+    }
+
+    pub(super) fn leave_channel(&mut self, channel: ChannelId, id: IdHandle) {
+        if let Some(ids) = self.channels.get_mut(&channel) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.channels.remove(&channel);
+            }
+        }
+    }
+
+    /// What is known of an id (rdma_get_local_addr(3) and the like).
+    ///
+    /// # Errors
+    /// When there is no such id.
+    pub fn query(&self, id: IdHandle) -> Result<IdInfo, CmError> {
+        self.get(id, Command::Query).map(Id::info)
+    }
+}

@@ -1,0 +1,269 @@
+//! connect, accept, reject, establish, disconnect, notify.
+
+use alloc::vec::Vec;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{IpHeader, IpPair, RejReason, SidrStatus};
+use rdmux_wire::{AckTimeout, Guid, ServiceId};
+
+use super::entry::{IdState, Link};
+use super::resolve::datagram;
+use super::{Manager, mad_path};
+use crate::error::{CmError, Command};
+use crate::ib::active::Connect;
+use crate::ib::passive::Accept;
+use crate::ib::sidr::SidrAnswer;
+use crate::params::{ConnParam, Negotiated};
+use crate::sink::{IdHandle, Sink};
+
+/// Private data that fit beside the IP header in REQ, and in SIDR_REQ.
+const REQ_DATA: usize = 92 - IpHeader::LEN;
+const SIDR_REQ_DATA: usize = 216 - IpHeader::LEN;
+/// Private data of the answers.
+const REP_DATA: usize = 196;
+const REJ_DATA: usize = 148;
+const SIDR_REP_DATA: usize = 136;
+
+fn check_len(id: IdHandle, command: Command, len: usize, max: usize) -> Result<(), CmError> {
+    if len > max { Err(CmError::PrivateData { id, command, len, max }) } else { Ok(()) }
+}
+
+impl Manager {
+    /// Connects (rdma_connect(3)); UD: looks the service up. CONNECT_RESPONSE (UD: ESTABLISHED),
+    /// REJECTED or UNREACHABLE follows.
+    ///
+    /// # Errors
+    /// When the route is not resolved, the private data are too long, or a depth is too large.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        param: &ConnParam,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Connect;
+        let found = self.in_state(id, command, IdState::RouteResolved)?;
+        let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
+        let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
+        check_len(id, command, param.private_data.len(), max)?;
+        let most = self.cm.config.max_rd_atomic;
+        let param = self.depths(id, command, param, (most, most))?;
+        let Some(route) = self.refresh_route(id) else { return Err(self.wrong_state(id, command)) };
+        let Some(addrs) = IpPair::new(route.src.ip(), route.dst.ip()) else {
+            return Err(CmError::Family { id, command });
+        };
+        let header = IpHeader { src_port: route.src.port(), addrs };
+        let mut private_data = Vec::from(header.to_bytes());
+        private_data.extend_from_slice(&param.private_data);
+        let service_id = ServiceId::from_port(ps.code(), route.dst.port());
+        let path = mad_path(&route);
+        let link = if qp_type == QpType::Ud {
+            Link::Lookup(self.cm.sidr_connect(now, id, path, service_id, &private_data, sink))
+        } else {
+            let connect = Connect {
+                owner: id,
+                service_id,
+                node_guid: self.node_guid(id),
+                qp_type,
+                psn,
+                path,
+                mtu: route.mtu,
+                packet_lifetime: route.packet_lifetime,
+                param: &param,
+                private_data: &private_data,
+            };
+            Link::Conn(self.cm.connect(now, &connect, sink))
+        };
+        let wishes = Negotiated {
+            qp_type,
+            rq_psn: psn,
+            retry_cnt: param.retry_count.min(7),
+            max_rd_atomic: param.initiator_depth,
+            max_dest_rd_atomic: param.responder_resources,
+            ..datagram(&self.cm.config, &route)
+        };
+        let found = self.get_mut(id, command)?;
+        found.link = link;
+        found.qpn = Some(param.qp_num);
+        found.negotiated = Some(wishes);
+        found.go(IdState::Connect);
+        Ok(())
+    }
+
+    fn node_guid(&self, id: IdHandle) -> Guid {
+        let device = self.ids.get(&id).and_then(|i| i.device.as_ref());
+        device.map_or(Guid(0), |d| d.node_guid)
+    }
+
+    /// The parameters with depths that are numbers: 255 (`RDMA_MAX_RESP_RES`,
+    /// `RDMA_MAX_INIT_DEPTH`) asks for `most`, the responder resources and the initiator depth.
+    fn depths(
+        &self,
+        id: IdHandle,
+        command: Command,
+        param: &ConnParam,
+        most: (u8, u8),
+    ) -> Result<ConnParam, CmError> {
+        let mut param = param.clone();
+        if param.responder_resources == ConnParam::MAX_DEPTH {
+            param.responder_resources = most.0;
+        }
+        if param.initiator_depth == ConnParam::MAX_DEPTH {
+            param.initiator_depth = most.1;
+        }
+        if param.responder_resources.max(param.initiator_depth) > self.cm.config.max_rd_atomic {
+            let what = "more READs and atomics than the device can do";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        Ok(param)
+    }
+
+    /// Accepts a request (rdma_accept(3)): sends REP, or a SIDR_REP with the queue pair. The
+    /// process must have its queue pair in RTS (or RTR) before. ESTABLISHED follows, but not for UD.
+    ///
+    /// # Errors
+    /// When there is no request to accept any more, the private data are too long, or a depth is
+    /// too large.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        param: &ConnParam,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Accept;
+        self.take(id).map_err(|_| CmError::NoSuchId { id, command })?;
+        let found = self.get(id, command)?;
+        let (link, psn, negotiated) = (found.link, found.psn, found.negotiated);
+        let Some(mut negotiated) = negotiated else { return Err(self.wrong_state(id, command)) };
+        let len = param.private_data.len();
+        match link {
+            Link::Conn(conn) => {
+                check_len(id, command, len, REP_DATA)?;
+                let most = (negotiated.max_dest_rd_atomic, negotiated.max_rd_atomic);
+                let param = self.depths(id, command, param, most)?;
+                let accept = Accept { node_guid: self.node_guid(id), psn, param: &param };
+                let accepted = self.cm.accept(now, conn, &accept, sink);
+                accepted.map_err(|_| self.wrong_state(id, command))?;
+                negotiated.accept(&param);
+            }
+            Link::LookedUp(key) => {
+                check_len(id, command, len, SIDR_REP_DATA)?;
+                let qkey = param.qkey.unwrap_or(negotiated.qkey);
+                let answer = SidrAnswer {
+                    status: SidrStatus::VALID,
+                    qpn: param.qp_num,
+                    qkey,
+                    private_data: &param.private_data,
+                };
+                self.cm.sidr_reply(now, key, &answer, sink);
+                negotiated.qkey = qkey;
+                self.get_mut(id, command)?.link = Link::None;
+            }
+            Link::None | Link::Lookup(_) => return Err(self.wrong_state(id, command)),
+        }
+        let found = self.get_mut(id, command)?;
+        found.qpn = Some(param.qp_num);
+        found.negotiated = Some(negotiated);
+        Ok(())
+    }
+
+    /// Refuses a request, or takes an accept or a connect back (rdma_reject(3)). `reason` is REJ's, 28
+    /// (consumer) as a rule; for UD the status is always 2 (rejected).
+    ///
+    /// # Errors
+    /// When there is nothing to refuse, or the private data are too long.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        reason: u16,
+        private_data: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Reject;
+        self.take(id).map_err(|_| CmError::NoSuchId { id, command })?;
+        let len = private_data.len();
+        match self.get(id, command)?.link {
+            Link::Conn(conn) => {
+                check_len(id, command, len, REJ_DATA)?;
+                let rejected = self.cm.reject(now, conn, RejReason(reason), private_data, sink);
+                rejected.map_err(|_| self.wrong_state(id, command))?;
+                self.cm.release(now, conn, sink);
+            }
+            Link::LookedUp(key) => {
+                check_len(id, command, len, SIDR_REP_DATA)?;
+                let refusal = SidrAnswer::refusal(SidrStatus::REJECT);
+                self.cm.sidr_reply(now, key, &SidrAnswer { private_data, ..refusal }, sink);
+            }
+            Link::None | Link::Lookup(_) => return Err(self.wrong_state(id, command)),
+        }
+        self.get_mut(id, command)?.link = Link::None;
+        Ok(())
+    }
+
+    /// After CONNECT_RESPONSE, when the queue pair is in RTS: tells the peer (RTU). The connection
+    /// is then established; no further event says so (rdma_establish(3)).
+    ///
+    /// # Errors
+    /// When no response came, or the connection is over meanwhile.
+    pub fn establish(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let _ = now;
+        let command = Command::Establish;
+        let Link::Conn(conn) = self.get(id, command)?.link else {
+            return Err(self.wrong_state(id, command));
+        };
+        self.cm.establish(conn, sink).map_err(|_| self.wrong_state(id, command))
+    }
+
+    /// Ends a connection (rdma_disconnect(3)): DREQ, or the answer to the peer's. DISCONNECTED and
+    /// later TIMEWAIT_EXIT follow. Of a connection that is over already it does nothing.
+    ///
+    /// # Errors
+    /// When the id never was connected, or is not yet.
+    pub fn disconnect(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Disconnect;
+        let found = self.get(id, command)?;
+        match (found.link, found.state()) {
+            (Link::Conn(conn), _) => {
+                let ended = self.cm.disconnect(now, conn, sink);
+                ended.map_err(|_| self.wrong_state(id, command))
+            }
+            (Link::None, IdState::Connect | IdState::Disconnect) => Ok(()),
+            _ => Err(self.wrong_state(id, command)),
+        }
+    }
+
+    /// The queue pair saw data before RTU came (rdma_notify(3) with IBV_EVENT_COMM_EST): the
+    /// connection is established. Does nothing if it was already.
+    ///
+    /// # Errors
+    /// When the id has no connection.
+    pub fn notify(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) -> Result<(), CmError> {
+        let command = Command::Notify;
+        let Link::Conn(conn) = self.get(id, command)?.link else {
+            return Err(self.wrong_state(id, command));
+        };
+        if let Some(upcall) = self.cm.comm_established(conn) {
+            self.handle_upcall(now, upcall, sink);
+        }
+        Ok(())
+    }
+
+    /// The ACK timeout that a queue pair gets: the option's, or the path's.
+    pub(super) fn qp_timeout(&self, id: IdHandle, of_path: AckTimeout) -> AckTimeout {
+        let option = self.ids.get(&id).and_then(|i| i.options.ack_timeout);
+        option.map_or(of_path, AckTimeout::new)
+    }
+}

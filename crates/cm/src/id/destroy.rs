@@ -1,0 +1,100 @@
+//! destroy, the end of a channel, lost addresses.
+
+use alloc::vec::Vec;
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::SidrStatus;
+
+use super::entry::{IdState, Link};
+use super::mcast::leave_at_network;
+use super::{Manager, News};
+use crate::error::{CmError, Command};
+use crate::event::EventKind;
+use crate::ib::sidr::SidrAnswer;
+use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
+
+impl Manager {
+    /// Ends an id in any state (rdma_destroy_id(3)): a connection is disconnected, a request
+    /// refused, a listener's untaken requests too. No events follow. Gives the number of events
+    /// that the id had, CONNECT_REQUESTs counting to the listener, so that the process can wait until it
+    /// has acknowledged those.
+    ///
+    /// # Errors
+    /// When there is no such id.
+    pub fn destroy(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        sink: &mut impl Sink,
+    ) -> Result<u32, CmError> {
+        let command = Command::Destroy;
+        self.take(id).map_err(|_| CmError::NoSuchId { id, command })?;
+        let Some(mut gone) = self.ids.remove(&id) else {
+            return Err(CmError::NoSuchId { id, command });
+        };
+        for request in core::mem::take(&mut gone.requests) {
+            let _events = self.destroy(now, request, sink);
+        }
+        self.leave_channel(gone.channel, id);
+        self.timers.clear(&mut gone.deadline, id);
+        if let Some(local) = gone.local.filter(|_| gone.owns_port) {
+            self.port_table(gone.ps).release(local.port(), id);
+        }
+        for (group, left) in core::mem::take(&mut gone.groups) {
+            leave_at_network(id, &gone, group, &left, sink);
+        }
+        self.unlink(now, gone.link, sink);
+        Ok(gone.events)
+    }
+
+    /// Nobody wants the connection or lookup any more.
+    fn unlink(&mut self, now: Time, link: Link, sink: &mut impl Sink) {
+        match link {
+            Link::None => {}
+            Link::Conn(conn) => self.cm.release(now, conn, sink),
+            Link::Lookup(request) => self.cm.sidr_cancel(request),
+            Link::LookedUp(key) => {
+                self.cm.sidr_reply(now, key, &SidrAnswer::refusal(SidrStatus::REJECT), sink);
+            }
+        }
+    }
+
+    /// The process behind `channel` died or closed it: its ids are destroyed, their peers told at
+    /// once.
+    pub fn channel_gone(&mut self, now: Time, channel: ChannelId, sink: &mut impl Sink) {
+        while let Some(&id) = self.channels.get(&channel).and_then(|ids| ids.first()) {
+            let _events = self.destroy(now, id, sink);
+        }
+    }
+
+    /// The addresses that ids can have now. Ids with an address that is no longer among them
+    /// get DEVICE_REMOVAL, if the whole device is gone, which ends their connections; otherwise
+    /// ADDR_CHANGE, and their connections stay.
+    pub fn set_addresses(&mut self, now: Time, addrs: Vec<LocalAddress>, sink: &mut impl Sink) {
+        self.addresses = addrs;
+        let lost = self.ids.iter().filter_map(|(&id, i)| {
+            let device = i.device.as_ref()?;
+            if i.state() == IdState::DeviceRemoval || self.address(device.ip).is_some() {
+                return None;
+            }
+            Some((id, !self.addresses.iter().any(|a| a.device == device.device)))
+        });
+        for (id, removed) in lost.collect::<Vec<(IdHandle, bool)>>() {
+            self.lose_groups(now, id, sink);
+            if removed {
+                self.device_removed(now, id, sink);
+            } else {
+                self.emit(id, News::new(EventKind::AddrChange), sink);
+            }
+        }
+    }
+
+    fn device_removed(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        found.go(IdState::DeviceRemoval);
+        let link = core::mem::replace(&mut found.link, Link::None);
+        self.timers.clear(&mut found.deadline, id);
+        self.unlink(now, link, sink);
+        self.emit(id, News::new(EventKind::DeviceRemoval), sink);
+    }
+}

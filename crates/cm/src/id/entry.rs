@@ -1,0 +1,249 @@
+//! One id: what is kept of it.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use rdmux_transport::attr::QpType;
+use rdmux_wire::{Psn, Qpn};
+
+use crate::ib::sidr::SidrKey;
+use crate::params::{Negotiated, Route};
+use crate::ports::PortSpace;
+use crate::sink::{ChannelId, IdHandle, LocalAddress};
+use crate::timers::Deadline;
+
+/// The states of an id (those of Linux's `rdma_cm`; rdma_cm(7)).
+///
+/// ```text
+///   Idle -- bind --> AddrBound -- listen --> Listen
+///     |                  |
+///     +-- resolve_addr --+--> AddrQuery -- answer --> AddrResolved -- resolve_route --> RouteQuery
+///                        ^        |                                                        |
+///                        +--------+ no answer                                              v
+///                                                                connect <---------- RouteResolved
+///   (a request came) ------------------------------------> Connect
+///                                                             |  the connection went down
+///                                                             v
+///                                                         Disconnect
+///   any, once its device is gone: DeviceRemoval
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum IdState {
+    /// New.
+    Idle,
+    /// Asking for the way.
+    AddrQuery,
+    /// Has a local address and a device.
+    AddrResolved,
+    /// Asking for the path.
+    RouteQuery,
+    /// Ready to connect.
+    RouteResolved,
+    /// Connecting, connected, or refused.
+    Connect,
+    /// Was connected.
+    Disconnect,
+    /// Bound to a local address.
+    AddrBound,
+    /// Listening.
+    Listen,
+    /// Its device is gone.
+    DeviceRemoval,
+}
+
+impl IdState {
+    /// Whether `next` may follow.
+    pub fn may_become(self, next: Self) -> bool {
+        if next == Self::DeviceRemoval {
+            return self != next;
+        }
+        let successors: &[Self] = match self {
+            Self::Idle => &[Self::AddrBound],
+            Self::AddrBound => &[Self::Listen, Self::AddrQuery],
+            Self::AddrQuery => &[Self::AddrResolved, Self::AddrBound],
+            Self::AddrResolved => &[Self::RouteQuery],
+            Self::RouteQuery => &[Self::RouteResolved, Self::AddrResolved],
+            Self::RouteResolved => &[Self::Connect],
+            Self::Connect => &[Self::Disconnect],
+            Self::Listen | Self::Disconnect | Self::DeviceRemoval => &[],
+        };
+        successors.contains(&next)
+    }
+}
+
+impl fmt::Display for IdState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "IDLE",
+            Self::AddrQuery => "ADDR_QUERY",
+            Self::AddrResolved => "ADDR_RESOLVED",
+            Self::RouteQuery => "ROUTE_QUERY",
+            Self::RouteResolved => "ROUTE_RESOLVED",
+            Self::Connect => "CONNECT",
+            Self::Disconnect => "DISCONNECT",
+            Self::AddrBound => "ADDR_BOUND",
+            Self::Listen => "LISTEN",
+            Self::DeviceRemoval => "DEVICE_REMOVAL",
+        })
+    }
+}
+
+/// What [`Manager::query`](crate::Manager::query) tells of an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct IdInfo {
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Its context.
+    pub context: u64,
+    /// Its state.
+    pub state: IdState,
+    /// Its port space.
+    pub port_space: PortSpace,
+    /// The transport of its queue pair.
+    pub qp_type: QpType,
+    /// Its own address, once bound.
+    pub local: Option<SocketAddr>,
+    /// The peer's address, once known.
+    pub peer: Option<SocketAddr>,
+    /// The device of its address, once that is not a wildcard.
+    pub device: Option<LocalAddress>,
+    /// The path, once known.
+    pub route: Option<Route>,
+    /// The program's queue pair, once told.
+    pub qpn: Option<Qpn>,
+}
+
+/// What the options say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    pub(super) tos: u8,
+    pub(super) reuse_addr: bool,
+    pub(super) af_only: Option<bool>,
+    pub(super) ack_timeout: Option<u8>,
+}
+
+/// What an id has below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    None,
+    /// A connection, by its communication id.
+    Conn(u32),
+    /// A lookup of ours, by its request id.
+    Lookup(u32),
+    /// A lookup of a peer that waits for its answer.
+    LookedUp(SidrKey),
+}
+
+/// A multicast group of an id.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) context: u64,
+    pub(super) send_only: bool,
+    pub(super) joined: bool,
+    pub(super) events: u32,
+}
+
+/// An id.
+#[derive(Debug)]
+pub(super) struct Id {
+    pub(super) channel: ChannelId,
+    pub(super) context: u64,
+    pub(super) ps: PortSpace,
+    pub(super) qp_type: QpType,
+    state: IdState,
+    pub(super) options: Options,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    /// Whether the port of `local` is this id's own: that of a request is its listener's.
+    pub(super) owns_port: bool,
+    pub(super) device: Option<LocalAddress>,
+    pub(super) route: Option<Route>,
+    pub(super) negotiated: Option<Negotiated>,
+    pub(super) qpn: Option<Qpn>,
+    /// The first PSN that we expect, which the peer is told.
+    pub(super) psn: Psn,
+    pub(super) link: Link,
+    /// Of a request that was not taken yet: its listener.
+    pub(super) listener: Option<IdHandle>,
+    /// Of a listener: the requests that were not taken yet.
+    pub(super) requests: BTreeSet<IdHandle>,
+    pub(super) backlog: u32,
+    /// Events so far.
+    pub(super) events: u32,
+    pub(super) groups: BTreeMap<IpAddr, Group>,
+    /// Route queries that the driver still has to answer.
+    pub(super) queries: u32,
+    /// When a route query ends in vain.
+    pub(super) deadline: Deadline,
+}
+
+impl Id {
+    pub(super) fn new(
+        channel: ChannelId,
+        ps: PortSpace,
+        qp_type: QpType,
+        context: u64,
+        psn: Psn,
+    ) -> Self {
+        Self {
+            channel,
+            context,
+            ps,
+            qp_type,
+            state: IdState::Idle,
+            options: Options::default(),
+            local: None,
+            peer: None,
+            owns_port: false,
+            device: None,
+            route: None,
+            negotiated: None,
+            qpn: None,
+            psn,
+            link: Link::None,
+            listener: None,
+            requests: BTreeSet::new(),
+            backlog: 0,
+            events: 0,
+            groups: BTreeMap::new(),
+            queries: 0,
+            deadline: Deadline::default(),
+        }
+    }
+
+    /// An id for a request that came.
+    pub(super) fn requested(mut self, listener: IdHandle) -> Self {
+        self.state = IdState::Connect;
+        self.listener = Some(listener);
+        self
+    }
+
+    pub(super) fn state(&self) -> IdState {
+        self.state
+    }
+
+    /// The one place where the state changes.
+    pub(super) fn go(&mut self, next: IdState) {
+        debug_assert!(self.state.may_become(next), "{} -> {next}", self.state);
+        self.state = next;
+    }
+
+    pub(super) fn info(&self) -> IdInfo {
+        IdInfo {
+            channel: self.channel,
+            context: self.context,
+            state: self.state,
+            port_space: self.ps,
+            qp_type: self.qp_type,
+            local: self.local,
+            peer: self.peer,
+            device: self.device.clone(),
+            route: self.route,
+            qpn: self.qpn,
+        }
+    }
+}

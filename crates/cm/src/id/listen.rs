@@ -1,0 +1,275 @@
+//! listen, take, and the requests that come to listeners.
+
+use alloc::vec::Vec;
+use core::net::{Ipv4Addr, SocketAddr};
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus, Transport};
+use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
+
+use super::entry::{Id, IdState, Link, Options};
+use super::resolve::datagram;
+use super::{Manager, News, route_of};
+use crate::error::{CmError, Command};
+use crate::event::{EventKind, EventParam};
+use crate::ib::sidr::SidrKey;
+use crate::params::{ConnParam, Negotiated, Route, UdParam};
+use crate::ports::PortSpace;
+use crate::sink::{IdHandle, LocalAddress, MadPath, Sink};
+
+/// Why a request does not reach a program.
+enum Refusal {
+    /// REJ with this reason and additional information.
+    Reason(RejReason, Option<u8>),
+    /// Not a word, so that the peer tries again.
+    Silent,
+}
+
+/// Where a request leads.
+struct Target {
+    listener: IdHandle,
+    device: LocalAddress,
+    /// The listener's address and the peer's.
+    ends: (SocketAddr, SocketAddr),
+}
+
+impl Manager {
+    /// Takes connection requests (rdma_listen(3)). An id that is not bound gets the IPv4 wildcard
+    /// and an ephemeral port; gives the address.
+    ///
+    /// `backlog` is the number of CONNECT_REQUESTs not yet taken ([`take`](Self::take)), cut down to
+    /// [`Config::max_backlog`](crate::Config::max_backlog), which 0 means too. Further requests are
+    /// dropped without an answer, so that the peer tries again; Linux does likewise.
+    ///
+    /// # Errors
+    /// When the id does something else, or the port is another listener's.
+    pub fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
+        let command = Command::Listen;
+        if self.get(id, command)?.state() == IdState::Idle {
+            let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            self.bind_to(id, any, None, false, command)?;
+        }
+        let found = self.in_state(id, command, IdState::AddrBound)?;
+        let ps = found.ps;
+        let Some(local) = found.local else { return Err(self.wrong_state(id, command)) };
+        let claimed = self.port_table(ps).listen(local.port(), id);
+        claimed.map_err(|_| CmError::AddrInUse { id, command, addr: local })?;
+        let max = self.cm.config.max_backlog;
+        let found = self.get_mut(id, command)?;
+        found.options.reuse_addr = false;
+        found.backlog = if backlog == 0 { max } else { backlog.min(max) };
+        found.go(IdState::Listen);
+        Ok(local)
+    }
+
+    /// The process has read the CONNECT_REQUEST that brought `id`: it no longer counts to its
+    /// listener's backlog and outlives it. accept, reject, set_option, migrate and destroy imply this.
+    ///
+    /// # Errors
+    /// When there is no such id.
+    pub fn take(&mut self, id: IdHandle) -> Result<(), CmError> {
+        let found = self.get_mut(id, Command::Take)?;
+        if let Some(listener) = found.listener.take()
+            && let Some(listener) = self.ids.get_mut(&listener)
+        {
+            listener.requests.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// A REQ came.
+    pub(super) fn handle_request(
+        &mut self,
+        now: Time,
+        conn: u32,
+        path: &MadPath,
+        req: &Req,
+        sink: &mut impl Sink,
+    ) {
+        match self.request_target(path, req) {
+            Ok((target, mtu)) => self.announce(now, conn, req, &target, mtu, sink),
+            Err(Refusal::Silent) => self.cm.forget(conn),
+            Err(Refusal::Reason(reason, ari)) => {
+                let ari = ari.as_slice();
+                self.cm.refuse(conn, reason, ari, sink);
+            }
+        }
+    }
+
+    fn request_target(&mut self, path: &MadPath, req: &Req) -> Result<(Target, Mtu), Refusal> {
+        let qp_type = if req.transport == Transport::Uc { QpType::Uc } else { QpType::Rc };
+        let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
+        if req.primary.local_gid != path.remote || req.primary.remote_gid != path.local {
+            // Whoever answered would send its data to a third party.
+            return Err(Refusal::Reason(RejReason::INVALID_GID, None));
+        }
+        let port_mtu = target.device.mtu;
+        match Mtu::from_code(req.path_mtu) {
+            Some(mtu) if mtu <= port_mtu => Ok((target, mtu)),
+            _ => Err(Refusal::Reason(RejReason::INVALID_MTU, Some(port_mtu.code()))),
+        }
+    }
+
+    /// Who listens for a request, if it makes sense and there is room.
+    fn target(
+        &mut self,
+        path: &MadPath,
+        service_id: ServiceId,
+        private_data: &[u8],
+        qp_type: QpType,
+    ) -> Result<Target, Refusal> {
+        let nobody = Refusal::Reason(RejReason::INVALID_SERVICE_ID, None);
+        let senseless = || Refusal::Reason(RejReason::CONSUMER_DEFINED, None);
+        let Some((ps, port)) = service_id.port() else { return Err(nobody) };
+        let Some(ps) = PortSpace::from_code(ps) else { return Err(nobody) };
+        let header = IpHeader::parse(private_data).map_err(|_| {
+            self.cm.counters.bad_field += 1;
+            senseless()
+        })?;
+        let (src, dst) = (header.addrs.src(), header.addrs.dst());
+        let listener = self.ports.get(&ps).and_then(|table| table.listener(port, dst));
+        let Some(listener) = listener else {
+            self.cm.counters.no_listener += 1;
+            return Err(nobody);
+        };
+        if Gid::from(src) != path.remote || Gid::from(dst) != path.local {
+            self.cm.counters.bad_field += 1;
+            return Err(Refusal::Reason(RejReason::INVALID_GID, None));
+        }
+        let device = self.address(dst).cloned().ok_or_else(senseless)?;
+        let found = self.ids.get(&listener).ok_or_else(senseless)?;
+        if found.qp_type != qp_type {
+            return Err(Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None));
+        }
+        let full = usize::try_from(found.backlog).is_ok_and(|max| found.requests.len() >= max);
+        if full || self.room_in(found.channel).is_err() {
+            self.cm.counters.backlog_full += 1;
+            return Err(Refusal::Silent);
+        }
+        let ends = (SocketAddr::new(dst, port), SocketAddr::new(src, header.src_port));
+        Ok(Target { listener, device, ends })
+    }
+
+    /// A new id for a request, on its listener's channel.
+    fn requested(&mut self, target: &Target, route: Route, link: Link) -> Option<IdHandle> {
+        let listener = self.ids.get_mut(&target.listener)?;
+        self.last_id += 1;
+        let child = IdHandle(self.last_id);
+        listener.requests.insert(child);
+        let psn = Psn::new(self.cm.rng.next_u32());
+        let new = Id::new(listener.channel, listener.ps, listener.qp_type, listener.context, psn);
+        let mut new = new.requested(target.listener);
+        new.options = Options { reuse_addr: false, ..listener.options };
+        (new.local, new.peer) = (Some(target.ends.0), Some(target.ends.1));
+        new.device = Some(target.device.clone());
+        new.route = Some(route);
+        new.link = link;
+        self.insert(child, new);
+        Some(child)
+    }
+
+    /// Tells the listener's process of a connection request.
+    fn announce(
+        &mut self,
+        now: Time,
+        conn: u32,
+        req: &Req,
+        target: &Target,
+        mtu: Mtu,
+        sink: &mut impl Sink,
+    ) {
+        let _ = now;
+        let Some(options) = self.ids.get(&target.listener).map(|i| i.options) else { return };
+        let mut route = route_of(&self.cm.config, &target.device, &options, target.ends, mtu);
+        route.av.flow_label = req.primary.flow_label;
+        route.av.traffic_class = req.primary.tclass;
+        route.packet_lifetime = req.primary.ack_timeout.code().saturating_sub(1);
+        let Some(child) = self.requested(target, route, Link::Conn(conn)) else { return };
+        self.cm.set_owner(conn, child);
+        let Some(new) = self.ids.get_mut(&child) else { return };
+        let max = self.cm.config.max_rd_atomic;
+        let negotiated = Negotiated {
+            qp_type: new.qp_type,
+            dest_qpn: req.local_qpn,
+            rq_psn: new.psn,
+            sq_psn: req.starting_psn,
+            max_rd_atomic: req.responder_resources.min(max),
+            max_dest_rd_atomic: req.initiator_depth.min(max),
+            timeout: options.ack_timeout.map_or(req.primary.ack_timeout, AckTimeout::new),
+            retry_cnt: req.retry_count,
+            rnr_retry: req.rnr_retry_count,
+            srq: req.srq,
+            ..datagram(&self.cm.config, &route)
+        };
+        new.negotiated = Some(negotiated);
+        let param = ConnParam {
+            private_data: user_data(&req.private_data),
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: req.end_to_end_flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            qp_num: req.local_qpn,
+            qkey: None,
+        };
+        let news = News {
+            param: EventParam::Conn(param),
+            route: Some(route),
+            negotiated: Some(negotiated),
+            child: Some(child),
+            ..News::new(EventKind::ConnectRequest)
+        };
+        self.emit(target.listener, news, sink);
+    }
+
+    /// A SIDR_REQ came.
+    pub(super) fn handle_lookup(
+        &mut self,
+        now: Time,
+        key: SidrKey,
+        path: &MadPath,
+        req: &SidrReq,
+        sink: &mut impl Sink,
+    ) {
+        let target = match self.target(path, req.service_id, &req.private_data, QpType::Ud) {
+            Ok(target) => target,
+            Err(Refusal::Silent) => return self.cm.sidr_forget(key),
+            Err(Refusal::Reason(reason, _)) => {
+                let nobody = reason == RejReason::INVALID_SERVICE_ID;
+                let status =
+                    if nobody { SidrStatus::UNSUPPORTED_SERVICE_ID } else { SidrStatus::REJECT };
+                return self.cm.sidr_refuse(now, key, status, sink);
+            }
+        };
+        let Some(options) = self.ids.get(&target.listener).map(|i| i.options) else { return };
+        let mtu = target.device.mtu;
+        let route = route_of(&self.cm.config, &target.device, &options, target.ends, mtu);
+        let Some(child) = self.requested(&target, route, Link::LookedUp(key)) else { return };
+        let negotiated = datagram(&self.cm.config, &route);
+        if let Some(new) = self.ids.get_mut(&child) {
+            new.negotiated = Some(negotiated);
+        }
+        // Which queue pair asks, nobody says: it shows in its datagrams.
+        let param = UdParam {
+            private_data: user_data(&req.private_data),
+            av: route.av,
+            qp_num: Qpn::default(),
+            qkey: negotiated.qkey,
+        };
+        let news = News {
+            param: EventParam::Ud(param),
+            route: Some(route),
+            negotiated: Some(negotiated),
+            child: Some(child),
+            ..News::new(EventKind::ConnectRequest)
+        };
+        self.emit(target.listener, news, sink);
+    }
+}
+
+/// What follows the IP header.
+fn user_data(private_data: &[u8]) -> Vec<u8> {
+    private_data.get(IpHeader::LEN..).unwrap_or_default().to_vec()
+}

@@ -1,0 +1,285 @@
+//! Ids: what a program holds of a connection, a listener or a datagram peer.
+//!
+//! | file | what |
+//! |---|---|
+//! | `entry` | one id and its states |
+//! | `bind` | create, bind, migrate, query |
+//! | `options` | set_option |
+//! | `resolve` | resolve_addr, resolve_route |
+//! | `listen` | listen, take, the requests that come |
+//! | `connect` | connect, accept, reject, establish, disconnect, notify |
+//! | `upcall` | what connections tell, as events |
+//! | `mcast` | join, leave |
+//! | `destroy` | destroy, the end of a channel, lost addresses |
+
+mod bind;
+mod connect;
+mod destroy;
+mod entry;
+mod listen;
+mod mcast;
+mod options;
+mod resolve;
+mod upcall;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
+
+use self::entry::Id;
+pub use self::entry::{IdInfo, IdState};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::{CmError, Command};
+use crate::event::{Event, EventKind, EventParam};
+use crate::ib::Cm;
+use crate::params::{Negotiated, Route};
+use crate::ports::{PortSpace, PortTable};
+use crate::sink::{ChannelId, IdHandle, LocalAddress, MadPath, Sink};
+use crate::timers::Timers;
+
+/// All ids of one host.
+///
+/// Commands that start something give their result as an event. A command's error changes
+/// nothing. `now` must not go backwards.
+#[derive(Debug)]
+pub struct Manager {
+    cm: Cm,
+    ids: BTreeMap<IdHandle, Id>,
+    channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
+    ports: BTreeMap<PortSpace, PortTable>,
+    addresses: Vec<LocalAddress>,
+    /// When route queries end in vain.
+    timers: Timers<IdHandle>,
+    last_id: u64,
+}
+
+impl Manager {
+    /// A manager without ids. `seed` is for initial PSNs, communication ids and ephemeral ports:
+    /// take it from the system's random source, for a peer must not guess them.
+    pub fn new(config: Config, seed: u64) -> Self {
+        Self {
+            cm: Cm::new(config, seed),
+            ids: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            addresses: Vec::new(),
+            timers: Timers::new(),
+            last_id: 0,
+        }
+    }
+
+    /// A datagram that came to QP1 with management class 7. `mad` must be 256 bytes; anything
+    /// else is dropped and counted.
+    pub fn handle_mad(&mut self, now: Time, path: &MadPath, mad: &[u8], sink: &mut impl Sink) {
+        if let Some(upcall) = self.cm.handle_mad(now, path, mad, sink) {
+            self.handle_upcall(now, upcall, sink);
+        }
+    }
+
+    /// The earliest time at which [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        [self.cm.poll_timeout(), self.timers.next()].into_iter().flatten().min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
+        while let Some(timer) = self.cm.pop_due(now) {
+            if let Some(upcall) = self.cm.handle_timeout(now, timer, sink) {
+                self.handle_upcall(now, upcall, sink);
+            }
+        }
+        while let Some(id) = self.timers.pop_due(now) {
+            self.resolve_timeout(id, sink);
+        }
+    }
+
+    /// A hint: the host with this address does not exist or nobody there speaks RoCE (ICMP).
+    /// Requests that wait for it fail now, with -EHOSTUNREACH, instead of after their last retry.
+    pub fn handle_unreachable(&mut self, now: Time, remote: IpAddr, sink: &mut impl Sink) {
+        for waiting in self.cm.waiting_for(Gid::from(remote)) {
+            if let Some(upcall) = self.cm.unreachable(now, waiting, sink) {
+                self.handle_upcall(now, upcall, sink);
+            }
+        }
+    }
+
+    /// The channel that an id belongs to, for the driver's check that a process commands only its
+    /// own ids.
+    pub fn channel_of(&self, id: IdHandle) -> Option<ChannelId> {
+        self.ids.get(&id).map(|i| i.channel)
+    }
+    /// All ids, in order.
+    pub fn ids(&self) -> impl Iterator<Item = IdHandle> + '_ {
+        self.ids.keys().copied()
+    }
+    /// The number of connections and lookups below the ids, those in timewait included.
+    pub fn connections(&self) -> usize {
+        self.cm.len()
+    }
+    /// The number of deadlines that are set.
+    pub fn deadlines(&self) -> usize {
+        self.cm.deadlines() + self.timers.len()
+    }
+    /// The number of ports in use, in all port spaces.
+    pub fn ports_in_use(&self) -> usize {
+        self.ports.values().map(PortTable::len).sum()
+    }
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.cm.counters
+    }
+    /// What was configured.
+    pub fn config(&self) -> &Config {
+        &self.cm.config
+    }
+
+    fn get(&self, id: IdHandle, command: Command) -> Result<&Id, CmError> {
+        self.ids.get(&id).ok_or(CmError::NoSuchId { id, command })
+    }
+
+    fn get_mut(&mut self, id: IdHandle, command: Command) -> Result<&mut Id, CmError> {
+        self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })
+    }
+
+    /// The id, if it is in the state that the command wants.
+    fn in_state(
+        &mut self,
+        id: IdHandle,
+        command: Command,
+        wanted: IdState,
+    ) -> Result<&mut Id, CmError> {
+        let found = self.get_mut(id, command)?;
+        let state = found.state();
+        if state == wanted { Ok(found) } else { Err(CmError::State { id, command, state }) }
+    }
+
+    /// The error that says that the id's state does not allow the command.
+    fn wrong_state(&self, id: IdHandle, command: Command) -> CmError {
+        match self.get(id, command) {
+            Ok(found) => CmError::State { id, command, state: found.state() },
+            Err(error) => error,
+        }
+    }
+
+    fn port_table(&mut self, ps: PortSpace) -> &mut PortTable {
+        self.ports.entry(ps).or_default()
+    }
+
+    fn address(&self, ip: IpAddr) -> Option<&LocalAddress> {
+        self.addresses.iter().find(|a| a.ip == ip)
+    }
+
+    /// Gives an event to the id's channel and counts it.
+    fn emit(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+        let Some(i) = self.ids.get_mut(&id) else { return };
+        i.events = i.events.saturating_add(1);
+        let event = Event {
+            id: news.child.unwrap_or(id),
+            context: news.context.unwrap_or(i.context),
+            listen_id: news.child.map(|_| id),
+            kind: news.kind,
+            status: news.status,
+            param: news.param,
+            route: news.route.map(Box::new),
+            negotiated: news.negotiated.map(Box::new),
+        };
+        sink.event(i.channel, event);
+    }
+}
+
+/// What an event says besides whose it is.
+struct News {
+    kind: EventKind,
+    status: i32,
+    param: EventParam,
+    route: Option<Route>,
+    negotiated: Option<Negotiated>,
+    /// The new id, in CONNECT_REQUEST.
+    child: Option<IdHandle>,
+    /// Instead of the id's own.
+    context: Option<u64>,
+}
+
+impl News {
+    const fn new(kind: EventKind) -> Self {
+        Self {
+            kind,
+            status: 0,
+            param: EventParam::None,
+            route: None,
+            negotiated: None,
+            child: None,
+            context: None,
+        }
+    }
+    fn failed(kind: EventKind, status: i32) -> Self {
+        Self { status, ..Self::new(kind) }
+    }
+}
+
+/// An IPv4 address in IPv6's clothes is an IPv4 address.
+fn normalised(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddrV4::new(v4, v6.port()).into(),
+            None => addr,
+        },
+        SocketAddr::V4(_) => addr,
+    }
+}
+
+/// The flow label of a connection: what the program asked for, or one that spreads connections
+/// over links.
+fn flow_label(src: SocketAddr, dst: SocketAddr) -> u32 {
+    match dst {
+        SocketAddr::V6(v6) if v6.flowinfo() & 0xf_ffff != 0 => v6.flowinfo() & 0xf_ffff,
+        _ => (u32::from(src.port()) * 31 + u32::from(dst.port())) & 0xf_ffff,
+    }
+}
+
+/// The way from `src`, an address of `device`, to `dst`.
+fn route_of(
+    config: &Config,
+    device: &LocalAddress,
+    options: &entry::Options,
+    (src, dst): (SocketAddr, SocketAddr),
+    mtu: Mtu,
+) -> Route {
+    let lifetime = options.ack_timeout.filter(|&code| code > 0);
+    Route {
+        src,
+        dst,
+        device: device.device,
+        av: AddressVector {
+            is_global: true,
+            dgid: Gid::from(dst.ip()),
+            sgid_index: device.sgid_index,
+            flow_label: flow_label(src, dst),
+            hop_limit: config.hop_limit,
+            traffic_class: options.tos,
+            port_num: device.port_num,
+            ..AddressVector::default()
+        },
+        mtu,
+        pkey: Pkey::DEFAULT,
+        packet_lifetime: lifetime.map_or(config.packet_lifetime, |code| code - 1),
+    }
+}
+
+/// How datagrams to QP1 travel along a route.
+fn mad_path(route: &Route) -> MadPath {
+    MadPath {
+        local: Gid::from(route.src.ip()),
+        remote: route.av.dgid,
+        remote_qpn: Qpn::QP1,
+        hop_limit: route.av.hop_limit,
+        traffic_class: route.av.traffic_class,
+        flow_label: route.av.flow_label,
+    }
+}

@@ -1,0 +1,43 @@
+//! set_option.
+
+use rdmux_transport::attr::QpType;
+
+use super::Manager;
+use super::entry::IdState;
+use crate::error::{CmError, Command};
+use crate::params::IdOption;
+use crate::sink::IdHandle;
+
+impl Manager {
+    /// Sets an option (rdma_set_option(3)).
+    ///
+    /// # Errors
+    /// When it is too late for it, or it does not fit the transport.
+    pub fn set_option(&mut self, id: IdHandle, option: IdOption) -> Result<(), CmError> {
+        let command = Command::SetOption;
+        self.take(id)?;
+        let found = self.get_mut(id, command)?;
+        let state = found.state();
+        let invalid = |what| Err(CmError::Invalid { id, command, what });
+        let not_now = Err(CmError::State { id, command, state });
+        match option {
+            IdOption::Tos(tos) => found.options.tos = tos,
+            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) if state != IdState::Idle => {
+                return not_now;
+            }
+            IdOption::ReuseAddr(reuse) => found.options.reuse_addr = reuse,
+            IdOption::AfOnly(only) => found.options.af_only = Some(only),
+            IdOption::AckTimeout(_) if found.qp_type != QpType::Rc => {
+                return invalid("only RC has an ACK timeout");
+            }
+            IdOption::AckTimeout(32..) => return invalid("the ACK timeout code exceeds 31"),
+            IdOption::AckTimeout(code) => {
+                found.options.ack_timeout = Some(code);
+                if let Some(negotiated) = &mut found.negotiated {
+                    negotiated.timeout = rdmux_wire::AckTimeout::new(code);
+                }
+            }
+        }
+        Ok(())
+    }
+}

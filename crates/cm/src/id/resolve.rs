@@ -1,0 +1,230 @@
+//! resolve_addr, resolve_route: where to, from where, and how.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::{AckTimeout, Psn, Qkey, Qpn};
+
+use super::entry::{Id, IdState};
+use super::{Manager, News, normalised, route_of};
+use crate::config::Config;
+use crate::error::{CmError, Command, errno};
+use crate::event::EventKind;
+use crate::params::{Negotiated, Route};
+use crate::sink::{IdHandle, Resolved, RouteQuery, Sink};
+
+/// The wildcard of the family of `ip`.
+const fn any(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+impl Manager {
+    /// Finds the local address and device for `dst` (rdma_resolve_addr(3)); binds to `src` first
+    /// if the id is not bound. A wildcard `dst` means this host. ADDR_RESOLVED or ADDR_ERROR
+    /// follows within `timeout`. `privileged` allows a source port below 1024.
+    ///
+    /// # Errors
+    /// When the id is past that, the addresses differ in family, or it cannot be bound.
+    #[expect(clippy::too_many_arguments, reason = "the verb's own, plus time and sink")]
+    pub fn resolve_addr(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+        privileged: bool,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::ResolveAddr;
+        let (src, dst) = (src.map(normalised), normalised(dst));
+        let found = self.get(id, command)?;
+        let state = found.state();
+        let local = match state {
+            IdState::Idle => src.unwrap_or_else(|| SocketAddr::new(any(dst.ip()), 0)),
+            _ => match found.local {
+                Some(local) if state == IdState::AddrBound => local,
+                _ => return Err(CmError::State { id, command, state }),
+            },
+        };
+        if local.is_ipv4() != dst.is_ipv4() {
+            return Err(CmError::Family { id, command });
+        }
+        let dst = self.host_for(local.ip(), dst).ok_or(CmError::AddrNotAvailable {
+            id,
+            command,
+            addr: dst,
+        })?;
+        if state == IdState::Idle {
+            self.bind_to(id, local, Some(dst), privileged, command)?;
+        }
+        let found = self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })?;
+        found.go(IdState::AddrQuery);
+        found.peer = Some(dst);
+        found.queries += 1;
+        let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
+        let query = RouteQuery { dst, src_hint, tos: found.options.tos, timeout };
+        self.timers.set(&mut found.deadline, id, now.after(timeout));
+        sink.resolve(id, query);
+        Ok(())
+    }
+
+    /// What a destination means: a wildcard is this host.
+    fn host_for(&self, local: IpAddr, dst: SocketAddr) -> Option<SocketAddr> {
+        if !dst.ip().is_unspecified() {
+            return Some(dst);
+        }
+        let first = || self.addresses.iter().map(|a| a.ip).find(|a| a.is_ipv4() == dst.is_ipv4());
+        let ip = if local.is_unspecified() { first()? } else { local };
+        Some(SocketAddr::new(ip, dst.port()))
+    }
+
+    /// The driver's answer to [`Sink::resolve`]. Late answers are ignored.
+    pub fn handle_resolved(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        answer: Resolved,
+        sink: &mut impl Sink,
+    ) {
+        let _ = now;
+        if !self.take_answer(id) {
+            return;
+        }
+        let outcome = self.resolved(id, answer);
+        self.end_query(id);
+        let Ok(route) = outcome else {
+            return self.resolve_failed(id, errno::ENODEV, sink);
+        };
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        found.go(IdState::AddrResolved);
+        let negotiated = (found.qp_type == QpType::Ud).then(|| {
+            let negotiated = datagram(&self.cm.config, &route);
+            found.negotiated = Some(negotiated);
+            negotiated
+        });
+        let news = News::new(EventKind::AddrResolved);
+        self.emit(id, News { route: Some(route), negotiated, ..news }, sink);
+    }
+
+    /// The driver's other answer to [`Sink::resolve`]; `errno` is positive.
+    pub fn handle_resolve_failed(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        errno: i32,
+        sink: &mut impl Sink,
+    ) {
+        let _ = now;
+        if self.take_answer(id) {
+            self.end_query(id);
+            self.resolve_failed(id, errno, sink);
+        }
+    }
+
+    /// Whether an answer that came is the one to the query that still matters.
+    fn take_answer(&mut self, id: IdHandle) -> bool {
+        let Some(found) = self.ids.get_mut(&id) else { return false };
+        found.queries = found.queries.saturating_sub(1);
+        found.queries == 0 && found.state() == IdState::AddrQuery
+    }
+
+    fn end_query(&mut self, id: IdHandle) {
+        if let Some(found) = self.ids.get_mut(&id) {
+            self.timers.clear(&mut found.deadline, id);
+        }
+    }
+
+    /// The query was not answered in time.
+    pub(super) fn resolve_timeout(&mut self, id: IdHandle, sink: &mut impl Sink) {
+        self.end_query(id);
+        self.resolve_failed(id, errno::ETIMEDOUT, sink);
+    }
+
+    fn resolve_failed(&mut self, id: IdHandle, errno: i32, sink: &mut impl Sink) {
+        if let Some(found) = self.ids.get_mut(&id) {
+            found.go(IdState::AddrBound);
+        }
+        self.emit(id, News::failed(EventKind::AddrError, -errno.abs()), sink);
+    }
+
+    /// Gives the id its address, device and path.
+    fn resolved(&mut self, id: IdHandle, answer: Resolved) -> Result<Route, ()> {
+        let found = self.ids.get(&id).ok_or(())?;
+        let (local, peer) = found.local.zip(found.peer).ok_or(())?;
+        let answered = normalised(SocketAddr::new(answer.src, 0)).ip();
+        let ip = if local.ip().is_unspecified() { answered } else { local.ip() };
+        let device = self.address(ip).cloned().ok_or(())?;
+        if ip.is_ipv4() != peer.is_ipv4() {
+            return Err(());
+        }
+        let local = SocketAddr::new(ip, local.port());
+        let mtu = answer.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
+        let options = found.options;
+        let ps = found.ps;
+        let route = route_of(&self.cm.config, &device, &options, (local, peer), mtu);
+        self.port_table(ps).set_ip(local.port(), id, ip);
+        let found = self.ids.get_mut(&id).ok_or(())?;
+        found.local = Some(local);
+        found.device = Some(device);
+        found.route = Some(route);
+        Ok(route)
+    }
+
+    /// Finds the path (rdma_resolve_route(3)). On RoCE it follows from the address, so
+    /// ROUTE_RESOLVED comes at once.
+    ///
+    /// # Errors
+    /// When the address is not resolved, or the route already is.
+    pub fn resolve_route(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        timeout: Duration,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let _ = (now, timeout);
+        let found = self.in_state(id, Command::ResolveRoute, IdState::AddrResolved)?;
+        found.go(IdState::RouteQuery);
+        found.go(IdState::RouteResolved);
+        let route = self.refresh_route(id);
+        self.emit(id, News { route, ..News::new(EventKind::RouteResolved) }, sink);
+        Ok(())
+    }
+
+    /// The id's path with its options as they are now.
+    pub(super) fn refresh_route(&mut self, id: IdHandle) -> Option<Route> {
+        let found: &mut Id = self.ids.get_mut(&id)?;
+        let (old, device) = (found.route?, found.device.as_ref()?);
+        let ends = (old.src, old.dst);
+        let route = route_of(&self.cm.config, device, &found.options, ends, old.mtu);
+        found.route = Some(route);
+        Some(route)
+    }
+}
+
+/// What a UD queue pair needs; there is nothing to negotiate.
+pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
+    Negotiated {
+        qp_type: QpType::Ud,
+        av: route.av,
+        path_mtu: route.mtu,
+        pkey_index: 0,
+        qkey: Qkey::RDMA_UDP,
+        dest_qpn: Qpn::default(),
+        rq_psn: Psn::default(),
+        sq_psn: Psn::default(),
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: config.min_rnr_timer,
+        timeout: AckTimeout::default(),
+        retry_cnt: 0,
+        rnr_retry: 0,
+        srq: false,
+    }
+}

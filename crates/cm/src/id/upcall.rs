@@ -1,0 +1,123 @@
+//! What connections and lookups tell, as events.
+
+use rdmux_transport::Time;
+use rdmux_wire::cm::{Rep, SidrRep, SidrStatus};
+use rdmux_wire::{AckTimeout, Qpn};
+
+use super::entry::{IdState, Link};
+use super::{Manager, News};
+use crate::event::{EventKind, EventParam};
+use crate::ib::{ConnEvent, Upcall};
+use crate::params::{ConnParam, UdParam};
+use crate::sink::{IdHandle, Sink};
+
+impl Manager {
+    /// Something happened below an id, or for none yet.
+    pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
+        match upcall {
+            Upcall::Request { conn, path, req } => {
+                self.handle_request(now, conn, &path, &req, sink);
+            }
+            Upcall::SidrRequest { key, path, req } => {
+                self.handle_lookup(now, key, &path, &req, sink);
+            }
+            Upcall::ToOwner { id, what } => self.handle_conn_event(id, what, sink),
+        }
+    }
+
+    fn handle_conn_event(&mut self, id: IdHandle, what: ConnEvent, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        if let Link::Conn(conn) = found.link
+            && self.cm.state(conn).is_none()
+        {
+            found.link = Link::None;
+        }
+        let state = found.state();
+        let news = match what {
+            ConnEvent::TimewaitExit if state == IdState::Disconnect => {
+                News::new(EventKind::TimewaitExit)
+            }
+            ConnEvent::TimewaitExit => return,
+            _ if state != IdState::Connect => return,
+            ConnEvent::Response(rep) => self.response(id, &rep),
+            ConnEvent::Established => News::new(EventKind::Established),
+            ConnEvent::Rejected { reason, private_data } => {
+                let param = ConnParam { private_data: private_data.into(), ..Default::default() };
+                let news = News::failed(EventKind::Rejected, i32::from(reason.0));
+                News { param: EventParam::Conn(param), ..news }
+            }
+            ConnEvent::Unreachable(status) => {
+                found.link = Link::None;
+                News::failed(EventKind::Unreachable, status)
+            }
+            ConnEvent::Disconnected(status) => {
+                found.go(IdState::Disconnect);
+                News::failed(EventKind::Disconnected, status)
+            }
+            ConnEvent::SidrReply(rep) => {
+                found.link = Link::None;
+                self.looked_up(id, &rep)
+            }
+        };
+        self.emit(id, news, sink);
+    }
+
+    /// The peer accepted: its depths are ours with the sides swapped, and it says how often we
+    /// retry when it is not ready.
+    fn response(&mut self, id: IdHandle, rep: &Rep) -> News {
+        let max = self.cm.config.max_rd_atomic;
+        let code = match self.ids.get(&id).map(|i| i.link) {
+            Some(Link::Conn(conn)) => self.cm.ack_timeout(conn),
+            _ => 0,
+        };
+        let timeout = self.qp_timeout(id, AckTimeout::new(code));
+        let param = ConnParam {
+            private_data: rep.private_data.into(),
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.end_to_end_flow_control,
+            retry_count: 0,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            qp_num: rep.local_qpn,
+            qkey: None,
+        };
+        let wishes = self.ids.get_mut(&id).and_then(|i| i.negotiated.as_mut());
+        let negotiated = wishes.map(|n| {
+            n.dest_qpn = rep.local_qpn;
+            n.sq_psn = rep.starting_psn;
+            n.max_rd_atomic = rep.responder_resources.min(max);
+            n.max_dest_rd_atomic = rep.initiator_depth.min(max);
+            n.timeout = timeout;
+            n.rnr_retry = rep.rnr_retry_count;
+            n.srq = rep.srq;
+            *n
+        });
+        let news = News::new(EventKind::ConnectResponse);
+        News { param: EventParam::Conn(param), negotiated, ..news }
+    }
+
+    /// The answer to a lookup. Anything but a queue pair is UNREACHABLE with the status, as Linux
+    /// has it.
+    fn looked_up(&mut self, id: IdHandle, rep: &SidrRep) -> News {
+        let route = self.ids.get(&id).and_then(|i| i.route);
+        let valid = rep.status == SidrStatus::VALID;
+        let param = UdParam {
+            private_data: rep.private_data.into(),
+            av: route.map(|r| r.av).unwrap_or_default(),
+            qp_num: if valid { rep.qpn } else { Qpn::default() },
+            qkey: rep.qkey,
+        };
+        let param = EventParam::Ud(param);
+        if !valid {
+            let news = News::failed(EventKind::Unreachable, i32::from(rep.status.0));
+            return News { param, ..news };
+        }
+        let wishes = self.ids.get_mut(&id).and_then(|i| i.negotiated.as_mut());
+        let negotiated = wishes.map(|n| {
+            n.dest_qpn = rep.qpn;
+            *n
+        });
+        News { param, negotiated, ..News::new(EventKind::Established) }
+    }
+}

@@ -1,0 +1,48 @@
+//! Connections as state machines without I/O: IB CM, SIDR and the ids that multiplex over them.
+//!
+//! A program names its side of a connection by an *id* (`rdma_cm_id`), which works like a
+//! socket: it is bound, it listens or connects, and what happens to it is told in *events* on an
+//! *event channel*. [`Manager`] holds all ids of one host. It does no I/O and asks no clock:
+//!
+//! ```text
+//!   commands: create_id bind resolve_addr connect accept ..        id/
+//!        |                                                          |  which id, which port,
+//!        v                                                          |  which listener
+//!   +---------+   events, datagrams, route queries   +------+      ib/
+//!   | Manager | -----------------------------------> | Sink |       |  REQ REP RTU DREQ DREP,
+//!   +---------+                                      +------+       |  SIDR, retries, timewait
+//!        ^                                                          |
+//!        |  handle_mad  handle_timeout  handle_resolved ..     rdmux_wire::cm, ::mad
+//! ```
+//!
+//! The driver passes time and input in, and implements [`Sink`] for what comes out. After each
+//! call it asks [`Manager::poll_timeout`] when to call [`Manager::handle_timeout`] at the latest.
+//!
+//! What a process needs to bring its queue pair up comes with the events ([`Negotiated`]), so that
+//! the process modifies its queue pair without asking the service again.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod config;
+pub mod counters;
+pub mod error;
+pub mod event;
+pub mod ib;
+pub mod id;
+pub mod params;
+pub mod ports;
+mod rng;
+pub mod sink;
+pub mod timers;
+
+pub use config::Config;
+pub use counters::Counters;
+pub use error::{CmError, Command};
+pub use event::{Event, EventKind, EventParam};
+pub use id::{IdInfo, IdState, Manager};
+pub use params::{ConnParam, IdOption, JoinFlags, Negotiated, Route, UdParam};
+pub use ports::PortSpace;
+pub use rdmux_transport::Time;
+pub use sink::{ChannelId, IdHandle, JoinQuery, LocalAddress, MadPath, Resolved, RouteQuery, Sink};

@@ -1,0 +1,224 @@
+//! Plain values: what programs pass in, and what connections agree on.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_wire::{AckTimeout, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
+
+/// What a program says when it connects or accepts, and what it learns of the peer's wishes in
+/// events (`rdma_conn_param`; rdma_connect(3)).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ConnParam {
+    /// Bytes for the peer. Limits: connect 56 (TCP) or 180 (UDP, IPoIB), accept 196 or 136. In
+    /// events it has the full size of the field, for the wire carries no length.
+    pub private_data: Vec<u8>,
+    /// READs and atomics that we serve at a time.
+    pub responder_resources: u8,
+    /// READs and atomics that we may have outstanding.
+    pub initiator_depth: u8,
+    /// End-to-end flow control (the responder's credits).
+    pub flow_control: bool,
+    /// Retries of the transport, 0 to 7; larger is 7. Connect only.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready that the peer shall make, 0 to 7; larger is 7.
+    pub rnr_retry_count: u8,
+    /// Whether our queue pair receives from a shared receive queue.
+    pub srq: bool,
+    /// Our queue pair. In events the peer's.
+    pub qp_num: Qpn,
+    /// UD accept only: our Q_Key, if not the default of the port space.
+    pub qkey: Option<Qkey>,
+}
+
+impl ConnParam {
+    /// As many READs and atomics as possible: what the device can do, or what the peer asked for
+    /// (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+    pub const MAX_DEPTH: u8 = 0xff;
+}
+
+/// How to reach a datagram peer or a group (`rdma_ud_param`).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct UdParam {
+    /// Bytes of the peer.
+    pub private_data: Vec<u8>,
+    /// What to make an address handle of.
+    pub av: AddressVector,
+    /// The peer's queue pair; 0xFFFFFF for a group.
+    pub qp_num: Qpn,
+    /// Its Q_Key.
+    pub qkey: Qkey,
+}
+
+/// The way between two addresses (`rdma_route`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Route {
+    /// Our address and port.
+    pub src: SocketAddr,
+    /// The peer's address and port.
+    pub dst: SocketAddr,
+    /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
+    pub device: u32,
+    /// The address vector towards the peer.
+    pub av: AddressVector,
+    /// Largest payload of a packet.
+    pub mtu: Mtu,
+    /// Partition.
+    pub pkey: Pkey,
+    /// Lifetime of a packet; code.
+    pub packet_lifetime: u8,
+}
+
+/// What both sides of a connection agreed on, as far as it is known: everything that a queue
+/// pair needs.
+///
+/// It comes with CONNECT_REQUEST (then [`accept`](Self::accept) puts the program's own parameters
+/// in), with CONNECT_RESPONSE and, for UD, with ADDR_RESOLVED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Negotiated {
+    /// The transport.
+    pub qp_type: QpType,
+    /// The path.
+    pub av: AddressVector,
+    /// Payload of a full packet.
+    pub path_mtu: Mtu,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// Our Q_Key; UD.
+    pub qkey: Qkey,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// The first PSN of the peer.
+    pub rq_psn: Psn,
+    /// Our first PSN.
+    pub sq_psn: Psn,
+    /// READs and atomics that we may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that we serve at a time.
+    pub max_dest_rd_atomic: u8,
+    /// What a sender waits when we have no receive posted.
+    pub min_rnr_timer: RnrTimer,
+    /// How long we wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// Our retries after timeouts.
+    pub retry_cnt: u8,
+    /// Our retries after receiver-not-ready.
+    pub rnr_retry: u8,
+    /// Whether the peer has a shared receive queue.
+    pub srq: bool,
+}
+
+impl Negotiated {
+    /// On the accepting side: what holds once `param` is passed to
+    /// [`Manager::accept`](crate::Manager::accept).
+    pub fn accept(&mut self, param: &ConnParam) {
+        if param.initiator_depth != ConnParam::MAX_DEPTH {
+            self.max_rd_atomic = param.initiator_depth;
+        }
+        if param.responder_resources != ConnParam::MAX_DEPTH {
+            self.max_dest_rd_atomic = param.responder_resources;
+        }
+    }
+
+    /// The attributes that take a queue pair to `state`, and which of them are meant, as
+    /// `rdma_init_qp_attr` gives them. INIT, RTR and RTS have some; any other state has only
+    /// itself.
+    pub fn qp_attr(&self, state: QpState) -> (QpAttr, AttrMask) {
+        let mut mask = AttrMask::STATE;
+        match (state, self.qp_type) {
+            (QpState::Init, QpType::Ud) => {
+                mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+            }
+            (QpState::Init, _) => {
+                mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+            }
+            (QpState::Rtr, QpType::Rc) => {
+                mask |= Self::RTR | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+            }
+            (QpState::Rtr, QpType::Uc) => mask |= Self::RTR,
+            (QpState::Rts, QpType::Rc) => {
+                mask |= AttrMask::SQ_PSN
+                    | AttrMask::RETRY_CNT
+                    | AttrMask::RNR_RETRY
+                    | AttrMask::MAX_QP_RD_ATOMIC
+                    | AttrMask::TIMEOUT;
+            }
+            (QpState::Rts, _) => mask |= AttrMask::SQ_PSN,
+            _ => {}
+        }
+        (self.attr(state), mask)
+    }
+
+    const RTR: AttrMask =
+        AttrMask::AV.union(AttrMask::PATH_MTU).union(AttrMask::DEST_QPN).union(AttrMask::RQ_PSN);
+
+    fn attr(&self, state: QpState) -> QpAttr {
+        QpAttr {
+            state,
+            cur_state: state,
+            path_mtu: self.path_mtu,
+            path_mig_state: 0,
+            qkey: self.qkey,
+            rq_psn: self.rq_psn,
+            sq_psn: if self.qp_type == QpType::Ud { Psn::default() } else { self.sq_psn },
+            dest_qpn: self.dest_qpn,
+            access: self.access(),
+            caps: QpCaps::default(),
+            av: self.av,
+            alt_av: AddressVector::default(),
+            pkey_index: self.pkey_index,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+            port_num: self.av.port_num,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            alt_port_num: 0,
+            alt_timeout: AckTimeout::default(),
+            rate_limit: 0,
+        }
+    }
+
+    /// Peers of a connected queue pair may WRITE; READ and atomics if we have resources for them.
+    fn access(&self) -> Access {
+        match (self.qp_type, self.max_dest_rd_atomic) {
+            (QpType::Ud, _) => Access::empty(),
+            (QpType::Uc, _) | (_, 0) => Access::REMOTE_WRITE,
+            _ => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// An option of an id (rdma_set_option(3), level `RDMA_OPTION_ID`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum IdOption {
+    /// Type of service of everything that the connection sends. Before `connect`.
+    Tos(u8),
+    /// Whether the address may be bound while other ids that also say so have it. Before `bind`.
+    ReuseAddr(bool),
+    /// Whether an IPv6 wildcard listener refuses IPv4. Before `bind`.
+    AfOnly(bool),
+    /// ACK timeout code of the queue pair, 0 (none) to 31. Before `connect`; RC only.
+    AckTimeout(u8),
+}
+
+/// How to join a multicast group (rdma_join_multicast_ex(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum JoinFlags {
+    /// Send and receive.
+    #[default]
+    FullMember,
+    /// Send only.
+    SendOnlyFullMember,
+}

@@ -1,0 +1,257 @@
+//! Port spaces and their tables: which id has which port.
+//!
+//! RDMA ports are a namespace of their own: port 7174 of [`PortSpace::Tcp`] has nothing to do with
+//! a TCP socket on 7174.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+
+use crate::sink::IdHandle;
+
+/// A port space; the values of `rdma_port_space`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u16)]
+pub enum PortSpace {
+    /// Connections (RC, UC).
+    Tcp = 0x0106,
+    /// Datagrams (UD), multicast.
+    Udp = 0x0111,
+    /// Datagrams in IPoIB's groups.
+    IpoIb = 0x0002,
+    /// InfiniBand services, of any transport.
+    Ib = 0x013f,
+}
+
+impl PortSpace {
+    /// From its number.
+    pub const fn from_code(code: u16) -> Option<Self> {
+        Some(match code {
+            0x0106 => Self::Tcp,
+            0x0111 => Self::Udp,
+            0x0002 => Self::IpoIb,
+            0x013f => Self::Ib,
+            _ => return None,
+        })
+    }
+    /// Its number.
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+}
+
+/// Why a port could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortError {
+    /// Another id has it.
+    InUse,
+    /// No ephemeral port is free.
+    Exhausted,
+}
+
+/// An id's claim on a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) id: IdHandle,
+    /// The local address, or a wildcard.
+    pub(crate) ip: IpAddr,
+    /// Whether an IPv6 wildcard leaves IPv4 alone.
+    pub(crate) af_only: bool,
+    /// Whether others that say so too may have the port.
+    pub(crate) reuse: bool,
+    /// Where the id wants to connect to.
+    pub(crate) peer: Option<SocketAddr>,
+    /// Whether the id listens.
+    pub(crate) listening: bool,
+}
+
+impl Claim {
+    /// Whether this covers requests to `ip`.
+    fn covers(&self, ip: IpAddr) -> bool {
+        if self.ip.is_unspecified() {
+            self.ip.is_ipv4() == ip.is_ipv4() || (self.ip.is_ipv6() && !self.af_only)
+        } else {
+            self.ip == ip
+        }
+    }
+    /// Whether some address belongs to both.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.covers(other.ip) || other.covers(self.ip)
+    }
+    /// Whether both are active sides that differ in an address of the connection.
+    fn distinct_from(&self, other: &Self) -> bool {
+        self.peer.is_some()
+            && other.peer.is_some()
+            && (self.peer, self.ip) != (other.peer, other.ip)
+    }
+}
+
+/// The ports of one port space.
+#[derive(Debug, Default)]
+pub(crate) struct PortTable {
+    ports: BTreeMap<u16, Vec<Claim>>,
+}
+
+impl PortTable {
+    /// Gives a port of the caller's choice.
+    pub(crate) fn claim(&mut self, port: u16, claim: Claim) -> Result<(), PortError> {
+        let others = self.ports.entry(port).or_default();
+        if others.iter().any(|o| !(o.reuse && claim.reuse) && o.overlaps(&claim)) {
+            return Err(PortError::InUse);
+        }
+        others.push(claim);
+        Ok(())
+    }
+
+    /// Gives a free port of `range`, from a random place on. When all are in use, an active side
+    /// may share one, as long as the connections differ.
+    pub(crate) fn claim_any(
+        &mut self,
+        range: &RangeInclusive<u16>,
+        random: u32,
+        claim: Claim,
+    ) -> Result<u16, PortError> {
+        let (low, high) = (*range.start(), *range.end());
+        let span = u32::from(high).checked_sub(u32::from(low)).ok_or(PortError::Exhausted)? + 1;
+        let nth = |n| u16::try_from(u32::from(low) + (random % span + n) % span).unwrap_or(low);
+        let free = (0..span).map(nth).find(|p| self.ports.get(p).is_none_or(Vec::is_empty));
+        let fits = |p: &u16| self.ports[p].iter().all(|o| !o.listening && claim.distinct_from(o));
+        let port = free.or_else(|| (0..span).map(nth).find(fits)).ok_or(PortError::Exhausted)?;
+        self.ports.entry(port).or_default().push(claim);
+        Ok(port)
+    }
+
+    /// The id learned its local address.
+    pub(crate) fn set_ip(&mut self, port: u16, id: IdHandle, ip: IpAddr) {
+        if let Some(claim) = self.claim_of(port, id) {
+            claim.ip = ip;
+        }
+    }
+
+    /// The id wants to listen: now its claim is exclusive, whatever it said of reuse.
+    pub(crate) fn listen(&mut self, port: u16, id: IdHandle) -> Result<(), PortError> {
+        let claims = self.ports.get(&port).map_or(&[][..], Vec::as_slice);
+        let Some(own) = claims.iter().find(|c| c.id == id) else { return Err(PortError::InUse) };
+        if claims.iter().any(|o| o.id != id && o.overlaps(own)) {
+            return Err(PortError::InUse);
+        }
+        if let Some(claim) = self.claim_of(port, id) {
+            claim.reuse = false;
+            claim.listening = true;
+        }
+        Ok(())
+    }
+
+    /// The listener for requests to `ip`: one bound to that address before a wildcard.
+    pub(crate) fn listener(&self, port: u16, ip: IpAddr) -> Option<IdHandle> {
+        let claims = self.ports.get(&port)?.iter().filter(|c| c.listening && c.covers(ip));
+        claims.min_by_key(|c| (c.ip.is_unspecified(), c.ip != ip)).map(|c| c.id)
+    }
+
+    /// Gives a port back.
+    pub(crate) fn release(&mut self, port: u16, id: IdHandle) {
+        if let Some(claims) = self.ports.get_mut(&port) {
+            claims.retain(|c| c.id != id);
+            if claims.is_empty() {
+                self.ports.remove(&port);
+            }
+        }
+    }
+
+    /// How many ports are in use.
+    pub(crate) fn len(&self) -> usize {
+        self.ports.values().filter(|claims| !claims.is_empty()).count()
+    }
+
+    fn claim_of(&mut self, port: u16, id: IdHandle) -> Option<&mut Claim> {
+        self.ports.get_mut(&port)?.iter_mut().find(|c| c.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(id: u64, ip: &str) -> Claim {
+        let ip: IpAddr = ip.parse().unwrap();
+        let id = IdHandle(id);
+        Claim { id, ip, af_only: ip.is_ipv4(), reuse: false, peer: None, listening: false }
+    }
+
+    #[test]
+    fn wildcards_take_their_family_and_an_ipv6_one_takes_ipv4_too() {
+        for (first, second, fits) in [
+            ("10.0.0.1", "10.0.0.1", false),
+            ("10.0.0.1", "10.0.0.2", true),
+            ("10.0.0.1", "0.0.0.0", false),
+            ("0.0.0.0", "10.0.0.1", false),
+            ("::", "10.0.0.1", false),
+            ("10.0.0.1", "::", false),
+            ("::1", "0.0.0.0", true),
+            ("::1", "::", false),
+        ] {
+            let mut table = PortTable::default();
+            table.claim(7, claim(1, first)).unwrap();
+            assert_eq!(table.claim(7, claim(2, second)).is_ok(), fits, "{first}, then {second}");
+        }
+        let mut table = PortTable::default();
+        table.claim(7, Claim { af_only: true, ..claim(1, "::") }).unwrap();
+        table.claim(7, claim(2, "0.0.0.0")).unwrap();
+    }
+
+    #[test]
+    fn reuse_wants_both_and_ends_with_listen() {
+        let mut table = PortTable::default();
+        let reuse = |id| Claim { reuse: true, ..claim(id, "0.0.0.0") };
+        table.claim(7, reuse(1)).unwrap();
+        assert_eq!(table.claim(7, claim(2, "0.0.0.0")), Err(PortError::InUse));
+        table.claim(7, reuse(2)).unwrap();
+        assert_eq!(table.listen(7, IdHandle(1)), Err(PortError::InUse));
+        table.release(7, IdHandle(2));
+        table.listen(7, IdHandle(1)).unwrap();
+        assert_eq!(table.claim(7, reuse(3)), Err(PortError::InUse));
+        table.release(7, IdHandle(1));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_specific_listener_goes_before_a_wildcard() {
+        let mut table = PortTable::default();
+        // Two listeners cannot overlap, so the wildcards here are of different families.
+        for (id, ip) in [(1, "10.0.0.1"), (2, "10.0.0.2")] {
+            table.claim(7, claim(id, ip)).unwrap();
+            table.listen(7, IdHandle(id)).unwrap();
+        }
+        let of = |ip: &str| table.listener(7, ip.parse().unwrap());
+        assert_eq!(of("10.0.0.1"), Some(IdHandle(1)));
+        assert_eq!(of("10.0.0.2"), Some(IdHandle(2)));
+        assert_eq!(of("10.0.0.3"), None);
+        let mut table = PortTable::default();
+        table.claim(7, claim(3, "::")).unwrap();
+        assert_eq!(table.listener(7, "10.0.0.1".parse().unwrap()), None, "it does not listen yet");
+        table.listen(7, IdHandle(3)).unwrap();
+        assert_eq!(table.listener(7, "10.0.0.1".parse().unwrap()), Some(IdHandle(3)));
+    }
+
+    #[test]
+    fn ephemeral_ports_run_out_and_are_shared_by_distinct_connections_only() {
+        let mut table = PortTable::default();
+        let range = 50_000..=50_002;
+        let mut got: Vec<u16> =
+            (1..=3).map(|id| table.claim_any(&range, 2, claim(id, "10.0.0.1")).unwrap()).collect();
+        got.sort_unstable();
+        assert_eq!(got, [50_000, 50_001, 50_002]);
+        let active =
+            |id, peer: &str| Claim { peer: Some(peer.parse().unwrap()), ..claim(id, "10.0.0.1") };
+        let to_one = active(4, "10.0.0.9:1");
+        assert_eq!(table.claim_any(&range, 0, to_one), Err(PortError::Exhausted));
+        table.release(50_001, IdHandle(1));
+        table.release(50_001, IdHandle(2));
+        table.release(50_001, IdHandle(3));
+        assert_eq!(table.claim_any(&range, 0, to_one), Ok(50_001));
+        assert_eq!(table.claim_any(&range, 0, active(5, "10.0.0.9:2")), Ok(50_001));
+        assert_eq!(table.claim_any(&range, 0, active(6, "10.0.0.9:1")), Err(PortError::Exhausted));
+    }
+}

@@ -1,0 +1,495 @@
+//! Connections between two hosts, in order and in disorder.
+
+mod net;
+
+use net::{CLIENT, Net, SERVER, param};
+use rdmux_cm::{ChannelId, CmError, ConnParam, EventKind, EventParam, IdState};
+use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
+use rdmux_wire::cm::Message;
+use rdmux_wire::{Mtu, Psn, Qpn};
+use std::time::Duration;
+
+#[test]
+fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
+    let mut net = Net::new(2);
+    let listener = net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    assert_eq!((request.listen_id, request.context), (Some(listener), 77));
+    let EventParam::Conn(asked) = &request.param else { panic!("{request:?}") };
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (5, 4), "sides are swapped");
+    assert_eq!((asked.qp_num, asked.private_data.len()), (Qpn::new(0x11), 56));
+    assert_eq!(asked.private_data[..4], [1, 2, 3, 0]);
+    let route = request.route.unwrap();
+    assert_eq!(route.src, net.addr(0, 7174));
+    assert_eq!(route.dst.ip(), net.hosts[1].ip);
+    let mut passive_qp = *request.negotiated.unwrap();
+
+    let now = net.now;
+    let answer = ConnParam { responder_resources: 3, initiator_depth: 2, ..param(0x22) };
+    passive_qp.accept(&answer);
+    let server = &mut net.hosts[0];
+    server.cm.accept(now, request.id, &answer, &mut server.out).unwrap();
+    net.settle();
+    let response = net.hosts[1].event(EventKind::ConnectResponse);
+    assert_eq!(response.param.private_data().len(), 196);
+    let active_qp = *response.negotiated.unwrap();
+
+    // The queue pairs fit each other.
+    assert_eq!((active_qp.dest_qpn, passive_qp.dest_qpn), (Qpn::new(0x22), Qpn::new(0x11)));
+    assert_eq!((active_qp.sq_psn, active_qp.rq_psn), (passive_qp.rq_psn, passive_qp.sq_psn));
+    assert_ne!(active_qp.sq_psn, Psn::default());
+    assert_eq!((active_qp.max_rd_atomic, active_qp.max_dest_rd_atomic), (3, 2));
+    assert_eq!((passive_qp.max_rd_atomic, passive_qp.max_dest_rd_atomic), (2, 3));
+    assert_eq!((active_qp.rnr_retry, passive_qp.rnr_retry), (6, 6));
+    assert_eq!((active_qp.timeout.code(), passive_qp.timeout.code()), (19, 19));
+    assert_eq!(active_qp.path_mtu, Mtu::M1024);
+
+    let client = &mut net.hosts[1];
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    net.settle();
+    net.hosts[0].event(EventKind::Established);
+    assert!(net.hosts[1].events().is_empty(), "who establishes need not be told");
+
+    let client = &mut net.hosts[1];
+    client.cm.disconnect(now, active, &mut client.out).unwrap();
+    net.settle();
+    net.hosts[0].event(EventKind::Disconnected);
+    assert!(net.hosts[1].events().is_empty(), "DREP comes when the peer's program answers");
+    let server = &mut net.hosts[0];
+    server.cm.disconnect(now, request.id, &mut server.out).unwrap();
+    net.settle();
+    net.hosts[1].event(EventKind::Disconnected);
+    assert_eq!(net.log, ["REQ", "REP", "RTU", "DREQ", "DREP"]);
+
+    net.exhaust();
+    net.hosts[0].event(EventKind::TimewaitExit);
+    net.hosts[1].event(EventKind::TimewaitExit);
+    net.end();
+}
+
+#[test]
+fn attributes_are_those_that_rdma_init_qp_attr_gives() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let mut qp = *net.hosts[0].event(EventKind::ConnectRequest).negotiated.unwrap();
+    let mask = |qp: &rdmux_cm::Negotiated, state| qp.qp_attr(state).1;
+
+    let (init, of_init) = qp.qp_attr(QpState::Init);
+    assert_eq!(of_init.bits(), 1 | 1 << 3 | 1 << 4 | 1 << 5);
+    assert_eq!((init.state, init.port_num, init.pkey_index), (QpState::Init, 1, 0));
+    assert_eq!(init.access, Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+    let rtr =
+        AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    let rc = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    assert_eq!(mask(&qp, QpState::Rtr), rtr | rc);
+    let rts = AttrMask::STATE | AttrMask::SQ_PSN;
+    let rc =
+        AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::TIMEOUT;
+    assert_eq!(mask(&qp, QpState::Rts), rts | rc);
+    let av = qp.qp_attr(QpState::Rtr).0.av;
+    assert_eq!((av.dgid.ip(), av.hop_limit, av.sgid_index), (net.hosts[1].ip, 64, 3));
+    assert!(av.is_global);
+
+    qp.max_dest_rd_atomic = 0;
+    assert_eq!(qp.qp_attr(QpState::Init).0.access, Access::REMOTE_WRITE);
+    qp.qp_type = QpType::Uc;
+    assert_eq!((mask(&qp, QpState::Rtr), mask(&qp, QpState::Rts)), (rtr, rts));
+    qp.qp_type = QpType::Ud;
+    assert_eq!(mask(&qp, QpState::Init).bits(), 1 | 1 << 4 | 1 << 5 | 1 << 6);
+    assert_eq!((mask(&qp, QpState::Rtr), mask(&qp, QpState::Rts)), (AttrMask::STATE, rts));
+    assert_eq!(mask(&qp, QpState::Err), AttrMask::STATE);
+}
+
+#[test]
+fn a_host_connects_to_itself() {
+    let mut net = Net::new(1);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(0, 0, QpType::Rc);
+    net.settle();
+    let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    host.cm.accept(now, passive, &param(0x22), &mut host.out).unwrap();
+    net.settle();
+    let host = &mut net.hosts[0];
+    assert_eq!(host.event(EventKind::ConnectResponse).id, active);
+    host.cm.establish(now, active, &mut host.out).unwrap();
+    net.settle();
+    let host = &mut net.hosts[0];
+    assert_eq!(host.event(EventKind::Established).id, passive);
+    // Both at once: neither waits for the other's program.
+    host.cm.disconnect(now, active, &mut host.out).unwrap();
+    host.cm.disconnect(now, passive, &mut host.out).unwrap();
+    net.settle();
+    let ended: Vec<_> = net.hosts[0].events().iter().map(|e| (e.kind, e.id)).collect();
+    assert_eq!(ended.len(), 2, "{ended:?}");
+    for id in [active, passive] {
+        assert!(ended.contains(&(EventKind::Disconnected, id)), "{ended:?}");
+    }
+    net.end();
+}
+
+#[test]
+fn nobody_listens() {
+    let mut net = Net::new(2);
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
+    assert_eq!(net.hosts[0].cm.counters().no_listener, 1);
+    assert_eq!(net.log, ["REQ", "REJ"]);
+    net.end();
+}
+
+#[test]
+fn a_program_refuses_with_its_reason_and_data() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest).id;
+    let server = &mut net.hosts[0];
+    let too_long = server.cm.reject(net.now, request, 28, &[0; 149], &mut server.out);
+    assert_eq!(too_long.unwrap_err().errno(), 22);
+    server.cm.reject(net.now, request, 28, b"no", &mut server.out).unwrap();
+    net.settle();
+    let refused = net.hosts[1].event(EventKind::Rejected);
+    assert_eq!((refused.status, refused.id), (28, active));
+    assert_eq!(refused.param.private_data().len(), 148);
+    assert_eq!(refused.param.private_data()[..3], *b"no\0");
+    // What is over stays over, without an error.
+    let client = &mut net.hosts[1];
+    client.cm.disconnect(net.now, active, &mut client.out).unwrap();
+    let server = &mut net.hosts[0];
+    let again = server.cm.accept(net.now, request, &param(1), &mut server.out).unwrap_err();
+    assert!(matches!(again, CmError::State { state: IdState::Connect, .. }), "{again}");
+    net.end();
+}
+
+#[test]
+fn the_active_side_refuses_a_response() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
+    let server = &mut net.hosts[0];
+    server.cm.accept(net.now, passive, &param(2), &mut server.out).unwrap();
+    net.settle();
+    let client = &mut net.hosts[1];
+    client.event(EventKind::ConnectResponse);
+    client.cm.reject(net.now, active, 28, &[], &mut client.out).unwrap();
+    net.settle();
+    assert_eq!(net.hosts[0].kinds(), [(EventKind::Rejected, 28)]);
+    net.end();
+}
+
+#[test]
+fn an_accept_taken_back_reaches_a_peer_that_missed_the_refusal() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let mut lost = 1;
+    net.filter = Box::new(move |m| {
+        let lose = matches!(m, Message::Rej(_)) && lost > 0;
+        lost -= u32::from(lose);
+        !lose
+    });
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let passive = server.event(EventKind::ConnectRequest).id;
+    server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+    server.cm.reject(now, passive, 28, b"later", &mut server.out).unwrap();
+    net.settle();
+    let client = &mut net.hosts[1];
+    client.event(EventKind::ConnectResponse);
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    net.settle();
+    let refused = net.hosts[1].event(EventKind::Rejected);
+    assert_eq!((refused.status, &refused.param.private_data()[..5]), (28, &b"later"[..]));
+    assert!(net.hosts[0].events().is_empty(), "who refuses need not be told");
+    net.end();
+}
+
+#[test]
+fn no_answer_is_unreachable_after_all_retries() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.filter = Box::new(|m| !matches!(m, Message::Req(_)));
+    let start = net.now;
+    net.connecting(1, 0, QpType::Rc);
+    net.pass(Duration::from_millis(6144 * 16 - 1));
+    assert!(net.hosts[1].events().is_empty());
+    net.pass(Duration::from_millis(2));
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Unreachable, -110)]);
+    assert_eq!(net.log.iter().filter(|&&name| name == "REQ").count(), 16);
+    assert_eq!(net.now.since(start), Duration::from_millis(6144 * 16 + 1));
+    assert_eq!(net.hosts[1].cm.counters().mads_retried, 15);
+    net.end();
+}
+
+#[test]
+fn a_hint_ends_the_wait() {
+    let mut net = Net::new(2);
+    net.filter = Box::new(|_| false);
+    net.connecting(1, 0, QpType::Rc);
+    net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let (now, ip) = (net.now, net.hosts[0].ip);
+    let client = &mut net.hosts[1];
+    client.cm.handle_unreachable(now, ip, &mut client.out);
+    assert_eq!(client.kinds(), [(EventKind::Unreachable, -113); 2]);
+    net.end();
+}
+
+#[test]
+fn lost_messages_are_repeated() {
+    for lost in ["REQ", "REP", "RTU", "DREQ", "DREP"] {
+        let mut net = Net::new(2);
+        net.listener(0, QpType::Rc);
+        let mut drops = 1;
+        net.filter = Box::new(move |m| {
+            let drop = m.name() == lost && drops > 0;
+            drops -= u32::from(drop);
+            !drop
+        });
+        let active = net.connecting(1, 0, QpType::Rc);
+        net.pass(Duration::from_secs(20));
+        let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
+        let now = net.now;
+        let server = &mut net.hosts[0];
+        server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+        net.pass(Duration::from_secs(20));
+        net.hosts[1].event(EventKind::ConnectResponse);
+        let now = net.now;
+        let client = &mut net.hosts[1];
+        client.cm.establish(now, active, &mut client.out).unwrap();
+        net.pass(Duration::from_secs(80));
+        net.hosts[0].event(EventKind::Established);
+        let now = net.now;
+        let client = &mut net.hosts[1];
+        client.cm.disconnect(now, active, &mut client.out).unwrap();
+        net.pass(Duration::from_secs(7));
+        net.hosts[0].event(EventKind::Disconnected);
+        let now = net.now;
+        let server = &mut net.hosts[0];
+        server.cm.disconnect(now, passive, &mut server.out).unwrap();
+        net.pass(Duration::from_secs(1));
+        net.pass(Duration::from_secs(20));
+        let kinds = net.hosts[1].kinds();
+        assert_eq!(kinds[0].0, EventKind::Disconnected, "{lost}: {kinds:?}");
+        assert_eq!(kinds[1], (EventKind::TimewaitExit, 0), "{lost}: {kinds:?}");
+        net.end();
+    }
+}
+
+#[test]
+fn a_slow_program_makes_its_peer_wait_and_not_give_up() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    // Far longer than all retries take without MRA.
+    net.pass(Duration::from_secs(200));
+    let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
+    assert!(net.hosts[1].events().is_empty());
+    assert!(net.log.contains(&"MRA"));
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+    net.pass(Duration::from_secs(200));
+    net.hosts[1].event(EventKind::ConnectResponse);
+    assert!(net.hosts[0].events().is_empty());
+    let now = net.now;
+    let client = &mut net.hosts[1];
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    net.settle();
+    net.hosts[0].event(EventKind::Established);
+    net.end();
+}
+
+#[test]
+fn data_before_rtu_establishes() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.filter = Box::new(|m| !matches!(m, Message::Rtu(_)));
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let passive = server.event(EventKind::ConnectRequest).id;
+    server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+    net.settle();
+    let client = &mut net.hosts[1];
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    net.settle();
+    let server = &mut net.hosts[0];
+    assert!(server.events().is_empty());
+    server.cm.notify(now, passive, &mut server.out).unwrap();
+    server.cm.notify(now, passive, &mut server.out).unwrap();
+    server.event(EventKind::Established);
+    net.filter = Box::new(|_| true);
+    net.end();
+}
+
+#[test]
+fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let (_, passive) = net.connected(QpType::Rc);
+    // Another connection waits for the server's answer.
+    let waiting = {
+        let id = net.routed(1, 0, QpType::Rc);
+        let now = net.now;
+        let h = &mut net.hosts[1];
+        h.cm.connect(now, id, &param(0x12), &mut h.out).unwrap();
+        id
+    };
+    net.settle();
+    net.hosts[0].event(EventKind::ConnectRequest);
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    server.cm.channel_gone(now, SERVER, &mut server.out);
+    assert_eq!(server.cm.ids().count(), 0);
+    assert_eq!(server.cm.ports_in_use(), 0);
+    assert_eq!(server.cm.channel_of(passive), None);
+    net.settle();
+    let events = net.hosts[1].events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    let rejected = events.iter().find(|e| e.id == waiting).unwrap();
+    assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 28));
+    let down = events.iter().find(|e| e.id != waiting).unwrap();
+    assert_eq!(down.kind, EventKind::Disconnected);
+    net.hosts[1].cm.channel_gone(now, CLIENT, &mut net::Out::default());
+    net.end();
+}
+
+#[test]
+fn a_dead_active_process_takes_its_request_back() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    net.hosts[0].event(EventKind::ConnectRequest);
+    let now = net.now;
+    let client = &mut net.hosts[1];
+    client.cm.channel_gone(now, CLIENT, &mut client.out);
+    net.settle();
+    assert_eq!(net.hosts[0].kinds(), [(EventKind::Rejected, 4)]);
+    net.end();
+}
+
+#[test]
+fn a_peer_that_forgot_us_makes_the_connection_stale() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let (_, passive) = net.connected(QpType::Rc);
+    // The client's host starts anew and uses the same queue pair.
+    let ip = net.hosts[1].ip;
+    let mut fresh = rdmux_cm::Manager::new(rdmux_cm::Config::default(), 99);
+    fresh.set_addresses(net.now, vec![net::local_address(ip, 2)], &mut net::Out::default());
+    net.hosts[1].cm = fresh;
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 10)]);
+    let down = net.hosts[0].event(EventKind::Disconnected);
+    assert_eq!(down.id, passive, "the old one ends");
+    assert_eq!(net.hosts[0].cm.counters().stale, 1);
+    // Now the queue pair is free.
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    net.hosts[0].event(EventKind::ConnectRequest);
+    net.end();
+}
+
+#[test]
+fn the_backlog_holds_what_was_not_taken() {
+    let mut net = Net::new(2);
+    let listener = net.listener(0, QpType::Rc);
+    for n in 0..20 {
+        let id = net.routed(1, 0, QpType::Rc);
+        let now = net.now;
+        let h = &mut net.hosts[1];
+        h.cm.connect(now, id, &param(0x100 + n), &mut h.out).unwrap();
+    }
+    net.settle();
+    let requests: Vec<_> = net.hosts[0].events().iter().map(|e| e.id).collect();
+    assert_eq!(requests.len(), 16);
+    assert_eq!(net.hosts[0].cm.counters().backlog_full, 4);
+    net.hosts[0].cm.take(requests[0]).unwrap();
+    net.pass(Duration::from_secs(7));
+    assert_eq!(net.hosts[0].events().len(), 1, "a dropped one came again");
+    // The end of the listener is the end of what was not taken.
+    assert_eq!(net.destroy(0, listener), 17);
+    net.filter = Box::new(|m| !matches!(m, Message::Req(_)));
+    net.settle();
+    let refused = net.hosts[1].kinds();
+    assert_eq!(refused, [(EventKind::Rejected, 28); 16]);
+    assert_eq!(net.hosts[0].cm.ids().collect::<Vec<_>>(), [requests[0]]);
+    net.end();
+}
+
+#[test]
+fn events_go_to_the_channel_and_are_counted() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let (active, passive) = net.connected(QpType::Rc);
+    let other = ChannelId(9);
+    assert_eq!(net.hosts[1].cm.migrate(active, other), Ok(3), "address, route, response");
+    assert_eq!(net.hosts[1].cm.channel_of(active), Some(other));
+    let server = &mut net.hosts[0];
+    server.cm.disconnect(net.now, passive, &mut server.out).unwrap();
+    net.settle();
+    let (channel, event) = net.hosts[1].out.events.pop_front().unwrap();
+    assert_eq!((channel, event.kind, event.context), (other, EventKind::Disconnected, 88));
+    assert_eq!(net.destroy(1, active), 4);
+    net.settle();
+    net.exhaust();
+    assert!(net.hosts[1].events().is_empty(), "an id that is gone hears nothing");
+    // The passive id had ESTABLISHED, DISCONNECTED, TIMEWAIT_EXIT; its CONNECT_REQUEST counts to
+    // the listener.
+    assert_eq!(net.destroy(0, passive), 3);
+    net.end();
+}
+
+#[test]
+fn uc_is_asked_for_and_must_be_offered() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Uc);
+    let (active, _) = net.connected(QpType::Uc);
+    assert_eq!(net.hosts[1].cm.query(active).unwrap().qp_type, QpType::Uc);
+    net.end();
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Uc);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 9)]);
+    net.end();
+}
+
+#[test]
+fn as_much_as_possible_is_what_the_other_asked_for() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    let most = ConnParam { responder_resources: 255, initiator_depth: 255, ..param(2) };
+    let mut own = *request.negotiated.unwrap();
+    own.accept(&most);
+    assert_eq!((own.max_dest_rd_atomic, own.max_rd_atomic), (5, 4));
+    let too_many = ConnParam { responder_resources: 200, ..param(2) };
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let refused = server.cm.accept(now, request.id, &too_many, &mut server.out);
+    assert_eq!(refused.unwrap_err().errno(), 22);
+    server.cm.accept(now, request.id, &most, &mut server.out).unwrap();
+    net.settle();
+    let response = *net.hosts[1].event(EventKind::ConnectResponse).negotiated.unwrap();
+    assert_eq!((response.max_rd_atomic, response.max_dest_rd_atomic), (5, 4));
+    net.end();
+}

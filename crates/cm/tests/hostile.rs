@@ -1,0 +1,265 @@
+//! What a peer must not be able to do.
+
+mod net;
+
+use net::{Net, Out, SERVER, param};
+use proptest::prelude::*;
+use rdmux_cm::{EventKind, IdHandle, MadPath, Time};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{CmMad, Drep, Dreq, Lap, Message, Path, Rej, RejOf, RejReason, Rep, Rtu};
+use rdmux_wire::{Gid, Guid, Mtu, Psn, Qkey, Qpn};
+use std::net::IpAddr;
+
+/// A datagram to host 0 that says that it comes from `from`.
+fn path_from(net: &Net, from: IpAddr) -> MadPath {
+    MadPath {
+        local: Gid::from(from),
+        remote: Gid::from(net.hosts[0].ip),
+        remote_qpn: Qpn::QP1,
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    }
+}
+
+/// A connection from host 1 to host 0, with all datagrams that host 0 got meanwhile.
+fn recorded() -> (Net, IdHandle, Vec<[u8; 256]>) {
+    let mut net = Net::new(3);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    let req = net.hosts[1].out.mads[0].1;
+    net.settle();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let passive = server.event(EventKind::ConnectRequest).id;
+    server.cm.accept(now, passive, &param(0x22), &mut server.out).unwrap();
+    net.settle();
+    let client = &mut net.hosts[1];
+    client.event(EventKind::ConnectResponse);
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    let rtu = client.out.mads[0].1;
+    net.settle();
+    net.hosts[0].event(EventKind::Established);
+    (net, passive, vec![req, rtu])
+}
+
+fn ids_of(rtu: &[u8; 256]) -> (u32, u32) {
+    let Message::Rtu(rtu) = CmMad::parse(rtu).unwrap().message else { panic!() };
+    (rtu.local_comm_id, rtu.remote_comm_id)
+}
+
+#[test]
+fn the_header_is_checked_and_every_fault_counted() {
+    let (mut net, _, mads) = recorded();
+    let path = path_from(&net, net.hosts[1].ip);
+    let patched = |at: usize, value: u8| {
+        let mut mad = mads[0];
+        mad[at] = value;
+        mad
+    };
+    net.deliver(&path, &mads[0][..255]);
+    net.deliver(&path, &[&mads[0][..], &[0]].concat());
+    for (at, value) in [(0, 2), (1, 3), (2, 1), (3, 0x83), (17, 0x0f), (17, 0x1b)] {
+        net.deliver(&path, &patched(at, value));
+    }
+    let counters = *net.hosts[0].cm.counters();
+    assert_eq!((counters.bad_length, counters.bad_version), (2, 1));
+    assert_eq!((counters.bad_class, counters.bad_class_version), (1, 1));
+    assert_eq!((counters.bad_method, counters.bad_attribute), (1, 2));
+    assert!(net.hosts[0].out.mads.is_empty() && net.hosts[0].events().is_empty());
+    net.end();
+}
+
+#[test]
+fn replays_change_nothing() {
+    let (mut net, _, mads) = recorded();
+    let path = path_from(&net, net.hosts[1].ip);
+    for _ in 0..3 {
+        for mad in &mads {
+            net.deliver(&path, mad);
+        }
+    }
+    assert!(net.hosts[0].out.mads.is_empty() && net.hosts[0].events().is_empty());
+    assert_eq!(net.hosts[0].cm.counters().duplicates, 6);
+    net.end();
+}
+
+#[test]
+fn a_third_host_cannot_end_a_connection() {
+    let (mut net, passive, mads) = recorded();
+    let (theirs, ours) = ids_of(&mads[1]);
+    let stranger = path_from(&net, net.hosts[2].ip);
+    let peer = path_from(&net, net.hosts[1].ip);
+    let dreq = |remote_comm_id, local_comm_id, qpn| {
+        let dreq = Dreq {
+            local_comm_id,
+            remote_comm_id,
+            remote_qpn: Qpn::new(qpn),
+            private_data: [0; 220],
+        };
+        CmMad::new(1, dreq.into()).to_bytes()
+    };
+    net.deliver(&stranger, &dreq(ours, theirs, 0x22));
+    net.deliver(&peer, &dreq(ours, theirs ^ 1, 0x22));
+    net.deliver(&peer, &dreq(ours, theirs, 0x23));
+    let rej = |which| {
+        let rej = Rej {
+            local_comm_id: theirs,
+            remote_comm_id: ours,
+            message: which,
+            ari_len: 0,
+            reason: RejReason::STALE_CONN,
+            ari: [0; 72],
+            private_data: [0; 148],
+        };
+        CmMad::new(1, rej.into()).to_bytes()
+    };
+    net.deliver(&stranger, &rej(RejOf::Req));
+    net.deliver(&stranger, &rej(RejOf::NoMessage));
+    assert!(net.hosts[0].events().is_empty());
+    // The two DREQs for connections that do not exist were answered.
+    net.settle();
+    assert_eq!(net.log.iter().filter(|&&m| m == "DREP").count(), 2);
+    let drep = Drep { local_comm_id: theirs, remote_comm_id: ours, private_data: [0; 224] };
+    net.deliver(&peer, &CmMad::new(1, drep.into()).to_bytes());
+    assert!(net.hosts[0].events().is_empty(), "an answer to nothing");
+    net.deliver(&peer, &dreq(ours, theirs, 0x22));
+    assert_eq!(net.hosts[0].event(EventKind::Disconnected).id, passive, "the right one counts");
+    net.end();
+}
+
+#[test]
+fn alternate_paths_are_declined() {
+    let (mut net, _, mads) = recorded();
+    let (theirs, ours) = ids_of(&mads[1]);
+    let peer = path_from(&net, net.hosts[1].ip);
+    for (remote_comm_id, status) in [(ours, 2), (ours ^ 1, 1)] {
+        let lap = Lap {
+            local_comm_id: theirs,
+            remote_comm_id,
+            remote_qpn: Qpn::new(0x22),
+            remote_cm_response_timeout: 20,
+            alternate: Path::default(),
+            private_data: [0; 168],
+        };
+        net.deliver(&peer, &CmMad::new(9, lap.into()).to_bytes());
+        let (_, mad) = net.hosts[0].out.mads.pop_front().unwrap();
+        let mad = CmMad::parse(&mad).unwrap();
+        let Message::Apr(apr) = mad.message else { panic!() };
+        assert_eq!((apr.status, apr.remote_comm_id, mad.tid), (status, theirs, 9));
+    }
+    net.end();
+}
+
+#[test]
+fn a_response_to_nothing_is_refused() {
+    let mut net = Net::new(2);
+    let peer = path_from(&net, net.hosts[1].ip);
+    let rep = Rep {
+        local_comm_id: 5,
+        remote_comm_id: 6,
+        local_qkey: Qkey(0),
+        local_qpn: Qpn::new(7),
+        local_eecn: 0,
+        vendor_id: 0,
+        starting_psn: Psn::new(0),
+        responder_resources: 0,
+        initiator_depth: 0,
+        target_ack_delay: 0,
+        failover_accepted: 0,
+        end_to_end_flow_control: false,
+        rnr_retry_count: 0,
+        srq: false,
+        local_ca_guid: Guid(0),
+        private_data: [0; 196],
+    };
+    net.deliver(&peer, &CmMad::new(3, rep.into()).to_bytes());
+    let (_, mad) = net.hosts[0].out.mads.pop_front().unwrap();
+    let Message::Rej(rej) = CmMad::parse(&mad).unwrap().message else { panic!() };
+    assert_eq!((rej.reason, rej.message), (RejReason::INVALID_COMM_ID, RejOf::Rep));
+    assert_eq!((rej.local_comm_id, rej.remote_comm_id), (6, 5));
+    let rtu = Rtu { local_comm_id: 5, remote_comm_id: 6, private_data: [0; 224] };
+    net.deliver(&peer, &CmMad::new(3, rtu.into()).to_bytes());
+    let (_, mad) = net.hosts[0].out.mads.pop_front().unwrap();
+    let Message::Rej(rej) = CmMad::parse(&mad).unwrap().message else { panic!() };
+    assert_eq!((rej.reason, rej.message), (RejReason::INVALID_COMM_ID, RejOf::NoMessage));
+    let mra = rdmux_wire::cm::Mra {
+        local_comm_id: 5,
+        remote_comm_id: 6,
+        message: rdmux_wire::cm::MraOf::Rep,
+        service_timeout: 31,
+        private_data: [0; 222],
+    };
+    net.deliver(&peer, &CmMad::new(3, mra.into()).to_bytes());
+    net.deliver(&peer, &mad);
+    assert!(net.hosts[0].out.mads.is_empty(), "MRA and REJ to nothing are not answered");
+    net.end();
+}
+
+#[test]
+fn a_request_must_be_true_to_its_datagram() {
+    let mut net = Net::new(3);
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Rc);
+    let mad = net.hosts[1].out.mads.pop_front().unwrap().1;
+    let right = path_from(&net, net.hosts[1].ip);
+    let lies = |patch: &dyn Fn(&mut rdmux_wire::cm::Req)| {
+        let mut mad = CmMad::parse(&mad).unwrap();
+        let Message::Req(req) = &mut mad.message else { panic!() };
+        patch(req);
+        mad.to_bytes()
+    };
+    let elsewhere = Gid::from(net.hosts[2].ip);
+    for (what, mad, reason) in [
+        ("data would go elsewhere", lies(&|r| r.primary.local_gid = elsewhere), 12),
+        ("to another host", lies(&|r| r.primary.remote_gid = elsewhere), 12),
+        ("MTU above the port's", lies(&|r| r.path_mtu = Mtu::M4096.code()), 26),
+        ("no MTU", lies(&|r| r.path_mtu = 9), 26),
+        ("IP version", lies(&|r| r.private_data[1] = 0x50), 28),
+        ("private data's address", lies(&|r| r.private_data[19] = 77), 12),
+        ("another service", lies(&|r| r.service_id.0 += 1), 8),
+        ("no IP service", lies(&|r| r.service_id.0 |= 1 << 40), 8),
+        ("reliable datagrams", lies(&|r| r.transport = rdmux_wire::cm::Transport::Rd), 9),
+        ("XRC", lies(&|r| r.transport = rdmux_wire::cm::Transport::XRC), 9),
+    ] {
+        net.deliver(&right, &mad);
+        let (_, answer) = net.hosts[0].out.mads.pop_front().expect(what);
+        let Message::Rej(rej) = CmMad::parse(&answer).unwrap().message else { panic!("{what}") };
+        assert_eq!((rej.reason.0, rej.message), (reason, RejOf::Req), "{what}");
+        assert_eq!(net.hosts[0].cm.connections(), 0, "{what}");
+    }
+    assert!(net.hosts[0].events().is_empty());
+    net.deliver(&right, &mad);
+    net.hosts[0].event(EventKind::ConnectRequest);
+    net.end();
+}
+
+proptest! {
+    /// Mutated datagrams, in any number, do not panic and leave nothing behind.
+    #[test]
+    fn mutations_do_not_panic(
+        edits in prop::collection::vec((0usize..8, 0usize..200, any::<u8>()), 1..60),
+    ) {
+        let (mut net, _, mut mads) = recorded();
+        let (theirs, ours) = ids_of(&mads[1]);
+        let path = path_from(&net, net.hosts[1].ip);
+        // Every message there is, about the connection that there is.
+        for attr in 0x11..=0x1a {
+            let mut mad = mads[1];
+            mad[17] = attr;
+            mads.push(mad);
+        }
+        prop_assert_ne!(theirs, ours);
+        for (n, (mad, at, value)) in edits.into_iter().enumerate() {
+            let mut bytes = mads[(mad + n) % mads.len()];
+            bytes[at] = value;
+            net.deliver(&path, &bytes);
+            let host = &mut net.hosts[0];
+            host.cm.handle_timeout(Time(net.now.0 + n as u64), &mut host.out);
+        }
+        let now = net.now;
+        net.hosts[0].cm.channel_gone(now, SERVER, &mut Out::default());
+        prop_assert_eq!(net.hosts[0].cm.ids().count(), 0);
+        net.end();
+    }
+}

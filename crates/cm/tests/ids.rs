@@ -1,0 +1,440 @@
+//! Ids by themselves: addresses, ports, options, groups, and what is refused.
+
+mod net;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use net::{CLIENT, Net, Out, SECOND, SERVER, local_address, param};
+use rdmux_cm::{
+    ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, IdState,
+    JoinFlags, JoinQuery, LocalAddress, Manager, PortSpace, Resolved, Time,
+};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::Message;
+use rdmux_wire::{AckTimeout, Gid, Mtu, Qkey, Qpn};
+
+fn tcp(cm: &mut Manager) -> IdHandle {
+    cm.create_id(SERVER, PortSpace::Tcp, QpType::Rc, 0).unwrap()
+}
+
+fn sock(addr: &str) -> SocketAddr {
+    addr.parse().unwrap()
+}
+
+#[test]
+fn bind_takes_ports_of_its_own_space_and_gives_them_back() {
+    let mut net = Net::new(1);
+    let cm = &mut net.hosts[0].cm;
+    let (a, b) = (tcp(cm), tcp(cm));
+    let udp = cm.create_id(SERVER, PortSpace::Udp, QpType::Ud, 0).unwrap();
+    let addr = sock("10.0.0.1:7174");
+    assert_eq!(cm.bind(a, addr, false), Ok(addr));
+    let taken = cm.bind(b, addr, false).unwrap_err();
+    assert_eq!(
+        (taken.errno(), taken.to_string()),
+        (98, "bind on id 2: 10.0.0.1:7174 is in use in this port space".into())
+    );
+    assert_eq!(cm.bind(udp, addr, false), Ok(addr), "another port space");
+    assert_eq!(cm.bind(b, sock("10.0.0.9:1"), true).unwrap_err().errno(), 99);
+    assert_eq!(cm.bind(b, sock("10.0.0.1:80"), false).unwrap_err().errno(), 13);
+    assert_eq!(cm.bind(b, sock("10.0.0.1:80"), true), Ok(sock("10.0.0.1:80")));
+    let again = cm.bind(b, sock("10.0.0.1:81"), true).unwrap_err();
+    assert!(matches!(again, CmError::State { state: IdState::AddrBound, .. }), "{again}");
+    assert_eq!(cm.ports_in_use(), 3);
+    net.destroy(0, a);
+    let cm = &mut net.hosts[0].cm;
+    let c = tcp(cm);
+    assert_eq!(cm.bind(c, sock("[::ffff:10.0.0.1]:7174"), false), Ok(addr), "IPv4 in disguise");
+    let d = tcp(cm);
+    let any = cm.bind(d, sock("0.0.0.0:0"), false).unwrap();
+    assert!(Config::default().ephemeral_ports.contains(&any.port()));
+    net.end();
+}
+
+#[test]
+fn reuse_and_family_options() {
+    let mut net = Net::new(1);
+    let cm = &mut net.hosts[0].cm;
+    let addr = sock("10.0.0.1:7174");
+    let ids: Vec<_> = (0..2).map(|_| tcp(cm)).collect();
+    for &id in &ids {
+        cm.set_option(id, IdOption::ReuseAddr(true)).unwrap();
+        cm.bind(id, addr, false).unwrap();
+    }
+    assert_eq!(cm.listen(ids[0], 1).unwrap_err().errno(), 98, "a listener shares with nobody");
+    assert_eq!(cm.set_option(ids[0], IdOption::ReuseAddr(false)).unwrap_err().errno(), 22);
+    let v6 = tcp(cm);
+    assert_eq!(cm.bind(v6, sock("[::]:7174"), false).unwrap_err().errno(), 98);
+    cm.set_option(v6, IdOption::AfOnly(true)).unwrap();
+    cm.bind(v6, sock("[::]:7174"), false).unwrap();
+    assert_eq!(cm.set_option(v6, IdOption::AckTimeout(32)).unwrap_err().errno(), 22);
+    let ud = cm.create_id(SERVER, PortSpace::Udp, QpType::Ud, 0).unwrap();
+    assert_eq!(cm.set_option(ud, IdOption::AckTimeout(3)).unwrap_err().errno(), 22);
+    assert_eq!(cm.create_id(SERVER, PortSpace::Udp, QpType::Rc, 0).unwrap_err().errno(), 22);
+    net.end();
+}
+
+#[test]
+fn an_ipv6_wildcard_listens_for_ipv4_too() {
+    for (only, answer) in [(None, EventKind::ConnectResponse), (Some(true), EventKind::Rejected)] {
+        let mut net = Net::new(2);
+        let host = &mut net.hosts[0];
+        let id = tcp(&mut host.cm);
+        if let Some(only) = only {
+            host.cm.set_option(id, IdOption::AfOnly(only)).unwrap();
+        }
+        host.cm.bind(id, sock("[::]:7174"), false).unwrap();
+        host.cm.listen(id, 1).unwrap();
+        net.connecting(1, 0, QpType::Rc);
+        net.settle();
+        let now = net.now;
+        let host = &mut net.hosts[0];
+        for request in host.events() {
+            assert_eq!(request.route.unwrap().src, sock("10.0.0.1:7174"));
+            host.cm.accept(now, request.id, &param(2), &mut host.out).unwrap();
+        }
+        net.settle();
+        net.hosts[1].event(answer);
+        net.end();
+    }
+}
+
+#[test]
+fn ipv6_connects_and_looks_up() {
+    let mut net = Net::v6(2);
+    net.listener(0, QpType::Rc);
+    let (active, passive) = net.connected(QpType::Rc);
+    let of = |host: usize, id| net.hosts[host].cm.query(id).unwrap();
+    assert_eq!(of(1, active).peer, Some(sock("[fd00::1]:7174")));
+    assert_eq!(of(0, passive).local, Some(sock("[fd00::1]:7174")));
+    assert_eq!(of(0, passive).peer, of(1, active).local);
+    assert_eq!(of(1, active).route.unwrap().av.dgid.to_string(), "fd00::1");
+    net.listener(0, QpType::Ud);
+    net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    assert_eq!(request.route.unwrap().dst.ip(), net.hosts[1].ip);
+    net.end();
+}
+
+#[test]
+fn a_senseless_configuration_does_no_harm() {
+    let config = Config {
+        cm_response_timeout: 255,
+        max_cm_retries: 255,
+        mra_service_timeout: 255,
+        packet_lifetime: 255,
+        ack_delay: 255,
+        ephemeral_ports: std::ops::RangeInclusive::new(2, 1),
+        ..Config::default()
+    };
+    let mut net = Net::with(2, config);
+    let dst = net.addr(1, 7174);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let id = tcp(&mut host.cm);
+    let none = host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap_err();
+    assert_eq!(
+        none.to_string(),
+        "resolve_addr on id 1: every ephemeral port of this port space is in use"
+    );
+    let src = Some(sock("10.0.0.1:5000"));
+    host.cm.resolve_addr(now, id, src, dst, SECOND, false, &mut host.out).unwrap();
+    net.settle();
+    let host = &mut net.hosts[0];
+    host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
+    host.cm.connect(now, id, &param(1), &mut host.out).unwrap();
+    net.settle();
+    assert_eq!(net.hosts[0].kinds().last(), Some(&(EventKind::Rejected, 8)));
+    net.end();
+}
+
+#[test]
+fn resolution_succeeds_fails_and_ends_in_time() {
+    let mut net = Net::new(2);
+    let (now, dst) = (net.now, net.addr(0, 7174));
+    let host = &mut net.hosts[1];
+    let id = tcp(&mut host.cm);
+    let nowhere = sock("10.0.0.77:1");
+    host.cm.resolve_addr(now, id, None, nowhere, SECOND, false, &mut host.out).unwrap();
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -113)]);
+
+    // Nobody answers; then the answer comes too late and is not taken for that of the next query.
+    let host = &mut net.hosts[1];
+    host.cm.resolve_addr(now, id, None, nowhere, SECOND, false, &mut host.out).unwrap();
+    let again = host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out);
+    assert_eq!(again.unwrap_err().errno(), 22);
+    host.out.queries.clear();
+    net.pass(SECOND);
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -110)]);
+    let now = net.now;
+    let host = &mut net.hosts[1];
+    host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
+    host.cm.handle_resolve_failed(now, id, 113, &mut host.out);
+    assert!(host.events().is_empty());
+    let answer = Resolved { src: host.ip, mtu: Some(Mtu::M512) };
+    host.cm.handle_resolved(now, id, answer, &mut host.out);
+    let resolved = host.event(EventKind::AddrResolved);
+    let route = *resolved.route.unwrap();
+    assert_eq!((route.src.ip(), route.dst, route.mtu), (host.ip, dst, Mtu::M512));
+    let expected = (u32::from(route.src.port()) * 31 + 7174) & 0xf_ffff;
+    assert_eq!(route.av.flow_label, expected);
+    assert_eq!(host.cm.query(id).unwrap().local, Some(route.src));
+
+    // A source that no device has.
+    let other = tcp(&mut host.cm);
+    let src = Some(sock("10.0.0.99:0"));
+    let refused = host.cm.resolve_addr(now, other, src, dst, SECOND, false, &mut host.out);
+    assert_eq!(refused.unwrap_err().errno(), 99);
+    let mixed =
+        host.cm.resolve_addr(now, other, Some(sock("[::]:0")), dst, SECOND, false, &mut host.out);
+    assert_eq!(mixed.unwrap_err().errno(), 22);
+    assert_eq!(host.cm.query(other).unwrap().state, IdState::Idle, "errors change nothing");
+    assert_eq!(host.cm.ports_in_use(), 1);
+    // The answer names an address that is not ours.
+    host.cm.resolve_addr(now, other, None, dst, SECOND, false, &mut host.out).unwrap();
+    let answer = Resolved { src: IpAddr::from([10, 9, 9, 9]), mtu: None };
+    host.cm.handle_resolved(now, other, answer, &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::AddrError, -19)]);
+    net.end();
+}
+
+#[test]
+fn a_wildcard_destination_is_this_host() {
+    let mut net = Net::new(1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let id = tcp(&mut host.cm);
+    host.cm.resolve_addr(now, id, None, sock("0.0.0.0:7"), SECOND, false, &mut host.out).unwrap();
+    net.settle();
+    let route = *net.hosts[0].event(EventKind::AddrResolved).route.unwrap();
+    assert_eq!((route.src.ip(), route.dst), (net.hosts[0].ip, sock("10.0.0.1:7")));
+    net.end();
+}
+
+#[test]
+fn options_reach_the_wire_and_the_queue_pair() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let id = net.routed(1, 0, QpType::Rc);
+    let now = net.now;
+    let host = &mut net.hosts[1];
+    host.cm.set_option(id, IdOption::Tos(0x68)).unwrap();
+    host.cm.set_option(id, IdOption::AckTimeout(12)).unwrap();
+    host.cm.connect(now, id, &param(1), &mut host.out).unwrap();
+    let (path, mad) = host.out.mads[0];
+    assert_eq!(path.traffic_class, 0x68);
+    let Message::Req(req) = rdmux_wire::cm::CmMad::parse(&mad).unwrap().message else { panic!() };
+    assert_eq!(req.primary.tclass, 0x68);
+    // Lifetime 11, delay 15: the delay counts.
+    assert_eq!(req.primary.ack_timeout, AckTimeout::new(15));
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().av.traffic_class, 0x68);
+    let server = &mut net.hosts[0];
+    server.cm.accept(now, request.id, &param(2), &mut server.out).unwrap();
+    net.settle();
+    let response = net.hosts[1].event(EventKind::ConnectResponse);
+    assert_eq!(response.negotiated.unwrap().timeout, AckTimeout::new(12));
+    net.end();
+}
+
+#[test]
+fn datagram_services_are_looked_up() {
+    let mut net = Net::new(2);
+    let nobody = net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let refused = net.hosts[1].event(EventKind::Unreachable);
+    assert_eq!((refused.id, refused.status), (nobody, 1));
+
+    net.listener(0, QpType::Ud);
+    let asking = net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.as_ref().unwrap().qkey, Qkey::RDMA_UDP);
+    let EventParam::Ud(asked) = &request.param else { panic!() };
+    assert_eq!((asked.private_data.len(), asked.av.dgid.ip()), (180, net.hosts[1].ip));
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let long = ConnParam { private_data: vec![0; 137], ..param(2) };
+    let refused = server.cm.accept(now, request.id, &long, &mut server.out).unwrap_err();
+    assert_eq!(refused.errno(), 22);
+    let accept = ConnParam { qkey: Some(Qkey(5)), ..param(0x22) };
+    server.cm.accept(now, request.id, &accept, &mut server.out).unwrap();
+    assert_eq!(
+        server.cm.accept(now, request.id, &accept, &mut server.out).unwrap_err().errno(),
+        22
+    );
+    net.settle();
+    let found = net.hosts[1].event(EventKind::Established);
+    assert_eq!(found.id, asking);
+    let EventParam::Ud(found) = found.param else { panic!() };
+    assert_eq!((found.qp_num, found.qkey), (Qpn::new(0x22), Qkey(5)));
+    assert_eq!((found.private_data.len(), found.private_data[..3].to_vec()), (136, vec![1, 2, 3]));
+    net.end();
+}
+
+#[test]
+fn a_lost_lookup_answer_is_given_again_and_the_program_asked_once() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Ud);
+    let mut drops = 2;
+    net.filter = Box::new(move |m| {
+        let drop = matches!(m, Message::SidrRep(_)) && drops > 0;
+        drops -= u32::from(drop);
+        !drop
+    });
+    net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest).id;
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    server.cm.accept(now, request, &param(2), &mut server.out).unwrap();
+    net.pass(Duration::from_secs(9));
+    net.hosts[1].event(EventKind::Established);
+    assert!(net.hosts[0].events().is_empty());
+    assert_eq!(net.hosts[0].cm.counters().duplicates, 2);
+    net.end();
+}
+
+#[test]
+fn a_destroyed_lookup_request_is_refused() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Ud);
+    net.connecting(1, 0, QpType::Ud);
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest).id;
+    net.destroy(0, request);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Unreachable, 2)]);
+    net.end();
+}
+
+#[test]
+fn groups_are_joined_left_and_lost() {
+    let mut net = Net::new(1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let id = host.cm.create_id(CLIENT, PortSpace::Udp, QpType::Ud, 5).unwrap();
+    let group: IpAddr = Ipv4Addr::new(239, 1, 2, 3).into();
+    let full = JoinFlags::FullMember;
+    let join = |host: &mut net::Host, group| {
+        host.cm.join(now, id, group, full, 99, &mut host.out).map_err(|e| e.errno())
+    };
+    assert_eq!(join(host, group), Err(22), "it has no address");
+    host.cm.bind(id, sock("10.0.0.1:0"), false).unwrap();
+    assert_eq!(join(host, "10.0.0.1".parse().unwrap()), Err(22));
+    assert_eq!(join(host, group), Ok(()));
+    assert_eq!(join(host, group), Err(22), "twice");
+    let query = JoinQuery { local: host.ip, group, send_only: false };
+    assert_eq!(host.out.joins, [(id, query)]);
+    host.cm.handle_joined(now, id, query, Ok(()), &mut host.out);
+    let joined = host.event(EventKind::MulticastJoin);
+    assert_eq!(joined.context, 99);
+    let EventParam::Ud(ud) = joined.param else { panic!() };
+    assert_eq!((ud.qp_num, ud.qkey), (Qpn::MULTICAST, Qkey::RDMA_UDP));
+    assert_eq!((ud.av.dgid, ud.av.hop_limit), (Gid::from(group), 64));
+    assert_eq!(ud.av.dgid.to_string(), "::ffff:239.1.2.3");
+
+    assert_eq!(host.cm.leave(now, id, group, &mut host.out), Ok(1));
+    assert_eq!(host.out.leaves, [(id, query)]);
+    let again = host.cm.leave(now, id, group, &mut host.out).unwrap_err();
+    assert_eq!(again.errno(), 99);
+
+    // One that the network refuses is not left there.
+    assert_eq!(join(host, group), Ok(()));
+    host.cm.handle_joined(now, id, query, Err(105), &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::MulticastError, -105)]);
+    host.cm.leave(now, id, group, &mut host.out).unwrap();
+    assert_eq!(host.out.leaves.len(), 1);
+    // One that is left by the end of the id is.
+    assert_eq!(join(host, group), Ok(()));
+    net.destroy(0, id);
+    assert_eq!(net.hosts[0].out.leaves.len(), 2);
+    net.end();
+}
+
+#[test]
+fn a_lost_address_and_a_lost_device() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let (active, _) = net.connected(QpType::Rc);
+    let (now, ip) = (net.now, net.hosts[1].ip);
+    let host = &mut net.hosts[1];
+    let elsewhere = local_address(IpAddr::from([10, 0, 9, 9]), 2);
+    host.cm.set_addresses(now, vec![elsewhere.clone()], &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::AddrChange, 0)]);
+    host.cm.set_addresses(now, vec![local_address(ip, 2)], &mut host.out);
+    let other_device = LocalAddress { device: 1, ..elsewhere };
+    host.cm.set_addresses(now, vec![other_device], &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);
+    assert_eq!(host.cm.query(active).unwrap().state, IdState::DeviceRemoval);
+    net.settle();
+    assert_eq!(net.hosts[0].kinds(), [(EventKind::Disconnected, 0)]);
+    net.end();
+}
+
+#[test]
+fn limits_are_errors_that_say_what() {
+    let config = Config { max_ids_per_channel: 2, ..Config::default() };
+    let mut net = Net::with(2, config);
+    let cm = &mut net.hosts[0].cm;
+    let id = tcp(cm);
+    tcp(cm);
+    let full = cm.create_id(SERVER, PortSpace::Tcp, QpType::Rc, 0).unwrap_err();
+    assert_eq!(full.errno(), 12);
+    assert!(cm.create_id(ChannelId(7), PortSpace::Tcp, QpType::Rc, 0).is_ok());
+    assert_eq!(cm.migrate(id, ChannelId(7)), Ok(0));
+    assert_eq!(cm.migrate(IdHandle(999), ChannelId(7)).unwrap_err().errno(), 2);
+    let id = net.routed(1, 0, QpType::Rc);
+    let now = net.now;
+    let host = &mut net.hosts[1];
+    let long = ConnParam { private_data: vec![0; 57], ..param(1) };
+    let refused = host.cm.connect(now, id, &long, &mut host.out).unwrap_err();
+    assert_eq!(refused.to_string(), "connect on id 1: 57 bytes of private data, at most 56 fit");
+    let deep = ConnParam { initiator_depth: 129, ..param(1) };
+    assert_eq!(host.cm.connect(now, id, &deep, &mut host.out).unwrap_err().errno(), 22);
+    assert!(host.out.mads.is_empty());
+    let early = host.cm.disconnect(now, id, &mut host.out).unwrap_err();
+    assert_eq!(early.to_string(), "disconnect on id 1: not possible in state ROUTE_RESOLVED");
+    net.end();
+}
+
+#[test]
+fn a_thousand_ids_leave_nothing() {
+    let mut net = Net::new(2);
+    let listener = net.listener(0, QpType::Rc);
+    for n in 0..1000 {
+        let id = net.routed(1, 0, QpType::Rc);
+        let now = net.now;
+        let h = &mut net.hosts[1];
+        h.cm.connect(now, id, &param(0x1000 + n), &mut h.out).unwrap();
+        net.settle();
+        let h = &mut net.hosts[0];
+        let passive = h.event(EventKind::ConnectRequest).id;
+        h.cm.accept(now, passive, &param(0x2000 + n), &mut h.out).unwrap();
+        net.settle();
+        let h = &mut net.hosts[1];
+        h.event(EventKind::ConnectResponse);
+        h.cm.establish(now, id, &mut h.out).unwrap();
+        net.settle();
+        net.hosts[0].event(EventKind::Established);
+    }
+    assert_eq!(net.hosts[0].cm.deadlines(), 0, "an established connection needs no timer");
+    net.destroy(0, listener);
+    assert_eq!(net.hosts[0].cm.connections(), 1000, "they outlive their listener");
+    net.end();
+}
+
+#[test]
+fn nothing_happens_without_a_cause() {
+    let cm = Manager::new(Config::default(), 0);
+    assert_eq!(cm.poll_timeout(), None);
+    let mut cm = cm;
+    let mut out = Out::default();
+    cm.handle_timeout(Time(1 << 60), &mut out);
+    cm.channel_gone(Time(1 << 60), CLIENT, &mut out);
+    assert!(out.events.is_empty() && out.mads.is_empty());
+}

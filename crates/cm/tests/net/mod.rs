@@ -1,0 +1,295 @@
+//! A network of hosts for tests: instant, in order, on a clock that the test moves.
+#![allow(dead_code, unreachable_pub, reason = "each test takes what it needs of it")]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rdmux_cm::{
+    ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
+    Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
+};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::{CmMad, Message};
+use rdmux_wire::{Gid, Guid, Mtu, Qpn};
+
+/// What came out of a manager.
+#[derive(Default)]
+pub struct Out {
+    pub mads: VecDeque<(MadPath, [u8; 256])>,
+    pub events: VecDeque<(ChannelId, Event)>,
+    pub queries: VecDeque<(IdHandle, RouteQuery)>,
+    pub joins: Vec<(IdHandle, JoinQuery)>,
+    pub leaves: Vec<(IdHandle, JoinQuery)>,
+}
+
+impl Sink for Out {
+    fn send_mad(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        self.mads.push_back((*path, *mad));
+    }
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.events.push_back((channel, event));
+    }
+    fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
+        self.queries.push_back((id, query));
+    }
+    fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        self.joins.push((id, query));
+    }
+    fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        self.leaves.push((id, query));
+    }
+}
+
+/// A host with its manager.
+pub struct Host {
+    pub cm: Manager,
+    pub out: Out,
+    pub ip: IpAddr,
+}
+
+impl Host {
+    /// The events that came since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        self.out.events.drain(..).map(|(_, event)| event).collect()
+    }
+    /// The kinds of them, and their statuses.
+    pub fn kinds(&mut self) -> Vec<(EventKind, i32)> {
+        self.events().iter().map(|e| (e.kind, e.status)).collect()
+    }
+    /// The one event that came, of this kind.
+    #[track_caller]
+    pub fn event(&mut self, kind: EventKind) -> Event {
+        let mut events = self.events();
+        assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [kind]);
+        events.remove(0)
+    }
+    /// Nothing is left: ids, connections, deadlines, ports.
+    #[track_caller]
+    pub fn assert_empty(&self) {
+        let cm = &self.cm;
+        let left = (cm.ids().count(), cm.connections(), cm.deadlines(), cm.ports_in_use());
+        assert_eq!(left, (0, 0, 0, 0), "ids, connections, deadlines, ports of {}", self.ip);
+    }
+}
+
+/// Whether a message gets through. It may be asked about each but once.
+pub type Filter = Box<dyn FnMut(&Message) -> bool>;
+
+/// Hosts and what connects them.
+pub struct Net {
+    pub hosts: Vec<Host>,
+    pub now: Time,
+    /// Every message that was sent, by name.
+    pub log: Vec<&'static str>,
+    pub filter: Filter,
+}
+
+pub const SERVER: ChannelId = ChannelId(1);
+pub const CLIENT: ChannelId = ChannelId(2);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub fn local_address(ip: IpAddr, n: u64) -> LocalAddress {
+    LocalAddress {
+        ip,
+        device: 0,
+        port_num: 1,
+        sgid_index: 3,
+        node_guid: Guid(0x5254_00ff_fe47_0000 + n),
+        mtu: Mtu::M1024,
+    }
+}
+
+impl Net {
+    /// Hosts 10.0.0.1, 10.0.0.2 and so on.
+    pub fn new(count: u8) -> Self {
+        Self::with(count, Config::default())
+    }
+
+    pub fn with(count: u8, config: Config) -> Self {
+        Self::of(count, config, |n| IpAddr::from([10, 0, 0, n]))
+    }
+
+    /// Hosts fd00::1, fd00::2 and so on.
+    pub fn v6(count: u8) -> Self {
+        Self::of(count, Config::default(), |n| {
+            IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)])
+        })
+    }
+
+    fn of(count: u8, config: Config, ip: impl Fn(u8) -> IpAddr) -> Self {
+        let hosts = (1..=count).map(|n| {
+            let ip = ip(n);
+            let mut cm = Manager::new(config.clone(), n.into());
+            let addrs = vec![local_address(ip, n.into())];
+            cm.set_addresses(Time::ZERO, addrs, &mut Out::default());
+            Host { cm, out: Out::default(), ip }
+        });
+        let filter: Filter = Box::new(|_| true);
+        Self { hosts: hosts.collect(), now: Time::ZERO, log: Vec::new(), filter }
+    }
+
+    /// Answers queries and carries messages until nothing moves.
+    pub fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    fn step(&mut self) -> bool {
+        for from in 0..self.hosts.len() {
+            let host = &mut self.hosts[from];
+            if let Some((id, query)) = host.out.queries.pop_front() {
+                self.answer(from, id, &query);
+                return true;
+            }
+            if let Some((path, mad)) = host.out.mads.pop_front() {
+                self.carry(&path, &mad);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn answer(&mut self, from: usize, id: IdHandle, query: &RouteQuery) {
+        let known = self.hosts.iter().any(|h| h.ip == query.dst.ip());
+        let known = known || query.dst.ip().is_multicast();
+        let host = &mut self.hosts[from];
+        if known {
+            let answer = Resolved { src: query.src_hint.unwrap_or(host.ip), mtu: None };
+            host.cm.handle_resolved(self.now, id, answer, &mut host.out);
+        } else {
+            host.cm.handle_resolve_failed(self.now, id, 113, &mut host.out);
+        }
+    }
+
+    fn carry(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        assert_eq!(path.remote_qpn, Qpn::QP1);
+        let message = CmMad::parse(mad).expect("we send what can be read").message;
+        self.log.push(message.name());
+        if (self.filter)(&message) {
+            self.deliver(path, mad);
+        }
+    }
+
+    /// Gives a datagram to the host that it is for.
+    pub fn deliver(&mut self, path: &MadPath, mad: &[u8]) {
+        let arrived = MadPath { local: path.remote, remote: path.local, ..*path };
+        if let Some(host) = self.hosts.iter_mut().find(|h| Gid::from(h.ip) == path.remote) {
+            host.cm.handle_mad(self.now, &arrived, mad, &mut host.out);
+        }
+    }
+
+    /// Lets time pass, at least `d`, with everything that happens meanwhile.
+    pub fn pass(&mut self, d: Duration) {
+        let end = self.now.after(d);
+        loop {
+            self.settle();
+            let next = self.hosts.iter().filter_map(|h| h.cm.poll_timeout()).min();
+            match next {
+                Some(at) if at <= end => self.now = self.now.max(at),
+                _ => break,
+            }
+            for host in &mut self.hosts {
+                host.cm.handle_timeout(self.now, &mut host.out);
+            }
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass until no deadline is left.
+    pub fn exhaust(&mut self) {
+        while self.hosts.iter().any(|h| h.cm.deadlines() > 0) {
+            self.pass(Duration::from_secs(600));
+        }
+        self.settle();
+    }
+
+    pub fn addr(&self, host: usize, port: u16) -> SocketAddr {
+        SocketAddr::new(self.hosts[host].ip, port)
+    }
+
+    /// A listener on port 7174 of a host's own address.
+    pub fn listener(&mut self, host: usize, qp_type: QpType) -> IdHandle {
+        let addr = self.addr(host, 7174);
+        let cm = &mut self.hosts[host].cm;
+        let id = cm.create_id(SERVER, space(qp_type), qp_type, 77).unwrap();
+        cm.bind(id, addr, false).unwrap();
+        cm.listen(id, 16).unwrap();
+        id
+    }
+
+    /// An id on `host` with a route to port 7174 of `to`.
+    pub fn routed(&mut self, host: usize, to: usize, qp_type: QpType) -> IdHandle {
+        let dst = self.addr(to, 7174);
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        let id = h.cm.create_id(CLIENT, space(qp_type), qp_type, 88).unwrap();
+        h.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut h.out).unwrap();
+        self.settle();
+        let h = &mut self.hosts[host];
+        h.cm.resolve_route(now, id, SECOND, &mut h.out).unwrap();
+        h.out.events.retain(|(_, e)| e.id != id);
+        id
+    }
+
+    /// A route, and REQ or SIDR_REQ sent.
+    pub fn connecting(&mut self, host: usize, to: usize, qp_type: QpType) -> IdHandle {
+        let id = self.routed(host, to, qp_type);
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        h.cm.connect(now, id, &param(0x11), &mut h.out).unwrap();
+        id
+    }
+
+    /// A connection from host 1 to host 0; gives the active and the passive id.
+    pub fn connected(&mut self, qp_type: QpType) -> (IdHandle, IdHandle) {
+        let active = self.connecting(1, 0, qp_type);
+        self.settle();
+        let passive = self.hosts[0].event(EventKind::ConnectRequest).id;
+        let now = self.now;
+        let server = &mut self.hosts[0];
+        server.cm.accept(now, passive, &param(0x22), &mut server.out).unwrap();
+        self.settle();
+        let client = &mut self.hosts[1];
+        client.event(EventKind::ConnectResponse);
+        client.cm.establish(now, active, &mut client.out).unwrap();
+        self.settle();
+        self.hosts[0].event(EventKind::Established);
+        (active, passive)
+    }
+
+    pub fn destroy(&mut self, host: usize, id: IdHandle) -> u32 {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        h.cm.destroy(now, id, &mut h.out).unwrap()
+    }
+
+    /// Destroys all ids, waits, and sees that nothing is left.
+    #[track_caller]
+    pub fn end(mut self) {
+        for host in &mut self.hosts {
+            for id in host.cm.ids().collect::<Vec<_>>() {
+                let _events = host.cm.destroy(self.now, id, &mut host.out);
+            }
+        }
+        self.exhaust();
+        for host in &self.hosts {
+            host.assert_empty();
+        }
+    }
+}
+
+pub fn space(qp_type: QpType) -> PortSpace {
+    if qp_type == QpType::Ud { PortSpace::Udp } else { PortSpace::Tcp }
+}
+
+pub fn param(qpn: u32) -> ConnParam {
+    ConnParam {
+        private_data: vec![1, 2, 3],
+        responder_resources: 4,
+        initiator_depth: 5,
+        retry_count: 7,
+        rnr_retry_count: 6,
+        qp_num: Qpn::new(qpn),
+        ..ConnParam::default()
+    }
+}

@@ -1,0 +1,314 @@
+//! The connection manager's commands, as a process gives them (rdma_cm(7)).
+//!
+//! Results come as events. The ids here are numbers; whoever wraps them in objects keeps the books:
+//! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
+//! not go before as many were acknowledged.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdmux_cm::{
+    ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace,
+};
+use rdmux_transport::attr::QpType;
+
+use super::control::HostClient;
+use crate::error::HostError;
+use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
+use crate::proto::{CmReply, CmRequest, Request, Response};
+
+/// Where events come (`rdma_event_channel`; rdma_create_event_channel(3)).
+///
+/// Its descriptor polls readable while there is an event, and may be set not to block with
+/// fcntl(2). Dropping it destroys the ids that are still on it.
+#[derive(Debug)]
+pub struct EventChannel {
+    client: Arc<HostClient>,
+    id: ChannelId,
+    socket: OwnedFd,
+    buf: Mutex<Vec<u8>>,
+}
+
+impl EventChannel {
+    /// Opens a channel. It blocks.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] when the service has no descriptor left; [`HostError::ServiceGone`].
+    pub fn open(client: &Arc<HostClient>) -> Result<Self, HostError> {
+        let what = || "open an event channel".to_owned();
+        match client.session.call_with_fds(&Request::OpenChannel, &[], what)? {
+            (Response::Channel(id), mut fds) if fds.len() == 1 => Ok(Self {
+                client: Arc::clone(client),
+                id,
+                socket: fds.remove(0),
+                buf: Mutex::new(vec![0; MAX_MESSAGE]),
+            }),
+            (other, _) => Err(client.session.unexpected(&other)),
+        }
+    }
+
+    /// Its name towards the service.
+    pub fn id(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Whose channel it is.
+    pub fn client(&self) -> &Arc<HostClient> {
+        &self.client
+    }
+
+    /// Sets whether [`get_event`](Self::get_event) waits.
+    ///
+    /// # Errors
+    /// None that occur.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<(), HostError> {
+        socket::set_nonblocking(&self.socket, nonblocking)
+            .map_err(|e| HostError::io("change an event channel", e))
+    }
+
+    /// The next event. Waits for it if the descriptor blocks, else gives `None` when there is none.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`], also to those who wait when it goes.
+    pub fn get_event(&self) -> Result<Option<Event>, HostError> {
+        // Several threads may wait: the buffer is not held meanwhile.
+        let mut buf = std::mem::take(&mut *self.buf.lock());
+        buf.resize(MAX_MESSAGE, 0);
+        let event = socket::recv_bytes(self.socket.as_fd(), &mut buf, &mut Vec::new())
+            .and_then(socket::decode::<Event>);
+        *self.buf.lock() = buf;
+        match event {
+            Ok(event) => {
+                if event.kind == EventKind::ConnectRequest {
+                    // The request no longer counts to the listener's backlog.
+                    let take = CmRequest::Take { id: event.id };
+                    self.client.session.tell(&Request::Cm(take))?;
+                }
+                Ok(Some(event))
+            }
+            Err(MessageError::WouldBlock) => Ok(None),
+            Err(MessageError::Decode(e)) => Err(HostError::Protocol {
+                host: self.client.host().clone(),
+                why: format!("an event that is {e}"),
+            }),
+            Err(_) => Err(self.client.session.set_gone()),
+        }
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Errors of all these: [`HostError::Refused`] with rdma_cm's errno, and
+/// [`HostError::ServiceGone`]. What each does is said at the method of
+/// [`rdmux_cm::Manager`] of the same name.
+impl HostClient {
+    /// A new id (rdma_create_id(3)). `context` comes back with each of its events.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn create_id(
+        &self,
+        channel: &EventChannel,
+        space: PortSpace,
+        qp_type: QpType,
+        context: u64,
+    ) -> Result<IdHandle, HostError> {
+        let request = CmRequest::CreateId { channel: channel.id, space, qp_type, context };
+        match self.cm(request, || "create an id".to_owned())? {
+            Response::Cm(CmReply::Id(id)) => Ok(id),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// Ends an id (rdma_destroy_id(3)). Gives the number of events that were ever put into its
+    /// channels for it.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn destroy_id(&self, id: IdHandle) -> Result<u32, HostError> {
+        self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"))
+    }
+
+    /// Gives an id an address (rdma_bind_addr(3)); returns it with its port.
+    ///
+    /// # Errors
+    /// See above; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
+    pub fn bind_addr(&self, id: IdHandle, addr: SocketAddr) -> Result<SocketAddr, HostError> {
+        self.cm_bound(CmRequest::Bind { id, addr }, || format!("bind {id} to {addr}"))
+    }
+
+    /// Takes connection requests (rdma_listen(3)); returns the id's address with its port.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn listen(&self, id: IdHandle, backlog: u32) -> Result<SocketAddr, HostError> {
+        self.cm_bound(CmRequest::Listen { id, backlog }, || format!("listen on {id}"))
+    }
+
+    /// Finds the local address for `dst` (rdma_resolve_addr(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn resolve_addr(
+        &self,
+        id: IdHandle,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), HostError> {
+        self.cm_done(CmRequest::ResolveAddr { id, src, dst, timeout }, || {
+            format!("resolve {dst} for {id}")
+        })
+    }
+
+    /// Finds the path (rdma_resolve_route(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn resolve_route(&self, id: IdHandle, timeout: Duration) -> Result<(), HostError> {
+        self.cm_done(CmRequest::ResolveRoute { id, timeout }, || {
+            format!("resolve the route of {id}")
+        })
+    }
+
+    /// Connects (rdma_connect(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn connect_id(&self, id: IdHandle, param: &ConnParam) -> Result<(), HostError> {
+        let param = param.clone();
+        self.cm_done(CmRequest::Connect { id, param }, || format!("connect {id}"))
+    }
+
+    /// Accepts a request (rdma_accept(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn accept(&self, id: IdHandle, param: &ConnParam) -> Result<(), HostError> {
+        let param = param.clone();
+        self.cm_done(CmRequest::Accept { id, param }, || format!("accept {id}"))
+    }
+
+    /// Refuses a request (rdma_reject(3)); `reason` is REJ's, 28 from a program (IBTA table 108).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reject(&self, id: IdHandle, reason: u16, private_data: &[u8]) -> Result<(), HostError> {
+        let private_data = private_data.to_vec();
+        self.cm_done(CmRequest::Reject { id, reason, private_data }, || format!("reject {id}"))
+    }
+
+    /// After CONNECT_RESPONSE, with the queue pair in RTS: tells the peer (rdma_establish(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn establish(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_done(CmRequest::Establish { id }, || format!("establish {id}"))
+    }
+
+    /// Ends a connection (rdma_disconnect(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn disconnect(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_done(CmRequest::Disconnect { id }, || format!("disconnect {id}"))
+    }
+
+    /// The queue pair saw data before the connection was established (rdma_notify(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn notify(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_done(CmRequest::Notify { id }, || format!("notify {id}"))
+    }
+
+    /// Moves an id to another channel (rdma_migrate_id(3)). Gives the number of events that were
+    /// ever put into its old channel for it.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn migrate_id(&self, id: IdHandle, channel: &EventChannel) -> Result<u32, HostError> {
+        let request = CmRequest::Migrate { id, channel: channel.id };
+        self.cm_events(request, || format!("migrate {id}"))
+    }
+
+    /// Sets an option (rdma_set_option(3)).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_option(&self, id: IdHandle, option: IdOption) -> Result<(), HostError> {
+        self.cm_done(CmRequest::SetOption { id, option }, || format!("set {option:?} on {id}"))
+    }
+
+    /// What is known of an id: addresses, path, state.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn query_id(&self, id: IdHandle) -> Result<IdInfo, HostError> {
+        match self.cm(CmRequest::Query { id }, || format!("query {id}"))? {
+            Response::Cm(CmReply::Info(info)) => Ok(*info),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// Joins a multicast group (rdma_join_multicast(3)). The event comes with `context`.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn join_multicast(
+        &self,
+        id: IdHandle,
+        group: IpAddr,
+        flags: JoinFlags,
+        context: u64,
+    ) -> Result<(), HostError> {
+        self.cm_done(CmRequest::Join { id, group, flags, context }, || {
+            format!("join {group} with {id}")
+        })
+    }
+
+    /// Leaves a group (rdma_leave_multicast(3)). Gives the number of events that the group had.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn leave_multicast(&self, id: IdHandle, group: IpAddr) -> Result<u32, HostError> {
+        self.cm_events(CmRequest::Leave { id, group }, || format!("leave {group} with {id}"))
+    }
+
+    fn cm(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<Response, HostError> {
+        self.session.call(&Request::Cm(request), what)
+    }
+
+    fn cm_done(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<(), HostError> {
+        self.done(&Request::Cm(request), what)
+    }
+
+    fn cm_events(
+        &self,
+        request: CmRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<u32, HostError> {
+        match self.cm(request, what)? {
+            Response::Cm(CmReply::Events(events)) => Ok(events),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    fn cm_bound(
+        &self,
+        request: CmRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<SocketAddr, HostError> {
+        match self.cm(request, what)? {
+            Response::Cm(CmReply::Bound(addr)) => Ok(addr),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+}

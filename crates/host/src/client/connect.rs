@@ -1,0 +1,181 @@
+//! Finding a host's service, and starting it when there is none.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::control::HostClient;
+use crate::error::HostError;
+use crate::names::{Config, HostDir, HostName, RuntimeDir};
+use crate::service::{Service, ServiceHandle, ServiceOptions};
+
+/// How long a service may take to answer before it counts as gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a service may end between our connecting and our greeting it.
+const ATTEMPTS: usize = 5;
+
+/// How to reach a host's service.
+///
+/// The service is looked for at `<runtime dir>/hosts/<name>/sock`. If none listens there, one is
+/// started: the program that `$RDMUX_DAEMON` names, else this program if it is `rdmux`, else the
+/// `rdmux` next to it, else the one in `$PATH`, as `rdmux host serve NAME --on-demand`. If there is none, or `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this process; others find it there too.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Where the user's hosts live.
+    pub dir: RuntimeDir,
+    /// For a service in this process.
+    pub config: Config,
+    /// Whether to run the service in this process rather than start a program.
+    pub embedded: bool,
+}
+
+impl ConnectOptions {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// Those of [`RuntimeDir::of_environment`] and [`Config::of_environment`].
+    pub fn of_environment() -> Result<Self, HostError> {
+        Ok(Self {
+            dir: RuntimeDir::of_environment()?,
+            config: Config::of_environment()?,
+            embedded: std::env::var_os("RDMUX_EMBEDDED").is_some_and(|v| v == "1"),
+        })
+    }
+
+    /// Connects, and starts the service if need be.
+    ///
+    /// # Errors
+    /// [`HostError::Start`], and those of the connection.
+    pub fn connect_or_start(&self, host: &HostName) -> Result<Arc<HostClient>, HostError> {
+        let dir = self.dir.host(host)?;
+        for _ in 0..ATTEMPTS {
+            let socket = match connect_socket(&dir)? {
+                Some(socket) => socket,
+                None => self.start(&dir)?,
+            };
+            match HostClient::open(host, socket) {
+                // It ended, idle, just as we came.
+                Err(HostError::ServiceGone { .. }) => {}
+                other => return other,
+            }
+        }
+        let why = format!("it ended {ATTEMPTS} times at once: see {}", dir.log().display());
+        Err(HostError::Start { host: host.clone(), why })
+    }
+
+    /// Connects to a service that runs.
+    ///
+    /// # Errors
+    /// [`HostError::NotUp`], and those of the connection.
+    pub fn connect(&self, host: &HostName) -> Result<Arc<HostClient>, HostError> {
+        let socket = connect_running(&self.dir.host(host)?)?;
+        HostClient::open(host, socket)
+    }
+
+    /// Starts the service, unless another process was faster, and connects to it.
+    pub(super) fn start(&self, dir: &HostDir) -> Result<OwnedFd, HostError> {
+        let _lock = dir.lock_start()?;
+        if let Some(socket) = connect_socket(dir)? {
+            return Ok(socket);
+        }
+        match daemon_program().filter(|_| !self.embedded) {
+            Some(program) => spawn_daemon(&program, &self.dir, dir)?,
+            None => self.embed(dir.name())?,
+        }
+        connect_running(dir)
+    }
+
+    fn embed(&self, host: &HostName) -> Result<(), HostError> {
+        let mut options = ServiceOptions::new(host.clone(), self.dir.clone());
+        options.config = self.config.clone();
+        options.idle_exit = self.config.service.idle_exit();
+        // The thread lives as long as anybody uses it.
+        Service::spawn(options).map(ServiceHandle::detach)
+    }
+}
+
+/// A socket connected to the service, or none if there is no service.
+pub(super) fn connect_socket(dir: &HostDir) -> Result<Option<OwnedFd>, HostError> {
+    use rustix::io::Errno;
+    let fail = |e: Errno| HostError::io(format!("connect to {}", dir.socket().display()), e);
+    let (address, _keep) = dir
+        .socket_address()
+        .map_err(|e| HostError::io(format!("use {}", dir.socket().display()), e))?;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        .map_err(fail)?;
+    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+        Err(e) => return Err(fail(e)),
+    }
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE)).map_err(fail)?;
+    }
+    Ok(Some(socket))
+}
+
+/// A socket connected to the service, which must run.
+pub(super) fn connect_running(dir: &HostDir) -> Result<OwnedFd, HostError> {
+    connect_socket(dir)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
+}
+
+/// The program that runs services, if there is one.
+fn daemon_program() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
+        return Some(path.into());
+    }
+    let exe = std::env::current_exe().ok()?;
+    let beside = exe.with_file_name("rdmux");
+    if beside.is_file() {
+        return Some(beside);
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
+}
+
+/// Runs `program host serve NAME --on-demand` and waits until it listens. It says "ready" on its standard output then, or why it cannot.
+fn spawn_daemon(program: &Path, runtime: &RuntimeDir, dir: &HostDir) -> Result<(), HostError> {
+    let host = dir.name();
+    let fail = |why: String| HostError::Start { host: host.clone(), why };
+    let log = crate::names::open_log(dir)?;
+    let mut child = Command::new(program)
+        .args(["host", "serve", host.as_str(), "--on-demand"])
+        .env("RDMUX_RUNTIME_DIR", runtime.path())
+        .env_remove("LD_PRELOAD")
+        .env_remove("RDMUX_HOST")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .map_err(|e| {
+            let program = program.display();
+            fail(format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program"))
+        })?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // The pipe closes when the service is ready, or dead; there is no third case to wait for.
+        let _ = BufReader::new(stdout).read_line(&mut said);
+    }
+    match said.trim() {
+        "ready" => Ok(()),
+        "" => {
+            let log = dir.log();
+            Err(fail(format!("{} ended without a word: see {}", program.display(), log.display())))
+        }
+        why => Err(fail(why.trim_start_matches("error: ").to_owned())),
+    }
+    .inspect_err(|_| {
+        // It said no, so it is ending: leave no zombie.
+        let _ = child.wait();
+    })
+}

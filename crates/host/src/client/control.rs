@@ -1,0 +1,330 @@
+//! The connection of a process that has a device.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_link::{Doorbell, SharedMem};
+use rdmux_verbs::control::{Control, ControlError, ControlEvent, HostInfo, RingEnd, SlotGrant};
+use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_wire::{Gid, Qpn};
+
+use super::connect::ConnectOptions;
+use super::rpc::Session;
+use crate::error::HostError;
+use crate::names::HostName;
+use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
+use crate::proto::{
+    AgentRequest, ClientKind, GidRow, MadAddress, Notify, Request, Response, Welcome,
+};
+
+/// A management datagram for an agent of this process, or the end of waiting for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadEvent {
+    /// The agent.
+    pub agent: u32,
+    /// The peer.
+    pub from: MadAddress,
+    /// 0, or `ETIMEDOUT` when no response came: then `mad` is what was sent.
+    pub errno: i32,
+    /// 256 bytes.
+    pub mad: Vec<u8>,
+}
+
+/// The most management datagrams that wait in a process to be taken.
+const MAX_MADS: usize = 1024;
+
+/// A process's connection to its host service. All calls are thread-safe and wait for the
+/// service's answer, which takes some microseconds; none is made on the data path.
+///
+/// Dropping it gives everything back that the service holds for this process.
+#[derive(Debug)]
+pub struct HostClient {
+    pub(super) session: Session,
+    info: HostInfo,
+    port: u16,
+    doorbell: Doorbell,
+    counters: SharedMem,
+    notify: OwnedFd,
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    buf: Vec<u8>,
+    mads: std::collections::VecDeque<MadEvent>,
+}
+
+impl HostClient {
+    /// Connects to the service of a host, which is started if it does not run. See
+    /// [`ConnectOptions`] for the details.
+    ///
+    /// # Errors
+    /// [`HostError::Start`] and others, which say which host, which path and what to do.
+    pub fn connect_or_start(host: &HostName) -> Result<Arc<Self>, HostError> {
+        ConnectOptions::of_environment()?.connect_or_start(host)
+    }
+
+    /// Greets the service behind a connected socket.
+    pub(super) fn open(host: &HostName, socket: OwnedFd) -> Result<Arc<Self>, HostError> {
+        let doorbell = Doorbell::new().map_err(|e| HostError::io("make a doorbell", e))?;
+        let (session, welcome, fds) =
+            Session::open(host, socket, ClientKind::Device, &[doorbell.as_fd()])?;
+        let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
+            let why = format!("{} descriptors in its greeting, not 2", fds.len());
+            HostError::Protocol { host: host.clone(), why }
+        })?;
+        let counters = SharedMem::map(counters, PAGE_COUNTERS)
+            .map_err(|e| HostError::io("map the counters", e))?;
+        socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
+        let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
+        let port = welcome.port;
+        Ok(Arc::new(Self {
+            session,
+            info: host_info(welcome),
+            port,
+            doorbell,
+            counters,
+            notify,
+            inbox: Mutex::new(inbox),
+        }))
+    }
+
+    /// Whose service it is.
+    pub fn host(&self) -> &HostName {
+        self.session.host()
+    }
+
+    /// The UDP port of this host: 4791 unless configured otherwise.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the service was found to be gone. It does not come back for this connection.
+    pub fn is_gone(&self) -> bool {
+        self.session.is_gone()
+    }
+
+    /// Gives a block of QP numbers back; `next_index` is the index after the last number used.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] for a slot of others.
+    pub fn release_slot(&self, slot: u16, next_index: u16) -> Result<(), HostError> {
+        let request = Request::ReleaseSlot { slot, next_index };
+        self.done(&request, || format!("give back slot {slot}"))
+    }
+
+    /// Registers an agent for management datagrams to QP0 or QP1: bit n of `methods` is method n.
+    /// Datagrams come by [`take_mad`](Self::take_mad).
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] with `EBUSY` when another agent has one of the methods.
+    pub fn register_agent(
+        &self,
+        qpn: Qpn,
+        class: u8,
+        class_version: u8,
+        methods: u128,
+    ) -> Result<u32, HostError> {
+        let request = Request::Agent(AgentRequest::Register { qpn, class, class_version, methods });
+        match self.session.call(&request, || format!("register for class {class:#04x}"))? {
+            Response::Agent(agent) => Ok(agent),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// Takes a registration back.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] for an agent of others.
+    pub fn unregister_agent(&self, agent: u32) -> Result<(), HostError> {
+        let request = Request::Agent(AgentRequest::Unregister { agent });
+        self.done(&request, || format!("unregister agent {agent}"))
+    }
+
+    /// Sends a management datagram. With a timeout a response is awaited, after it the datagram is
+    /// sent again `retries` times, and the response or its absence comes by
+    /// [`take_mad`](Self::take_mad). The upper half of the transaction ID is the service's.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`] for an agent of others, or what is not a datagram.
+    pub fn send_mad(
+        &self,
+        agent: u32,
+        to: MadAddress,
+        mad: &[u8; 256],
+        timeout_ms: u32,
+        retries: u8,
+    ) -> Result<(), HostError> {
+        let mad = mad.to_vec();
+        let request = Request::Agent(AgentRequest::Send { agent, to, timeout_ms, retries, mad });
+        self.done(&request, || format!("send a datagram of agent {agent}"))
+    }
+
+    /// The next management datagram. They are put aside by
+    /// [`poll_event`](Control::poll_event), which the device calls.
+    pub fn take_mad(&self) -> Option<MadEvent> {
+        self.inbox.lock().mads.pop_front()
+    }
+
+    pub(super) fn done(
+        &self,
+        request: &Request,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), HostError> {
+        match self.session.call(request, what)? {
+            Response::Done => Ok(()),
+            other => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// A request whose answer has one descriptor, or none.
+    fn descriptor(
+        &self,
+        request: &Request,
+        what: impl FnOnce() -> String,
+    ) -> Result<Option<OwnedFd>, HostError> {
+        match self.session.call_with_fds(request, &[], what)? {
+            (Response::Done, mut fds) => Ok(fds.pop()),
+            (other, _) => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// Turns a notification into the device's event. Datagrams of agents are put aside: `None`.
+    fn event(
+        &self,
+        inbox: &mut Inbox,
+        notify: Notify,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<ControlEvent>, HostError> {
+        Ok(Some(match notify {
+            Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
+            Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
+            Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
+            Notify::Gids(rows) => ControlEvent::Gids(rows.into_iter().map(GidRow::into).collect()),
+            Notify::Capture => ControlEvent::Capture(fds.into_iter().next()),
+            Notify::Mad { agent, from, errno, mad } => {
+                if inbox.mads.len() < MAX_MADS {
+                    inbox.mads.push_back(MadEvent { agent, from, errno, mad });
+                }
+                return Ok(None);
+            }
+        }))
+    }
+
+    fn ring_end(&self, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
+        let [tx, rx, peer_doorbell] = <[OwnedFd; 3]>::try_from(fds).map_err(|fds| {
+            let why = format!("{} descriptors for a pair of rings, not 3", fds.len());
+            HostError::Protocol { host: self.host().clone(), why }
+        })?;
+        Ok(RingEnd { tx, rx, peer_doorbell })
+    }
+}
+
+fn host_info(welcome: Welcome) -> HostInfo {
+    HostInfo {
+        host: welcome.host,
+        device: welcome.device,
+        node_guid: welcome.node_guid,
+        gids: welcome.gids.into_iter().map(GidRow::into).collect(),
+        pkeys: welcome.pkeys,
+        slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
+        limits: welcome.limits.into(),
+    }
+}
+
+/// The device's view of an error.
+fn control_error(error: HostError) -> ControlError {
+    match error {
+        HostError::Refused { what, why, errno } => ControlError::Refused { what, why, errno },
+        _ => ControlError::Gone,
+    }
+}
+
+impl Control for HostClient {
+    fn info(&self) -> &HostInfo {
+        &self.info
+    }
+
+    fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError> {
+        let what = || match self.info.gids.get(usize::from(gid_index)) {
+            Some(entry) => format!("attach {}", entry.gid.ip()),
+            None => format!("attach the address of GID index {gid_index}"),
+        };
+        self.descriptor(&Request::AttachAddress { gid_index, slot }, what)
+            .map_err(control_error)?
+            .ok_or(ControlError::Gone)
+    }
+
+    fn new_slot(&self) -> Result<SlotGrant, ControlError> {
+        let what = || "get more queue pair numbers".to_owned();
+        match self.session.call(&Request::NewSlot, what).map_err(control_error)? {
+            Response::Slot { slot, first_index } => Ok(SlotGrant { slot, first_index }),
+            _ => Err(ControlError::Gone),
+        }
+    }
+
+    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        let request = Request::ConnectRing { peer };
+        let what = || format!("set up rings to slot {peer}");
+        match self.session.call_with_fds(&request, &[], what).map_err(control_error)? {
+            (Response::NoRing, _) => Ok(None),
+            (Response::Ring { peer }, fds) => {
+                self.ring_end(fds).map(|end| Some((peer, end))).map_err(control_error)
+            }
+            _ => Err(ControlError::Gone),
+        }
+    }
+
+    fn attach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
+        self.descriptor(&Request::AttachMulticast { qpn, mgid }, || {
+            format!("join {} for queue pair {qpn}", mgid.ip())
+        })
+        .map_err(control_error)
+    }
+
+    fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
+        self.done(&Request::DetachMulticast { qpn, mgid }, || {
+            format!("leave {} for queue pair {qpn}", mgid.ip())
+        })
+        .map_err(control_error)
+    }
+
+    fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
+        // A datagram may be lost, and the device learns from the notify socket that the service is.
+        let _ = self.session.tell(&Request::Stray { src, dst, bytes: bytes.to_vec() });
+    }
+
+    fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    fn counters(&self) -> &SharedMem {
+        &self.counters
+    }
+
+    fn notify_fd(&self) -> BorrowedFd<'_> {
+        self.notify.as_fd()
+    }
+
+    fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError> {
+        let mut inbox = self.inbox.lock();
+        loop {
+            let mut fds = Vec::new();
+            let notify = socket::recv_bytes(self.notify.as_fd(), &mut inbox.buf, &mut fds)
+                .and_then(socket::decode);
+            let notify = match notify {
+                Ok(notify) => notify,
+                Err(MessageError::WouldBlock) => return Ok(None),
+                Err(_) => {
+                    self.session.set_gone();
+                    return Err(ControlError::Gone);
+                }
+            };
+            if let Some(event) = self.event(&mut inbox, notify, fds).map_err(control_error)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+}

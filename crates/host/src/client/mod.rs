@@ -1,0 +1,15 @@
+//! A process's side: reaching the host service, and asking it.
+//!
+//! [`HostClient`] is the connection of one process that has a device. It implements
+//! [`Control`](rdmux_verbs::control::Control) for the device, and the commands of the connection
+//! manager. [`EventChannel`] is where the answers to those come. [`admin`] is for commands.
+
+pub mod admin;
+mod cm;
+mod connect;
+mod control;
+mod rpc;
+
+pub use cm::EventChannel;
+pub use connect::ConnectOptions;
+pub use control::{HostClient, MadEvent};

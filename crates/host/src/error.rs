@@ -1,0 +1,138 @@
+//! What can go wrong between a process, its host service and the file system.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::names::HostName;
+
+/// Why a host service could not be reached, started or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The service is gone. Everything that it held for this process is gone with it.
+    #[error("the service of host \"{host}\" is gone; open the device again to start a new one")]
+    ServiceGone {
+        /// Which host's.
+        host: HostName,
+    },
+    /// The service was asked and said no.
+    #[error("cannot {what}: {why}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// The service's words.
+        why: String,
+        /// The errno that the C interface gives.
+        errno: i32,
+    },
+    /// No service runs for this host.
+    #[error("host \"{host}\" is not up: start it with `rdmux host up {host}`")]
+    NotUp {
+        /// Which host.
+        host: HostName,
+    },
+    /// A service runs for this host already.
+    #[error(
+        "host \"{host}\" is up already: another service holds its lock; `rdmux host down {host}` ends it"
+    )]
+    AlreadyUp {
+        /// Which host.
+        host: HostName,
+    },
+    /// The service could not be started.
+    #[error("cannot start the service of host \"{host}\": {why}")]
+    Start {
+        /// Which host.
+        host: HostName,
+        /// What happened, and what to do.
+        why: String,
+    },
+    /// A directory or file in it cannot be used.
+    #[error("cannot use {}: {why}; set RDMUX_RUNTIME_DIR to a directory of your own", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The configuration file is wrong.
+    #[error("{}: {why}", path.display())]
+    Config {
+        /// Which file.
+        path: PathBuf,
+        /// What, and where.
+        why: String,
+    },
+    /// Another virtual host has this address.
+    #[error(
+        "{address} belongs to host \"{owner}\": choose another, or leave the choice to the registry"
+    )]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// Its host.
+        owner: HostName,
+    },
+    /// Somebody else holds UDP port 4791 on an address.
+    #[error("UDP port {port} on {address} is in use{}", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
+    PortInUse {
+        /// The address.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+        /// The user and process, as far as the system tells.
+        holder: Option<String>,
+    },
+    /// Service and client are of different versions.
+    #[error(
+        "the service of host \"{host}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux host down {host}`, or use programs of one version"
+    )]
+    Version {
+        /// Which host.
+        host: HostName,
+        /// This side's.
+        ours: u32,
+        /// The other side's.
+        theirs: u32,
+    },
+    /// The service said something that it may not say.
+    #[error("the service of host \"{host}\" broke the protocol: {why}")]
+    Protocol {
+        /// Which host.
+        host: HostName,
+        /// What.
+        why: String,
+    },
+    /// The operating system said no.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    pub(crate) fn directory(path: &Path, why: String) -> Self {
+        Self::Directory { path: path.to_owned(), why }
+    }
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), source: source.into() }
+    }
+
+    /// The errno that stands for this error in the C interface.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::ServiceGone { .. } => libc::EIO,
+            Self::Refused { errno, .. } => *errno,
+            Self::NotUp { .. } | Self::Start { .. } => libc::ENODEV,
+            Self::AlreadyUp { .. } => libc::EEXIST,
+            Self::Directory { .. } => libc::EACCES,
+            Self::Config { .. } => libc::EINVAL,
+            Self::AddressTaken { .. } | Self::PortInUse { .. } => libc::EADDRINUSE,
+            Self::Version { .. } | Self::Protocol { .. } => libc::EPROTO,
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The host service: what the kernel would own.
+//!
+//! One service runs for each (virtual) host. It owns what must be unique or must outlive a process:
+//! addresses and the sockets of UDP port 4791, QP number slots, the general services interface
+//! (QP1), all connection manager ids and their events, multicast membership, and the rings between
+//! processes. Processes ask it over a Unix socket.
+//!
+//! - [`names`]: host names, runtime directory, address registry, configuration
+//! - [`proto`]: what service and processes say to each other
+//! - [`service`]: the service, a single-threaded event loop
+//! - [`client`]: a process's side; starts the service on demand
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod error;
+pub mod names;
+pub mod proto;
+pub mod service;
+#[cfg(test)]
+mod testing;
+
+pub use client::{ConnectOptions, EventChannel, HostClient};
+pub use error::HostError;
+pub use names::{Config, HostDir, HostName, Registry, RuntimeDir};

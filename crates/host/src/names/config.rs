@@ -1,0 +1,192 @@
+//! The configuration file: TOML, every key optional, unknown keys refused.
+//!
+//! ```toml
+//! addresses = ["192.0.2.7"]     # of the default host; what the machine has if absent
+//!
+//! [service]
+//! idle_exit_seconds = 5         # 0 stays for ever
+//! port = 4791
+//!
+//! [limits]
+//! max_qp = 65536
+//!
+//! [cm]
+//! response_timeout = 20         # 4.096 us * 2^20
+//! max_retries = 15
+//! ```
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rdmux_link::udp::ROCE_PORT;
+use rdmux_verbs::control::Limits;
+use serde::Deserialize;
+
+use crate::error::HostError;
+
+/// What the configuration file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Addresses of the default host; those of the machine's interfaces if absent.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// How services run.
+    pub service: ServiceConfig,
+    /// Limits of the device.
+    pub limits: LimitsConfig,
+    /// The connection manager's timers.
+    pub cm: CmConfig,
+}
+
+/// How services run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServiceConfig {
+    /// Seconds after the last client until a service started on demand ends; 0 is never.
+    pub idle_exit_seconds: u64,
+    /// The UDP port. Peers outside expect 4791.
+    pub port: u16,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self { idle_exit_seconds: 5, port: ROCE_PORT }
+    }
+}
+
+impl ServiceConfig {
+    /// The time after the last client until the service ends, if it ever does.
+    pub fn idle_exit(&self) -> Option<Duration> {
+        (self.idle_exit_seconds != 0).then(|| Duration::from_secs(self.idle_exit_seconds))
+    }
+}
+
+/// The connection manager's timers (IBTA 12.7).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CmConfig {
+    /// CM response timeout, as the 5-bit code of REQ: 4.096 us * 2^code.
+    pub response_timeout: u8,
+    /// How often a REQ, REP or DREQ is sent again, 0 to 15.
+    pub max_retries: u8,
+}
+
+impl Default for CmConfig {
+    fn default() -> Self {
+        Self { response_timeout: 20, max_retries: 15 }
+    }
+}
+
+macro_rules! limits {
+    ($($name:ident: $int:ty,)*) => {
+        /// Limits of the device; an absent one is the default.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct LimitsConfig {
+            $(#[doc = concat!("As in [`Limits::", stringify!($name), "`].")] pub $name: Option<$int>,)*
+        }
+        impl From<&LimitsConfig> for Limits {
+            fn from(config: &LimitsConfig) -> Self {
+                let default = Self::default();
+                Self { $($name: config.$name.unwrap_or(default.$name),)* }
+            }
+        }
+    };
+}
+limits! {
+    max_qp: u32, max_qp_wr: u32, max_sge: u32, max_cq: u32, max_cqe: u32, max_mr: u32, max_pd: u32,
+    max_srq: u32, max_srq_wr: u32, max_ah: u32, max_rd_atomic: u8, max_inline_data: u32,
+    max_mcast_grp: u32, max_mcast_qp_attach: u32,
+}
+
+impl Config {
+    /// The configuration of this user: the file `$RDMUX_CONFIG` names, else
+    /// `~/.config/rdmux/config.toml`, else `/etc/rdmux/config.toml`, else the defaults.
+    ///
+    /// # Errors
+    /// [`HostError::Config`] when a file is there but wrong, or `$RDMUX_CONFIG` is not there.
+    pub fn of_environment() -> Result<Self, HostError> {
+        let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        if let Some(path) = var("RDMUX_CONFIG") {
+            return Self::load(&path);
+        }
+        let home = var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|h| h.join(".config")));
+        [home, Some("/etc".into())]
+            .into_iter()
+            .flatten()
+            .map(|dir| dir.join("rdmux/config.toml"))
+            .find(|path| path.exists())
+            .map_or_else(|| Ok(Self::default()), |path| Self::load(&path))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`HostError::Config`], which names the file and the line.
+    pub fn load(path: &Path) -> Result<Self, HostError> {
+        let fail = |why: String| HostError::Config { path: path.to_owned(), why };
+        let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+        Self::parse(&text).map_err(fail)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let in_range = |name: &str, v: u8, max: u8| {
+            if v <= max { Ok(()) } else { Err(format!("{name} = {v}: the most is {max}")) }
+        };
+        in_range("cm.response_timeout", self.cm.response_timeout, 31)?;
+        in_range("cm.max_retries", self.cm.max_retries, 15)?;
+        if self.service.port == 0 {
+            return Err("service.port = 0: a port from 1 to 65535".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_the_defaults() {
+        let config = Config::parse("").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.service.port, 4791);
+        assert_eq!(config.service.idle_exit(), Some(Duration::from_secs(5)));
+        assert_eq!(Limits::from(&config.limits), Limits::default());
+    }
+
+    #[test]
+    fn what_is_given_counts() {
+        let config = Config::parse(
+            "addresses = ['10.0.0.1', 'fe80::1']\n[service]\nidle_exit_seconds = 0\n\
+             [limits]\nmax_qp = 9\n[cm]\nmax_retries = 3\n",
+        )
+        .unwrap();
+        assert_eq!(config.addresses.unwrap().len(), 2);
+        assert_eq!(config.service.idle_exit(), None);
+        assert_eq!(Limits::from(&config.limits).max_qp, 9);
+        assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("colour = 'red'", "colour"),
+            ("[limits]\nmax_qq = 1", "max_qq"),
+            ("[cm]\nmax_retries = 16", "cm.max_retries"),
+            ("[cm]\nresponse_timeout = 32", "cm.response_timeout"),
+            ("[service]\nport = 0", "service.port"),
+            ("addresses = ['nowhere']", "nowhere"),
+        ] {
+            let e = Config::parse(text).unwrap_err();
+            assert!(e.contains(word), "{e}");
+        }
+    }
+}

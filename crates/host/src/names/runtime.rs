@@ -1,0 +1,262 @@
+//! Where a user's hosts live in the file system.
+//!
+//! ```text
+//! <runtime dir>/registry            names and addresses of virtual hosts
+//! <runtime dir>/hosts/<name>/sock   the service's socket
+//!                            lock   locked by the service while it runs
+//!                            start  locked by whoever starts it
+//!                            log    what the service logs
+//! ```
+//!
+//! The directory may lie under `/tmp`, where others may have been first: it is used only if it is
+//! a directory, not a link to one, belongs to this user (or root), and nobody else may write it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::SocketAddrUnix;
+
+use super::HostName;
+use crate::error::HostError;
+
+/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
+const SUN_PATH_MAX: usize = 107;
+
+/// A user's runtime directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeDir(PathBuf);
+
+impl RuntimeDir {
+    /// The directory of this user: `$RDMUX_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/rdmux`, else
+    /// `/run/rdmux` for root and `/tmp/rdmux-UID` for others. It is made if it does not exist.
+    ///
+    /// # Errors
+    /// [`HostError::Directory`] when it cannot be made or is not safe to use.
+    pub fn of_environment() -> Result<Self, HostError> {
+        let path = std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty());
+        Self::at(path.map_or_else(Self::usual, PathBuf::from))
+    }
+
+    /// Where this user's hosts live unless told otherwise.
+    fn usual() -> PathBuf {
+        let uid = rustix::process::geteuid();
+        let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        match xdg.filter(|dir| dir.is_dir()) {
+            Some(dir) => dir.join("rdmux"),
+            None if uid.is_root() => "/run/rdmux".into(),
+            None => format!("/tmp/rdmux-{}", uid.as_raw()).into(),
+        }
+    }
+
+    /// Whether this is where the user's hosts live unless told otherwise.
+    pub(super) fn is_usual(&self) -> bool {
+        self.0 == Self::usual()
+    }
+
+    /// A directory of the caller's choice, made if it does not exist.
+    ///
+    /// # Errors
+    /// As [`of_environment`](Self::of_environment).
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self, HostError> {
+        let path = path.into();
+        make_private(&path, true)?;
+        Ok(Self(path))
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file of names and addresses.
+    pub(crate) fn registry_path(&self) -> PathBuf {
+        self.0.join("registry")
+    }
+
+    /// The directory of a host, made if it does not exist.
+    ///
+    /// # Errors
+    /// As [`of_environment`](Self::of_environment).
+    pub fn host(&self, name: &HostName) -> Result<HostDir, HostError> {
+        let hosts = self.0.join("hosts");
+        make_private(&hosts, false)?;
+        let path = hosts.join(name.as_str());
+        make_private(&path, false)?;
+        Ok(HostDir { name: name.clone(), path })
+    }
+
+    /// The names of all hosts that ever had a service here.
+    ///
+    /// # Errors
+    /// [`HostError::Directory`] when the directory cannot be read.
+    pub fn hosts(&self) -> Result<Vec<HostName>, HostError> {
+        let path = self.0.join("hosts");
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(HostError::directory(&path, e.to_string())),
+        };
+        let mut names: Vec<_> =
+            entries.filter_map(|e| HostName::new(e.ok()?.file_name().to_str()?).ok()).collect();
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// The directory of one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDir {
+    name: HostName,
+    path: PathBuf,
+}
+
+impl HostDir {
+    /// Whose it is.
+    pub fn name(&self) -> &HostName {
+        &self.name
+    }
+    /// The path of the service's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("sock")
+    }
+    /// The path of the service's log.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// The socket's address, and a descriptor that must stay open while it is used: a path that is
+    /// too long for a socket address goes by way of `/proc/self/fd`.
+    pub(crate) fn socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        let path = self.socket();
+        if path.as_os_str().len() <= SUN_PATH_MAX {
+            return Ok((SocketAddrUnix::new(&path)?, None));
+        }
+        let dir = rustix::fs::open(
+            &self.path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let short = format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&dir));
+        Ok((SocketAddrUnix::new(short)?, Some(dir)))
+    }
+
+    /// Takes the lock that a running service holds. It goes with the file returned, however the
+    /// process ends. `None` when a service runs.
+    pub(crate) fn lock_service(&self) -> Result<Option<File>, HostError> {
+        self.lock("lock", FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits for the lock that whoever starts a service holds.
+    pub(crate) fn lock_start(&self) -> Result<Option<File>, HostError> {
+        self.lock("start", FlockOperation::LockExclusive)
+    }
+
+    fn lock(&self, file: &str, operation: FlockOperation) -> Result<Option<File>, HostError> {
+        let path = self.path.join(file);
+        let fail = |e: io::Error| HostError::directory(&path, e.to_string());
+        let file = open_private(&path, false).map_err(fail)?;
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(fail(e.into())),
+        }
+    }
+}
+
+/// Opens a file of ours for reading and writing, making it with mode 0600; follows no link.
+pub(crate) fn open_private(path: &Path, append: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    if append {
+        options.append(true);
+    } else {
+        options.write(true).truncate(false);
+    }
+    options.open(path)
+}
+
+/// Opens the log of a host's service, to write at its end.
+pub(crate) fn open_log(dir: &HostDir) -> Result<File, HostError> {
+    let path = dir.log();
+    open_private(&path, true).map_err(|e| HostError::directory(&path, e.to_string()))
+}
+
+/// Makes a directory that only this user may enter, or checks the one that is there.
+fn make_private(path: &Path, parents: bool) -> Result<(), HostError> {
+    let made = DirBuilder::new().mode(0o700).recursive(parents).create(path);
+    if let Err(e) = made
+        && e.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(HostError::directory(path, format!("cannot make it: {e}")));
+    }
+    let meta = fs::symlink_metadata(path)
+        .map_err(|e| HostError::directory(path, format!("cannot look at it: {e}")))?;
+    let uid = rustix::process::geteuid().as_raw();
+    let why = if !meta.is_dir() {
+        "it is not a directory".to_owned()
+    } else if meta.uid() != uid && meta.uid() != 0 {
+        format!("it belongs to user {}, not to you ({uid})", meta.uid())
+    } else if meta.mode() & 0o022 != 0 {
+        format!("others may write it (mode {:o})", meta.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(HostError::directory(path, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_fresh_directory_is_private() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("a/b")).unwrap();
+        let host = dir.host(&HostName::default()).unwrap();
+        assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(host.socket(), dir.path().join("hosts/default/sock"));
+        assert_eq!(dir.hosts().unwrap(), [HostName::default()]);
+    }
+
+    #[test]
+    fn a_link_a_file_and_a_writable_directory_are_refused() {
+        let tmp = TempDir::new();
+        let real = tmp.path().join("real");
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, tmp.path().join("link")).unwrap();
+        fs::write(tmp.path().join("file"), "").unwrap();
+        for bad in ["link", "file"] {
+            let e = RuntimeDir::at(tmp.path().join(bad)).unwrap_err().to_string();
+            assert!(e.contains("not a directory"), "{e}");
+        }
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).unwrap();
+        let e = RuntimeDir::at(&real).unwrap_err().to_string();
+        assert!(e.contains("others may write"), "{e}");
+    }
+
+    #[test]
+    fn one_service_at_a_time() {
+        let tmp = TempDir::new();
+        let host =
+            RuntimeDir::at(tmp.path().join("r")).unwrap().host(&HostName::default()).unwrap();
+        let held = host.lock_service().unwrap();
+        assert!(held.is_some());
+        assert!(host.lock_service().unwrap().is_none());
+        drop(held);
+        assert!(host.lock_service().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_long_path_still_makes_a_socket_address() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("x".repeat(120))).unwrap();
+        let (_, fd) = dir.host(&HostName::default()).unwrap().socket_address().unwrap();
+        assert!(fd.is_some());
+    }
+}

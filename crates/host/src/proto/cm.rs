@@ -1,0 +1,101 @@
+//! Commands of the connection manager: one for each of rdma_cm's, and their answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rdmux_cm::{ChannelId, ConnParam, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
+use rdmux_transport::attr::QpType;
+use serde::{Deserialize, Serialize};
+
+/// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the client's methods say what the fields are")]
+pub enum CmRequest {
+    CreateId {
+        channel: ChannelId,
+        space: PortSpace,
+        qp_type: QpType,
+        context: u64,
+    },
+    Destroy {
+        id: IdHandle,
+    },
+    Bind {
+        id: IdHandle,
+        addr: SocketAddr,
+    },
+    Listen {
+        id: IdHandle,
+        backlog: u32,
+    },
+    ResolveAddr {
+        id: IdHandle,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    },
+    ResolveRoute {
+        id: IdHandle,
+        timeout: Duration,
+    },
+    Connect {
+        id: IdHandle,
+        param: ConnParam,
+    },
+    Accept {
+        id: IdHandle,
+        param: ConnParam,
+    },
+    Reject {
+        id: IdHandle,
+        reason: u16,
+        private_data: Vec<u8>,
+    },
+    Establish {
+        id: IdHandle,
+    },
+    Disconnect {
+        id: IdHandle,
+    },
+    Notify {
+        id: IdHandle,
+    },
+    Migrate {
+        id: IdHandle,
+        channel: ChannelId,
+    },
+    SetOption {
+        id: IdHandle,
+        option: IdOption,
+    },
+    Query {
+        id: IdHandle,
+    },
+    Join {
+        id: IdHandle,
+        group: IpAddr,
+        flags: JoinFlags,
+        context: u64,
+    },
+    Leave {
+        id: IdHandle,
+        group: IpAddr,
+    },
+    /// The process has read the CONNECT_REQUEST that brought the id. The only one without a reply.
+    Take {
+        id: IdHandle,
+    },
+}
+
+/// An answer that is more than "done".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CmReply {
+    /// A new id.
+    Id(IdHandle),
+    /// The address that the id now has.
+    Bound(SocketAddr),
+    /// How many events of the id were put into its channel.
+    Events(u32),
+    /// The id's addresses, state and route.
+    Info(Box<IdInfo>),
+}

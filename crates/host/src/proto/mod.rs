@@ -1,0 +1,28 @@
+//! What processes and their host service say to each other.
+//!
+//! Three kinds of `SOCK_SEQPACKET` socket, each message one value in postcard's encoding:
+//!
+//! | socket | how a process gets it | direction |
+//! |---|---|---|
+//! | rpc | connects to the service's path | [`Request`], then [`Reply`] |
+//! | notify | descriptor in the reply to [`Request::Hello`] | [`Notify`] to the process |
+//! | event channel | descriptor in the reply to [`Request::OpenChannel`] | [`rdmux_cm::Event`] to the process |
+//!
+//! A message that does not decode, a request out of place or a descriptor too many closes that
+//! client, and nobody else notices.
+
+mod cm;
+mod request;
+pub mod socket;
+mod status;
+
+pub use cm::{CmReply, CmRequest};
+pub use request::{
+    AgentRequest, ClientKind, Failure, GidRow, LimitsRow, MadAddress, Notify, Reply, Request,
+    Response, Welcome,
+};
+pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
+pub use status::{ClientStatus, GroupStatus, IdStatus, Status};
+
+/// The version of everything here. Both sides must have the same.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,301 @@
+//! Requests, replies and notifications.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rdmux_verbs::control::{GidEntry, Limits};
+use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
+use serde::{Deserialize, Serialize};
+
+use super::cm::{CmReply, CmRequest};
+use rdmux_cm::ChannelId;
+
+/// What a client is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientKind {
+    /// A process with a device: gets a slot, counters and notifications. Passes its doorbell along.
+    Device,
+    /// A command that asks or tells something.
+    Tool,
+}
+
+/// What a process asks. Every request but [`Stray`](Self::Stray) has one [`Reply`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The first request; no other is heard before it. The version comes first in every version.
+    Hello {
+        /// [`VERSION`](super::VERSION).
+        version: u32,
+        /// What for.
+        kind: ClientKind,
+    },
+    /// The socket of a slot on an address: one descriptor in the reply.
+    AttachAddress {
+        /// Index of the GID table.
+        gid_index: u8,
+        /// A slot of the caller's.
+        slot: u16,
+    },
+    /// A further block of QP numbers.
+    NewSlot,
+    /// Gives a block of QP numbers back.
+    ReleaseSlot {
+        /// A slot of the caller's.
+        slot: u16,
+        /// The index after the last number used.
+        next_index: u16,
+    },
+    /// Rings to the process of a slot of this host: [`Response::Ring`] with three descriptors (what
+    /// we fill, what we empty, the peer's doorbell), or [`Response::NoRing`].
+    ConnectRing {
+        /// A slot of the other process.
+        peer: u16,
+    },
+    /// Joins a group for a queue pair; one descriptor in the reply the first time.
+    AttachMulticast {
+        /// A queue pair of the caller's.
+        qpn: Qpn,
+        /// The group.
+        mgid: Gid,
+    },
+    /// Leaves a group for a queue pair.
+    DetachMulticast {
+        /// A queue pair of the caller's.
+        qpn: Qpn,
+        /// The group.
+        mgid: Gid,
+    },
+    /// A datagram that the caller received but that belongs to another process. No reply.
+    Stray {
+        /// Its source.
+        src: SocketAddr,
+        /// The local address that it was sent to.
+        dst: IpAddr,
+        /// The UDP payload.
+        bytes: Vec<u8>,
+    },
+    /// A new event channel: its socket in the reply.
+    OpenChannel,
+    /// A command of the connection manager.
+    Cm(CmRequest),
+    /// Management datagrams of the caller's own.
+    Agent(AgentRequest),
+    /// Everything that there is to know: [`Response::Status`], and a memfd that holds a
+    /// [`Status`](super::Status).
+    Status,
+    /// Copies of all traffic: the socket to read them from in the reply. Until it is closed.
+    Capture,
+    /// The service shall stay when nobody is left.
+    Stay,
+    /// Ends the service.
+    Shutdown,
+}
+
+/// Management datagrams of a process: it registers as an agent for a class, and then sends and
+/// receives (IBTA 13.4).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentRequest {
+    /// Registers; [`Response::Agent`] has the number.
+    Register {
+        /// 0 or 1.
+        qpn: Qpn,
+        /// Management class.
+        class: u8,
+        /// Class version.
+        class_version: u8,
+        /// Which unsolicited methods it takes: bit n is method n. With 0 it only sends.
+        methods: u128,
+    },
+    /// Takes a registration back.
+    Unregister {
+        /// The agent.
+        agent: u32,
+    },
+    /// Sends a datagram. With a timeout a response is awaited, matched by the low half of the
+    /// transaction ID, and [`Notify::Mad`] tells of it, or of its absence.
+    Send {
+        /// The agent.
+        agent: u32,
+        /// Where to.
+        to: MadAddress,
+        /// 0 awaits no response.
+        timeout_ms: u32,
+        /// How often to send again.
+        retries: u8,
+        /// 256 bytes.
+        mad: Vec<u8>,
+    },
+}
+
+/// A peer of management datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadAddress {
+    /// Our GID.
+    pub local: Gid,
+    /// The peer's.
+    pub remote: Gid,
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub qkey: Qkey,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// For the C interface.
+    pub errno: i32,
+    /// For a reader.
+    pub why: String,
+}
+
+impl Failure {
+    /// A refusal.
+    pub fn new(errno: i32, why: impl Into<String>) -> Self {
+        Self { errno, why: why.into() }
+    }
+}
+
+/// The answer to a [`Request`].
+pub type Reply = Result<Response, Failure>;
+
+/// The answer to a [`Request`] that was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// It was done.
+    Done,
+    /// To Hello.
+    Welcome(Box<Welcome>),
+    /// A block of QP numbers.
+    Slot {
+        /// The slot.
+        slot: u16,
+        /// The index to count from.
+        first_index: u16,
+    },
+    /// Rings to a process.
+    Ring {
+        /// Its first slot, by which it is known.
+        peer: u16,
+    },
+    /// These two use the network.
+    NoRing,
+    /// An event channel.
+    Channel(ChannelId),
+    /// Of the connection manager.
+    Cm(CmReply),
+    /// An agent's number.
+    Agent(u32),
+    /// The status is in the descriptor: so many bytes.
+    Status(u64),
+}
+
+/// Who the service is. For a device, the notify socket and the counter page come along.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`VERSION`](super::VERSION) of the service.
+    pub version: u32,
+    /// The host's name.
+    pub host: String,
+    /// The device's name.
+    pub device: String,
+    /// The node's GUID.
+    pub node_guid: Guid,
+    /// The GID table.
+    pub gids: Vec<GidRow>,
+    /// The P_Key table.
+    pub pkeys: Vec<Pkey>,
+    /// The first slot; 0 for a tool.
+    pub slot: u16,
+    /// The index to count from in it.
+    pub first_index: u16,
+    /// The UDP port that the service and its processes use.
+    pub port: u16,
+    /// The device's limits.
+    pub limits: LimitsRow,
+}
+
+/// A [`GidEntry`] as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidRow {
+    /// The GID.
+    pub gid: Gid,
+    /// Name of the interface.
+    pub interface: String,
+    /// Its index.
+    pub interface_index: u32,
+    /// The largest path MTU.
+    pub mtu: Mtu,
+}
+
+impl From<GidRow> for GidEntry {
+    fn from(row: GidRow) -> Self {
+        let GidRow { gid, interface, interface_index, mtu } = row;
+        Self { gid, interface, interface_index, mtu }
+    }
+}
+impl From<&GidEntry> for GidRow {
+    fn from(entry: &GidEntry) -> Self {
+        let GidEntry { gid, interface, interface_index, mtu } = entry.clone();
+        Self { gid, interface, interface_index, mtu }
+    }
+}
+
+macro_rules! limits_row {
+    ($($name:ident: $int:ty,)*) => {
+        /// [`Limits`] as they travel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[expect(missing_docs, reason = "the fields are those of Limits")]
+        pub struct LimitsRow { $(pub $name: $int,)* }
+        impl From<LimitsRow> for Limits {
+            fn from(row: LimitsRow) -> Self { Self { $($name: row.$name,)* } }
+        }
+        impl From<Limits> for LimitsRow {
+            fn from(limits: Limits) -> Self { Self { $($name: limits.$name,)* } }
+        }
+    };
+}
+limits_row! {
+    max_qp: u32, max_qp_wr: u32, max_sge: u32, max_cq: u32, max_cqe: u32, max_mr: u32, max_pd: u32,
+    max_srq: u32, max_srq_wr: u32, max_ah: u32, max_rd_atomic: u8, max_inline_data: u32,
+    max_mcast_grp: u32, max_mcast_qp_attach: u32,
+}
+
+/// What the service tells a process of its own accord.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notify {
+    /// Another process asked for rings to us: three descriptors (what we fill, what we empty, the
+    /// peer's doorbell).
+    Ring {
+        /// Its first slot.
+        peer: u16,
+    },
+    /// A slot's process is gone.
+    PeerGone {
+        /// The slot.
+        slot: u16,
+    },
+    /// A datagram of ours that arrived elsewhere.
+    Stray {
+        /// Its source.
+        src: SocketAddr,
+        /// The local address that it was sent to.
+        dst: IpAddr,
+        /// The UDP payload.
+        bytes: Vec<u8>,
+    },
+    /// The GID table changed.
+    Gids(Vec<GidRow>),
+    /// With a descriptor: copies of all traffic are wanted there. Without: no longer.
+    Capture,
+    /// A management datagram for one of our agents.
+    Mad {
+        /// The agent.
+        agent: u32,
+        /// The peer.
+        from: MadAddress,
+        /// 0, or the errno of a send that got no response: then the datagram is the one sent.
+        errno: i32,
+        /// 256 bytes.
+        mad: Vec<u8>,
+    },
+}

@@ -1,0 +1,231 @@
+//! Messages and file descriptors over a `SOCK_SEQPACKET` Unix socket (unix(7)).
+//!
+//! One message is one packet, so there is no framing to get wrong: a message arrives whole, or
+//! not at all. Descriptors ride along by `SCM_RIGHTS` and arrive close-on-exec.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The most bytes of one message.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+/// The most descriptors of one message.
+pub const MAX_FDS: usize = 8;
+
+/// What was wrong with a message.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The other side closed the socket, or died.
+    #[error("the socket is closed")]
+    Closed,
+    /// Nothing to read, or no room to write, now.
+    #[error("the socket would block")]
+    WouldBlock,
+    /// Longer than [`MAX_MESSAGE`].
+    #[error("a message of more than {MAX_MESSAGE} bytes")]
+    TooLong,
+    /// More descriptors than [`MAX_FDS`], or no room in this process's table for them.
+    #[error("descriptors were cut off")]
+    FdsCut,
+    /// Not what this version speaks.
+    #[error("not decodable: {0}")]
+    Decode(#[from] postcard::Error),
+    /// The operating system's word.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl From<rustix::io::Errno> for MessageError {
+    fn from(e: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        match e {
+            Errno::AGAIN => Self::WouldBlock,
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => Self::Closed,
+            Errno::MSGSIZE => Self::TooLong,
+            e => Self::Io(e.into()),
+        }
+    }
+}
+
+/// A connected pair of sockets, close-on-exec.
+///
+/// # Errors
+/// Those of socketpair(2): mostly that the process has no descriptor left.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Sends bytes and descriptors as one message, without raising SIGPIPE.
+///
+/// # Errors
+/// [`MessageError::WouldBlock`] when the socket does not block and is full.
+pub fn send_bytes(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), MessageError> {
+    if bytes.len() > MAX_MESSAGE {
+        return Err(MessageError::TooLong);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = fds.len() <= MAX_FDS
+        && (fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    if !fits {
+        return Err(MessageError::FdsCut);
+    }
+    let iov = [IoSlice::new(bytes)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Sends a value and descriptors as one message. `scratch` is where it is encoded.
+///
+/// # Errors
+/// As [`send_bytes`].
+pub fn send<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    value: &T,
+    fds: &[BorrowedFd<'_>],
+    scratch: &mut Vec<u8>,
+) -> Result<(), MessageError> {
+    scratch.clear();
+    postcard::to_io(value, &mut *scratch)?;
+    send_bytes(socket, scratch, fds)
+}
+
+/// Whether a message, or the end, is there to be received.
+pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+}
+
+/// Receives one message into `buf`; returns its bytes. Its descriptors replace those in `fds`.
+///
+/// # Errors
+/// [`MessageError::Closed`] at the end; [`MessageError::WouldBlock`] on a socket that does not
+/// block, or whose receive timeout passed.
+pub fn recv_bytes<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<&'b [u8], MessageError> {
+    fds.clear();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(buf)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(MessageError::TooLong);
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+        return Err(MessageError::FdsCut);
+    }
+    // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.
+    if got.bytes == 0 {
+        return Err(MessageError::Closed);
+    }
+    Ok(&buf[..got.bytes])
+}
+
+/// Decodes a whole message: trailing bytes are an error.
+///
+/// # Errors
+/// [`MessageError::Decode`].
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
+    let (value, rest) = postcard::take_from_bytes(bytes)?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(MessageError::Decode(postcard::Error::DeserializeBadEncoding))
+    }
+}
+
+/// Sets whether calls on the socket block.
+///
+/// # Errors
+/// Those of ioctl(2), for what is not a descriptor.
+pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(socket, nonblocking)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_and_its_descriptors_arrive_together() {
+        let (a, b) = pair().unwrap();
+        let (c, d) = pair().unwrap();
+        let mut scratch = Vec::new();
+        send(a.as_fd(), &(7u32, "seven"), &[c.as_fd()], &mut scratch).unwrap();
+        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        let bytes = recv_bytes(b.as_fd(), &mut buf, &mut fds).unwrap();
+        assert_eq!(decode::<(u32, String)>(bytes).unwrap(), (7, "seven".to_owned()));
+        assert_eq!(fds.len(), 1);
+        assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        // The descriptor that arrived is the one that was sent.
+        send_bytes(fds[0].as_fd(), b"x", &[]).unwrap();
+        assert_eq!(recv_bytes(d.as_fd(), &mut buf, &mut fds).unwrap(), b"x");
+    }
+
+    #[test]
+    fn the_end_and_an_empty_socket_are_told_apart() {
+        let (a, b) = pair().unwrap();
+        let (mut buf, mut fds) = (vec![0; 16], Vec::new());
+        set_nonblocking(&b, true).unwrap();
+        assert!(matches!(recv_bytes(b.as_fd(), &mut buf, &mut fds), Err(MessageError::WouldBlock)));
+        drop(a);
+        assert!(matches!(recv_bytes(b.as_fd(), &mut buf, &mut fds), Err(MessageError::Closed)));
+        assert!(matches!(send_bytes(b.as_fd(), b"x", &[]), Err(MessageError::Closed)));
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let (a, b) = pair().unwrap();
+        let (mut buf, mut fds) = (vec![0; 16], Vec::new());
+        send_bytes(a.as_fd(), &[1; 17], &[]).unwrap();
+        assert!(matches!(recv_bytes(b.as_fd(), &mut buf, &mut fds), Err(MessageError::TooLong)));
+        let many = [a.as_fd(); MAX_FDS + 1];
+        assert!(matches!(send_bytes(a.as_fd(), b"x", &many), Err(MessageError::FdsCut)));
+        assert!(matches!(
+            send_bytes(a.as_fd(), &vec![0; MAX_MESSAGE + 1], &[]),
+            Err(MessageError::TooLong)
+        ));
+    }
+
+    #[test]
+    fn trailing_bytes_are_an_error() {
+        let mut bytes = postcard::to_stdvec(&5u8).unwrap();
+        assert_eq!(decode::<u8>(&bytes).unwrap(), 5);
+        bytes.push(0);
+        assert!(decode::<u8>(&bytes).is_err());
+        assert!(decode::<u32>(&[]).is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! What `rdmux host status` shows.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::request::GidRow;
+
+/// The state of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The host's name.
+    pub host: String,
+    /// The service's process.
+    pub pid: u32,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+    /// Whether it is a thread of a process that uses it.
+    pub embedded: bool,
+    /// The GID table, in order of index.
+    pub gids: Vec<GidRow>,
+    /// The UDP port.
+    pub port: u16,
+    /// Processes, in order of arrival.
+    pub clients: Vec<ClientStatus>,
+    /// Ids of the connection manager.
+    pub ids: Vec<IdStatus>,
+    /// Multicast groups.
+    pub groups: Vec<GroupStatus>,
+    /// Of all devices, those of dead processes included: name and value, zero or not.
+    pub device_counters: Vec<(String, u64)>,
+    /// Of the service: management datagrams, clients, protocol errors.
+    pub service_counters: Vec<(String, u64)>,
+    /// Of the connection manager.
+    pub cm_counters: Vec<(String, u64)>,
+    /// Slots in use.
+    pub slots: u32,
+    /// Ring pairs between processes.
+    pub rings: u32,
+}
+
+impl Status {
+    /// A counter by its name, wherever it is.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        [&self.device_counters, &self.service_counters, &self.cm_counters]
+            .into_iter()
+            .flatten()
+            .find(|(n, _)| n == name)
+            .map(|&(_, v)| v)
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its number.
+    pub pid: i32,
+    /// Its name (`/proc/PID/comm`).
+    pub comm: String,
+    /// Its slots.
+    pub slots: Vec<u16>,
+    /// Queue pairs that it has now.
+    pub qps: u64,
+    /// Its event channels.
+    pub channels: u32,
+    /// Its ids.
+    pub ids: u32,
+    /// Milliseconds since it came.
+    pub uptime_ms: u64,
+}
+
+/// An id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdStatus {
+    /// Its number.
+    pub id: u64,
+    /// Its process.
+    pub pid: i32,
+    /// Its port space.
+    pub space: String,
+    /// Its state.
+    pub state: String,
+    /// Its local address and port, if bound.
+    pub src: Option<SocketAddr>,
+    /// The peer's, if known.
+    pub dst: Option<SocketAddr>,
+}
+
+/// A multicast group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: IpAddr,
+    /// The local address that it was joined on.
+    pub local: IpAddr,
+    /// Queue pairs and ids that are members.
+    pub members: u32,
+}

@@ -1,0 +1,314 @@
+//! The host's addresses: the GID table, and the sockets of UDP port 4791 on each.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+
+use rdmux_cm::LocalAddress;
+use rdmux_link::udp::{GroupOptions, OpenError};
+use rdmux_link::{UdpGroup, UdpPort};
+use rdmux_verbs::control::GidEntry;
+use rdmux_wire::{Gid, Guid, Mtu};
+
+use super::netlink::{Interface, InterfaceAddress, Netlink};
+use crate::error::HostError;
+
+/// Bytes of a packet that are not payload, at most, as Linux counts them for RoCE: the path MTU is
+/// what the interface has beyond (`iboe_get_mtu`).
+const OVERHEAD: u32 = 96;
+/// A GID index has eight bits.
+const MAX_GIDS: usize = 256;
+
+/// The addresses of a host. An address that goes leaves its row empty, so that the others keep their
+/// index; the row is used again.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    /// What the caller fixed, or else whatever the machine has.
+    fixed: Option<Vec<IpAddr>>,
+    port: u16,
+    rows: Vec<Option<Row>>,
+}
+
+/// A row of the GID table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) ip: IpAddr,
+    pub(super) interface: Interface,
+    pub(super) prefix: u8,
+    pub(super) group: UdpGroup,
+    /// The service's own socket, on which QP1 lives.
+    pub(super) qp1: UdpPort,
+    entry: GidEntry,
+}
+
+/// What a scan changed.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// GID indices that have an address now.
+    pub(super) added: Vec<u8>,
+    /// Rows whose address is gone.
+    pub(super) removed: Vec<Row>,
+    /// An address that somebody else holds the port of; the others are served.
+    pub(super) refused: Option<HostError>,
+}
+
+impl Addresses {
+    pub(super) fn new(fixed: Option<Vec<IpAddr>>, port: u16) -> Self {
+        Self { fixed, port, rows: Vec::new() }
+    }
+
+    /// Brings the table up to date with what the machine has.
+    ///
+    /// # Errors
+    /// When the machine cannot be asked.
+    pub(super) fn scan(&mut self, netlink: &mut Netlink) -> Result<Changes, HostError> {
+        let fail = |e| HostError::io("list the machine's addresses", e);
+        let interfaces = netlink.interfaces().map_err(fail)?;
+        let present = netlink.addresses().map_err(fail)?;
+        let wanted = match &self.fixed {
+            Some(fixed) => fixed.iter().filter_map(|&ip| locate(ip, &present)).collect(),
+            None => {
+                let loopback = |a: &InterfaceAddress| {
+                    interfaces.iter().any(|i| i.index == a.interface && i.is_loopback())
+                };
+                preferred(&present, loopback)
+            }
+        };
+        let mut changes = Changes::default();
+        for row in &mut self.rows {
+            let gone = |r: &mut Row| !wanted.iter().any(|w| w.ip == r.ip);
+            changes.removed.extend(row.take_if(gone));
+        }
+        for address in wanted {
+            let interface = interfaces.iter().find(|i| i.index == address.interface);
+            let Some(interface) = interface.filter(|i| i.is_up()) else { continue };
+            if self.find(address.ip).is_some() {
+                continue;
+            }
+            match self.open(address, interface) {
+                Ok(index) => changes.added.extend(index),
+                Err(e) => changes.refused = changes.refused.or(Some(e)),
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Opens the port on an address and gives it a row. `None` when there is none left, or the
+    /// address cannot be used.
+    fn open(
+        &mut self,
+        address: InterfaceAddress,
+        interface: &Interface,
+    ) -> Result<Option<u8>, HostError> {
+        let ip = address.ip;
+        let options = GroupOptions {
+            port: self.port,
+            scope_id: scope_id(&address),
+            // Processes with datagram queue pairs ask for it.
+            header_info: false,
+            ..Default::default()
+        };
+        let opened = UdpGroup::open(ip, &options).and_then(|mut group| {
+            let what = "use a UDP socket";
+            let fail = |source| OpenError::Io { what, addr: ip, source };
+            let qp1 = group.socket(0).and_then(UdpPort::new).map_err(fail)?;
+            Ok((group, qp1))
+        });
+        let (group, qp1) = match opened {
+            Ok(opened) => opened,
+            Err(OpenError::InUse { addr, port, holder }) => {
+                let holder = holder.map(|h| h.to_string());
+                return Err(HostError::PortInUse { address: addr, port, holder });
+            }
+            Err(e) => {
+                tracing::warn!("{ip} is left out: {e}");
+                return Ok(None);
+            }
+        };
+        let entry = GidEntry {
+            gid: ip.into(),
+            interface: interface.name.clone(),
+            interface_index: interface.index,
+            mtu: path_mtu(interface.mtu),
+        };
+        let row =
+            Row { ip, interface: interface.clone(), prefix: address.prefix, group, qp1, entry };
+        let free = self.rows.iter().position(Option::is_none).unwrap_or(self.rows.len());
+        let Some(index) = u8::try_from(free).ok().filter(|_| free < MAX_GIDS) else {
+            tracing::warn!("{ip} is left out: the GID table is full");
+            return Ok(None);
+        };
+        if free == self.rows.len() {
+            self.rows.push(Some(row));
+        } else {
+            self.rows[free] = Some(row);
+        }
+        Ok(Some(index))
+    }
+
+    /// The row of a GID index.
+    pub(super) fn row(&self, index: u8) -> Option<&Row> {
+        self.rows.get(usize::from(index))?.as_ref()
+    }
+
+    /// The row of an address.
+    pub(super) fn find(&self, ip: IpAddr) -> Option<&Row> {
+        self.rows().map(|(_, row)| row).find(|row| row.ip == ip)
+    }
+
+    /// All rows that hold an address, with their index.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u8, &Row)> {
+        (0u8..=u8::MAX).zip(&self.rows).filter_map(|(i, row)| Some((i, row.as_ref()?)))
+    }
+
+    /// The GID table; an empty row is a GID of zeros.
+    pub(super) fn gids(&self) -> Vec<GidEntry> {
+        let empty = || GidEntry {
+            gid: Gid::ZERO,
+            interface: String::new(),
+            interface_index: 0,
+            mtu: Mtu::M256,
+        };
+        self.rows.iter().map(|r| r.as_ref().map_or_else(empty, |r| r.entry.clone())).collect()
+    }
+
+    /// The addresses as the connection manager wants them.
+    pub(super) fn for_cm(&self, node_guid: Guid) -> Vec<LocalAddress> {
+        self.rows()
+            .map(|(sgid_index, row)| LocalAddress {
+                ip: row.ip,
+                device: 0,
+                port_num: 1,
+                sgid_index,
+                node_guid,
+                mtu: row.entry.mtu,
+            })
+            .collect()
+    }
+
+    /// A slot's socket on the address of a GID index.
+    pub(super) fn socket(&mut self, index: u8, slot: u16) -> std::io::Result<Option<OwnedFd>> {
+        let Some(Some(row)) = self.rows.get_mut(usize::from(index)) else { return Ok(None) };
+        row.group.socket(slot).map(Some)
+    }
+
+    /// Drops what waits in a slot's sockets, before another process gets it.
+    pub(super) fn recycle(&self, slot: u16) {
+        for (_, row) in self.rows() {
+            row.group.recycle(slot);
+        }
+    }
+
+    /// Whether this is a virtual host: all it has are loopback addresses of its own, which the
+    /// system would not choose as a source.
+    pub(super) fn is_virtual(&self) -> bool {
+        self.rows().all(|(_, row)| {
+            matches!(row.ip, IpAddr::V4(ip) if ip.is_loopback() && ip != Ipv4Addr::LOCALHOST)
+        })
+    }
+}
+
+impl Row {
+    /// A peer's address as a socket of this row must name it.
+    pub(super) fn peer(&self, ip: IpAddr, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddrV6::new(ip, port, 0, self.interface.index).into()
+            }
+            ip => SocketAddr::new(ip, port),
+        }
+    }
+}
+
+/// The largest path MTU over an interface.
+fn path_mtu(interface_mtu: u32) -> Mtu {
+    Mtu::at_most(interface_mtu.saturating_sub(OVERHEAD)).unwrap_or(Mtu::M256)
+}
+
+fn scope_id(address: &InterfaceAddress) -> u32 {
+    match address.ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => address.interface,
+        _ => 0,
+    }
+}
+
+/// Where a fixed address is: on an interface that has it, or that has the whole loopback net.
+fn locate(ip: IpAddr, present: &[InterfaceAddress]) -> Option<InterfaceAddress> {
+    let exact = present.iter().find(|a| a.ip == ip);
+    let covering =
+        || present.iter().find(|a| ip.is_loopback() && a.ip.is_loopback() && a.is_on_link(ip));
+    exact.or_else(covering).map(|a| InterfaceAddress { ip, ..*a })
+}
+
+/// The addresses of the default host, the most useful first, for programs that take GID index 0:
+/// IPv4 by which other machines reach us, then 127.0.0.1, global IPv6, ::1, and link-local IPv6.
+/// Other loopback addresses are for virtual hosts.
+fn preferred(
+    present: &[InterfaceAddress],
+    is_loopback: impl Fn(&InterfaceAddress) -> bool,
+) -> Vec<InterfaceAddress> {
+    let class = |a: &InterfaceAddress| match a.ip {
+        IpAddr::V4(Ipv4Addr::LOCALHOST) => Some(1),
+        IpAddr::V4(ip) if ip.is_loopback() => None,
+        IpAddr::V4(_) if is_loopback(a) => Some(2),
+        IpAddr::V4(_) => Some(0),
+        IpAddr::V6(ip) if ip.is_loopback() => Some(4),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(5),
+        IpAddr::V6(_) => Some(3),
+    };
+    let mut sorted: Vec<_> = present.iter().filter_map(|a| Some((class(a)?, *a))).collect();
+    sorted.sort_by_key(|&(class, _)| class);
+    let mut addresses: Vec<InterfaceAddress> = Vec::new();
+    for (_, a) in sorted {
+        // A link-local address may be on two interfaces; a GID table has it once.
+        if !addresses.iter().any(|b| b.ip == a.ip) {
+            addresses.push(a);
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ip: &str, interface: u32) -> InterfaceAddress {
+        InterfaceAddress { ip: ip.parse().unwrap(), prefix: 8, interface }
+    }
+
+    #[test]
+    fn the_most_useful_address_comes_first() {
+        let present = [
+            at("127.0.0.1", 1),
+            at("127.0.1.1", 1),
+            at("::1", 1),
+            at("fe80::1", 2),
+            at("2001:db8::1", 2),
+            at("192.0.2.1", 2),
+            at("192.0.2.99", 1),
+            at("fe80::1", 3),
+        ];
+        let order: Vec<String> =
+            preferred(&present, |a| a.interface == 1).iter().map(|a| a.ip.to_string()).collect();
+        assert_eq!(
+            order,
+            ["192.0.2.1", "127.0.0.1", "192.0.2.99", "2001:db8::1", "::1", "fe80::1"]
+        );
+    }
+
+    #[test]
+    fn path_mtus_are_those_of_linux() {
+        for (interface, path) in
+            [(1500, 1024), (9000, 4096), (65536, 4096), (4192, 4096), (4191, 2048), (100, 256)]
+        {
+            assert_eq!(path_mtu(interface).bytes(), path, "{interface}");
+        }
+    }
+
+    #[test]
+    fn a_virtual_address_is_on_the_loopback_interface() {
+        let present = [at("10.0.0.1", 2), at("127.0.0.1", 1)];
+        let found = locate("127.77.0.9".parse().unwrap(), &present).unwrap();
+        assert_eq!((found.interface, found.ip.to_string()), (1, "127.77.0.9".to_owned()));
+        assert!(locate("10.0.0.2".parse().unwrap(), &present).is_none());
+    }
+}

@@ -1,0 +1,64 @@
+//! Copies of traffic for `rdmux capture`: one socket, on which every process and the service write.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::clients::ClientId;
+use super::core::Core;
+use super::requests::failure;
+use crate::proto::{Failure, Notify, socket};
+
+/// Bytes that the capture socket is asked to hold.
+const BUFFER: usize = 8 << 20;
+
+/// Who captures, if anybody.
+#[derive(Debug, Default)]
+pub(super) struct Capture {
+    reader: Option<ClientId>,
+    writer: Option<OwnedFd>,
+    pub(super) tap: rdmux_verbs::Capture,
+}
+
+impl Core {
+    /// Starts to capture for a client; returns what it reads from.
+    pub(super) fn start_capture(&mut self, client: ClientId) -> Result<OwnedFd, Failure> {
+        if self.capture.reader.is_some() {
+            return Err(Failure::new(libc::EBUSY, "somebody else captures already"));
+        }
+        let open = || -> std::io::Result<_> {
+            let (theirs, ours) = socket::pair()?;
+            // As much as the system allows; a burst beyond is counted and lost.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, BUFFER)
+                .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&ours, BUFFER));
+            Ok((theirs, ours.try_clone()?, ours))
+        };
+        let (theirs, tap, ours) = open().map_err(|e| failure(&e))?;
+        self.capture.reader = Some(client);
+        self.capture.writer = Some(ours);
+        self.capture.tap.set(Some(tap));
+        for id in self.clients.ids() {
+            self.tell_capture(id);
+        }
+        Ok(theirs)
+    }
+
+    /// Tells a process where frames go now, if anybody captures.
+    pub(super) fn tell_capture(&mut self, id: ClientId) {
+        if !self.is_device(id) {
+            return;
+        }
+        let writer = self.capture.writer.as_ref().map(|w| w.as_fd().try_clone_to_owned());
+        if let Some(Ok(writer)) = writer {
+            self.notify(id, &Notify::Capture, vec![writer]);
+        }
+    }
+
+    /// Ends the capture if this client had started it.
+    pub(super) fn capture_client_gone(&mut self, client: ClientId) {
+        if self.capture.reader == Some(client) {
+            self.capture.tap.set(None);
+            self.capture.reader = None;
+            self.capture.writer = None;
+            self.notify_all(&Notify::Capture);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The process table.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rdmux_cm::ChannelId;
+use rdmux_link::SharedMem;
+use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
+use rustix::process::{Pid, PidfdFlags};
+use std::sync::atomic::Ordering;
+
+use super::counters::Count;
+use super::outgoing::Outgoing;
+use crate::proto::ClientKind;
+
+/// A client of this service; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ClientId(pub(super) u64);
+
+/// Why a client is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// It closed its socket.
+    Closed,
+    /// Its process ended, whatever descriptors its children keep open.
+    Died,
+    /// It did not read what it was sent.
+    Slow,
+    /// It broke the protocol.
+    Broke(String),
+}
+
+impl Gone {
+    pub(super) fn count(&self) -> Count {
+        match self {
+            Self::Closed => Count::ClientsClosed,
+            Self::Died => Count::ClientsDied,
+            Self::Slow => Count::ClientsSlow,
+            Self::Broke(_) => Count::ClientsBroke,
+        }
+    }
+}
+
+/// Another process, as the service sees it.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) rpc: OwnedFd,
+    /// Readable when the process ended. None if the kernel does not show it to us.
+    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+    pub(super) comm: String,
+    pub(super) since: Instant,
+    /// None before it greeted.
+    pub(super) kind: Option<ClientKind>,
+    pub(super) device: Option<DeviceSide>,
+    pub(super) slots: Vec<u16>,
+    pub(super) channels: Vec<ChannelId>,
+}
+
+/// What a client with a device has.
+#[derive(Debug)]
+pub(super) struct DeviceSide {
+    pub(super) notify: Outgoing,
+    pub(super) doorbell: OwnedFd,
+    pub(super) counters: SharedMem,
+}
+
+impl Client {
+    /// Looks at who connected. The socket must not block.
+    pub(super) fn accept(rpc: OwnedFd) -> io::Result<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(&rpc)?;
+        let pid = peer.pid.as_raw_nonzero().get();
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Ok(Self {
+            rpc,
+            pidfd: pidfd(peer.pid),
+            pid,
+            uid: peer.uid.as_raw(),
+            comm: comm.trim().to_owned(),
+            since: Instant::now(),
+            kind: None,
+            device: None,
+            slots: Vec::new(),
+            channels: Vec::new(),
+        })
+    }
+
+    /// The value of one of its counters.
+    pub(super) fn counter(&self, counter: Counter) -> u64 {
+        let device = self.device.as_ref();
+        let word = device.and_then(|d| d.counters.words().get(counter as usize));
+        word.map_or(0, |w| w.load(Ordering::Relaxed))
+    }
+
+    /// Closes our side, also towards children that share the other.
+    pub(super) fn close(&self) {
+        let shut = |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+        let _ = shut(self.rpc.as_fd());
+        if let Some(device) = &self.device {
+            let _ = shut(device.notify.as_fd());
+        }
+    }
+}
+
+/// A descriptor of the process that connected; of ourselves none, since who asks us lives.
+fn pidfd(pid: Pid) -> Option<OwnedFd> {
+    if pid == rustix::process::getpid() {
+        return None;
+    }
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .inspect_err(|e| tracing::debug!("no pidfd of process {pid:?}: {e}"))
+        .ok()
+}
+
+/// All clients, and what the dead ones counted.
+#[derive(Debug)]
+pub(super) struct Clients {
+    all: BTreeMap<ClientId, Client>,
+    next: u64,
+    past: Vec<u64>,
+}
+
+impl Clients {
+    pub(super) fn new() -> Self {
+        Self { all: BTreeMap::new(), next: 1, past: vec![0; PAGE_COUNTERS] }
+    }
+
+    pub(super) fn add(&mut self, client: Client) -> ClientId {
+        let id = ClientId(self.next);
+        self.next += 1;
+        self.all.insert(id, client);
+        id
+    }
+
+    /// Takes a client out, and remembers what it counted.
+    pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
+        let client = self.all.remove(&id)?;
+        for &counter in Counter::ALL {
+            if !is_gauge(counter)
+                && let Some(past) = self.past.get_mut(counter as usize)
+            {
+                *past = past.wrapping_add(client.counter(counter));
+            }
+        }
+        Some(client)
+    }
+
+    pub(super) fn get(&self, id: ClientId) -> Option<&Client> {
+        self.all.get(&id)
+    }
+    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.all.get_mut(&id)
+    }
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.all.iter().map(|(&id, client)| (id, client))
+    }
+    pub(super) fn ids(&self) -> Vec<ClientId> {
+        self.all.keys().copied().collect()
+    }
+
+    /// Whether anybody is here who has greeted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.all.values().all(|c| c.kind.is_none())
+    }
+
+    /// What all devices counted, those of dead processes included.
+    pub(super) fn counters(&self) -> Vec<(String, u64)> {
+        let sum = |&counter: &Counter| {
+            let past = self.past.get(counter as usize).copied().unwrap_or(0);
+            let sum = self.all.values().fold(past, |s, c| s.wrapping_add(c.counter(counter)));
+            (counter.name().to_owned(), sum)
+        };
+        Counter::ALL.iter().map(sum).collect()
+    }
+}
+
+/// Whether a counter tells of the present, so that nothing of it is left when its process is gone.
+fn is_gauge(counter: Counter) -> bool {
+    matches!(counter, Counter::QpsOpen | Counter::MrsOpen)
+}

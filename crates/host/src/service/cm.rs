@@ -1,0 +1,239 @@
+//! The connection manager in the service: commands in, events and datagrams out.
+
+use std::net::SocketAddr;
+
+use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
+use rdmux_wire::Qkey;
+
+use super::clients::{Client, ClientId};
+use super::core::{Channel, Core};
+use super::mcast::Member;
+use super::outgoing::Outgoing;
+use super::poller::{Interest, Token};
+use crate::names::Config;
+use crate::proto::{CmReply, CmRequest, Failure, Response};
+
+/// Events that wait in a channel that nobody reads.
+const MAX_EVENTS: usize = 16 * 1024;
+/// Event channels of one process.
+const MAX_CHANNELS: usize = 4096;
+
+/// What the machine asked for, in order. It cannot be called back from within its own calls, so the
+/// service does it right after.
+#[derive(Debug, Default)]
+pub(super) struct Outbox(std::collections::VecDeque<Action>);
+
+#[derive(Debug)]
+enum Action {
+    Mad(MadPath, Box<[u8; 256]>),
+    Event(ChannelId, Event),
+    Resolve(IdHandle, RouteQuery),
+    Join(IdHandle, JoinQuery),
+    Leave(IdHandle, JoinQuery),
+}
+
+impl Sink for Outbox {
+    fn send_mad(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        self.0.push_back(Action::Mad(*path, Box::new(*mad)));
+    }
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.0.push_back(Action::Event(channel, event));
+    }
+    fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
+        self.0.push_back(Action::Resolve(id, query));
+    }
+    fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        self.0.push_back(Action::Join(id, query));
+    }
+    fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        self.0.push_back(Action::Leave(id, query));
+    }
+}
+
+/// The machine's configuration.
+pub(super) fn config(config: &Config) -> rdmux_cm::Config {
+    rdmux_cm::Config {
+        cm_response_timeout: config.cm.response_timeout,
+        max_cm_retries: config.cm.max_retries,
+        ..Default::default()
+    }
+}
+
+/// Whether the system lets everybody bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
+pub(super) fn any_port_for_everybody() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+        .ok()
+        .and_then(|s| s.trim().parse::<u16>().ok())
+        .is_some_and(|start| start <= 1)
+}
+
+impl Core {
+    /// Does what the connection manager asked for, and what it asks for in turn.
+    pub(super) fn settle(&mut self) {
+        while let Some(action) = self.outbox.0.pop_front() {
+            match action {
+                Action::Mad(path, mad) => self.send_mad(&path, Qkey::QP1, &mad),
+                Action::Event(channel, event) => self.put_event(channel, &event),
+                Action::Resolve(id, query) => self.resolve(id, &query),
+                Action::Join(id, query) => self.join_for_id(id, query),
+                Action::Leave(id, query) => {
+                    self.groups.leave(Member::Id(id), query.group, query.local)
+                }
+            }
+        }
+    }
+
+    fn join_for_id(&mut self, id: IdHandle, query: JoinQuery) {
+        let joined =
+            if query.send_only { Ok(()) } else { self.join_group(id, query.group, query.local) };
+        let now = self.now();
+        self.manager.handle_joined(now, id, query, joined.map_err(|f| f.errno), &mut self.outbox);
+    }
+
+    /// Opens an event channel; returns its name and the process's end.
+    pub(super) fn open_channel(
+        &mut self,
+        client: ClientId,
+    ) -> Result<(ChannelId, std::os::fd::OwnedFd), Failure> {
+        let has = self.clients.get(client).map_or(0, |c| c.channels.len());
+        if has >= MAX_CHANNELS {
+            let why = format!("the process has {MAX_CHANNELS} event channels already");
+            return Err(Failure::new(libc::EMFILE, why));
+        }
+        let id = ChannelId(self.next_channel);
+        let opened = Outgoing::pair(MAX_EVENTS).and_then(|(out, theirs)| {
+            self.poller.add(&out, Token::Channel(id), Interest::Read)?;
+            Ok((out, theirs))
+        });
+        let (out, theirs) = opened.map_err(|e| super::requests::failure(&e))?;
+        self.next_channel += 1;
+        self.channels.insert(id, Channel { owner: client, out });
+        if let Some(client) = self.clients.get_mut(client) {
+            client.channels.push(id);
+        }
+        Ok((id, theirs))
+    }
+
+    /// A channel was closed by its process.
+    pub(super) fn channel_closed(&mut self, id: ChannelId) {
+        let owner = self.channels.get(&id).map(|c| c.owner);
+        self.remove_channel(id);
+        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
+            client.channels.retain(|&c| c != id);
+        }
+        self.settle();
+    }
+
+    /// A command. `None` for the one that has no reply.
+    pub(super) fn handle_cm(
+        &mut self,
+        client: ClientId,
+        request: CmRequest,
+    ) -> Option<Result<Response, Failure>> {
+        if let CmRequest::Take { id } = request {
+            if self.owns(client, id) {
+                // An id that is gone meanwhile needs no taking.
+                let _ = self.manager.take(id);
+            }
+            return None;
+        }
+        let reply = self.check_owner(client, &request).and_then(|()| {
+            self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
+        });
+        self.settle();
+        Some(reply)
+    }
+
+    fn owns(&self, client: ClientId, id: IdHandle) -> bool {
+        let channels = self.clients.get(client).map_or(&[][..], |c: &Client| &c.channels);
+        self.manager.channel_of(id).is_some_and(|c| channels.contains(&c))
+    }
+
+    /// A process commands its own ids, on its own channels.
+    fn check_owner(&self, client: ClientId, request: &CmRequest) -> Result<(), Failure> {
+        let no =
+            |what: String| Err(Failure::new(libc::ENOENT, format!("there is no {what} of yours")));
+        let mine =
+            |channel| self.channels.get(&channel).is_some_and(|c: &Channel| c.owner == client);
+        match *request {
+            CmRequest::CreateId { channel, .. } | CmRequest::Migrate { channel, .. }
+                if !mine(channel) =>
+            {
+                return no(format!("event channel {}", channel.0));
+            }
+            _ => {}
+        }
+        match request_id(request) {
+            Some(id) if !self.owns(client, id) => no(id.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn command(&mut self, client: ClientId, request: CmRequest) -> Result<Response, CmError> {
+        let now = self.now();
+        let privileged =
+            self.any_port || self.clients.get(client).is_some_and(|c: &Client| c.uid == 0);
+        let (manager, sink) = (&mut self.manager, &mut self.outbox);
+        let bound = |addr: SocketAddr| Response::Cm(CmReply::Bound(addr));
+        let events = |n: u32| Response::Cm(CmReply::Events(n));
+        let done = |()| Response::Done;
+        use CmRequest as R;
+        match request {
+            R::CreateId { channel, space, qp_type, context } => manager
+                .create_id(channel, space, qp_type, context)
+                .map(|id| Response::Cm(CmReply::Id(id))),
+            R::Destroy { id } => manager.destroy(now, id, sink).map(events),
+            R::Bind { id, addr } => manager.bind(id, addr, privileged).map(bound),
+            R::Listen { id, backlog } => manager.listen(id, backlog).map(bound),
+            R::ResolveAddr { id, src, dst, timeout } => {
+                manager.resolve_addr(now, id, src, dst, timeout, privileged, sink).map(done)
+            }
+            R::ResolveRoute { id, timeout } => {
+                manager.resolve_route(now, id, timeout, sink).map(done)
+            }
+            R::Connect { id, param } => manager.connect(now, id, &param, sink).map(done),
+            R::Accept { id, param } => manager.accept(now, id, &param, sink).map(done),
+            R::Reject { id, reason, private_data } => {
+                manager.reject(now, id, reason, &private_data, sink).map(done)
+            }
+            R::Establish { id } => manager.establish(now, id, sink).map(done),
+            R::Disconnect { id } => manager.disconnect(now, id, sink).map(done),
+            R::Notify { id } => manager.notify(now, id, sink).map(done),
+            R::Migrate { id, channel } => manager.migrate(id, channel).map(events),
+            R::SetOption { id, option } => manager.set_option(id, option).map(done),
+            R::Query { id } => {
+                manager.query(id).map(|info| Response::Cm(CmReply::Info(Box::new(info))))
+            }
+            R::Join { id, group, flags, context } => {
+                manager.join(now, id, group, flags, context, sink).map(done)
+            }
+            R::Leave { id, group } => manager.leave(now, id, group, sink).map(events),
+            R::Take { id } => manager.take(id).map(done),
+        }
+    }
+}
+
+/// The id that a command is about.
+fn request_id(request: &CmRequest) -> Option<IdHandle> {
+    use CmRequest as R;
+    match *request {
+        R::CreateId { .. } => None,
+        R::Destroy { id }
+        | R::Bind { id, .. }
+        | R::Listen { id, .. }
+        | R::ResolveAddr { id, .. }
+        | R::ResolveRoute { id, .. }
+        | R::Connect { id, .. }
+        | R::Accept { id, .. }
+        | R::Reject { id, .. }
+        | R::Establish { id }
+        | R::Disconnect { id }
+        | R::Notify { id }
+        | R::Migrate { id, .. }
+        | R::SetOption { id, .. }
+        | R::Query { id }
+        | R::Join { id, .. }
+        | R::Leave { id, .. }
+        | R::Take { id } => Some(id),
+    }
+}

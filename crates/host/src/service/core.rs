@@ -1,0 +1,377 @@
+//! Everything that a running service has, and what happens when a client comes or goes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rdmux_cm::{ChannelId, Manager, Time};
+use rdmux_link::{RxBatch, TxBatch};
+use rdmux_wire::Guid;
+use serde::Serialize;
+
+use super::addresses::{Addresses, Changes};
+use super::capture::Capture;
+use super::clients::{Client, ClientId, Clients, Gone};
+use super::cm::Outbox;
+use super::counters::{Count, Counts};
+use super::mad::Agents;
+use super::mcast::Groups;
+use super::netlink::Netlink;
+use super::options::ServiceOptions;
+use super::outgoing::{Lost, Outgoing};
+use super::poller::{Interest, Poller, Token};
+use super::resolve::Resolver;
+use super::rings::Rings;
+use super::slots::Slots;
+use crate::error::HostError;
+use crate::proto::{ClientKind, GidRow, Notify};
+
+/// Notifications that wait for a process to read them.
+const MAX_NOTIFICATIONS: usize = 4096;
+/// Messages that the service takes from QP1 in one system call.
+const RX_MESSAGES: usize = 16;
+
+/// The state of a service.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) options: ServiceOptions,
+    pub(super) started: Instant,
+    pub(super) node_guid: Guid,
+    pub(super) poller: Poller,
+    pub(super) netlink: Netlink,
+    pub(super) clients: Clients,
+    pub(super) slots: Slots,
+    pub(super) addresses: Addresses,
+    pub(super) rings: Rings,
+    pub(super) groups: Groups,
+    pub(super) channels: BTreeMap<ChannelId, Channel>,
+    pub(super) next_channel: u64,
+    pub(super) manager: Manager,
+    pub(super) outbox: Outbox,
+    pub(super) resolver: Resolver,
+    pub(super) agents: Agents,
+    pub(super) capture: Capture,
+    pub(super) counts: Counts,
+    pub(super) tx: TxBatch,
+    /// Taken while it is in use.
+    pub(super) rx: Option<RxBatch>,
+    /// Where messages are encoded.
+    pub(super) scratch: Vec<u8>,
+    /// Clients to be removed once nobody holds anything of theirs.
+    pub(super) doomed: Vec<(ClientId, Gone)>,
+    pub(super) stopping: bool,
+    pub(super) any_port: bool,
+}
+
+/// An event channel.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) owner: ClientId,
+    pub(super) out: Outgoing,
+}
+
+impl Core {
+    /// A service on the addresses that its options or the machine give.
+    pub(super) fn new(
+        options: ServiceOptions,
+        poller: Poller,
+        fixed: Option<Vec<IpAddr>>,
+    ) -> Result<Self, HostError> {
+        let netlink = Netlink::open().map_err(|e| HostError::io("open a netlink socket", e))?;
+        let seed = super::random_u64()?;
+        let addresses = Addresses::new(fixed, options.config.service.port);
+        let mut core = Self {
+            started: Instant::now(),
+            node_guid: node_guid(&options, seed),
+            poller,
+            netlink,
+            clients: Clients::new(),
+            slots: Slots::new(),
+            addresses,
+            rings: Rings::default(),
+            groups: Groups::default(),
+            channels: BTreeMap::new(),
+            next_channel: 1,
+            manager: Manager::new(super::cm::config(&options.config), seed),
+            outbox: Outbox::default(),
+            resolver: Resolver::default(),
+            agents: Agents::new(),
+            capture: Capture::default(),
+            counts: Counts::new(),
+            tx: TxBatch::new(),
+            rx: Some(RxBatch::new(RX_MESSAGES)),
+            scratch: Vec::new(),
+            doomed: Vec::new(),
+            stopping: false,
+            any_port: super::cm::any_port_for_everybody(),
+            options,
+        };
+        core.scan_addresses()?;
+        if core.addresses.rows().next().is_none() {
+            return Err(HostError::Start {
+                host: core.options.host.clone(),
+                why: "this machine has none of its addresses".to_owned(),
+            });
+        }
+        Ok(core)
+    }
+
+    /// Now, on the service's clock.
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO.after(self.started.elapsed())
+    }
+
+    /// Looks which addresses the machine has now, and tells everybody if that changed.
+    ///
+    /// # Errors
+    /// [`HostError::PortInUse`] for an address that somebody else holds; the others are served.
+    pub(super) fn scan_addresses(&mut self) -> Result<(), HostError> {
+        let Changes { added, removed, refused } = self.addresses.scan(&mut self.netlink)?;
+        for row in &removed {
+            tracing::info!("{} is gone from {}", row.ip, row.interface.name);
+            self.poller.remove(row.qp1.as_fd());
+        }
+        for &index in &added {
+            let Some(row) = self.addresses.row(index) else { continue };
+            tracing::info!("GID {index} is {} on {}", row.ip, row.interface.name);
+            self.poller
+                .add(row.qp1.as_fd(), Token::Qp1(index), Interest::Read)
+                .map_err(|e| HostError::io("watch a socket", e))?;
+        }
+        if !added.is_empty() || !removed.is_empty() {
+            let now = self.now();
+            let for_cm = self.addresses.for_cm(self.node_guid);
+            self.manager.set_addresses(now, for_cm, &mut self.outbox);
+            let gids = self.gid_rows();
+            self.notify_all(&Notify::Gids(gids));
+            self.settle();
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The GID table as it travels.
+    pub(super) fn gid_rows(&self) -> Vec<GidRow> {
+        self.addresses.gids().iter().map(GidRow::from).collect()
+    }
+
+    /// Takes a new connection.
+    pub(super) fn add_client(&mut self, rpc: OwnedFd) -> std::io::Result<ClientId> {
+        let id = self.clients.add(Client::accept(rpc)?);
+        self.counts.add(Count::ClientsCame);
+        if let Some(client) = self.clients.get(id) {
+            let mut watched = self.poller.add(&client.rpc, Token::Rpc(id), Interest::Read);
+            if let Some(pidfd) = &client.pidfd {
+                watched = watched.and(self.poller.add(pidfd, Token::Pid(id), Interest::Read));
+            }
+            if let Err(e) = watched {
+                self.clients.remove(id);
+                return Err(e);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Marks a client as gone; it is removed when the current event is dealt with.
+    pub(super) fn doom(&mut self, id: ClientId, why: Gone) {
+        if self.clients.get(id).is_some() && self.doomed.iter().all(|&(d, _)| d != id) {
+            self.doomed.push((id, why));
+        }
+    }
+
+    /// Removes those who are gone. Telling their peers may show that others are gone too.
+    pub(super) fn bury(&mut self) {
+        while let Some((id, why)) = self.doomed.pop() {
+            self.remove_client(id, &why);
+        }
+    }
+
+    /// Takes everything back that a client had, and tells its peers.
+    fn remove_client(&mut self, id: ClientId, why: &Gone) {
+        let Some(client) = self.clients.remove(id) else { return };
+        self.counts.add(why.count());
+        match why {
+            Gone::Closed | Gone::Died => {
+                tracing::debug!("process {} ({}) {why:?}", client.pid, client.comm);
+            }
+            _ => tracing::warn!("process {} ({}) is dropped: {why:?}", client.pid, client.comm),
+        }
+        client.close();
+        self.poller.remove(&client.rpc);
+        if let Some(pidfd) = &client.pidfd {
+            self.poller.remove(pidfd);
+        }
+        if let Some(device) = &client.device {
+            self.poller.remove(&device.notify);
+        }
+        for &channel in &client.channels {
+            self.remove_channel(channel);
+        }
+        self.settle();
+        self.agents.client_gone(id);
+        self.groups.client_gone(id);
+        self.capture_client_gone(id);
+        for &slot in &client.slots {
+            self.remove_slot(slot, None);
+        }
+    }
+
+    /// Takes a slot back, and tells all processes that whoever it belonged to is gone.
+    pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
+        self.rings.slot_gone(slot);
+        self.slots.give_back(slot, next_index);
+        self.notify_all(&Notify::PeerGone { slot });
+    }
+
+    /// Ends an event channel and its ids.
+    pub(super) fn remove_channel(&mut self, id: ChannelId) {
+        let Some(channel) = self.channels.remove(&id) else { return };
+        self.poller.remove(&channel.out);
+        let _ = rustix::net::shutdown(&channel.out, rustix::net::Shutdown::Both);
+        let now = self.now();
+        self.manager.channel_gone(now, id, &mut self.outbox);
+    }
+
+    /// Tells a process.
+    pub(super) fn notify(&mut self, id: ClientId, notify: &Notify, fds: Vec<OwnedFd>) {
+        let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
+        let Some(bytes) = encode(notify, &mut self.scratch) else { return };
+        let waited = device.notify.is_waiting();
+        let sent = device.notify.send(bytes, fds);
+        if device.notify.is_waiting() != waited {
+            let interest = interest(&device.notify);
+            self.poller.change(&device.notify, Token::Notify(id), interest);
+        }
+        self.lost(id, sent);
+    }
+
+    /// Tells a process what it can do without. Returns whether it was told.
+    pub(super) fn offer(&mut self, id: ClientId, notify: &Notify) -> bool {
+        let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else {
+            return false;
+        };
+        let Some(bytes) = encode(notify, &mut self.scratch) else { return false };
+        device.notify.offer(bytes).unwrap_or(false)
+    }
+
+    /// Tells all processes with devices.
+    pub(super) fn notify_all(&mut self, notify: &Notify) {
+        for id in self.clients.ids() {
+            self.notify(id, notify, Vec::new());
+        }
+    }
+
+    /// Goes on with what waited for a process to read.
+    pub(super) fn flush_notify(&mut self, id: ClientId) {
+        let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
+        let flushed = device.notify.flush();
+        let interest = interest(&device.notify);
+        self.poller.change(&device.notify, Token::Notify(id), interest);
+        self.lost(id, flushed);
+    }
+
+    fn lost(&mut self, id: ClientId, result: Result<(), Lost>) {
+        match result {
+            Ok(()) => {}
+            Err(Lost::Slow) => self.doom(id, Gone::Slow),
+            Err(Lost::Closed) => self.doom(id, Gone::Closed),
+        }
+    }
+
+    /// Makes the notify socket of a client that greets; returns its end.
+    pub(super) fn open_notify(&mut self, id: ClientId) -> std::io::Result<(Outgoing, OwnedFd)> {
+        let (ours, theirs) = Outgoing::pair(MAX_NOTIFICATIONS)?;
+        self.poller.add(&ours, Token::Notify(id), Interest::Read)?;
+        Ok((ours, theirs))
+    }
+
+    /// The first of the times at which something is due.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        [self.manager.poll_timeout(), self.agents.poll_timeout(), self.resolver.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due.
+    pub(super) fn handle_timeout(&mut self) {
+        let now = self.now();
+        if self.manager.poll_timeout().is_some_and(|due| due <= now) {
+            self.manager.handle_timeout(now, &mut self.outbox);
+        }
+        self.resend_mads(now);
+        self.poll_neighbours(now);
+        self.settle();
+        self.bury();
+    }
+
+    /// Disconnects everybody, before the service ends.
+    pub(super) fn shut_down(&mut self) {
+        let channels: Vec<_> = self.channels.keys().copied().collect();
+        channels.into_iter().for_each(|c| self.remove_channel(c));
+        self.settle();
+        self.clients.iter().for_each(|(_, client)| client.close());
+    }
+
+    /// How long nobody has to be here until the service ends.
+    pub(super) fn idle_exit(&self) -> Option<Duration> {
+        self.options.idle_exit.filter(|_| self.clients.is_idle())
+    }
+
+    /// Whether a process has a device.
+    pub(super) fn is_device(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|c| c.kind == Some(ClientKind::Device))
+    }
+}
+
+impl Core {
+    /// Puts an event into a channel.
+    pub(super) fn put_event(&mut self, id: ChannelId, event: &rdmux_cm::Event) {
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        let Some(bytes) = encode(event, &mut self.scratch) else { return };
+        let waited = channel.out.is_waiting();
+        let sent = channel.out.send(bytes, Vec::new());
+        if channel.out.is_waiting() != waited {
+            self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
+        }
+        match sent {
+            Err(Lost::Slow) => {
+                let owner = channel.owner;
+                self.doom(owner, Gone::Slow);
+            }
+            // The channel's end is noticed when its socket says so.
+            Ok(()) | Err(Lost::Closed) => {}
+        }
+    }
+
+    /// Goes on with events that waited for a process to read.
+    pub(super) fn flush_channel(&mut self, id: ChannelId) {
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        // As above: the end is noticed by the socket.
+        let _ = channel.out.flush();
+        self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
+    }
+}
+
+/// What a socket must be watched for. Reading is for its end: nobody speaks to us there.
+fn interest(out: &Outgoing) -> Interest {
+    if out.is_waiting() { Interest::ReadWrite } else { Interest::Read }
+}
+
+/// Encodes what we made ourselves, which cannot fail but for want of memory.
+pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
+    scratch.clear();
+    postcard::to_io(value, &mut *scratch)
+        .inspect_err(|e| tracing::error!("a message cannot be encoded: {e}"))
+        .ok()?;
+    Some(scratch)
+}
+
+/// A GUID that differs between hosts and between lives of a host: peers tell a restarted service by
+/// it (IBTA 12.9.8.3.1). Locally administered, like an EUI-64 made up here.
+fn node_guid(options: &ServiceOptions, seed: u64) -> Guid {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (options.host.as_str(), options.dir.path(), seed).hash(&mut hasher);
+    Guid(hasher.finish() & 0x00ff_ffff_ffff_ffff | 0x0200_0000_0000_0000)
+}

@@ -1,0 +1,265 @@
+//! Multicast: which groups this host has joined at the network, for whom.
+//!
+//! A group is joined on an address for every connection manager id that joined it, and for every
+//! process whose queue pairs are attached. The kernel counts memberships by socket; there is one for
+//! all ids of a group and one for each process, and a socket is left explicitly, because the process
+//! (or a child of it) may still have a duplicate.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rdmux_cm::IdHandle;
+use rdmux_link::McastSocket;
+use rdmux_link::udp::{GroupOptions, OpenError};
+use rdmux_wire::{Gid, Qpn};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::addresses::Row;
+use super::clients::ClientId;
+use super::core::Core;
+use super::requests::failure;
+use crate::proto::{Failure, GroupStatus};
+
+/// Who is a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Member {
+    /// An id that joined.
+    Id(IdHandle),
+    /// A queue pair that was attached.
+    Qp(ClientId, Qpn),
+}
+
+/// A group on an address.
+#[derive(Debug)]
+struct Group {
+    interface: u32,
+    members: BTreeSet<Member>,
+    /// The membership of the ids: a socket that hears nothing.
+    ids: Option<Socket>,
+    /// What processes hear the group by.
+    processes: BTreeMap<ClientId, McastSocket>,
+}
+
+/// All groups, by group and local address.
+#[derive(Debug, Default)]
+pub(super) struct Groups(BTreeMap<(IpAddr, IpAddr), Group>);
+
+impl Groups {
+    /// Joins for an id. Once per id and group.
+    fn join_id(&mut self, id: IdHandle, group: IpAddr, row: &Row) -> io::Result<()> {
+        let entry = self.entry(group, row);
+        if entry.ids.is_none() {
+            let socket =
+                Socket::new(Domain::for_address(SocketAddr::new(group, 0)), Type::DGRAM, None)?;
+            change_membership(&socket, group, row.ip, row.interface.index, true)?;
+            entry.ids = Some(socket);
+        }
+        entry.members.insert(Member::Id(id));
+        Ok(())
+    }
+
+    /// Joins for a queue pair. Returns the socket that hears the group if its process has none yet.
+    fn join_qp(
+        &mut self,
+        client: ClientId,
+        qpn: Qpn,
+        group: IpAddr,
+        row: &Row,
+        port: u16,
+    ) -> Result<Option<OwnedFd>, OpenError> {
+        let entry = self.entry(group, row);
+        let mut fresh = None;
+        if let Entry::Vacant(vacant) = entry.processes.entry(client) {
+            let scope_id = row.interface.index;
+            let options = GroupOptions { port, scope_id, ..Default::default() };
+            let socket = McastSocket::join(group, row.ip, &options)?;
+            let what = "hand a multicast socket over";
+            let fd = socket.port().as_fd().try_clone_to_owned();
+            fresh = Some(fd.map_err(|source| OpenError::Io { what, addr: group, source })?);
+            vacant.insert(socket);
+        }
+        entry.members.insert(Member::Qp(client, qpn));
+        Ok(fresh)
+    }
+
+    fn entry(&mut self, group: IpAddr, row: &Row) -> &mut Group {
+        self.0.entry((group, row.ip)).or_insert_with(|| Group {
+            interface: row.interface.index,
+            members: BTreeSet::new(),
+            ids: None,
+            processes: BTreeMap::new(),
+        })
+    }
+
+    /// Takes a membership back. The network is told when it was the last.
+    pub(super) fn leave(&mut self, member: Member, group: IpAddr, local: IpAddr) {
+        if let Some(entry) = self.0.get_mut(&(group, local)) {
+            entry.members.remove(&member);
+            entry.drop_unused(group, local);
+        }
+        self.drop_empty();
+    }
+
+    /// Takes a queue pair's membership back, wherever it is. Returns whether there was one.
+    fn leave_qp(&mut self, client: ClientId, qpn: Qpn, group: IpAddr) -> bool {
+        let mut was = false;
+        for (&(g, local), entry) in &mut self.0 {
+            if g == group && entry.members.remove(&Member::Qp(client, qpn)) {
+                was = true;
+                entry.drop_unused(group, local);
+            }
+        }
+        self.drop_empty();
+        was
+    }
+
+    /// Takes everything back that a process's queue pairs were members of.
+    pub(super) fn client_gone(&mut self, client: ClientId) {
+        for (&(group, local), entry) in &mut self.0 {
+            entry.members.retain(|m| !matches!(m, Member::Qp(c, _) if *c == client));
+            entry.drop_unused(group, local);
+        }
+        self.drop_empty();
+    }
+
+    /// Groups that nobody is a member of, also one that could not be joined.
+    fn drop_empty(&mut self) {
+        self.0.retain(|_, entry| !entry.members.is_empty());
+    }
+
+    /// The address on which one of these ids joined a group.
+    fn local_of(&self, group: IpAddr, is_mine: impl Fn(IdHandle) -> bool) -> Option<IpAddr> {
+        let mine = |m: &Member| matches!(m, Member::Id(id) if is_mine(*id));
+        let mut groups = self.0.iter().filter(|((g, _), _)| *g == group);
+        groups.find(|(_, entry)| entry.members.iter().any(mine)).map(|(&(_, local), _)| local)
+    }
+
+    pub(super) fn status(&self) -> Vec<GroupStatus> {
+        let row = |(&(group, local), entry): (&(IpAddr, IpAddr), &Group)| GroupStatus {
+            group,
+            local,
+            members: u32::try_from(entry.members.len()).unwrap_or(u32::MAX),
+        };
+        self.0.iter().map(row).collect()
+    }
+}
+
+impl Group {
+    /// Leaves with the sockets that no member needs any more.
+    fn drop_unused(&mut self, group: IpAddr, local: IpAddr) {
+        if !self.members.iter().any(|m| matches!(m, Member::Id(_))) {
+            self.ids = None;
+        }
+        let members = &self.members;
+        let interface = self.interface;
+        self.processes.retain(|client, socket| {
+            let used = members.iter().any(|m| matches!(m, Member::Qp(c, _) if c == client));
+            if !used {
+                let socket = SockRef::from(socket.port());
+                if let Err(e) = change_membership(&socket, group, local, interface, false) {
+                    tracing::debug!("leaving {group} on {local}: {e}");
+                }
+            }
+            used
+        });
+    }
+}
+
+/// Joins or leaves a group with a socket.
+fn change_membership(
+    socket: &Socket,
+    group: IpAddr,
+    local: IpAddr,
+    interface: u32,
+    join: bool,
+) -> io::Result<()> {
+    match (group, local, join) {
+        (IpAddr::V4(group), IpAddr::V4(local), true) => socket.join_multicast_v4(&group, &local),
+        (IpAddr::V4(group), IpAddr::V4(local), false) => socket.leave_multicast_v4(&group, &local),
+        (IpAddr::V6(group), IpAddr::V6(_), true) => socket.join_multicast_v6(&group, interface),
+        (IpAddr::V6(group), IpAddr::V6(_), false) => socket.leave_multicast_v6(&group, interface),
+        _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    }
+}
+
+impl Core {
+    /// Joins a group for an id, on the address that it is bound to.
+    pub(super) fn join_group(
+        &mut self,
+        id: IdHandle,
+        group: IpAddr,
+        local: IpAddr,
+    ) -> Result<(), Failure> {
+        let row = self.addresses.find(local).ok_or_else(|| {
+            Failure::new(libc::EADDRNOTAVAIL, format!("{local} is not an address of this host"))
+        })?;
+        let joined = self.groups.join_id(id, group, row);
+        self.groups.drop_empty();
+        joined.map_err(|e| failure(&e))
+    }
+
+    /// Attaches a queue pair to a group: on the address where an id of its process joined the group,
+    /// else on the one by which the system would send to it.
+    pub(super) fn attach_multicast(
+        &mut self,
+        client: ClientId,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, Failure> {
+        let group = mgid.ip();
+        if !group.is_multicast() {
+            return Err(Failure::new(libc::EINVAL, format!("{group} is not a multicast address")));
+        }
+        let channels = self.clients.get(client).map_or(&[][..], |c| &c.channels);
+        let mine = |id| self.manager.channel_of(id).is_some_and(|c| channels.contains(&c));
+        let local = self.groups.local_of(group, mine);
+        let local = local.or_else(|| self.default_local(group));
+        let row = local.and_then(|local| self.addresses.find(local)).ok_or_else(|| {
+            let why = format!("this host has no address of the family of {group}");
+            Failure::new(libc::EADDRNOTAVAIL, why)
+        })?;
+        let port = self.options.config.service.port;
+        let joined = self.groups.join_qp(client, qpn, group, row, port);
+        self.groups.drop_empty();
+        joined.map_err(|e| match e {
+            OpenError::Io { ref source, .. } => {
+                Failure::new(source.raw_os_error().unwrap_or(libc::EIO), e.to_string())
+            }
+            OpenError::InUse { .. } => Failure::new(libc::EADDRINUSE, e.to_string()),
+            OpenError::NotLocal { .. } => Failure::new(libc::EADDRNOTAVAIL, e.to_string()),
+        })
+    }
+
+    /// Detaches a queue pair.
+    pub(super) fn detach_multicast(
+        &mut self,
+        client: ClientId,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<(), Failure> {
+        if self.groups.leave_qp(client, qpn, mgid.ip()) {
+            return Ok(());
+        }
+        let why = format!("queue pair {qpn} is not attached to {}", mgid.ip());
+        Err(Failure::new(libc::EINVAL, why))
+    }
+
+    /// The address by which the system sends to a group, if it is ours, else the first of the family.
+    fn default_local(&self, group: IpAddr) -> Option<IpAddr> {
+        let any: IpAddr = match group {
+            IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let routed = UdpSocket::bind((any, 0)).ok().and_then(|socket| {
+            socket.connect((group, self.options.config.service.port)).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        });
+        let routed = routed.filter(|&ip| self.addresses.find(ip).is_some());
+        let first =
+            || self.addresses.rows().map(|(_, r)| r.ip).find(|i| i.is_ipv4() == group.is_ipv4());
+        routed.or_else(first)
+    }
+}

@@ -1,0 +1,249 @@
+//! The service: a single-threaded event loop.
+//!
+//! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
+//! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
+//! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `gsi` and `mad` are QP1,
+//! `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on.
+
+mod addresses;
+mod capture;
+mod clients;
+mod cm;
+mod core;
+mod counters;
+pub mod daemon;
+mod gsi;
+mod listener;
+mod mad;
+mod mcast;
+mod netlink;
+mod options;
+mod outgoing;
+mod poller;
+mod requests;
+mod resolve;
+mod rings;
+mod slots;
+mod status;
+
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rdmux_link::Doorbell;
+
+pub use options::{ServiceHandle, ServiceOptions};
+
+use self::clients::Gone;
+use self::core::Core;
+use self::listener::Listener;
+use self::netlink::AddressMonitor;
+use self::poller::{Interest, Poller, Ready, Token};
+use crate::error::HostError;
+use crate::proto::MAX_MESSAGE;
+
+/// After a change of the machine's addresses, how long the service waits for more of them.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How long clients of a killed service may take to close its sockets.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A host's service.
+#[derive(Debug)]
+pub struct Service {
+    core: Core,
+    listener: Listener,
+    monitor: AddressMonitor,
+    stop: Doorbell,
+    buf: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    /// When to look at the machine's addresses again.
+    rescan: Option<Instant>,
+    idle_since: Option<Instant>,
+}
+
+impl Service {
+    /// Takes the host's lock, its addresses and its socket. Clients may connect from now on.
+    ///
+    /// # Errors
+    /// [`HostError::AlreadyUp`], [`HostError::PortInUse`] and others.
+    pub fn new(options: ServiceOptions) -> Result<Self, HostError> {
+        let io = |what: &'static str| move |e: std::io::Error| HostError::io(what, e);
+        let dir = options.dir.host(&options.host)?;
+        let lock = dir
+            .lock_service()?
+            .ok_or_else(|| HostError::AlreadyUp { host: options.host.clone() })?;
+        let fixed = options.fixed_addresses()?;
+        let core = open_core(&options, &fixed, dir.socket().exists())?;
+        let monitor = AddressMonitor::open().map_err(io("open a netlink socket"))?;
+        let stop = Doorbell::new().map_err(io("make an eventfd"))?;
+        core.poller
+            .add(&stop, Token::Stop, Interest::Read)
+            .and(core.poller.add(&monitor, Token::Monitor, Interest::Read))
+            .map_err(io("watch a descriptor"))?;
+        let listener = Listener::open(&dir, lock)?;
+        core.poller
+            .add(&listener, Token::Listener, Interest::Read)
+            .map_err(io("watch a socket"))?;
+        tracing::info!("host {} is up at {}", core.options.host, dir.socket().display());
+        Ok(Self {
+            core,
+            listener,
+            monitor,
+            stop,
+            buf: vec![0; MAX_MESSAGE],
+            fds: Vec::new(),
+            rescan: None,
+            idle_since: None,
+        })
+    }
+
+    /// Runs a service in a thread, which is ready when this returns. It takes no signals.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn spawn(options: ServiceOptions) -> Result<ServiceHandle, HostError> {
+        let service = Self::new(options)?;
+        let bell = service.stop.duplicate();
+        let stop = Doorbell::from_fd(bell.map_err(|e| HostError::io("duplicate an eventfd", e))?);
+        let thread = rdmux_verbs::signals::with_blocked(|| {
+            std::thread::Builder::new().name("rdmuxd".to_owned()).spawn(|| service.run())
+        });
+        let thread = thread.map_err(|e| HostError::io("start a thread", e))?;
+        Ok(ServiceHandle::new(stop, thread))
+    }
+
+    /// Serves until it is told to end, or nobody is left.
+    ///
+    /// # Errors
+    /// When the event loop itself fails.
+    pub fn run(mut self) -> Result<(), HostError> {
+        let mut ready = Vec::new();
+        let result = loop {
+            if self.core.stopping || (self.is_idle_too_long() && self.leave()) {
+                break Ok(());
+            }
+            if let Err(e) = self.core.poller.wait(self.timeout(), &mut ready) {
+                break Err(HostError::io("wait for events", e));
+            }
+            for event in &ready {
+                self.handle(event);
+                self.core.bury();
+            }
+            self.handle_time();
+        };
+        self.core.shut_down();
+        tracing::info!("host {} is down", self.core.options.host);
+        result
+    }
+
+    fn handle(&mut self, event: &Ready) {
+        match event.token {
+            Token::Listener => self.accept(),
+            Token::Stop => self.core.stopping = true,
+            Token::Monitor => {
+                self.monitor.drain();
+                self.rescan = Some(Instant::now() + SETTLE);
+            }
+            Token::Rpc(id) => self.core.serve(id, &mut self.buf, &mut self.fds),
+            Token::Pid(id) => self.core.doom(id, Gone::Died),
+            Token::Notify(id) if event.writable && !event.readable => self.core.flush_notify(id),
+            // Nobody writes there: the other end is closed.
+            Token::Notify(id) => self.core.doom(id, Gone::Closed),
+            Token::Channel(id) if event.writable && !event.readable => self.core.flush_channel(id),
+            Token::Channel(id) => self.core.channel_closed(id),
+            Token::Qp1(index) => self.core.receive(index),
+        }
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok(Some(socket)) => {
+                if let Err(e) = self.core.add_client(socket) {
+                    tracing::warn!("a client is refused: {e}");
+                    self.core.counts.add(counters::Count::ClientsRefused);
+                }
+            }
+            Ok(None) => {}
+            Err(e) => {
+                tracing::warn!("a client cannot be accepted: {e}");
+                self.core.counts.add(counters::Count::ClientsRefused);
+            }
+        }
+    }
+
+    fn handle_time(&mut self) {
+        if self.core.poll_timeout().is_some_and(|due| due <= self.core.now()) {
+            self.core.handle_timeout();
+        }
+        if self.rescan.is_some_and(|at| at <= Instant::now()) {
+            self.rescan = None;
+            if let Err(e) = self.core.scan_addresses() {
+                tracing::warn!("addresses changed: {e}");
+            }
+            self.core.bury();
+        }
+        self.idle_since = match self.core.idle_exit() {
+            Some(_) => self.idle_since.or_else(|| Some(Instant::now())),
+            None => None,
+        };
+    }
+
+    /// How long to wait at most.
+    fn timeout(&self) -> Option<Duration> {
+        let due = self.core.poll_timeout().map(|due| due.since(self.core.now()));
+        let from_now = |at: Instant| at.saturating_duration_since(Instant::now());
+        let rescan = self.rescan.map(from_now);
+        let idle = self.idle_end().map(from_now);
+        [due, rescan, idle].into_iter().flatten().min()
+    }
+
+    /// When the service ends if nobody comes.
+    fn idle_end(&self) -> Option<Instant> {
+        Some(self.idle_since? + self.core.idle_exit()?)
+    }
+
+    fn is_idle_too_long(&self) -> bool {
+        self.idle_end().is_some_and(|end| end <= Instant::now())
+    }
+
+    /// Stops listening, unless somebody just came. Who comes later starts a new service.
+    fn leave(&mut self) -> bool {
+        self.accept();
+        let alone = self.core.clients.iter().next().is_none();
+        if !alone {
+            self.idle_since = None;
+        }
+        alone
+    }
+}
+
+/// Opens everything on the host's addresses. If the service before was killed, its clients still
+/// hold sockets on them until they notice, which is soon.
+fn open_core(
+    options: &ServiceOptions,
+    fixed: &Option<Vec<IpAddr>>,
+    was_killed: bool,
+) -> Result<Core, HostError> {
+    let start = Instant::now();
+    loop {
+        let poller = Poller::new().map_err(|e| HostError::io("make an epoll", e))?;
+        match Core::new(options.clone(), poller, fixed.clone()) {
+            Err(HostError::PortInUse { .. }) if was_killed && start.elapsed() < LET_GO => {
+                std::thread::sleep(LET_GO / 200);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A random number that nobody can guess.
+fn random_u64() -> Result<u64, HostError> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .map_err(|e| HostError::io("read /dev/urandom", e))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

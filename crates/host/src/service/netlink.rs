@@ -1,0 +1,358 @@
+//! Interfaces, addresses and neighbours, as the kernel tells them by rtnetlink(7).
+//!
+//! The kernel answers within the call that asks, so none of this waits.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const NDA_DST: u16 = 1;
+/// Duplicate address detection failed, or is not done.
+const IFA_F_UNUSABLE: u8 = 0x08 | 0x40;
+/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR.
+const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x100;
+
+/// The header of a netlink message.
+const HEADER: usize = 16;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) mtu: u32,
+    pub(super) flags: u32,
+}
+
+impl Interface {
+    const UP: u32 = 0x1;
+    const LOOPBACK: u32 = 0x8;
+    const NO_ARP: u32 = 0x80;
+
+    pub(super) fn is_up(&self) -> bool {
+        self.flags & Self::UP != 0
+    }
+    pub(super) fn is_loopback(&self) -> bool {
+        self.flags & Self::LOOPBACK != 0
+    }
+    /// Whether neighbours need no resolution.
+    pub(super) fn has_no_neighbours(&self) -> bool {
+        self.flags & (Self::NO_ARP | Self::LOOPBACK) != 0
+    }
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InterfaceAddress {
+    pub(super) ip: IpAddr,
+    pub(super) prefix: u8,
+    pub(super) interface: u32,
+}
+
+impl InterfaceAddress {
+    /// Whether `ip` is in the same subnet.
+    pub(super) fn is_on_link(&self, ip: IpAddr) -> bool {
+        let shared = |a: &[u8], b: &[u8]| {
+            let bits = a.iter().zip(b).map(|(a, b)| (a ^ b).leading_zeros());
+            bits.clone().zip(0u32..).find(|&(n, _)| n < 8).map_or(128, |(n, byte)| byte * 8 + n)
+        };
+        u32::from(self.prefix)
+            <= match (self.ip, ip) {
+                (IpAddr::V4(a), IpAddr::V4(b)) => shared(&a.octets(), &b.octets()),
+                (IpAddr::V6(a), IpAddr::V6(b)) => shared(&a.octets(), &b.octets()),
+                _ => return false,
+            }
+    }
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    /// Its hardware address is known, or none is needed.
+    Known,
+    /// It does not answer.
+    Failed,
+    /// Asked, or nothing known.
+    Asking,
+}
+
+/// A conversation with the kernel.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    buf: Vec<u8>,
+}
+
+impl Netlink {
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        // It answers at once; this is for a kernel that does not.
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
+        Ok(Self { socket, buf: vec![0; 64 * 1024] })
+    }
+
+    /// All interfaces.
+    pub(super) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let mut all = Vec::new();
+        self.ask(RTM_GETLINK, NLM_F_DUMP, &[0; 16], |kind, body| {
+            if kind == RTM_NEWLINK
+                && let Some(interface) = parse_interface(body)
+            {
+                all.push(interface);
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// All usable addresses, in the kernel's order.
+    pub(super) fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
+        let mut all = Vec::new();
+        self.ask(RTM_GETADDR, NLM_F_DUMP, &[0; 8], |kind, body| {
+            if kind == RTM_NEWADDR
+                && let Some(address) = parse_address(body)
+            {
+                all.push(address);
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// What is known of a neighbour.
+    pub(super) fn neighbour(&mut self, interface: u32, ip: IpAddr) -> io::Result<Neighbour> {
+        let (family, octets) = family_and_octets(ip);
+        let mut body = vec![0; 12];
+        body[0] = family;
+        body[4..8].copy_from_slice(&interface.to_ne_bytes());
+        push_attribute(&mut body, NDA_DST, &octets);
+        let mut state = Neighbour::Asking;
+        let asked = self.ask(RTM_GETNEIGH, 0, &body, |kind, body| {
+            if kind == RTM_NEWNEIGH {
+                state = parse_neighbour(body);
+            }
+        });
+        match asked {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Neighbour::Asking),
+            other => other.map(|()| state),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        body: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
+        let len = u32::try_from(HEADER + body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut request = Vec::with_capacity(HEADER + body.len());
+        request.extend(len.to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+        request.extend([0; 8]);
+        request.extend(body);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
+        loop {
+            let (got, _) = rustix::net::recv(&self.socket, &mut self.buf[..], RecvFlags::empty())?;
+            let mut last = flags & NLM_F_DUMP == 0;
+            for (kind, body) in messages(&self.buf[..got]) {
+                match kind {
+                    NLMSG_DONE => last = true,
+                    NLMSG_ERROR => match i32_at(body, 0).unwrap_or(0) {
+                        0 => last = true,
+                        errno => return Err(io::Error::from_raw_os_error(-errno)),
+                    },
+                    _ => each(kind, body),
+                }
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Tells when addresses or interfaces changed: readable then.
+#[derive(Debug)]
+pub(super) struct AddressMonitor(OwnedFd);
+
+impl AddressMonitor {
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, ADDRESS_GROUPS))?;
+        Ok(Self(socket))
+    }
+
+    /// Takes what was said: it is only a hint to look again.
+    pub(super) fn drain(&self) {
+        let mut buf = [0; 4096];
+        while rustix::net::recv(&self.0, &mut buf[..], RecvFlags::TRUNC).is_ok() {}
+    }
+}
+
+impl AsFd for AddressMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The messages of a datagram: type and body. Ends at the first that is malformed.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = u32_at(bytes, 0)? as usize;
+        let kind = u16_at(bytes, 4)?;
+        let body = bytes.get(HEADER..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The attributes after a body of fixed size: type and data.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16_at(bytes, 0)?);
+        let kind = u16_at(bytes, 2)?;
+        let data = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, data))
+    })
+}
+
+fn push_attribute(body: &mut Vec<u8>, kind: u16, data: &[u8]) {
+    let len = u16::try_from(4 + data.len()).unwrap_or(4);
+    body.extend(len.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(data);
+}
+
+fn parse_interface(body: &[u8]) -> Option<Interface> {
+    let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
+    let mut interface = Interface { index, name: String::new(), mtu: 0, flags };
+    for (kind, data) in attributes(body.get(16..)?) {
+        match kind {
+            IFLA_IFNAME => {
+                interface.name = String::from_utf8_lossy(data).trim_end_matches('\0').to_owned();
+            }
+            IFLA_MTU => interface.mtu = u32_at(data, 0)?,
+            _ => {}
+        }
+    }
+    Some(interface)
+}
+
+/// IFA_LOCAL is ours; without it (IPv6) IFA_ADDRESS is. On a point-to-point link both are there, and
+/// IFA_ADDRESS is the peer's.
+fn parse_address(body: &[u8]) -> Option<InterfaceAddress> {
+    let (prefix, flags, interface) = (*body.get(1)?, *body.get(2)?, u32_at(body, 4)?);
+    if flags & IFA_F_UNUSABLE != 0 {
+        return None;
+    }
+    let find = |wanted| attributes(body.get(8..)?).find(|&(k, _)| k == wanted).map(|(_, d)| d);
+    let ip = parse_ip(find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))?)?;
+    Some(InterfaceAddress { ip, prefix, interface })
+}
+
+fn parse_neighbour(body: &[u8]) -> Neighbour {
+    const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+    const FAILED: u16 = 0x20;
+    match u16_at(body, 8) {
+        Some(state) if state & KNOWN != 0 => Neighbour::Known,
+        Some(state) if state & FAILED != 0 => Neighbour::Failed,
+        _ => Neighbour::Asking,
+    }
+}
+
+fn parse_ip(data: &[u8]) -> Option<IpAddr> {
+    if let Ok(octets) = <[u8; 4]>::try_from(data) {
+        Some(Ipv4Addr::from(octets).into())
+    } else {
+        Some(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?).into())
+    }
+}
+
+fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
+    match ip {
+        IpAddr::V4(ip) => (2, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (10, ip.octets().to_vec()),
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
+    u32_at(bytes, at).map(u32::cast_signed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let mut netlink = Netlink::open().unwrap();
+        let interfaces = netlink.interfaces().unwrap();
+        let lo = interfaces.iter().find(|i| i.is_loopback()).unwrap();
+        assert!(lo.mtu >= 1500 && !lo.name.is_empty());
+        let addresses = netlink.addresses().unwrap();
+        let one = addresses.iter().find(|a| a.ip == IpAddr::from([127, 0, 0, 1])).unwrap();
+        assert_eq!((one.interface, one.prefix), (lo.index, 8));
+        assert!(one.is_on_link("127.77.1.2".parse().unwrap()));
+        assert!(!one.is_on_link("128.0.0.1".parse().unwrap()));
+        assert!(!one.is_on_link("::1".parse().unwrap()));
+        let unknown = "127.1.2.3".parse().unwrap();
+        assert_eq!(netlink.neighbour(lo.index, unknown).unwrap(), Neighbour::Asking);
+    }
+
+    #[test]
+    fn subnets_end_where_they_end() {
+        let of =
+            |ip: &str, prefix| InterfaceAddress { ip: ip.parse().unwrap(), prefix, interface: 1 };
+        let a = of("10.0.3.1", 23);
+        assert!(a.is_on_link("10.0.2.255".parse().unwrap()));
+        assert!(!a.is_on_link("10.0.4.0".parse().unwrap()));
+        assert!(of("10.0.0.1", 32).is_on_link("10.0.0.1".parse().unwrap()));
+        assert!(!of("10.0.0.1", 32).is_on_link("10.0.0.0".parse().unwrap()));
+        assert!(of("10.0.0.1", 0).is_on_link("1.2.3.4".parse().unwrap()));
+        assert!(of("fe80::1", 64).is_on_link("fe80::ffff".parse().unwrap()));
+        assert!(!of("fe80::1", 64).is_on_link("fe80:0:0:1::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn malformed_messages_end_the_list() {
+        for len in [0u32, 3, 15, 17, u32::MAX] {
+            let bytes = [&len.to_ne_bytes()[..], &[0; 12]].concat();
+            assert_eq!(messages(&bytes).count(), 0, "{len}");
+        }
+        for bytes in [&[][..], &[1], &[0, 0, 1, 0], &[255, 255, 1, 0]] {
+            assert_eq!(attributes(bytes).count(), 0);
+        }
+        assert!(parse_address(&[2, 8, 0, 0, 1, 0, 0, 0]).is_none());
+        assert!(parse_interface(&[0; 15]).is_none());
+    }
+}

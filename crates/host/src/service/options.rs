@@ -1,0 +1,92 @@
+//! What a service is to be, and what holds one that runs in a thread.
+
+use std::net::IpAddr;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdmux_link::Doorbell;
+
+use crate::error::HostError;
+use crate::names::{Config, HostName, Registry, RuntimeDir};
+
+/// What a service is to be.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// Whose service.
+    pub host: HostName,
+    /// Where its socket goes.
+    pub dir: RuntimeDir,
+    /// Limits, timers, the port.
+    pub config: Config,
+    /// Its addresses. By default those of the configuration or of the machine for the default
+    /// host, and the registry's for others.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// How long after the last client it ends; `None` stays.
+    pub idle_exit: Option<Duration>,
+}
+
+impl ServiceOptions {
+    /// A service with defaults, which stays.
+    pub fn new(host: HostName, dir: RuntimeDir) -> Self {
+        Self { host, dir, config: Config::default(), addresses: None, idle_exit: None }
+    }
+
+    /// The addresses, if they do not depend on the machine's interfaces.
+    pub(super) fn fixed_addresses(&self) -> Result<Option<Vec<IpAddr>>, HostError> {
+        if self.addresses.is_some() {
+            Ok(self.addresses.clone())
+        } else if self.host.is_default() {
+            Ok(self.config.addresses.clone())
+        } else {
+            Ok(Some(vec![Registry::open(&self.dir)?.address_of(&self.host)?]))
+        }
+    }
+}
+
+/// A service that runs in a thread of this process. It ends when this is dropped.
+#[derive(Debug)]
+pub struct ServiceHandle {
+    stop: Doorbell,
+    thread: Option<JoinHandle<Result<(), HostError>>>,
+}
+
+impl ServiceHandle {
+    pub(super) fn new(stop: Doorbell, thread: JoinHandle<Result<(), HostError>>) -> Self {
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Ends the service, and waits until it has.
+    ///
+    /// # Errors
+    /// What the service ended with.
+    pub fn stop(mut self) -> Result<(), HostError> {
+        self.end()
+    }
+
+    /// Lets the service run until it ends by itself.
+    pub fn detach(mut self) {
+        self.thread = None;
+    }
+
+    /// Whether the service has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn end(&mut self) -> Result<(), HostError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.stop.ring().map_err(|e| HostError::io("stop a service", e))?;
+        thread.join().unwrap_or_else(|_| {
+            let panicked = std::io::Error::other("its thread panicked");
+            Err(HostError::io("stop a service", panicked))
+        })
+    }
+}
+
+impl Drop for ServiceHandle {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            tracing::warn!("a service ended badly: {e}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A socket to a process that may be slow: what does not fit waits, up to a limit.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::proto::socket::{self, MessageError};
+
+/// The process did not read for too long, or closed its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// More waits than may.
+    Slow,
+    /// Nobody will read it.
+    Closed,
+}
+
+/// Our end of a socket on which only we speak.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    socket: OwnedFd,
+    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    limit: usize,
+}
+
+impl Outgoing {
+    /// Makes a pair; returns our end and theirs. At most `limit` messages wait.
+    pub(super) fn pair(limit: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = socket::pair()?;
+        socket::set_nonblocking(&ours, true)?;
+        Ok((Self { socket: ours, waiting: VecDeque::new(), limit }, theirs))
+    }
+
+    /// Sends a message, or lets it wait.
+    pub(super) fn send(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Lost> {
+        if self.waiting.is_empty() && self.try_send(bytes, &fds)? {
+            return Ok(());
+        }
+        if self.waiting.len() >= self.limit {
+            return Err(Lost::Slow);
+        }
+        self.waiting.push_back((bytes.to_vec(), fds));
+        Ok(())
+    }
+
+    /// Sends a message that may be lost: only if it can go at once. Returns whether it did.
+    pub(super) fn offer(&mut self, bytes: &[u8]) -> Result<bool, Lost> {
+        if self.waiting.is_empty() { self.try_send(bytes, &[]) } else { Ok(false) }
+    }
+
+    /// Sends what waits, as far as it goes.
+    pub(super) fn flush(&mut self) -> Result<(), Lost> {
+        while let Some((bytes, fds)) = self.waiting.pop_front() {
+            if !self.try_send(&bytes, &fds)? {
+                self.waiting.push_front((bytes, fds));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for the socket to be writable.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn try_send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        match socket::send_bytes(self.socket.as_fd(), bytes, &fds) {
+            Ok(()) => Ok(true),
+            Err(MessageError::WouldBlock) => Ok(false),
+            Err(MessageError::Io(e))
+                if matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ETOOMANYREFS)) =>
+            {
+                Ok(false)
+            }
+            Err(_) => Err(Lost::Closed),
+        }
+    }
+}
+
+impl AsFd for Outgoing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_waits_in_order_and_not_for_ever() {
+        let (mut out, theirs) = Outgoing::pair(3).unwrap();
+        let message = |n: u32| [&n.to_ne_bytes()[..], &[0; 8192]].concat();
+        let mut sent = 0;
+        let lost = loop {
+            match out.send(&message(sent), Vec::new()) {
+                Ok(()) => sent += 1,
+                Err(lost) => break lost,
+            }
+        };
+        assert_eq!(lost, Lost::Slow);
+        assert_eq!(out.waiting.len(), 3);
+        assert_eq!(out.offer(&message(sent)), Ok(false));
+        let (mut buf, mut fds) = (vec![0; 16384], Vec::new());
+        for n in 0..sent {
+            let got = socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap();
+            assert_eq!(got[..4], n.to_ne_bytes());
+            out.flush().unwrap();
+        }
+        assert!(!out.is_waiting());
+        drop(theirs);
+        assert_eq!(out.send(b"x", Vec::new()), Err(Lost::Closed));
+    }
+}

@@ -1,0 +1,170 @@
+//! What the event loop waits for: epoll(7), level-triggered, so that a source that has more to say
+//! is asked again after the others had their turn.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rdmux_cm::ChannelId;
+use rdmux_link::patience;
+use rustix::event::{Timespec, epoll};
+
+use super::clients::ClientId;
+
+/// A source of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// The listening socket.
+    Listener,
+    /// Somebody wants the service to end.
+    Stop,
+    /// The kernel's addresses changed.
+    Monitor,
+    /// A client's requests.
+    Rpc(ClientId),
+    /// A client's process ended.
+    Pid(ClientId),
+    /// A client's notifications.
+    Notify(ClientId),
+    /// An event channel.
+    Channel(ChannelId),
+    /// The service's socket on an address, by GID index.
+    Qp1(u8),
+}
+
+const KIND_SHIFT: u32 = 56;
+
+impl Token {
+    fn encode(self) -> u64 {
+        let (kind, id) = match self {
+            Self::Listener => (0, 0),
+            Self::Stop => (1, 0),
+            Self::Monitor => (2, 0),
+            Self::Rpc(ClientId(id)) => (3, id),
+            Self::Pid(ClientId(id)) => (4, id),
+            Self::Notify(ClientId(id)) => (5, id),
+            Self::Channel(ChannelId(id)) => (6, id),
+            Self::Qp1(index) => (7, index.into()),
+        };
+        kind << KIND_SHIFT | id
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        let id = word & ((1 << KIND_SHIFT) - 1);
+        Some(match word >> KIND_SHIFT {
+            0 => Self::Listener,
+            1 => Self::Stop,
+            2 => Self::Monitor,
+            3 => Self::Rpc(ClientId(id)),
+            4 => Self::Pid(ClientId(id)),
+            5 => Self::Notify(ClientId(id)),
+            6 => Self::Channel(ChannelId(id)),
+            7 => Self::Qp1(u8::try_from(id).ok()?),
+            _ => return None,
+        })
+    }
+}
+
+/// What a source is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interest {
+    /// Something to read, or the end.
+    Read,
+    /// Also room to write.
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        match self {
+            Self::Read => epoll::EventFlags::IN,
+            Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+        }
+    }
+}
+
+/// A source that has something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) token: Token,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+}
+
+/// All sources.
+#[derive(Debug)]
+pub(super) struct Poller(OwnedFd);
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    pub(super) fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token.encode());
+        Ok(epoll::add(&self.0, fd, data, interest.flags())?)
+    }
+
+    pub(super) fn change(&self, fd: impl AsFd, token: Token, interest: Interest) {
+        let data = epoll::EventData::new_u64(token.encode());
+        // Fails only for a descriptor that is not there.
+        let _ = epoll::modify(&self.0, fd, data, interest.flags());
+    }
+
+    /// Closing is not enough where a forked process has a duplicate.
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0, fd);
+    }
+
+    /// Waits for something, or until the timeout.
+    pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let mut events = Vec::with_capacity(64);
+        let mut wait = |timeout: Option<&Timespec>| match epoll::wait(
+            &self.0,
+            rustix::buffer::spare_capacity(&mut events),
+            timeout,
+        ) {
+            Err(e) if e != rustix::io::Errno::INTR => Err(io::Error::from(e)),
+            got => Ok(got.unwrap_or(0)),
+        };
+        // Requests come in rows.
+        let found = patience::look(|| !matches!(wait(Some(&Timespec::default())), Ok(0)));
+        if !found {
+            wait(timeout.as_ref())?;
+        }
+        ready.clear();
+        ready.extend(events.iter().filter_map(|event| {
+            let (data, flags) = (event.data, event.flags);
+            let end = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            Some(Ready {
+                token: Token::decode(data.u64())?,
+                readable: flags.intersects(epoll::EventFlags::IN | end),
+                writable: flags.contains(epoll::EventFlags::OUT),
+            })
+        }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [
+            Token::Listener,
+            Token::Stop,
+            Token::Monitor,
+            Token::Rpc(ClientId(1)),
+            Token::Pid(ClientId(1 << 40)),
+            Token::Notify(ClientId(0)),
+            Token::Channel(ChannelId(7)),
+            Token::Qp1(255),
+        ] {
+            assert_eq!(Token::decode(token.encode()), Some(token));
+        }
+        assert_eq!(Token::decode(u64::MAX), None);
+    }
+}

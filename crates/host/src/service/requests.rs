@@ -1,0 +1,326 @@
+//! What clients ask.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rdmux_link::SharedMem;
+use rdmux_verbs::control::slot_of;
+use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_wire::{Pkey, Qpn};
+
+use super::clients::{ClientId, DeviceSide, Gone};
+use super::core::{Core, encode};
+use super::counters::Count;
+use crate::proto::socket::{self, MessageError};
+use crate::proto::{
+    AgentRequest, ClientKind, Failure, Notify, Reply, Request, Response, VERSION, Welcome,
+};
+
+/// Slots of one process.
+const MAX_SLOTS: usize = 64;
+/// The device's name.
+const DEVICE: &str = "rdmux_roce0";
+
+/// What became of a request.
+enum Outcome {
+    /// This is the reply.
+    Reply(Reply, Vec<OwnedFd>),
+    /// It has no reply.
+    Silent,
+    /// The client broke the protocol.
+    Break(String),
+}
+
+impl From<Result<(Response, Vec<OwnedFd>), Failure>> for Outcome {
+    fn from(result: Result<(Response, Vec<OwnedFd>), Failure>) -> Self {
+        match result {
+            Ok((response, fds)) => Self::Reply(Ok(response), fds),
+            Err(failure) => Self::Reply(Err(failure), Vec::new()),
+        }
+    }
+}
+impl From<Reply> for Outcome {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply, Vec::new())
+    }
+}
+
+/// The system's refusal as ours.
+pub(super) fn failure(e: &io::Error) -> Failure {
+    Failure::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())
+}
+
+impl Core {
+    /// Takes one message from a client and answers it.
+    pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8], fds: &mut Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(id) else { return };
+        let request = match socket::recv_bytes(client.rpc.as_fd(), buf, fds) {
+            Ok(bytes) => socket::decode::<Request>(bytes),
+            Err(MessageError::WouldBlock) => return,
+            Err(e) => Err(e),
+        };
+        let outcome = match request {
+            Ok(request) => {
+                self.counts.add(Count::Requests);
+                self.handle_request(id, request, std::mem::take(fds))
+            }
+            Err(MessageError::Closed | MessageError::Io(_)) => return self.doom(id, Gone::Closed),
+            Err(e) => Outcome::Break(e.to_string()),
+        };
+        match outcome {
+            Outcome::Silent => {}
+            Outcome::Break(why) => self.doom(id, Gone::Broke(why)),
+            Outcome::Reply(reply, fds) => self.reply(id, &reply, &fds),
+        }
+    }
+
+    fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
+        if reply.is_err() {
+            self.counts.add(Count::Refusals);
+        }
+        let Some(client) = self.clients.get(id) else { return };
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let Some(bytes) = encode(reply, &mut self.scratch) else { return };
+        match socket::send_bytes(client.rpc.as_fd(), bytes, &fds) {
+            Ok(()) => {}
+            // It asks without reading the answers.
+            Err(MessageError::WouldBlock) => self.doom(id, Gone::Slow),
+            Err(MessageError::Closed) => self.doom(id, Gone::Closed),
+            Err(e) => self.doom(id, Gone::Broke(format!("cannot be answered: {e}"))),
+        }
+    }
+
+    fn handle_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Outcome {
+        let kind = self.clients.get(id).and_then(|c| c.kind);
+        match (kind, request) {
+            (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
+            (None, _) => Outcome::Break("a request before the greeting".to_owned()),
+            (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
+            (Some(_), _) if !fds.is_empty() => {
+                Outcome::Break("a descriptor with a request that takes none".to_owned())
+            }
+            (Some(ClientKind::Tool), request) => self.handle_tool(id, request),
+            (Some(ClientKind::Device), request) => self.handle_device(id, request),
+        }
+    }
+
+    fn handle_hello(
+        &mut self,
+        id: ClientId,
+        version: u32,
+        kind: ClientKind,
+        fds: Vec<OwnedFd>,
+    ) -> Outcome {
+        if version != VERSION {
+            // The version is where the other side finds it, whichever it speaks.
+            return self.welcome(0, 0).into();
+        }
+        let device = match (kind, <[OwnedFd; 1]>::try_from(fds)) {
+            (ClientKind::Tool, Err(fds)) if fds.is_empty() => None,
+            (ClientKind::Device, Ok([doorbell])) => Some(doorbell),
+            _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
+        };
+        let greeted = match device {
+            None => self.welcome(0, 0).map(|welcome| (welcome, Vec::new())),
+            Some(doorbell) => self.add_device(id, doorbell),
+        };
+        if let Some(client) = self.clients.get_mut(id)
+            && greeted.is_ok()
+        {
+            client.kind = Some(kind);
+            self.tell_capture(id);
+        }
+        greeted.into()
+    }
+
+    /// Gives a process with a device what it needs.
+    fn add_device(
+        &mut self,
+        id: ClientId,
+        doorbell: OwnedFd,
+    ) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
+        let counters = SharedMem::create("rdmux-counters", PAGE_COUNTERS);
+        let counters = counters.map_err(|e| failure(&e))?;
+        let page = counters.duplicate().map_err(|e| failure(&e))?;
+        let (slot, first_index) = self.take_slot(id)?;
+        if let Some(client) = self.clients.get_mut(id) {
+            client.device = Some(DeviceSide { notify, doorbell, counters });
+        }
+        Ok((self.welcome(slot, first_index)?, vec![theirs, page]))
+    }
+
+    fn welcome(&self, slot: u16, first_index: u16) -> Reply {
+        Ok(Response::Welcome(Box::new(Welcome {
+            version: VERSION,
+            host: self.options.host.to_string(),
+            device: DEVICE.to_owned(),
+            node_guid: self.node_guid,
+            gids: self.gid_rows(),
+            pkeys: vec![Pkey::DEFAULT],
+            slot,
+            first_index,
+            port: self.options.config.service.port,
+            limits: rdmux_verbs::control::Limits::from(&self.options.config.limits).into(),
+        })))
+    }
+
+    fn take_slot(&mut self, id: ClientId) -> Result<(u16, u16), Failure> {
+        let full = |why: String| Failure::new(libc::ENOMEM, why);
+        let client = self.clients.get_mut(id).ok_or_else(|| full("gone".to_owned()))?;
+        if client.slots.len() >= MAX_SLOTS {
+            return Err(full(format!("the process has {MAX_SLOTS} slots already")));
+        }
+        let grant = self.slots.take(id).ok_or_else(|| full("all slots are in use".to_owned()))?;
+        client.slots.push(grant.0);
+        self.addresses.recycle(grant.0);
+        Ok(grant)
+    }
+
+    /// What a command may ask.
+    fn handle_tool(&mut self, id: ClientId, request: Request) -> Outcome {
+        match request {
+            Request::Status => self.tell_status().into(),
+            Request::Capture => self.start_capture(id).map(|fd| (Response::Done, vec![fd])).into(),
+            Request::Stay => {
+                self.options.idle_exit = None;
+                Outcome::from(Ok(Response::Done))
+            }
+            Request::Shutdown => self.handle_shutdown(id).into(),
+            _ => Outcome::Break("a request that needs a device".to_owned()),
+        }
+    }
+
+    fn handle_shutdown(&mut self, id: ClientId) -> Reply {
+        let uid = self.clients.get(id).map(|c| c.uid);
+        if uid != Some(0) && uid != Some(rustix::process::geteuid().as_raw()) {
+            let why = "only the user whose service it is, or root, may end it";
+            return Err(Failure::new(libc::EPERM, why));
+        }
+        self.stopping = true;
+        Ok(Response::Done)
+    }
+
+    /// What a process with a device may ask.
+    fn handle_device(&mut self, id: ClientId, request: Request) -> Outcome {
+        match request {
+            Request::AttachAddress { gid_index, slot } => {
+                self.attach_address(id, gid_index, slot).map(|fd| (Response::Done, vec![fd])).into()
+            }
+            Request::NewSlot => self
+                .take_slot(id)
+                .map(|(slot, first_index)| Response::Slot { slot, first_index })
+                .into(),
+            Request::ReleaseSlot { slot, next_index } => {
+                self.release_slot(id, slot, next_index).map(|()| Response::Done).into()
+            }
+            Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
+            Request::AttachMulticast { qpn, mgid } => self
+                .check_qpn(id, qpn)
+                .and_then(|()| self.attach_multicast(id, qpn, mgid))
+                .map(|fd| (Response::Done, fd.into_iter().collect()))
+                .into(),
+            Request::DetachMulticast { qpn, mgid } => {
+                self.detach_multicast(id, qpn, mgid).map(|()| Response::Done).into()
+            }
+            Request::Stray { src, dst, bytes } => {
+                self.handle_stray(src, dst, &bytes);
+                Outcome::Silent
+            }
+            Request::OpenChannel => self
+                .open_channel(id)
+                .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))
+                .into(),
+            Request::Cm(request) => {
+                self.handle_cm(id, request).map_or(Outcome::Silent, Outcome::from)
+            }
+            Request::Agent(request) => self.handle_agent(id, request).into(),
+            other => self.handle_tool(id, other),
+        }
+    }
+
+    fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
+        self.check_slot(id, slot)?;
+        let socket = self.addresses.socket(index, slot).map_err(|e| failure(&e))?;
+        socket.ok_or_else(|| Failure::new(libc::EINVAL, format!("GID index {index} is empty")))
+    }
+
+    fn release_slot(&mut self, id: ClientId, slot: u16, next_index: u16) -> Result<(), Failure> {
+        self.check_slot(id, slot)?;
+        if let Some(client) = self.clients.get_mut(id) {
+            client.slots.retain(|&s| s != slot);
+        }
+        self.remove_slot(slot, Some(next_index));
+        Ok(())
+    }
+
+    /// Rings to the process of a slot. Processes are known by their first slots. The other one gets
+    /// its ends by notification, the first time.
+    fn connect_ring(
+        &mut self,
+        id: ClientId,
+        peer: u16,
+    ) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let no_ring = Ok((Response::NoRing, Vec::new()));
+        let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
+            return no_ring;
+        };
+        let end = |id| {
+            let client = self.clients.get(id)?;
+            Some((*client.slots.first()?, client.device.as_ref()?.doorbell.try_clone()))
+        };
+        let (Some((slot, our_bell)), Some((peer, peer_bell))) = (end(id), end(owner)) else {
+            return no_ring;
+        };
+        let rings = || -> io::Result<_> {
+            let ([tx, rx], new) = self.rings.connect(slot, peer)?;
+            let theirs = if new { Some(self.rings.connect(peer, slot)?.0) } else { None };
+            Ok((vec![tx, rx, peer_bell?], theirs, our_bell?))
+        };
+        let (ours, theirs, our_bell) = rings().map_err(|e| failure(&e))?;
+        if let Some([tx, rx]) = theirs {
+            self.notify(owner, &Notify::Ring { peer: slot }, vec![tx, rx, our_bell]);
+        }
+        Ok((Response::Ring { peer }, ours))
+    }
+
+    fn handle_stray(&mut self, src: std::net::SocketAddr, dst: std::net::IpAddr, bytes: &[u8]) {
+        match bytes.get(4..).and_then(|b| b.first_chunk()) {
+            Some(word) => self.process_stray(Qpn::new(u32::from_be_bytes(*word)), src, dst, bytes),
+            None => self.counts.add(Count::DropMalformed),
+        }
+    }
+
+    fn handle_agent(&mut self, id: ClientId, request: AgentRequest) -> Reply {
+        match request {
+            AgentRequest::Register { qpn, class, class_version, methods } => {
+                self.agents.register(id, qpn, class, class_version, methods).map(Response::Agent)
+            }
+            AgentRequest::Unregister { agent } => {
+                self.agents.unregister(id, agent).map(|()| Response::Done)
+            }
+            AgentRequest::Send { agent, to, timeout_ms, retries, mad } => {
+                let wait = (Duration::from_millis(timeout_ms.into()), retries);
+                let mad = self.agents.send(self.now(), id, agent, to, &mad, wait)?;
+                self.send_agent_mad(&to, &mad);
+                self.settle();
+                Ok(Response::Done)
+            }
+        }
+    }
+
+    fn check_slot(&self, id: ClientId, slot: u16) -> Result<(), Failure> {
+        if self.slots.owner(slot) == Some(id) {
+            return Ok(());
+        }
+        Err(Failure::new(libc::EPERM, format!("slot {slot} is not yours")))
+    }
+
+    fn check_qpn(&self, id: ClientId, qpn: Qpn) -> Result<(), Failure> {
+        if self.slots.owner(slot_of(qpn)) == Some(id) {
+            return Ok(());
+        }
+        Err(Failure::new(libc::EPERM, format!("queue pair {qpn} is not yours")))
+    }
+}

@@ -1,0 +1,190 @@
+//! The way to an address: which of ours it starts at, and whether anybody is there.
+//!
+//! RoCE has no resolution of its own: the route is the system's, as a connected UDP socket tells it,
+//! and the neighbour is the system's ARP or neighbour discovery.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use rdmux_cm::{IdHandle, Resolved, RouteQuery, Time};
+
+use super::core::Core;
+use super::netlink::Neighbour;
+
+/// The port that nobody listens on, to which a datagram makes the system look for a neighbour
+/// (RFC 863).
+const DISCARD: u16 = 9;
+/// How often a neighbour that is being looked for is asked about: first, and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LAST_LOOK: Duration = Duration::from_millis(100);
+/// Lookups under way.
+const MAX_PENDING: usize = 65536;
+
+/// Lookups that wait for a neighbour.
+#[derive(Debug, Default)]
+pub(super) struct Resolver(BTreeMap<IdHandle, Pending>);
+
+#[derive(Debug)]
+struct Pending {
+    dst: IpAddr,
+    interface: u32,
+    answer: Resolved,
+    next: Time,
+    interval: Duration,
+    until: Time,
+}
+
+impl Resolver {
+    /// When a neighbour is to be asked about.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.0.values().map(|p| p.next).min()
+    }
+}
+
+/// What is known at once.
+enum Step {
+    Done(Resolved),
+    /// On this interface, with this answer if the neighbour is there.
+    Neighbour(u32, Resolved),
+}
+
+impl Core {
+    /// Answers the connection manager's question, now or when the neighbour answered.
+    pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
+        match self.first_step(query) {
+            Ok(Step::Done(answer)) => self.resolved(id, Ok(answer)),
+            Err(errno) => self.resolved(id, Err(errno)),
+            Ok(Step::Neighbour(interface, answer)) => {
+                let now = self.now();
+                let pending = Pending {
+                    dst: query.dst.ip(),
+                    interface,
+                    answer,
+                    next: now,
+                    interval: FIRST_LOOK,
+                    until: now.after(query.timeout),
+                };
+                if self.resolver.0.len() >= MAX_PENDING {
+                    return self.resolved(id, Err(libc::ENOBUFS));
+                }
+                self.resolver.0.insert(id, pending);
+                self.poll_neighbours(now);
+            }
+        }
+    }
+
+    fn resolved(&mut self, id: IdHandle, answer: Result<Resolved, i32>) {
+        let now = self.now();
+        match answer {
+            Ok(answer) => self.manager.handle_resolved(now, id, answer, &mut self.outbox),
+            Err(errno) => self.manager.handle_resolve_failed(now, id, errno, &mut self.outbox),
+        }
+    }
+
+    fn first_step(&self, query: &RouteQuery) -> Result<Step, i32> {
+        let dst = query.dst.ip();
+        if dst.is_multicast() {
+            let src = self.source(query)?;
+            return Ok(Step::Done(Resolved { src, mtu: None }));
+        }
+        if self.addresses.find(dst).is_some() {
+            let src = query.src_hint.unwrap_or(dst);
+            return Ok(Step::Done(Resolved { src, mtu: None }));
+        }
+        let src = self.source(query)?;
+        let answer = Resolved { src, mtu: None };
+        let row = self.addresses.find(src).ok_or(libc::EADDRNOTAVAIL)?;
+        if row.interface.is_loopback() {
+            return self.probe(src, dst).map(|()| Step::Done(answer));
+        }
+        let on_link = super::netlink::InterfaceAddress {
+            ip: row.ip,
+            prefix: row.prefix,
+            interface: row.interface.index,
+        }
+        .is_on_link(dst);
+        if !on_link || row.interface.has_no_neighbours() {
+            // By way of a gateway: who is behind it shows when we connect.
+            return Ok(Step::Done(answer));
+        }
+        poke(row.peer(src, 0), row.peer(dst, DISCARD));
+        Ok(Step::Neighbour(row.interface.index, answer))
+    }
+
+    /// The address that the system sends from.
+    fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
+        let dst = query.dst;
+        let wanted = query.src_hint.or_else(|| {
+            // A virtual host has one address, whatever the system would choose.
+            let mut rows = self.addresses.rows().filter(|_| self.addresses.is_virtual());
+            rows.next().map(|(_, row)| row.ip)
+        });
+        let any = wanted.unwrap_or(match dst {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        });
+        if any.is_ipv4() != dst.is_ipv4() {
+            return Err(libc::EAFNOSUPPORT);
+        }
+        let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+        let bind = self.addresses.find(any).map_or(SocketAddr::new(any, 0), |row| row.peer(any, 0));
+        let socket = UdpSocket::bind(bind).map_err(errno)?;
+        let port = if dst.port() == 0 { DISCARD } else { dst.port() };
+        // A loopback source cannot leave the machine: the system says EINVAL.
+        socket.connect(SocketAddr::new(dst.ip(), port)).map_err(|e| match errno(e) {
+            libc::EINVAL => libc::ENETUNREACH,
+            other => other,
+        })?;
+        socket.local_addr().map(|a| a.ip()).map_err(errno)
+    }
+
+    /// Asks whether a host of this machine is up, with an empty datagram, which its service ignores:
+    /// the system refuses it at once if nobody has the port.
+    fn probe(&self, src: IpAddr, dst: IpAddr) -> Result<(), i32> {
+        let port = self.options.config.service.port;
+        let refused = || -> std::io::Result<()> {
+            let socket = UdpSocket::bind((src, 0))?;
+            socket.connect((dst, port))?;
+            socket.send(&[])?;
+            socket.take_error()?.map_or(Ok(()), Err)
+        };
+        match refused() {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Err(libc::EHOSTUNREACH),
+            Err(e) => Err(e.raw_os_error().unwrap_or(libc::EHOSTUNREACH)),
+        }
+    }
+
+    /// Looks which neighbours answered.
+    pub(super) fn poll_neighbours(&mut self, now: Time) {
+        let due: Vec<IdHandle> =
+            self.resolver.0.iter().filter(|(_, p)| p.next <= now).map(|(&id, _)| id).collect();
+        for id in due {
+            let Some(pending) = self.resolver.0.get_mut(&id) else { continue };
+            let state = self.netlink.neighbour(pending.interface, pending.dst);
+            let answer = match state {
+                Ok(Neighbour::Known) => Ok(pending.answer),
+                Ok(Neighbour::Failed) => Err(libc::EHOSTUNREACH),
+                Err(e) => Err(e.raw_os_error().unwrap_or(libc::EHOSTUNREACH)),
+                Ok(Neighbour::Asking) if now >= pending.until => {
+                    // The machine has given up already, and needs no answer.
+                    self.resolver.0.remove(&id);
+                    continue;
+                }
+                Ok(Neighbour::Asking) => {
+                    pending.next = now.after(pending.interval);
+                    pending.interval = (pending.interval * 2).min(LAST_LOOK);
+                    continue;
+                }
+            };
+            self.resolver.0.remove(&id);
+            self.resolved(id, answer);
+        }
+    }
+}
+
+/// Makes the system look for a neighbour. It may do so already, or know it: no error matters.
+fn poke(src: SocketAddr, dst: SocketAddr) {
+    let _ = UdpSocket::bind(src).and_then(|socket| socket.send_to(&[], dst));
+}

@@ -1,0 +1,121 @@
+//! Slots: blocks of queue pair numbers, and the sockets that go with them.
+//!
+//! A number must not come back soon, or a late packet finds a stranger's queue pair. So a slot that
+//! is given back rests while others are given out, and counting goes on in it where it stopped.
+
+use std::collections::VecDeque;
+
+use super::clients::ClientId;
+
+/// Slots that a queue pair number can name (bits 22..12).
+const SLOTS: u16 = 2048;
+/// Numbers of a slot.
+const INDICES: u16 = 4096;
+/// How many slots rest before the first of them is used again, as long as fresh ones are left. Each
+/// slot ever used costs a socket on each address.
+const RESTING: usize = 32;
+/// How far counting moves on when a process died, and did not say how far it was.
+const STRIDE: u16 = 1021;
+
+/// Which slots are whose.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// By slot; slot 0 is the service's.
+    used: Vec<Slot>,
+    resting: VecDeque<u16>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    owner: Option<ClientId>,
+    next_index: u16,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self { used: vec![Slot::default()], resting: VecDeque::new() }
+    }
+
+    /// A slot, and the index from which to count; `None` when all are in use.
+    pub(super) fn take(&mut self, owner: ClientId) -> Option<(u16, u16)> {
+        let fresh = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS);
+        let slot = match fresh {
+            Some(slot) if self.resting.len() < RESTING => {
+                self.used.push(Slot::default());
+                slot
+            }
+            _ => self.resting.pop_front()?,
+        };
+        let entry = &mut self.used[usize::from(slot)];
+        entry.owner = Some(owner);
+        Some((slot, entry.next_index))
+    }
+
+    /// Takes a slot back. `next_index` is where to go on counting, if that is known.
+    pub(super) fn give_back(&mut self, slot: u16, next_index: Option<u16>) {
+        let Some(entry) = self.used.get_mut(usize::from(slot)) else { return };
+        if entry.owner.take().is_some() {
+            entry.next_index = next_index.unwrap_or(entry.next_index + STRIDE) % INDICES;
+            self.resting.push_back(slot);
+        }
+    }
+
+    /// Whose a slot is.
+    pub(super) fn owner(&self, slot: u16) -> Option<ClientId> {
+        self.used.get(usize::from(slot))?.owner
+    }
+
+    /// How many are in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.used.iter().filter(|s| s.owner.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(7);
+
+    #[test]
+    fn a_slot_rests_before_it_is_used_again() {
+        let mut slots = Slots::new();
+        let (first, index) = slots.take(A).unwrap();
+        assert_eq!((first, index, slots.owner(first)), (1, 0, Some(A)));
+        slots.give_back(first, Some(5));
+        assert_eq!((slots.owner(first), slots.in_use()), (None, 0));
+        let mut rounds = 0;
+        let index = loop {
+            let (slot, index) = slots.take(A).unwrap();
+            if slot == first {
+                break index;
+            }
+            slots.give_back(slot, None);
+            rounds += 1;
+        };
+        assert!(rounds >= RESTING - 1, "{rounds}");
+        assert_eq!(index, 5);
+    }
+
+    #[test]
+    fn numbers_do_not_come_back_for_hundreds_of_lives() {
+        let mut slots = Slots::new();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let (slot, index) = slots.take(A).unwrap();
+            assert!(seen.insert((slot, index)), "slot {slot} index {index}");
+            slots.give_back(slot, None);
+        }
+    }
+
+    #[test]
+    fn all_slots_can_be_in_use_and_no_more() {
+        let mut slots = Slots::new();
+        let taken: Vec<u16> = (1..SLOTS).map(|_| slots.take(A).unwrap().0).collect();
+        assert!(slots.take(A).is_none());
+        slots.give_back(taken[9], None);
+        slots.give_back(taken[9], None);
+        assert_eq!(slots.take(A).unwrap().0, taken[9]);
+        assert!(slots.take(A).is_none());
+    }
+}

@@ -1,0 +1,121 @@
+//! What there is to know of a service.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use rdmux_verbs::counters::Counter;
+
+use super::clients::Client;
+use super::core::Core;
+use super::requests::failure;
+use crate::proto::{ClientKind, ClientStatus, Failure, IdStatus, Response, Status};
+
+impl Core {
+    /// The status in a memfd, since it may be longer than a message.
+    pub(super) fn tell_status(&self) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let bytes = postcard::to_stdvec(&self.status())
+            .map_err(|e| Failure::new(libc::ENOMEM, e.to_string()))?;
+        let write = || -> std::io::Result<OwnedFd> {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            let mut file = std::fs::File::from(rustix::fs::memfd_create("rdmux-status", flags)?);
+            file.write_all(&bytes)?;
+            std::io::Seek::rewind(&mut file)?;
+            Ok(file.into())
+        };
+        let fd = write().map_err(|e| failure(&e))?;
+        Ok((Response::Status(bytes.len() as u64), vec![fd]))
+    }
+
+    fn status(&self) -> Status {
+        let own = self
+            .clients
+            .iter()
+            .any(|(_, c)| c.pid == own_pid() && c.kind == Some(ClientKind::Device));
+        let devices = self.clients.iter().filter(|(_, c)| c.kind == Some(ClientKind::Device));
+        Status {
+            host: self.options.host.to_string(),
+            pid: std::process::id(),
+            uptime_ms: millis(self.started),
+            embedded: own,
+            gids: self.gid_rows(),
+            port: self.options.config.service.port,
+            clients: devices.map(|(_, c)| self.client_status(c)).collect(),
+            ids: self.id_status(),
+            groups: self.groups.status(),
+            device_counters: self.clients.counters(),
+            service_counters: self.counts.all(),
+            cm_counters: self.cm_counters(),
+            slots: u32::try_from(self.slots.in_use()).unwrap_or(u32::MAX),
+            rings: u32::try_from(self.rings.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn client_status(&self, client: &Client) -> ClientStatus {
+        let mine = |id: &rdmux_cm::IdHandle| {
+            self.manager.channel_of(*id).is_some_and(|c| client.channels.contains(&c))
+        };
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        ClientStatus {
+            pid: client.pid,
+            comm: client.comm.clone(),
+            slots: client.slots.clone(),
+            qps: client.counter(Counter::QpsOpen),
+            channels: count(client.channels.len()),
+            ids: count(self.manager.ids().filter(mine).count()),
+            uptime_ms: millis(client.since),
+        }
+    }
+
+    fn id_status(&self) -> Vec<IdStatus> {
+        let row = |id| {
+            let info = self.manager.query(id).ok()?;
+            let owner = self.channels.get(&info.channel).map(|c| c.owner);
+            let pid = owner.and_then(|o| self.clients.get(o)).map_or(0, |c| c.pid);
+            Some(IdStatus {
+                id: id.0,
+                pid,
+                space: format!("{:?}", info.port_space),
+                state: info.state.to_string(),
+                src: info.local,
+                dst: info.peer,
+            })
+        };
+        self.manager.ids().filter_map(row).collect()
+    }
+}
+
+impl Core {
+    fn cm_counters(&self) -> Vec<(String, u64)> {
+        let c = self.manager.counters();
+        [
+            ("cm_mads_sent", c.mads_sent),
+            ("cm_mads_retried", c.mads_retried),
+            ("cm_mads_received", c.mads_received),
+            ("cm_duplicates", c.duplicates),
+            ("cm_drop_length", c.bad_length),
+            ("cm_drop_version", c.bad_version),
+            ("cm_drop_class", c.bad_class),
+            ("cm_drop_class_version", c.bad_class_version),
+            ("cm_drop_method", c.bad_method),
+            ("cm_drop_attribute", c.bad_attribute),
+            ("cm_drop_field", c.bad_field),
+            ("cm_drop_unknown_connection", c.unknown_connection),
+            ("cm_drop_unexpected", c.unexpected),
+            ("cm_refused_no_listener", c.no_listener),
+            ("cm_drop_backlog_full", c.backlog_full),
+            ("cm_refused_stale", c.stale),
+            ("cm_established", c.established),
+            ("cm_timeouts", c.timeouts),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn millis(since: std::time::Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

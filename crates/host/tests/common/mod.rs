@@ -1,0 +1,157 @@
+//! What the tests share: services in threads, each in a directory and on an address of its own.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rdmux_host::client::{EventChannel, admin};
+use rdmux_host::proto::Status;
+use rdmux_host::proto::socket;
+use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
+use rdmux_host::{Config, ConnectOptions, HostClient, HostDir, HostError, HostName, RuntimeDir};
+use rdmux_verbs::control::{Control, ControlError, ControlEvent};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Longer than anything here takes; only a failing test waits so long.
+pub(crate) const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A directory that goes when it is dropped.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> Self {
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("rdmux-test-{}-{n}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A loopback address that probably nobody else uses now.
+pub(crate) fn loopback_address() -> IpAddr {
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
+    let [high, low, ..] = spread.to_be_bytes();
+    Ipv4Addr::new(127, 79, high, low.clamp(1, 254)).into()
+}
+
+/// A host of one test.
+pub(crate) struct Host {
+    pub(crate) service: Option<ServiceHandle>,
+    pub(crate) ip: IpAddr,
+    pub(crate) options: ServiceOptions,
+    pub(crate) dir: TempDir,
+}
+
+impl Host {
+    pub(crate) fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts a host with options of the test's choice.
+    pub(crate) fn start_with(change: impl Fn(&mut ServiceOptions)) -> Self {
+        let dir = TempDir::new();
+        let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+        let mut options = ServiceOptions::new(HostName::new("test").unwrap(), runtime);
+        change(&mut options);
+        loop {
+            let ip = loopback_address();
+            options.addresses = Some(vec![ip]);
+            match Service::spawn(options.clone()) {
+                Ok(service) => return Self { service: Some(service), ip, options, dir },
+                Err(HostError::PortInUse { .. }) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        let config = Config::default();
+        ConnectOptions { dir: self.options.dir.clone(), config, embedded: true }
+    }
+
+    pub(crate) fn client(&self) -> Arc<HostClient> {
+        self.connect_options().connect(&self.options.host).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        admin::status(&self.options.dir, &self.options.host).unwrap()
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        self.status().counter(name).unwrap_or_else(|| panic!("no counter {name}"))
+    }
+
+    pub(crate) fn host_dir(&self) -> HostDir {
+        self.options.dir.host(&self.options.host).unwrap()
+    }
+
+    /// A socket connected to the service, before any greeting.
+    pub(crate) fn raw(&self) -> OwnedFd {
+        raw(&self.host_dir().socket())
+    }
+
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, port)
+    }
+}
+
+pub(crate) fn raw(path: &Path) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+/// Waits until a descriptor has something to read.
+pub(crate) fn wait_readable(fd: impl AsFd) {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&PATIENCE)), Ok(1), "nothing came");
+}
+
+/// The next notification.
+pub(crate) fn next_event(client: &HostClient) -> Result<ControlEvent, ControlError> {
+    loop {
+        wait_readable(client.notify_fd());
+        if let Some(event) = client.poll_event()? {
+            return Ok(event);
+        }
+    }
+}
+
+/// The next event of a channel.
+pub(crate) fn next_cm_event(channel: &EventChannel) -> rdmux_cm::Event {
+    wait_readable(channel);
+    channel.get_event().unwrap().unwrap()
+}
+
+/// Waits until the other side of a socket closed it; what it says before is ignored.
+pub(crate) fn wait_closed(fd: impl AsFd) {
+    let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
+    loop {
+        wait_readable(&fd);
+        match socket::recv_bytes(fd.as_fd(), &mut buf, &mut fds) {
+            Ok(_) | Err(socket::MessageError::WouldBlock) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);

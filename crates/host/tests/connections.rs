@@ -1,0 +1,232 @@
+//! Connections between hosts, through their services: the connection manager from end to end, with
+//! real datagrams on UDP port 4791. What the manager does in detail is tested with it.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Host, SECOND, next_cm_event};
+use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, JoinFlags, PortSpace};
+use rdmux_host::{EventChannel, HostClient};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::Qpn;
+
+/// A process on a host, with a channel.
+struct Process {
+    client: Arc<HostClient>,
+    channel: EventChannel,
+}
+
+impl Process {
+    fn on(host: &Host) -> Self {
+        let client = host.client();
+        let channel = EventChannel::open(&client).unwrap();
+        Self { client, channel }
+    }
+
+    fn id(&self, space: PortSpace, context: u64) -> IdHandle {
+        let qp_type = if space == PortSpace::Tcp { QpType::Rc } else { QpType::Ud };
+        self.client.create_id(&self.channel, space, qp_type, context).unwrap()
+    }
+
+    fn expect(&self, kind: EventKind) -> Event {
+        let event = next_cm_event(&self.channel);
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    /// Listens on an ephemeral port; returns the id and the port.
+    fn listen(&self, host: &Host, space: PortSpace) -> (IdHandle, u16) {
+        let id = self.id(space, 1);
+        let bound = self.client.bind_addr(id, host.at(0)).unwrap();
+        assert_eq!(self.client.listen(id, 8).unwrap(), bound);
+        (id, bound.port())
+    }
+
+    /// An id whose address and route are resolved.
+    fn resolved(&self, host: &Host, port: u16, space: PortSpace) -> IdHandle {
+        let id = self.id(space, 2);
+        self.client.resolve_addr(id, None, host.at(port), SECOND).unwrap();
+        self.expect(EventKind::AddrResolved);
+        self.client.resolve_route(id, SECOND).unwrap();
+        self.expect(EventKind::RouteResolved);
+        id
+    }
+}
+
+fn param(qpn: u32, data: &[u8]) -> ConnParam {
+    ConnParam { qp_num: Qpn::new(qpn), private_data: data.to_vec(), ..ConnParam::default() }
+}
+
+/// Connects two processes; returns their ids, the passive one first.
+fn connect(a: (&Host, &Process), b: &Process) -> (IdHandle, IdHandle) {
+    connect_as(a, b, 0x1234)
+}
+
+/// Connects `qpn` to the number after it. A peer refuses numbers that it still has a connection to.
+fn connect_as(a: (&Host, &Process), b: &Process, qpn: u32) -> (IdHandle, IdHandle) {
+    let (listener, port) = a.1.listen(a.0, PortSpace::Tcp);
+    let id = b.resolved(a.0, port, PortSpace::Tcp);
+    b.client.connect_id(id, &param(qpn, b"hello")).unwrap();
+    let request = a.1.expect(EventKind::ConnectRequest);
+    assert_eq!(request.listen_id, Some(listener));
+    assert_eq!(&request.param.private_data()[..5], b"hello");
+    a.1.client.accept(request.id, &param(qpn + 1, b"welcome")).unwrap();
+    let response = b.expect(EventKind::ConnectResponse);
+    assert_eq!(&response.param.private_data()[..7], b"welcome");
+    assert_eq!(response.negotiated.unwrap().dest_qpn, Qpn::new(qpn + 1));
+    b.client.establish(id).unwrap();
+    a.1.expect(EventKind::Established);
+    (request.id, id)
+}
+
+#[test]
+fn two_hosts_connect_and_disconnect() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (passive, active) = connect((&here, &a), &b);
+    let info = b.client.query_id(active).unwrap();
+    assert_eq!(info.local.unwrap().ip(), there.ip);
+    assert_eq!(info.peer.unwrap().ip(), here.ip);
+    assert_eq!(here.status().ids.len(), 2);
+    b.client.disconnect(active).unwrap();
+    a.expect(EventKind::Disconnected);
+    a.client.disconnect(passive).unwrap();
+    b.expect(EventKind::Disconnected);
+    assert!(b.client.destroy_id(active).unwrap() >= 4);
+    assert_eq!(here.counter("cm_established"), 1);
+    assert!(here.counter("service_tx_mads") >= 2 && here.counter("service_rx_mads") >= 3);
+    for host in [&here, &there] {
+        let drops = host.status();
+        let drops = drops.service_counters.iter().filter(|(n, _)| n.contains("_drop_"));
+        assert_eq!(drops.map(|(_, v)| v).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn two_processes_of_one_host_connect() {
+    let host = Host::start();
+    let (a, b) = (Process::on(&host), Process::on(&host));
+    connect((&host, &a), &b);
+}
+
+#[test]
+fn nobody_listening_is_reason_8() {
+    let (here, there) = (Host::start(), Host::start());
+    let b = Process::on(&there);
+    let id = b.resolved(&here, 7, PortSpace::Tcp);
+    b.client.connect_id(id, &param(1, &[])).unwrap();
+    assert_eq!(b.expect(EventKind::Rejected).status, 8);
+}
+
+#[test]
+fn a_program_can_refuse_with_its_own_words() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, port) = a.listen(&here, PortSpace::Tcp);
+    let id = b.resolved(&here, port, PortSpace::Tcp);
+    b.client.connect_id(id, &param(1, &[])).unwrap();
+    let request = a.expect(EventKind::ConnectRequest);
+    a.client.reject(request.id, 28, b"not today").unwrap();
+    let rejected = b.expect(EventKind::Rejected);
+    assert_eq!(rejected.status, 28);
+    assert_eq!(&rejected.param.private_data()[..9], b"not today");
+}
+
+#[test]
+fn a_host_that_is_not_up_is_an_error_at_once() {
+    let mut gone = Host::start();
+    let there = Host::start();
+    gone.service.take().unwrap().stop().unwrap();
+    let b = Process::on(&there);
+    let id = b.id(PortSpace::Tcp, 0);
+    b.client.resolve_addr(id, None, gone.at(5), 3600 * SECOND).unwrap();
+    assert_eq!(b.expect(EventKind::AddrError).status, -libc::EHOSTUNREACH);
+}
+
+#[test]
+fn a_virtual_host_does_not_reach_beyond_the_machine() {
+    let there = Host::start();
+    let b = Process::on(&there);
+    let id = b.id(PortSpace::Tcp, 0);
+    let outside = "192.0.2.1:5".parse().unwrap();
+    b.client.resolve_addr(id, None, outside, 3600 * SECOND).unwrap();
+    assert_eq!(b.expect(EventKind::AddrError).status, -libc::ENETUNREACH);
+}
+
+#[test]
+fn the_peer_of_a_process_that_goes_is_disconnected() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    connect((&here, &a), &b);
+    drop(a);
+    b.expect(EventKind::Disconnected);
+    assert!(here.status().ids.is_empty());
+}
+
+#[test]
+fn the_ids_of_a_channel_go_with_it() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    connect((&here, &a), &b);
+    let Process { client, channel } = a;
+    drop(channel);
+    b.expect(EventKind::Disconnected);
+    // The process lives on, and can have another channel.
+    let again = Process { channel: EventChannel::open(&client).unwrap(), client };
+    connect_as((&here, &again), &b, 0x2468);
+}
+
+#[test]
+fn datagram_peers_find_each_other() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, port) = a.listen(&here, PortSpace::Udp);
+    let id = b.resolved(&here, port, PortSpace::Udp);
+    b.client.connect_id(id, &param(0x1234, b"who")).unwrap();
+    let request = a.expect(EventKind::ConnectRequest);
+    a.client.accept(request.id, &param(0x5678, b"me")).unwrap();
+    let EventParam::Ud(ud) = b.expect(EventKind::Established).param else { panic!() };
+    assert_eq!(ud.qp_num, Qpn::new(0x5678));
+    assert_eq!(ud.av.dgid.ip(), here.ip);
+}
+
+#[test]
+fn an_id_joins_a_group_at_the_network_and_leaves_it() {
+    let host = Host::start();
+    let a = Process::on(&host);
+    let pid = std::process::id().to_be_bytes();
+    let group = std::net::Ipv4Addr::new(239, 78, pid[2], pid[3]);
+    let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    let joined = || std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex);
+    let id = a.id(PortSpace::Udp, 0);
+    a.client.bind_addr(id, host.at(0)).unwrap();
+    a.client.join_multicast(id, group.into(), JoinFlags::FullMember, 99).unwrap();
+    let event = a.expect(EventKind::MulticastJoin);
+    assert_eq!(event.context, 99);
+    let EventParam::Ud(ud) = event.param else { panic!() };
+    assert_eq!((ud.qp_num, ud.av.dgid.ip()), (Qpn::MULTICAST, group.into()));
+    assert!(joined());
+    a.client.leave_multicast(id, group.into()).unwrap();
+    assert!(!joined());
+    // A process that ends leaves its groups, too.
+    a.client.join_multicast(id, group.into(), JoinFlags::FullMember, 99).unwrap();
+    a.expect(EventKind::MulticastJoin);
+    assert!(joined());
+    let watcher = host.client();
+    drop(a);
+    common::next_event(&watcher).unwrap();
+    assert!(!joined());
+}
+
+#[test]
+fn an_event_can_be_asked_for_without_waiting() {
+    let host = Host::start();
+    let a = Process::on(&host);
+    a.channel.set_nonblocking(true).unwrap();
+    assert_eq!(a.channel.get_event().unwrap(), None);
+    let id = a.id(PortSpace::Tcp, 5);
+    a.client.resolve_addr(id, None, host.at(1), SECOND).unwrap();
+    assert_eq!(a.expect(EventKind::AddrResolved).context, 5);
+    assert_eq!(a.channel.get_event().unwrap(), None);
+}

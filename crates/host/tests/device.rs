@@ -1,0 +1,169 @@
+//! What a device gets from its service: sockets, rings, groups, notifications, counters.
+
+mod common;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use common::{Host, next_event};
+use rdmux_verbs::control::{Control, ControlEvent, SLOT_SHIFT};
+use rdmux_verbs::counters::Counter;
+use rdmux_wire::{Gid, Qpn};
+
+fn inode(fd: impl AsFd) -> u64 {
+    rustix::fs::fstat(fd).unwrap().st_ino
+}
+
+/// A datagram whose destination QPN is `qpn`.
+fn packet(qpn: u32, tag: u8) -> Vec<u8> {
+    let mut bytes = vec![tag; 32];
+    bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
+    bytes
+}
+
+fn receive(socket: &OwnedFd) -> Vec<u8> {
+    common::wait_readable(socket);
+    let mut buf = [0; 2048];
+    let (n, _) = rustix::net::recv(socket, &mut buf[..], rustix::net::RecvFlags::empty()).unwrap();
+    buf[..n].to_vec()
+}
+
+#[test]
+fn packets_reach_the_process_whose_slot_their_qpn_names() {
+    let host = Host::start();
+    let clients = [host.client(), host.client(), host.client()];
+    let slots = clients.each_ref().map(|c| c.info().slot.slot);
+    let sockets = clients.each_ref().map(|c| c.attach_address(0, c.info().slot.slot).unwrap());
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (i, slot) in slots.iter().enumerate() {
+        let tag = u8::try_from(i).unwrap();
+        let bytes = packet(u32::from(*slot) << SLOT_SHIFT | 5, tag);
+        sender.send_to(&bytes, host.at(4791)).unwrap();
+        assert_eq!(receive(&sockets[i]), bytes);
+    }
+    // A further slot of the same process has a socket of its own.
+    let more = clients[0].new_slot().unwrap();
+    let socket = clients[0].attach_address(0, more.slot).unwrap();
+    let bytes = packet(u32::from(more.slot) << SLOT_SHIFT, 9);
+    sender.send_to(&bytes, host.at(4791)).unwrap();
+    assert_eq!(receive(&socket), bytes);
+}
+
+#[test]
+fn a_packet_without_owner_is_counted_and_a_stray_one_passed_on() {
+    let host = Host::start();
+    let (a, b) = (host.client(), host.client());
+    let bytes = packet(u32::from(a.info().slot.slot) << SLOT_SHIFT, 1);
+    // Nobody has attached the slot's socket yet, so this one comes to the service's.
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(&bytes, host.at(4791)).unwrap();
+    match next_event(&a).unwrap() {
+        ControlEvent::Stray { src, dst, bytes: got } => {
+            assert_eq!((src, dst, got), (sender.local_addr().unwrap(), host.ip, bytes.clone()));
+        }
+        other => panic!("{other:?}"),
+    }
+    b.stray("192.0.2.1:4791".parse().unwrap(), host.ip, &bytes);
+    assert!(matches!(next_event(&a).unwrap(), ControlEvent::Stray { .. }));
+    b.stray("192.0.2.1:4791".parse().unwrap(), host.ip, &packet(0x7f_f000, 1));
+    b.stray("192.0.2.1:4791".parse().unwrap(), host.ip, &[]);
+    b.new_slot().unwrap();
+    assert_eq!(host.counter("service_strays_passed_on"), 2);
+    assert_eq!(host.counter("service_drop_no_qp"), 1);
+    assert_eq!(host.counter("service_drop_malformed"), 1);
+}
+
+#[test]
+fn both_ends_get_the_same_rings_whoever_asks() {
+    let host = Host::start();
+    let (a, b) = (host.client(), host.client());
+    let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);
+    let (peer, ours) = a.connect_ring(of_b).unwrap().unwrap();
+    assert_eq!(peer, of_b);
+    assert_eq!(inode(&ours.peer_doorbell), inode(b.doorbell()));
+    let ControlEvent::Ring { peer, end } = next_event(&b).unwrap() else { panic!() };
+    assert_eq!(peer, of_a);
+    assert_eq!((inode(&end.tx), inode(&end.rx)), (inode(&ours.rx), inode(&ours.tx)));
+    // Asked again, by the other side, for another slot of the first: the same rings.
+    let more = a.new_slot().unwrap();
+    let (peer, again) = b.connect_ring(more.slot).unwrap().unwrap();
+    assert_eq!((peer, inode(&again.tx)), (of_a, inode(&end.tx)));
+    for nobody in [of_a, more.slot, 0, 2047] {
+        assert!(a.connect_ring(nobody).unwrap().is_none(), "{nobody}");
+    }
+    assert_eq!(host.status().rings, 1);
+}
+
+#[test]
+fn everybody_hears_that_a_process_is_gone_and_its_slot_rests() {
+    let host = Host::start();
+    let (a, b) = (host.client(), host.client());
+    let gone = b.info().slot.slot;
+    a.connect_ring(gone).unwrap().unwrap();
+    drop(b);
+    match next_event(&a).unwrap() {
+        ControlEvent::PeerGone { slot } => assert_eq!(slot, gone),
+        other => panic!("{other:?}"),
+    }
+    assert!(a.connect_ring(gone).unwrap().is_none());
+    assert_ne!(host.client().info().slot.slot, gone);
+    assert_eq!(host.status().rings, 0);
+}
+
+#[test]
+fn counters_outlive_their_process_and_gauges_do_not() {
+    let host = Host::start();
+    let watcher = host.client();
+    for n in [3, 4] {
+        let client = host.client();
+        let words = client.counters().words();
+        words[Counter::TxPackets as usize].store(n, Ordering::Relaxed);
+        words[Counter::QpsOpen as usize].store(5, Ordering::Relaxed);
+        assert_eq!(host.counter("qps_open"), 5);
+        drop(client);
+        assert!(matches!(next_event(&watcher).unwrap(), ControlEvent::PeerGone { .. }));
+    }
+    assert_eq!(host.counter("tx_packets"), 7);
+    assert_eq!(host.counter("qps_open"), 0);
+}
+
+/// Whether the system has joined a group (`/proc/net/igmp` has addresses in the machine's order).
+fn joined(group: Ipv4Addr) -> bool {
+    let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex)
+}
+
+#[test]
+fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
+    let host = Host::start();
+    let pid = std::process::id().to_be_bytes();
+    let group = Ipv4Addr::new(239, 77, pid[2], pid[3]);
+    let mgid = Gid::from(group);
+    let (a, b) = (host.client(), host.client());
+    let qpn = |c: &rdmux_host::HostClient, n| Qpn::new(u32::from(c.info().slot.slot) << 12 | n);
+    assert!(!joined(group));
+    let hears = a.attach_multicast(qpn(&a, 1), mgid).unwrap().unwrap();
+    assert!(a.attach_multicast(qpn(&a, 2), mgid).unwrap().is_none());
+    let too = b.attach_multicast(qpn(&b, 1), mgid).unwrap().unwrap();
+    assert!(joined(group));
+    assert_eq!(host.status().groups[0].members, 3);
+
+    // Everybody who is attached hears a datagram to the group.
+    let from = a.attach_address(0, a.info().slot.slot).unwrap();
+    let to = std::net::SocketAddr::from((group, 4791));
+    let bytes = packet(0xff_ffff, 7);
+    rustix::net::sendto(&from, &bytes, rustix::net::SendFlags::empty(), &to).unwrap();
+    assert_eq!((receive(&hears), receive(&too)), (bytes.clone(), bytes));
+
+    a.detach_multicast(qpn(&a, 1), mgid).unwrap();
+    assert!(a.detach_multicast(qpn(&a, 1), mgid).is_err());
+    drop(b);
+    assert!(matches!(next_event(&a).unwrap(), ControlEvent::PeerGone { .. }));
+    // Processes that still hold the sockets do not keep the group.
+    assert!(joined(group));
+    a.detach_multicast(qpn(&a, 2), mgid).unwrap();
+    assert!(!joined(group));
+    assert!(host.status().groups.is_empty());
+    drop((hears, too));
+}

@@ -1,0 +1,125 @@
+//! How services start, end, and start anew.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Host, TempDir, loopback_address, next_event};
+use rdmux_host::client::admin;
+use rdmux_host::service::{Service, ServiceOptions};
+use rdmux_host::{Config, ConnectOptions, HostError, HostName, RuntimeDir};
+use rdmux_verbs::control::{Control, ControlError};
+
+#[test]
+fn one_service_a_host() {
+    let host = Host::start();
+    let error = Service::new(host.options.clone()).unwrap_err();
+    assert!(matches!(error, HostError::AlreadyUp { .. }), "{error}");
+}
+
+#[test]
+fn an_address_in_use_is_refused_with_the_name_of_its_holder() {
+    let host = Host::start();
+    let dir = TempDir::new();
+    let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+    let mut options = ServiceOptions::new(HostName::new("second").unwrap(), runtime);
+    options.addresses = Some(vec![host.ip]);
+    let error = Service::new(options).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRINUSE);
+    let text = error.to_string();
+    let pid = format!("process {}", std::process::id());
+    assert!(text.contains(&host.ip.to_string()) && text.contains(&pid), "{text}");
+}
+
+#[test]
+fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
+    let mut host = Host::start();
+    let client = host.client();
+    client.new_slot().unwrap();
+    host.service.take().unwrap().stop().unwrap();
+    assert!(matches!(next_event(&client), Err(ControlError::Gone)));
+    assert!(matches!(client.new_slot(), Err(ControlError::Gone)));
+    assert!(client.is_gone());
+    assert!(!host.host_dir().socket().exists());
+    let error = host.connect_options().connect(&host.options.host).unwrap_err();
+    assert!(matches!(error, HostError::NotUp { .. }), "{error}");
+
+    // What a killed service leaves behind is in nobody's way.
+    std::fs::write(host.host_dir().socket(), "stale").unwrap();
+    host.service = Some(Service::spawn(host.options.clone()).unwrap());
+    assert_eq!(host.client().info().slot.first_index, 0);
+    assert_eq!(host.status().clients.len(), 0);
+}
+
+#[test]
+fn a_service_started_on_demand_ends_after_its_last_client() {
+    let host = Host::start_with(|o| o.idle_exit = Some(Duration::from_millis(50)));
+    let client = host.client();
+    assert!(client.new_slot().is_ok());
+    drop(client);
+    let service = host.service.as_ref().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !service.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "it goes on");
+        std::thread::yield_now();
+    }
+    assert!(!host.host_dir().socket().exists());
+}
+
+#[test]
+fn many_who_start_a_host_at_once_meet_in_one_service() {
+    let dir = TempDir::new();
+    let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+    let name = HostName::new("meeting").unwrap();
+    rdmux_host::Registry::open(&runtime).unwrap().assign(&name, loopback_address()).unwrap();
+    let mut config = Config::default();
+    config.service.idle_exit_seconds = 1;
+    let options = Arc::new(ConnectOptions { dir: runtime.clone(), config, embedded: true });
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let (options, name) = (Arc::clone(&options), name.clone());
+            std::thread::spawn(move || options.connect_or_start(&name).unwrap())
+        })
+        .collect();
+    let clients: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    let mut slots: Vec<_> = clients.iter().map(|c| c.info().slot.slot).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 8);
+    assert_eq!(admin::status(&runtime, &name).unwrap().clients.len(), 8);
+    admin::down(&runtime, &name).unwrap();
+}
+
+#[test]
+fn up_stays_status_tells_and_down_ends() {
+    let host = Host::start_with(|o| o.idle_exit = Some(Duration::from_secs(3600)));
+    let status = admin::up(&host.connect_options(), &host.options.host, None).unwrap();
+    assert_eq!((status.host.as_str(), status.port), ("test", 4791));
+    assert_eq!(status.gids.len(), 1);
+    assert_eq!(status.gids[0].gid.ip(), host.ip);
+    assert_eq!(status.pid, std::process::id());
+    let running = admin::running(&host.options.dir).unwrap();
+    assert_eq!(running, std::slice::from_ref(&host.options.host));
+    let client = host.client();
+    let of_client = &host.status().clients[0];
+    assert_eq!(of_client.slots, [client.info().slot.slot]);
+    assert_eq!(of_client.pid.cast_unsigned(), std::process::id());
+    admin::down(&host.options.dir, &host.options.host).unwrap();
+    assert!(matches!(next_event(&client), Err(ControlError::Gone)));
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_named() {
+    let dir = TempDir::new();
+    let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+    let config = Config::default();
+    let options = ConnectOptions { dir: runtime, config, embedded: true };
+    let name = HostName::new("nowhere").unwrap();
+    rdmux_host::Registry::open(&options.dir)
+        .unwrap()
+        .assign(&name, "192.0.2.1".parse().unwrap())
+        .unwrap();
+    let error = options.connect_or_start(&name).unwrap_err();
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}

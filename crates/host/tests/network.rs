@@ -1,0 +1,254 @@
+//! Hosts on real network devices: the default host, with whatever addresses the machine has, in a
+//! network namespace of each test's own.
+//!
+//! Needs the privilege to make namespaces, and `ip` of iproute2. Without, each test says that it was
+//! skipped. Each runs in a thread of its own, because a namespace belongs to a thread; threads that
+//! it starts are in the same one.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+use common::{SECOND, TempDir, next_cm_event, next_event};
+use rdmux_cm::{ConnParam, EventKind, IdHandle, JoinFlags, PortSpace};
+use rdmux_host::client::admin;
+use rdmux_host::proto::Status;
+use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
+use rdmux_host::{Config, ConnectOptions, EventChannel, HostClient, HostName, RuntimeDir};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::{Control, ControlEvent};
+use rdmux_wire::{Mtu, Qpn};
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+
+/// Moves this thread into a new network namespace.
+fn new_namespace() -> Result<(), String> {
+    // SAFETY: only the network namespace is unshared, no memory or descriptor table.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| format!("no namespace: {e}"))
+}
+
+/// Runs `ip` with words, in this thread's namespace.
+fn run_ip(words: &str) -> Result<(), String> {
+    let out = Command::new("ip").args(words.split(' ')).output();
+    let out = out.map_err(|e| format!("cannot run ip: {e}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {words}: {}", String::from_utf8_lossy(&out.stderr)))
+}
+
+fn ip(words: &str) {
+    run_ip(words).unwrap();
+}
+
+/// Runs `test` in a namespace that has the loopback interface.
+fn alone(test: impl FnOnce() + Send + 'static) {
+    let outcome = thread::spawn(|| match new_namespace().and_then(|()| run_ip("link set lo up")) {
+        Ok(()) => test(),
+        Err(why) => println!("SKIPPED: {why}"),
+    });
+    outcome.join().unwrap();
+}
+
+/// Runs `test` in a namespace with v0, whose other end v1 is in another one, where `other` runs. Both
+/// have the loopback interface.
+fn on_a_wire(test: impl FnOnce() + Send + 'static, other: impl FnOnce() + Send + 'static) {
+    alone(move || {
+        let (tell, hear) = mpsc::channel();
+        let (ready, go) = mpsc::channel::<()>();
+        let far = thread::spawn(move || {
+            new_namespace().unwrap();
+            tell.send(gettid().as_raw_nonzero()).unwrap();
+            go.recv().unwrap();
+            ip("link set lo up");
+            other();
+            // The wire goes with the namespace of either end.
+            let _ = go.recv();
+        });
+        let far_thread = hear.recv().unwrap();
+        ip("link add v0 type veth peer name v1");
+        ip(&format!("link set v1 netns {far_thread}"));
+        ready.send(()).unwrap();
+        test();
+        drop(ready);
+        far.join().unwrap();
+    });
+}
+
+/// The default host of a namespace.
+struct Default {
+    _service: ServiceHandle,
+    client: Arc<HostClient>,
+    channel: EventChannel,
+    dir: RuntimeDir,
+    _tmp: TempDir,
+}
+
+impl Default {
+    fn start() -> Self {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("run")).unwrap();
+        let host = HostName::default();
+        let service = Service::spawn(ServiceOptions::new(host.clone(), dir.clone())).unwrap();
+        let options =
+            ConnectOptions { dir: dir.clone(), config: Config::default(), embedded: true };
+        let client = options.connect(&host).unwrap();
+        let channel = EventChannel::open(&client).unwrap();
+        Self { _service: service, client, channel, dir, _tmp: tmp }
+    }
+
+    fn status(&self) -> Status {
+        admin::status(&self.dir, &HostName::default()).unwrap()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.status().gids.iter().map(|row| row.gid.ip().to_string()).collect()
+    }
+
+    fn id(&self, space: PortSpace) -> IdHandle {
+        let qp_type = if space == PortSpace::Tcp { QpType::Rc } else { QpType::Ud };
+        self.client.create_id(&self.channel, space, qp_type, 0).unwrap()
+    }
+
+    fn expect(&self, kind: EventKind) -> rdmux_cm::Event {
+        let event = next_cm_event(&self.channel);
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    fn listen(&self, at: SocketAddr) {
+        let id = self.id(PortSpace::Tcp);
+        self.client.bind_addr(id, at).unwrap();
+        self.client.listen(id, 8).unwrap();
+    }
+
+    fn accept(&self, qpn: u32) {
+        let request = self.expect(EventKind::ConnectRequest);
+        let param = ConnParam { qp_num: Qpn::new(qpn), ..ConnParam::default() };
+        self.client.accept(request.id, &param).unwrap();
+        self.expect(EventKind::Established);
+    }
+
+    /// Connects; returns the path MTU.
+    fn connect(&self, to: SocketAddr, qpn: u32) -> Mtu {
+        let id = self.id(PortSpace::Tcp);
+        self.client.resolve_addr(id, None, to, 10 * SECOND).unwrap();
+        self.expect(EventKind::AddrResolved);
+        self.client.resolve_route(id, SECOND).unwrap();
+        self.expect(EventKind::RouteResolved);
+        let param = ConnParam { qp_num: Qpn::new(qpn), ..ConnParam::default() };
+        self.client.connect_id(id, &param).unwrap();
+        let response = self.expect(EventKind::ConnectResponse);
+        self.client.establish(id).unwrap();
+        response.negotiated.unwrap().path_mtu
+    }
+}
+
+fn at(ip: &str) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), 7000)
+}
+
+#[test]
+fn machines_connect_over_both_protocols() {
+    let (tell, hear) = mpsc::channel();
+    on_a_wire(
+        move || {
+            ip("addr add 10.77.0.1/24 dev v0");
+            ip("addr add fd77::1/64 dev v0 nodad");
+            ip("link set v0 up");
+            hear.recv().unwrap();
+            let host = Default::start();
+            assert_eq!(host.connect(at("10.77.0.2"), 0x1000), Mtu::M1024);
+            assert_eq!(host.connect(at("fd77::2"), 0x2000), Mtu::M1024);
+        },
+        move || {
+            ip("addr add 10.77.0.2/24 dev v1");
+            ip("addr add fd77::2/64 dev v1 nodad");
+            ip("link set v1 up");
+            let host = Default::start();
+            host.listen(at("0.0.0.0"));
+            host.listen(at("fd77::2"));
+            tell.send(()).unwrap();
+            host.accept(0x3000);
+            host.accept(0x4000);
+        },
+    );
+}
+
+#[test]
+fn a_neighbour_that_is_not_there_is_an_error_when_the_system_says_so() {
+    on_a_wire(
+        || {
+            ip("addr add 10.77.0.1/24 dev v0");
+            ip("link set v0 up");
+            for (name, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "10")] {
+                let path = format!("/proc/sys/net/ipv4/neigh/v0/{name}");
+                std::fs::write(path, value).unwrap();
+            }
+            let host = Default::start();
+            let id = host.id(PortSpace::Tcp);
+            host.client.resolve_addr(id, None, at("10.77.0.9"), 3600 * SECOND).unwrap();
+            assert_eq!(host.expect(EventKind::AddrError).status, -libc::EHOSTUNREACH);
+            // And when the system takes longer than the program would wait.
+            std::fs::write("/proc/sys/net/ipv4/neigh/v0/retrans_time_ms", "100000").unwrap();
+            host.client.resolve_addr(id, None, at("10.77.0.8"), SECOND / 20).unwrap();
+            assert_eq!(host.expect(EventKind::AddrError).status, -libc::ETIMEDOUT);
+        },
+        || ip("link set v1 up"),
+    );
+}
+
+#[test]
+fn both_loopback_addresses_work_and_no_address_is_lost_when_others_come_and_go() {
+    alone(|| {
+        let host = Default::start();
+        assert_eq!(host.addresses(), ["127.0.0.1", "::1"]);
+        host.listen(at("::1"));
+        let id = host.id(PortSpace::Tcp);
+        host.client.resolve_addr(id, None, at("::1"), SECOND).unwrap();
+        host.expect(EventKind::AddrResolved);
+
+        ip("addr add 10.77.0.1/24 dev lo");
+        let ControlEvent::Gids(gids) = next_event(&host.client).unwrap() else { panic!() };
+        assert_eq!(gids.len(), 3);
+        assert_eq!(host.addresses(), ["127.0.0.1", "::1", "10.77.0.1"]);
+        host.client.attach_address(2, host.client.info().slot.slot).unwrap();
+
+        ip("addr del 127.0.0.1/8 dev lo");
+        let ControlEvent::Gids(gids) = next_event(&host.client).unwrap() else { panic!() };
+        assert!(gids[0].gid.is_zero());
+        assert!(host.client.attach_address(0, host.client.info().slot.slot).is_err());
+        // The row is used again.
+        ip("addr add 10.77.0.2/24 dev lo");
+        next_event(&host.client).unwrap();
+        assert_eq!(host.addresses(), ["10.77.0.2", "::1", "10.77.0.1"]);
+    });
+}
+
+#[test]
+fn a_group_is_joined_on_the_interface_of_the_id() {
+    on_a_wire(
+        || {
+            ip("addr add 10.77.0.1/24 dev v0");
+            ip("link set v0 up");
+            let host = Default::start();
+            let group: IpAddr = "239.1.2.3".parse().unwrap();
+            let id = host.id(PortSpace::Udp);
+            host.client.bind_addr(id, "10.77.0.1:0".parse().unwrap()).unwrap();
+            host.client.join_multicast(id, group, JoinFlags::FullMember, 0).unwrap();
+            host.expect(EventKind::MulticastJoin);
+            let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
+            host.client.attach_multicast(qpn, group.into()).unwrap().unwrap();
+            let status = host.status();
+            assert_eq!(status.groups.len(), 1);
+            assert_eq!(status.groups[0].local.to_string(), "10.77.0.1");
+            let igmp = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
+            let of_v0 = igmp.split_once("v0").unwrap().1;
+            assert!(of_v0.contains("030201EF"), "{igmp}");
+        },
+        || ip("link set v1 up"),
+    );
+}

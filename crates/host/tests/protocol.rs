@@ -1,0 +1,174 @@
+//! What the service does with clients that do not keep to the protocol: it drops those, and nobody
+//! else notices.
+
+mod common;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use common::{Host, wait_closed};
+use rdmux_host::proto::socket::{self, MAX_MESSAGE};
+use rdmux_host::proto::{ClientKind, CmRequest, Reply, Request, Response, VERSION};
+use rdmux_verbs::control::Control;
+
+const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
+const HELLO_DEVICE: Request = Request::Hello { version: VERSION, kind: ClientKind::Device };
+
+fn send(socket: &OwnedFd, request: &Request, fds: &[BorrowedFd<'_>]) {
+    socket::send(socket.as_fd(), request, fds, &mut Vec::new()).unwrap();
+}
+
+fn reply(socket: &OwnedFd) -> Reply {
+    common::wait_readable(socket);
+    let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+    socket::decode(socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap()).unwrap()
+}
+
+fn greeted(host: &Host) -> OwnedFd {
+    let socket = host.raw();
+    send(&socket, &HELLO_TOOL, &[]);
+    assert!(matches!(reply(&socket), Ok(Response::Welcome(_))));
+    socket
+}
+
+/// Something that a client must not do.
+type Breach<'a> = &'a dyn Fn(&OwnedFd);
+
+#[test]
+fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
+    let host = Host::start();
+    let bystander = host.client();
+    let stray = std::fs::File::open("/dev/null").unwrap();
+    let breaches: &[(&str, Breach<'_>)] = &[
+        ("garbage", &|s| socket::send_bytes(s.as_fd(), &[0xff; 100], &[]).unwrap()),
+        ("one byte", &|s| socket::send_bytes(s.as_fd(), &[0], &[]).unwrap()),
+        ("a long message", &|s| socket::send_bytes(s.as_fd(), &[1; MAX_MESSAGE], &[]).unwrap()),
+        ("no greeting", &|s| send(s, &Request::Status, &[])),
+        ("no doorbell", &|s| send(s, &HELLO_DEVICE, &[])),
+        ("a descriptor too many", &|s| send(s, &HELLO_TOOL, &[stray.as_fd()])),
+        ("two doorbells", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd(), stray.as_fd()])),
+    ];
+    for (what, breach) in breaches {
+        let socket = host.raw();
+        breach(&socket);
+        wait_closed(&socket);
+        assert!(bystander.new_slot().is_ok(), "{what}");
+    }
+    for (what, request) in [
+        ("a second greeting", HELLO_TOOL),
+        ("a tool with a device's wish", Request::NewSlot),
+        ("an id of a tool", Request::Cm(CmRequest::Query { id: rdmux_cm::IdHandle(1) })),
+    ] {
+        let socket = greeted(&host);
+        send(&socket, &request, &[]);
+        wait_closed(&socket);
+        assert!(bystander.new_slot().is_ok(), "{what}");
+    }
+    let socket = greeted(&host);
+    send(&socket, &Request::Status, &[stray.as_fd()]);
+    wait_closed(&socket);
+    let dropped = breaches.len() as u64 + 4;
+    assert_eq!(host.counter("service_clients_broke_protocol"), dropped);
+}
+
+#[test]
+fn every_truncation_of_a_greeting_is_survived() {
+    let host = Host::start();
+    let whole = postcard::to_stdvec(&HELLO_TOOL).unwrap();
+    for len in 1..whole.len() {
+        let socket = host.raw();
+        socket::send_bytes(socket.as_fd(), &whole[..len], &[]).unwrap();
+        wait_closed(&socket);
+    }
+    drop(greeted(&host));
+}
+
+/// Marsaglia's xorshift: the same bytes each time.
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn random_requests_are_survived() {
+    let host = Host::start();
+    let bystander = host.client();
+    let doorbell = rdmux_link::Doorbell::new().unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for _ in 0..200 {
+        let socket = host.raw();
+        send(&socket, &HELLO_DEVICE, &[doorbell.as_fd()]);
+        reply(&socket).unwrap();
+        loop {
+            // The first byte says which request it is; small numbers are likely to be fields.
+            let len = next_random(&mut state) % 40 + 1;
+            let small = |s: &mut u64| (next_random(s) % 24).to_le_bytes()[0];
+            let mut bytes: Vec<u8> = (0..len).map(|_| small(&mut state)).collect();
+            // Neither the end of the service nor a request without reply (Stray, Take).
+            if !(1..12).contains(&bytes[0]) || bytes[0] == 7 {
+                bytes[0] = 9;
+            }
+            if bytes[0] == 9 && bytes.get(1) == Some(&17) {
+                bytes[1] = 0;
+            }
+            if socket::send_bytes(socket.as_fd(), &bytes, &[]).is_err() {
+                break;
+            }
+            common::wait_readable(&socket);
+            let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+            if socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).is_err() {
+                break;
+            }
+        }
+    }
+    assert!(bystander.new_slot().is_ok());
+}
+
+#[test]
+fn another_version_is_told_ours() {
+    let host = Host::start();
+    let socket = host.raw();
+    send(&socket, &Request::Hello { version: VERSION + 1, kind: ClientKind::Tool }, &[]);
+    match reply(&socket) {
+        Ok(Response::Welcome(welcome)) => assert_eq!(welcome.version, VERSION),
+        other => panic!("{other:?}"),
+    }
+    // It has not been let in.
+    send(&socket, &Request::Status, &[]);
+    wait_closed(&socket);
+}
+
+#[test]
+fn whoever_asks_without_reading_the_answers_is_dropped() {
+    let host = Host::start();
+    let bystander = host.client();
+    let socket = greeted(&host);
+    let mut scratch = Vec::new();
+    while socket::send(socket.as_fd(), &Request::Stay, &[], &mut scratch).is_ok() {}
+    assert!(bystander.new_slot().is_ok());
+    assert_eq!(host.counter("service_clients_too_slow"), 1);
+}
+
+#[test]
+fn others_slots_queue_pairs_and_ids_are_out_of_reach() {
+    let host = Host::start();
+    let (a, b) = (host.client(), host.client());
+    let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);
+    assert!(a.attach_address(0, of_a).is_ok());
+    assert!(a.attach_address(0, of_b).is_err());
+    assert!(a.attach_address(0, 0).is_err());
+    assert!(a.attach_address(200, of_a).is_err());
+    assert!(a.release_slot(of_b, 0).is_err());
+    let group = rdmux_wire::Gid::from(std::net::Ipv4Addr::new(239, 1, 1, 1));
+    let qpn = |slot: u16| rdmux_wire::Qpn::new(u32::from(slot) << 12);
+    assert!(a.attach_multicast(qpn(of_b), group).is_err());
+    assert!(a.detach_multicast(qpn(of_a), group).is_err());
+    let channel = rdmux_host::EventChannel::open(&a).unwrap();
+    let (space, rc) = (rdmux_cm::PortSpace::Tcp, rdmux_transport::attr::QpType::Rc);
+    let id = a.create_id(&channel, space, rc, 0).unwrap();
+    assert!(b.create_id(&channel, space, rc, 0).is_err());
+    assert!(b.query_id(id).is_err());
+    assert_eq!(b.destroy_id(id).unwrap_err().errno(), libc::ENOENT);
+    assert!(a.query_id(id).is_ok());
+}

@@ -1,0 +1,284 @@
+//! What the links can do, as ratios against bare peers in the same run.
+//!
+//! `cargo bench -p rdmux-link` prints a table; each figure is the median of several rounds.
+//!
+//! - UDP: batches of 4 KiB segments between two threads, ICRC computed and checked, payload copied
+//!   to its place, with as much in flight as a window allows; against one TCP stream that is read
+//!   into the same place
+//! - UDP latency: 64 bytes there and back through batches, both sides polling; against bare sendto
+//!   and recvfrom, polling likewise
+//! - ring: 64 bytes there and back, both sides polling; against one cache line that goes there and
+//!   back
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rdmux_link::link::{Frame, Payload, Piece};
+use rdmux_link::udp::{GroupOptions, PushError};
+use rdmux_link::{Destination, Doorbell, IcrcCheck, RingPair, RxBatch, TxBatch, UdpGroup, UdpPort};
+
+const ROUNDS: usize = 5;
+const SEGMENT: usize = 4096;
+/// What is sent and where it goes: larger than a first-level cache, as a message is.
+const MESSAGE: usize = 1 << 20;
+const TOTAL: usize = 1 << 30;
+/// Bytes in flight, well below a socket's buffer.
+const WINDOW: u64 = 1 << 20;
+
+fn main() {
+    let only = std::env::args().nth(1).filter(|a| !a.starts_with('-'));
+    let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
+    if wanted("udp") {
+        let udp = median(|| udp_bandwidth(true));
+        let bare = median(|| udp_bandwidth(false));
+        let tcp = median(tcp_bandwidth);
+        println!("UDP 4 KiB segments, ICRC both ways   {:6.2} GB/s   {:.2} x TCP", udp, udp / tcp);
+        println!(
+            "  not checked by the receiver        {:6.2} GB/s   {:.2} x TCP",
+            bare,
+            bare / tcp
+        );
+        println!("TCP, one stream                      {tcp:6.2} GB/s");
+    }
+    if wanted("latency") {
+        let plain = median(|| udp_round_trip(false));
+        let told = median(|| udp_round_trip(true));
+        let bare = median(bare_udp_round_trip);
+        println!(
+            "UDP 64 B, ICRC, one way              {plain:6.0} ns     {:.2} x bare",
+            plain / bare
+        );
+        println!(
+            "  with traffic class and hop limit   {told:6.0} ns     {:.2} x bare",
+            told / bare
+        );
+        println!("bare UDP, one way                    {bare:6.0} ns");
+    }
+    if wanted("ring") {
+        let ring = median(ring_round_trip);
+        let line = median(line_round_trip);
+        println!(
+            "ring, 64 B, one way                  {:6.0} ns     {:.2} x line",
+            ring,
+            ring / line
+        );
+        println!("cache line, one way                  {line:6.0} ns");
+    }
+}
+
+fn median(mut f: impl FnMut() -> f64) -> f64 {
+    let mut all: Vec<_> = (0..ROUNDS).map(|_| f()).collect();
+    all.sort_by(f64::total_cmp);
+    all[ROUNDS / 2]
+}
+
+fn gigabytes_per_second(bytes: usize, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64() / 1e9
+}
+
+/// One direction over UDP, at a window of [`WINDOW`] that the receiver opens through shared memory,
+/// as acknowledgements would.
+fn udp_bandwidth(check: bool) -> f64 {
+    let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
+    let open = |host| UdpGroup::open([127, 77, 203, host].into(), &options).unwrap();
+    let (mut rx, mut tx) = (open(1), open(2));
+    let (rx, tx) = (
+        UdpPort::new(rx.socket(0).unwrap()).unwrap(),
+        UdpPort::new(tx.socket(0).unwrap()).unwrap(),
+    );
+    let to = Destination::new(rx.local_addr().ip(), rx.local_addr().port());
+    let received = AtomicU64::new(0);
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let message = vec![0x5a; MESSAGE];
+            let mut batch = TxBatch::new();
+            start.wait();
+            for i in 0..TOTAL / SEGMENT {
+                let at = i * SEGMENT;
+                while at as u64 > received.load(Ordering::Acquire) + WINDOW {
+                    if !batch.is_empty() {
+                        batch.flush(&tx).unwrap();
+                    }
+                    std::hint::spin_loop();
+                }
+                let bytes = &message[at % MESSAGE..][..SEGMENT];
+                // SAFETY: `message` outlives `batch`'s flush below, and nobody writes to it.
+                let piece = unsafe { Piece::new(bytes.as_ptr(), SEGMENT) };
+                let header = [0; 12];
+                let frame = Frame { header: &header, payload: Payload::Pieces(&[piece]), pad: 0 };
+                while let Err(PushError::Full) = batch.push(&tx, &to, &frame) {
+                    batch.flush(&tx).unwrap();
+                }
+            }
+            batch.flush(&tx).unwrap();
+        });
+        let mut place = vec![0; MESSAGE];
+        let mut batch = RxBatch::new(RxBatch::USUAL);
+        let mut got = 0;
+        start.wait();
+        let since = Instant::now();
+        while got < TOTAL {
+            if batch.recv(&rx).unwrap() == 0 {
+                std::hint::spin_loop();
+            }
+            for d in batch.datagrams() {
+                assert!(!check || d.check_icrc() == IcrcCheck::Right);
+                let payload = &d.without_icrc()[12..];
+                place[got % MESSAGE..][..SEGMENT].copy_from_slice(payload);
+                got += SEGMENT;
+            }
+            received.store(got as u64, Ordering::Release);
+        }
+        gigabytes_per_second(TOTAL, since.elapsed())
+    })
+}
+
+fn tcp_bandwidth() -> f64 {
+    let listener = TcpListener::bind("127.77.203.3:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            let message = vec![0x5a; MESSAGE];
+            for _ in 0..TOTAL / MESSAGE {
+                stream.write_all(&message).unwrap();
+            }
+        });
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut place = vec![0; MESSAGE];
+        let since = Instant::now();
+        for _ in 0..TOTAL / MESSAGE {
+            stream.read_exact(&mut place).unwrap();
+        }
+        gigabytes_per_second(TOTAL, since.elapsed())
+    })
+}
+
+fn udp_round_trip(header_info: bool) -> f64 {
+    let options = GroupOptions { port: 0, header_info, ..GroupOptions::default() };
+    let open = |host| UdpGroup::open([127, 77, 203, host].into(), &options).unwrap();
+    let ports = [open(4), open(5)].map(|mut g| UdpPort::new(g.socket(0).unwrap()).unwrap());
+    let [a, b] = &ports;
+    let step = |port: &UdpPort, batch: &mut RxBatch| {
+        while batch.recv(port).unwrap() == 0 {}
+        assert!(batch.datagrams().all(|d| d.check_icrc() == IcrcCheck::Right));
+    };
+    let send = |port: &UdpPort, to: &UdpPort, batch: &mut TxBatch| {
+        let to = Destination::new(to.local_addr().ip(), to.local_addr().port());
+        let frame = Frame { header: &[0; 12], payload: Payload::Bytes(&[7; 64]), pad: 0 };
+        batch.push(port, &to, &frame).unwrap();
+        batch.flush(port).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut rx, mut tx) = (RxBatch::new(RxBatch::USUAL), TxBatch::new());
+            for _ in 0..UDP_TRIPS {
+                step(b, &mut rx);
+                send(b, a, &mut tx);
+            }
+        });
+        let (mut rx, mut tx) = (RxBatch::new(RxBatch::USUAL), TxBatch::new());
+        let since = Instant::now();
+        for _ in 0..UDP_TRIPS {
+            send(a, b, &mut tx);
+            step(a, &mut rx);
+        }
+        one_way(since.elapsed(), UDP_TRIPS)
+    })
+}
+
+fn bare_udp_round_trip() -> f64 {
+    let socket = |host: u8| {
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 77, 203, host), 0)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let (a, b) = (socket(6), socket(7));
+    let (to_a, to_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+    let step = |socket: &UdpSocket| while socket.recv_from(&mut [0; 80]).is_err() {};
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..UDP_TRIPS {
+                step(&b);
+                b.send_to(&[7; 80], to_a).unwrap();
+            }
+        });
+        let since = Instant::now();
+        for _ in 0..UDP_TRIPS {
+            a.send_to(&[7; 80], to_b).unwrap();
+            step(&a);
+        }
+        one_way(since.elapsed(), UDP_TRIPS)
+    })
+}
+
+const TRIPS: u64 = 300_000;
+const UDP_TRIPS: u64 = 50_000;
+
+/// One way, in nanoseconds: half of there and back.
+fn one_way(time: Duration, trips: u64) -> f64 {
+    time.as_nanos() as f64 / (2 * trips) as f64
+}
+
+fn ring_round_trip() -> f64 {
+    let (a, b) = RingPair::create(1 << 20).unwrap();
+    let mut a = a.open(Doorbell::new().unwrap()).unwrap();
+    let mut b = b.open(Doorbell::new().unwrap()).unwrap();
+    let step = |end: &mut rdmux_link::RingEnd, bytes: &mut [u8; 64]| {
+        while end.rx.is_empty() {
+            std::hint::spin_loop();
+        }
+        end.rx.pop().unwrap().unwrap().copy(0, bytes);
+    };
+    let send = |end: &mut rdmux_link::RingEnd, bytes: &[u8; 64]| {
+        end.tx.try_push(1, [0; 16], &[&bytes[..12], &bytes[12..]]).unwrap();
+        end.wake_peer();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut bytes = [0; 64];
+            for _ in 0..TRIPS {
+                step(&mut b, &mut bytes);
+                send(&mut b, &bytes);
+            }
+        });
+        let mut bytes = [7; 64];
+        let since = Instant::now();
+        for _ in 0..TRIPS {
+            send(&mut a, &bytes);
+            step(&mut a, &mut bytes);
+        }
+        one_way(since.elapsed(), TRIPS)
+    })
+}
+
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+fn line_round_trip() -> f64 {
+    let line = Line(AtomicU64::new(0));
+    let wait = |odd: u64, i: u64| {
+        while line.0.load(Ordering::Acquire) != 2 * i + odd {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..TRIPS {
+                wait(1, i);
+                line.0.store(2 * i + 2, Ordering::Release);
+            }
+        });
+        let since = Instant::now();
+        for i in 0..TRIPS {
+            wait(0, i);
+            line.0.store(2 * i + 1, Ordering::Release);
+        }
+        wait(0, TRIPS);
+        one_way(since.elapsed(), TRIPS)
+    })
+}

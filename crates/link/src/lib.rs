@@ -1,0 +1,40 @@
+//! The operating system boundary: everything that carries packets out of a process and into it.
+//!
+//! In the order in which a packet meets them:
+//!
+//! - [`link`]: what every link has in common, the [`Link`] trait, and how a payload is named
+//! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, batches out with
+//!   segmentation offload, batches in with receive offload, multicast
+//! - [`ring`]: packets to a process on the same host, through shared memory
+//! - [`shm`]: shared memory as such, for rings and for pages of counters
+//! - [`doorbell`]: how one process wakes another
+//! - [`patience`]: looking for a moment before going to sleep
+//! - [`procmem`]: the memory of another process, by cross-process copy
+//!
+//! # Safety
+//!
+//! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
+//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer) and [`procmem`].
+//! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
+//! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
+#![deny(unsafe_code)]
+
+pub mod doorbell;
+pub mod link;
+#[expect(unsafe_code, reason = "maps memory")]
+mod mmap;
+pub mod patience;
+#[expect(unsafe_code, reason = "reads and writes another process's memory by pointer")]
+pub mod procmem;
+pub mod ring;
+pub mod shm;
+#[expect(unsafe_code, reason = "system calls that take pointers")]
+mod sys;
+pub mod udp;
+
+pub use doorbell::Doorbell;
+pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};
+pub use procmem::{ProcMemError, ProcessMemory};
+pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};
+pub use shm::SharedMem;
+pub use udp::{Datagram, Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};

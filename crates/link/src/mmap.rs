@@ -1,0 +1,132 @@
+//! Mapped memfds.
+//!
+//! # What the unsafe code here relies on
+//!
+//! A mapping is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot
+//! fault, because the file behind it is a memfd that is sealed against shrinking, checked before
+//! mapping, and at least as large as the mapping, checked after the seal. Other processes write to
+//! it at any time, so it is only accessed through atomics and raw copies into private memory, and
+//! nothing is decided twice from the same shared bytes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A memfd, mapped readable and writable. Page-aligned.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, and every access goes through atomics or raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Creates a memfd of `len` bytes, sealed against any change of size.
+    pub(crate) fn create_fd(name: &str, len: usize) -> io::Result<OwnedFd> {
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(fd)
+    }
+
+    /// Maps the first `len` bytes.
+    pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("not a memfd"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(bad("the memfd is not sealed against shrinking"));
+        }
+        let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        if size < len as u64 {
+            return Err(bad("the memfd is too small"));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or_else(|| bad("mapped at address zero"))?;
+        Ok(Self { base, len })
+    }
+
+    /// All of it, as words; a tail of less than a word is not shown.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `len` bytes long, and lives as long as `self`.
+        // Atomics may be written by others.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// The word at byte `offset`, which must be a multiple of eight inside the mapping.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        &self.words()[offset / 8]
+    }
+
+    /// Copies from `offset` into `to`.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
+        // SAFETY: `to` is valid and private.
+        unsafe { self.read_raw(offset, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies `len` bytes from `offset` to `to`.
+    ///
+    /// # Safety
+    ///
+    /// `to` must be writable for `len` bytes that no Rust reference covers.
+    pub(crate) unsafe fn read_raw(&self, offset: usize, to: *mut u8, len: usize) {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; `to` by the caller's promise. A peer may write
+        // meanwhile: the copy then holds some mixture, which is the peer's own doing.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to, len) }
+    }
+
+    /// `len` bytes at `offset`, in place.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may write to them, or the caller decides nothing by them.
+    pub(crate) unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
+    }
+
+    /// Copies `from` to `offset`.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; no reference to these bytes exists.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr(),
+                self.base.as_ptr().add(offset),
+                from.len(),
+            );
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, with this length, and nothing borrows it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,195 @@
+//! The memory of another process, by cross-process copy (`process_vm_readv(2)`).
+//!
+//! Who may touch whose memory is the operating system's rule, not ours (`ptrace(2)`, access mode
+//! checking): the same user and the same user namespace, and where Yama restricts it the target has
+//! to allow it with `PR_SET_PTRACER`.
+//!
+//! # What the unsafe code here relies on
+//!
+//! The kernel checks the remote range and fails with `EFAULT`. The local range comes from slices,
+//! or from a caller who promises that it is valid. Writing to one's own memory this way would
+//! bypass the borrow checker, so that a process's own pid is refused.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Why a copy did not happen, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcMemError {
+    /// The process has ended.
+    #[error("process {pid} is gone")]
+    Gone {
+        /// Which.
+        pid: i32,
+    },
+    /// The range, or its end, is not mapped in the other process, or not with the right to do this.
+    #[error("process {pid} has no such memory at {va:#x}, {len} bytes ({done} bytes copied)")]
+    Fault {
+        /// Which process.
+        pid: i32,
+        /// Where the range starts.
+        va: u64,
+        /// Its length.
+        len: usize,
+        /// Bytes that were copied nevertheless.
+        done: usize,
+    },
+    /// The operating system does not let us touch this process's memory. Use a link that does not
+    /// need it, or let the process call `prctl(PR_SET_PTRACER)`.
+    #[error("may not touch the memory of process {pid}")]
+    Refused {
+        /// Which process.
+        pid: i32,
+    },
+    /// A process may not name itself here.
+    #[error("process {pid} is this process")]
+    OwnProcess {
+        /// This process.
+        pid: i32,
+    },
+    /// Anything else.
+    #[error("cannot reach the memory of process {pid}: {source}")]
+    Io {
+        /// Which process.
+        pid: i32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Another process's memory.
+///
+/// Copies are not atomic: the other side may see, or be seen in, any mixture.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+}
+
+impl ProcessMemory {
+    /// Names the memory of process `pid`. Nothing is opened or checked yet, save that it is not
+    /// this process. With a pidfd, a later process of the same number is never taken for this one.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcMemError::OwnProcess`]; [`ProcMemError::Gone`] for a pid that cannot be.
+    pub fn new(pid: i32, pidfd: Option<OwnedFd>) -> Result<Self, ProcMemError> {
+        if pid <= 0 {
+            return Err(ProcMemError::Gone { pid });
+        }
+        // A thread's number reaches the memory of its process, too.
+        let thread = std::path::PathBuf::from(format!("/proc/self/task/{pid}"));
+        if i64::from(pid) == i64::from(std::process::id()) || thread.exists() {
+            return Err(ProcMemError::OwnProcess { pid });
+        }
+        Ok(Self { pid, pidfd })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it is known to have ended. Without a pidfd that shows only in a copy.
+    pub fn is_gone(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Some(pidfd) = &self.pidfd else { return false };
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
+    }
+
+    /// Fills `to` from the other process's address `va`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcMemError`]. After an error `to` holds some mixture of what it held and what was read.
+    pub fn read(&self, va: u64, to: &mut [u8]) -> Result<(), ProcMemError> {
+        // SAFETY: `to` is a valid, exclusive slice.
+        unsafe { self.read_raw(va, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Writes `from` to the other process's address `va`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcMemError`]. After an error some of it may have been written.
+    pub fn write(&self, va: u64, from: &[u8]) -> Result<(), ProcMemError> {
+        // SAFETY: `from` is a valid slice.
+        unsafe { self.write_raw(va, from.as_ptr(), from.len()) }
+    }
+
+    /// As [`read`](Self::read), into memory that is named by address: the application's own
+    /// registered buffers, which may be shared with threads of its own.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `to` must be writable, and no Rust reference to them may be alive.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub unsafe fn read_raw(&self, va: u64, to: *mut u8, len: usize) -> Result<(), ProcMemError> {
+        self.copy(va, to, len, false)
+    }
+
+    /// As [`write`](Self::write), from memory that is named by address.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `from` must be readable.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub unsafe fn write_raw(
+        &self,
+        va: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), ProcMemError> {
+        self.copy(va, from.cast_mut(), len, true)
+    }
+
+    /// Copies between `local` and `va`, going on after a partial copy, which says where the memory
+    /// ends only at its second attempt. The callers promise that `local` is valid.
+    fn copy(&self, va: u64, local: *mut u8, len: usize, write: bool) -> Result<(), ProcMemError> {
+        let pid = self.pid;
+        let fault = |done| ProcMemError::Fault { pid, va, len, done };
+        let Ok(remote) = usize::try_from(va) else { return Err(fault(0)) };
+        if remote.checked_add(len).is_none() {
+            return Err(fault(0));
+        }
+        if self.is_gone() {
+            return Err(ProcMemError::Gone { pid });
+        }
+        let mut done = 0;
+        while done < len {
+            let near =
+                libc::iovec { iov_base: local.wrapping_add(done).cast(), iov_len: len - done };
+            let far = libc::iovec { iov_base: (remote + done) as *mut _, iov_len: len - done };
+            // SAFETY: `local` is valid for `len` bytes by the callers' promise; the kernel checks
+            // `far`, which lies in another process (see `new`).
+            let copied = unsafe {
+                if write {
+                    libc::process_vm_writev(pid, &near, 1, &far, 1, 0)
+                } else {
+                    libc::process_vm_readv(pid, &near, 1, &far, 1, 0)
+                }
+            };
+            match usize::try_from(copied) {
+                Ok(0) => return Err(fault(done)),
+                Ok(n) => done += n,
+                Err(_) => {
+                    let source = io::Error::last_os_error();
+                    return Err(match source.raw_os_error() {
+                        Some(libc::EFAULT) => fault(done),
+                        Some(libc::ESRCH) => ProcMemError::Gone { pid },
+                        Some(libc::EPERM | libc::EACCES) => ProcMemError::Refused { pid },
+                        _ => ProcMemError::Io { pid, source },
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! The side that reads records.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+
+/// The reading end of a ring. There must be one only.
+#[derive(Debug)]
+pub struct Consumer {
+    ring: Shared,
+    tail: u64,
+    broken: bool,
+}
+
+impl Consumer {
+    /// Maps a ring from its beginning: nobody has consumed from it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for anything else than a ring; `ENOMEM`.
+    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { ring: Shared::map(fd)?, tail: 0, broken: false })
+    }
+
+    /// The next record, if there is one. Its room is given back when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`], from then on always.
+    pub fn pop(&mut self) -> Result<Option<Record<'_>>, Broken> {
+        if self.broken {
+            return Err(Broken);
+        }
+        let mut state = self.state();
+        if state == WRAP {
+            self.tail += self.ring.to_end(self.tail) as u64;
+            state = self.state();
+            // The marker is written after the record that it points at; two in a row are never.
+            if state == 0 || state == WRAP {
+                return Err(self.fail());
+            }
+        }
+        if state == 0 {
+            return Ok(None);
+        }
+        let len = usize::try_from(state & 0xffff_ffff).unwrap_or(usize::MAX);
+        let kind = u8::try_from(state >> 32 & 0xff).unwrap_or_default();
+        if state != (VALID | u64::from(kind) << 32 | len as u64)
+            || len > self.ring.max_record()
+            || stride(len) > self.ring.to_end(self.tail)
+        {
+            return Err(self.fail());
+        }
+        let at = self.ring.at(self.tail);
+        let mut meta = [0; 16];
+        for (i, half) in meta.chunks_exact_mut(8).enumerate() {
+            let word = self.ring.map.word(at + 8 + 8 * i).load(Ordering::Relaxed);
+            half.copy_from_slice(&word.to_ne_bytes());
+        }
+        Ok(Some(Record { consumer: self, at: at + RECORD_HEADER, len, kind, meta }))
+    }
+
+    /// Whether there is nothing to pop. A cheap look for a polling loop.
+    pub fn is_empty(&self) -> bool {
+        !self.broken && self.state() == 0
+    }
+
+    /// Asks to be woken for the next record. Returns false if there is one already, or the ring is
+    /// broken: do not sleep then.
+    pub fn prepare_sleep(&self) -> bool {
+        let sleeps = self.ring.map.word(field::SLEEPS);
+        sleeps.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            return true;
+        }
+        sleeps.store(0, Ordering::Relaxed);
+        false
+    }
+
+    /// Takes back [`prepare_sleep`](Self::prepare_sleep), after whatever ended the sleep.
+    pub fn awake(&self) {
+        self.ring.map.word(field::SLEEPS).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the producer waits for room and must be woken now. Ask after some records were
+    /// popped. True once for each time that it waits.
+    pub fn producer_waits(&self) -> bool {
+        let waits = self.ring.map.word(field::WAITS);
+        fence(Ordering::SeqCst);
+        waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
+    }
+
+    fn state(&self) -> u64 {
+        self.ring.map.word(self.ring.at(self.tail)).load(Ordering::Acquire)
+    }
+
+    fn fail(&mut self) -> Broken {
+        self.broken = true;
+        Broken
+    }
+}
+
+/// A record. Its bytes are in memory that the peer may write to: copy them before looking at them.
+#[derive(Debug)]
+pub struct Record<'c> {
+    consumer: &'c mut Consumer,
+    at: usize,
+    len: usize,
+    kind: u8,
+    meta: [u8; 16],
+}
+
+impl Record<'_> {
+    /// What the producer said it is.
+    pub fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// What the producer added.
+    pub fn meta(&self) -> [u8; 16] {
+        self.meta
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes, from `offset` on, into `to`. Returns how many there were: fewer than `to` is
+    /// long if the record ends before.
+    pub fn copy(&self, offset: usize, to: &mut [u8]) -> usize {
+        let offset = offset.min(self.len);
+        let n = to.len().min(self.len - offset);
+        self.consumer.ring.map.read(self.at + offset, &mut to[..n]);
+        n
+    }
+
+    /// As [`copy`](Self::copy), into memory that is named by address: the application's registered
+    /// buffers.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `to` must be writable, and no Rust reference to them may be alive.
+    #[expect(unsafe_code, reason = "the caller promises that the memory is writable")]
+    pub unsafe fn copy_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
+        let offset = offset.min(self.len);
+        let n = len.min(self.len - offset);
+        // SAFETY: by the caller's promise.
+        unsafe { self.consumer.ring.map.read_raw(self.at + offset, to, n) };
+        n
+    }
+
+    /// The bytes in place, without a copy.
+    ///
+    /// # Safety
+    ///
+    /// The peer may change them at any time. Either it is trusted not to, or the caller only moves
+    /// them elsewhere and decides nothing by them.
+    #[expect(unsafe_code, reason = "the caller promises what the peer may not")]
+    pub unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: in bounds, checked by `pop`; by the caller's promise.
+        unsafe { self.consumer.ring.map.slice(self.at, self.len) }
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.consumer.tail += stride(self.len) as u64;
+        let tail = self.consumer.ring.map.word(field::TAIL);
+        tail.store(self.consumer.tail, Ordering::Release);
+    }
+}

@@ -1,0 +1,183 @@
+//! Packets to a process on the same host: a ring of records in shared memory, with one producer
+//! and one consumer.
+//!
+//! # Layout
+//!
+//! One page of header, then `capacity` bytes of data, a power of two. Positions count bytes and
+//! never wrap; a position modulo the capacity is an offset into the data. Records start at multiples
+//! of a cache line and do not wrap around the end:
+//!
+//! ```text
+//! word 0   state: zero = not written yet, else VALID | kind << 32 | length in bytes
+//! word 1,2 16 bytes for the user
+//! byte 24  the record's bytes, up to the next multiple of 64
+//! ```
+//!
+//! The consumer waits on the state word of the record to come, so that a small message costs the
+//! transfer of the cache line that holds it and no other. Before a producer sets a state word it
+//! clears the next one. A record that does not fit before the end of the data is preceded by a
+//! marker that says so, and starts at offset zero. The consumer publishes its position, which the
+//! producer reads only when its last known one leaves no room.
+//!
+//! # Sleeping
+//!
+//! A side that wants to sleep raises its flag, then looks again; the other side moves on, then looks
+//! at the flag, with a full fence between the two steps on both sides. So one of them always sees
+//! the other, and whoever finds a flag raised takes it down and rings a [`Doorbell`].
+//!
+//! # A hostile peer
+//!
+//! It can write anything anywhere in the shared memory at any time. Each word that matters is read
+//! once, checked, and used from a private copy; what is out of bounds breaks the ring for good
+//! ([`Broken`]). Positions of one's own are kept privately. Bytes of records may change while they are
+//! read, therefore they are copied out before they are looked at.
+
+mod consumer;
+mod end;
+mod producer;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use crate::doorbell::Doorbell;
+use crate::mmap::Mapping;
+
+pub use consumer::{Consumer, Record};
+pub use end::RingEnd;
+pub use producer::{Producer, Reserved, RingError};
+
+/// The ring's other side broke its rules. The ring is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer broke the ring")]
+pub struct Broken;
+
+/// Bytes of data of a ring, unless asked otherwise.
+pub const DEFAULT_CAPACITY: usize = 1 << 20;
+/// The fewest bytes of data of a ring.
+pub const MIN_CAPACITY: usize = 4096;
+/// The most bytes of data of a ring.
+pub const MAX_CAPACITY: usize = 1 << 30;
+/// The most bytes of one record in a ring that is large enough: 64 KiB and a packet's headers.
+pub const MAX_RECORD: usize = (64 << 10) + 128;
+
+/// Bytes of the header page.
+const HEADER: usize = 4096;
+/// Records start at multiples of this, and nothing that both sides write shares one.
+const LINE: usize = 64;
+/// Bytes of a record before its own.
+const RECORD_HEADER: usize = 24;
+
+/// Offsets in the header page.
+mod field {
+    /// [`super::MAGIC`].
+    pub(super) const MAGIC: usize = 0;
+    /// Bytes of data.
+    pub(super) const CAPACITY: usize = 8;
+    /// The consumer's position.
+    pub(super) const TAIL: usize = 64;
+    /// One while the consumer sleeps or is about to.
+    pub(super) const SLEEPS: usize = 128;
+    /// One while the producer waits for room.
+    pub(super) const WAITS: usize = 192;
+}
+
+/// "rdmuxrg" and the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrg\x01");
+/// Set in every state word but zero.
+const VALID: u64 = 1 << 63;
+/// The state word of a marker: the next record is at offset zero.
+const WRAP: u64 = VALID | 1 << 62;
+
+/// Bytes that a record of `len` bytes takes.
+const fn stride(len: usize) -> usize {
+    (RECORD_HEADER + len).next_multiple_of(LINE)
+}
+
+/// The descriptors of one side's two rings.
+#[derive(Debug)]
+pub struct RingFds {
+    /// The ring that this side produces into.
+    pub tx: OwnedFd,
+    /// The ring that this side consumes from.
+    pub rx: OwnedFd,
+}
+
+/// Two rings, one per direction.
+#[derive(Debug)]
+pub struct RingPair;
+
+impl RingPair {
+    /// Creates a pair with `capacity` bytes of data each, rounded up to a power of two and into
+    /// [`MIN_CAPACITY`] to [`MAX_CAPACITY`]. Returns what each side needs.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn create(capacity: usize) -> io::Result<(RingFds, RingFds)> {
+        let (ab, ba) = (create(capacity)?, create(capacity)?);
+        let b = RingFds { tx: ba.try_clone()?, rx: ab.try_clone()? };
+        Ok((RingFds { tx: ab, rx: ba }, b))
+    }
+}
+
+impl RingFds {
+    /// Maps both rings. `peer` wakes the other side.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` if a descriptor is not that of a ring; `ENOMEM`.
+    pub fn open(self, peer: Doorbell) -> io::Result<RingEnd> {
+        Ok(RingEnd::new(Producer::map(&self.tx)?, Consumer::map(&self.rx)?, peer))
+    }
+}
+
+/// Creates the memfd of one ring.
+fn create(capacity: usize) -> io::Result<OwnedFd> {
+    let capacity = capacity.clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two();
+    let fd = Mapping::create_fd("rdmux-ring", HEADER + capacity)?;
+    let map = Mapping::map(&fd, HEADER + capacity)?;
+    map.word(field::CAPACITY).store(capacity as u64, Ordering::Relaxed);
+    map.word(field::MAGIC).store(MAGIC, Ordering::Release);
+    Ok(fd)
+}
+
+/// A mapped ring.
+#[derive(Debug)]
+struct Shared {
+    map: Mapping,
+    capacity: usize,
+}
+
+impl Shared {
+    /// Maps a ring that a peer may have made.
+    fn map(fd: &OwnedFd) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let header = Mapping::map(fd, HEADER)?;
+        if header.word(field::MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(bad("not a ring, or of another version"));
+        }
+        let capacity = header.word(field::CAPACITY).load(Ordering::Relaxed);
+        let capacity = usize::try_from(capacity)
+            .ok()
+            .filter(|c| c.is_power_of_two() && (MIN_CAPACITY..=MAX_CAPACITY).contains(c))
+            .ok_or_else(|| bad("a ring of impossible capacity"))?;
+        Ok(Self { map: Mapping::map(fd, HEADER + capacity)?, capacity })
+    }
+
+    /// The most bytes of one record.
+    fn max_record(&self) -> usize {
+        MAX_RECORD.min(self.capacity / 4 - RECORD_HEADER)
+    }
+
+    /// The offset of a position, in the mapping.
+    #[expect(clippy::cast_possible_truncation, reason = "less than the capacity")]
+    fn at(&self, position: u64) -> usize {
+        HEADER + (position & (self.capacity as u64 - 1)) as usize
+    }
+
+    /// Bytes of data from a position to the end.
+    fn to_end(&self, position: u64) -> usize {
+        HEADER + self.capacity - self.at(position)
+    }
+}

@@ -1,0 +1,240 @@
+//! The side that writes records.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use crate::link::Piece;
+
+/// Bytes ahead that are cleared: two small packets.
+const CLEAR_AHEAD: u64 = 4 * LINE as u64;
+
+/// Why a record was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// No room until the consumer has moved on.
+    #[error("the ring is full")]
+    Full,
+    /// No ring of this capacity takes such a record.
+    #[error("a record of {len} bytes does not fit in this ring, which takes {max}")]
+    TooLarge {
+        /// Bytes of the record.
+        len: usize,
+        /// The most that it takes.
+        max: usize,
+    },
+    /// The consumer broke the rules.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// The writing end of a ring. There must be one only.
+#[derive(Debug)]
+pub struct Producer {
+    ring: Shared,
+    head: u64,
+    /// The consumer's position when last read.
+    tail: u64,
+    /// The state words of all lines from `head` to here are zero.
+    cleared: u64,
+    broken: bool,
+}
+
+impl Producer {
+    /// Maps a ring from its beginning: nobody has produced into it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for anything else than a ring; `ENOMEM`.
+    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { ring: Shared::map(fd)?, head: 0, tail: 0, cleared: 0, broken: false })
+    }
+
+    /// The most bytes of one record.
+    pub fn max_record(&self) -> usize {
+        self.ring.max_record()
+    }
+
+    /// Writes a record: the parts, one after the other. The consumer sees it at once, but is not
+    /// woken: ask [`consumer_sleeps`](Self::consumer_sleeps) after the last of several.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError`]; nothing was written.
+    pub fn try_push(&mut self, kind: u8, meta: [u8; 16], parts: &[&[u8]]) -> Result<(), RingError> {
+        let len = parts.iter().fold(0usize, |n, p| n.saturating_add(p.len()));
+        let mut record = self.reserve(len)?;
+        for part in parts {
+            record.put(part);
+        }
+        record.publish(kind, meta);
+        Ok(())
+    }
+
+    /// Finds room for a record of `len` bytes, to be written through what is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError`].
+    pub fn reserve(&mut self, len: usize) -> Result<Reserved<'_>, RingError> {
+        let skip = self.find_room(len)?;
+        Ok(self.reserved(len, skip))
+    }
+
+    /// As [`reserve`](Self::reserve), and when the ring is full, the consumer was asked to ring when
+    /// it has moved on: no wakeup is lost between the two.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError`].
+    pub fn reserve_or_wait(&mut self, len: usize) -> Result<Reserved<'_>, RingError> {
+        let skip = loop {
+            match self.find_room(len) {
+                Err(RingError::Full) if !self.prepare_wait()? => {}
+                other => break other?,
+            }
+        };
+        Ok(self.reserved(len, skip))
+    }
+
+    /// Sees to it that a record of `len` bytes has room. Returns how many bytes are skipped before it.
+    fn find_room(&mut self, len: usize) -> Result<usize, RingError> {
+        let max = self.ring.max_record();
+        if self.broken {
+            return Err(Broken.into());
+        }
+        if len > max {
+            return Err(RingError::TooLarge { len, max });
+        }
+        let stride = stride(len);
+        let to_end = self.ring.to_end(self.head);
+        let skip = if stride > to_end { to_end } else { 0 };
+        // One more line, for the state word that is cleared behind the record.
+        let need = (skip + stride + LINE) as u64;
+        if !self.has_room(need) {
+            self.read_tail()?;
+            if !self.has_room(need) {
+                return Err(RingError::Full);
+            }
+        }
+        Ok(skip)
+    }
+
+    fn reserved(&mut self, len: usize, skip: usize) -> Reserved<'_> {
+        let start = self.head + skip as u64;
+        let at = self.ring.at(start) + RECORD_HEADER;
+        Reserved { start, skips: skip > 0, len, at, end: at + len, producer: self }
+    }
+
+    /// Asks to be woken when the consumer has moved on: for a driver that found the ring full.
+    /// Returns false if it has moved already: then nothing was asked, and pushing may succeed now,
+    /// or not yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    pub fn prepare_wait(&mut self) -> Result<bool, Broken> {
+        let seen = self.tail;
+        let waits = self.ring.map.word(field::WAITS);
+        waits.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.read_tail()?;
+        if self.tail == seen {
+            return Ok(true);
+        }
+        self.ring.map.word(field::WAITS).store(0, Ordering::Relaxed);
+        Ok(false)
+    }
+
+    /// Whether the consumer sleeps and must be woken now. True once for each time that it sleeps.
+    pub fn consumer_sleeps(&self) -> bool {
+        let sleeps = self.ring.map.word(field::SLEEPS);
+        fence(Ordering::SeqCst);
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Whether the consumer has taken everything, as far as it says.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    pub fn is_drained(&mut self) -> Result<bool, Broken> {
+        self.read_tail()?;
+        Ok(self.tail == self.head)
+    }
+
+    /// Clears the state words of some lines to come. Their cache lines then belong to this core when
+    /// the next record is written, which would otherwise wait for each of them.
+    fn clear_ahead(&mut self) {
+        let end = (self.head + CLEAR_AHEAD).min(self.tail + self.ring.capacity as u64);
+        while self.cleared < end {
+            self.ring.map.word(self.ring.at(self.cleared)).store(0, Ordering::Relaxed);
+            self.cleared += LINE as u64;
+        }
+    }
+
+    fn has_room(&self, need: u64) -> bool {
+        self.head - self.tail + need <= self.ring.capacity as u64
+    }
+
+    /// Reads the consumer's position, which only moves on and not past ours.
+    fn read_tail(&mut self) -> Result<(), Broken> {
+        let tail = self.ring.map.word(field::TAIL).load(Ordering::Acquire);
+        if self.broken || tail < self.tail || tail > self.head {
+            self.broken = true;
+            return Err(Broken);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+}
+
+/// Room for a record that is being written. Dropping it unpublished leaves the ring as it was.
+#[derive(Debug)]
+pub struct Reserved<'p> {
+    producer: &'p mut Producer,
+    start: u64,
+    skips: bool,
+    len: usize,
+    at: usize,
+    end: usize,
+}
+
+impl Reserved<'_> {
+    /// Writes the next bytes; what goes beyond the reserved length is cut off.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let n = bytes.len().min(self.end - self.at);
+        self.producer.ring.map.write(self.at, &bytes[..n]);
+        self.at += n;
+    }
+
+    /// As [`put`](Self::put), from memory that is named by address.
+    pub fn put_piece(&mut self, piece: Piece) {
+        let n = piece.len().min(self.end - self.at);
+        piece.read(|bytes| self.producer.ring.map.write(self.at, &bytes[..n]));
+        self.at += n;
+    }
+
+    /// Shows the record to the consumer.
+    pub fn publish(self, kind: u8, meta: [u8; 16]) {
+        let Self { producer, start, skips, len, .. } = self;
+        let map = &producer.ring.map;
+        let at = producer.ring.at(start);
+        let (low, high) = meta.split_at(8);
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+        map.word(at + 8).store(word(low), Ordering::Relaxed);
+        map.word(at + 16).store(word(high), Ordering::Relaxed);
+        let next = start + stride(len) as u64;
+        if producer.cleared <= next {
+            map.word(producer.ring.at(next)).store(0, Ordering::Relaxed);
+            producer.cleared = next + LINE as u64;
+        }
+        map.word(at).store(VALID | u64::from(kind) << 32 | len as u64, Ordering::Release);
+        if skips {
+            map.word(producer.ring.at(producer.head)).store(WRAP, Ordering::Release);
+        }
+        producer.head = next;
+        producer.clear_ahead();
+    }
+}

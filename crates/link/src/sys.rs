@@ -1,0 +1,229 @@
+//! System calls that take pointers, wrapped so that callers hold slices.
+//!
+//! # What the unsafe code here relies on
+//!
+//! Every pointer given to the kernel is made from a slice, or from a [`Piece`] whose maker promised
+//! that it is readable, and lives until the call returns: no call here is asynchronous. The
+//! kernel writes at most the lengths that it is given.
+//!
+//! Sending and receiving go past the C library's wrappers, which make each call a point where a
+//! thread may be cancelled and pay for it; no thread that runs this is ever cancelled.
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::link::Piece;
+
+/// Bytes that hold any IPv4 or IPv6 socket address.
+pub(crate) const NAME_LEN: usize = mem::size_of::<libc::sockaddr_in6>();
+/// Bytes of control messages that a received datagram may come with.
+pub(crate) const CONTROL_LEN: usize = 128;
+/// The most messages of one [`receive`].
+pub(crate) const MAX_MESSAGES: usize = 64;
+/// The most pieces of one [`send`] (`UIO_MAXIOV`).
+pub(crate) const MAX_PIECES: usize = 1024;
+
+/// Sets a socket option that is an int.
+pub(crate) fn set_int(fd: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set(fd, level, name, &value.to_ne_bytes())
+}
+
+/// Sets a socket option.
+pub(crate) fn set(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = length(value.len());
+    // SAFETY: `value` is `len` readable bytes.
+    let r = unsafe {
+        libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, value.as_ptr().cast(), len)
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Attaches a classic BPF program that picks the socket of a SO_REUSEPORT group (`socket(7)`).
+pub(crate) fn attach_reuseport_cbpf(
+    fd: impl AsFd,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    // SAFETY: `program` points at `len` instructions; the kernel copies and checks them.
+    let r = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            length(mem::size_of::<libc::sock_fprog>()),
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// One run of bytes of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Bytes `start..start + len` of the arena that goes with the parts.
+    Arena { start: usize, len: usize },
+    /// Bytes elsewhere.
+    Piece(Piece),
+}
+
+/// The gather list of a system call, kept for its allocation.
+#[derive(Default)]
+pub(crate) struct Gather(Vec<libc::iovec>);
+
+// SAFETY: the list has meaning only inside `send`, which fills it anew.
+unsafe impl Send for Gather {}
+
+impl Gather {
+    /// A list with room for the largest message.
+    pub(crate) fn new() -> Self {
+        Self(Vec::with_capacity(MAX_PIECES))
+    }
+}
+
+/// Sends one message, without blocking (`sendmsg(2)`): the `parts`, in order.
+pub(crate) fn send(
+    fd: impl AsFd,
+    name: &socket2::SockAddr,
+    arena: &[u8],
+    parts: &[Part],
+    control: &[u8],
+    gather: &mut Gather,
+) -> io::Result<usize> {
+    gather.0.clear();
+    for part in parts {
+        let (base, len) = match *part {
+            Part::Arena { start, len } => (arena[start..start + len].as_ptr(), len),
+            Part::Piece(p) => (p.as_ptr(), p.len()),
+        };
+        match gather.0.last_mut() {
+            // The end of one packet and the beginning of the next lie together in the arena.
+            Some(v) if v.iov_base.cast::<u8>().cast_const().wrapping_add(v.iov_len) == base => {
+                v.iov_len += len;
+            }
+            _ => gather.0.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }),
+        }
+    }
+    // SAFETY: all zeros is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_name = name.as_ptr().cast_mut().cast();
+    message.msg_namelen = name.len();
+    message.msg_iov = gather.0.as_mut_ptr();
+    message.msg_iovlen = gather.0.len() as _;
+    if !control.is_empty() {
+        message.msg_control = control.as_ptr().cast_mut().cast();
+        message.msg_controllen = control.len() as _;
+    }
+    loop {
+        // SAFETY: name, control and arena are borrowed for the call; the pieces are readable by
+        // their makers' promise; sendmsg writes to none of them.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendmsg,
+                fd.as_fd().as_raw_fd(),
+                &raw const message,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        match usize::try_from(sent) {
+            Ok(n) => return Ok(n),
+            Err(_) => {
+                let e = io::Error::last_os_error();
+                if e.kind() != io::ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+        }
+    }
+}
+
+/// What the kernel said about one received message, beside its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct RxMeta {
+    /// A socket address, as the kernel lays it out.
+    pub(crate) name: [u8; NAME_LEN],
+    /// Control messages, as the kernel lays them out.
+    pub(crate) control: [u8; CONTROL_LEN],
+    /// Bytes of `control` that count.
+    pub(crate) control_len: usize,
+    /// Bytes of the message that were stored.
+    pub(crate) len: usize,
+    /// Whether the message was longer than its buffer.
+    pub(crate) truncated: bool,
+}
+
+impl RxMeta {
+    /// Nothing.
+    pub(crate) const EMPTY: Self = Self {
+        name: [0; NAME_LEN],
+        control: [0; CONTROL_LEN],
+        control_len: 0,
+        len: 0,
+        truncated: false,
+    };
+}
+
+/// Receives messages without blocking (`recvmmsg(2)`), at most one per element of `meta`: message
+/// i into the i-th of as many equal shares of `data`. Returns how many came.
+pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io::Result<usize> {
+    let count = meta.len().min(MAX_MESSAGES);
+    if count == 0 {
+        return Ok(0);
+    }
+    let share = data.len() / meta.len();
+    // Initialised as far as they are used: a polling loop calls this all the time.
+    let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
+    let buffers = data.chunks_exact_mut(share.max(1)).zip(&mut *meta);
+    for ((message, iovec), (buffer, m)) in messages.iter_mut().zip(&mut iovecs).zip(buffers) {
+        let iov = iovec
+            .write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+        // SAFETY: all zeros is a valid mmsghdr.
+        let header = &mut message.write(unsafe { mem::zeroed() }).msg_hdr;
+        header.msg_name = m.name.as_mut_ptr().cast();
+        header.msg_namelen = length(NAME_LEN);
+        header.msg_iov = &raw mut *iov;
+        header.msg_iovlen = 1;
+        header.msg_control = m.control.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL_LEN as _;
+    }
+    let received = loop {
+        // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the
+        // lengths it says, all of which outlive the call.
+        let r = unsafe {
+            libc::syscall(
+                libc::SYS_recvmmsg,
+                fd.as_fd().as_raw_fd(),
+                messages.as_mut_ptr(),
+                length(count),
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut::<libc::timespec>(),
+            )
+        };
+        if let Ok(n) = usize::try_from(r) {
+            break n;
+        }
+        let e = io::Error::last_os_error();
+        match e.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(0),
+            _ => return Err(e),
+        }
+    };
+    for (m, message) in meta.iter_mut().zip(&messages).take(received.min(count)) {
+        // SAFETY: one of the first `count`, which were initialised.
+        let message = unsafe { message.assume_init_ref() };
+        m.len = (message.msg_len as usize).min(share);
+        m.truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
+        let control_len = usize::try_from(message.msg_hdr.msg_controllen).unwrap_or(0);
+        m.control_len = control_len.min(CONTROL_LEN);
+    }
+    Ok(received)
+}
+
+/// A length as the kernel's `socklen_t`; all lengths here are small.
+fn length(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,235 @@
+//! The service's side of UDP port 4791: the sockets of one local address.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::holder::{Holder, holder_of};
+use super::{HOP_LIMIT, ROCE_PORT, SLOTS, mcast, steer};
+use crate::sys;
+
+/// How the sockets of a group, or a multicast socket, are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// The UDP port; zero lets the system choose one, for tests.
+    pub port: u16,
+    /// Bytes of each socket's receive and send buffer that are asked for. Without privilege the
+    /// system gives no more than `net.core.rmem_max` and `wmem_max`.
+    pub buffer: usize,
+    /// Whether received datagrams tell their traffic class and hop limit, for the GRH area of UD.
+    /// It costs some time on each; [`UdpPort::report_headers`](super::UdpPort::report_headers)
+    /// changes it later.
+    pub header_info: bool,
+    /// The interface of a link-local IPv6 address, else zero.
+    pub scope_id: u32,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self { port: ROCE_PORT, buffer: 4 << 20, header_info: true, scope_id: 0 }
+    }
+}
+
+/// Why a port could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has it.
+    #[error("UDP port {port} of {addr} is held by {}", who(.holder.as_ref()))]
+    InUse {
+        /// The local address.
+        addr: IpAddr,
+        /// The port.
+        port: u16,
+        /// Who, if that can be seen.
+        holder: Option<Holder>,
+    },
+    /// The machine has no such address.
+    #[error("{addr} is not an address of this machine")]
+    NotLocal {
+        /// The address.
+        addr: IpAddr,
+    },
+    /// Anything else.
+    #[error("cannot {what} for {addr}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The local address, or the multicast group.
+        addr: IpAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn who(holder: Option<&Holder>) -> String {
+    holder.map_or_else(|| "somebody who cannot be seen".to_owned(), Holder::to_string)
+}
+
+/// The SO_REUSEPORT group of one local address. Slot n's socket is the n-th, and a packet goes to
+/// the slot that its destination QPN names (see [`super::SLOT_SHIFT`]).
+///
+/// The group keeps a duplicate of every socket, because the kernel renumbers when one is closed.
+/// Datagrams for a slot whose process is gone wait in its socket until it is
+/// [`recycle`](Self::recycle)d.
+#[derive(Debug)]
+pub struct UdpGroup {
+    local: SocketAddr,
+    options: GroupOptions,
+    sockets: Vec<OwnedFd>,
+    /// How many sockets the attached program knows; it leaves what is beyond to slot 0.
+    steered: usize,
+}
+
+impl UdpGroup {
+    /// Takes the port on `addr`, with the socket of slot 0, the service's own.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::InUse`] also when this user's own other service has the port: the first socket
+    /// is bound without sharing.
+    pub fn open(addr: IpAddr, options: &GroupOptions) -> Result<Self, OpenError> {
+        let mut local = SocketAddr::new(addr, options.port);
+        if let SocketAddr::V6(v6) = &mut local {
+            v6.set_scope_id(options.scope_id);
+        }
+        let mut group = Self { local, options: *options, sockets: Vec::new(), steered: 1 };
+        let socket = group.bind_one().map_err(|e| group.explain(e))?;
+        let bound = socket.local_addr().map_err(|e| group.explain(e))?;
+        group.local = bound.as_socket().unwrap_or(local);
+        group.sockets.push(socket.into());
+        Ok(group)
+    }
+
+    /// What the sockets are bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// How many sockets there are.
+    pub fn sockets(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// A duplicate of `slot`'s socket, to hand over. Sockets up to there are created as needed, and
+    /// packets to QPNs of those slots go to them from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a slot that no QPN can name; `EMFILE`; whatever `bind(2)` says.
+    pub fn socket(&mut self, slot: u16) -> io::Result<OwnedFd> {
+        if slot >= SLOTS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        while self.sockets.len() <= usize::from(slot) {
+            let socket = self.bind_one()?;
+            self.sockets.push(socket.into());
+        }
+        if self.sockets.len() > self.steered {
+            let count = u16::try_from(self.sockets.len()).unwrap_or(SLOTS);
+            sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count))?;
+            self.steered = self.sockets.len();
+        }
+        self.sockets[usize::from(slot)].try_clone()
+    }
+
+    /// The socket that a packet to this QPN arrives at, in this group as it is now.
+    pub fn slot_of(&self, qpn: u32) -> u16 {
+        steer::slot_of(qpn, self.sockets.len())
+    }
+
+    /// Drops what waits in a slot's socket, before the slot is given to another process. Returns
+    /// how many datagrams that were (GRO counts several as one).
+    pub fn recycle(&self, slot: u16) -> usize {
+        /// More than a receive buffer can hold, so that a flood does not keep us here.
+        const MOST: usize = 1 << 16;
+        let Some(socket) = self.sockets.get(usize::from(slot)) else { return 0 };
+        let mut dropped = 0;
+        while dropped < MOST {
+            match rustix::net::recv(socket, &mut [0u8; 1], RecvFlags::DONTWAIT) {
+                Ok(_) => dropped += 1,
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        dropped
+    }
+
+    /// A slot's socket as the group keeps it.
+    pub fn get(&self, slot: u16) -> Option<BorrowedFd<'_>> {
+        self.sockets.get(usize::from(slot)).map(AsFd::as_fd)
+    }
+
+    /// Creates and binds the next socket of the group. The first is bound exclusively and only then
+    /// opened for sharing, or two services of one user would share one group unawares.
+    fn bind_one(&self) -> io::Result<Socket> {
+        let socket = new_socket(self.local.ip(), &self.options)?;
+        let first = self.sockets.is_empty();
+        if !first {
+            socket.set_reuse_port(true)?;
+        }
+        mcast::set_outgoing(&socket, self.local.ip(), self.options.scope_id)?;
+        socket.bind(&SockAddr::from(self.local))?;
+        if first {
+            socket.set_reuse_port(true)?;
+        }
+        Ok(socket)
+    }
+
+    fn explain(&self, source: io::Error) -> OpenError {
+        explain(self.local.ip(), self.local.port(), "open a UDP socket", source)
+    }
+}
+
+/// An error of `bind(2)` and its like, with what can be found out about it.
+pub(super) fn explain(addr: IpAddr, port: u16, what: &'static str, source: io::Error) -> OpenError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { addr, port, holder: holder_of(addr, port) },
+        io::ErrorKind::AddrNotAvailable => OpenError::NotLocal { addr },
+        _ => OpenError::Io { what, addr, source },
+    }
+}
+
+/// A socket with everything that all of ours have, not yet bound.
+pub(super) fn new_socket(addr: IpAddr, options: &GroupOptions) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(SocketAddr::new(addr, 0)), Type::DGRAM, None)?;
+    debug_assert_eq!(socket.protocol().ok().flatten(), Some(Protocol::UDP));
+    socket.set_nonblocking(true)?;
+    set_buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.buffer)?;
+    set_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.buffer)?;
+    sys::set_int(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    report_headers(&socket, addr, options.header_info)?;
+    if addr.is_ipv4() {
+        sys::set_int(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        sys::set_int(&socket, libc::IPPROTO_IP, libc::IP_TTL, HOP_LIMIT.into())?;
+    } else {
+        let v6 = libc::IPPROTO_IPV6;
+        socket.set_only_v6(true)?;
+        sys::set_int(&socket, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        sys::set_int(&socket, v6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
+        // Other stacks send RoCEv2 without a UDP checksum, since there is the ICRC. Over IPv6 a
+        // socket drops that unless told not to.
+        sys::set_int(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    }
+    Ok(socket)
+}
+
+/// Lets received datagrams tell their traffic class and hop limit, or not.
+pub(super) fn report_headers(socket: impl AsFd, addr: IpAddr, on: bool) -> io::Result<()> {
+    let (level, names) = if addr.is_ipv4() {
+        (libc::IPPROTO_IP, [libc::IP_RECVTOS, libc::IP_RECVTTL])
+    } else {
+        (libc::IPPROTO_IPV6, [libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT])
+    };
+    names.iter().try_for_each(|name| sys::set_int(&socket, level, *name, on.into()))
+}
+
+/// Asks for a buffer size with privilege, else for as much as is allowed.
+fn set_buffer(socket: &Socket, force: i32, ask: i32, bytes: usize) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
+    sys::set_int(socket, libc::SOL_SOCKET, force, bytes)
+        .or_else(|_| sys::set_int(socket, libc::SOL_SOCKET, ask, bytes))
+}

@@ -1,0 +1,132 @@
+//! One socket of a group, in the process that uses it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::tx::{PushError, TxBatch, TxFail};
+use crate::link::{Frame, Link, LinkCaps, LinkError};
+
+/// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up as
+/// [`super::UdpGroup`] does it.
+#[derive(Debug)]
+pub struct UdpPort {
+    fd: OwnedFd,
+    local: SocketAddr,
+    segments: AtomicBool,
+}
+
+impl UdpPort {
+    /// Takes over a socket, usually one that the service handed here.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTSOCK`, or `InvalidInput` for a socket that is not bound to an IP address.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let name = rustix::net::getsockname(&fd)?;
+        let local = SocketAddr::try_from(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(Self { fd, local, segments: AtomicBool::new(true) })
+    }
+
+    /// The local address and port: the source of what is sent.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether the socket would take a packet now. When it would not, poll the descriptor for
+    /// writing.
+    pub fn writable(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
+    }
+
+    /// Lets received datagrams tell their traffic class and hop limit, which datagram queue pairs
+    /// show in their GRH area, or spares the time.
+    ///
+    /// # Errors
+    ///
+    /// Whatever `setsockopt(2)` says.
+    pub fn report_headers(&self, on: bool) -> io::Result<()> {
+        super::group::report_headers(&self.fd, self.local.ip(), on)
+    }
+
+    /// Whether one system call may carry several packets. True until the kernel refused it.
+    pub fn segments(&self) -> bool {
+        self.segments.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that the kernel refuses to segment on this socket's way out.
+    pub(super) fn refuse_segments(&self) {
+        self.segments.store(false, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where a packet goes, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Address and port; for a link-local IPv6 address with its interface.
+    pub addr: SocketAddr,
+    /// The traffic class (IPv4 TOS): DSCP and ECN bits.
+    pub tos: u8,
+    /// The hop limit (IPv4 TTL); zero leaves it to the system.
+    pub ttl: u8,
+}
+
+impl Destination {
+    /// To `ip` and `port`, traffic class 0, the system's hop limit.
+    pub fn new(ip: IpAddr, port: u16) -> Self {
+        Self { addr: SocketAddr::new(ip, port), tos: 0, ttl: 0 }
+    }
+}
+
+/// A [`Link`] to one destination by UDP.
+#[derive(Debug)]
+pub struct UdpLink<'p> {
+    port: &'p UdpPort,
+    to: Destination,
+    max_payload: u32,
+    batch: TxBatch,
+}
+
+impl<'p> UdpLink<'p> {
+    /// Sends to `to` through `port`, in packets of at most `path_mtu` payload bytes (256 to 4096).
+    pub fn new(port: &'p UdpPort, to: Destination, path_mtu: u32) -> Self {
+        Self { port, to, max_payload: path_mtu, batch: TxBatch::new() }
+    }
+}
+
+impl Link for UdpLink<'_> {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps { max_payload: self.max_payload, lossless: false, by_reference: false }
+    }
+
+    fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {
+        loop {
+            match self.batch.push(self.port, &self.to, frame) {
+                Ok(()) => return Ok(()),
+                Err(PushError::Full) => self.flush()?,
+                Err(PushError::TooLarge { len }) => {
+                    return Err(LinkError::TooLarge { len, max: TxBatch::MAX_PACKET });
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        match self.batch.flush(self.port) {
+            Ok(_) => Ok(()),
+            Err(TxFail::Busy { .. }) => Err(LinkError::Busy),
+            Err(TxFail::TooLarge { len, .. }) => Err(LinkError::TooLarge { len, max: 0 }),
+            Err(TxFail::Io { source, .. }) => Err(LinkError::Io(source)),
+        }
+    }
+}

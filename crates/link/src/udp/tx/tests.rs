@@ -1,0 +1,94 @@
+//! What the kernel does only when it refuses something, provoked from inside.
+
+use std::time::Instant;
+
+use super::*;
+use crate::link::Piece;
+use crate::udp::group::GroupOptions;
+use crate::udp::rx::{IcrcCheck, RxBatch};
+use crate::udp::{UdpGroup, UdpPort};
+
+static PIECE: [u8; 1000] = [0x5a; 1000];
+
+/// A receiver, a sender, and where to send.
+fn ports(host: u8) -> (UdpPort, UdpPort, Destination, [UdpGroup; 2]) {
+    let options = GroupOptions { port: 0, ..GroupOptions::default() };
+    let open = |last| UdpGroup::open([127, 77, 202, last].into(), &options).unwrap();
+    let mut groups = [open(host), open(host + 1)];
+    let port = |g: &mut UdpGroup| UdpPort::new(g.socket(0).unwrap()).unwrap();
+    let (rx, tx) = (port(&mut groups[0]), port(&mut groups[1]));
+    let at = rx.local_addr();
+    (rx, tx, Destination::new(at.ip(), at.port()), groups)
+}
+
+fn fill(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8) {
+    let pieces = [Piece::from_static(&PIECE), Piece::from_static(&PIECE[..24])];
+    for i in 0..packets {
+        let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, i];
+        let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0 };
+        batch.push(port, to, &frame).unwrap();
+    }
+}
+
+/// Receives `packets` packets, numbered from `first`, each of which came alone.
+fn expect_single(port: &UdpPort, first: u8, packets: u8) {
+    let mut rx = RxBatch::new(8);
+    let mut next = first;
+    let since = Instant::now();
+    while next < first + packets {
+        rx.recv(port).unwrap();
+        for d in rx.datagrams() {
+            assert_eq!(d.index_in_gro, 0);
+            assert_eq!(d.check_icrc(), IcrcCheck::Right);
+            assert_eq!((d.bytes[0], d.bytes.len()), (next, 12 + 1024 + 4));
+            next += 1;
+        }
+        assert!(since.elapsed().as_secs() < 20, "packet {next} is missing");
+    }
+}
+
+#[test]
+fn without_segmentation_each_leaves_alone_and_is_right() {
+    let (rx, tx, to, _groups) = ports(1);
+    let mut batch = TxBatch::new();
+    // Refused between push and flush, as when another thread found out.
+    fill(&mut batch, &tx, &to, 5);
+    tx.refuse_segments();
+    assert_eq!(batch.flush(&tx).unwrap().packets, 5);
+    expect_single(&rx, 0, 5);
+    // Known from the start.
+    fill(&mut batch, &tx, &to, 7);
+    assert_eq!(batch.flush(&tx).unwrap().packets, 7);
+    expect_single(&rx, 0, 7);
+}
+
+#[test]
+fn packets_of_several_processes_are_not_mixed() {
+    let (_rx, tx, to, _groups) = ports(5);
+    let mut batch = TxBatch::new();
+    let to_qpn = |batch: &mut TxBatch, qpn: u32| {
+        let mut header = [0; 12];
+        header[4..8].copy_from_slice(&(0xff00_0000 | qpn).to_be_bytes());
+        batch.push(&tx, &to, &Frame { header: &header, payload: Payload::None, pad: 0 })
+    };
+    to_qpn(&mut batch, 0x001_001).unwrap();
+    to_qpn(&mut batch, 0x001_fff).unwrap();
+    assert_eq!(to_qpn(&mut batch, 0x002_001), Err(PushError::Full));
+    assert_eq!(to_qpn(&mut batch, 0x801_001), Err(PushError::Full));
+    batch.clear();
+    to_qpn(&mut batch, 0x002_001).unwrap();
+}
+
+#[test]
+fn what_is_left_after_some_have_gone_is_right() {
+    let (rx, tx, to, _groups) = ports(3);
+    let mut batch = TxBatch::new();
+    fill(&mut batch, &tx, &to, 6);
+    batch.renumber(&tx);
+    batch.forget(2);
+    assert_eq!((batch.len(), batch.bytes), (4, 4 * 1040));
+    assert!(!batch.room(&to, 1040));
+    assert_eq!(batch.flush(&tx).unwrap(), Flushed { packets: 4, bytes: 4 * 1040 });
+    expect_single(&rx, 2, 4);
+    assert!(batch.room(&to, 1040));
+}

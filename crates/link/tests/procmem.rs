@@ -1,0 +1,152 @@
+//! The memory of another process.
+//!
+//! The other process is this test program again, told by its environment to be the target.
+#![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use rdmux_link::{ProcMemError, ProcessMemory};
+
+const ROLE: &str = "RDMUX_TEST_PROCMEM_TARGET";
+
+/// The target: says where its buffer lies, waits for a line, says what the buffer holds.
+#[test]
+fn target() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let buffer: Vec<std::sync::atomic::AtomicU8> =
+        (0..100_000u32).map(|i| std::sync::atomic::AtomicU8::new(i as u8)).collect();
+    println!("\nADDR {:#x}", buffer.as_ptr() as usize);
+    std::io::stdout().flush().unwrap();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let sum: u64 =
+        buffer.iter().map(|b| u64::from(b.load(std::sync::atomic::Ordering::Relaxed))).sum();
+    println!("\nSUM {sum}");
+}
+
+struct Target {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Target {
+    fn spawn() -> (Self, u64) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "target", "--nocapture"])
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Self { child, lines };
+        let addr = target.expect("ADDR 0x");
+        (target, u64::from_str_radix(&addr, 16).unwrap())
+    }
+
+    fn expect(&mut self, prefix: &str) -> String {
+        let mut line = String::new();
+        while self.lines.read_line(&mut line).unwrap() > 0 {
+            if let Some(rest) = line.trim().strip_prefix(prefix) {
+                return rest.to_owned();
+            }
+            line.clear();
+        }
+        panic!("the target ended before it said {prefix}");
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
+}
+
+#[test]
+fn reads_writes_and_faults() {
+    let (mut target, addr) = Target::spawn();
+    let memory = ProcessMemory::new(target.pid(), Some(pidfd(target.pid()))).unwrap();
+    let mut bytes = vec![0; 100_000];
+    match memory.read(addr, &mut bytes) {
+        Err(ProcMemError::Refused { .. }) => {
+            return println!("SKIPPED: the system does not let us read our child's memory");
+        }
+        other => other.unwrap(),
+    }
+    assert!(bytes.iter().enumerate().all(|(i, b)| *b == i as u8));
+    memory.write(addr + 10, &[0; 50_000]).unwrap();
+    memory.read(addr, &mut bytes[..0]).unwrap();
+    bytes[10..50_010].fill(0);
+
+    let e = memory.read(8, &mut [0; 8]).unwrap_err();
+    assert!(matches!(e, ProcMemError::Fault { va: 8, len: 8, done: 0, .. }), "{e}");
+    let e = memory.write(u64::MAX - 3, &[0; 8]).unwrap_err();
+    assert!(matches!(e, ProcMemError::Fault { done: 0, .. }), "{e}");
+
+    target.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let sum: u64 = bytes.iter().map(|b| u64::from(*b)).sum();
+    assert_eq!(target.expect("SUM "), sum.to_string());
+}
+
+#[test]
+fn a_range_that_ends_early_says_how_far_it_came() {
+    let (target, addr) = Target::spawn();
+    let memory = ProcessMemory::new(target.pid(), None).unwrap();
+    if let Err(ProcMemError::Refused { .. }) = memory.read(addr, &mut [0]) {
+        return println!("SKIPPED: the system does not let us read our child's memory");
+    }
+    // Somewhere above the buffer what is readable ends.
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
+    let readable = maps.lines().filter_map(|line| {
+        let (range, rights) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-').filter(|_| rights.starts_with('r'))?;
+        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    });
+    let readable: Vec<_> = readable.collect();
+    let ends_there = |end| !readable.iter().any(|(start, _)| *start == end);
+    let (_, end) =
+        readable.iter().copied().find(|(_, end)| *end > addr && ends_there(*end)).unwrap();
+    let mut bytes = vec![0; 4096 + 100];
+    let e = memory.read(end - 100, &mut bytes).unwrap_err();
+    assert!(matches!(e, ProcMemError::Fault { done: 100, .. }), "{e}");
+}
+
+#[test]
+fn a_dead_process_is_gone() {
+    let (mut target, addr) = Target::spawn();
+    let pid = target.pid();
+    let memory = ProcessMemory::new(pid, Some(pidfd(pid))).unwrap();
+    let blind = ProcessMemory::new(pid, None).unwrap();
+    assert!(!memory.is_gone());
+    target.child.kill().unwrap();
+    target.child.wait().unwrap();
+    assert!(memory.is_gone());
+    let e = memory.write(addr, &[1]).unwrap_err();
+    assert!(matches!(e, ProcMemError::Gone { .. }), "{e}");
+    let e = blind.read(addr, &mut [0]).unwrap_err();
+    assert!(matches!(e, ProcMemError::Gone { .. }), "{e}");
+}
+
+#[test]
+fn a_process_is_not_another_to_itself() {
+    let own = std::process::id() as i32;
+    assert!(matches!(ProcessMemory::new(own, None), Err(ProcMemError::OwnProcess { .. })));
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    assert!(matches!(ProcessMemory::new(thread, None), Err(ProcMemError::OwnProcess { .. })));
+    for pid in [0, -1, i32::MIN] {
+        assert!(matches!(ProcessMemory::new(pid, None), Err(ProcMemError::Gone { .. })));
+    }
+}

@@ -1,0 +1,230 @@
+//! The shared-memory ring: against a model, between threads that sleep, and against hostile peers.
+#![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use rdmux_link::link::{Frame, Link, Payload};
+use rdmux_link::ring::{Broken, MAX_RECORD, RingEnd, RingError};
+use rdmux_link::{Consumer, Doorbell, Producer, RingPair, SharedMem};
+
+/// A ring, both ends, and a third mapping of its memory.
+fn ring(capacity: usize) -> (Producer, Consumer, OwnedFd) {
+    let (a, b) = RingPair::create(capacity).unwrap();
+    (Producer::map(&a.tx).unwrap(), Consumer::map(&b.rx).unwrap(), a.tx)
+}
+
+fn pop(rx: &mut Consumer) -> Option<(u8, [u8; 16], Vec<u8>)> {
+    let record = rx.pop().unwrap()?;
+    let mut bytes = vec![0; record.len()];
+    assert_eq!(record.copy(0, &mut bytes), bytes.len());
+    Some((record.kind(), record.meta(), bytes))
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(u8, usize),
+    Pop,
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_a_queue(ops in prop::collection::vec(
+        prop_oneof![(any::<u8>(), 0usize..1100).prop_map(|(k, n)| Op::Push(k, n)), Just(Op::Pop)],
+        1..400,
+    )) {
+        let (mut tx, mut rx, _) = ring(4096);
+        let mut model = VecDeque::new();
+        let mut serial = 0u8;
+        for op in ops {
+            match op {
+                Op::Push(kind, len) => {
+                    serial = serial.wrapping_add(1);
+                    let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(serial)).collect();
+                    let (a, b) = bytes.split_at(len / 3);
+                    match tx.try_push(kind, [serial; 16], &[a, b]) {
+                        Ok(()) => model.push_back((kind, [serial; 16], bytes)),
+                        Err(RingError::Full) => prop_assert!(!model.is_empty()),
+                        Err(RingError::TooLarge { max, .. }) => prop_assert!(len > max),
+                        Err(RingError::Broken(_)) => prop_assert!(false, "broken"),
+                    }
+                }
+                Op::Pop => prop_assert_eq!(pop(&mut rx), model.pop_front()),
+            }
+        }
+        while let Some(expected) = model.pop_front() {
+            prop_assert_eq!(pop(&mut rx), Some(expected));
+        }
+        prop_assert!(rx.is_empty());
+        prop_assert!(tx.is_drained().unwrap());
+    }
+
+    /// Whatever a peer writes anywhere: no panic, no record longer than any may be.
+    #[test]
+    fn a_scribbling_peer_breaks_only_the_ring(
+        scribbles in prop::collection::vec((0usize..(4096 + 4096) / 8, any::<u64>(), any::<bool>()), 1..60),
+        sizes in prop::collection::vec(0usize..1000, 1..60),
+    ) {
+        let (mut tx, mut rx, fd) = ring(4096);
+        let memory = SharedMem::map(fd, (4096 + 4096) / 8).unwrap();
+        let mut buffer = vec![0; MAX_RECORD];
+        for ((at, value, plausible), size) in scribbles.into_iter().zip(sizes.into_iter().cycle()) {
+            let _ = tx.try_push(1, [0; 16], &[&buffer[..size]]);
+            // Plausible: a state word with a random length, at the start of a line.
+            let (at, value) = if plausible {
+                (512 + at % 512 / 8 * 8, 1 << 63 | (value & 3) << 61 | value & 0xfff)
+            } else {
+                (at, value)
+            };
+            memory.words()[at].store(value, Ordering::Relaxed);
+            for _ in 0..3 {
+                match rx.pop() {
+                    Ok(Some(record)) => {
+                        prop_assert!(record.len() <= 1024);
+                        record.copy(0, &mut buffer);
+                    }
+                    Ok(None) => break,
+                    Err(Broken) => break,
+                }
+            }
+            let _ = tx.prepare_wait();
+            let _ = tx.consumer_sleeps();
+            let _ = rx.prepare_sleep();
+        }
+    }
+}
+
+#[test]
+fn a_consumer_that_lies_about_its_position_breaks_the_ring() {
+    for lie in [64, 4096 * 3, u64::MAX] {
+        let (mut tx, _, fd) = ring(4096);
+        let memory = SharedMem::map(fd, 512).unwrap();
+        memory.words()[8].store(lie, Ordering::Relaxed);
+        assert_eq!(tx.is_drained(), Err(Broken));
+        assert_eq!(tx.try_push(0, [0; 16], &[]), Err(RingError::Broken(Broken)));
+    }
+    // Backwards.
+    let (mut tx, mut rx, fd) = ring(4096);
+    let memory = SharedMem::map(fd, 512).unwrap();
+    tx.try_push(0, [0; 16], &[]).unwrap();
+    assert!(pop(&mut rx).is_some());
+    assert!(tx.is_drained().unwrap());
+    memory.words()[8].store(0, Ordering::Relaxed);
+    assert_eq!(tx.is_drained(), Err(Broken));
+}
+
+#[test]
+fn what_is_no_ring_is_refused() {
+    let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+    Producer::map(&file).unwrap_err();
+    let small = SharedMem::create("small", 8).unwrap();
+    Consumer::map(&small.duplicate().unwrap()).unwrap_err();
+    let zeros = SharedMem::create("zeros", 4096).unwrap();
+    Consumer::map(&zeros.duplicate().unwrap()).unwrap_err();
+    // A header that claims more than there is.
+    let (_, _, fd) = ring(4096);
+    let memory = SharedMem::map(fd.try_clone().unwrap(), 2).unwrap();
+    for claim in [8192, 1 << 40, 4097, 0] {
+        memory.words()[1].store(claim, Ordering::Relaxed);
+        Consumer::map(&fd).unwrap_err();
+    }
+    // Not sealed: it could shrink under us.
+    let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&open, 65_536).unwrap();
+    SharedMem::map(open, 8).unwrap_err();
+    // Ours cannot.
+    rustix::fs::ftruncate(&fd, 0).unwrap_err();
+}
+
+#[test]
+fn the_largest_record_and_one_more() {
+    let (mut tx, mut rx, _) = ring(1 << 20);
+    assert_eq!(tx.max_record(), MAX_RECORD);
+    let bytes = vec![3; MAX_RECORD];
+    for _ in 0..40 {
+        tx.try_push(2, [1; 16], &[&bytes]).unwrap();
+        assert_eq!(pop(&mut rx).unwrap().2, bytes);
+    }
+    assert!(matches!(tx.try_push(2, [1; 16], &[&bytes, &[0]]), Err(RingError::TooLarge { .. })));
+}
+
+/// Both ends sleep whenever they can. A lost wakeup hangs this test.
+fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
+    let (a, b) = RingPair::create(capacity).unwrap();
+    let (bell_a, bell_b) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+    let peer = |bell: &Doorbell| Doorbell::from_fd(bell.duplicate().unwrap());
+    let (mut a, mut b) = (a.open(peer(&bell_b)).unwrap(), b.open(peer(&bell_a)).unwrap());
+    let size = &size;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for i in 0..count {
+                let bytes = vec![i as u8; size(i)];
+                loop {
+                    match a.tx.reserve_or_wait(4 + bytes.len()) {
+                        Ok(mut record) => {
+                            record.put(&i.to_ne_bytes());
+                            record.put(&bytes);
+                            record.publish(0, [0; 16]);
+                            break;
+                        }
+                        Err(RingError::Full) => {
+                            a.wake_peer();
+                            bell_a.wait(None).unwrap();
+                        }
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+                a.wake_peer();
+            }
+        });
+        scope.spawn(move || {
+            let mut expected = 0;
+            while expected < count {
+                while let Some((_, _, bytes)) = pop(&mut b.rx) {
+                    assert_eq!(bytes[..4], expected.to_ne_bytes());
+                    assert_eq!(bytes.len(), 4 + size(expected));
+                    assert!(bytes[4..].iter().all(|byte| *byte == expected as u8));
+                    expected += 1;
+                }
+                b.wake_peer();
+                if expected < count && b.rx.prepare_sleep() {
+                    bell_b.wait(None).unwrap();
+                    b.rx.awake();
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn no_wakeup_is_lost() {
+    exchange(4096, 100_000, |_| 20);
+    exchange(4096, 30_000, |i| (i as usize * 37) % 900);
+    exchange(1 << 20, 2_000, |i| (i as usize * 7919) % 65_000);
+}
+
+#[test]
+fn frames_as_a_link() {
+    let (a, b) = RingPair::create(1 << 20).unwrap();
+    let bell = Doorbell::new().unwrap();
+    let mut a = a.open(Doorbell::from_fd(bell.duplicate().unwrap())).unwrap();
+    let mut b = b.open(Doorbell::new().unwrap()).unwrap();
+    let caps = a.caps();
+    assert!(caps.lossless && caps.max_payload >= 65_536);
+    assert!(b.rx.prepare_sleep());
+    let frame = Frame { header: &[1; 12], payload: Payload::Bytes(&[2; 5]), pad: 3 };
+    a.push(&frame).unwrap();
+    assert!(!bell.clear(), "woken at the flush");
+    a.flush().unwrap();
+    assert!(bell.clear());
+    a.flush().unwrap();
+    assert!(!bell.clear(), "woken once");
+    let record = b.rx.pop().unwrap().unwrap();
+    assert_eq!((record.kind(), record.len()), (RingEnd::PACKET, 20));
+    assert_eq!(record.meta()[..3], [&12u16.to_ne_bytes()[..], &[3]].concat());
+    let mut tail = [0xff; 10];
+    assert_eq!(record.copy(12, &mut tail), 8);
+    assert_eq!(tail, [2, 2, 2, 2, 2, 0, 0, 0, 0xff, 0xff]);
+}

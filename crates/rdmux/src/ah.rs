@@ -1,0 +1,96 @@
+//! Address handles: where a datagram goes.
+
+use std::net::IpAddr;
+
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::Gid;
+
+/// An address handle: the way to a host or to a multicast group. Datagrams name it with the queue
+/// pair and the key ([`SendWr::to`](crate::SendWr::to)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ah(AddressVector);
+
+impl Ah {
+    /// The time to live when nobody says otherwise.
+    pub const HOP_LIMIT: u8 = 64;
+
+    /// The way from entry `sgid_index` of our GID table to `ip`: a host, or a group.
+    pub fn to_ip(ip: IpAddr, sgid_index: u8) -> Self {
+        Self::to_gid(Gid::from(ip), sgid_index)
+    }
+    /// The way from entry `sgid_index` of our GID table to `gid`.
+    pub fn to_gid(dgid: Gid, sgid_index: u8) -> Self {
+        Self(AddressVector {
+            is_global: true,
+            dgid,
+            sgid_index,
+            hop_limit: Self::HOP_LIMIT,
+            port_num: 1,
+            ..AddressVector::default()
+        })
+    }
+    /// The way that an event or a program of its own describes.
+    pub fn from_vector(av: AddressVector) -> Self {
+        Self(av)
+    }
+    /// The way back to the sender of a received datagram, from the 40 bytes in front of its data
+    /// (IPv4: the last 20 of them). None if they are no IP header.
+    pub fn reply_to(grh: &[u8; 40], sgid_index: u8) -> Option<Self> {
+        let (sgid, traffic_class) = match grh[0] >> 4 {
+            6 => (Gid(*grh[8..].first_chunk()?), (grh[0] << 4) | (grh[1] >> 4)),
+            _ if grh[20] >> 4 == 4 => {
+                let source: [u8; 4] = *grh[32..].first_chunk()?;
+                (Gid::from(std::net::Ipv4Addr::from(source)), grh[21])
+            }
+            _ => return None,
+        };
+        let mut ah = Self::to_gid(sgid, sgid_index);
+        ah.0.traffic_class = traffic_class;
+        Some(ah)
+    }
+    /// With this traffic class (the IP header's TOS).
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.0.traffic_class = class;
+        self
+    }
+    /// With this time to live.
+    #[must_use]
+    pub fn hop_limit(mut self, hops: u8) -> Self {
+        self.0.hop_limit = hops;
+        self
+    }
+    /// All of it.
+    pub fn vector(&self) -> &AddressVector {
+        &self.0
+    }
+    /// Where it leads.
+    pub fn ip(&self) -> IpAddr {
+        self.0.dgid.ip()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_goes_to_the_source_in_the_header() {
+        let mut v4 = [0; 40];
+        v4[20] = 0x45;
+        v4[21] = 0x20;
+        v4[32..36].copy_from_slice(&[10, 0, 0, 7]);
+        let ah = Ah::reply_to(&v4, 3).unwrap();
+        assert_eq!(ah.ip(), IpAddr::from([10, 0, 0, 7]));
+        assert_eq!((ah.vector().sgid_index, ah.vector().traffic_class), (3, 0x20));
+
+        let mut v6 = [0; 40];
+        v6[0] = 0x61;
+        v6[1] = 0x20;
+        v6[8..24].copy_from_slice(&std::net::Ipv6Addr::LOCALHOST.octets());
+        let ah = Ah::reply_to(&v6, 0).unwrap();
+        assert_eq!(ah.ip(), IpAddr::from(std::net::Ipv6Addr::LOCALHOST));
+        assert_eq!(ah.vector().traffic_class, 0x12);
+        assert_eq!(Ah::reply_to(&[0; 40], 0), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Event channels.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use rdmux_cm::{EventKind, IdHandle};
+use rdmux_host::EventChannel as Source;
+
+use super::core::Core;
+use super::event::Event;
+use super::id::Id;
+use crate::Context;
+use crate::error::{Attempt, Result};
+use crate::style::{Blocking, Style, block_on};
+use crate::wait::{Deadline, Waiter};
+
+/// Where ids tell what happened to them. Clones are the same channel.
+#[derive(Clone)]
+pub struct EventChannel(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) waiter: Waiter<Source>,
+    // Last: the connection to the service outlives the channel.
+    pub(super) context: Context,
+}
+
+/// The ids of a process, so that an event finds its own. Ids keep themselves out of it when they go.
+#[derive(Default)]
+pub(crate) struct Ids(Mutex<HashMap<IdHandle, Weak<Core>>>);
+
+impl Ids {
+    pub(super) fn insert(&self, core: &Arc<Core>) {
+        self.lock().insert(core.handle, Arc::downgrade(core));
+    }
+    pub(super) fn remove(&self, handle: IdHandle) {
+        self.lock().remove(&handle);
+    }
+    fn find(&self, handle: IdHandle) -> Option<Arc<Core>> {
+        self.lock().get(&handle).and_then(Weak::upgrade)
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IdHandle, Weak<Core>>> {
+        // Nothing panics while it is held; the map is whole in any case.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventChannel {
+    /// A new channel.
+    ///
+    /// # Errors
+    /// When the host service is gone or gives no more.
+    pub fn new(context: &Context) -> Result<Self> {
+        let source = Source::open(context.client()).on(context, "open an event channel")?;
+        source.set_nonblocking(true).on(context, "open an event channel")?;
+        Ok(Self(Arc::new(Inner { waiter: Waiter::new(source), context: context.clone() })))
+    }
+
+    /// The device and host that it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// The next event; waits at most for `timeout` (none: as long as it takes). None when the time
+    /// ran out.
+    ///
+    /// # Errors
+    /// When the host service is gone, or a queue pair that the event concerns could not follow it.
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Option<Event>> {
+        block_on(self.next_in::<Blocking>(Deadline::after(timeout)))
+    }
+
+    /// The next event if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub fn try_next(&self) -> Result<Option<Event>> {
+        loop {
+            match self.0.waiter.source().get_event().on(self, "take an event")? {
+                None => return Ok(None),
+                Some(event) => {
+                    if let Some(event) = self.deliver(event)? {
+                        return Ok(Some(event));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Awaits the next event.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    #[cfg(feature = "tokio")]
+    pub async fn next_async(&self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.next_in::<crate::style::Tokio>(Deadline::after(None)).await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    pub(crate) async fn next_in<S: Style>(&self, deadline: Deadline) -> Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+            S::one(&self.0.waiter, deadline).await.on(self, "wait for an event")?;
+        }
+    }
+
+    pub(crate) fn waiter(&self) -> &Waiter<Source> {
+        &self.0.waiter
+    }
+
+    /// Finds the id of an event and lets its queue pair follow. An event of an id that is being
+    /// destroyed reaches nobody.
+    fn deliver(&self, event: rdmux_cm::Event) -> Result<Option<Event>> {
+        let ids = &self.0.context.ids();
+        if event.kind == EventKind::ConnectRequest {
+            let new = Id::requested(self, &event)?;
+            let listener = event.listen_id.and_then(|l| ids.find(l));
+            return Ok(Some(Event::request(event, new, listener)));
+        }
+        let Some(core) = ids.find(event.id) else { return Ok(None) };
+        core.follow(event).map(Some)
+    }
+}
+
+/// The descriptor is readable while an event waits.
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.waiter.source().as_fd()
+    }
+}
+
+impl fmt::Display for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event channel of {}", self.0.context)
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

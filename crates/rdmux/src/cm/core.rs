@@ -1,0 +1,176 @@
+//! What an id shares with its events, and how its queue pair follows them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rdmux_cm::{EventKind, IdHandle, Negotiated, PortSpace, Route};
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
+
+use super::channel::EventChannel;
+use super::event::Event;
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::{Context, Qp};
+
+/// What an id's events share with it.
+pub(crate) struct Core {
+    pub(super) handle: IdHandle,
+    space: PortSpace,
+    state: Mutex<State>,
+    acknowledged: Condvar,
+    destroyed: AtomicBool,
+    pub(super) context: Context,
+}
+
+pub(super) struct State {
+    pub(super) channel: EventChannel,
+    pub(super) qp: Option<Qp>,
+    pub(super) negotiated: Option<Negotiated>,
+    /// Whether this id came with a CONNECT_REQUEST.
+    pub(super) passive: bool,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) route: Option<Route>,
+    /// Events that the program holds.
+    unacknowledged: usize,
+}
+
+/// The reason of a REJ by the program's wish (IBTA table 108).
+pub(super) const REASON_CONSUMER: u16 = 28;
+
+/// From RESET or INIT to where data flow.
+pub(super) const UP: &[QpState] = &[QpState::Init, QpState::Rtr, QpState::Rts];
+
+impl Core {
+    pub(super) fn new(channel: &EventChannel, handle: IdHandle, space: PortSpace) -> Arc<Self> {
+        let core = Arc::new(Self {
+            handle,
+            space,
+            state: Mutex::new(State {
+                channel: channel.clone(),
+                qp: None,
+                negotiated: None,
+                passive: false,
+                local: None,
+                route: None,
+                unacknowledged: 0,
+            }),
+            acknowledged: Condvar::new(),
+            destroyed: AtomicBool::new(false),
+            context: channel.context().clone(),
+        });
+        channel.context().ids().insert(&core);
+        core
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole at every point where its holder could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn event_delivered(&self) {
+        self.lock().unacknowledged += 1;
+    }
+
+    pub(super) fn event_acknowledged(&self) {
+        let mut state = self.lock();
+        state.unacknowledged -= 1;
+        if state.unacknowledged == 0 {
+            self.acknowledged.notify_all();
+        }
+    }
+
+    /// Waits until the program holds no event any more.
+    pub(super) fn wait_acknowledged(&self) {
+        drop(self.acknowledged.wait_while(self.lock(), |s| s.unacknowledged > 0));
+    }
+
+    /// Lets the id and its queue pair follow an event, as librdmacm does: what the event reports
+    /// is then true of the queue pair too.
+    pub(super) fn follow(self: Arc<Self>, mut event: rdmux_cm::Event) -> Result<Event> {
+        let qp = {
+            let mut state = self.lock();
+            state.route = event.route.as_deref().copied().or(state.route);
+            state.negotiated = event.negotiated.as_deref().copied().or(state.negotiated);
+            state.qp.clone()
+        };
+        match (event.kind, qp) {
+            (EventKind::ConnectResponse, Some(qp)) => {
+                self.respond(&qp, &event)?;
+                event.kind = EventKind::Established;
+            }
+            (EventKind::MulticastJoin, Some(qp)) if event.context == 1 => {
+                if let rdmux_cm::EventParam::Ud(ud) = &event.param {
+                    qp.attach_multicast(ud.av.dgid)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(Event::new(event, self))
+    }
+
+    /// The peer accepted: brings the queue pair up and tells the peer so.
+    fn respond(&self, qp: &Qp, event: &rdmux_cm::Event) -> Result<()> {
+        let negotiated = event.negotiated.as_deref().ok_or_else(|| {
+            let why = "the host service did not say what was agreed".to_owned();
+            Error::new(self.to_string(), "connect", Cause::Invalid(why))
+        })?;
+        if let Err(e) = advance(qp, negotiated, UP) {
+            // The peer must not wait for us; what went wrong here is the error to report.
+            let _ = self.context.client().reject(self.handle, REASON_CONSUMER, &[]);
+            return Err(e);
+        }
+        self.context.client().establish(self.handle).on(self, "establish")
+    }
+
+    pub(super) fn destroy(&self) -> Result<()> {
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.context.ids().remove(self.handle);
+        self.context.client().destroy_id(self.handle).map(drop).on(self, "destroy")
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // If the service is gone, so is the id.
+        let _ = self.destroy();
+    }
+}
+
+/// Takes a queue pair through `states` as negotiated.
+pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> Result<()> {
+    states.iter().try_for_each(|state| {
+        let (attr, mask) = negotiated.qp_attr(*state);
+        qp.modify(&attr, mask)
+    })
+}
+
+/// RESET to INIT, before anything is negotiated: receives may be posted.
+pub(super) fn to_init(qp: &Qp) -> Result<()> {
+    let attr = QpAttr {
+        state: QpState::Init,
+        port_num: 1,
+        pkey_index: 0,
+        access: Access::empty(),
+        ..qp.attr()
+    };
+    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    qp.modify(&attr, mask)
+}
+
+impl fmt::Display for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        match state.route {
+            Some(r) if state.passive => write!(f, "connection from {}", r.dst),
+            Some(r) if self.space == PortSpace::Tcp => write!(f, "connection to {}", r.dst),
+            Some(r) => write!(f, "datagrams to {}", r.dst),
+            None => match state.local {
+                Some(local) => write!(f, "{} on {local}", self.handle),
+                None => write!(f, "{}", self.handle),
+            },
+        }
+    }
+}

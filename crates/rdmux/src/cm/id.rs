@@ -1,0 +1,318 @@
+//! Ids.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdmux_cm::{ConnParam, IdHandle, IdOption, JoinFlags, PortSpace, Route};
+use rdmux_transport::attr::QpType;
+
+use super::channel::EventChannel;
+use super::core::{Core, REASON_CONSUMER, UP, advance, to_init};
+use crate::Qp;
+use crate::error::{Attempt, Result};
+
+/// One side of a connection, a listener or a datagram peer (`rdma_cm_id`).
+///
+/// Methods that say "then an event" only start something. See the [module](super) for the course
+/// of a connection.
+pub struct Id(Arc<Core>);
+
+impl Id {
+    /// A new id. Connections of [`PortSpace::Tcp`] are RC; see [`with_type`](Self::with_type) for UC.
+    ///
+    /// # Errors
+    /// When the host service is gone or gives no more.
+    pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
+        let qp_type = if space == PortSpace::Tcp { QpType::Rc } else { QpType::Ud };
+        Self::with_type(channel, space, qp_type)
+    }
+
+    /// A new id whose connection has this transport.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), or when transport and port space do not fit.
+    pub fn with_type(channel: &EventChannel, space: PortSpace, qp_type: QpType) -> Result<Self> {
+        let context = channel.context();
+        let handle = context
+            .client()
+            .create_id(channel.waiter().source(), space, qp_type, 0)
+            .on(context, "create an id")?;
+        Ok(Self(Core::new(channel, handle, space)))
+    }
+
+    /// The id that a CONNECT_REQUEST brought.
+    pub(super) fn requested(channel: &EventChannel, event: &rdmux_cm::Event) -> Result<Self> {
+        let space = match &event.param {
+            rdmux_cm::EventParam::Ud(_) => PortSpace::Udp,
+            _ => PortSpace::Tcp,
+        };
+        let core = Core::new(channel, event.id, space);
+        {
+            let mut state = core.lock();
+            state.passive = true;
+            state.negotiated = event.negotiated.as_deref().copied();
+            state.route = event.route.as_deref().copied();
+            state.local = state.route.map(|r| r.src);
+        }
+        Ok(Self(core))
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.0
+    }
+
+    /// Gives it an address: one of the host's or a wildcard, and a port, where 0 takes a free one.
+    /// Returns the address with its port.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`, or when it is bound already.
+    pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
+        let client = self.0.context.client();
+        let bound = client
+            .bind_addr(self.0.handle, addr)
+            .on(format_args!("{} at {addr}", self.0), "bind")?;
+        self.0.lock().local = Some(bound);
+        Ok(bound)
+    }
+
+    /// Lets peers connect; at most `backlog` requests wait (0: the most that the host allows). Each
+    /// gives an event ConnectRequest.
+    ///
+    /// # Errors
+    /// `AddrInUse` when another id listens there.
+    pub fn listen(&self, backlog: u32) -> Result<()> {
+        self.0.context.client().listen(self.0.handle, backlog).map(drop).on(&*self.0, "listen")
+    }
+
+    /// Finds our address towards `dst` (`src`: this one), then an event AddrResolved or AddrError
+    /// within `timeout`.
+    ///
+    /// # Errors
+    /// When the state does not allow it, or `src` cannot be bound.
+    pub fn resolve_addr(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.0
+            .context
+            .client()
+            .resolve_addr(self.0.handle, src, dst, timeout)
+            .on(format_args!("{} towards {dst}", self.0), "resolve the address")
+    }
+
+    /// Finds the path, then an event RouteResolved or RouteError within `timeout`.
+    ///
+    /// # Errors
+    /// When the state does not allow it.
+    pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        self.0
+            .context
+            .client()
+            .resolve_route(self.0.handle, timeout)
+            .on(&*self.0, "resolve the route")
+    }
+
+    /// Makes `qp` the id's own: the id takes it through its states from now on. Before `connect` or
+    /// `accept`; for datagrams after the address is known. It may then post receives.
+    ///
+    /// # Errors
+    /// When the queue pair is not in state RESET.
+    pub fn attach_qp(&self, qp: &Qp) -> Result<()> {
+        let negotiated = {
+            let mut state = self.0.lock();
+            state.qp = Some(qp.clone());
+            state.negotiated
+        };
+        if qp.qp_type() == QpType::Ud {
+            return match negotiated {
+                Some(n) => advance(qp, &n, UP),
+                None => qp.activate(rdmux_wire::Qkey::RDMA_UDP),
+            };
+        }
+        to_init(qp)
+    }
+
+    /// The queue pair attached.
+    pub fn qp(&self) -> Option<Qp> {
+        self.0.lock().qp.clone()
+    }
+
+    /// Connects to the resolved address, then an event: Established, or Rejected, Unreachable,
+    /// ConnectError. Without an attached queue pair name one in `param`; then ConnectResponse
+    /// comes, and [`establish`](Self::establish) is the program's to call.
+    ///
+    /// # Errors
+    /// When the state does not allow it or the private data are too long (56 bytes, UDP 180).
+    pub fn connect(&self, param: &ConnParam) -> Result<()> {
+        let param = self.with_qp(param);
+        self.0.context.client().connect_id(self.0.handle, &param).on(&*self.0, "connect")
+    }
+
+    /// Accepts a CONNECT_REQUEST, then an event Established. An attached queue pair is ready before
+    /// the peer hears of it.
+    ///
+    /// # Errors
+    /// When the peer is gone, the queue pair cannot follow, or the private data are too long
+    /// (196 bytes, UDP 136).
+    pub fn accept(&self, param: &ConnParam) -> Result<()> {
+        let param = self.with_qp(param);
+        let (qp, negotiated) = {
+            let state = self.0.lock();
+            (state.qp.clone(), state.negotiated)
+        };
+        if let (Some(qp), Some(mut negotiated)) = (qp, negotiated)
+            && qp.qp_type() != QpType::Ud
+        {
+            negotiated.accept(&param);
+            advance(&qp, &negotiated, UP)?;
+        }
+        self.0.context.client().accept(self.0.handle, &param).on(&*self.0, "accept")
+    }
+
+    /// Names the attached queue pair.
+    fn with_qp(&self, param: &ConnParam) -> ConnParam {
+        let mut param = param.clone();
+        if let Some(qp) = &self.0.lock().qp {
+            param.qp_num = qp.qpn();
+            param.srq = qp.srq().is_some();
+        }
+        param
+    }
+
+    /// Refuses a CONNECT_REQUEST: the peer sees Rejected, reason 28, and these bytes (at most 148).
+    ///
+    /// # Errors
+    /// When there is nothing to refuse.
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        self.0
+            .context
+            .client()
+            .reject(self.0.handle, REASON_CONSUMER, private_data)
+            .on(&*self.0, "reject")
+    }
+
+    /// Completes a connection after ConnectResponse, when no queue pair was attached and the
+    /// program has brought its own to RTS.
+    ///
+    /// # Errors
+    /// When the state does not allow it.
+    pub fn establish(&self) -> Result<()> {
+        self.0.context.client().establish(self.0.handle).on(&*self.0, "establish")
+    }
+
+    /// Says that data came on the accepted connection ([`QpEvent::CommEst`](crate::QpEvent)): the peer's last
+    /// message of the handshake was lost, and the connection is up nevertheless.
+    ///
+    /// # Errors
+    /// When the host service is gone.
+    pub fn notify(&self) -> Result<()> {
+        self.0.context.client().notify(self.0.handle).on(&*self.0, "notify")
+    }
+
+    /// Ends the connection: the queue pair goes to the error state, and both sides get an event
+    /// Disconnected. Answers the peer's if it was first.
+    ///
+    /// # Errors
+    /// When there is no connection.
+    pub fn disconnect(&self) -> Result<()> {
+        if let Some(qp) = self.qp()
+            && qp.qp_type() != QpType::Ud
+        {
+            qp.fail()?;
+        }
+        self.0.context.client().disconnect(self.0.handle).on(&*self.0, "disconnect")
+    }
+
+    /// Moves it to another channel, its waiting events too.
+    ///
+    /// # Errors
+    /// When the host service is gone.
+    pub fn migrate(&self, to: &EventChannel) -> Result<()> {
+        let client = self.0.context.client();
+        client.migrate_id(self.0.handle, to.waiter().source()).on(&*self.0, "migrate")?;
+        self.0.lock().channel = to.clone();
+        Ok(())
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// When the state does not allow it.
+    pub fn set_option(&self, option: IdOption) -> Result<()> {
+        self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")
+    }
+
+    /// Joins a multicast group on the id's address, then an event MulticastJoin (with what an
+    /// address handle needs) or MulticastError. The attached queue pair hears the group
+    /// from that event on, unless it only sends.
+    ///
+    /// # Errors
+    /// When the id has no address yet or is no datagram id.
+    pub fn join_multicast(&self, group: IpAddr, flags: JoinFlags) -> Result<()> {
+        let attaches = u64::from(flags == JoinFlags::FullMember);
+        self.0
+            .context
+            .client()
+            .join_multicast(self.0.handle, group, flags, attaches)
+            .on(format_args!("{}, group {group}", self.0), "join")
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// When it is not a member.
+    pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
+        if let Some(qp) = self.qp() {
+            // A send-only member was never attached.
+            let _ = qp.detach_multicast(group.into());
+        }
+        self.0
+            .context
+            .client()
+            .leave_multicast(self.0.handle, group)
+            .map(drop)
+            .on(format_args!("{}, group {group}", self.0), "leave")
+    }
+
+    /// Our address and port, once bound or resolved.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        let state = self.0.lock();
+        state.route.map(|r| r.src).or(state.local)
+    }
+    /// The peer's, once resolved or known.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.lock().route.map(|r| r.dst)
+    }
+    /// The path, once resolved or known.
+    pub fn route(&self) -> Option<Route> {
+        self.0.lock().route
+    }
+    /// Its number, as the host service has it.
+    pub fn handle(&self) -> IdHandle {
+        self.0.handle
+    }
+    /// Its channel.
+    pub fn channel(&self) -> EventChannel {
+        self.0.lock().channel.clone()
+    }
+
+    /// Destroys it, once every event of it that the program holds is dropped: **waits** for that.
+    /// A plain drop does not wait.
+    ///
+    /// # Errors
+    /// When the host service is gone.
+    pub fn destroy(self) -> Result<()> {
+        self.0.wait_acknowledged();
+        self.0.destroy()
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Id({}, {})", self.0.handle, self.0)
+    }
+}

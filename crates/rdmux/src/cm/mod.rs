@@ -1,0 +1,63 @@
+//! The connection manager: connect by address, as sockets do.
+//!
+//! An [`Id`] is one side of a connection, a listener or a datagram peer (`rdma_cm_id`). Calls that
+//! take time only start something; how it went is told by an [`Event`] on the id's
+//! [`EventChannel`], which is a descriptor that polls. The usual course:
+//!
+//! ```text
+//!   active                                     passive
+//!   Id::new                                    Id::new, bind, listen
+//!   resolve_addr    -> AddrResolved
+//!   resolve_route   -> RouteResolved
+//!   attach_qp, connect                         -> ConnectRequest, with a new id
+//!                                              attach_qp, accept
+//!                   -> Established             -> Established
+//!   disconnect                                 -> Disconnected
+//!                   -> Disconnected
+//! ```
+//!
+//! With a queue pair attached, the id takes it through its states by itself; without one,
+//! [`Event::negotiated`] has what the program needs to do so.
+//!
+//! ```
+//! use std::time::Duration;
+//! use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+//! use rdmux::{Cause, QpType};
+//!
+//! # fn main() -> rdmux::Result<()> {
+//! # let context = rdmux::Context::builder().embedded().open()?;
+//! # let nobody = (context.address()?, 7471).into();
+//! let patience = Duration::from_secs(2);
+//! let channel = EventChannel::new(&context)?;
+//! let next = |kind, asked| channel.next(Some(patience))?.expect("an answer").expect(kind, asked);
+//!
+//! let id = Id::new(&channel, PortSpace::Tcp)?;
+//! id.resolve_addr(None, nobody, patience)?;
+//! next(EventKind::AddrResolved, "find the way")?;
+//! id.resolve_route(patience)?;
+//! next(EventKind::RouteResolved, "find the way")?;
+//!
+//! let qp = context.pd().qp(QpType::Rc).cq(&context.cq(16)?).build()?;
+//! id.attach_qp(&qp)?;
+//! id.connect(&ConnParam::default())?;
+//! let error = next(EventKind::Established, "connect").unwrap_err();
+//! assert!(matches!(error.cause(), Cause::Rejected { reason: 8, .. })); // nobody listens there
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An event is acknowledged by dropping it. [`Id::destroy`] waits until all events of the id are.
+//! A dropped id is destroyed as soon as they are.
+
+mod channel;
+mod core;
+mod event;
+mod id;
+
+pub use channel::EventChannel;
+pub(crate) use channel::Ids;
+pub use event::Event;
+pub use id::Id;
+pub use rdmux_cm::{
+    ConnParam, EventKind, IdHandle, IdOption, JoinFlags, Negotiated, PortSpace, Route, UdParam,
+};

@@ -1,0 +1,271 @@
+//! The device, as a program opens it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdmux_host::{ConnectOptions, HostClient, HostName};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs as verbs;
+use rdmux_verbs::control::{GidEntry, Limits};
+use rdmux_wire::{Gid, Mtu};
+
+use crate::cm::Ids;
+use crate::embedded::{self, Embedded};
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::wait::{Deadline, Waiter};
+use crate::{AsyncEvent, Cq, Pd, QpBuilder, Srq};
+
+/// An open device of a host. Clones are the same one; it closes when the last object made from it
+/// goes.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+/// Fields drop in order: the device, the connection to the service, the service.
+struct Inner {
+    events: Waiter<EventFd>,
+    ids: Ids,
+    client: Arc<HostClient>,
+    _embedded: Option<Embedded>,
+}
+
+/// How to open a [`Context`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing is opened before `open`"]
+pub struct ContextBuilder {
+    host: Option<String>,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum How {
+    #[default]
+    StartIfNeeded,
+    ConnectOnly,
+    Embedded,
+}
+
+impl ContextBuilder {
+    /// The device of this virtual host. Without it, of the one that `$RDMUX_HOST` names, or of the
+    /// default host, which has the machine's own addresses.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
+        self
+    }
+    /// Fails if the host's service does not run, instead of starting it.
+    pub fn no_start(mut self) -> Self {
+        self.how = How::ConnectOnly;
+        self
+    }
+    /// Runs a host of this process's own, away from all others: a service in a thread, with a
+    /// loopback address that is free. It ends with the context.
+    pub fn embedded(mut self) -> Self {
+        self.how = How::Embedded;
+        self
+    }
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`Cause::Host`] when there is no service and none can be started.
+    pub fn open(self) -> Result<Context> {
+        let name = match &self.host {
+            Some(name) => HostName::new(name),
+            None if matches!(self.how, How::Embedded) => HostName::new("own"),
+            None => HostName::of_environment(),
+        };
+        let name = name.map_err(|e| Cause::Invalid(e.to_string())).on("a host", "be named")?;
+        let object = format!("host {name}");
+        let (embedded, client) = match self.how {
+            How::StartIfNeeded => (None, HostClient::connect_or_start(&name)),
+            How::ConnectOnly => {
+                let options = ConnectOptions::of_environment().on(&object, OPEN)?;
+                (None, options.connect(&name))
+            }
+            How::Embedded => {
+                let (service, client) = embedded::start(&name).on(&object, OPEN)?;
+                (Some(service), Ok(client))
+            }
+        };
+        let client = client.on(&object, OPEN)?;
+        let device = verbs::Device::open(client.clone()).on(&object, OPEN)?;
+        let events = Waiter::new(EventFd(device));
+        let ids = Ids::default();
+        Ok(Context(Arc::new(Inner { events, ids, client, _embedded: embedded })))
+    }
+}
+
+/// What was asked when opening fails.
+const OPEN: &str = "open its device";
+
+impl Context {
+    /// Opens the device of the host that `$RDMUX_HOST` names, or of the default host; starts the
+    /// host's service if it does not run.
+    ///
+    /// # Errors
+    /// [`Cause::Host`] when there is no service and none can be started.
+    pub fn open() -> Result<Self> {
+        Self::builder().open()
+    }
+
+    /// To say which host, and how.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::default()
+    }
+
+    pub(crate) fn device(&self) -> &Arc<verbs::Device> {
+        &self.0.events.source().0
+    }
+    pub(crate) fn client(&self) -> &Arc<HostClient> {
+        &self.0.client
+    }
+    pub(crate) fn ids(&self) -> &Ids {
+        &self.0.ids
+    }
+
+    /// The host's name.
+    pub fn host(&self) -> &str {
+        self.device().host()
+    }
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        self.device().name()
+    }
+    /// Attributes of the device.
+    pub fn query(&self) -> DeviceAttr {
+        self.device().query()
+    }
+    /// Attributes of its port.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn query_port(&self) -> Result<PortAttr> {
+        self.device().query_port(verbs::device::PORT).on(self, "query its port")
+    }
+    /// Limits of the device.
+    pub fn limits(&self) -> Limits {
+        self.query().limits
+    }
+    /// The GID table: the host's addresses.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.device().gids()
+    }
+    /// An entry of the GID table.
+    ///
+    /// # Errors
+    /// When there is no such entry.
+    pub fn gid(&self, index: u8) -> Result<Gid> {
+        self.gid_entry(index).map(|entry| entry.gid)
+    }
+    /// The host's first address.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn address(&self) -> Result<IpAddr> {
+        self.gid(0).map(Gid::ip)
+    }
+    /// The index of an address of this host.
+    ///
+    /// # Errors
+    /// When the host does not have it.
+    pub fn gid_index(&self, ip: IpAddr) -> Result<u8> {
+        self.device().gid_index(ip.into()).ok_or_else(|| {
+            let why = format!("{ip} is none of its addresses");
+            Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
+        })
+    }
+    pub(crate) fn path_mtu(&self, sgid_index: u8) -> Result<Mtu> {
+        self.gid_entry(sgid_index).map(|entry| entry.mtu)
+    }
+    fn gid_entry(&self, index: u8) -> Result<GidEntry> {
+        self.device().gid(index).ok_or_else(|| {
+            let why = format!("there is no entry {index}");
+            Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
+        })
+    }
+
+    /// A new protection domain.
+    pub fn pd(&self) -> Pd {
+        Pd::new(self)
+    }
+    /// A new completion queue that holds `entries` completions.
+    ///
+    /// # Errors
+    /// When that is 0 or beyond the device's limit.
+    pub fn cq(&self, entries: u32) -> Result<Cq> {
+        Cq::new(self, entries)
+    }
+
+    /// The next asynchronous event; waits at most for `timeout` (none: as long as it takes). None
+    /// when the time ran out.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(event) = self.device().try_get_async_event() {
+                return Ok(Some(AsyncEvent::from(&event)));
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+            self.0.events.wait(deadline).on(self, "wait for an event")?;
+        }
+    }
+
+    /// Awaits the next asynchronous event.
+    ///
+    /// # Errors
+    /// The operating system's, or outside a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub async fn next_event_async(&self) -> Result<AsyncEvent> {
+        loop {
+            if let Some(event) = self.device().try_get_async_event() {
+                return Ok(AsyncEvent::from(&event));
+            }
+            self.0.events.ready().await.on(self, "wait for an event")?;
+        }
+    }
+}
+
+impl Pd {
+    /// Begins a queue pair of this transport.
+    pub fn qp(&self, qp_type: QpType) -> QpBuilder {
+        QpBuilder::new(self, qp_type)
+    }
+    /// A new shared receive queue of `max_wr` receives, each of up to `max_sge` pieces.
+    ///
+    /// # Errors
+    /// When that is beyond the device's limits.
+    pub fn srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        Srq::new(self, max_wr, max_sge)
+    }
+}
+
+/// The device as what its asynchronous events are waited for on.
+struct EventFd(Arc<verbs::Device>);
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.async_fd()
+    }
+}
+
+/// Attributes of a device.
+pub use rdmux_verbs::query::DeviceAttr;
+/// Attributes of a port.
+pub use rdmux_verbs::query::PortAttr;
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} of host {}", self.name(), self.host())
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({self})")
+    }
+}

@@ -1,0 +1,198 @@
+//! Completion queues: polled, waited for, or awaited.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdmux_transport::wr::{Completion, WcStatus};
+use rdmux_verbs as verbs;
+
+use crate::Context;
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::wait::{Deadline, Waiter};
+
+/// A completion queue. Clones are the same queue.
+///
+/// [`poll`](Self::poll) never blocks and is the fastest; it also drives the device, so that a
+/// program which polls needs no other thread. [`wait`](Self::wait) sleeps until something completes.
+#[derive(Clone)]
+pub struct Cq(Arc<Inner>);
+
+struct Inner {
+    cq: verbs::Cq,
+    waiter: Waiter<verbs::CompChannel>,
+    // Last, for the device must outlive the queue.
+    _context: Context,
+}
+
+impl Cq {
+    pub(crate) fn new(context: &Context, entries: u32) -> Result<Self> {
+        let object = || format!("completion queue of {entries} entries");
+        let channel = verbs::CompChannel::new().on(object(), "create")?;
+        let cq =
+            verbs::Cq::new(context.device(), entries, Some(&channel), 0).on(object(), "create")?;
+        Ok(Self(Arc::new(Inner { cq, waiter: Waiter::new(channel), _context: context.clone() })))
+    }
+
+    pub(crate) fn verbs(&self) -> &verbs::Cq {
+        &self.0.cq
+    }
+
+    /// Takes up to `out.len()` completions, oldest first, and returns how many. Never blocks.
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        self.0.cq.poll(out)
+    }
+
+    /// Takes one completion, if there is one. Never blocks.
+    pub fn poll_one(&self) -> Option<Completion> {
+        let mut one = [EMPTY];
+        (self.poll(&mut one) == 1).then_some(one[0])
+    }
+
+    /// Waits for completions, at most for `timeout` (none: as long as it takes), and takes up to
+    /// `out.len()` of them. Returns how many; none only if the time ran out.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn wait(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            match self.poll_or_arm(out)? {
+                0 if deadline.has_passed() => return Ok(0),
+                0 => self.0.waiter.wait(deadline).on(self, "wait")?,
+                n => return Ok(n),
+            }
+        }
+    }
+
+    /// Waits for one completion, at most for `timeout`, and returns it if it is a success.
+    ///
+    /// # Errors
+    /// [`Cause::TimedOut`], or [`Cause::Completion`] if the work failed.
+    pub fn wait_one(&self, timeout: Option<Duration>) -> Result<Completion> {
+        let mut one = [EMPTY];
+        match self.wait(&mut one, timeout)? {
+            0 => Err(Error::new(self.to_string(), "wait", Cause::TimedOut)),
+            _ => ok(one[0]),
+        }
+    }
+
+    /// Awaits completions and takes up to `out.len()` of them; at least one.
+    ///
+    /// # Errors
+    /// When the device is gone, or outside a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub async fn wait_async(&self, out: &mut [Completion]) -> Result<usize> {
+        loop {
+            match self.poll_or_arm(out)? {
+                0 => self.0.waiter.ready().await.on(self, "wait")?,
+                n => return Ok(n),
+            }
+        }
+    }
+
+    /// Polls; with nothing there it arms the queue's descriptor, which is then readable after the
+    /// next completion, and polls again, for something may have come in between. For event loops
+    /// that wait for other things too.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn poll_or_arm(&self, out: &mut [Completion]) -> Result<usize> {
+        let n = self.poll(out);
+        if n > 0 || out.is_empty() {
+            return Ok(n);
+        }
+        self.arm(false)?;
+        Ok(self.poll(out))
+    }
+
+    /// Makes the queue's descriptor readable after the next completion, or only after the next one
+    /// that is an error or whose sender marked it [`solicited`](crate::SendWr::solicited). What is
+    /// in the queue already does not count: poll afterwards.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        self.drain_events();
+        self.0.cq.req_notify(solicited_only).on(self, "ask for an event")
+    }
+
+    /// Where to wait after [`poll_or_arm`](Self::poll_or_arm) found nothing.
+    pub(crate) fn waiter(&self) -> &Waiter<verbs::CompChannel> {
+        &self.0.waiter
+    }
+
+    fn drain_events(&self) {
+        while let Some(cq) = self.0.waiter.source().try_get_event() {
+            cq.ack_events(1);
+        }
+    }
+
+    /// Changes how many completions fit.
+    ///
+    /// # Errors
+    /// When more wait than would fit, or the device's limit is below.
+    pub fn resize(&self, entries: u32) -> Result<()> {
+        self.0.cq.resize(entries).on(self, "resize")
+    }
+
+    /// How many completions fit.
+    pub fn capacity(&self) -> usize {
+        self.0.cq.capacity()
+    }
+}
+
+/// The descriptor is readable after the completion that [`Cq::poll_or_arm`] asked for.
+impl AsFd for Cq {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.waiter.source().as_fd()
+    }
+}
+
+impl fmt::Display for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "completion queue of {} entries", self.capacity())
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A completion to be overwritten: what [`Cq::poll`] wants an array of.
+pub const EMPTY: Completion = Completion {
+    wr_id: 0,
+    status: WcStatus::GeneralErr,
+    opcode: rdmux_transport::wr::WcOpcode::Send,
+    byte_len: 0,
+    imm: [0; 4],
+    invalidated: rdmux_wire::Rkey(0),
+    qpn: rdmux_wire::Qpn::QP0,
+    src_qp: rdmux_wire::Qpn::QP0,
+    pkey_index: 0,
+    pkey: rdmux_wire::Pkey(0),
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+    flags: rdmux_transport::wr::WcFlags::empty(),
+    solicited: false,
+    vendor_err: 0,
+};
+
+/// The completion if it is a success, else an error that names its queue pair.
+///
+/// # Errors
+/// [`Cause::Completion`] with its status.
+pub fn ok(completion: Completion) -> Result<Completion> {
+    match completion.status {
+        WcStatus::Success => Ok(completion),
+        status => Err(Error::new(
+            format!("queue pair {}, work request {:#x}", completion.qpn, completion.wr_id),
+            "complete",
+            Cause::Completion(status),
+        )),
+    }
+}

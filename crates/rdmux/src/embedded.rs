@@ -1,0 +1,79 @@
+//! A host of this process's own: service and device in one process, away from all other hosts.
+//!
+//! Examples in the documentation and tests run on it; so can a program that wants RDMA semantics
+//! between its own threads and leaves nothing behind.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
+use rdmux_host::{ConnectOptions, HostClient, HostError, HostName, RuntimeDir};
+
+use crate::error::Cause;
+
+/// How many addresses are tried before giving up.
+const ATTEMPTS: u32 = 64;
+
+/// A service in a thread, and the directory of its socket. Both go when it is dropped.
+pub(crate) struct Embedded {
+    // Before the directory.
+    _service: ServiceHandle,
+    _dir: TempDir,
+}
+
+/// Starts a service and connects to it.
+pub(crate) fn start(name: &HostName) -> Result<(Embedded, Arc<HostClient>), Cause> {
+    let dir = TempDir::new().map_err(Cause::Os)?;
+    let runtime = RuntimeDir::at(&dir.0)?;
+    let mut options = ServiceOptions::new(name.clone(), runtime.clone());
+    let mut attempt = 0;
+    let service = loop {
+        options.addresses = Some(vec![loopback_address()]);
+        match Service::spawn(options.clone()) {
+            Err(HostError::PortInUse { .. }) if attempt < ATTEMPTS => attempt += 1,
+            other => break other?,
+        }
+    };
+    let connect = ConnectOptions { dir: runtime, config: options.config, embedded: true };
+    let client = connect.connect(name)?;
+    Ok((Embedded { _service: service, _dir: dir }, client))
+}
+
+/// An address of 127.78.0.0/16 that is probably free: the process id spreads processes, a count
+/// the hosts of one.
+fn loopback_address() -> IpAddr {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    // A multiplicative hash: neighbours in, strangers out.
+    let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
+    let [high, low, ..] = spread.to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(127, 78, high, low.clamp(1, 254)))
+}
+
+/// A directory that goes when it is dropped.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> std::io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let n = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("rdmux-own-{}-{n}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // Left by a process of the same number that died.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What is left of it is in a temporary directory.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,308 @@
+//! What went wrong: on which object, what was asked of it, why, and what to do.
+
+use std::fmt;
+use std::io;
+
+use rdmux_host::HostError;
+use rdmux_transport::PostError;
+use rdmux_transport::wr::WcStatus;
+use rdmux_verbs::{VerbsError, control::ControlError};
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error: the object, what was asked of it, and the cause.
+///
+/// Its text reads as one sentence and ends with what to do, where something can be done:
+///
+/// ```
+/// use rdmux::{Cause, Error};
+/// let e = Error::new("connection to 127.77.0.9:7471", "connect", Cause::Rejected { reason: 8, private_data: Vec::new() });
+/// assert_eq!(
+///     e.to_string(),
+///     "connection to 127.77.0.9:7471: cannot connect: the peer rejected it: \
+///      invalid service ID (reason 8); is a program listening on that address and port?"
+/// );
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    object: String,
+    asked: &'static str,
+    cause: Cause,
+}
+
+impl Error {
+    /// An error of `object`, of which `asked` (a verb phrase) was asked.
+    pub fn new(object: impl Into<String>, asked: &'static str, cause: Cause) -> Self {
+        Self(Box::new(Inner { object: object.into(), asked, cause }))
+    }
+    /// The object, named as a person would: `queue pair 0x001002`, `host b`.
+    pub fn object(&self) -> &str {
+        &self.0.object
+    }
+    /// What was asked of it.
+    pub fn asked(&self) -> &'static str {
+        self.0.asked
+    }
+    /// Why it was not done.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+    /// Whether the time that the caller set ran out.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.cause(), Cause::TimedOut)
+    }
+    /// Whether the peer closed the connection.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self.cause(), Cause::Disconnected)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { object, asked, cause } = &*self.0;
+        write!(f, "{object}: cannot {asked}: {cause}")?;
+        match cause.advice() {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// The text has all causes already; a source would make them appear twice where chains are printed.
+impl std::error::Error for Error {}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The host service cannot be reached or started, or it refused; the error says why and what to
+    /// do.
+    #[error("{0}")]
+    Host(HostError),
+    /// The host service is gone, and the device with it.
+    #[error("the host service is gone")]
+    Gone,
+    /// A limit of the device, or somebody who still uses the object, stands against it.
+    #[error("{0}")]
+    Resources(String),
+    /// The operating system refused; the kind says how.
+    #[error("{0}")]
+    Os(io::Error),
+    /// An argument makes no sense here.
+    #[error("{0}")]
+    Invalid(String),
+    /// A queue is full.
+    #[error("its queue is full ({0} entries)")]
+    Full(u32),
+    /// The time that the caller set ran out.
+    #[error("no answer in the time given")]
+    TimedOut,
+    /// The peer's host answered that it does not want the connection.
+    #[error("the peer rejected it: {} (reason {reason})", reject_reason(*.reason))]
+    Rejected {
+        /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status.
+        reason: u16,
+        /// What the peer's program had to say, if it was the program.
+        private_data: Vec<u8>,
+    },
+    /// Nobody answers at that address.
+    #[error("the peer's host does not answer ({0})")]
+    Unreachable(io::Error),
+    /// The connection is closed.
+    #[error("the connection is closed")]
+    Disconnected,
+    /// A work request failed.
+    #[error("{}", wc_status(*.0))]
+    Completion(WcStatus),
+    /// A message is longer than the receiver's or the sender's buffer.
+    #[error("the message has {len} bytes, and {max} is the most")]
+    TooLong {
+        /// The message's length.
+        len: usize,
+        /// The most that goes.
+        max: usize,
+    },
+}
+
+impl Cause {
+    /// What the caller can do about it, where there is something.
+    pub fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Gone => "open the device again, which starts a new one",
+            Self::Host(_) | Self::Os(_) => match self.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "choose another port, or see who has it with `rdmux host status`"
+                }
+                io::ErrorKind::AddrNotAvailable => {
+                    "the address must be one of this host's: see `rdmux devices`"
+                }
+                _ => return None,
+            },
+            Self::Full(_) => "poll completions first, or create it larger",
+            Self::Rejected { reason: 8, .. } => "is a program listening on that address and port?",
+            Self::Unreachable(_) => "check the address, and that the peer's host is up",
+            Self::Completion(status) => return completion_advice(*status),
+            Self::TooLong { .. } => "send it in parts, or make the buffers larger on both sides",
+            _ => return None,
+        })
+    }
+
+    /// The kind that the standard library has for it.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Host(e) => io::Error::from_raw_os_error(e.errno()).kind(),
+            Self::Os(e) | Self::Unreachable(e) => e.kind(),
+            Self::Gone => io::ErrorKind::NotConnected,
+            Self::Invalid(_) | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
+            Self::TimedOut => io::ErrorKind::TimedOut,
+            Self::Rejected { .. } => io::ErrorKind::ConnectionRefused,
+            Self::Disconnected => io::ErrorKind::ConnectionReset,
+            Self::Resources(_) | Self::Full(_) => io::ErrorKind::OutOfMemory,
+            Self::Completion(_) => io::ErrorKind::Other,
+        }
+    }
+}
+
+/// The text of a REJ reason (IBTA table 108).
+pub fn reject_reason(reason: u16) -> &'static str {
+    match reason {
+        1 => "no queue pair available",
+        2 => "no EE context available",
+        3 => "no resources available",
+        4 => "timeout",
+        5 => "unsupported request",
+        6 => "invalid communication ID",
+        7 => "invalid communication instance",
+        8 => "invalid service ID",
+        9 => "invalid transport service type",
+        10 => "stale connection",
+        11 => "RDC does not exist",
+        12 => "invalid primary remote GID",
+        13 => "invalid primary remote LID",
+        14 => "invalid service level",
+        15 => "invalid traffic class",
+        16 => "invalid hop limit",
+        17 => "invalid packet rate",
+        18..=23 => "invalid alternate path",
+        24 => "CM redirect",
+        25 => "port redirect",
+        26 => "invalid path MTU",
+        27 => "insufficient responder resources",
+        28 => "the program refused",
+        29 => "invalid RNR retry count",
+        30 => "duplicate communication ID",
+        31 => "invalid class version",
+        32 | 33 => "invalid flow label",
+        _ => "unknown reason",
+    }
+}
+
+/// The text of a completion status, as the manual pages have it.
+pub fn wc_status(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::Success => "success",
+        WcStatus::LocLenErr => "local length error: a message longer than the buffer",
+        WcStatus::LocQpOpErr => "local queue pair operation error",
+        WcStatus::LocProtErr => "local protection error: memory that is not registered for this",
+        WcStatus::WrFlushErr => "flushed: the queue pair went into the error state first",
+        WcStatus::BadRespErr => "bad response from the peer",
+        WcStatus::LocAccessErr => "local access error",
+        WcStatus::RemInvReqErr => "the peer refused the request as invalid",
+        WcStatus::RemAccessErr => "the peer refused access to its memory",
+        WcStatus::RemOpErr => "the peer failed to carry out the request",
+        WcStatus::RetryExcErr => "no answer from the peer after all retries",
+        WcStatus::RnrRetryExcErr => "the peer had no receive posted, after all retries",
+        WcStatus::RemAbortErr => "the operation was aborted by the peer",
+        WcStatus::GeneralErr => "general error",
+    }
+}
+
+fn completion_advice(status: WcStatus) -> Option<&'static str> {
+    Some(match status {
+        WcStatus::LocLenErr => "post larger receive buffers",
+        WcStatus::LocProtErr => "keep the region registered until its work is complete",
+        WcStatus::RemAccessErr => "check the remote key, range and access flags",
+        WcStatus::RetryExcErr => "is the peer alive?",
+        WcStatus::RnrRetryExcErr => "the peer must post receives before messages come",
+        _ => return None,
+    })
+}
+
+/// Names the object and the request of a lower layer's failure.
+pub(crate) trait Attempt<T> {
+    /// `object` could not do `asked`.
+    fn on(self, object: impl fmt::Display, asked: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<Cause>> Attempt<T> for std::result::Result<T, E> {
+    fn on(self, object: impl fmt::Display, asked: &'static str) -> Result<T> {
+        self.map_err(|e| Error::new(object.to_string(), asked, e.into()))
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Os(e),
+        }
+    }
+}
+
+impl From<HostError> for Cause {
+    fn from(e: HostError) -> Self {
+        match e {
+            HostError::ServiceGone { .. } => Self::Gone,
+            e => Self::Host(e),
+        }
+    }
+}
+
+impl From<VerbsError> for Cause {
+    fn from(e: VerbsError) -> Self {
+        match e {
+            VerbsError::Invalid { why, .. } => Self::Invalid(why),
+            VerbsError::NoMemory { why, .. } | VerbsError::Busy { why, .. } => Self::Resources(why),
+            VerbsError::Post { error: PostError::Full(entries), .. } => Self::Full(entries),
+            VerbsError::Post { error, .. } => Self::Invalid(error.to_string()),
+            VerbsError::Modify { error, .. } => Self::Invalid(error.to_string()),
+            VerbsError::Control(ControlError::Gone) => Self::Gone,
+            VerbsError::Control(e @ ControlError::Refused { .. }) => Self::Resources(e.to_string()),
+            VerbsError::Os { error, .. } => error.into(),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        Self::new(e.cause().kind(), e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_object_request_cause_and_advice() {
+        let e = Error::new("queue pair 0x001002", "post a send", Cause::Full(16));
+        assert_eq!(
+            e.to_string(),
+            "queue pair 0x001002: cannot post a send: its queue is full (16 entries); \
+             poll completions first, or create it larger"
+        );
+    }
+
+    #[test]
+    fn an_io_error_keeps_its_kind_through_both_conversions() {
+        let there: Result<()> =
+            Err(io::Error::from(io::ErrorKind::AddrInUse)).on("id 3", "bind 127.0.0.1:7471");
+        let back: io::Error = there.unwrap_err().into();
+        assert_eq!(back.kind(), io::ErrorKind::AddrInUse);
+        assert!(back.to_string().starts_with("id 3: cannot bind 127.0.0.1:7471"));
+    }
+}

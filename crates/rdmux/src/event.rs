@@ -1,0 +1,38 @@
+//! Asynchronous events: what happens to the device and its objects outside of any work request.
+
+use rdmux_transport::env::QpEvent;
+use rdmux_verbs::{AsyncEvent as Raw, AsyncEventKind};
+use rdmux_wire::Qpn;
+
+/// Something that happened to the device or to one of its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// On a queue pair.
+    Qp {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
+    /// A completion queue overflowed; it and the queue pairs that use it are of no more use.
+    CqError,
+    /// A shared receive queue fell below its limit.
+    SrqLimit,
+    /// The GID table changed.
+    GidChange,
+    /// The host service is gone, and the device with it: open a new context.
+    DeviceFatal,
+}
+
+impl From<&Raw> for AsyncEvent {
+    fn from(event: &Raw) -> Self {
+        match event.kind() {
+            AsyncEventKind::Qp(qp, event) => Self::Qp { qpn: qp.qpn(), event: *event },
+            AsyncEventKind::CqError(_) => Self::CqError,
+            AsyncEventKind::SrqLimit(_) => Self::SrqLimit,
+            AsyncEventKind::GidChange => Self::GidChange,
+            AsyncEventKind::DeviceFatal => Self::DeviceFatal,
+        }
+    }
+}

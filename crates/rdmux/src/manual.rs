@@ -1,0 +1,76 @@
+//! Queue pair attributes for programs that connect without the connection manager.
+
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState, QpType};
+use rdmux_wire::{AckTimeout, Psn, Qkey, RnrTimer};
+
+use crate::error::Result;
+use crate::{Ah, Endpoint, Qp};
+
+type Step = (QpAttr, AttrMask);
+
+/// 4.096 us * 2^14 = 67 ms until a retry.
+const TIMEOUT: AckTimeout = AckTimeout::new(14);
+/// What a sender waits when no receive is posted: 0.64 ms.
+const RNR_TIMER: RnrTimer = RnrTimer::new(12);
+/// Both sides begin to count here: nothing of an earlier connection is left in a new queue pair.
+const FIRST_PSN: Psn = Psn::new(0);
+
+/// RESET to RTS of a connected queue pair.
+pub(crate) fn connect_steps(
+    qp: &Qp,
+    peer: Endpoint,
+    sgid_index: u8,
+    access: Access,
+) -> Result<[Step; 3]> {
+    let context = qp.pd().context();
+    let limit = context.limits().max_rd_atomic;
+    let attr = QpAttr {
+        access,
+        port_num: 1,
+        pkey_index: 0,
+        av: *Ah::to_gid(peer.gid, sgid_index).vector(),
+        path_mtu: context.path_mtu(sgid_index)?,
+        dest_qpn: peer.qpn,
+        rq_psn: FIRST_PSN,
+        sq_psn: FIRST_PSN,
+        max_rd_atomic: limit,
+        max_dest_rd_atomic: limit,
+        min_rnr_timer: RNR_TIMER,
+        timeout: TIMEOUT,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..qp.attr()
+    };
+    let (mut rtr, mut rts) = (RTR, AttrMask::STATE | AttrMask::SQ_PSN);
+    if qp.qp_type() == QpType::Rc {
+        rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        rts |= RTS_RC;
+    }
+    let init = INIT | AttrMask::ACCESS_FLAGS;
+    Ok([
+        (QpAttr { state: QpState::Init, ..attr }, init),
+        (QpAttr { state: QpState::Rtr, ..attr }, rtr),
+        (QpAttr { state: QpState::Rts, ..attr }, rts),
+    ])
+}
+
+/// RESET to RTS of a datagram queue pair.
+pub(crate) fn activate_steps(qp: &Qp, qkey: Qkey) -> [Step; 3] {
+    let attr = QpAttr { qkey, port_num: 1, pkey_index: 0, sq_psn: FIRST_PSN, ..qp.attr() };
+    [
+        (QpAttr { state: QpState::Init, ..attr }, INIT | AttrMask::QKEY),
+        (QpAttr { state: QpState::Rtr, ..attr }, AttrMask::STATE),
+        (QpAttr { state: QpState::Rts, ..attr }, AttrMask::STATE | AttrMask::SQ_PSN),
+    ]
+}
+
+const INIT: AttrMask = AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT);
+const RTR: AttrMask = AttrMask::STATE
+    .union(AttrMask::AV)
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::DEST_QPN)
+    .union(AttrMask::RQ_PSN);
+const RTS_RC: AttrMask = AttrMask::TIMEOUT
+    .union(AttrMask::RETRY_CNT)
+    .union(AttrMask::RNR_RETRY)
+    .union(AttrMask::MAX_QP_RD_ATOMIC);

@@ -1,0 +1,383 @@
+//! Datagrams: to any number of peers and groups, each whole or not at all.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdmux_cm::{ConnParam, EventKind, JoinFlags, PortSpace, UdParam};
+use rdmux_wire::{Qkey, Qpn};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::Options;
+use crate::cm::{Event, EventChannel, Id};
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::style::{Blocking, Style, block_on};
+use crate::wait::{Deadline, wait_any};
+use crate::{Access, Ah, Completion, Context, Cq, EMPTY, Mr, Qp, QpType, SendWr, ok};
+
+/// The network header in front of each received datagram.
+const GRH: usize = 40;
+
+/// An address where datagrams come and go (UD). A datagram holds at most what one packet does
+/// ([`max_len`](Self::max_len)), and may be lost.
+///
+/// Peers are named by [`Peer`]: found by [`resolve`](Self::resolve), joined by
+/// [`join`](Self::join), or taken from a datagram received. A thread of its own answers those who
+/// resolve this endpoint.
+///
+/// ```
+/// # fn main() -> rdmux::Result<()> {
+/// # let context = rdmux::Context::builder().embedded().open()?;
+/// # let bind = || rdmux::Options::new().context(&context).datagram((context.address()?, 0).into());
+/// let (mut a, mut b) = (bind()?, bind()?);
+/// let peer = a.resolve(b.local_addr())?;
+/// a.send_to(&peer, b"hello")?;
+/// let (message, from) = b.recv_from()?;
+/// b.send_to(&from, &message)?;
+/// assert_eq!(a.recv_from()?.0, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Datagram {
+    qp: Qp,
+    send_cq: Cq,
+    recv_cq: Cq,
+    buffer: Mr,
+    slot: usize,
+    /// Receive slots come first, then one slot to send from.
+    slots: usize,
+    sgid_index: u8,
+    options: Options,
+    context: Context,
+    groups: Vec<(IpAddr, Id)>,
+    local: SocketAddr,
+    _answerer: Answerer,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The way.
+    pub ah: Ah,
+    /// The queue pair; [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// The key that it wants to see.
+    pub qkey: Qkey,
+}
+
+impl From<&UdParam> for Peer {
+    fn from(ud: &UdParam) -> Self {
+        Self { ah: Ah::from_vector(ud.av), qpn: ud.qp_num, qkey: ud.qkey }
+    }
+}
+
+impl Datagram {
+    pub(super) fn new(options: Options, at: SocketAddr) -> Result<Self> {
+        let context = options.open_context()?;
+        let channel = EventChannel::new(&context)?;
+        let id = Id::new(&channel, PortSpace::Udp)?;
+        let local = id.bind(at)?;
+        let sgid_index =
+            if at.ip().is_unspecified() { 0 } else { context.gid_index(local.ip())? };
+
+        let mtu = context.path_mtu(sgid_index)?.bytes() as usize;
+        let (slot, slots) = (GRH + mtu, options.depth as usize);
+        let pd = context.pd();
+        let buffer = pd.alloc(slot * (slots + 1), Access::LOCAL_WRITE)?;
+        let (send_cq, recv_cq) = (context.cq(1)?, context.cq(options.depth)?);
+        let qp = pd
+            .qp(QpType::Ud)
+            .send_cq(&send_cq)
+            .recv_cq(&recv_cq)
+            .max_recv_wr(options.depth)
+            .max_send_wr(1)
+            .max_inline(0)
+            .build()?;
+        qp.activate(Qkey::RDMA_UDP)?;
+        id.listen(0)?;
+        let answerer = Answerer::start(channel, id, qp.clone())?;
+        let groups = Vec::new();
+        let this = Self {
+            qp,
+            send_cq,
+            recv_cq,
+            buffer,
+            slot,
+            slots,
+            sgid_index,
+            options,
+            context,
+            groups,
+            local,
+            _answerer: answerer,
+        };
+        (0..slots).try_for_each(|slot| this.post(slot))?;
+        Ok(this)
+    }
+
+    /// Receives datagrams at an address of this host, with the [default options](Options::new). Port
+    /// 0 takes a free one.
+    ///
+    /// # Errors
+    /// When the address is in use or none of this host's.
+    pub fn bind(at: SocketAddr) -> Result<Self> {
+        Options::new().datagram(at)
+    }
+
+    fn post(&self, slot: usize) -> Result<()> {
+        let at = slot * self.slot;
+        self.qp.post_recv(slot as u64, &[self.buffer.slice(at..at + self.slot)])
+    }
+
+    /// Where it receives.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+    /// The longest datagram, in bytes.
+    pub fn max_len(&self) -> usize {
+        self.slot - GRH
+    }
+
+    /// Finds the peer that receives at an address, by asking its host.
+    ///
+    /// # Errors
+    /// When nobody receives there, or its host does not answer.
+    pub fn resolve(&self, to: SocketAddr) -> Result<Peer> {
+        block_on(self.resolve_in::<Blocking>(to))
+    }
+
+    async fn resolve_in<S: Style>(&self, to: SocketAddr) -> Result<Peer> {
+        let timeout = self.options.timeout;
+        let deadline = Deadline::after(Some(timeout));
+        let channel = EventChannel::new(&self.context)?;
+        let id = Id::new(&channel, PortSpace::Udp)?;
+        id.resolve_addr(None, to, timeout)?;
+        next::<S>(&channel, deadline, EventKind::AddrResolved, to).await?;
+        id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
+        next::<S>(&channel, deadline, EventKind::RouteResolved, to).await?;
+        id.connect(&ConnParam { qp_num: self.qp.qpn(), ..ConnParam::default() })?;
+        let event = next::<S>(&channel, deadline, EventKind::Established, to).await?;
+        peer_of(&event, to)
+    }
+
+    /// Joins a multicast group: what is sent to it is received here from now on, and the peer
+    /// returned is all its members.
+    ///
+    /// # Errors
+    /// When the address is no group, or the network refuses.
+    pub fn join(&mut self, group: IpAddr) -> Result<Peer> {
+        block_on(self.join_in::<Blocking>(group))
+    }
+
+    async fn join_in<S: Style>(&mut self, group: IpAddr) -> Result<Peer> {
+        let to = SocketAddr::new(group, 0);
+        let deadline = Deadline::after(Some(self.options.timeout));
+        let channel = EventChannel::new(&self.context)?;
+        let id = Id::new(&channel, PortSpace::Udp)?;
+        let source = self.context.gid(self.sgid_index)?.ip();
+        id.bind(SocketAddr::new(source, 0))?;
+        id.join_multicast(group, JoinFlags::FullMember)?;
+        let event = next::<S>(&channel, deadline, EventKind::MulticastJoin, to).await?;
+        let peer = peer_of(&event, to)?;
+        drop(event);
+        self.qp.attach_multicast(peer.ah.vector().dgid)?;
+        self.groups.push((group, id));
+        Ok(peer)
+    }
+
+    /// Leaves a group.
+    ///
+    /// # Errors
+    /// When it was not joined.
+    pub fn leave(&mut self, group: IpAddr) -> Result<()> {
+        let Some(at) = self.groups.iter().position(|(g, _)| *g == group) else {
+            let cause = Cause::Invalid(format!("{group} was not joined"));
+            return Err(Error::new(self.to_string(), "leave a group", cause));
+        };
+        let (_, id) = self.groups.swap_remove(at);
+        self.qp.detach_multicast(group.into())?;
+        id.leave_multicast(group)
+    }
+
+    /// Sends a datagram. Returns when it is on its way.
+    ///
+    /// # Errors
+    /// [`Cause::TooLong`].
+    pub fn send_to(&mut self, peer: &Peer, message: &[u8]) -> Result<()> {
+        if message.len() > self.max_len() {
+            let cause = Cause::TooLong { len: message.len(), max: self.max_len() };
+            return Err(Error::new(self.to_string(), "send", cause));
+        }
+        let at = self.slots * self.slot;
+        self.buffer.write(at, message);
+        let piece = [self.buffer.slice(at..at + message.len())];
+        let wr = SendWr::send(0).sges(&piece).signaled().to(&peer.ah, peer.qpn, peer.qkey);
+        self.qp.post_send(&wr)?;
+        // A datagram completes when it has left, for nobody answers it.
+        self.send_cq.wait_one(None).map(drop)
+    }
+
+    /// Waits for a datagram; returns it and who sent it.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn recv_from(&mut self) -> Result<(Vec<u8>, Peer)> {
+        block_on(self.recv_in::<Blocking>(Deadline::after(None)))
+    }
+
+    /// Waits for a datagram, at most for `timeout`.
+    ///
+    /// # Errors
+    /// [`Cause::TimedOut`], or when the device is gone.
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<(Vec<u8>, Peer)> {
+        block_on(self.recv_in::<Blocking>(Deadline::after(Some(timeout))))
+    }
+
+    async fn recv_in<S: Style>(&mut self, deadline: Deadline) -> Result<(Vec<u8>, Peer)> {
+        let mut one = [EMPTY];
+        loop {
+            if self.recv_cq.poll_or_arm(&mut one)? == 1 {
+                if let Some(received) = self.take(one[0])? {
+                    return Ok(received);
+                }
+                continue;
+            }
+            if deadline.has_passed() {
+                return Err(Error::new(self.to_string(), "receive", Cause::TimedOut));
+            }
+            S::one(self.recv_cq.waiter(), deadline).await.on(&self.recv_cq, "wait")?;
+        }
+    }
+
+    /// Copies a datagram out and posts its slot again. None when its header makes no sense.
+    fn take(&self, done: Completion) -> Result<Option<(Vec<u8>, Peer)>> {
+        let done = ok(done)?;
+        let slot = usize::try_from(done.wr_id).unwrap_or(0);
+        let (at, len) = (slot * self.slot, (done.byte_len as usize).max(GRH));
+        let mut grh = [0; GRH];
+        self.buffer.read(at, &mut grh);
+        let message = self.buffer.to_vec(at + GRH..at + len);
+        self.post(slot)?;
+        let peer = |ah| Peer { ah, qpn: done.src_qp, qkey: Qkey::RDMA_UDP };
+        Ok(Ah::reply_to(&grh, self.sgid_index).map(|ah| (message, peer(ah))))
+    }
+}
+
+/// The async forms do the same.
+#[cfg(feature = "tokio")]
+impl Datagram {
+    /// As [`resolve`](Self::resolve).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resolve_async(&self, to: SocketAddr) -> Result<Peer> {
+        self.resolve_in::<crate::style::Tokio>(to).await
+    }
+    /// As [`join`](Self::join).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn join_async(&mut self, group: IpAddr) -> Result<Peer> {
+        self.join_in::<crate::style::Tokio>(group).await
+    }
+    /// As [`recv_from`](Self::recv_from).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_from_async(&mut self) -> Result<(Vec<u8>, Peer)> {
+        self.recv_in::<crate::style::Tokio>(Deadline::after(None)).await
+    }
+}
+
+/// The next event, which must be of this kind.
+async fn next<S: Style>(
+    channel: &EventChannel,
+    deadline: Deadline,
+    kind: EventKind,
+    to: SocketAddr,
+) -> Result<Event> {
+    let event = channel.next_in::<S>(deadline).await?;
+    let late = || Error::new(format!("datagrams to {to}"), "find the way", Cause::TimedOut);
+    event.ok_or_else(late)?.expect(kind, "find the way")
+}
+
+fn peer_of(event: &Event, to: SocketAddr) -> Result<Peer> {
+    event.ud().map(Peer::from).ok_or_else(|| {
+        let cause = Cause::Invalid("the answer does not say where it is".to_owned());
+        Error::new(format!("datagrams to {to}"), "find the way", cause)
+    })
+}
+
+impl fmt::Display for Datagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "datagrams at {}", self.local)
+    }
+}
+
+impl fmt::Debug for Datagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Datagram({}, {:?})", self.local, self.qp)
+    }
+}
+
+/// A thread that tells those who ask which queue pair receives here. Ends when it is dropped.
+struct Answerer {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Answerer {
+    fn start(channel: EventChannel, id: Id, qp: Qp) -> Result<Self> {
+        const ASKED: &str = "start a thread";
+        let stop =
+            eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from).on(&qp, ASKED)?;
+        let until = stop.try_clone().on(&qp, ASKED)?;
+        let name = qp.to_string();
+        let thread = std::thread::Builder::new()
+            .name("rdmux-datagram".to_owned())
+            .spawn(move || {
+                let _listening = id;
+                if let Err(error) = answer(&channel, &qp, &until) {
+                    tracing::warn!(%qp, %error, "nobody can find this endpoint any more");
+                }
+            })
+            .on(name, ASKED)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Answers until `until` is readable.
+fn answer(channel: &EventChannel, qp: &Qp, until: &OwnedFd) -> Result<()> {
+    let mut byte = [PollFd::new(until, PollFlags::IN)];
+    loop {
+        while let Some(mut event) = channel.try_next()? {
+            if let Some(id) = event.take_id() {
+                let param = ConnParam { qp_num: qp.qpn(), ..ConnParam::default() };
+                if let Err(error) = id.accept(&param) {
+                    tracing::debug!(%qp, %error, "a peer got no answer");
+                }
+            }
+        }
+        wait_any(&[channel.as_fd(), until.as_fd()], Deadline::after(None)).on(channel, "wait")?;
+        if poll(&mut byte, Some(&Timespec::default())).is_ok_and(|n| n > 0) {
+            return Ok(());
+        }
+    }
+}
+
+impl Drop for Answerer {
+    fn drop(&mut self) {
+        // An eventfd takes eight bytes; it cannot be full after one write.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How connections come about, on both sides.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rdmux_cm::{EventKind, PortSpace};
+
+use super::connection::{Connection, Core};
+use super::{Options, Receiver, Sender};
+use crate::cm::{Event, EventChannel, Id};
+use crate::error::{Cause, Error, Result};
+use crate::style::Style;
+use crate::wait::Deadline;
+use crate::{Cq, QpType};
+
+/// One-sided operations that may be outstanding besides messages.
+const ONE_SIDED: u32 = 16;
+
+/// The active side, from the address to the connection.
+pub(super) async fn connect<S: Style>(options: Options, to: SocketAddr) -> Result<Connection> {
+    let context = options.open_context()?;
+    let deadline = Deadline::after(Some(options.timeout));
+    let channel = EventChannel::new(&context)?;
+    let id = Id::new(&channel, PortSpace::Tcp)?;
+
+    id.resolve_addr(options.source, to, options.timeout)?;
+    expect::<S>(&channel, EventKind::AddrResolved, deadline, to).await?;
+    id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
+    expect::<S>(&channel, EventKind::RouteResolved, deadline, to).await?;
+
+    let mut halves = Halves::new(&options, id, &channel)?;
+    halves.id.connect(&options.conn_param(&context))?;
+    let event = expect::<S>(&channel, EventKind::Established, deadline, to).await?;
+    halves.private_data = event.private_data().to_vec();
+    Ok(halves.join())
+}
+
+/// Waits for one kind of event, or for the failure that comes instead.
+async fn expect<S: Style>(
+    channel: &EventChannel,
+    kind: EventKind,
+    deadline: Deadline,
+    to: SocketAddr,
+) -> Result<Event> {
+    match channel.next_in::<S>(deadline).await? {
+        Some(event) => event.expect(kind, "connect"),
+        None => Err(Error::new(format!("connection to {to}"), "connect", Cause::TimedOut)),
+    }
+}
+
+/// A connection that is being made: everything is ready but the peer.
+#[derive(Debug)]
+pub(super) struct Halves {
+    pub(super) id: Id,
+    pub(super) private_data: Vec<u8>,
+    channel: EventChannel,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Halves {
+    /// Makes the queue pair with its buffers, posts the receives and attaches it to the id.
+    pub(super) fn new(options: &Options, id: Id, channel: &EventChannel) -> Result<Self> {
+        let context = channel.context();
+        let pd = context.pd();
+        let sends = options.depth + ONE_SIDED;
+        let (send_cq, recv_cq): (Cq, Cq) = (context.cq(sends)?, context.cq(options.depth)?);
+        let qp = pd
+            .qp(QpType::Rc)
+            .send_cq(&send_cq)
+            .recv_cq(&recv_cq)
+            .max_send_wr(sends)
+            .max_recv_wr(options.depth)
+            .max_inline(0)
+            .build()?;
+        id.attach_qp(&qp)?;
+        let sender = Sender::new(options, &qp)?;
+        let receiver = Receiver::new(options, &qp)?;
+        let channel = channel.clone();
+        Ok(Self { id, private_data: Vec::new(), channel, sender, receiver })
+    }
+
+    /// The peer is there.
+    pub(super) fn join(self) -> Connection {
+        let core = Core::new(self.id, self.channel, self.private_data, self.sender.qp());
+        Connection::new(core, self.sender, self.receiver)
+    }
+
+    /// As [`join`](Self::join), with an event channel of its own.
+    pub(super) fn join_with_channel(mut self) -> Result<Connection> {
+        let own = EventChannel::new(self.channel.context())?;
+        self.id.migrate(&own)?;
+        self.channel = own;
+        Ok(self.join())
+    }
+}

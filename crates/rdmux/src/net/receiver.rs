@@ -1,0 +1,133 @@
+//! The half of a connection that receives.
+
+use std::sync::Arc;
+
+use rdmux_transport::wr::{Completion, WcStatus};
+
+use super::Options;
+use super::connection::Core;
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::style::{Blocking, Style, block_on};
+use crate::wait::Deadline;
+use crate::{Access, Cq, EMPTY, Mr, Qp, ok};
+
+/// The half of a [`Connection`](super::Connection) that receives.
+#[derive(Debug)]
+pub struct Receiver {
+    qp: Qp,
+    cq: Cq,
+    /// Where messages arrive, `slot` bytes each.
+    buffer: Mr,
+    slot: usize,
+    /// A message that the caller's buffer was too short for: its slot and length.
+    waiting: Option<(usize, usize)>,
+    core: Option<Arc<Core>>,
+}
+
+impl Receiver {
+    /// Makes the buffers and posts them all.
+    pub(super) fn new(options: &Options, qp: &Qp) -> Result<Self> {
+        let (slot, slots) = (options.message_size, options.depth as usize);
+        let buffer = qp.pd().alloc(slot * slots, Access::LOCAL_WRITE)?;
+        let (qp, cq) = (qp.clone(), qp.recv_cq().clone());
+        let this = Self { qp, cq, buffer, slot, waiting: None, core: None };
+        (0..slots).try_for_each(|slot| this.post(slot))?;
+        Ok(this)
+    }
+    pub(super) fn set_core(&mut self, core: &Arc<Core>) {
+        self.core = Some(core.clone());
+    }
+
+    fn post(&self, slot: usize) -> Result<()> {
+        let at = slot * self.slot;
+        self.qp.post_recv(slot as u64, &[self.buffer.slice(at..at + self.slot)])
+    }
+
+    /// As [`Connection::recv`](super::Connection::recv).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
+        block_on(self.recv_in::<Blocking>())
+    }
+    /// As [`Connection::recv_into`](super::Connection::recv_into).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recv_into(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        block_on(self.recv_into_in::<Blocking>(buffer))
+    }
+    /// As [`recv`](Self::recv), async.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&mut self) -> Result<Option<Vec<u8>>> {
+        self.recv_in::<crate::style::Tokio>().await
+    }
+    /// As [`recv_into`](Self::recv_into), async.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(feature = "tokio")]
+    pub async fn recv_into_async(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        self.recv_into_in::<crate::style::Tokio>(buffer).await
+    }
+
+    async fn recv_in<S: Style>(&mut self) -> Result<Option<Vec<u8>>> {
+        let Some((slot, len)) = self.next::<S>().await? else { return Ok(None) };
+        let at = slot * self.slot;
+        let message = self.buffer.to_vec(at..at + len);
+        self.done_with(slot)?;
+        Ok(Some(message))
+    }
+
+    async fn recv_into_in<S: Style>(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        let Some((slot, len)) = self.next::<S>().await? else { return Ok(None) };
+        let max = buffer.len();
+        let Some(into) = buffer.get_mut(..len) else {
+            let cause = Cause::TooLong { len, max };
+            return Err(Error::new(self.qp.to_string(), "receive", cause));
+        };
+        self.buffer.read(slot * self.slot, into);
+        self.done_with(slot)?;
+        Ok(Some(len))
+    }
+
+    fn done_with(&mut self, slot: usize) -> Result<()> {
+        self.waiting = None;
+        self.post(slot)
+    }
+
+    /// The slot and length of the next message; it stays the next one until
+    /// [`done_with`](Self::done_with).
+    async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
+        let mut one = [EMPTY];
+        while self.waiting.is_none() {
+            if self.cq.poll_or_arm(&mut one)? == 1 {
+                if one[0].status == WcStatus::WrFlushErr {
+                    return Ok(None);
+                }
+                self.waiting = Some(message(one[0])?);
+                break;
+            }
+            let Some(core) = self.core.as_ref().filter(|core| !core.is_closed()) else {
+                return Ok(None);
+            };
+            core.check_events()?;
+            if !core.is_closed() {
+                let never = Deadline::after(None);
+                S::either(self.cq.waiter(), core.channel.waiter(), never)
+                    .await
+                    .on(&self.cq, "wait")?;
+            }
+        }
+        Ok(self.waiting)
+    }
+}
+
+/// Slot and length of a message received.
+fn message(done: Completion) -> Result<(usize, usize)> {
+    let done = ok(done)?;
+    Ok((usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize))
+}

@@ -1,0 +1,206 @@
+//! The half of a connection that sends.
+
+use std::sync::Arc;
+
+use rdmux_transport::wr::{Completion, WcStatus};
+
+use super::Options;
+use super::connection::Core;
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::style::{Blocking, Style, block_on};
+use crate::wait::Deadline;
+use crate::{Access, Cq, EMPTY, Mr, Pd, Qp, RemoteMr, SendWr, Sge, ok};
+
+/// Work requests with this bit are one-sided operations; without it they send a slot.
+const ONE_SIDED: u64 = 1 << 63;
+
+/// The half of a [`Connection`](super::Connection) that sends.
+#[derive(Debug)]
+pub struct Sender {
+    qp: Qp,
+    cq: Cq,
+    pd: Pd,
+    /// Messages under way, `slot` bytes each; behind them eight bytes for the results of atomics.
+    buffer: Mr,
+    slot: usize,
+    slots: usize,
+    free: Vec<usize>,
+    core: Option<Arc<Core>>,
+}
+
+impl Sender {
+    pub(super) fn new(options: &Options, qp: &Qp) -> Result<Self> {
+        let (slot, slots) = (options.message_size, options.depth as usize);
+        let pd = qp.pd().clone();
+        let buffer = pd.alloc(result_at(slot, slots) + 8, Access::LOCAL_WRITE)?;
+        let free = (0..slots).rev().collect();
+        let (qp, cq) = (qp.clone(), qp.send_cq().clone());
+        Ok(Self { qp, cq, pd, buffer, slot, slots, free, core: None })
+    }
+    pub(super) fn set_core(&mut self, core: &Arc<Core>) {
+        self.core = Some(core.clone());
+    }
+    pub(super) fn qp(&self) -> &Qp {
+        &self.qp
+    }
+    pub(super) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// As [`Connection::send`](super::Connection::send).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        block_on(self.send_in::<Blocking>(message))
+    }
+    /// As [`Connection::write`](super::Connection::write).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
+        block_on(self.one_sided::<Blocking>(SendWr::write(ONE_SIDED, to).sges(&[local])))
+    }
+    /// As [`Connection::read`](super::Connection::read).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
+        block_on(self.one_sided::<Blocking>(SendWr::read(ONE_SIDED, from).sges(&[local])))
+    }
+    /// As [`Connection::fetch_add`](super::Connection::fetch_add).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_add(&mut self, on: RemoteMr, add: u64) -> Result<u64> {
+        block_on(self.atomic::<Blocking>(SendWr::fetch_add(ONE_SIDED, on, add)))
+    }
+    /// As [`Connection::compare_and_swap`](super::Connection::compare_and_swap).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_swap(&mut self, on: RemoteMr, compare: u64, swap: u64) -> Result<u64> {
+        block_on(self.atomic::<Blocking>(SendWr::cmp_swap(ONE_SIDED, on, compare, swap)))
+    }
+    /// Waits until everything sent has arrived.
+    ///
+    /// # Errors
+    /// When something did not.
+    pub fn flush(&mut self) -> Result<()> {
+        block_on(self.flush_in::<Blocking>())
+    }
+
+    async fn send_in<S: Style>(&mut self, message: &[u8]) -> Result<()> {
+        if message.len() > self.slot {
+            let cause = Cause::TooLong { len: message.len(), max: self.slot };
+            return Err(Error::new(self.qp.to_string(), "send", cause));
+        }
+        if self.core.as_ref().is_none_or(|core| core.is_closed()) {
+            return Err(self.disconnected());
+        }
+        while let Some(done) = self.cq.poll_one() {
+            self.settle(done)?;
+        }
+        let slot = loop {
+            match self.free.pop() {
+                Some(slot) => break slot,
+                None => self.wait::<S>().await?,
+            };
+        };
+        let at = slot * self.slot;
+        self.buffer.write(at, message);
+        let piece = self.buffer.slice(at..at + message.len());
+        self.qp.post_send(&SendWr::send(slot as u64).sges(&[piece]).signaled())
+    }
+
+    async fn one_sided<S: Style>(&mut self, wr: SendWr<'_>) -> Result<()> {
+        self.qp.post_send(&wr.signaled())?;
+        while self.wait::<S>().await?.wr_id != ONE_SIDED {}
+        Ok(())
+    }
+
+    async fn atomic<S: Style>(&mut self, wr: SendWr<'_>) -> Result<u64> {
+        let at = result_at(self.slot, self.slots);
+        self.one_sided::<S>(wr.sges(&[self.buffer.slice(at..at + 8)])).await?;
+        Ok(self.buffer.load(at))
+    }
+
+    async fn flush_in<S: Style>(&mut self) -> Result<()> {
+        while self.free.len() < self.slots {
+            self.wait::<S>().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for one completion.
+    async fn wait<S: Style>(&mut self) -> Result<Completion> {
+        let mut one = [EMPTY];
+        loop {
+            if self.cq.poll_or_arm(&mut one)? == 1 {
+                return self.settle(one[0]);
+            }
+            let core = self.core.as_ref().ok_or_else(|| self.disconnected())?;
+            core.check_events()?;
+            if core.is_closed() && self.cq.poll(&mut one) == 0 {
+                return Err(self.disconnected());
+            }
+            let never = Deadline::after(None);
+            S::either(self.cq.waiter(), core.channel.waiter(), never).await.on(&self.cq, "wait")?;
+        }
+    }
+
+    /// Frees what a completion frees.
+    fn settle(&mut self, done: Completion) -> Result<Completion> {
+        if done.wr_id & ONE_SIDED == 0 {
+            self.free.push(usize::try_from(done.wr_id).unwrap_or(0));
+        }
+        match done.status {
+            WcStatus::WrFlushErr => Err(self.disconnected()),
+            _ => ok(done),
+        }
+    }
+
+    fn disconnected(&self) -> Error {
+        Error::new(self.qp.to_string(), "send", Cause::Disconnected)
+    }
+}
+
+/// Where the results of atomics go: behind all slots, aligned.
+fn result_at(slot: usize, slots: usize) -> usize {
+    (slot * slots).next_multiple_of(8)
+}
+
+/// The async forms do the same.
+#[cfg(feature = "tokio")]
+impl Sender {
+    /// As [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_async(&mut self, message: &[u8]) -> Result<()> {
+        self.send_in::<crate::style::Tokio>(message).await
+    }
+    /// As [`write`](Self::write).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_async(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
+        let wr = SendWr::write(ONE_SIDED, to);
+        self.one_sided::<crate::style::Tokio>(wr.sges(&[local])).await
+    }
+    /// As [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_async(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
+        let wr = SendWr::read(ONE_SIDED, from);
+        self.one_sided::<crate::style::Tokio>(wr.sges(&[local])).await
+    }
+    /// As [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush_async(&mut self) -> Result<()> {
+        self.flush_in::<crate::style::Tokio>().await
+    }
+}

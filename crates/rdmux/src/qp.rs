@@ -1,0 +1,318 @@
+//! Queue pairs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::wr::RecvWr;
+use rdmux_verbs as verbs;
+use rdmux_wire::{Gid, Qpn};
+
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::{Cq, Pd, SendWr, Sge, Srq};
+
+/// What a queue pair shall be. Made by [`Pd::qp`].
+///
+/// ```
+/// # use rdmux::{Context, QpType};
+/// # fn main() -> rdmux::Result<()> {
+/// # let context = Context::builder().embedded().open()?;
+/// let pd = context.pd();
+/// let cq = context.cq(128)?;
+/// let qp = pd.qp(QpType::Rc).cq(&cq).max_send_wr(64).max_recv_wr(64).build()?;
+/// # let _ = qp; Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct QpBuilder {
+    pd: Pd,
+    qp_type: QpType,
+    send_cq: Option<Cq>,
+    recv_cq: Option<Cq>,
+    srq: Option<Srq>,
+    caps: QpCaps,
+    signal_all: bool,
+}
+
+impl QpBuilder {
+    pub(crate) fn new(pd: &Pd, qp_type: QpType) -> Self {
+        let caps = QpCaps {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 220,
+        };
+        let pd = pd.clone();
+        Self { pd, qp_type, send_cq: None, recv_cq: None, srq: None, caps, signal_all: false }
+    }
+    /// Where sends and receives complete.
+    pub fn cq(self, cq: &Cq) -> Self {
+        self.send_cq(cq).recv_cq(cq)
+    }
+    /// Where sends complete.
+    pub fn send_cq(mut self, cq: &Cq) -> Self {
+        self.send_cq = Some(cq.clone());
+        self
+    }
+    /// Where receives complete.
+    pub fn recv_cq(mut self, cq: &Cq) -> Self {
+        self.recv_cq = Some(cq.clone());
+        self
+    }
+    /// Receives come from a shared queue.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+    /// Sends outstanding; 128 unless said.
+    pub fn max_send_wr(mut self, n: u32) -> Self {
+        self.caps.max_send_wr = n;
+        self
+    }
+    /// Receives outstanding; 128 unless said.
+    pub fn max_recv_wr(mut self, n: u32) -> Self {
+        self.caps.max_recv_wr = n;
+        self
+    }
+    /// Entries of a gather or scatter list; 4 unless said, at most 32.
+    pub fn max_sge(mut self, n: u32) -> Self {
+        (self.caps.max_send_sge, self.caps.max_recv_sge) = (n, n);
+        self
+    }
+    /// Bytes that may be posted inline; 220 unless said.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.caps.max_inline_data = bytes;
+        self
+    }
+    /// Every send gives a completion, asked for or not.
+    pub fn signal_all(mut self) -> Self {
+        self.signal_all = true;
+        self
+    }
+    /// Makes the queue pair, in state RESET.
+    ///
+    /// # Errors
+    /// When a completion queue is missing, or a size is beyond the device's limit.
+    pub fn build(self) -> Result<Qp> {
+        let object = format!("{:?} queue pair", self.qp_type);
+        let (Some(send_cq), Some(recv_cq)) = (self.send_cq, self.recv_cq) else {
+            let why = "it has no completion queue: call `cq`".to_owned();
+            return Err(Error::new(object, "create", Cause::Invalid(why)));
+        };
+        let init = verbs::QpInit {
+            qp_type: self.qp_type,
+            send_cq: send_cq.verbs().clone(),
+            recv_cq: recv_cq.verbs().clone(),
+            srq: self.srq.as_ref().map(|s| s.verbs().clone()),
+            caps: self.caps,
+            sq_sig_all: self.signal_all,
+            context: 0,
+        };
+        let qp = verbs::Qp::new(&self.pd.verbs, init).on(object, "create")?;
+        Ok(Qp(Arc::new(Inner { qp, send_cq, recv_cq, srq: self.srq, pd: self.pd })))
+    }
+}
+
+/// A queue pair: where work requests are posted. Clones are the same queue pair; it is destroyed
+/// when the last one goes, and its outstanding work then completes nowhere.
+///
+/// Connect it by a [`cm::Id`](crate::cm::Id), which takes it through its states, by
+/// [`connect`](Self::connect) with what the two sides told each other, or by
+/// [`modify`](Self::modify) step by step.
+#[derive(Clone)]
+pub struct Qp(Arc<Inner>);
+
+struct Inner {
+    qp: verbs::Qp,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    pd: Pd,
+}
+
+impl Qp {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.0.qp.qpn()
+    }
+    /// Its transport.
+    pub fn qp_type(&self) -> QpType {
+        self.0.qp.init().qp_type
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.0.qp.state()
+    }
+    /// Whether messages to the peer go through shared memory.
+    pub fn is_same_host(&self) -> bool {
+        self.0.qp.is_same_host()
+    }
+    /// All its attributes.
+    pub fn attr(&self) -> QpAttr {
+        self.0.qp.query()
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+    /// Where its sends complete.
+    pub fn send_cq(&self) -> &Cq {
+        &self.0.send_cq
+    }
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.0.recv_cq
+    }
+    /// Its shared receive queue.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.0.srq.as_ref()
+    }
+
+    /// Posts a send. It goes out at once if it can; the data are not copied unless inline.
+    ///
+    /// # Errors
+    /// [`Cause::Full`] when the send queue is, [`Cause::Invalid`] when the transport or the state
+    /// does not take this request.
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        self.0.qp.post_send(wr.raw()).on(self, "post a send")
+    }
+
+    /// Posts a receive: the next message goes to `sges`. For UD the first 40 bytes take the
+    /// network header.
+    ///
+    /// # Errors
+    /// [`Cause::Full`] when the receive queue is, [`Cause::Invalid`] when the list is too long or
+    /// the queue pair has a shared receive queue.
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        self.0.qp.post_recv(&RecvWr { wr_id, sges }).on(self, "post a receive")
+    }
+
+    /// Posts several sends at once, which saves system calls and locks.
+    ///
+    /// # Errors
+    /// As for [`post_send`](Self::post_send), with the index of the first request that was not
+    /// taken; those before it were.
+    pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
+        let raw: Vec<_> = wrs.iter().map(|wr| *wr.raw()).collect();
+        let posted = self.0.qp.post_sends(&raw);
+        posted.map_err(|(i, e)| (i, Error::new(self.to_string(), "post a send", e.into())))
+    }
+
+    /// Changes attributes, most often the state; `mask` says which of `attr` are meant.
+    ///
+    /// # Errors
+    /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.0.qp.modify(attr, mask).on(self, "modify")
+    }
+
+    /// Takes it to the error state: all outstanding work completes as flushed.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn fail(&self) -> Result<()> {
+        let attr = QpAttr { state: QpState::Err, ..self.attr() };
+        self.modify(&attr, AttrMask::STATE)
+    }
+
+    /// What a peer needs to know to [`connect`](Self::connect) to this queue pair.
+    ///
+    /// # Errors
+    /// When entry `sgid_index` of the GID table does not exist.
+    pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
+        let gid = self.0.pd.context.gid(sgid_index)?;
+        Ok(Endpoint { gid, qpn: self.qpn() })
+    }
+
+    /// Brings an RC or UC queue pair up towards `peer` without the connection manager: INIT, RTR
+    /// and RTS with `access` for the peer. The peer does the same with our endpoint; how the two
+    /// are exchanged is the program's affair.
+    ///
+    /// # Errors
+    /// When the queue pair is not in state RESET, or cannot be reached from `sgid_index`.
+    pub fn connect(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<()> {
+        let steps = crate::manual::connect_steps(self, peer, sgid_index, access)?;
+        steps.iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))
+    }
+
+    /// Brings a UD queue pair to RTS with this key, without the connection manager.
+    ///
+    /// # Errors
+    /// When the queue pair is not in state RESET.
+    pub fn activate(&self, qkey: rdmux_wire::Qkey) -> Result<()> {
+        let steps = crate::manual::activate_steps(self, qkey);
+        steps.iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))
+    }
+
+    /// Receives what is sent to a group, from now on. UD only. The host joins the group at the
+    /// network with its first member.
+    ///
+    /// # Errors
+    /// When the GID is no group, or the network refuses.
+    pub fn attach_multicast(&self, group: Gid) -> Result<()> {
+        self.0.qp.attach_multicast(group).on(self, "attach to a multicast group")
+    }
+
+    /// Takes [`attach_multicast`](Self::attach_multicast) back.
+    ///
+    /// # Errors
+    /// When it was not attached.
+    pub fn detach_multicast(&self, group: Gid) -> Result<()> {
+        self.0.qp.detach_multicast(group).on(self, "detach from a multicast group")
+    }
+}
+
+impl fmt::Display for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue pair {}", self.qpn())
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qp({} {:?} {:?})", self.qpn(), self.qp_type(), self.state())
+    }
+}
+
+/// A queue pair as a peer sees it. Travels as 19 bytes, by any channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its host's GID.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: Qpn,
+}
+
+impl Endpoint {
+    /// The length of [`to_bytes`](Self::to_bytes).
+    pub const LEN: usize = 19;
+
+    /// GID and number, big-endian.
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..16].copy_from_slice(&self.gid.0);
+        b[16..].copy_from_slice(&self.qpn.get().to_be_bytes()[1..]);
+        b
+    }
+    /// From [`to_bytes`](Self::to_bytes), if there are that many bytes.
+    pub fn from_bytes(b: &[u8]) -> Option<Self> {
+        let (gid, b) = b.split_first_chunk()?;
+        let [high, mid, low] = *b.first_chunk()?;
+        Some(Self { gid: Gid(*gid), qpn: Qpn::new(u32::from_be_bytes([0, high, mid, low])) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_round_trips() {
+        let e = Endpoint { gid: Gid([7; 16]), qpn: Qpn::new(0x01_02_03) };
+        assert_eq!(e.to_bytes()[16..], [1, 2, 3]);
+        assert_eq!(Endpoint::from_bytes(&e.to_bytes()), Some(e));
+        assert_eq!(Endpoint::from_bytes(&[0; 18]), None);
+    }
+}

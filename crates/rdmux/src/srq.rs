@@ -1,0 +1,71 @@
+//! Shared receive queues.
+
+use std::fmt;
+
+use rdmux_transport::wr::RecvWr;
+use rdmux_verbs as verbs;
+
+use crate::error::{Attempt, Result};
+use crate::{Pd, Sge};
+
+/// A shared receive queue: receives that any of its queue pairs may take. Clones are the same queue.
+#[derive(Clone)]
+pub struct Srq {
+    srq: verbs::Srq,
+    pd: Pd,
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
+        let attr = verbs::srq::SrqAttr { max_wr, max_sge, limit: 0 };
+        let srq = verbs::Srq::new(&pd.verbs, attr, 0)
+            .on(format_args!("shared receive queue of {max_wr} entries"), "create")?;
+        Ok(Self { srq, pd: pd.clone() })
+    }
+
+    pub(crate) fn verbs(&self) -> &verbs::Srq {
+        &self.srq
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Posts a receive: the next message for any of its queue pairs goes to `sges`.
+    ///
+    /// # Errors
+    /// When the queue is full or the list too long.
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        self.srq.post_recv(&RecvWr { wr_id, sges }).on(self, "post a receive")
+    }
+
+    /// Asks for one [`AsyncEvent::SrqLimit`](crate::AsyncEvent::SrqLimit) when fewer than `limit`
+    /// receives are left; 0 asks for none.
+    ///
+    /// # Errors
+    /// When the limit is above the queue's size.
+    pub fn set_limit(&self, limit: u32) -> Result<()> {
+        self.srq.modify(None, Some(limit)).on(self, "set the limit")
+    }
+
+    /// Changes how many receives fit.
+    ///
+    /// # Errors
+    /// When more are posted than would fit, or the device's limit is below.
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        self.srq.modify(Some(max_wr), None).on(self, "resize")
+    }
+}
+
+impl fmt::Display for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shared receive queue of {} entries", self.srq.attr().max_wr)
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,207 @@
+//! The connection manager, from the outside.
+
+mod common;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{host, over_both_links};
+use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+fn listener(context: &Context) -> (EventChannel, Id, std::net::SocketAddr) {
+    let channel = EventChannel::new(context).unwrap();
+    let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+    let at = id.bind((context.address().unwrap(), 0).into()).unwrap();
+    id.listen(8).unwrap();
+    (channel, id, at)
+}
+
+fn qp(context: &Context) -> Qp {
+    let cq = context.cq(16).unwrap();
+    context.pd().qp(QpType::Rc).cq(&cq).build().unwrap()
+}
+
+/// An id with address and route.
+fn resolved(context: &Context, to: std::net::SocketAddr) -> (EventChannel, Id) {
+    let channel = EventChannel::new(context).unwrap();
+    let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, to, PATIENCE.unwrap()).unwrap();
+    expect(&channel, EventKind::AddrResolved);
+    id.resolve_route(PATIENCE.unwrap()).unwrap();
+    expect(&channel, EventKind::RouteResolved);
+    (channel, id)
+}
+
+fn expect(channel: &EventChannel, kind: EventKind) -> rdmux::cm::Event {
+    channel.next(PATIENCE).unwrap().expect("an event").expect(kind, "do the next step").unwrap()
+}
+
+fn param() -> ConnParam {
+    ConnParam {
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    }
+}
+
+#[test]
+fn attached_queue_pairs_follow_the_connection_to_its_end() {
+    over_both_links(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        let ours = qp(a);
+        id.attach_qp(&ours).unwrap();
+        assert_eq!(ours.state(), QpState::Init);
+        id.connect(&param()).unwrap();
+
+        let new = expect(&passive, EventKind::ConnectRequest).take_id().unwrap();
+        let theirs = qp(b);
+        new.attach_qp(&theirs).unwrap();
+        new.accept(&param()).unwrap();
+        assert_eq!(theirs.state(), QpState::Rts);
+        expect(&active, EventKind::Established);
+        assert_eq!(ours.state(), QpState::Rts);
+        assert_eq!(ours.attr().dest_qpn, theirs.qpn());
+        expect(&passive, EventKind::Established);
+
+        id.disconnect().unwrap();
+        assert_eq!(ours.state(), QpState::Err);
+        expect(&passive, EventKind::Disconnected);
+        new.disconnect().unwrap();
+        expect(&active, EventKind::Disconnected);
+    });
+}
+
+#[test]
+fn a_program_may_bring_its_queue_pair_up_itself() {
+    over_both_links(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        let (ours, theirs) = (qp(a), qp(b));
+        id.connect(&ConnParam { qp_num: ours.qpn(), ..param() }).unwrap();
+
+        let mut request = expect(&passive, EventKind::ConnectRequest);
+        let new = request.take_id().unwrap();
+        let mut agreed = *request.negotiated().unwrap();
+        agreed.accept(&param());
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let (attr, mask) = agreed.qp_attr(state);
+            theirs.modify(&attr, mask).unwrap();
+        }
+        new.accept(&ConnParam { qp_num: theirs.qpn(), ..param() }).unwrap();
+
+        let response = expect(&active, EventKind::ConnectResponse);
+        let agreed = *response.negotiated().unwrap();
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let (attr, mask) = agreed.qp_attr(state);
+            ours.modify(&attr, mask).unwrap();
+        }
+        id.establish().unwrap();
+        expect(&passive, EventKind::Established);
+    });
+}
+
+#[test]
+fn a_refusal_carries_the_programs_words() {
+    over_both_links(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        id.attach_qp(&qp(a)).unwrap();
+        id.connect(&param()).unwrap();
+        expect(&passive, EventKind::ConnectRequest).take_id().unwrap().reject(b"no").unwrap();
+        let event = active.next(PATIENCE).unwrap().unwrap();
+        let error = event.expect(EventKind::Established, "connect").unwrap_err();
+        match error.cause() {
+            Cause::Rejected { reason: 28, private_data } => {
+                assert!(private_data.starts_with(b"no"))
+            }
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn a_request_that_nobody_takes_is_refused() {
+    over_both_links(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        id.attach_qp(&qp(a)).unwrap();
+        id.connect(&param()).unwrap();
+        drop(expect(&passive, EventKind::ConnectRequest));
+        assert_eq!(active.next(PATIENCE).unwrap().unwrap().kind(), EventKind::Rejected);
+    });
+}
+
+#[test]
+fn destroying_waits_until_the_last_event_is_dropped() {
+    let a = host();
+    let (_passive, _listener, at) = listener(&a);
+    let channel = EventChannel::new(&a).unwrap();
+    let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, at, PATIENCE.unwrap()).unwrap();
+    let event = expect(&channel, EventKind::AddrResolved);
+    let dropped = AtomicBool::new(false);
+    thread::scope(|s| {
+        s.spawn(|| {
+            // Whether `destroy` is already waiting or comes later, it must not return before.
+            thread::yield_now();
+            dropped.store(true, Ordering::SeqCst);
+            drop(event);
+        });
+        id.destroy().unwrap();
+        assert!(dropped.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn events_follow_an_id_to_its_new_channel() {
+    let a = host();
+    let (old, id) = {
+        let (_c, _l, at) = listener(&a);
+        resolved(&a, at)
+    };
+    let new = EventChannel::new(&a).unwrap();
+    id.migrate(&new).unwrap();
+    // The listener is gone with its channel.
+    id.attach_qp(&qp(&a)).unwrap();
+    id.connect(&param()).unwrap();
+    assert_eq!(new.next(PATIENCE).unwrap().unwrap().kind(), EventKind::Rejected);
+    assert!(old.try_next().unwrap().is_none());
+}
+
+#[test]
+fn an_address_is_bound_once() {
+    let a = host();
+    let (channel, _listener, at) = listener(&a);
+    let second = Id::new(&channel, PortSpace::Tcp).unwrap();
+    let error = second.bind(at).and_then(|_| second.listen(1)).unwrap_err();
+    assert_eq!(error.cause().kind(), io::ErrorKind::AddrInUse, "{error}");
+    let foreign = "192.0.2.1:7471".parse().unwrap();
+    let error = second.bind(foreign).unwrap_err();
+    assert_eq!(error.cause().kind(), io::ErrorKind::AddrNotAvailable, "{error}");
+    assert!(error.to_string().contains("rdmux devices"), "{error}");
+}
+
+#[test]
+fn queue_pairs_connect_without_the_connection_manager() {
+    over_both_links(|a, b| {
+        let (x, y) = (qp(a), qp(b));
+        let (ours, theirs) = (x.endpoint(0).unwrap(), y.endpoint(0).unwrap());
+        x.connect(theirs, 0, Access::empty()).unwrap();
+        y.connect(ours, 0, Access::empty()).unwrap();
+        let buffer = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+        y.post_recv(7, &[buffer.slice(..)]).unwrap();
+        x.post_send(&rdmux::SendWr::send(1).inline(&[b"inline"]).imm(*b"four").signaled()).unwrap();
+        let done = y.recv_cq().wait_one(PATIENCE).unwrap();
+        assert_eq!((done.wr_id, done.byte_len, done.imm), (7, 6, *b"four"));
+        assert_eq!(buffer.to_vec(..6), b"inline");
+        assert_eq!(x.send_cq().wait_one(PATIENCE).unwrap().wr_id, 1);
+    });
+}

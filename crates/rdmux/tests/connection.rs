@@ -1,0 +1,220 @@
+//! Connections, from the outside.
+
+mod common;
+
+use std::thread;
+
+use common::{on, over_both_links};
+use rdmux::{Access, Cause, Connection, Context, Options, RemoteMr};
+
+/// A connection from `a` to `b`: both ends.
+fn pair(
+    a: &Context,
+    b: &Context,
+    options: impl Fn(&Context) -> Options,
+) -> (Connection, Connection) {
+    let mut listener = options(b).bind((b.address().unwrap(), 0).into()).unwrap();
+    let to = listener.local_addr();
+    thread::scope(|s| {
+        let accepted = s.spawn(move || listener.accept().unwrap());
+        let connected = options(a).connect(to).unwrap();
+        (connected, accepted.join().unwrap())
+    })
+}
+
+#[test]
+fn messages_of_all_sizes_come_whole_and_in_order() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, on);
+        let sizes = [0, 1, 3, 255, 256, 1023, 1024, 4096, 4097, 65535, 65536];
+        let message = |n: usize| (0..251).cycle().take(n).collect::<Vec<u8>>();
+        thread::scope(|s| {
+            s.spawn(|| {
+                for n in sizes {
+                    left.send(&message(n)).unwrap();
+                }
+                assert_eq!(left.recv().unwrap().unwrap(), b"thanks");
+            });
+            for n in sizes {
+                assert_eq!(right.recv().unwrap().unwrap(), message(n), "{n} bytes");
+            }
+            right.send(b"thanks").unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_slow_receiver_loses_nothing() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, |c| on(c).depth(2).message_size(64));
+        thread::scope(|s| {
+            s.spawn(|| (0..100_u32).for_each(|n| left.send(&n.to_be_bytes()).unwrap()));
+            for n in 0..100_u32 {
+                assert_eq!(right.recv().unwrap().unwrap(), n.to_be_bytes());
+            }
+        });
+    });
+}
+
+#[test]
+fn closing_delivers_everything_and_then_the_end() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, on);
+        left.send(b"one").unwrap();
+        left.send(b"two").unwrap();
+        left.close().unwrap();
+        assert_eq!(right.recv().unwrap().as_deref(), Some(&b"one"[..]));
+        assert_eq!(right.recv().unwrap().as_deref(), Some(&b"two"[..]));
+        assert_eq!(right.recv().unwrap(), None);
+        assert_eq!(right.recv().unwrap(), None);
+    });
+}
+
+#[test]
+fn sending_on_a_closed_connection_says_so() {
+    over_both_links(|a, b| {
+        let (left, mut right) = pair(a, b, on);
+        drop(left);
+        assert_eq!(right.recv().unwrap(), None);
+        assert!(right.send(b"x").unwrap_err().is_disconnected());
+    });
+}
+
+#[test]
+fn a_message_too_long_for_the_buffer_waits_for_a_longer_one() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, on);
+        left.send(b"four").unwrap();
+        let error = right.recv_into(&mut [0; 3]).unwrap_err();
+        assert!(matches!(error.cause(), Cause::TooLong { len: 4, max: 3 }), "{error}");
+        let mut buffer = [0; 8];
+        assert_eq!(right.recv_into(&mut buffer).unwrap(), Some(4));
+        assert_eq!(&buffer[..4], b"four");
+    });
+}
+
+#[test]
+fn a_message_longer_than_agreed_is_refused_at_once() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, |c| on(c).message_size(16));
+        let error = left.send(&[0; 17]).unwrap_err();
+        assert!(matches!(error.cause(), Cause::TooLong { len: 17, max: 16 }), "{error}");
+        left.send(&[7; 16]).unwrap();
+        assert_eq!(right.recv().unwrap().unwrap(), [7; 16]);
+    });
+}
+
+#[test]
+fn the_peers_memory_is_written_read_and_changed() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = pair(a, b, on);
+        let all = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let theirs = right.pd().alloc(1 << 20, all).unwrap();
+        right.send(&theirs.remote().to_bytes()).unwrap();
+        let remote = RemoteMr::from_bytes(&left.recv().unwrap().unwrap()).unwrap();
+
+        let data: Vec<u8> = (0..253).cycle().take(1 << 20).collect();
+        let ours = left.pd().register(data.clone(), Access::LOCAL_WRITE).unwrap();
+        left.write(ours.slice(..), remote).unwrap();
+        assert!(theirs.to_vec(..) == data);
+
+        theirs.write(1000, b"changed");
+        left.read(ours.slice(5..12), remote.at(1000)).unwrap();
+        assert_eq!(ours.to_vec(5..12), b"changed");
+
+        theirs.store(8, 40);
+        assert_eq!(left.fetch_add(remote.at(8), 2).unwrap(), 40);
+        assert_eq!(left.compare_and_swap(remote.at(8), 41, 1).unwrap(), 42);
+        assert_eq!(left.compare_and_swap(remote.at(8), 42, 43).unwrap(), 42);
+        assert_eq!(theirs.load(8), 43);
+    });
+}
+
+#[test]
+fn a_region_that_was_dropped_is_out_of_reach() {
+    over_both_links(|a, b| {
+        let (mut left, right) = pair(a, b, on);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let theirs = right.pd().alloc(64, access).unwrap();
+        let remote = theirs.remote();
+        let ours = left.pd().alloc(64, Access::LOCAL_WRITE).unwrap();
+        left.write(ours.slice(..), remote).unwrap();
+        drop(theirs);
+        let error = left.write(ours.slice(..), remote).unwrap_err();
+        assert!(
+            matches!(error.cause(), Cause::Completion(rdmux::WcStatus::RemAccessErr)),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn private_data_and_addresses_are_known_to_both() {
+    over_both_links(|a, b| {
+        let (left, right) = pair(a, b, |c| on(c).private_data(*b"hello"));
+        assert!(left.private_data().starts_with(b"hello"));
+        assert!(right.private_data().starts_with(b"hello"));
+        assert_eq!(left.peer_addr(), right.local_addr());
+        assert_eq!(left.local_addr(), right.peer_addr());
+        assert_eq!(left.is_same_host(), a.address().unwrap() == b.address().unwrap());
+    });
+}
+
+#[test]
+fn both_halves_work_in_their_own_threads() {
+    over_both_links(|a, b| {
+        let (left, mut right) = pair(a, b, on);
+        let (mut sender, mut receiver) = left.split();
+        thread::scope(|s| {
+            s.spawn(move || {
+                (0..50_u8).for_each(|n| sender.send(&[n]).unwrap());
+                sender.flush().unwrap();
+            });
+            s.spawn(move || {
+                for n in 0..50_u8 {
+                    assert_eq!(receiver.recv().unwrap().unwrap(), [n]);
+                }
+            });
+            for _ in 0..50 {
+                let message = right.recv().unwrap().unwrap();
+                right.send(&message).unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn connecting_to_nobody_is_refused_with_a_reason() {
+    over_both_links(|a, b| {
+        let error = on(a).connect((b.address().unwrap(), 1).into()).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Rejected { reason: 8, .. }), "{error}");
+    });
+}
+
+#[test]
+fn many_connections_are_accepted_in_whatever_order_they_come() {
+    over_both_links(|a, b| {
+        let mut listener = on(b).depth(1).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        thread::scope(|s| {
+            for n in 0..8_u8 {
+                s.spawn(move || {
+                    let mut c = on(a).depth(1).connect(to).unwrap();
+                    c.send(&[n]).unwrap();
+                    assert_eq!(c.recv().unwrap().unwrap(), [n]);
+                });
+            }
+            for _ in 0..8 {
+                let mut c = listener.accept().unwrap();
+                s.spawn(move || {
+                    let n = c.recv().unwrap().unwrap();
+                    c.send(&n).unwrap();
+                    assert_eq!(c.recv().unwrap(), None);
+                });
+            }
+        });
+    });
+}

@@ -1,0 +1,68 @@
+//! Datagrams, from the outside.
+
+mod common;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use common::{on, over_both_links};
+use rdmux::{Cause, Context, Datagram};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn endpoint(context: &Context) -> Datagram {
+    on(context).datagram((context.address().unwrap(), 0).into()).unwrap()
+}
+
+#[test]
+fn a_peer_is_found_by_address_and_answers_to_the_sender() {
+    over_both_links(|a, b| {
+        let (mut left, mut right) = (endpoint(a), endpoint(b));
+        let peer = left.resolve(right.local_addr()).unwrap();
+        for len in [0, 1, 1000, left.max_len()] {
+            left.send_to(&peer, &vec![7; len]).unwrap();
+            let (message, from) = right.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(message, vec![7; len]);
+            right.send_to(&from, b"answer").unwrap();
+            assert_eq!(left.recv_timeout(PATIENCE).unwrap().0, b"answer");
+        }
+    });
+}
+
+#[test]
+fn more_than_a_packet_is_refused() {
+    over_both_links(|a, b| {
+        let (mut left, right) = (endpoint(a), endpoint(b));
+        let peer = left.resolve(right.local_addr()).unwrap();
+        let error = left.send_to(&peer, &vec![0; left.max_len() + 1]).unwrap_err();
+        assert!(matches!(error.cause(), Cause::TooLong { .. }), "{error}");
+    });
+}
+
+#[test]
+fn nobody_at_an_address_is_an_error() {
+    over_both_links(|a, b| {
+        let error = endpoint(a).resolve((b.address().unwrap(), 1).into()).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Rejected { .. } | Cause::Unreachable(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_group_reaches_its_members_until_they_leave() {
+    // A group of this test's own: others may run at the same time on this machine.
+    let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
+    let group = IpAddr::from([239, 77, high, low]);
+    over_both_links(|a, b| {
+        let (mut left, mut right) = (endpoint(a), endpoint(b));
+        right.join(group).unwrap();
+        let members = left.join(group).unwrap();
+        left.send_to(&members, b"all").unwrap();
+        assert_eq!(right.recv_timeout(PATIENCE).unwrap().0, b"all");
+        right.leave(group).unwrap();
+        left.send_to(&members, b"gone").unwrap();
+        // What is sent to the endpoint itself comes after what was sent to the group before.
+        let peer = left.resolve(right.local_addr()).unwrap();
+        left.send_to(&peer, b"you").unwrap();
+        assert_eq!(right.recv_timeout(PATIENCE).unwrap().0, b"you");
+    });
+}

@@ -1,0 +1,109 @@
+//! The async forms, on a runtime with one thread: whoever blocks it would hang the test.
+
+mod common;
+
+use common::{host, on};
+use rdmux::cm::{EventChannel, EventKind, Id, PortSpace};
+use rdmux::{Access, EMPTY, QpType, RemoteMr, SendWr};
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+#[test]
+fn connections_are_served_by_one_thread() {
+    let (a, b) = (host(), host());
+    run(async {
+        let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let server = async {
+            let mut peer = listener.accept_async().await.unwrap();
+            while let Some(message) = peer.recv_async().await.unwrap() {
+                peer.send_async(&message).await.unwrap();
+            }
+        };
+        let client = async {
+            let mut c = on(&a).connect_async(to).await.unwrap();
+            for n in 0..200_u32 {
+                c.send_async(&n.to_be_bytes()).await.unwrap();
+                assert_eq!(c.recv_async().await.unwrap().unwrap(), n.to_be_bytes());
+            }
+            c.close_async().await.unwrap();
+        };
+        both(server, client).await;
+    });
+}
+
+#[test]
+fn the_peers_memory_is_awaited() {
+    let (a, b) = (host(), host());
+    run(async {
+        let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let server = async {
+            let mut peer = listener.accept_async().await.unwrap();
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+            let memory = peer.pd().alloc(64, access).unwrap();
+            memory.write(0, b"before");
+            peer.send_async(&memory.remote().to_bytes()).await.unwrap();
+            assert_eq!(peer.recv_async().await.unwrap().unwrap(), b"done");
+            assert_eq!(memory.to_vec(..5), b"after");
+        };
+        let client = async {
+            let mut c = on(&a).connect_async(to).await.unwrap();
+            let remote = RemoteMr::from_bytes(&c.recv_async().await.unwrap().unwrap()).unwrap();
+            let ours = c.pd().alloc(64, Access::LOCAL_WRITE).unwrap();
+            c.read_async(ours.slice(..6), remote).await.unwrap();
+            assert_eq!(ours.to_vec(..6), b"before");
+            ours.write(0, b"after");
+            c.write_async(ours.slice(..5), remote).await.unwrap();
+            c.send_async(b"done").await.unwrap();
+            assert_eq!(c.recv_async().await.unwrap(), None);
+        };
+        both(server, client).await;
+    });
+}
+
+#[test]
+fn completions_and_events_are_awaited() {
+    let a = host();
+    run(async {
+        let (x_cq, y_cq) = (a.cq(4).unwrap(), a.cq(4).unwrap());
+        let x = a.pd().qp(QpType::Rc).cq(&x_cq).build().unwrap();
+        let y = a.pd().qp(QpType::Rc).cq(&y_cq).build().unwrap();
+        x.connect(y.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+        y.connect(x.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+        let buffer = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+        let receive = async {
+            y.post_recv(3, &[buffer.slice(..)]).unwrap();
+            let mut batch = [EMPTY; 4];
+            assert_eq!(y_cq.wait_async(&mut batch).await.unwrap(), 1);
+            assert_eq!(rdmux::ok(batch[0]).unwrap().wr_id, 3);
+        };
+        let send = async {
+            x.post_send(&SendWr::send(1).inline(&[b"hi"]).signaled()).unwrap();
+            assert_eq!(x_cq.wait_async(&mut [EMPTY]).await.unwrap(), 1);
+        };
+        both(receive, send).await;
+
+        let channel = EventChannel::new(&a).unwrap();
+        let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+        let to = (a.address().unwrap(), 7471).into();
+        id.resolve_addr(None, to, std::time::Duration::from_secs(10)).unwrap();
+        assert_eq!(channel.next_async().await.unwrap().kind(), EventKind::AddrResolved);
+    });
+}
+
+/// Two futures on one task.
+async fn both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+    use std::pin::pin;
+    use std::task::Poll;
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut a_done, mut b_done) = (false, false);
+    std::future::poll_fn(|cx| {
+        a_done = a_done || a.as_mut().poll(cx).is_ready();
+        b_done = b_done || b.as_mut().poll(cx).is_ready();
+        if a_done && b_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,181 @@
+//! Verbs, from the outside: what the wrappers add to the device.
+
+mod common;
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use common::host;
+use rdmux::{
+    Access, Ah, AsyncEvent, Cause, Context, EMPTY, Qkey, Qp, QpEvent, QpState, QpType, SendWr,
+    WcStatus,
+};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+/// Two RC queue pairs of one process, connected to each other.
+fn pair(context: &Context, depth: u32) -> (Qp, Qp) {
+    let new = || {
+        let cq = context.cq(depth).unwrap();
+        let qp = context.pd().qp(QpType::Rc).cq(&cq).max_send_wr(depth).max_recv_wr(depth);
+        qp.build().unwrap()
+    };
+    let (x, y) = (new(), new());
+    x.connect(y.endpoint(0).unwrap(), 0, Access::REMOTE_WRITE).unwrap();
+    y.connect(x.endpoint(0).unwrap(), 0, Access::REMOTE_WRITE).unwrap();
+    (x, y)
+}
+
+#[test]
+fn a_full_queue_says_how_full() {
+    let context = host();
+    let (x, _y) = pair(&context, 2);
+    let wr = SendWr::send(1).inline(&[b"x"]);
+    let (taken, error) = x.post_sends(&[wr; 3]).unwrap_err();
+    assert_eq!(taken, 2);
+    assert!(matches!(error.cause(), Cause::Full(2)), "{error}");
+    assert!(error.to_string().ends_with("poll completions first, or create it larger"), "{error}");
+}
+
+#[test]
+fn a_failed_queue_pair_flushes_its_work() {
+    let context = host();
+    let (x, _y) = pair(&context, 4);
+    let buffer = x.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+    x.post_recv(7, &[buffer.slice(..)]).unwrap();
+    x.fail().unwrap();
+    assert_eq!(x.state(), QpState::Err);
+    let mut one = [EMPTY];
+    assert_eq!(x.recv_cq().wait(&mut one, PATIENCE).unwrap(), 1);
+    assert_eq!((one[0].wr_id, one[0].status), (7, WcStatus::WrFlushErr));
+}
+
+#[test]
+fn an_armed_queue_wakes_for_solicited_messages_alone() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let context = host();
+    let (x, y) = pair(&context, 4);
+    let cq = y.recv_cq();
+    let at_once = Timespec::default();
+    let readable = |timeout| poll(&mut [PollFd::new(cq, PollFlags::IN)], timeout) == Ok(1);
+    let buffer = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+    (1..=2).for_each(|i| y.post_recv(i, &[buffer.slice(..)]).unwrap());
+    cq.arm(true).unwrap();
+    x.post_send(&SendWr::send(1).inline(&[b"sleep"]).signaled()).unwrap();
+    // Its acknowledgement says that the message is in the queue.
+    x.send_cq().wait_one(PATIENCE).unwrap();
+    assert!(!readable(Some(&at_once)));
+    x.post_send(&SendWr::send(2).inline(&[b"wake"]).solicited()).unwrap();
+    assert!(readable(None));
+    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 1);
+    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 2);
+}
+
+#[test]
+fn waiting_for_nothing_ends_in_time() {
+    let context = host();
+    let cq = context.cq(4).unwrap();
+    assert_eq!(cq.wait(&mut [EMPTY], Some(Duration::from_millis(1))).unwrap(), 0);
+    assert!(cq.wait_one(Some(Duration::ZERO)).unwrap_err().is_timeout());
+    cq.resize(100).unwrap();
+    assert_eq!(cq.capacity(), 100);
+    assert!(cq.resize(0).is_err());
+}
+
+#[test]
+fn a_shared_receive_queue_tells_when_it_runs_low() {
+    let context = host();
+    let (pd, cq) = (context.pd(), context.cq(8).unwrap());
+    let srq = pd.srq(4, 1).unwrap();
+    let x = pd.qp(QpType::Rc).cq(&cq).build().unwrap();
+    let y = pd.qp(QpType::Rc).cq(&cq).srq(&srq).build().unwrap();
+    x.connect(y.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+    y.connect(x.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+    let buffer = pd.alloc(8, Access::LOCAL_WRITE).unwrap();
+    srq.post_recv(1, &[buffer.slice(..4)]).unwrap();
+    srq.post_recv(2, &[buffer.slice(4..)]).unwrap();
+    srq.set_limit(2).unwrap();
+    x.post_send(&SendWr::send(9).inline(&[b"four"])).unwrap();
+    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 1);
+    loop {
+        match context.next_event(PATIENCE).unwrap() {
+            Some(AsyncEvent::SrqLimit) => break,
+            Some(AsyncEvent::Qp { event: QpEvent::CommEst, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(buffer.to_vec(..4), b"four");
+}
+
+#[test]
+fn memory_goes_in_and_comes_back() {
+    let context = host();
+    let pd = context.pd();
+    let mr = pd.register(vec![1, 2, 3], Access::LOCAL_WRITE).unwrap();
+    let clone = mr.clone();
+    let mr = mr.into_vec().unwrap_err();
+    drop(clone);
+    assert_eq!(mr.into_vec().unwrap(), [1, 2, 3]);
+
+    let bytes = Box::leak(Box::new([0_u8; 16]));
+    let start = NonNull::from(&mut bytes[0]);
+    // SAFETY: leaked, and reached through the region only from here on.
+    let mr = unsafe { pd.register_raw(start, 16, Access::LOCAL_WRITE) }.unwrap();
+    mr.write(3, b"abc");
+    assert_eq!(mr.to_vec(2..7), b"\0abc\0");
+    assert_eq!(mr.addr(), start.as_ptr().expose_provenance() as u64);
+}
+
+#[test]
+fn rights_can_be_changed_and_the_old_key_is_gone() {
+    let context = host();
+    let (x, y) = pair(&context, 4);
+    let mut target = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+    let before = target.remote();
+    target.reregister(Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    assert_ne!(target.rkey(), before.rkey);
+    let wr = SendWr::write(1, target.remote()).inline(&[b"new"]).signaled();
+    x.post_send(&wr).unwrap();
+    x.send_cq().wait_one(PATIENCE).unwrap();
+    assert_eq!(target.to_vec(..3), b"new");
+    x.post_send(&SendWr::write(2, before).inline(&[b"old"]).signaled()).unwrap();
+    let error = x.send_cq().wait_one(PATIENCE).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Completion(WcStatus::RemAccessErr)), "{error}");
+
+    let _clone = target.clone();
+    assert!(target.reregister(Access::LOCAL_WRITE).is_err());
+}
+
+#[test]
+fn datagrams_need_a_destination_and_the_right_key() {
+    let context = host();
+    let (pd, cq) = (context.pd(), context.cq(8).unwrap());
+    let new = || {
+        let qp = pd.qp(QpType::Ud).cq(&cq).build().unwrap();
+        qp.activate(Qkey(5)).unwrap();
+        qp
+    };
+    let (x, y) = (new(), new());
+    let buffer = pd.alloc(64, Access::LOCAL_WRITE).unwrap();
+    y.post_recv(1, &[buffer.slice(..)]).unwrap();
+    assert!(x.post_send(&SendWr::send(2).inline(&[b"lost"])).is_err());
+    let ah = Ah::to_ip(context.address().unwrap(), 0);
+    let send = |text: &[u8], key| {
+        x.post_send(&SendWr::send(3).inline(&[text]).to(&ah, y.qpn(), Qkey(key))).unwrap();
+    };
+    send(b"wrong", 6);
+    send(b"right", 5);
+    let done = cq.wait_one(PATIENCE).unwrap();
+    assert_eq!((done.wr_id, done.byte_len, done.src_qp), (1, 45, x.qpn()));
+    assert_eq!(buffer.to_vec(40..45), b"right");
+}
+
+#[test]
+fn a_queue_pair_without_a_completion_queue_is_not_made() {
+    let context = host();
+    let error = context.pd().qp(QpType::Rc).build().unwrap_err();
+    assert!(error.to_string().contains("call `cq`"), "{error}");
+    let cq = context.cq(1).unwrap();
+    let error = context.pd().qp(QpType::Rc).cq(&cq).max_sge(1000).build().unwrap_err();
+    assert!(error.to_string().contains("at most"), "{error}");
+}

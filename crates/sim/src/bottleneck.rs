@@ -1,0 +1,284 @@
+//! How well the window does its work: one sender, and a receiver whose socket buffer is finite and
+//! which is slower, so that what is sent too fast is lost.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::env::{
+    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
+    TxPayload,
+};
+use rdmux_transport::wr::{Completion, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
+use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
+
+use crate::agenda::Agenda;
+
+/// The two machines and what is between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Bottleneck {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// What the sender takes for a packet.
+    pub send: Duration,
+    /// What the receiver takes for a packet.
+    pub receive: Duration,
+    /// Packets that its socket buffer holds.
+    pub buffer: usize,
+    /// What a packet is under way.
+    pub delay: Duration,
+    /// Whether the receiver writes to the sender's memory, or the sender READs.
+    pub read: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goodput {
+    /// The bytes that arrived, in relation to what the receiver could have taken in that time.
+    pub share: f64,
+    /// Packets lost at the full buffer.
+    pub lost: u64,
+    /// Packets sent.
+    pub sent: u64,
+}
+
+/// Bytes of one message, and how many are outstanding.
+const MESSAGE: (u32, u64) = (256 << 10, 8);
+/// Bytes in all.
+const TOTAL: u64 = 64 << 20;
+
+#[derive(Debug)]
+enum Event {
+    /// An end may send.
+    Send(usize),
+    /// A packet reaches the socket buffer of an end.
+    Arrive(usize, Vec<u8>),
+    /// An end takes the next packet out of its buffer.
+    Take(usize),
+    /// A timer of an end may be over.
+    Timer(usize),
+}
+
+struct End {
+    qp: Qp,
+    port: Port,
+    buffer: VecDeque<Vec<u8>>,
+    taking: bool,
+    sending: bool,
+    timer: Time,
+}
+
+/// A world without bytes: only headers and lengths travel.
+#[derive(Default)]
+struct Port {
+    out: Vec<Vec<u8>>,
+    room: usize,
+    completed: u64,
+}
+
+impl Env for Port {
+    fn link(&self) -> LinkCaps {
+        LinkCaps { max_payload: 4096, lossless: false, by_reference: false }
+    }
+    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
+        if self.room == 0 {
+            return Err(TxError::Busy);
+        }
+        self.room -= 1;
+        let len = match packet.payload {
+            TxPayload::None => 0,
+            TxPayload::Bytes(data) => data.len(),
+            TxPayload::Gather { len, .. } | TxPayload::Remote { len, .. } => len as usize,
+        };
+        let mut bytes = packet.header.to_vec();
+        bytes.resize(bytes.len() + len + usize::from(packet.pad), 0);
+        self.out.push(bytes);
+        Ok(())
+    }
+    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), AccessFault> {
+        Ok(())
+    }
+    fn scatter(&mut self, _: &[Sge], _: u32, _: &[u8]) -> Result<(), AccessFault> {
+        Ok(())
+    }
+    fn check_remote(&self, _: Rkey, _: u64, _: u64, _: Access) -> Result<(), AccessFault> {
+        Ok(())
+    }
+    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
+        Ok(())
+    }
+    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
+        Ok(0)
+    }
+    fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
+        Ok(())
+    }
+    fn pop_srq(&mut self, _: &mut [Sge]) -> Option<SrqEntry> {
+        None
+    }
+    fn complete(&mut self, _: Side, completion: Completion) {
+        assert_eq!(completion.status, rdmux_transport::wr::WcStatus::Success);
+        self.completed += 1;
+    }
+    fn event(&mut self, _: QpEvent) {}
+    fn count(&mut self, _: Drop) {}
+    fn pkey(&self, _: u16) -> Option<Pkey> {
+        Some(Pkey::DEFAULT)
+    }
+}
+
+fn end(mtu: Mtu, id: u32) -> End {
+    let caps = QpCaps { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
+    let qp_type = QpType::Rc;
+    let init = QpInit { qpn: Qpn::new(id), qp_type, caps, sq_sig_all: true, has_srq: false };
+    let (mut qp, mut port) = (Qp::new(&init), Port::default());
+    let mut attr = qp.attr();
+    attr.path_mtu = mtu;
+    (attr.sq_psn, attr.rq_psn) = (Psn::new(7), Psn::new(7));
+    attr.dest_qpn = Qpn::new(1 - id);
+    attr.av = AddressVector { is_global: true, dgid: Gid([1; 16]), ..Default::default() };
+    attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    attr.timeout = AckTimeout::new(18);
+    (attr.retry_cnt, attr.rnr_retry) = (7, 7);
+    (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (16, 16);
+    attr.min_rnr_timer = RnrTimer::new(1);
+    let mut state = QpState::Reset;
+    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let line = state_table::find(state, to).expect("a usual step");
+        let mask = line.required.of(qp_type) | AttrMask::STATE;
+        qp.modify(Time::ZERO, &QpAttr { state: to, ..attr }, mask, &mut port)
+            .expect("usual values");
+        state = to;
+    }
+    let buffer = VecDeque::new();
+    End { qp, port, buffer, taking: false, sending: false, timer: Time::NEVER }
+}
+
+/// Moves a fixed amount, and says how well it went.
+pub fn run(config: Bottleneck) -> Goodput {
+    let mut ends = [end(config.mtu, 0), end(config.mtu, 1)];
+    let mut agenda = Agenda::default();
+    let (mut posted, mut lost, mut sent) = (0, 0, 0);
+    let messages = TOTAL / u64::from(MESSAGE.0);
+    agenda.after(Duration::ZERO, Event::Send(0));
+    while ends[0].port.completed < messages {
+        let Some(event) = agenda.next_event() else { break };
+        let now = agenda.now();
+        let poked = matches!(event, Event::Take(_) | Event::Timer(_));
+        let id = match event {
+            Event::Send(id) => {
+                ends[id].sending = false;
+                while id == 0 && posted < messages && posted - ends[0].port.completed < MESSAGE.1 {
+                    post(&mut ends[0].qp, now, config.read);
+                    posted += 1;
+                }
+                let e = &mut ends[id];
+                e.port.room = 16;
+                e.qp.poll_transmit(now, u32::MAX, &mut e.port);
+                id
+            }
+            Event::Arrive(id, _) if ends[id].buffer.len() >= config.buffer => {
+                lost += 1;
+                continue;
+            }
+            Event::Arrive(id, bytes) => {
+                ends[id].buffer.push_back(bytes);
+                if !ends[id].taking {
+                    ends[id].taking = true;
+                    agenda.after(config.receive, Event::Take(id));
+                }
+                continue;
+            }
+            Event::Take(id) => {
+                take(&mut ends[id], now);
+                ends[id].taking = !ends[id].buffer.is_empty();
+                if ends[id].taking {
+                    agenda.after(config.receive, Event::Take(id));
+                }
+                id
+            }
+            Event::Timer(id) => {
+                let e = &mut ends[id];
+                e.timer = Time::NEVER;
+                e.qp.handle_timeout(now, &mut e.port);
+                id
+            }
+        };
+        // What it sent leaves packet by packet, and while there was something it goes on.
+        let e = &mut ends[id];
+        let out = std::mem::take(&mut e.port.out);
+        let busy = config.send * u32::try_from(out.len()).unwrap_or(u32::MAX);
+        if !e.sending && (poked || !out.is_empty()) {
+            e.sending = true;
+            agenda.after(busy.max(Duration::from_nanos(500)), Event::Send(id));
+        }
+        for (i, bytes) in out.into_iter().enumerate() {
+            sent += 1;
+            let left = config.send * u32::try_from(i + 1).unwrap_or(u32::MAX);
+            agenda.after(left + config.delay, Event::Arrive(1 - id, bytes));
+        }
+        if let Some(at) = ends[id].qp.poll_timeout()
+            && at < ends[id].timer
+        {
+            ends[id].timer = at;
+            agenda.at(at, Event::Timer(id));
+        }
+    }
+    let packets = TOTAL as f64 / f64::from(config.mtu.bytes());
+    let ideal = packets * config.receive.max(config.send).as_secs_f64();
+    Goodput { share: ideal / agenda.now().since(Time::ZERO).as_secs_f64(), lost, sent }
+}
+
+fn post(qp: &mut Qp, now: Time, read: bool) {
+    let sges = [Sge { addr: 0, length: MESSAGE.0, lkey: Lkey(0) }];
+    let (remote_addr, rkey) = (0, Rkey(0));
+    let op =
+        if read { SendOp::Read { remote_addr, rkey } } else { SendOp::Write { remote_addr, rkey } };
+    let data = SendData::Sges(&sges);
+    let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::empty(), dest: None };
+    qp.post_send(now, &wr).expect("there is room");
+}
+
+/// Takes a packet; with the last of a burst, or every 32, an ACK goes out.
+fn take(e: &mut End, now: Time) {
+    let Some(bytes) = e.buffer.pop_front() else { return };
+    let packet = Packet::parse(&bytes).expect("ours");
+    let source = Source {
+        sgid: Gid([1; 16]),
+        dgid: Gid([1; 16]),
+        grh: &[0; 40],
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+        has_grh: true,
+    };
+    e.port.room = 16;
+    e.qp.handle_packet(now, &RxPacket { packet, source }, &mut e.port);
+    if e.buffer.len().is_multiple_of(32) {
+        e.qp.flush_ack(now, &mut e.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NS: Duration = Duration::from_nanos(1);
+
+    /// A window without memory of loss, or one that waits for its transport timer, gets nowhere near.
+    #[test]
+    fn little_is_wasted_behind_a_small_buffer() {
+        for (buffer, least) in [(50, 0.5), (150, 0.8), (600, 0.8)] {
+            for (send, receive) in [(200, 300), (300, 300), (100, 1000)] {
+                for (mtu, read) in [(Mtu::M1024, false), (Mtu::M4096, false), (Mtu::M1024, true)] {
+                    let (send, receive) = (NS * send, NS * receive);
+                    let delay = NS * 10_000;
+                    let config = Bottleneck { mtu, send, receive, buffer, delay, read };
+                    let goodput = run(config);
+                    assert!(goodput.share > least, "{config:?}: {goodput:?}");
+                }
+            }
+        }
+    }
+}

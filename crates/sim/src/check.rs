@@ -1,0 +1,256 @@
+//! What must be true of every completion: told once, in order, of the right status, and every byte
+//! right.
+
+use rdmux_transport::attr::QpType;
+use rdmux_transport::env::Side;
+use rdmux_transport::wr::{Completion, WcFlags, WcOpcode, WcStatus};
+
+use crate::endpoint::{Kind, RecvRecord, SendRecord};
+use crate::memory::{CANARY, pattern};
+use crate::scenario::Poison;
+use crate::world::World;
+
+/// Fails with a message unless a condition holds.
+macro_rules! ensure {
+    ($cond:expr, $($message:tt)*) => {
+        if !$cond {
+            return Err(format!($($message)*));
+        }
+    };
+}
+pub(crate) use ensure;
+
+impl World {
+    pub(crate) fn completed(
+        &mut self,
+        id: usize,
+        side: Side,
+        wc: &Completion,
+    ) -> Result<(), String> {
+        self.stats.completions += 1;
+        self.trace(format_args!("ep {id} completes {side:?} {:x} {:?}", wc.wr_id, wc.status));
+        ensure!(wc.qpn == self.endpoints[id].qp.qpn(), "ep {id}: completion of {}", wc.qpn);
+        if wc.status != WcStatus::Success {
+            self.stats.errors += 1;
+            let doomed = self.endpoints[id].doomed || self.ending;
+            ensure!(doomed, "ep {id}: {side:?} {:x} ended {:?} for no reason", wc.wr_id, wc.status);
+        }
+        match side {
+            Side::Send => self.send_completed(id, wc),
+            Side::Recv => self.receive_completed(id, wc),
+        }
+    }
+
+    fn send_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
+        self.post_soon(id);
+        loop {
+            let record = self.endpoints[id].sends.pop_front();
+            let record = record.ok_or_else(|| format!("ep {id}: {:x} was not posted", wc.wr_id))?;
+            if record.wr_id == wc.wr_id {
+                return self.send_ended(id, &record, wc);
+            }
+            // Those before it are complete, and had not asked to be told.
+            ensure!(!record.signaled, "ep {id}: {:x} was passed over", record.wr_id);
+            self.send_succeeded(id, &record)?;
+        }
+    }
+
+    /// No more completions will come: what is left succeeded before the failure, in silence.
+    pub(crate) fn last_completion_is_out(&mut self, id: usize) -> Result<(), String> {
+        while let Some(record) = self.endpoints[id].sends.pop_front() {
+            let silent = !record.signaled && !self.endpoints[id].failed;
+            ensure!(silent, "ep {id}: {:x} was not completed", record.wr_id);
+            self.send_succeeded(id, &record)?;
+        }
+        Ok(())
+    }
+
+    fn send_ended(
+        &mut self,
+        id: usize,
+        record: &SendRecord,
+        wc: &Completion,
+    ) -> Result<(), String> {
+        let failed = self.endpoints[id].failed;
+        if wc.status == WcStatus::Success {
+            ensure!(!failed, "ep {id}: {:x} succeeded after a failure", wc.wr_id);
+            ensure!(!record.poisoned, "ep {id}: the mistake {:x} succeeded", wc.wr_id);
+            ensure!(record.signaled, "ep {id}: {:x} did not ask to be told", wc.wr_id);
+            let want = opcode(&record.kind);
+            let right = want.contains(&wc.opcode);
+            ensure!(right, "ep {id}: {:x} is {:?}, not {want:?}", wc.wr_id, wc.opcode);
+            return self.send_succeeded(id, record);
+        }
+        self.endpoints[id].failed = true;
+        ensure!(
+            !failed || wc.status == WcStatus::WrFlushErr,
+            "ep {id}: {:x} ended {:?}, but the first failure was earlier",
+            wc.wr_id,
+            wc.status
+        );
+        if failed {
+            return Ok(());
+        }
+        if record.poisoned {
+            return self.check_poisoned(id, wc.status);
+        }
+        // Where nothing else goes wrong, everything before the mistake must have succeeded.
+        let (plan, end) = self.endpoints[id].plan;
+        let ours = self.scenario.plans[plan]
+            .poison
+            .is_some_and(|(e, at, _)| e == end && at < self.endpoints[id].posted);
+        ensure!(!ours || self.is_disturbed(), "ep {id}: {:x} failed before the mistake", wc.wr_id);
+        Ok(())
+    }
+
+    /// Whether the network may keep the two ends from understanding each other.
+    fn is_disturbed(&self) -> bool {
+        !self.scenario.lossless || self.scenario.crash.is_some()
+    }
+
+    /// A mistake ends with its own status, unless the network ate the answer.
+    fn check_poisoned(&self, id: usize, status: WcStatus) -> Result<(), String> {
+        let plan = &self.scenario.plans[self.endpoints[id].plan.0];
+        let Some((_, _, poison)) = plan.poison else { return Ok(()) };
+        let own = match poison {
+            Poison::RemoteKey | Poison::RemoteBounds => WcStatus::RemAccessErr,
+            Poison::Misaligned | Poison::TooLong => WcStatus::RemInvReqErr,
+            Poison::LocalKey => WcStatus::LocProtErr,
+        };
+        let disturbed = !self.scenario.lossless || self.scenario.crash.is_some();
+        let excused = disturbed && matches!(status, WcStatus::RetryExcErr | WcStatus::WrFlushErr);
+        ensure!(status == own || excused, "ep {id}: {poison:?} ended {status:?}, not {own:?}");
+        Ok(())
+    }
+
+    /// Looks at every byte that a send moved, and lets its memory go.
+    fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
+        let (op, len) = (record.op, record.len as usize);
+        let peer = self.endpoints[id].peer;
+        self.stats.bytes += u64::from(record.len);
+        match record.kind {
+            Kind::Send => {}
+            Kind::SendInv(mr) => {
+                let gone = self.memory(peer).bytes(&mr).is_empty();
+                ensure!(gone, "ep {id}: {op} did not invalidate");
+            }
+            Kind::LocalInv(mr) => {
+                let gone = self.memory(id).bytes(&mr).is_empty();
+                ensure!(gone, "ep {id}: {op} did not invalidate");
+            }
+            Kind::Write(mr) | Kind::WriteImm(mr) => {
+                if self.endpoints[id].qp.qp_type() == QpType::Rc {
+                    let bytes = self.memory(peer).deregister(&mr);
+                    ensure!(bytes == pattern(op, len), "ep {id}: WRITE {op} wrote other bytes");
+                } else {
+                    self.endpoints[id].unreliable_writes.push((op, mr));
+                }
+            }
+            Kind::Read(mr) => {
+                let got = self.gathered(id, record)?;
+                ensure!(got == pattern(op, len), "ep {id}: READ {op} brought other bytes");
+                self.memory(peer).deregister(&mr);
+            }
+            Kind::Atomic { original } => {
+                let got = self.gathered(id, record)?;
+                ensure!(
+                    got == original.to_ne_bytes(),
+                    "ep {id}: atomic {op} found {got:02x?}, not {original:#x}: done twice, or never"
+                );
+            }
+        }
+        let Some(mr) = record.local else { return Ok(()) };
+        let bytes = self.memory(id).deregister(&mr);
+        let gaps = bytes.len() - len;
+        let mut outside = bytes;
+        for sge in record.sges.iter().rev() {
+            let at = usize::try_from(sge.addr - mr.addr).expect("within the region");
+            outside.drain(at..at + sge.length as usize);
+        }
+        ensure!(outside == vec![CANARY; gaps], "ep {id}: {op} wrote between the parts of its list");
+        Ok(())
+    }
+
+    fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
+        let memory = self.memory(id);
+        memory.gather(&record.sges, 0, record.len).map_err(|e| format!("ep {id}: {e}"))
+    }
+
+    fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
+        let node = self.endpoints[id].node;
+        let record = if self.nodes[node].has_srq {
+            self.nodes[node].srq_taken.remove(&wc.wr_id)
+        } else {
+            self.endpoints[id].recvs.pop_front().filter(|r| r.wr_id == wc.wr_id)
+        };
+        let record =
+            record.ok_or_else(|| format!("ep {id}: receive {:x} out of turn", wc.wr_id))?;
+        let bytes = self.memory(id).deregister(&record.mr);
+        self.refill(id);
+        if wc.status != WcStatus::Success {
+            return Ok(());
+        }
+        match self.endpoints[id].qp.qp_type() {
+            QpType::Rc => self.check_reliable(id, wc, &record, &bytes)?,
+            QpType::Uc => self.check_unreliable(id, wc, &bytes)?,
+            QpType::Ud => {
+                let grh = rdmux_transport::GRH_AREA;
+                ensure!(bytes[..grh as usize] == self.grh(), "ep {id}: the GRH area is wrong");
+                let wc = Completion { byte_len: wc.byte_len - grh, ..*wc };
+                self.check_unreliable(id, &wc, &bytes[grh as usize..])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reliable(
+        &mut self,
+        id: usize,
+        wc: &Completion,
+        record: &RecvRecord,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let expected = self.endpoints[id].expected.pop_front();
+        let expected = expected.ok_or_else(|| format!("ep {id}: a message that nobody sent"))?;
+        let len = expected.len as usize;
+        let name = expected.op;
+        ensure!(wc.byte_len == expected.len, "ep {id}: {name} has {} bytes", wc.byte_len);
+        ensure!(flagged(wc) == expected.imm, "ep {id}: {name} has imm {:?}", flagged(wc));
+        let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);
+        ensure!(invalidated == expected.invalidates, "ep {id}: {name} invalidated {invalidated:?}");
+        let want = if expected.in_receive { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
+        ensure!(wc.opcode == want, "ep {id}: {name} is {:?}", wc.opcode);
+        let used = if expected.in_receive { len } else { 0 };
+        ensure!(bytes[..used] == pattern(name, used), "ep {id}: SEND {name} brought other bytes");
+        let rest = &bytes[used..];
+        ensure!(rest.iter().all(|&b| b == CANARY), "ep {id}: {:x} wrote too much", record.wr_id);
+        Ok(())
+    }
+
+    /// Messages may be missing or come twice, but each must be one that was sent.
+    fn check_unreliable(&self, id: usize, wc: &Completion, bytes: &[u8]) -> Result<(), String> {
+        let len = wc.byte_len as usize;
+        let matches = |e: &&crate::endpoint::Expected| {
+            e.len == wc.byte_len
+                && e.imm == flagged(wc)
+                && (!e.in_receive || bytes[..len] == pattern(e.op, len))
+        };
+        let found = self.endpoints[id].expected.iter().find(matches);
+        ensure!(found.is_some(), "ep {id}: a message of {len} bytes that nobody sent");
+        Ok(())
+    }
+}
+
+fn flagged(wc: &Completion) -> Option<[u8; 4]> {
+    wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm)
+}
+
+fn opcode(kind: &Kind) -> &'static [WcOpcode] {
+    match kind {
+        Kind::Send | Kind::SendInv(_) => &[WcOpcode::Send],
+        Kind::Write(_) | Kind::WriteImm(_) => &[WcOpcode::RdmaWrite],
+        Kind::Read(_) => &[WcOpcode::RdmaRead],
+        Kind::Atomic { .. } => &[WcOpcode::FetchAdd, WcOpcode::CompSwap],
+        Kind::LocalInv(_) => &[WcOpcode::LocalInv],
+    }
+}

@@ -1,0 +1,214 @@
+//! Connections in a bad world: managers on several nodes, programs that do anything at any time,
+//! and a network that loses, repeats, reorders and cuts.
+//!
+//! What must be true: every connection ends in a defined state on both sides, each event comes at
+//! most once for its cause and in an order that makes sense, and when everything is destroyed,
+//! nothing is left. Where the seed has no long cut and no node that starts anew, nobody may give up
+//! and no connection may be up on one side only.
+
+mod life;
+mod program;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rdmux_cm::Time;
+
+use crate::net::{Faults, NetStats};
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct CmScenario {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// The network.
+    pub faults: Faults,
+    /// How many connections are tried.
+    pub connections: u32,
+    /// How many lookups of datagram services are tried.
+    pub lookups: u32,
+    /// How many commands come from nowhere.
+    pub chaos: u32,
+    /// How many processes die.
+    pub deaths: u32,
+    /// Cuts, each between the first two nodes or another pair.
+    pub cuts: u32,
+    /// How long a cut lasts.
+    pub cut_lasts: Duration,
+    /// How many nodes start anew.
+    pub restarts: u32,
+    /// A small backlog drops requests.
+    pub backlog: u32,
+    /// All of it starts within this time.
+    pub span: Duration,
+}
+
+impl CmScenario {
+    /// Draws one.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        let bad = rng.random_bool(0.8);
+        let chance = |p: f64| if bad { p } else { 0.0 };
+        let faults = Faults {
+            loss: chance(rng.random_range(0.0..0.3)),
+            duplicate: chance(rng.random_range(0.0..0.3)),
+            corrupt: 0.0,
+            reorder: chance(rng.random_range(0.0..0.5)),
+            delay: Duration::from_micros(rng.random_range(1..2000)),
+            jitter: Duration::from_millis(rng.random_range(1..30)),
+            at_most: Some(4),
+        };
+        let rough = rng.random_bool(0.3);
+        Self {
+            nodes: rng.random_range(1..=4),
+            faults,
+            connections: rng.random_range(1..=12),
+            lookups: rng.random_range(0..=4),
+            chaos: if rng.random_bool(0.5) { rng.random_range(1..=20) } else { 0 },
+            deaths: if rng.random_bool(0.3) { rng.random_range(1..=3) } else { 0 },
+            cuts: if rng.random_bool(0.3) { rng.random_range(1..=3) } else { 0 },
+            cut_lasts: Duration::from_millis(if rough { 5000 } else { 15 }),
+            restarts: u32::from(rough && rng.random_bool(0.5)),
+            backlog: rng.random_range(1..=8),
+            span: Duration::from_millis(rng.random_range(1..300)),
+        }
+    }
+
+    /// Whether nobody has an excuse for giving up.
+    pub fn strict(&self) -> bool {
+        self.restarts == 0 && (self.cuts == 0 || self.cut_lasts < Duration::from_millis(20))
+    }
+}
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CmStats {
+    /// Runs.
+    pub seeds: u64,
+    /// Connections that came up on both sides.
+    pub established: u64,
+    /// Refusals that arrived.
+    pub rejected: u64,
+    /// Connections and lookups that nobody answered.
+    pub unreachable: u64,
+    /// Lookups that were answered.
+    pub looked_up: u64,
+    /// Connections that ended by DREQ, both sides counted.
+    pub disconnected: u64,
+    /// Events of all kinds.
+    pub events: u64,
+    /// What the network did.
+    pub net: NetStats,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for CmStats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.established += other.established;
+        self.rejected += other.rejected;
+        self.unreachable += other.unreachable;
+        self.looked_up += other.looked_up;
+        self.disconnected += other.disconnected;
+        self.events += other.events;
+        self.net += other.net;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl fmt::Display for CmStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let net = &self.net;
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} connections, {} refusals, {} given up, {} lookups, {} disconnections, {} events",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.established,
+            self.rejected,
+            self.unreachable,
+            self.looked_up,
+            self.disconnected,
+            self.events
+        )?;
+        write!(
+            f,
+            "network: {} sent, {} lost, {} unreachable, {} duplicated, {} delayed; fingerprint {:016x}",
+            net.sent, net.lost, net.unreachable, net.duplicated, net.delayed, self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct CmFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: CmScenario,
+}
+
+impl fmt::Display for CmFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --connections --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for CmFailure {}
+
+/// Runs the connection manager's simulation of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_cm_seed(seed: u64) -> Result<CmStats, Box<CmFailure>> {
+    world::World::new(seed, false).run()
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_cm_seed`].
+pub fn trace_cm_seed(seed: u64) -> Result<CmStats, Box<CmFailure>> {
+    world::World::new(seed, true).run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = CmStats::default();
+        for seed in 0..1000 {
+            match run_cm_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        assert!(all.established > 1000 && all.disconnected > 1000, "{all:?}");
+        assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
+        assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..20 {
+            assert_eq!(run_cm_seed(seed).unwrap(), run_cm_seed(seed).unwrap());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What one id lived through, and what it must not.
+
+use std::collections::BTreeMap;
+
+use rdmux_cm::{ChannelId, Event, EventKind};
+
+use crate::net::NodeId;
+
+/// Which side of what an id is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Active,
+    Passive,
+    Asking,
+    Answering,
+}
+
+/// One id, but for listeners.
+#[derive(Clone, Debug)]
+pub(super) struct Life {
+    pub(super) node: NodeId,
+    pub(super) channel: ChannelId,
+    pub(super) role: Role,
+    /// What both sides of a connection know it by: the private data of the request.
+    pub(super) token: u64,
+    /// The program called connect or accept, and it was not an error.
+    pub(super) said_yes: bool,
+    /// The program called establish, and it was not an error.
+    pub(super) established: bool,
+    /// The program refused, or destroyed the id, or died.
+    pub(super) ended_here: bool,
+    /// The id is no more.
+    pub(super) destroyed: bool,
+    gave_up: bool,
+    got: BTreeMap<EventKind, u32>,
+}
+
+impl Life {
+    pub(super) fn new(node: NodeId, channel: ChannelId, role: Role, token: u64) -> Self {
+        Self {
+            node,
+            channel,
+            role,
+            token,
+            said_yes: false,
+            established: false,
+            ended_here: false,
+            destroyed: false,
+            gave_up: false,
+            got: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn has(&self, kind: EventKind) -> bool {
+        self.got.contains_key(&kind)
+    }
+
+    /// Whether it was told that it is over.
+    pub(super) fn told_over(&self) -> bool {
+        [EventKind::Rejected, EventKind::Unreachable, EventKind::Disconnected]
+            .iter()
+            .any(|&kind| self.has(kind))
+    }
+
+    /// Whether it is over, by its own will or the peer's.
+    pub(super) fn over(&self) -> bool {
+        self.ended_here || self.told_over()
+    }
+
+    /// Whether the connection is up as far as this side knows.
+    pub(super) fn up(&self) -> bool {
+        (self.established || self.has(EventKind::Established)) && !self.over()
+    }
+
+    /// Whether no answer came for so long that it is over. A lookup that was refused is told by
+    /// the same event.
+    pub(super) fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// Takes an event, and says what is wrong with it.
+    pub(super) fn take(&mut self, event: &Event) -> Result<(), String> {
+        let kind = event.kind;
+        if self.destroyed {
+            return Err(format!("{kind} for an id that was destroyed"));
+        }
+        let count = self.got.entry(kind).or_default();
+        *count += 1;
+        if *count > 1 {
+            return Err(format!("{kind} came {count} times"));
+        }
+        self.gave_up |= kind == EventKind::Unreachable && event.status < 0;
+        let fits = match kind {
+            EventKind::AddrResolved | EventKind::RouteResolved => !self.said_yes,
+            EventKind::ConnectResponse => {
+                self.role == Role::Active && self.said_yes && !self.told_over()
+            }
+            EventKind::Established => match self.role {
+                Role::Passive | Role::Asking => self.said_yes && !self.told_over(),
+                Role::Active | Role::Answering => false,
+            },
+            EventKind::Rejected | EventKind::Unreachable => {
+                self.role != Role::Answering && !self.has(EventKind::Disconnected)
+            }
+            EventKind::Disconnected => {
+                let connected = match self.role {
+                    Role::Active => self.established,
+                    Role::Passive => self.said_yes,
+                    Role::Asking | Role::Answering => false,
+                };
+                connected && !self.has(EventKind::Rejected) && !self.has(EventKind::Unreachable)
+            }
+            EventKind::TimewaitExit => self.has(EventKind::Disconnected),
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(format!("{kind} does not fit what came before: {self:?}")) }
+    }
+
+    /// What the run may not end with, whatever the network did.
+    pub(super) fn check_end(&self) -> Result<(), String> {
+        let outcome = self.told_over()
+            || self.has(EventKind::Established)
+            || self.has(EventKind::ConnectResponse);
+        match self.role {
+            Role::Active | Role::Asking | Role::Passive
+                if self.said_yes && !self.ended_here && !outcome =>
+            {
+                Err(format!("waits for ever: {self:?}"))
+            }
+            Role::Active
+                if self.has(EventKind::ConnectResponse) && !self.established && !self.over() =>
+            {
+                Err(format!("did not decide: {self:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What programs do: mostly what they should, after a while, and sometimes anything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rdmux_cm::{ChannelId, ConnParam, Event, EventKind, IdHandle, PortSpace};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::Qpn;
+
+use super::life::{Life, Role};
+use super::world::{Happening, Key, PORT, SERVER, World};
+use crate::net::NodeId;
+
+/// Something that a program does after it thought about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Thought {
+    /// A client starts: a connection, or a lookup.
+    Start { from: NodeId, to: NodeId, qp_type: QpType },
+    /// About an id.
+    Do(Key, Deed),
+    /// A command from nowhere, for any id of a node.
+    Chaos(NodeId),
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    Connect,
+    Accept,
+    Reject,
+    Establish,
+    Disconnect,
+    Notify,
+    Destroy,
+}
+
+const DEEDS: [Deed; 7] = [
+    Deed::Connect,
+    Deed::Accept,
+    Deed::Reject,
+    Deed::Establish,
+    Deed::Disconnect,
+    Deed::Notify,
+    Deed::Destroy,
+];
+
+impl Role {
+    /// Whether it is a side of a connection.
+    pub(super) fn connects(self) -> bool {
+        matches!(self, Self::Active | Self::Passive)
+    }
+}
+
+impl World {
+    /// Puts everything down that comes from outside.
+    pub(super) fn plan(&mut self) {
+        let nodes = self.scenario.nodes;
+        let starts = [(self.scenario.connections, QpType::Rc), (self.scenario.lookups, QpType::Ud)];
+        for (count, qp_type) in starts {
+            for _ in 0..count {
+                let (from, to) = (self.rng.random_range(0..nodes), self.rng.random_range(0..nodes));
+                self.sometime(Happening::Thinks(Thought::Start { from, to, qp_type }));
+            }
+        }
+        for _ in 0..self.scenario.chaos {
+            let at = self.rng.random_range(0..nodes);
+            self.sometime(Happening::Thinks(Thought::Chaos(at)));
+        }
+        for _ in 0..self.scenario.deaths {
+            let at = self.rng.random_range(0..nodes);
+            let clients = u64::from(self.scenario.connections);
+            let channel = ChannelId(self.rng.random_range(SERVER.0..=SERVER.0 + clients));
+            self.sometime(Happening::Dies(at, channel));
+        }
+        for _ in 0..self.scenario.cuts {
+            let (a, b) = (self.rng.random_range(0..nodes), self.rng.random_range(0..nodes));
+            self.sometime(Happening::Cut(a, b));
+        }
+        for _ in 0..self.scenario.restarts {
+            let at = self.rng.random_range(0..nodes);
+            self.sometime(Happening::Restarts(at));
+        }
+    }
+
+    fn sometime(&mut self, happening: Happening) {
+        let delay = self.scenario.span.mul_f64(self.rng.random_range(0.0..2.0));
+        self.agenda.after(delay, happening);
+    }
+
+    /// A program will do something when it has thought about it: at once, soon, or late.
+    fn later(&mut self, key: Key, deed: Deed) {
+        let delay = match self.rng.random_range(0..4) {
+            0 => Duration::ZERO,
+            1 | 2 => Duration::from_micros(self.rng.random_range(0..5000)),
+            _ => Duration::from_millis(self.rng.random_range(0..150)),
+        };
+        self.agenda.after(delay, Happening::Thinks(Thought::Do(key, deed)));
+    }
+
+    pub(super) fn thinks(&mut self, thought: Thought) -> Result<(), String> {
+        match thought {
+            Thought::Start { from, to, qp_type } => self.start(from, to, qp_type),
+            Thought::Do(key, deed) => self.does(key, deed),
+            Thought::Chaos(node) => {
+                let life = self.nodes[node].life;
+                let keys: Vec<Key> = self.lives.keys().copied().collect();
+                let here: Vec<Key> =
+                    keys.into_iter().filter(|k| k.0 == node && k.1 == life).collect();
+                let (Some(&key), Some(&deed)) =
+                    (here.choose(&mut self.rng), DEEDS.choose(&mut self.rng))
+                else {
+                    return Ok(());
+                };
+                self.does(key, deed)
+            }
+        }
+    }
+
+    /// A client process starts, with a channel of its own or another client's.
+    fn start(&mut self, from: NodeId, to: NodeId, qp_type: QpType) -> Result<(), String> {
+        let (now, dst) = (self.agenda.now(), SocketAddr::new(self.nodes[to].ip, PORT));
+        let clients = SERVER.0 + u64::from(self.scenario.connections);
+        self.last_channel = (self.last_channel + 1).min(clients);
+        let channel = ChannelId(self.last_channel.max(SERVER.0 + 1));
+        let (ps, role) = match qp_type {
+            QpType::Ud => (PortSpace::Udp, Role::Asking),
+            _ => (PortSpace::Tcp, Role::Active),
+        };
+        let node = &mut self.nodes[from];
+        let id = node.cm.create_id(channel, ps, qp_type, 0).map_err(|e| e.to_string())?;
+        self.last_token += 1;
+        let key = (from, node.life, id);
+        self.lives.insert(key, Life::new(from, channel, role, self.last_token));
+        self.trace(format_args!("{key:?} starts as {role:?} {} to node {to}", self.last_token));
+        let node = &mut self.nodes[from];
+        let timeout = Duration::from_secs(1);
+        let resolving = node.cm.resolve_addr(now, id, None, dst, timeout, false, &mut node.out);
+        resolving.map_err(|e| e.to_string())?;
+        self.flush(from)
+    }
+
+    fn param(&mut self, token: u64) -> ConnParam {
+        self.last_qpn += 1;
+        ConnParam {
+            private_data: token.to_be_bytes().to_vec(),
+            qp_num: Qpn::new(self.last_qpn),
+            responder_resources: 4,
+            initiator_depth: 4,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..ConnParam::default()
+        }
+    }
+
+    /// A command. It may be an error; then it must not change anything.
+    fn does(&mut self, key: Key, deed: Deed) -> Result<(), String> {
+        let (at, life, id) = key;
+        let now = self.agenda.now();
+        let Some(token) = self.lives.get(&key).filter(|l| !l.destroyed).map(|l| l.token) else {
+            return Ok(());
+        };
+        let established = |l: &Life| l.token == token && l.established;
+        if deed == Deed::Notify && !self.lives.values().any(established) {
+            // No queue pair sees data before the peer has its REP.
+            return Ok(());
+        }
+        if self.nodes[at].life != life {
+            return Err(format!("{key:?} outlives its node"));
+        }
+        let param = self.param(token);
+        let node = &mut self.nodes[at];
+        let (cm, out) = (&mut node.cm, &mut node.out);
+        let result = match deed {
+            Deed::Connect => cm.connect(now, id, &param, out),
+            Deed::Accept => cm.accept(now, id, &param, out),
+            Deed::Reject => cm.reject(now, id, 28, &[], out),
+            Deed::Establish => cm.establish(now, id, out),
+            Deed::Disconnect => cm.disconnect(now, id, out),
+            Deed::Notify => cm.notify(now, id, out),
+            Deed::Destroy => cm.destroy(now, id, out).map(|_| ()),
+        };
+        self.trace(format_args!("{key:?} {deed:?}: {result:?}"));
+        if let (Ok(()), Some(life)) = (result, self.lives.get_mut(&key)) {
+            match deed {
+                Deed::Connect | Deed::Accept => life.said_yes = true,
+                Deed::Establish => life.established = true,
+                Deed::Reject => life.ended_here = true,
+                Deed::Destroy => {
+                    life.ended_here = true;
+                    life.destroyed = true;
+                }
+                Deed::Disconnect | Deed::Notify => {}
+            }
+        }
+        self.flush(at)
+    }
+
+    /// An event came to a process.
+    pub(super) fn hears(
+        &mut self,
+        at: NodeId,
+        channel: ChannelId,
+        event: Event,
+    ) -> Result<(), String> {
+        let key = (at, self.nodes[at].life, event.id);
+        self.stats.events += 1;
+        self.trace(format_args!("{key:?} hears {} {}", event.kind, event.status));
+        if event.kind == EventKind::ConnectRequest {
+            return self.requested(key, channel, &event);
+        }
+        let life = self.lives.get_mut(&key).ok_or_else(|| format!("{key:?} is nobody's"))?;
+        if life.channel != channel {
+            return Err(format!("{key:?}: {} on the wrong channel", event.kind));
+        }
+        life.take(&event).map_err(|what| format!("{key:?}: {what}"))?;
+        let role = life.role;
+        match event.kind {
+            EventKind::AddrResolved => return self.resolve_route(at, event.id),
+            EventKind::RouteResolved => self.later(key, Deed::Connect),
+            EventKind::ConnectResponse => {
+                self.stats.established += 1;
+                let refuses = self.rng.random_bool(0.1);
+                self.later(key, if refuses { Deed::Reject } else { Deed::Establish });
+                if !refuses {
+                    self.maybe_ends(key);
+                }
+            }
+            EventKind::Established if role == Role::Asking => self.stats.looked_up += 1,
+            EventKind::Established => self.maybe_ends(key),
+            EventKind::Disconnected => {
+                self.stats.disconnected += 1;
+                self.later(key, Deed::Disconnect);
+                if self.rng.random_bool(0.5) {
+                    self.later(key, Deed::Destroy);
+                }
+            }
+            EventKind::Rejected => self.stats.rejected += 1,
+            EventKind::Unreachable => self.stats.unreachable += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Some connections are ended by one side, some by both, some stay.
+    fn maybe_ends(&mut self, key: Key) {
+        match self.rng.random_range(0..4) {
+            0 | 1 => self.later(key, Deed::Disconnect),
+            2 => self.later(key, Deed::Destroy),
+            _ => {}
+        }
+    }
+
+    fn resolve_route(&mut self, at: NodeId, id: IdHandle) -> Result<(), String> {
+        let now = self.agenda.now();
+        let node = &mut self.nodes[at];
+        let resolving = node.cm.resolve_route(now, id, Duration::from_secs(1), &mut node.out);
+        resolving.map_err(|e| e.to_string())
+    }
+
+    /// A request came to a server. A client's request may come again only when an earlier answer
+    /// was no: a REJ may be lost.
+    fn requested(&mut self, key: Key, channel: ChannelId, event: &Event) -> Result<(), String> {
+        let data = event.param.private_data();
+        let token = data.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let datagram = event.negotiated.as_ref().is_some_and(|n| n.qp_type == QpType::Ud);
+        let role = if datagram { Role::Answering } else { Role::Passive };
+        let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
+        if again {
+            return Err(format!("{key:?}: request {token} came again"));
+        }
+        let (at, _, id) = key;
+        self.lives.insert(key, Life::new(at, channel, role, token));
+        self.nodes[at].cm.take(id).map_err(|e| e.to_string())?;
+        let deed = match self.rng.random_range(0..10) {
+            0 => Deed::Reject,
+            1 => Deed::Destroy,
+            _ => Deed::Accept,
+        };
+        self.later(key, deed);
+        if self.rng.random_bool(0.05) {
+            // It may take its accept back.
+            self.later(key, Deed::Reject);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! The nodes, the network and the clock.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rdmux_cm::{
+    ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, PortSpace,
+    Resolved, RouteQuery, Sink, Time,
+};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::CmMad;
+use rdmux_wire::{Gid, Guid, Mtu};
+
+use super::life::{Life, Role};
+use super::program::Thought;
+use super::{CmFailure, CmScenario, CmStats};
+use crate::agenda::Agenda;
+use crate::net::{Network, NodeId};
+
+/// The service that everybody offers.
+pub(super) const PORT: u16 = 7174;
+/// The channel of a node's server; clients have others.
+pub(super) const SERVER: ChannelId = ChannelId(1);
+/// The run is stuck if it has more events than this.
+const MOST_EVENTS: u64 = 2_000_000;
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum Happening {
+    Arrives { to: NodeId, path: MadPath, mad: Box<[u8; 256]> },
+    Timer(NodeId),
+    Thinks(Thought),
+    Cut(NodeId, NodeId),
+    Dies(NodeId, ChannelId),
+    Restarts(NodeId),
+}
+
+/// What came out of a manager.
+#[derive(Default)]
+pub(super) struct Out {
+    mads: Vec<(MadPath, [u8; 256])>,
+    events: Vec<(ChannelId, Event)>,
+    queries: Vec<(IdHandle, RouteQuery)>,
+}
+
+impl Sink for Out {
+    fn send_mad(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        self.mads.push((*path, *mad));
+    }
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.events.push((channel, event));
+    }
+    fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
+        self.queries.push((id, query));
+    }
+    fn join_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
+    fn leave_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
+}
+
+/// A node with its service.
+pub(super) struct Node {
+    pub(super) cm: Manager,
+    pub(super) out: Out,
+    pub(super) ip: IpAddr,
+    /// How often it started anew: ids of an earlier life are not those of this one.
+    pub(super) life: u32,
+    timer: Option<Time>,
+}
+
+/// An id of all that ever were.
+pub(super) type Key = (NodeId, u32, IdHandle);
+
+/// Everything.
+pub(super) struct World {
+    pub(super) scenario: CmScenario,
+    pub(super) rng: ChaCha8Rng,
+    pub(super) agenda: Agenda<Happening>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) lives: BTreeMap<Key, Life>,
+    pub(super) stats: CmStats,
+    pub(super) last_token: u64,
+    pub(super) last_qpn: u32,
+    pub(super) last_channel: u64,
+    seed: u64,
+    net: Network,
+    tracing: bool,
+}
+
+fn config() -> Config {
+    Config {
+        retry_interval: Some(Duration::from_millis(10)),
+        timewait: Some(Duration::from_millis(100)),
+        mra_service_timeout: 12,
+        ..Config::default()
+    }
+}
+
+fn address(node: NodeId) -> LocalAddress {
+    let n = u8::try_from(node + 1).unwrap_or(u8::MAX);
+    LocalAddress {
+        ip: Ipv4Addr::new(10, 0, 0, n).into(),
+        device: 0,
+        port_num: 1,
+        sgid_index: 0,
+        node_guid: Guid(n.into()),
+        mtu: Mtu::M1024,
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, tracing: bool) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let scenario = CmScenario::draw(&mut rng);
+        let net = Network::new(scenario.faults.clone());
+        let mut world = Self {
+            rng,
+            agenda: Agenda::default(),
+            nodes: Vec::new(),
+            lives: BTreeMap::new(),
+            stats: CmStats::default(),
+            last_token: 0,
+            last_qpn: 0x100,
+            last_channel: SERVER.0,
+            seed,
+            net,
+            tracing,
+            scenario,
+        };
+        for node in 0..world.scenario.nodes {
+            let cm = world.service(node);
+            let ip = address(node).ip;
+            world.nodes.push(Node { cm, out: Out::default(), ip, life: 0, timer: None });
+            world.listen(node);
+        }
+        world.plan();
+        world
+    }
+
+    fn service(&mut self, node: NodeId) -> Manager {
+        let mut cm = Manager::new(config(), self.rng.random());
+        cm.set_addresses(self.agenda.now(), vec![address(node)], &mut Out::default());
+        cm
+    }
+
+    /// Servers of both kinds.
+    pub(super) fn listen(&mut self, node: NodeId) {
+        let backlog = self.scenario.backlog;
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
+        let cm = &mut self.nodes[node].cm;
+        for (ps, qp_type) in [(PortSpace::Tcp, QpType::Rc), (PortSpace::Udp, QpType::Ud)] {
+            let id = cm.create_id(SERVER, ps, qp_type, 0).expect("a new id");
+            cm.bind(id, any, false).expect("a free port");
+            cm.listen(id, backlog).expect("a bound id");
+        }
+    }
+
+    pub(super) fn trace(&self, what: fmt::Arguments<'_>) {
+        if self.tracing {
+            eprintln!("{:>12} {what}", self.agenda.now().0);
+        }
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(mut self) -> Result<CmStats, Box<CmFailure>> {
+        let result = self.live().and_then(|()| self.check_all()).and_then(|()| self.clean_up());
+        let Self { seed, scenario, agenda, mut stats, net, .. } = self;
+        stats.net = net.stats;
+        stats.virtual_time = agenda.now().since(Time(1));
+        stats.seeds = 1;
+        let at = agenda.now();
+        result.map(|()| stats).map_err(|what| Box::new(CmFailure { seed, at, what, scenario }))
+    }
+
+    /// Until nothing happens any more.
+    fn live(&mut self) -> Result<(), String> {
+        let mut count = 0;
+        while let Some(happening) = self.agenda.next_event() {
+            count += 1;
+            if count > MOST_EVENTS {
+                return Err("it does not end".into());
+            }
+            self.happens(happening)?;
+        }
+        Ok(())
+    }
+
+    fn happens(&mut self, happening: Happening) -> Result<(), String> {
+        let now = self.agenda.now();
+        match happening {
+            Happening::Arrives { to, path, mad } => {
+                let node = &mut self.nodes[to];
+                node.cm.handle_mad(now, &path, &mad[..], &mut node.out);
+                self.flush(to)
+            }
+            Happening::Timer(at) => {
+                let node = &mut self.nodes[at];
+                node.timer = None;
+                node.cm.handle_timeout(now, &mut node.out);
+                self.flush(at)
+            }
+            Happening::Thinks(thought) => self.thinks(thought),
+            Happening::Cut(a, b) => {
+                self.trace(format_args!("nodes {a} and {b} are cut"));
+                let until = now.after(self.scenario.cut_lasts);
+                self.net.partition(a, b, until);
+                Ok(())
+            }
+            Happening::Dies(at, channel) => {
+                self.trace(format_args!("node {at}: process {} dies", channel.0));
+                self.end_lives(at, Some(channel));
+                let node = &mut self.nodes[at];
+                node.cm.channel_gone(now, channel, &mut node.out);
+                if channel == SERVER {
+                    self.listen(at);
+                }
+                self.flush(at)
+            }
+            Happening::Restarts(at) => {
+                self.trace(format_args!("node {at} starts anew"));
+                self.end_lives(at, None);
+                self.nodes[at].cm = self.service(at);
+                self.nodes[at].life += 1;
+                self.listen(at);
+                self.flush(at)
+            }
+        }
+    }
+
+    /// The ids of a process, or of all of a node, are gone.
+    fn end_lives(&mut self, node: NodeId, channel: Option<ChannelId>) {
+        let of = |life: &&mut Life| {
+            life.node == node && channel.is_none_or(|channel| life.channel == channel)
+        };
+        for life in self.lives.values_mut().filter(of) {
+            life.ended_here = true;
+            life.destroyed = true;
+        }
+    }
+
+    /// Carries out what a manager asked for, until it asks for nothing more.
+    pub(super) fn flush(&mut self, at: NodeId) -> Result<(), String> {
+        let now = self.agenda.now();
+        loop {
+            let out = std::mem::take(&mut self.nodes[at].out);
+            if out.mads.is_empty() && out.events.is_empty() && out.queries.is_empty() {
+                break;
+            }
+            for (path, mad) in out.mads {
+                self.send(at, &path, &mad);
+            }
+            for (channel, event) in out.events {
+                self.hears(at, channel, event)?;
+            }
+            for (id, _) in out.queries {
+                let node = &mut self.nodes[at];
+                let answer = Resolved { src: node.ip, mtu: None };
+                node.cm.handle_resolved(now, id, answer, &mut node.out);
+            }
+        }
+        let node = &mut self.nodes[at];
+        let (deadlines, connections) = (node.cm.deadlines(), node.cm.connections());
+        if deadlines > connections {
+            return Err(format!("node {at}: {deadlines} deadlines of {connections} connections"));
+        }
+        if let Some(next) = node.cm.poll_timeout()
+            && node.timer.is_none_or(|timer| next < timer)
+        {
+            node.timer = Some(next);
+            self.agenda.at(next, Happening::Timer(at));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: NodeId, path: &MadPath, mad: &[u8; 256]) {
+        let Some(to) = self.nodes.iter().position(|n| Gid::from(n.ip) == path.remote) else {
+            return;
+        };
+        let mut hasher = DefaultHasher::new();
+        (from, to, mad).hash(&mut hasher);
+        let identity = hasher.finish();
+        let now = self.agenda.now();
+        self.stats.fingerprint =
+            (self.stats.fingerprint.rotate_left(5) ^ identity).wrapping_add(now.0);
+        let verdict = self.net.send(now, from, to, identity, &mut self.rng);
+        if self.tracing {
+            let what = CmMad::parse(mad).map_or_else(|e| e.to_string(), |mad| mad.to_string());
+            let fate = verdict.deliveries.len();
+            self.trace(format_args!("{from} -> {to}: {what}, arrives {fate} times"));
+        }
+        let path = MadPath { local: path.remote, remote: path.local, ..*path };
+        for delivery in verdict.deliveries {
+            let mad = Box::new(*mad);
+            self.agenda.after(delivery.after, Happening::Arrives { to, path, mad });
+        }
+    }
+
+    /// What must be true when nothing moves any more.
+    fn check_all(&mut self) -> Result<(), String> {
+        for (key, life) in &self.lives {
+            life.check_end().map_err(|what| format!("{key:?} {what}"))?;
+        }
+        if !self.scenario.strict() {
+            return Ok(());
+        }
+        for (key, life) in &self.lives {
+            // A lookup has no MRA, so a slow program is an excuse.
+            if life.gave_up() && life.role != Role::Asking {
+                return Err(format!("{key:?} gave up without an excuse: {life:?}"));
+            }
+            let peers =
+                self.lives.values().filter(|p| p.token == life.token && p.role != life.role);
+            if life.up() && life.role.connects() && peers.filter(|p| p.up()).count() != 1 {
+                return Err(format!("{key:?} is connected to nobody: {life:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Destroys everything, and sees that nothing is left.
+    fn clean_up(&mut self) -> Result<(), String> {
+        self.end_all();
+        for at in 0..self.nodes.len() {
+            let now = self.agenda.now();
+            let node = &mut self.nodes[at];
+            for id in node.cm.ids().collect::<Vec<_>>() {
+                // The end of a listener is the end of its requests too.
+                let _events = node.cm.destroy(now, id, &mut node.out);
+            }
+            self.flush(at)?;
+        }
+        self.live()?;
+        for (at, node) in self.nodes.iter().enumerate() {
+            let cm = &node.cm;
+            let left = [cm.ids().count(), cm.connections(), cm.deadlines(), cm.ports_in_use()];
+            if left != [0; 4] {
+                return Err(format!("node {at} keeps ids, connections, timers, ports: {left:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn end_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.end_lives(node, None);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Deterministic simulation: nodes on a virtual clock, and a network that loses, repeats, delays,
+//! damages and cuts, all from one seed. The machines are those that run in a process; only their
+//! world is made up.
+//!
+//! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
+//! the connection manager. For the
+//! transports, [`scenario`] says what a seed means; the world runs it: applications post random
+//! work, and every completion is checked for its order, its status and every byte.
+#![forbid(unsafe_code)]
+
+pub mod agenda;
+pub mod bottleneck;
+pub mod cm;
+pub mod memory;
+pub mod net;
+pub mod scenario;
+
+mod check;
+mod endpoint;
+mod life;
+mod packets;
+mod workload;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rdmux_transport::Time;
+
+use crate::net::NetStats;
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Seeds that ran.
+    pub seeds: u64,
+    /// Packets that queue pairs sent.
+    pub packets: u64,
+    /// Packets that queue pairs dropped or refused.
+    pub refused: u64,
+    /// Timers that were over.
+    pub timeouts: u64,
+    /// Completions of either queue.
+    pub completions: u64,
+    /// Completions that were not successes.
+    pub errors: u64,
+    /// Bytes of messages that arrived and were compared.
+    pub bytes: u64,
+    /// What the network did.
+    pub net: NetStats,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.packets += other.packets;
+        self.refused += other.refused;
+        self.timeouts += other.timeouts;
+        self.completions += other.completions;
+        self.errors += other.errors;
+        self.bytes += other.bytes;
+        self.net += other.net;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let net = &self.net;
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} packets, {} completions ({} errors, all of them due), {} bytes compared",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.packets,
+            self.completions,
+            self.errors,
+            self.bytes
+        )?;
+        write!(
+            f,
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused; fingerprint {:016x}",
+            net.lost,
+            net.unreachable,
+            net.duplicated,
+            net.corrupted,
+            net.delayed,
+            self.timeouts,
+            self.refused,
+            self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {} fails at {} ns: {}\nreplay it: cargo run --release -p rdmux-sim -- --seed {} --trace\n{}",
+            self.seed, self.at.0, self.what, self.seed, self.scenario
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs the transports' simulation of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_seed(seed: u64) -> Result<Stats, Box<Failure>> {
+    run(seed, false)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_seed`].
+pub fn trace_seed(seed: u64) -> Result<Stats, Box<Failure>> {
+    run(seed, true)
+}
+
+fn run(seed: u64, tracing: bool) -> Result<Stats, Box<Failure>> {
+    let mut world = world::World::new(seed, tracing);
+    let result = world.run();
+    world.into_result(seed, result).map_err(Box::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        for seed in 0..600 {
+            if let Err(failure) = run_seed(seed) {
+                panic!("{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_seed(seed).unwrap(), run_seed(seed).unwrap());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Runs seeds, one to look at or a hundred thousand.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::ops::AddAssign;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
+use rdmux_sim::{run_seed, trace_seed};
+
+/// Simulates queue pairs, or connections, on a bad network. Every seed is a scenario of its own:
+/// nodes, connections, work, loss, reordering, duplication, corruption, cuts and crashes. A failing
+/// seed is printed and replays exactly.
+#[derive(Debug, Parser)]
+#[command(name = "rdmux-sim", version)]
+struct Args {
+    /// Simulate the connection manager instead of queue pairs.
+    #[arg(long)]
+    connections: bool,
+    /// Run this one seed.
+    #[arg(long, conflicts_with_all = ["seeds", "start"])]
+    seed: Option<u64>,
+    /// Tell on standard error every post, packet, timer and completion of --seed.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// How many to run at a time; as many as there are processors unless given.
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.connections {
+        run(&args, run_cm_seed, trace_cm_seed)
+    } else {
+        run(&args, run_seed, trace_seed)
+    }
+}
+
+/// Runs what was asked for on one of the simulations, and prints what came of it.
+fn run<S, F>(
+    args: &Args,
+    run_seed: impl Fn(u64) -> Result<S, F> + Sync,
+    trace_seed: impl Fn(u64) -> Result<S, F>,
+) -> ExitCode
+where
+    S: AddAssign + Default + Display + Send,
+    F: Display + Send,
+{
+    let result = match args.seed {
+        Some(seed) if args.trace => trace_seed(seed),
+        Some(seed) => run_seed(seed),
+        None => run_many(args, run_seed),
+    };
+    match result {
+        Ok(stats) => {
+            println!("{stats}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a range of seeds on several threads, and stops at the first failure.
+fn run_many<S, F>(args: &Args, run_seed: impl Fn(u64) -> Result<S, F> + Sync) -> Result<S, F>
+where
+    S: AddAssign + Default + Send,
+    F: Send,
+{
+    let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(Into::into));
+    let end = args.start.saturating_add(args.seeds);
+    let next = AtomicU64::new(args.start);
+    let stop = AtomicBool::new(false);
+    let outcome = Mutex::new((S::default(), None::<F>));
+    let bar = ProgressBar::new(args.seeds);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    thread::scope(|scope| {
+        for _ in 0..jobs.unwrap_or(1).max(1) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        break;
+                    }
+                    let result = run_seed(seed);
+                    let mut outcome = outcome.lock().unwrap_or_else(|e| e.into_inner());
+                    match result {
+                        Ok(stats) => outcome.0 += stats,
+                        Err(failure) => {
+                            stop.store(true, Ordering::Relaxed);
+                            outcome.1.get_or_insert(failure);
+                        }
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let (stats, failure) = outcome.into_inner().unwrap_or_else(|e| e.into_inner());
+    failure.map_or(Ok(stats), Err)
+}

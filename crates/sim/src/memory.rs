@@ -1,0 +1,229 @@
+//! A node's memory: regions with keys and rights, and patterns by which every byte is known.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::AccessFault;
+use rdmux_transport::wr::Sge;
+use rdmux_wire::{Lkey, Rkey};
+
+/// What bytes hold that nobody wrote.
+pub const CANARY: u8 = 0xcd;
+
+/// Addresses between two regions, which belong to nobody.
+const GUARD: u64 = 4096;
+
+/// A region's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mr {
+    /// Local and remote key.
+    pub key: u32,
+    /// Its first address.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: usize,
+}
+
+impl Mr {
+    /// The whole region as an entry of a list.
+    pub fn sge(&self) -> Sge {
+        self.part(0..self.len)
+    }
+    /// A part of it.
+    pub fn part(&self, range: Range<usize>) -> Sge {
+        let length = u32::try_from(range.len()).expect("regions are small");
+        Sge { addr: self.addr + range.start as u64, length, lkey: Lkey(self.key) }
+    }
+    /// Its remote key.
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.key)
+    }
+}
+
+#[derive(Debug)]
+struct Region {
+    base: u64,
+    bytes: Vec<u8>,
+    rights: Access,
+}
+
+/// All regions of a node. A key is never used again, so a late access to a region that is gone shows.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: BTreeMap<u32, Region>,
+    last_key: u32,
+    next_addr: u64,
+}
+
+impl Memory {
+    /// Registers `bytes`.
+    pub fn register(&mut self, bytes: Vec<u8>, rights: Access) -> Mr {
+        self.last_key += 1;
+        self.next_addr += GUARD;
+        let mr = Mr { key: self.last_key, addr: self.next_addr, len: bytes.len() };
+        // Atomics want eight aligned bytes, so every region starts at a multiple of 8.
+        self.next_addr = (self.next_addr + mr.len as u64).next_multiple_of(64);
+        self.regions.insert(mr.key, Region { base: mr.addr, bytes, rights });
+        mr
+    }
+
+    /// Registers bytes that nobody wrote.
+    pub fn blank(&mut self, len: usize, rights: Access) -> Mr {
+        self.register(vec![CANARY; len], rights)
+    }
+
+    /// Takes a region away, and returns its bytes.
+    pub fn deregister(&mut self, mr: &Mr) -> Vec<u8> {
+        self.regions.remove(&mr.key).map(|r| r.bytes).unwrap_or_default()
+    }
+
+    /// A region's bytes; none if it is gone.
+    pub fn bytes(&self, mr: &Mr) -> &[u8] {
+        self.regions.get(&mr.key).map_or(&[], |r| &r.bytes)
+    }
+
+    /// Checks an access and finds its bytes.
+    pub fn check(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Range<usize>, AccessFault> {
+        let region = self.regions.get(&key).ok_or(AccessFault::Key)?;
+        let start = addr.checked_sub(region.base).ok_or(AccessFault::Bounds)?;
+        let end = start.checked_add(len).ok_or(AccessFault::Bounds)?;
+        if end > region.bytes.len() as u64 {
+            return Err(AccessFault::Bounds);
+        }
+        if !region.rights.contains(need) {
+            return Err(AccessFault::Rights);
+        }
+        Ok(index(start)..index(end))
+    }
+
+    /// Reads.
+    pub fn read(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<&[u8], AccessFault> {
+        let range = self.check(key, addr, len, need)?;
+        Ok(&self.regions[&key].bytes[range])
+    }
+
+    /// Writes.
+    pub fn write(
+        &mut self,
+        key: u32,
+        addr: u64,
+        data: &[u8],
+        need: Access,
+    ) -> Result<(), AccessFault> {
+        let range = self.check(key, addr, data.len() as u64, need)?;
+        let region = self.regions.get_mut(&key).ok_or(AccessFault::Key)?;
+        region.bytes[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Collects a part of a gather list.
+    pub fn gather(&self, sges: &[Sge], offset: u32, len: u32) -> Result<Vec<u8>, AccessFault> {
+        let mut out = Vec::with_capacity(len as usize);
+        for_parts(sges, offset, len, |sge, skip, take, _| {
+            let addr = sge.addr + u64::from(skip);
+            out.extend_from_slice(self.read(sge.lkey.0, addr, take.into(), Access::empty())?);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// Spreads data over a part of a scatter list.
+    pub fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
+        for_parts(sges, offset, len, |sge, skip, take, done| {
+            let part = &data[done as usize..(done + take) as usize];
+            self.write(sge.lkey.0, sge.addr + u64::from(skip), part, Access::LOCAL_WRITE)
+        })
+    }
+}
+
+fn index(v: u64) -> usize {
+    usize::try_from(v).expect("within a region")
+}
+
+/// Calls `f(entry, bytes to skip in it, bytes to take, bytes taken before)` for a part of a list.
+fn for_parts(
+    sges: &[Sge],
+    offset: u32,
+    len: u32,
+    mut f: impl FnMut(&Sge, u32, u32, u32) -> Result<(), AccessFault>,
+) -> Result<(), AccessFault> {
+    let (mut skip, mut done) = (offset, 0);
+    for sge in sges {
+        let take = sge.length.saturating_sub(skip).min(len - done);
+        if take != 0 {
+            f(sge, skip, take, done)?;
+            done += take;
+        }
+        skip = skip.saturating_sub(sge.length);
+    }
+    if done == len { Ok(()) } else { Err(AccessFault::Bounds) }
+}
+
+/// What the bytes of an operation are: every eight of them follow from its number and their place,
+/// and the first eight are its number.
+pub fn pattern(op: u64, len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 8);
+    let mut word = op;
+    let mut place = 0_u64;
+    while out.len() < len {
+        out.extend_from_slice(&word.to_le_bytes());
+        place += 1;
+        word = mix(op ^ place << 40);
+    }
+    out.truncate(len);
+    out
+}
+
+/// SplitMix64's output function.
+pub fn mix(v: u64) -> u64 {
+    let v = v.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let v = (v ^ v >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let v = (v ^ v >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    v ^ v >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_walked_from_any_offset() {
+        let mut m = Memory::default();
+        let mr = m.register((0..100).collect(), Access::LOCAL_WRITE);
+        let list = [mr.part(10..13), mr.part(50..50), mr.part(20..30)];
+        assert_eq!(m.gather(&list, 2, 3).unwrap(), [12, 20, 21]);
+        m.scatter(&list, 1, &[1, 2, 3]).unwrap();
+        assert_eq!(m.bytes(&mr)[10..14], [10, 1, 2, 13]);
+        assert_eq!(m.bytes(&mr)[20], 3);
+        assert_eq!(m.gather(&list, 12, 2), Err(AccessFault::Bounds));
+    }
+
+    #[test]
+    fn a_key_that_is_gone_stays_gone() {
+        let mut m = Memory::default();
+        let a = m.blank(8, Access::empty());
+        assert_eq!(m.check(a.key, a.addr, 8, Access::LOCAL_WRITE), Err(AccessFault::Rights));
+        assert_eq!(m.check(a.key, a.addr + 1, 8, Access::empty()), Err(AccessFault::Bounds));
+        m.deregister(&a);
+        let b = m.blank(8, Access::empty());
+        assert_ne!(a.key, b.key);
+        assert_eq!(m.check(a.key, a.addr, 8, Access::empty()), Err(AccessFault::Key));
+    }
+
+    #[test]
+    fn patterns_differ_by_operation_and_place() {
+        let a = pattern(7, 100);
+        assert_eq!(a[..8], 7_u64.to_le_bytes());
+        assert_ne!(a[8..16], a[16..24]);
+        assert_ne!(a[8..], pattern(8, 100)[8..]);
+        assert_eq!(pattern(7, 13)[..], a[..13]);
+    }
+}

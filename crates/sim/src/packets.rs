@@ -1,0 +1,110 @@
+//! A packet's way: out of a queue pair, through the network's verdict, into another queue pair.
+
+use std::net::Ipv4Addr;
+
+use rand::Rng;
+use rdmux_transport::{RxPacket, Source};
+use rdmux_wire::icrc::{Icrc, Ipv4Pseudo};
+use rdmux_wire::{Bth, Gid, Packet};
+
+use crate::memory::mix;
+use crate::net::NodeId;
+use crate::world::{Event, FIRST_QPN, World};
+
+impl World {
+    pub(crate) fn send(&mut self, from: usize, bytes: Vec<u8>) {
+        let Ok(bth) = Bth::parse(&bytes) else { return };
+        self.stats.packets += 1;
+        self.stats.fingerprint =
+            mix(self.stats.fingerprint ^ mix(self.agenda.now().0 ^ u64::from(bth.psn.get()) << 40));
+        let first = FIRST_QPN;
+        let to = bth.dest_qpn.get().wrapping_sub(first) as usize;
+        if to >= self.endpoints.len() {
+            return;
+        }
+        if self.tracing {
+            let text = Packet::parse(&bytes).map(|p| p.to_string()).unwrap_or_default();
+            self.trace(format_args!("ep {from} -> {to}: {text}"));
+        }
+        let response = u64::from(bth.opcode.is_response());
+        let identity = u64::from(bth.psn.get()) | (to as u64) << 24 | response << 56;
+        let (src, dst) = (self.endpoints[from].node, self.endpoints[to].node);
+        let now = self.agenda.now();
+        let verdict = self.net.send(now, src, dst, identity, &mut self.rng);
+        let icrc = if verdict.deliveries.iter().any(|d| d.corrupt) {
+            icrc(src, dst, &bytes)
+        } else {
+            [0; 4]
+        };
+        for delivery in verdict.deliveries {
+            let mut bytes = bytes.clone();
+            let mut sealed = [0; 4];
+            if delivery.corrupt {
+                sealed = icrc;
+                self.damage(&mut bytes);
+            }
+            self.put(delivery.after, Event::Deliver { to, from, bytes, icrc: sealed });
+        }
+    }
+
+    /// Flips one to three bits anywhere but in the byte that routers may change.
+    fn damage(&mut self, bytes: &mut [u8]) {
+        for _ in 0..self.rng.random_range(1..=3) {
+            let at = self.rng.random_range(0..bytes.len());
+            if at != rdmux_wire::bth::CONGESTION_BYTE {
+                bytes[at] ^= 1 << self.rng.random_range(0..8);
+            } else {
+                bytes[0] ^= 1;
+            }
+        }
+    }
+
+    pub(crate) fn deliver(
+        &mut self,
+        to: usize,
+        from: usize,
+        bytes: &[u8],
+        sealed: [u8; 4],
+    ) -> Result<(), String> {
+        if !self.is_alive(to) {
+            return Ok(());
+        }
+        let (src, dst) = (self.endpoints[from].node, self.endpoints[to].node);
+        if sealed != [0; 4] && icrc(src, dst, bytes) != sealed {
+            // What a link does with a wrong checksum. Bits flipped twice are no damage.
+            return Ok(());
+        }
+        let packet = Packet::parse(bytes).map_err(|e| format!("ep {from} sent garbage: {e}"))?;
+        let grh = self.grh();
+        let source = Source {
+            sgid: gid(src),
+            dgid: gid(dst),
+            grh: &grh,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+            has_grh: true,
+        };
+        self.act(to, |ep, now, env| ep.qp.handle_packet(now, &RxPacket { packet, source }, env))?;
+        // Packets that arrive meanwhile make one burst.
+        self.wake_soon(to, 5);
+        Ok(())
+    }
+}
+
+fn address(node: NodeId) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, u8::try_from(node + 1).expect("few nodes"))
+}
+
+pub(crate) fn gid(node: NodeId) -> Gid {
+    address(node).into()
+}
+
+fn icrc(src: NodeId, dst: NodeId, bytes: &[u8]) -> [u8; 4] {
+    let udp_len = u16::try_from(8 + bytes.len() + Icrc::LEN).unwrap_or(u16::MAX);
+    let pseudo =
+        Ipv4Pseudo { src: address(src), dst: address(dst), id: 0, src_port: 0xc000, udp_len };
+    let mut icrc = Icrc::ipv4(&pseudo);
+    icrc.update(bytes);
+    icrc.finish()
+}

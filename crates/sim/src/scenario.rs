@@ -1,0 +1,200 @@
+//! What a seed means: how many nodes, which connections, how bad the network, what goes wrong.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::Mtu;
+
+use crate::net::{Faults, NodeId};
+
+/// A mistake that one side of a connection makes on purpose, so that it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poison {
+    /// WRITE with a key that nobody has.
+    RemoteKey,
+    /// READ beyond the end of a region.
+    RemoteBounds,
+    /// An atomic on seven aligned bytes.
+    Misaligned,
+    /// SEND from memory with a key that nobody has.
+    LocalKey,
+    /// SEND longer than the receive.
+    TooLong,
+}
+
+/// A connection, or for UD a pair that talks.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The ends.
+    pub ends: [NodeId; 2],
+    /// The transport.
+    pub qp_type: QpType,
+    /// How many operations each end posts.
+    pub ops: [u32; 2],
+    /// No message is longer.
+    pub max_len: u32,
+    /// Entries of each queue.
+    pub depth: u32,
+    /// How long an end takes at most to post a receive for one that was used.
+    pub refill: Duration,
+    /// READs and atomics outstanding.
+    pub rd_atomic: u8,
+    /// Code of the transport timer.
+    pub timeout: u8,
+    /// Code of the receiver-not-ready timer.
+    pub rnr_timer: u8,
+    /// Which end makes which mistake at which of its operations.
+    pub poison: Option<(usize, u32, Poison)>,
+    /// Whether an end drains its send queue in the middle of its work.
+    pub drain: bool,
+    /// Whether every send asks for a completion.
+    pub signal_all: bool,
+}
+
+/// A cut between two nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// The nodes.
+    pub nodes: (NodeId, NodeId),
+    /// When it begins.
+    pub at: Duration,
+    /// How long it lasts.
+    pub lasts: Duration,
+}
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// Whether the link under all connections loses nothing.
+    pub lossless: bool,
+    /// Payload of the largest packet of the link.
+    pub max_payload: u32,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// The network.
+    pub faults: Faults,
+    /// How likely a link is full when it is asked.
+    pub busy: f64,
+    /// Nodes whose queue pairs share a receive queue.
+    pub srq: Vec<bool>,
+    /// The connections.
+    pub plans: Vec<Plan>,
+    /// A cut, if any.
+    pub cut: Option<Cut>,
+    /// A node that dies, and when.
+    pub crash: Option<(NodeId, Duration)>,
+}
+
+impl Scenario {
+    /// Draws one.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        let nodes = rng.random_range(2..=4);
+        let lossless = rng.random_bool(0.2);
+        let mtu = Mtu::from_code(rng.random_range(1..=5)).expect("codes 1 to 5 exist");
+        let faults = draw_faults(lossless, rng);
+        let largest: u32 = match rng.random_range(0..100) {
+            0..60 => 3 * mtu.bytes() + 7,
+            60..90 => 40_000,
+            90..97 => 200_000,
+            _ => 1 << 20,
+        };
+        let count =
+            if largest > 100_000 { rng.random_range(1..=2) } else { rng.random_range(1..=6) };
+        let plans: Vec<Plan> =
+            (0..count).map(|_| draw_plan(nodes, largest, lossless, rng)).collect();
+        let longest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).max().unwrap_or(0);
+        let shortest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).min().unwrap_or(0);
+        let soon = Duration::from_micros(rng.random_range(0..5000));
+        let cut = (!lossless && rng.random_bool(0.15)).then(|| Cut {
+            nodes: (0, 1),
+            at: soon,
+            // Either too short for anyone to notice, or too long for anyone to survive.
+            lasts: if rng.random_bool(0.5) {
+                Duration::from_nanos(shortest_timer / 2)
+            } else {
+                Duration::from_nanos(longest_timer * 40)
+            },
+        });
+        let crash = rng.random_bool(0.1).then_some((0, soon));
+        Self {
+            nodes,
+            lossless,
+            max_payload: if lossless {
+                *[4096, 8192, 32_768].choose(rng).expect("three")
+            } else {
+                4096
+            },
+            mtu,
+            faults,
+            busy: if rng.random_bool(0.3) { 0.2 } else { 0.0 },
+            srq: (0..nodes).map(|_| rng.random_bool(0.3)).collect(),
+            plans,
+            cut,
+            crash,
+        }
+    }
+}
+
+fn draw_faults(lossless: bool, rng: &mut impl Rng) -> Faults {
+    let delay = Duration::from_nanos(rng.random_range(100..100_000));
+    if lossless {
+        return Faults::none(delay);
+    }
+    let mut level = |worst: f64| match rng.random_range(0..4) {
+        0 => 0.0,
+        1 => worst / 100.0,
+        2 => worst / 10.0,
+        _ => worst,
+    };
+    Faults {
+        loss: level(0.1),
+        duplicate: level(0.1),
+        corrupt: level(0.05),
+        reorder: level(0.1),
+        delay,
+        jitter: delay * 10,
+        // Fewer than the retries of a connection.
+        at_most: Some(2),
+    }
+}
+
+fn draw_plan(nodes: usize, largest: u32, lossless: bool, rng: &mut impl Rng) -> Plan {
+    let a = rng.random_range(0..nodes);
+    let b = (a + rng.random_range(1..nodes)) % nodes;
+    let qp_type = match rng.random_range(0..10) {
+        0 => QpType::Uc,
+        1 => QpType::Ud,
+        _ => QpType::Rc,
+    };
+    let most_ops: u32 = if largest > 100_000 { 12 } else { 60 };
+    let ops = [rng.random_range(0..=most_ops), rng.random_range(0..=most_ops)];
+    let poison = (qp_type == QpType::Rc && rng.random_bool(0.15)).then(|| {
+        let kinds = [
+            Poison::RemoteKey,
+            Poison::RemoteBounds,
+            Poison::Misaligned,
+            Poison::LocalKey,
+            Poison::TooLong,
+        ];
+        let end = rng.random_range(0..2);
+        (end, rng.random_range(0..=ops[end]), *kinds.choose(rng).expect("five"))
+    });
+    Plan {
+        ends: [a, b],
+        qp_type,
+        ops,
+        max_len: if qp_type == QpType::Ud { 2048 } else { largest },
+        depth: rng.random_range(1..=16),
+        refill: Duration::from_micros(*[0, 0, 10, 300, 3000].choose(rng).expect("five")),
+        rd_atomic: rng.random_range(1..=8),
+        timeout: if lossless { 18 } else { rng.random_range(11..=17) },
+        rnr_timer: rng.random_range(1..=18),
+        poison,
+        drain: qp_type == QpType::Rc && rng.random_bool(0.2),
+        signal_all: rng.random_bool(0.5),
+    }
+}

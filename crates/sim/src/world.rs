@@ -1,0 +1,444 @@
+//! The world: nodes, endpoints and the network under one clock, from the first post to the last
+//! completion.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rdmux_transport::attr::{Access, AddressVector, QpCaps, QpState, QpType};
+use rdmux_transport::env::{LinkCaps, QpEvent};
+use rdmux_transport::{Qp, QpInit, Time, TxState};
+use rdmux_wire::Qpn;
+
+use crate::agenda::Agenda;
+use crate::check::ensure;
+use crate::endpoint::{Effects, Endpoint, Node, SimEnv};
+use crate::memory::Memory;
+use crate::net::{Network, NodeId};
+use crate::packets::gid;
+use crate::scenario::Scenario;
+use crate::workload::MAX_INLINE;
+use crate::{Failure, Stats};
+
+/// The first queue pair's number.
+pub(crate) const FIRST_QPN: u32 = 0x100;
+
+/// The run is stuck if it takes longer than this, on its own clock and in events.
+const MOST_TIME: Duration = Duration::from_secs(4000);
+const MOST_EVENTS: u64 = 20_000_000;
+
+/// What happens.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A packet arrives.
+    Deliver { to: usize, from: usize, bytes: Vec<u8>, icrc: [u8; 4] },
+    /// An endpoint gets the floor, to send.
+    Wake(usize),
+    /// A timer of an endpoint may be over.
+    Timer(usize),
+    /// An application posts a send.
+    Post(usize),
+    /// An application posts a receive.
+    Refill(usize),
+    /// Two nodes are cut from each other until then.
+    Cut(NodeId, NodeId, Time),
+    /// A node dies.
+    Crash(NodeId),
+    /// A driver learns that its peer's process is gone.
+    PeerGone(usize),
+    /// An application begins to drain its send queue.
+    Drain(usize),
+    /// And ends it.
+    Resume(usize),
+}
+
+/// The world.
+pub(crate) struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) agenda: Agenda<Event>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) last_op: u64,
+    pub(crate) stats: Stats,
+    /// Whether the work is done and the queue pairs are being taken down.
+    pub(crate) ending: bool,
+    pub(crate) net: Network,
+    pub(crate) tracing: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, tracing: bool) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let scenario = Scenario::draw(&mut rng);
+        let nodes =
+            scenario.srq.iter().map(|&has_srq| Node { has_srq, ..Node::default() }).collect();
+        let net = Network::new(scenario.faults.clone());
+        let mut world = Self {
+            scenario,
+            rng,
+            agenda: Agenda::default(),
+            nodes,
+            endpoints: Vec::new(),
+            last_op: 0,
+            stats: Stats::default(),
+            ending: false,
+            net,
+            tracing,
+        };
+        for plan in 0..world.scenario.plans.len() {
+            world.add_endpoint(plan, 0);
+            world.add_endpoint(plan, 1);
+        }
+        world
+    }
+
+    fn add_endpoint(&mut self, plan_index: usize, end: usize) {
+        let plan = &self.scenario.plans[plan_index];
+        let id = self.endpoints.len();
+        let node = plan.ends[end];
+        let peer = if end == 0 { id + 1 } else { id - 1 };
+        let caps = QpCaps {
+            max_send_wr: plan.depth,
+            max_recv_wr: plan.depth + 1,
+            max_send_sge: 4,
+            max_recv_sge: 3,
+            max_inline_data: MAX_INLINE,
+        };
+        let qpn = Qpn::new(FIRST_QPN + u32::try_from(id).expect("few endpoints"));
+        let has_srq = self.nodes[node].has_srq;
+        let init =
+            QpInit { qpn, qp_type: plan.qp_type, caps, sq_sig_all: plan.signal_all, has_srq };
+        let rights = Access::REMOTE_ATOMIC;
+        let to_post = plan.ops[end];
+        self.endpoints.push(Endpoint {
+            node,
+            qp: Qp::new(&init),
+            peer,
+            plan: (plan_index, end),
+            to_post,
+            posted: 0,
+            sends: Default::default(),
+            recvs: Default::default(),
+            expected: Default::default(),
+            counter: self.nodes[node].memory.register(vec![0; 8], rights),
+            peer_counter: 0,
+            doomed: false,
+            failed: false,
+            awake: false,
+            posting: false,
+            timer: Time::NEVER,
+            draining: false,
+            unreliable_writes: Vec::new(),
+        });
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(&mut self) -> Result<(), String> {
+        self.connect_all()?;
+        self.plan_trouble();
+        let mut events = 0_u64;
+        while !self.is_finished() {
+            let Some(event) = self.agenda.next_event() else {
+                return Err(format!("nothing happens any more, but {}", self.unfinished()));
+            };
+            self.happen(event)?;
+            events += 1;
+            let late = self.agenda.now().since(Time::ZERO) > MOST_TIME || events > MOST_EVENTS;
+            ensure!(!late, "no end after {events} events: {}", self.unfinished());
+        }
+        self.take_down()
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Deliver { to, from, bytes, icrc } => self.deliver(to, from, &bytes, icrc),
+            Event::Wake(id) => {
+                self.endpoints[id].awake = false;
+                self.wake(id)
+            }
+            Event::Timer(id) => self.timer(id),
+            Event::Post(id) => self.post_some(id),
+            Event::Refill(id) => self.post_refill(id),
+            Event::Cut(a, b, until) => {
+                self.net.partition(a, b, until);
+                Ok(())
+            }
+            Event::Crash(node) => {
+                self.crash(node);
+                Ok(())
+            }
+            Event::PeerGone(id) => self.act(id, |ep, now, env| ep.qp.peer_gone(now, env)),
+            Event::Drain(id) => self.drain(id),
+            Event::Resume(id) => self.resume(id),
+        }
+    }
+
+    pub(crate) fn put(&mut self, delay: Duration, event: Event) {
+        self.agenda.after(delay, event);
+    }
+
+    pub(crate) fn micros(&mut self, most: u64) -> Duration {
+        Duration::from_nanos(self.rng.random_range(0..=most * 1000))
+    }
+
+    fn plan_trouble(&mut self) {
+        if let Some(cut) = self.scenario.cut {
+            let until = self.agenda.now().after(cut.at + cut.lasts);
+            self.put(cut.at, Event::Cut(cut.nodes.0, cut.nodes.1, until));
+            // A cut that outlasts all retries excuses errors between these two.
+            let (a, b) = cut.nodes;
+            for id in 0..self.endpoints.len() {
+                let ends = self.scenario.plans[self.endpoints[id].plan.0].ends;
+                let timeout = self.scenario.plans[self.endpoints[id].plan.0].timeout;
+                let long = cut.lasts > Duration::from_nanos(4096 << timeout);
+                if long && (ends == [a, b] || ends == [b, a]) {
+                    self.endpoints[id].doomed = true;
+                }
+            }
+        }
+        if let Some((node, at)) = self.scenario.crash {
+            self.put(at, Event::Crash(node));
+        }
+    }
+
+    fn crash(&mut self, node: NodeId) {
+        self.net.crash(node);
+        for id in 0..self.endpoints.len() {
+            let peer = self.endpoints[id].peer;
+            if self.endpoints[id].node == node {
+                self.endpoints[id].doomed = true;
+                self.endpoints[id].to_post = 0;
+                self.endpoints[id].sends.clear();
+            } else if self.endpoints[peer].node == node {
+                self.endpoints[id].doomed = true;
+                if self.scenario.lossless {
+                    let delay = self.micros(1000);
+                    self.put(delay, Event::PeerGone(id));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_alive(&self, id: usize) -> bool {
+        !self.net.is_down(self.endpoints[id].node)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.endpoints.iter().all(|ep| ep.is_finished() || self.net.is_down(ep.node))
+    }
+
+    fn unfinished(&self) -> String {
+        let list: Vec<String> = self
+            .endpoints
+            .iter()
+            .enumerate()
+            .filter(|(_, ep)| !ep.is_finished())
+            .map(|(id, ep)| {
+                format!(
+                    "ep {id} ({:?}) has {} sends outstanding, {} to post, {} messages to come",
+                    ep.qp.state(),
+                    ep.sends.len(),
+                    ep.to_post,
+                    ep.expected.len()
+                )
+            })
+            .collect();
+        list.join("; ")
+    }
+
+    pub(crate) fn memory(&mut self, id: usize) -> &mut Memory {
+        &mut self.nodes[self.endpoints[id].node].memory
+    }
+
+    fn link(&self) -> LinkCaps {
+        LinkCaps {
+            max_payload: self.scenario.max_payload,
+            lossless: self.scenario.lossless,
+            by_reference: false,
+        }
+    }
+
+    pub(crate) fn mtu(&self, qp_type: QpType) -> u32 {
+        match qp_type {
+            QpType::Ud => self.scenario.max_payload.min(4096),
+            _ if self.scenario.lossless => self.scenario.max_payload,
+            _ => self.scenario.mtu.bytes(),
+        }
+    }
+
+    pub(crate) fn path(&self, node: NodeId) -> AddressVector {
+        AddressVector { is_global: true, dgid: gid(node), port_num: 1, ..Default::default() }
+    }
+
+    pub(crate) fn grh(&self) -> [u8; 40] {
+        [0x45; 40]
+    }
+
+    /// Gives an endpoint the floor, and deals with what it does.
+    pub(crate) fn act<R>(
+        &mut self,
+        id: usize,
+        f: impl FnOnce(&mut Endpoint, Time, &mut SimEnv<'_>) -> R,
+    ) -> Result<R, String> {
+        let now = self.agenda.now();
+        let busy = self.scenario.busy > 0.0 && self.rng.random_bool(self.scenario.busy);
+        let room = if busy { self.rng.random_range(0..4) } else { u32::MAX };
+        let link = self.link();
+        let mut effects = Effects::default();
+        let ep = &mut self.endpoints[id];
+        let node = &mut self.nodes[ep.node];
+        let result = f(ep, now, &mut SimEnv { node, effects: &mut effects, link, room });
+        self.stats.refused += effects.dropped;
+        for bytes in effects.packets {
+            self.send(id, bytes);
+        }
+        for (side, wc) in effects.completions {
+            self.completed(id, side, &wc)?;
+        }
+        for event in effects.events {
+            self.raised(id, event)?;
+        }
+        if self.endpoints[id].qp.state() == QpState::Err {
+            self.endpoints[id].to_post = 0;
+            self.last_completion_is_out(id)?;
+        }
+        self.set_timer(id);
+        Ok(result)
+    }
+
+    fn raised(&mut self, id: usize, event: QpEvent) -> Result<(), String> {
+        match event {
+            QpEvent::SqDrained => {
+                ensure!(self.endpoints[id].draining, "ep {id}: drained, but nobody asked");
+                let delay = self.micros(500);
+                self.put(delay, Event::Resume(id));
+            }
+            QpEvent::CommEst => {}
+            _ => {
+                let excused = self.endpoints[id].doomed || self.ending;
+                ensure!(excused, "ep {id}: {event:?} for no reason");
+            }
+        }
+        Ok(())
+    }
+
+    fn set_timer(&mut self, id: usize) {
+        let ep = &mut self.endpoints[id];
+        if let Some(at) = ep.qp.poll_timeout()
+            && at < ep.timer
+        {
+            ep.timer = at;
+            self.agenda.at(at, Event::Timer(id));
+        }
+    }
+
+    pub(crate) fn wake_soon(&mut self, id: usize, most_micros: u64) {
+        if !self.endpoints[id].awake {
+            self.endpoints[id].awake = true;
+            let delay = self.micros(most_micros);
+            self.put(delay, Event::Wake(id));
+        }
+    }
+
+    fn wake(&mut self, id: usize) -> Result<(), String> {
+        if !self.is_alive(id) {
+            return Ok(());
+        }
+        if self.endpoints[id].qp.wants_ack() && self.rng.random_bool(0.3) {
+            self.act(id, |ep, now, env| ep.qp.flush_ack(now, env))?;
+        }
+        let budget = self.rng.random_range(1..=64);
+        let state = self.act(id, |ep, now, env| ep.qp.poll_transmit(now, budget, env))?;
+        match state {
+            TxState::Idle if !self.endpoints[id].qp.wants_ack() => {}
+            TxState::Idle | TxState::More => self.wake_soon(id, 1),
+            TxState::Blocked => self.wake_soon(id, 20),
+        }
+        Ok(())
+    }
+
+    fn timer(&mut self, id: usize) -> Result<(), String> {
+        let now = self.agenda.now();
+        if self.endpoints[id].timer > now || !self.is_alive(id) {
+            return Ok(());
+        }
+        self.endpoints[id].timer = Time::NEVER;
+        if self.endpoints[id].qp.poll_timeout().is_some_and(|at| at <= now) {
+            self.stats.timeouts += 1;
+            self.trace(format_args!("ep {id} times out"));
+            self.act(id, |ep, now, env| ep.qp.handle_timeout(now, env))?;
+            self.wake_soon(id, 1);
+        }
+        self.set_timer(id);
+        Ok(())
+    }
+
+    /// Lets the application post, if it has something left.
+    pub(crate) fn post_soon(&mut self, id: usize) {
+        let ep = &mut self.endpoints[id];
+        if ep.to_post > 0 && !ep.posting {
+            ep.posting = true;
+            let delay = self.micros(50);
+            self.put(delay, Event::Post(id));
+        }
+    }
+
+    fn post_some(&mut self, id: usize) -> Result<(), String> {
+        if !self.is_alive(id) {
+            return Ok(());
+        }
+        self.endpoints[id].posting = false;
+        let mut room = true;
+        for _ in 0..self.rng.random_range(1..=8) {
+            room = self.post_next(id)?;
+        }
+        self.wake_soon(id, 2);
+        if room {
+            self.post_soon(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn refill(&mut self, id: usize) {
+        let most = self.scenario.plans[self.endpoints[id].plan.0].refill;
+        let delay = most.mul_f64(self.rng.random());
+        self.put(delay, Event::Refill(id));
+    }
+
+    fn post_refill(&mut self, id: usize) -> Result<(), String> {
+        let ep = &self.endpoints[id];
+        let takes = self.nodes[ep.node].has_srq || ep.qp.state() != QpState::Err;
+        if takes && self.is_alive(id) {
+            self.post_receive(id)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn trace(&self, what: fmt::Arguments<'_>) {
+        if self.tracing {
+            eprintln!("{:>12} {what}", self.agenda.now().0);
+        }
+    }
+
+    /// The results so far.
+    pub(crate) fn into_result(
+        mut self,
+        seed: u64,
+        result: Result<(), String>,
+    ) -> Result<Stats, Failure> {
+        self.stats.seeds = 1;
+        self.stats.net = self.net.stats;
+        self.stats.virtual_time = self.agenda.now().since(Time::ZERO);
+        match result {
+            Ok(()) => Ok(self.stats),
+            Err(what) => Err(Failure {
+                seed,
+                at: self.agenda.now(),
+                what,
+                scenario: format!("{:#?}", self.scenario),
+            }),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Queue pair attributes: what `ibv_modify_qp` sets and `ibv_query_qp` returns.
+
+use bitflags::bitflags;
+use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
+
+bitflags! {
+    /// Who may do what with memory; the values of `ibv_access_flags`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    pub struct Access: u32 {
+        /// The owner's receives, READ responses and atomic results may write it.
+        const LOCAL_WRITE = 1;
+        /// Peers may WRITE.
+        const REMOTE_WRITE = 2;
+        /// Peers may READ.
+        const REMOTE_READ = 4;
+        /// Peers may use atomics.
+        const REMOTE_ATOMIC = 8;
+        /// Memory windows may be bound.
+        const MW_BIND = 16;
+        /// Addresses count from zero.
+        const ZERO_BASED = 32;
+        /// Pages need not be pinned (they never are here).
+        const ON_DEMAND = 64;
+        /// A hint.
+        const HUGETLB = 128;
+        /// Order may be relaxed.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+/// The transport service of a queue pair; the values of `ibv_qp_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+}
+
+/// The state of a queue pair; the values of `ibv_qp_state` (IBTA 10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum QpState {
+    /// New.
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// The send queue is draining or drained.
+    Sqd = 4,
+    /// The send queue met an error (UC, UD).
+    Sqe = 5,
+    /// Everything is flushed.
+    Err = 6,
+}
+
+/// A path to a peer: what an address handle holds, neutral of the link layer (`ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct AddressVector {
+    /// Whether there is a GRH (always on RoCE).
+    pub is_global: bool,
+    /// The peer's GID.
+    pub dgid: Gid,
+    /// Our GID, as an index of the port's table.
+    pub sgid_index: u8,
+    /// 20 bits.
+    pub flow_label: u32,
+    /// Time to live.
+    pub hop_limit: u8,
+    /// Traffic class (RoCE: the IP header's TOS).
+    pub traffic_class: u8,
+    /// The peer's LID; InfiniBand only.
+    pub dlid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// The low bits of our LID.
+    pub src_path_bits: u8,
+    /// Code of the static rate.
+    pub static_rate: u8,
+    /// Our port, from 1.
+    pub port_num: u8,
+}
+
+/// The sizes of a queue pair (`ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct QpCaps {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Gather entries a send.
+    pub max_send_sge: u32,
+    /// Scatter entries a receive.
+    pub max_recv_sge: u32,
+    /// Bytes that may be posted inline.
+    pub max_inline_data: u32,
+}
+
+bitflags! {
+    /// Which attributes a modify sets; the values of `ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct AttrMask: u32 {
+        /// `state`
+        const STATE = 1;
+        /// `cur_state`
+        const CUR_STATE = 1 << 1;
+        /// `en_sqd_async_notify`
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `access`
+        const ACCESS_FLAGS = 1 << 3;
+        /// `pkey_index`
+        const PKEY_INDEX = 1 << 4;
+        /// `port_num`
+        const PORT = 1 << 5;
+        /// `qkey`
+        const QKEY = 1 << 6;
+        /// `av`
+        const AV = 1 << 7;
+        /// `path_mtu`
+        const PATH_MTU = 1 << 8;
+        /// `timeout`
+        const TIMEOUT = 1 << 9;
+        /// `retry_cnt`
+        const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`
+        const RNR_RETRY = 1 << 11;
+        /// `rq_psn`
+        const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `alt_av`, `alt_pkey_index`, `alt_port_num`, `alt_timeout`
+        const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`
+        const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `path_mig_state`
+        const PATH_MIG_STATE = 1 << 18;
+        /// `caps`
+        const CAP = 1 << 19;
+        /// `dest_qpn`
+        const DEST_QPN = 1 << 20;
+        /// `rate_limit`
+        const RATE_LIMIT = 1 << 25;
+    }
+}
+
+/// Attributes of a queue pair (`ibv_qp_attr`). A mask says which are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state to go to, or that it is in.
+    pub state: QpState,
+    /// The state that the caller believes it is in.
+    pub cur_state: QpState,
+    /// Payload of a full packet.
+    pub path_mtu: Mtu,
+    /// 0 migrated, 1 rearm, 2 armed.
+    pub path_mig_state: u8,
+    /// Our key; UD.
+    pub qkey: Qkey,
+    /// The first PSN that we expect.
+    pub rq_psn: Psn,
+    /// The first PSN that we send.
+    pub sq_psn: Psn,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// What peers may do through this queue pair.
+    pub access: Access,
+    /// Sizes.
+    pub caps: QpCaps,
+    /// The path.
+    pub av: AddressVector,
+    /// The alternate path.
+    pub alt_av: AddressVector,
+    /// Index of our P_Key.
+    pub pkey_index: u16,
+    /// Index of the alternate path's P_Key.
+    pub alt_pkey_index: u16,
+    /// Whether to raise an event when the send queue is drained.
+    pub en_sqd_async_notify: bool,
+    /// Whether the send queue is still draining. Query only.
+    pub sq_draining: bool,
+    /// READs and atomics that we may have outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that we serve at a time as responder.
+    pub max_dest_rd_atomic: u8,
+    /// What we ask a sender to wait when we have no receive posted.
+    pub min_rnr_timer: RnrTimer,
+    /// Our port.
+    pub port_num: u8,
+    /// How long we wait for an answer.
+    pub timeout: AckTimeout,
+    /// Retries after timeouts and sequence errors, 0 to 7; 7 is seven.
+    pub retry_cnt: u8,
+    /// Retries after receiver-not-ready, 0 to 7; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Port of the alternate path.
+    pub alt_port_num: u8,
+    /// Timeout of the alternate path.
+    pub alt_timeout: AckTimeout,
+    /// Kilobits a second; 0 is no limit.
+    pub rate_limit: u32,
+}

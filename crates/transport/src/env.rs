@@ -1,0 +1,232 @@
+//! The seam: what a queue pair asks of whoever drives it.
+//!
+//! A machine takes an [`Env`] as a type parameter, so that the device plugs in memory, completion
+//! queues and sockets, and the simulator plugs in its own, at no cost (static dispatch, nothing
+//! collected, nothing boxed).
+
+use rdmux_wire::{Pkey, Rkey};
+
+use crate::attr::{Access, AddressVector};
+use crate::wr::{Completion, Sge};
+
+/// What the link under a queue pair can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkCaps {
+    /// The most payload bytes of one packet. A lossless link may take more than a path MTU, and
+    /// then the queue pair's packets are of this size, whatever its path MTU says: both ends of
+    /// such a link know that they are on it.
+    pub max_payload: u32,
+    /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the
+    /// peer's queue pair may not be ready yet, but there is no congestion window.
+    pub lossless: bool,
+    /// Whether payload may be handed over by reference.
+    pub by_reference: bool,
+}
+
+/// Why memory could not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessFault {
+    /// No such key, or a key of another kind.
+    #[error("no such key")]
+    Key,
+    /// The range leaves the region.
+    #[error("outside the region")]
+    Bounds,
+    /// The region does not allow it.
+    #[error("access not allowed")]
+    Rights,
+    /// The region belongs to another protection domain.
+    #[error("another protection domain")]
+    Domain,
+    /// The process that owns the memory is gone.
+    #[error("the memory is gone")]
+    Gone,
+}
+
+/// Why a packet did not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxError {
+    /// The link is full. Nothing was sent: ask again when the driver calls `poll_transmit`.
+    Busy,
+    /// The payload's memory may not be used. Nothing was sent.
+    Memory(AccessFault),
+}
+
+/// Where the payload of a packet lies.
+#[derive(Clone, Copy, Debug)]
+pub enum TxPayload<'a> {
+    /// Nowhere.
+    None,
+    /// Here.
+    Bytes(&'a [u8]),
+    /// In local registered memory: `len` bytes that start `offset` bytes into the gather list.
+    Gather {
+        /// The whole list of the work request.
+        sges: &'a [Sge],
+        /// Bytes to skip.
+        offset: u32,
+        /// Bytes to take.
+        len: u32,
+    },
+    /// In memory that a peer named: the payload of a READ response.
+    Remote {
+        /// The key.
+        rkey: Rkey,
+        /// The address.
+        va: u64,
+        /// Bytes to take.
+        len: u32,
+    },
+}
+
+/// A packet to send.
+#[derive(Clone, Copy, Debug)]
+pub struct TxPacket<'a> {
+    /// Where to: the queue pair's own path, or for UD that of the work request.
+    pub av: &'a AddressVector,
+    /// BTH and extension headers, as they go on the wire.
+    pub header: &'a [u8],
+    /// What follows them.
+    pub payload: TxPayload<'a>,
+    /// Zero bytes after the payload, 0 to 3 (also in the BTH).
+    pub pad: u8,
+    /// Whether more packets of this queue pair follow at once, so that the driver may gather them
+    /// into one system call.
+    pub more: bool,
+}
+
+/// The two atomics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds.
+    FetchAdd {
+        /// What is added, modulo 2^64.
+        add: u64,
+    },
+    /// Swaps if equal.
+    CmpSwap {
+        /// What must be there.
+        compare: u64,
+        /// What is put there then.
+        swap: u64,
+    },
+}
+
+/// A receive work request taken from a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqEntry {
+    /// From the work request.
+    pub wr_id: u64,
+    /// How many of the entries that the driver filled in count.
+    pub num_sge: usize,
+}
+
+/// Which of a queue pair's completion queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The send queue's.
+    Send,
+    /// The receive queue's.
+    Recv,
+}
+
+/// What a queue pair tells asynchronously; a part of `ibv_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpEvent {
+    /// The first packet came while in RTR.
+    CommEst,
+    /// The send queue is drained.
+    SqDrained,
+    /// A queue pair of a shared receive queue, in the error state, takes no more receives.
+    LastWqeReached,
+    /// The queue pair failed for a reason of our own.
+    Fatal,
+    /// A peer's request was invalid.
+    ReqErr,
+    /// A peer's request broke the access rules.
+    AccessErr,
+}
+
+/// What is counted when a packet is dropped or refused. The name is the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Drop {
+    /// The queue pair's state takes no packets.
+    State,
+    /// The opcode does not belong to this transport, or is reserved.
+    Opcode,
+    /// A packet of the middle of a message without its beginning, or the like.
+    Sequence,
+    /// The length contradicts the MTU, the opcode or the message.
+    Length,
+    /// The partition key does not match.
+    Pkey,
+    /// The Q_Key does not match.
+    Qkey,
+    /// The source address is not the connection's peer.
+    Source,
+    /// Seen before; answered again where the spec says so.
+    Duplicate,
+    /// Later than expected: something was lost.
+    Gap,
+    /// A response to nothing, or too late.
+    Stale,
+    /// No receive was posted (UC, UD).
+    NoReceive,
+    /// The memory could not be written.
+    Memory,
+}
+
+/// What a queue pair asks of whoever drives it. Every method is called with the queue pair
+/// borrowed: do not call back into it.
+pub trait Env {
+    /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above.
+    fn link(&self) -> LinkCaps;
+
+    /// Sends a packet. The payload is read before the call returns or before the driver lets go of
+    /// the queue pair, whichever it likes.
+    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;
+
+    /// Checks that every entry is inside a region of this queue pair's protection domain with
+    /// `access` (for sending, none is needed).
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault>;
+
+    /// Copies `data` into the scatter list, `offset` bytes into it. The list was checked to be long
+    /// enough; keys and rights are checked here, each time.
+    fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// Checks a peer's claim on memory: key, range, rights, protection domain. A zero length needs
+    /// no valid key; callers do not ask then.
+    fn check_remote(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessFault>;
+
+    /// Copies a peer's `data` to memory that it named, with the checks of
+    /// [`check_remote`](Self::check_remote) for [`Access::REMOTE_WRITE`].
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// Carries out an atomic on eight aligned bytes in host order, with the checks for
+    /// [`Access::REMOTE_ATOMIC`], and returns what was there.
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault>;
+
+    /// Invalidates a key, for SEND with invalidate (`remote`) or a local invalidate.
+    fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault>;
+
+    /// Takes the next receive of the shared receive queue, if this queue pair has one, into `sges`.
+    fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry>;
+
+    /// Delivers a completion. When the queue is full the driver raises the error itself.
+    fn complete(&mut self, side: Side, completion: Completion);
+
+    /// Raises an asynchronous event on this queue pair.
+    fn event(&mut self, event: QpEvent);
+
+    /// Counts a packet that was dropped or refused.
+    fn count(&mut self, reason: Drop);
+
+    /// The P_Key at an index of the port's table.
+    fn pkey(&self, index: u16) -> Option<Pkey>;
+}

@@ -1,0 +1,90 @@
+//! The one place where an internal fault becomes a syndrome on the wire, a completion status and
+//! an asynchronous event.
+
+use rdmux_wire::NakCode;
+
+use crate::env::{AccessFault, QpEvent};
+use crate::wr::WcStatus;
+
+/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C,
+/// and class A for its own memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponderFault {
+    /// An operation out of sequence, of a wrong length, misaligned, or one that this queue pair
+    /// does not serve.
+    InvalidRequest,
+    /// The message is longer than the receive.
+    ReceiveTooShort,
+    /// Key, range or right of remote memory did not fit.
+    RemoteAccess,
+    /// The receive's own memory may not be written.
+    LocalProtection,
+    /// The memory is not there any more.
+    Operation,
+}
+
+/// What follows from a [`ResponderFault`].
+pub(crate) struct Consequence {
+    /// What the requester hears.
+    pub(crate) nak: NakCode,
+    /// How the receive that was taken for the message ends.
+    pub(crate) status: WcStatus,
+    /// What the responder's program hears.
+    pub(crate) event: Option<QpEvent>,
+}
+
+impl ResponderFault {
+    /// IBTA table 60 "Responder error behavior summary" and 11.6.3.
+    pub(crate) const fn consequence(self) -> Consequence {
+        let (nak, status, event) = match self {
+            Self::InvalidRequest => {
+                (NakCode::InvalidRequest, WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
+            }
+            Self::ReceiveTooShort => (NakCode::InvalidRequest, WcStatus::LocLenErr, None),
+            Self::RemoteAccess => {
+                (NakCode::RemoteAccess, WcStatus::RemAccessErr, Some(QpEvent::AccessErr))
+            }
+            Self::LocalProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
+            Self::Operation => {
+                (NakCode::RemoteOperational, WcStatus::LocQpOpErr, Some(QpEvent::Fatal))
+            }
+        };
+        Consequence { nak, status, event }
+    }
+
+    /// A fault of memory that the peer named.
+    pub(crate) const fn remote(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Gone => Self::Operation,
+            _ => Self::RemoteAccess,
+        }
+    }
+
+    /// A fault of memory that the receive named.
+    pub(crate) const fn local(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Gone => Self::Operation,
+            _ => Self::LocalProtection,
+        }
+    }
+}
+
+/// How a work request ends whose own memory may not be used.
+pub(crate) const fn local_status(fault: AccessFault) -> WcStatus {
+    match fault {
+        AccessFault::Gone => WcStatus::LocQpOpErr,
+        _ => WcStatus::LocProtErr,
+    }
+}
+
+/// How a work request ends that the responder refused; none for a NAK that asks for a retry.
+pub(crate) const fn nak_status(code: NakCode) -> Option<WcStatus> {
+    Some(match code {
+        NakCode::PsnSequence => return None,
+        NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+        NakCode::RemoteAccess => WcStatus::RemAccessErr,
+        NakCode::RemoteOperational => WcStatus::RemOpErr,
+        // Not for this transport, or reserved: not an answer that a responder may give.
+        NakCode::InvalidRdRequest | NakCode::Reserved(_) => WcStatus::BadRespErr,
+    })
+}

@@ -1,0 +1,40 @@
+//! The verbs transports RC, UC and UD as state machines without I/O.
+//!
+//! A [`Qp`] takes work requests and packets, and asks an [`env::Env`] for everything else: memory, a
+//! link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
+//!
+//! In the order in which a message passes: [`wr`] is posted to the send queue; the requester makes
+//! packets of it by the opcode table; the peer's responder places them, takes a receive, and
+//! acknowledges; the requester completes it. [`state_table`] says what `modify` may do, and `fault`
+//! what happens when something cannot be done.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod attr;
+pub mod env;
+pub mod error;
+pub mod qp;
+pub mod state_table;
+pub mod time;
+pub mod wr;
+
+mod fault;
+mod modify;
+mod optable;
+mod requester;
+mod responder;
+mod rq;
+mod sq;
+mod uc;
+mod ud;
+
+pub use error::{ModifyError, PostError};
+pub use qp::{Qp, QpInit, RxPacket, Source, TxState};
+pub use sq::MAX_MESSAGE;
+pub use time::Time;
+pub use ud::{GRH_AREA, is_privileged};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Changing attributes: the table's rules, the values' ranges, and what each transition does.
+
+use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
+
+use crate::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use crate::env::{Env, LinkCaps};
+use crate::error::ModifyError;
+use crate::qp::Qp;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::state_table;
+use crate::time::Time;
+
+/// The payload of a datagram is at most this, on any link.
+const MAX_DATAGRAM: u32 = 4096;
+
+/// The attributes of a queue pair in RESET.
+pub(crate) fn initial_attr(caps: QpCaps) -> QpAttr {
+    QpAttr {
+        state: QpState::Reset,
+        cur_state: QpState::Reset,
+        path_mtu: Mtu::M256,
+        path_mig_state: 0,
+        qkey: Qkey(0),
+        rq_psn: Psn::new(0),
+        sq_psn: Psn::new(0),
+        dest_qpn: Qpn::new(0),
+        access: Access::empty(),
+        caps,
+        av: AddressVector::default(),
+        alt_av: AddressVector::default(),
+        pkey_index: 0,
+        alt_pkey_index: 0,
+        en_sqd_async_notify: false,
+        sq_draining: false,
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: RnrTimer::new(0),
+        port_num: 0,
+        timeout: AckTimeout::new(0),
+        retry_cnt: 0,
+        rnr_retry: 0,
+        alt_port_num: 0,
+        alt_timeout: AckTimeout::new(0),
+        rate_limit: 0,
+    }
+}
+
+impl Qp {
+    /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). On the
+    /// way to RTR the link is asked what it can do, so the driver must know it by then.
+    ///
+    /// # Errors
+    /// See [`ModifyError`]; then nothing was changed.
+    pub fn modify<E: Env>(
+        &mut self,
+        _now: Time,
+        attr: &QpAttr,
+        mask: AttrMask,
+        env: &mut E,
+    ) -> Result<(), ModifyError> {
+        let from = self.state;
+        let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
+        if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
+            return Err(ModifyError::CurState { actual: from, claimed: attr.cur_state });
+        }
+        self.check_mask(from, to, mask)?;
+        let link = env.link();
+        check_values(attr, mask, self.qp_type, link)?;
+        if mask.contains(AttrMask::PKEY_INDEX) && env.pkey(attr.pkey_index).is_none() {
+            return Err(ModifyError::PkeyIndex(attr.pkey_index));
+        }
+        self.copy_attributes(attr, mask);
+        self.act(from, to, link, env);
+        Ok(())
+    }
+
+    fn check_mask(&self, from: QpState, to: QpState, mask: AttrMask) -> Result<(), ModifyError> {
+        let qp_type = self.qp_type;
+        let line =
+            state_table::find(from, to).ok_or(ModifyError::Transition { qp_type, from, to })?;
+        let required = line.required.of(qp_type);
+        let missing = required.difference(mask);
+        if !missing.is_empty() {
+            return Err(ModifyError::Missing { from, to, missing });
+        }
+        let allowed = required | line.optional.of(qp_type) | AttrMask::STATE;
+        let excess = mask.difference(allowed);
+        if !excess.is_empty() {
+            return Err(ModifyError::NotAllowed { from, to, excess });
+        }
+        Ok(())
+    }
+
+    fn copy_attributes(&mut self, from: &QpAttr, mask: AttrMask) {
+        macro_rules! copy {
+            ($($flag:ident: $($field:ident),+;)*) => {
+                $(if mask.contains(AttrMask::$flag) {
+                    $(self.attr.$field = from.$field;)+
+                })*
+            };
+        }
+        copy! {
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+            ACCESS_FLAGS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port_num;
+            QKEY: qkey;
+            AV: av;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            ALT_PATH: alt_av, alt_pkey_index, alt_port_num, alt_timeout;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            DEST_QPN: dest_qpn;
+        }
+        if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
+            self.resp.resources.resize(self.attr.max_dest_rd_atomic);
+        }
+    }
+
+    /// What a transition does besides setting attributes.
+    fn act<E: Env>(&mut self, from: QpState, to: QpState, link: LinkCaps, env: &mut E) {
+        use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        match (from, to) {
+            (_, Reset) => self.reset(),
+            (_, Err) => return self.enter_error(env),
+            (Init, Rtr) => {
+                self.lossless = link.lossless;
+                self.mtu = effective_mtu(self.qp_type, self.attr.path_mtu, link);
+                self.resp.start(self.attr.rq_psn);
+            }
+            (Rtr, Rts) => self.req.start(&self.attr, self.mtu, link.lossless),
+            (Rts, Sqd) => self.req.drained = false,
+            (Sqd | Sqe, Rts) => self.req.resume(&self.attr),
+            _ => {}
+        }
+        self.state = to;
+        if to == Sqd {
+            self.check_drained(env);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.sq.clear();
+        self.rq.clear();
+        self.req = Requester::default();
+        self.resp = Responder::default();
+        self.attr = initial_attr(self.init().caps);
+        self.established = false;
+    }
+}
+
+/// The payload of a full packet. Both ends of a lossless link know that they are on it.
+fn effective_mtu(qp_type: QpType, path_mtu: Mtu, link: LinkCaps) -> u32 {
+    match qp_type {
+        QpType::Ud => link.max_payload.clamp(256, MAX_DATAGRAM),
+        _ if link.lossless => link.max_payload.max(path_mtu.bytes()),
+        _ => path_mtu.bytes(),
+    }
+}
+
+fn check_values(
+    attr: &QpAttr,
+    mask: AttrMask,
+    qp_type: QpType,
+    link: LinkCaps,
+) -> Result<(), ModifyError> {
+    let at_most = |flag: AttrMask, value: u64, max: u64| {
+        if mask.contains(flag) && value > max {
+            return Err(ModifyError::OutOfRange { attr: flag, value, max });
+        }
+        Ok(())
+    };
+    at_most(AttrMask::RETRY_CNT, attr.retry_cnt.into(), 7)?;
+    at_most(AttrMask::RNR_RETRY, attr.rnr_retry.into(), 7)?;
+    at_most(AttrMask::PATH_MIG_STATE, attr.path_mig_state.into(), 2)?;
+    if qp_type != QpType::Ud {
+        at_most(AttrMask::PATH_MTU, attr.path_mtu.bytes().into(), link.max_payload.into())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! The queue pair: what a driver holds, posts to, feeds packets and asks for packets.
+
+use rdmux_wire::{Packet, Qpn};
+
+use crate::attr::{QpAttr, QpCaps, QpState, QpType};
+use crate::env::{Drop, Env, QpEvent, Side};
+use crate::error::PostError;
+use crate::modify::initial_attr;
+use crate::optable::{self, Kind};
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::rq::RecvQueue;
+use crate::sq::SendQueue;
+use crate::time::Time;
+use crate::wr::{Completion, RecvWr, SendWr, WcOpcode, WcStatus};
+
+/// What a queue pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its transport.
+    pub qp_type: QpType,
+    /// Its sizes. All memory for queues is allocated by them, at creation. With a shared receive
+    /// queue `max_recv_sge` is that queue's (0: room for 32 entries), and `max_recv_wr` means nothing.
+    pub caps: QpCaps,
+    /// Whether every send completes visibly, signaled or not.
+    pub sq_sig_all: bool,
+    /// Whether receives come from a shared receive queue, through [`Env::pop_srq`].
+    pub has_srq: bool,
+}
+
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The sender's GID (RoCE: its IP address).
+    pub sgid: rdmux_wire::Gid,
+    /// The GID that the packet was sent to.
+    pub dgid: rdmux_wire::Gid,
+    /// The GRH area as UD receivers see it: a GRH, or 20 bytes and an IPv4 header.
+    pub grh: &'a [u8; 40],
+    /// The sender's LID; InfiniBand only.
+    pub slid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// The low bits of the LID that the packet was sent to.
+    pub dlid_path_bits: u8,
+    /// Whether the packet had a GRH (always on RoCE), so that `sgid`, `dgid` and `grh` mean something.
+    pub has_grh: bool,
+}
+
+/// An arrived packet, its ICRC checked.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'a> {
+    /// Headers and payload.
+    pub packet: Packet<'a>,
+    /// Where it came from.
+    pub source: Source<'a>,
+}
+
+/// How a [`Qp::poll_transmit`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxState {
+    /// There is nothing more to send until something happens: a post, a packet, a timeout.
+    Idle,
+    /// The budget is used up; there may be more.
+    More,
+    /// The link is full. Poll again when it is not.
+    Blocked,
+}
+
+/// A queue pair of any type, in any state, without I/O.
+///
+/// A driver posts work, calls [`poll_transmit`](Self::poll_transmit) after a post, a packet or a
+/// timeout, and [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout)
+/// is over. What the queue pair needs of the world it asks of the [`Env`].
+#[derive(Debug)]
+pub struct Qp {
+    pub(crate) state: QpState,
+    pub(crate) qp_type: QpType,
+    pub(crate) qpn: Qpn,
+    /// Whether the first packet in RTR was seen.
+    pub(crate) established: bool,
+    pub(crate) sq_sig_all: bool,
+    /// Whether the link under the queue pair loses nothing.
+    pub(crate) lossless: bool,
+    /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
+    pub(crate) mtu: u32,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+    pub(crate) attr: QpAttr,
+    init: QpInit,
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    pub fn new(init: &QpInit) -> Self {
+        Self {
+            state: QpState::Reset,
+            qp_type: init.qp_type,
+            qpn: init.qpn,
+            established: false,
+            sq_sig_all: init.sq_sig_all,
+            lossless: false,
+            mtu: 256,
+            sq: SendQueue::new(&init.caps, init.qp_type),
+            rq: RecvQueue::new(&init.caps, init.has_srq),
+            req: Requester::default(),
+            resp: Responder::default(),
+            attr: initial_attr(init.caps),
+            init: *init,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+    /// Its transport.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+    /// What it was created with.
+    pub fn init(&self) -> &QpInit {
+        &self.init
+    }
+    /// Its attributes as `ibv_query_qp` tells them, PSNs included: `sq_psn` is the next to be sent
+    /// first, `rq_psn` the next expected.
+    pub fn attr(&self) -> QpAttr {
+        QpAttr {
+            state: self.state,
+            cur_state: self.state,
+            sq_psn: if self.has_sent() { self.req.next } else { self.attr.sq_psn },
+            rq_psn: if self.state >= QpState::Rtr { self.resp.epsn } else { self.attr.rq_psn },
+            sq_draining: self.state == QpState::Sqd && !self.req.drained,
+            ..self.attr
+        }
+    }
+    fn has_sent(&self) -> bool {
+        self.state >= QpState::Rts
+    }
+
+    /// Bytes of memory that this queue pair takes, queues included.
+    pub fn footprint(&self) -> usize {
+        size_of::<Self>() + self.sq.footprint() + self.rq.footprint() + self.resp.footprint()
+    }
+
+    /// Queues a send work request. Call [`poll_transmit`](Self::poll_transmit) to get it moving; in
+    /// the states SQE and ERR that completes it flushed.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_send(&mut self, _now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.state < QpState::Rts {
+            return Err(PostError::State(self.state));
+        }
+        self.sq.post(self.qp_type, wr)
+    }
+
+    /// Queues a receive work request. In the state ERR call [`poll_transmit`](Self::poll_transmit),
+    /// which completes it flushed.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.state == QpState::Reset {
+            return Err(PostError::State(self.state));
+        }
+        self.rq.post(wr)
+    }
+
+    /// Takes a packet that is for this queue pair and whose ICRC is right.
+    pub fn handle_packet<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return env.count(Drop::State);
+        }
+        let bth = &rx.packet.bth;
+        let row = optable::rx(self.qp_type, bth.opcode);
+        if row.kind == Kind::Reserved {
+            return env.count(Drop::Opcode);
+        }
+        if !env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own)) {
+            return env.count(Drop::Pkey);
+        }
+        if self.qp_type == QpType::Ud {
+            return self.handle_datagram(rx, env);
+        }
+        if rx.source.has_grh && self.attr.av.is_global && rx.source.sgid != self.attr.av.dgid {
+            return env.count(Drop::Source);
+        }
+        match row.kind {
+            Kind::Ack => self.handle_ack(now, &rx.packet, env),
+            Kind::ReadResponse => self.handle_read_response(now, &rx.packet, row, env),
+            Kind::AtomicAck => self.handle_atomic_ack(now, &rx.packet, env),
+            _ if self.qp_type == QpType::Rc => self.handle_request(now, &rx.packet, row, env),
+            _ => self.handle_uc(&rx.packet, row, env),
+        }
+    }
+
+    /// Sends what there is to send, at most `budget` packets: requests and READ responses in turn,
+    /// retransmissions among them. An ACK that is owed rides along with them; alone it waits for
+    /// [`flush_ack`](Self::flush_ack).
+    pub fn poll_transmit<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
+        match self.state {
+            QpState::Reset | QpState::Init => TxState::Idle,
+            QpState::Err => {
+                self.flush(env);
+                TxState::Idle
+            }
+            QpState::Sqe => {
+                self.flush_sends(env);
+                TxState::Idle
+            }
+            QpState::Rtr | QpState::Rts | QpState::Sqd => self.transmit_all(now, budget, env),
+        }
+    }
+
+    /// Whether an acknowledgement is owed. The driver calls [`flush_ack`](Self::flush_ack) when its
+    /// burst of arrivals ends, or [`poll_transmit`](Self::poll_transmit), which sends it last.
+    pub fn wants_ack(&self) -> bool {
+        self.resp.wants_ack()
+    }
+
+    /// The driver knows that the peer's process is gone, which it will never learn from silence on
+    /// a lossless link. What is outstanding ends as after the last retry.
+    pub fn peer_gone<E: Env>(&mut self, _now: Time, env: &mut E) {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        if self.req.is_outstanding() {
+            self.fail_send(WcStatus::RetryExcErr, env);
+        } else {
+            self.enter_error(env);
+        }
+    }
+
+    /// A completion of this queue pair with nothing but the fields that always mean something.
+    pub(crate) fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
+        Completion { wr_id, status, opcode, qpn: self.qpn, ..Completion::EMPTY }
+    }
+
+    /// Goes to ERR and flushes both queues (IBTA 10.3.1).
+    pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
+        if self.state == QpState::Err {
+            return;
+        }
+        self.state = QpState::Err;
+        self.req.stop();
+        self.resp.stop();
+        self.flush(env);
+        if self.rq.is_shared() {
+            env.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Completes all work flushed, in order.
+    fn flush<E: Env>(&mut self, env: &mut E) {
+        self.flush_sends(env);
+        while !self.rq.is_empty() {
+            let wr_id = self.rq.finish();
+            env.complete(Side::Recv, self.completion(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv));
+        }
+    }
+
+    /// Completes all send work flushed, in order.
+    pub(crate) fn flush_sends<E: Env>(&mut self, env: &mut E) {
+        while self.sq.head != self.sq.tail {
+            self.complete_head(WcStatus::WrFlushErr, env);
+        }
+        self.req.cursor = self.sq.head;
+        self.req.started = self.sq.head;
+    }
+
+    /// Completes the oldest send work request. Successes are silent unless asked for; failures never.
+    #[inline]
+    pub(crate) fn complete_head<E: Env>(&mut self, status: WcStatus, env: &mut E) {
+        let wqe = self.sq.get(self.sq.head);
+        let row = wqe.kind.row();
+        let loud = self.sq_sig_all
+            || wqe.has(crate::wr::SendFlags::SIGNALED)
+            || status != WcStatus::Success;
+        if loud {
+            let byte_len = if row.wants_response() { wqe.len } else { 0 };
+            let completion = Completion { byte_len, ..self.completion(wqe.wr_id, status, row.wc) };
+            self.sq.head = self.sq.head.wrapping_add(1);
+            env.complete(Side::Send, completion);
+        } else {
+            self.sq.head = self.sq.head.wrapping_add(1);
+        }
+    }
+}

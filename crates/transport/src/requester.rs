@@ -1,0 +1,243 @@
+//! The requester: turns the send queue into packets, and answers into completions.
+//!
+//! ```text
+//!    head            cursor      started          tail      of the send queue
+//!     | outstanding   |  to resend |  not yet sent  |
+//!    una ...... packets in flight .. max_sent               PSNs
+//! ```
+//!
+//! `emit` sends at the cursor, `ack` moves `una`, `retry` moves the cursor back, and `window` says
+//! how far the cursor may run ahead of `una`.
+
+mod ack;
+mod emit;
+mod retry;
+mod window;
+
+pub(crate) use emit::{Step, pad};
+
+use core::time::Duration;
+
+use rdmux_wire::Psn;
+
+use crate::attr::{QpAttr, QpState, QpType};
+use crate::env::{Env, QpEvent};
+use crate::qp::{Qp, TxState};
+use crate::time::Time;
+use crate::wr::WcStatus;
+use window::Window;
+
+/// Packets of one kind that are sent before the other kind gets its turn.
+const QUANTUM: u32 = 16;
+
+/// What a READ on a lossy link asks for at a time, in bytes and in packets: as much as may be lost
+/// at once, since the responder has no window of its own.
+const READ_CHUNK: (u32, u32) = (64 << 10, 64);
+
+/// The most PSNs of one READ request on a lossless link; far below half the PSN space.
+const READ_CHUNK_LOSSLESS: u32 = 1 << 20;
+
+/// The state of the requester.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// The send queue's entry that is sent next, and how many PSNs of it were sent.
+    pub(crate) cursor: u32,
+    offset: u32,
+    /// The first entry that has no PSNs yet.
+    pub(crate) started: u32,
+    /// The oldest PSN that is not acknowledged.
+    una: Psn,
+    /// The PSN after the highest that was ever sent.
+    max_sent: Psn,
+    /// The first PSN of the next entry to be started.
+    pub(crate) next: Psn,
+    /// Packets since the last that asked for an ACK.
+    since_ack_req: u32,
+    /// READ and atomic requests outstanding, and entries of that kind that are not complete.
+    rd_in_flight: u32,
+    reads_pending: u32,
+    /// PSNs of one READ request.
+    read_chunk: u32,
+    retry_left: u8,
+    rnr_left: u8,
+    /// Doublings of the early retransmission timer.
+    backoff: u8,
+    /// Whether the cursor went back and nothing was acknowledged since.
+    rewound: bool,
+    /// Whether in SQD everything that had been started is complete, and was reported.
+    pub(crate) drained: bool,
+    /// The entry at the cursor failed locally; it is reported when it is the oldest.
+    stalled: Option<WcStatus>,
+    window: Window,
+    /// When to send again, unless something is acknowledged.
+    retransmit_at: Time,
+    /// Until when the peer told us to wait.
+    rnr_until: Time,
+    /// When something was last acknowledged, or sent into silence.
+    last_progress: Time,
+    /// What the early timer is at least.
+    least_early: Duration,
+    /// The packet whose round trip is measured, and when it was sent.
+    rtt_psn: Psn,
+    rtt_at: Time,
+    /// Smoothed round-trip time; zero while unknown.
+    srtt: Duration,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self {
+            cursor: 0,
+            offset: 0,
+            started: 0,
+            una: Psn::new(0),
+            max_sent: Psn::new(0),
+            next: Psn::new(0),
+            since_ack_req: 0,
+            rd_in_flight: 0,
+            reads_pending: 0,
+            read_chunk: 1,
+            retry_left: 0,
+            rnr_left: 0,
+            backoff: 0,
+            rewound: false,
+            drained: false,
+            stalled: None,
+            window: Window::lossless(),
+            retransmit_at: Time::NEVER,
+            rnr_until: Time::NEVER,
+            last_progress: Time::ZERO,
+            least_early: retry::LEAST_EARLY,
+            rtt_psn: Psn::new(0),
+            rtt_at: Time::NEVER,
+            srtt: Duration::ZERO,
+        }
+    }
+}
+
+impl Requester {
+    /// On the way from RTR to RTS.
+    pub(crate) fn start(&mut self, attr: &QpAttr, mtu: u32, lossless: bool) {
+        *self = Self {
+            una: attr.sq_psn,
+            max_sent: attr.sq_psn,
+            next: attr.sq_psn,
+            retry_left: attr.retry_cnt,
+            rnr_left: attr.rnr_retry,
+            window: if lossless { Window::lossless() } else { Window::lossy(mtu) },
+            read_chunk: if lossless {
+                READ_CHUNK_LOSSLESS
+            } else {
+                (READ_CHUNK.0 / mtu).clamp(1, READ_CHUNK.1)
+            },
+            ..Self::default()
+        };
+    }
+
+    /// On the way back to RTS: the limits may have changed.
+    pub(crate) fn resume(&mut self, attr: &QpAttr) {
+        self.retry_left = attr.retry_cnt;
+        self.rnr_left = attr.rnr_retry;
+    }
+
+    /// Lets timers run no more.
+    pub(crate) fn stop(&mut self) {
+        self.una = self.max_sent;
+        self.stalled = None;
+        self.disarm();
+        self.rnr_until = Time::NEVER;
+    }
+
+    /// Whether anything was sent and not acknowledged.
+    #[inline]
+    pub(crate) fn is_outstanding(&self) -> bool {
+        self.una != self.max_sent
+    }
+
+    fn disarm(&mut self) {
+        self.retransmit_at = Time::NEVER;
+        self.rtt_at = Time::NEVER;
+    }
+}
+
+impl Qp {
+    /// When to call [`handle_timeout`](Self::handle_timeout), if ever. It changes with every call
+    /// that takes the queue pair by `&mut`.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let at = self.req.retransmit_at.min(self.req.rnr_until);
+        (at != Time::NEVER).then_some(at)
+    }
+
+    /// Requests and responses in turn, then the ACK.
+    pub(crate) fn transmit_all<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
+        let mut left = budget;
+        loop {
+            let before = left;
+            if self.resp.has_responses() {
+                match self.transmit_responses(now, left.min(QUANTUM), env) {
+                    Some(sent) => left -= sent,
+                    None => return TxState::Blocked,
+                }
+            }
+            match self.transmit_requests(now, left.min(QUANTUM), env) {
+                Some(sent) => left -= sent,
+                None => return TxState::Blocked,
+            }
+            if left == 0 || left == before {
+                break;
+            }
+        }
+        // An ACK rides along with what was sent. Alone it waits for `flush_ack`, since the program's
+        // answer may be about to take it along.
+        if left < budget {
+            self.flush_ack(now, env);
+        }
+        if left == 0 && budget != 0 { TxState::More } else { TxState::Idle }
+    }
+
+    /// At most `budget` packets. None if the link is full.
+    fn transmit_requests<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> Option<u32> {
+        let mut sent = 0;
+        while sent < budget && self.may_request() {
+            match self.transmit_request(now, sent + 1 < budget, env) {
+                Step::Sent => sent += 1,
+                Step::Again => {}
+                Step::Nothing => break,
+                Step::Busy => return None,
+            }
+        }
+        Some(sent)
+    }
+
+    #[inline]
+    fn may_request(&self) -> bool {
+        self.req.cursor != self.sq.tail
+            && matches!(self.state, QpState::Rts | QpState::Sqd)
+            && self.req.rnr_until == Time::NEVER
+            && self.req.stalled.is_none()
+    }
+
+    /// In SQD, says once that what had been started is complete.
+    pub(crate) fn check_drained<E: Env>(&mut self, env: &mut E) {
+        if self.state == QpState::Sqd && !self.req.drained && self.sq.head == self.req.started {
+            self.req.drained = true;
+            if self.attr.en_sqd_async_notify {
+                env.event(QpEvent::SqDrained);
+            }
+        }
+    }
+
+    /// The oldest send work request failed. RC goes to ERR; UC and UD flush their send queue and
+    /// go on receiving in SQE (IBTA 10.3.1.6).
+    pub(crate) fn fail_send<E: Env>(&mut self, status: WcStatus, env: &mut E) {
+        if self.sq.head != self.sq.tail {
+            self.complete_head(status, env);
+        }
+        if self.qp_type == QpType::Rc {
+            return self.enter_error(env);
+        }
+        self.state = QpState::Sqe;
+        self.req.stop();
+        self.flush_sends(env);
+    }
+}

@@ -1,0 +1,206 @@
+//! Answers: ACKs, NAKs, READ and atomic responses.
+//!
+//! An ACK acknowledges every PSN up to its own, except that READs and atomics are complete only by
+//! their own responses. A response acknowledges everything before it (IBTA 9.7.5.1).
+
+use rdmux_wire::{Packet, Psn, Syndrome};
+
+use crate::env::{Drop, Env};
+use crate::fault::{local_status, nak_status};
+use crate::optable::{RxRow, Travel};
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wr::WcStatus;
+
+impl Qp {
+    /// Takes an ACKNOWLEDGE packet.
+    pub(crate) fn handle_ack<E: Env>(&mut self, now: Time, packet: &Packet<'_>, env: &mut E) {
+        let psn = packet.bth.psn;
+        let Some(aeth) = packet.aeth else { return env.count(Drop::Length) };
+        if !self.is_expected(psn) {
+            return env.count(Drop::Stale);
+        }
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                let blocked = self.acknowledge(now, psn.add(1), env);
+                if blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0 {
+                    // Later requests were carried out, so the response was sent and is lost.
+                    self.go_back(now, env);
+                }
+            }
+            Syndrome::Rnr(timer) => {
+                self.acknowledge(now, psn, env);
+                self.receiver_not_ready(now, timer, env);
+            }
+            Syndrome::Nak(code) => {
+                self.acknowledge(now, psn, env);
+                match nak_status(code) {
+                    None => self.go_back(now, env),
+                    Some(status) => self.fail_send(status, env),
+                }
+            }
+            Syndrome::Reserved(_) => env.count(Drop::Opcode),
+        }
+    }
+
+    /// Takes a packet of a READ's response.
+    pub(crate) fn handle_read_response<E: Env>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        row: RxRow,
+        env: &mut E,
+    ) {
+        let psn = packet.bth.psn;
+        if !self.reach(now, psn, env) {
+            return;
+        }
+        let head = self.sq.head;
+        let wqe = self.sq.get(head);
+        if wqe.kind.row().travel != Travel::Read {
+            return self.fail_send(WcStatus::BadRespErr, env);
+        }
+        let index = psn.diff(wqe.first).unsigned_abs();
+        let offset = index * self.mtu;
+        let expected = (wqe.len - offset).min(self.mtu);
+        let end_of_entry = index + 1 == wqe.npsn;
+        let end_of_request = end_of_entry || (index + 1).is_multiple_of(self.req.read_chunk);
+        if packet.payload.len() != expected as usize || row.ends != end_of_request {
+            return self.fail_send(WcStatus::BadRespErr, env);
+        }
+        if expected != 0
+            && let Err(fault) = env.scatter(self.sq.sges(head), offset, packet.payload)
+        {
+            return self.fail_send(local_status(fault), env);
+        }
+        self.responded(now, psn, end_of_request, end_of_entry, env);
+    }
+
+    /// Takes an atomic's response.
+    pub(crate) fn handle_atomic_ack<E: Env>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) {
+        let psn = packet.bth.psn;
+        let Some(atomic) = packet.atomic_ack else { return env.count(Drop::Length) };
+        if !self.reach(now, psn, env) {
+            return;
+        }
+        let head = self.sq.head;
+        if self.sq.get(head).kind.row().travel != Travel::Atomic {
+            return self.fail_send(WcStatus::BadRespErr, env);
+        }
+        let original = atomic.original.to_ne_bytes();
+        if let Err(fault) = env.scatter(self.sq.sges(head), 0, &original) {
+            return self.fail_send(local_status(fault), env);
+        }
+        self.responded(now, psn, true, true, env);
+    }
+
+    /// Whether an answer to this PSN can be: it was sent and is not acknowledged.
+    #[inline]
+    fn is_expected(&self, psn: Psn) -> bool {
+        psn.diff(self.req.una) >= 0 && psn.diff(self.req.max_sent) < 0
+    }
+
+    /// Acknowledges what precedes a response. False if the response cannot be taken now.
+    fn reach<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) -> bool {
+        if !self.is_expected(psn) {
+            env.count(Drop::Stale);
+            return false;
+        }
+        if psn != self.req.una && self.acknowledge(now, psn, env) {
+            env.count(Drop::Gap);
+            self.go_back(now, env);
+            return false;
+        }
+        true
+    }
+
+    /// The response packet with this PSN was placed.
+    fn responded<E: Env>(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        end_of_request: bool,
+        end_of_entry: bool,
+        env: &mut E,
+    ) {
+        let before = self.req.una;
+        self.req.una = psn.add(1);
+        if end_of_request {
+            // None are counted if they were sent before the cursor went back.
+            self.req.rd_in_flight = self.req.rd_in_flight.saturating_sub(1);
+        }
+        if end_of_entry {
+            self.req.reads_pending -= 1;
+            self.complete_head(WcStatus::Success, env);
+        }
+        self.progressed(now, before, env);
+    }
+
+    /// Everything before `end` arrived. True if a READ or atomic, whose response did not arrive,
+    /// keeps that from being acknowledged in full.
+    fn acknowledge<E: Env>(&mut self, now: Time, end: Psn, env: &mut E) -> bool {
+        let before = self.req.una;
+        let mut blocked = false;
+        while self.sq.head != self.req.started && end.diff(self.req.una) > 0 {
+            let wqe = self.sq.get(self.sq.head);
+            let entry_end = wqe.end();
+            if wqe.kind.row().wants_response() {
+                blocked = true;
+                break;
+            }
+            if end.diff(entry_end) < 0 {
+                self.req.una = end;
+                break;
+            }
+            self.req.una = entry_end;
+            self.complete_head(WcStatus::Success, env);
+        }
+        self.progressed(now, before, env);
+        blocked
+    }
+
+    /// `una` may have moved from `before`: counters, timers, window and cursor follow.
+    fn progressed<E: Env>(&mut self, now: Time, before: Psn, env: &mut E) {
+        let una = self.req.una;
+        if una == before {
+            return;
+        }
+        let at_cursor = if self.req.cursor == self.req.started {
+            self.req.next
+        } else {
+            self.sq.get(self.req.cursor).first.add(self.req.offset)
+        };
+        let only_late = una.diff(at_cursor) > 0;
+        if self.req.backoff > 0 {
+            self.learn_lateness(only_late);
+        }
+        if only_late {
+            // Acknowledged while it was to be sent again.
+            self.move_cursor_to_una();
+            self.req.window.on_spurious();
+        }
+        let req = &mut self.req;
+        req.window.on_progress(una.diff(before).unsigned_abs());
+        (req.retry_left, req.rnr_left) = (self.attr.retry_cnt, self.attr.rnr_retry);
+        (req.rewound, req.backoff, req.last_progress) = (false, 0, now);
+        if req.rtt_at != Time::NEVER && una.diff(req.rtt_psn) > 0 {
+            self.measured(now);
+        }
+        if self.req.is_outstanding() {
+            self.arm(now);
+        } else {
+            self.req.retransmit_at = Time::NEVER;
+        }
+        if let Some(status) = self.req.stalled
+            && self.sq.head == self.req.cursor
+        {
+            self.fail_send(status, env);
+        }
+        self.check_drained(env);
+    }
+}

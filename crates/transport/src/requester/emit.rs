@@ -1,0 +1,285 @@
+//! Sending: the packet at the cursor.
+
+use rdmux_wire::{AtomicEth, Bth, HeaderBuf, Ieth, ImmDt, Pkey, Psn, Reth, Rkey};
+
+use crate::attr::{Access, QpState, QpType};
+use crate::env::{Env, TxError, TxPacket, TxPayload};
+use crate::fault::local_status;
+use crate::optable::{Travel, TxKind, TxRow};
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wr::{SendFlags, WcStatus};
+
+/// How sending one packet went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It left.
+    Sent,
+    /// Nothing left, but the cursor moved.
+    Again,
+    /// Nothing may be sent now.
+    Nothing,
+    /// The link is full.
+    Busy,
+}
+
+impl Qp {
+    /// Sends the packet at the cursor. `more` says whether the budget allows another.
+    pub(super) fn transmit_request<E: Env>(&mut self, now: Time, more: bool, env: &mut E) -> Step {
+        if self.qp_type == QpType::Ud {
+            return self.transmit_datagram(more, env);
+        }
+        if self.req.cursor == self.req.started {
+            let step = self.start_entry(env);
+            if step != Step::Sent {
+                return step;
+            }
+        }
+        let row = self.sq.get(self.req.cursor).kind.row();
+        match row.travel {
+            Travel::Message => self.transmit_message(now, row, more, env),
+            Travel::Read => self.transmit_read(now, row, more, env),
+            Travel::Atomic => self.transmit_atomic(now, row, more, env),
+            // Started only when it is carried out, so it is never at the cursor here.
+            Travel::Local => Step::Nothing,
+        }
+    }
+
+    /// Gives the entry at the cursor its PSNs, unless it must wait. `Sent` if it may go.
+    fn start_entry<E: Env>(&mut self, env: &mut E) -> Step {
+        let index = self.req.cursor;
+        let wqe = self.sq.get(index);
+        let (kind, len) = (wqe.kind, wqe.len);
+        let row = kind.row();
+        let fenced = wqe.has(SendFlags::FENCE) && self.req.reads_pending != 0;
+        if fenced || self.state == QpState::Sqd {
+            return Step::Nothing;
+        }
+        match row.travel {
+            Travel::Message => {}
+            Travel::Local => return self.invalidate_local(env),
+            Travel::Read | Travel::Atomic => {
+                if self.attr.max_rd_atomic == 0 {
+                    return self.stall(WcStatus::LocQpOpErr, env);
+                }
+                if let Err(fault) = env.check_local(self.sq.sges(index), Access::LOCAL_WRITE) {
+                    return self.stall(local_status(fault), env);
+                }
+                self.req.reads_pending += 1;
+            }
+        }
+        let npsn = match row.travel {
+            Travel::Atomic => 1,
+            _ if len <= self.mtu => 1,
+            _ => len.div_ceil(self.mtu),
+        };
+        let first = self.req.next;
+        let wqe = self.sq.get_mut(index);
+        (wqe.first, wqe.npsn) = (first, npsn);
+        self.req.next = first.add(npsn);
+        self.req.started = index.wrapping_add(1);
+        self.req.offset = 0;
+        Step::Sent
+    }
+
+    /// A local invalidate is carried out when everything before it is complete, so that no
+    /// retransmission can need the key.
+    fn invalidate_local<E: Env>(&mut self, env: &mut E) -> Step {
+        if self.sq.head != self.req.cursor {
+            return Step::Nothing;
+        }
+        let rkey: Rkey = self.sq.get(self.req.cursor).rkey;
+        if let Err(fault) = env.invalidate(rkey, false) {
+            return self.stall(local_status(fault), env);
+        }
+        self.complete_head(WcStatus::Success, env);
+        self.req.cursor = self.sq.head;
+        self.req.started = self.sq.head;
+        Step::Again
+    }
+
+    /// The entry at the cursor cannot go on. It fails when all before it are complete.
+    pub(crate) fn stall<E: Env>(&mut self, status: WcStatus, env: &mut E) -> Step {
+        if self.sq.head == self.req.cursor {
+            self.fail_send(status, env);
+        } else {
+            self.req.stalled = Some(status);
+        }
+        Step::Nothing
+    }
+
+    #[inline]
+    fn in_flight(&self, psn: Psn) -> u32 {
+        // Never negative: the cursor is never behind `una`.
+        psn.diff(self.req.una).unsigned_abs()
+    }
+
+    fn bth(&self, opcode: rdmux_wire::Opcode, psn: Psn, pkey: Pkey) -> Bth {
+        Bth { pkey, ..Bth::new(opcode, self.attr.dest_qpn, psn) }
+    }
+
+    #[inline]
+    pub(crate) fn own_pkey<E: Env>(&self, env: &E) -> Pkey {
+        env.pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT)
+    }
+
+    fn transmit_message<E: Env>(
+        &mut self,
+        now: Time,
+        row: &TxRow,
+        more: bool,
+        env: &mut E,
+    ) -> Step {
+        let index = self.req.cursor;
+        let wqe = self.sq.get(index);
+        let psn = wqe.first.add(self.req.offset);
+        let reliable = self.qp_type == QpType::Rc;
+        let in_flight = self.in_flight(psn);
+        if reliable && in_flight >= self.req.window.size() {
+            return Step::Nothing;
+        }
+        let done = self.req.offset * self.mtu;
+        let rest = wqe.len - done;
+        let len = rest.min(self.mtu);
+        let (starts, ends) = (self.req.offset == 0, rest <= self.mtu);
+        let opcode = row.opcode(self.qp_type, starts, ends);
+        let mut bth = self.bth(opcode, psn, self.own_pkey(env));
+        bth.pad = pad(len);
+        bth.solicited = ends && wqe.has(SendFlags::SOLICITED);
+        bth.ack_req = reliable
+            && (ends
+                || self.req.since_ack_req >= self.req.window.ack_every()
+                || in_flight + 1 >= self.req.window.size());
+        let mut header = HeaderBuf::new(&bth);
+        if opcode.has_reth() {
+            header = header.reth(&Reth { va: wqe.remote_addr, rkey: wqe.rkey, dma_len: wqe.len });
+        }
+        if opcode.has_imm() {
+            header = header.imm(&ImmDt(wqe.extra));
+        } else if opcode.has_ieth() {
+            header = header.ieth(&Ieth(Rkey(u32::from_be_bytes(wqe.extra))));
+        }
+        let packet = TxPacket {
+            av: &self.attr.av,
+            header: header.as_slice(),
+            payload: self.sq.payload(index, done, len),
+            pad: bth.pad,
+            more: more && !(ends && self.sq.tail.wrapping_sub(index) == 1),
+        };
+        match env.transmit(&packet) {
+            Ok(()) => {}
+            Err(TxError::Busy) => return Step::Busy,
+            Err(TxError::Memory(fault)) => return self.stall(local_status(fault), env),
+        }
+        self.advance_cursor(1, ends);
+        if reliable {
+            self.sent(now, psn, 1, bth.ack_req);
+        } else if ends {
+            self.complete_head(WcStatus::Success, env);
+            self.check_drained(env);
+        }
+        Step::Sent
+    }
+
+    fn transmit_read<E: Env>(&mut self, now: Time, row: &TxRow, more: bool, env: &mut E) -> Step {
+        let wqe = self.sq.get(self.req.cursor);
+        let (offset, chunk) = (self.req.offset, self.req.read_chunk);
+        let psn = wqe.first.add(offset);
+        let end = wqe.npsn.min((offset / chunk + 1) * chunk);
+        let npsn = end - offset;
+        let in_flight = self.in_flight(psn);
+        if self.req.rd_in_flight >= u32::from(self.attr.max_rd_atomic)
+            || in_flight != 0 && in_flight + npsn > self.req.window.size()
+        {
+            return Step::Nothing;
+        }
+        let done = offset * self.mtu;
+        let len = if end == wqe.npsn { wqe.len - done } else { npsn * self.mtu };
+        let va = wqe.remote_addr.wrapping_add(u64::from(done));
+        let mut bth = self.bth(row.opcode(self.qp_type, true, true), psn, self.own_pkey(env));
+        bth.ack_req = true;
+        let header = HeaderBuf::new(&bth).reth(&Reth { va, rkey: wqe.rkey, dma_len: len });
+        let whole = end == wqe.npsn;
+        self.transmit_query(now, psn, (npsn, whole), &header, more, env)
+    }
+
+    fn transmit_atomic<E: Env>(&mut self, now: Time, row: &TxRow, more: bool, env: &mut E) -> Step {
+        let wqe = self.sq.get(self.req.cursor);
+        let psn = wqe.first;
+        if self.req.rd_in_flight >= u32::from(self.attr.max_rd_atomic)
+            || self.in_flight(psn) >= self.req.window.size()
+        {
+            return Step::Nothing;
+        }
+        let mut bth = self.bth(row.opcode(self.qp_type, true, true), psn, self.own_pkey(env));
+        bth.ack_req = true;
+        let header = HeaderBuf::new(&bth).atomic(&AtomicEth {
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+            swap_add: wqe.swap_add,
+            compare: if wqe.kind == TxKind::CmpSwap { wqe.compare } else { 0 },
+        });
+        self.transmit_query(now, psn, (1, true), &header, more, env)
+    }
+
+    /// Sends a request whose response takes `npsn` PSNs; `whole` says that it ends its entry.
+    fn transmit_query<E: Env>(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        (npsn, whole): (u32, bool),
+        header: &HeaderBuf,
+        more: bool,
+        env: &mut E,
+    ) -> Step {
+        let packet = TxPacket {
+            av: &self.attr.av,
+            header: header.as_slice(),
+            payload: TxPayload::None,
+            pad: 0,
+            more: more && self.sq.tail.wrapping_sub(self.req.cursor) > 1,
+        };
+        if env.transmit(&packet).is_err() {
+            return Step::Busy;
+        }
+        self.req.rd_in_flight += 1;
+        self.advance_cursor(npsn, whole);
+        self.sent(now, psn, npsn, true);
+        Step::Sent
+    }
+
+    #[inline]
+    fn advance_cursor(&mut self, npsn: u32, ends: bool) {
+        if ends {
+            self.req.cursor = self.req.cursor.wrapping_add(1);
+            self.req.offset = 0;
+        } else {
+            self.req.offset += npsn;
+        }
+    }
+
+    /// Remembers that PSNs from `psn` left: for the timer, the window and the round-trip time.
+    #[inline]
+    fn sent(&mut self, now: Time, psn: Psn, npsn: u32, ack_req: bool) {
+        let req = &mut self.req;
+        req.since_ack_req = if ack_req { 0 } else { req.since_ack_req + 1 };
+        if psn == req.max_sent {
+            req.max_sent = psn.add(npsn);
+            if ack_req && req.rtt_at == Time::NEVER {
+                (req.rtt_psn, req.rtt_at) = (psn, now);
+            }
+        } else if psn.add(npsn).diff(req.max_sent) > 0 {
+            req.max_sent = psn.add(npsn);
+        }
+        if req.retransmit_at == Time::NEVER {
+            req.last_progress = now;
+            self.arm(now);
+        }
+    }
+}
+
+/// Bytes that fill a payload up to a multiple of four.
+#[inline]
+pub(crate) fn pad(len: u32) -> u8 {
+    (len.wrapping_neg() & 3) as u8
+}

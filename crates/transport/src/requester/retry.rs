@@ -1,0 +1,140 @@
+//! Going back: timers, sequence errors, receivers that are not ready (IBTA 9.7.6 and 9.9.2.1).
+//!
+//! Besides the transport timer, whose expiries `retry_cnt` counts, there is an early one on lossy
+//! links, derived from the round-trip time and doubled each time: a packet lost at the end of a
+//! burst is seen by nobody's sequence check, and transport timers of seconds are usual.
+
+use core::time::Duration;
+
+use rdmux_wire::RnrTimer;
+
+use crate::env::Env;
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wr::WcStatus;
+
+/// `rnr_retry` of this value never runs out. (`retry_cnt` has no such value.)
+const RNR_FOR_EVER: u8 = 7;
+
+/// The early timer of a new connection is not shorter, and never can be.
+pub(super) const LEAST_EARLY: Duration = Duration::from_millis(1);
+/// What the least can grow to for a peer that is often late without any loss: one that shares its
+/// processor is not scheduled for some milliseconds now and then.
+const MOST_EARLY: Duration = Duration::from_millis(16);
+
+impl Qp {
+    /// A time that [`poll_timeout`](Self::poll_timeout) named has come. Call
+    /// [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
+        if self.req.rnr_until <= now {
+            self.req.rnr_until = Time::NEVER;
+        }
+        if self.req.retransmit_at > now {
+            return;
+        }
+        let Some(timeout) = self.attr.timeout.duration() else {
+            return self.req.disarm();
+        };
+        if now.since(self.req.last_progress) >= timeout {
+            if self.req.retry_left == 0 {
+                return self.fail_send(WcStatus::RetryExcErr, env);
+            }
+            self.req.retry_left -= 1;
+            self.req.last_progress = now;
+        }
+        self.req.backoff = (self.req.backoff + 1).min(16);
+        let in_flight = self.packets_in_flight();
+        self.req.window.on_timeout(in_flight);
+        self.rewind();
+        self.arm(now);
+    }
+
+    /// Starts the timer anew, unless the peer told us to wait, which is an answer.
+    pub(super) fn arm(&mut self, now: Time) {
+        if self.req.rnr_until != Time::NEVER {
+            return;
+        }
+        let Some(timeout) = self.attr.timeout.duration() else { return };
+        let mut at = self.req.last_progress.after(timeout);
+        if !self.lossless && !self.req.srtt.is_zero() {
+            let early = (self.req.srtt * 4).max(self.req.least_early) * (1 << self.req.backoff);
+            at = at.min(now.after(early));
+        }
+        self.req.retransmit_at = at;
+    }
+
+    /// Something is acknowledged after the timer had fired. If it was only late, the next early timer
+    /// is to leave more time, else less.
+    pub(super) fn learn_lateness(&mut self, only_late: bool) {
+        let least = self.req.least_early;
+        self.req.least_early =
+            if only_late { (least * 2).min(MOST_EARLY) } else { (least / 2).max(LEAST_EARLY) };
+    }
+
+    /// The packet whose round trip was measured is acknowledged (RFC 6298, without variance).
+    pub(super) fn measured(&mut self, now: Time) {
+        let req = &mut self.req;
+        let sample = now.since(req.rtt_at).max(Duration::from_nanos(1));
+        req.srtt = if req.srtt.is_zero() { sample } else { (req.srtt * 7 + sample) / 8 };
+        req.rtt_at = Time::NEVER;
+    }
+
+    fn packets_in_flight(&self) -> u32 {
+        self.req.max_sent.diff(self.req.una).unsigned_abs()
+    }
+
+    /// The cursor goes to the oldest unacknowledged PSN, which the oldest entry has.
+    pub(super) fn move_cursor_to_una(&mut self) {
+        let req = &mut self.req;
+        req.cursor = self.sq.head;
+        req.offset = if req.cursor == req.started {
+            0
+        } else {
+            req.una.diff(self.sq.get(req.cursor).first).unsigned_abs()
+        };
+    }
+
+    fn rewind(&mut self) {
+        self.move_cursor_to_una();
+        self.req.rd_in_flight = 0;
+        self.req.since_ack_req = 0;
+        self.req.stalled = None;
+        self.req.rtt_at = Time::NEVER;
+    }
+
+    /// Something was lost: go back to the oldest unacknowledged PSN, once until progress is made.
+    /// While the peer is not ready it is no news that later packets were not taken (the kernel's
+    /// rxe says so all the same).
+    pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
+        let waiting = self.req.rnr_until != Time::NEVER;
+        if self.req.rewound || waiting || !self.req.is_outstanding() {
+            return;
+        }
+        if self.req.retry_left == 0 {
+            return self.fail_send(WcStatus::RetryExcErr, env);
+        }
+        self.req.retry_left -= 1;
+        self.req.rewound = true;
+        let in_flight = self.packets_in_flight();
+        self.req.window.on_loss(in_flight);
+        self.rewind();
+        self.arm(now);
+    }
+
+    /// The peer has no receive: wait as long as it said, then send again.
+    pub(super) fn receiver_not_ready<E: Env>(&mut self, now: Time, timer: RnrTimer, env: &mut E) {
+        if self.req.rnr_until != Time::NEVER || !self.req.is_outstanding() {
+            return;
+        }
+        if self.attr.rnr_retry != RNR_FOR_EVER {
+            if self.req.rnr_left == 0 {
+                return self.fail_send(WcStatus::RnrRetryExcErr, env);
+            }
+            self.req.rnr_left -= 1;
+        }
+        self.req.retry_left = self.attr.retry_cnt;
+        self.rewind();
+        self.req.retransmit_at = Time::NEVER;
+        self.req.rnr_until = now.after(timer.duration());
+    }
+}

@@ -1,0 +1,158 @@
+//! How many packets may be in flight: the congestion window.
+//!
+//! RoCE assumes a network that loses nothing, but a UDP socket drops what overflows its buffer. So
+//! the window grows until something is lost and then halves (AIMD with slow start, RFC 5681), in
+//! packets. On a lossless link it is as good as open.
+
+/// The window of a new connection.
+const INITIAL: u32 = 32;
+/// Never halved below this, so that a loss can still show by a NAK.
+const LEAST: u32 = 4;
+/// Bytes in flight that no receiver's socket buffer exceeds.
+const MOST_BYTES: u32 = 2 << 20;
+/// Packets in flight without congestion control; far below half the PSN space.
+const OPEN: u32 = 1 << 21;
+
+/// The window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// Packets.
+    size: u32,
+    /// Up to here it doubles per round trip, beyond it grows by one.
+    slow_start: u32,
+    /// Packets acknowledged since it last grew by one.
+    credit: u32,
+    most: u32,
+    /// Size and limit before it was last made smaller, in case that was a mistake.
+    before: (u32, u32),
+}
+
+impl Window {
+    pub(super) const fn lossless() -> Self {
+        Self { size: OPEN, slow_start: OPEN, credit: 0, most: OPEN, before: (0, 0) }
+    }
+
+    pub(super) fn lossy(mtu: u32) -> Self {
+        let most = (MOST_BYTES / mtu).max(INITIAL);
+        Self { size: INITIAL, slow_start: most, credit: 0, most, before: (0, 0) }
+    }
+
+    /// Packets that may be in flight.
+    #[inline]
+    pub(super) const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// How many packets may pass without asking for an ACK.
+    #[inline]
+    pub(super) const fn ack_every(&self) -> u32 {
+        let quarter = self.size / 4;
+        if quarter > 64 { 64 } else { quarter }
+    }
+
+    const fn is_open(&self) -> bool {
+        self.most == OPEN
+    }
+
+    /// `packets` were acknowledged.
+    #[inline]
+    pub(super) fn on_progress(&mut self, packets: u32) {
+        if self.size >= self.most {
+            return;
+        }
+        if self.size < self.slow_start {
+            self.size = (self.size + packets).min(self.most);
+            return;
+        }
+        self.credit += packets;
+        if self.credit >= self.size {
+            self.credit = 0;
+            self.size += 1;
+        }
+    }
+
+    /// Something was lost, but later packets arrived.
+    pub(super) fn on_loss(&mut self, in_flight: u32) {
+        if self.is_open() {
+            return;
+        }
+        self.before = (self.size, self.slow_start);
+        self.slow_start = (in_flight.min(self.size) / 2).max(LEAST);
+        self.size = self.slow_start;
+        self.credit = 0;
+    }
+
+    /// Nothing came back: send one packet and see.
+    pub(super) fn on_timeout(&mut self, in_flight: u32) {
+        if self.is_open() || self.size == 1 {
+            return;
+        }
+        self.on_loss(in_flight);
+        self.size = 1;
+    }
+
+    /// What had been taken for lost was acknowledged before it was sent again: it was only late
+    /// (as RFC 3522 finds out).
+    pub(super) fn on_spurious(&mut self) {
+        self.size = self.size.max(self.before.0);
+        self.slow_start = self.slow_start.max(self.before.1);
+        self.before = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_then_creeps_then_halves() {
+        let mut w = Window::lossy(1024);
+        assert_eq!(w.size(), 32);
+        w.on_progress(32);
+        assert_eq!(w.size(), 64);
+        w.on_loss(64);
+        assert_eq!(w.size(), 32);
+        w.on_progress(31);
+        assert_eq!(w.size(), 32);
+        w.on_progress(1);
+        assert_eq!(w.size(), 33);
+        w.on_progress(1 << 20);
+        assert_eq!(w.size(), 34, "one step at a time beyond slow start");
+    }
+
+    #[test]
+    fn starts_again_from_one_after_silence() {
+        let mut w = Window::lossy(4096);
+        w.on_timeout(32);
+        assert_eq!((w.size(), w.ack_every()), (1, 0));
+        w.on_progress(1);
+        w.on_progress(2);
+        assert_eq!(w.size(), 4);
+        for _ in 0..10_000 {
+            w.on_progress(600);
+        }
+        assert_eq!(w.size(), MOST_BYTES / 4096);
+    }
+
+    #[test]
+    fn comes_back_when_nothing_was_lost() {
+        let mut w = Window::lossy(1024);
+        w.on_progress(200);
+        let before = w.size();
+        w.on_timeout(before);
+        w.on_timeout(before);
+        assert_eq!(w.size(), 1);
+        w.on_spurious();
+        assert_eq!(w.size(), before);
+        w.on_spurious();
+        assert_eq!(w.size(), before);
+    }
+
+    #[test]
+    fn stays_open_without_loss_to_fear() {
+        let mut w = Window::lossless();
+        w.on_timeout(1);
+        w.on_loss(1);
+        assert_eq!(w.size(), OPEN);
+    }
+}

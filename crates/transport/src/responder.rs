@@ -1,0 +1,204 @@
+//! The responder: carries out the peer's requests in PSN order, and answers.
+//!
+//! `checks` decides whether a packet may be, `execute` does what it asks for, `resources` remembers
+//! READs and atomics so that they can be answered again, and `respond` sends the answers. ACKs are
+//! remembered and sent when the driver's burst ends; NAKs leave at once. Neither overtakes the
+//! response of an earlier READ or atomic.
+
+mod checks;
+mod execute;
+mod resources;
+mod respond;
+
+use rdmux_wire::{NakCode, Packet, Psn, Rkey, Syndrome};
+
+use crate::attr::QpState;
+use crate::env::{Drop, Env, QpEvent, Side};
+use crate::fault::ResponderFault;
+use crate::optable::{Kind, RxRow};
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wr::WcOpcode;
+use resources::Resources;
+
+/// What kind of message is being received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// None: the next packet must start one.
+    #[default]
+    None,
+    /// A SEND.
+    Send,
+    /// An RDMA WRITE.
+    Write,
+}
+
+/// Why a packet's request is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// It cannot be.
+    Fault(ResponderFault),
+}
+
+/// The state of the responder.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The PSN that is expected next.
+    pub(crate) epsn: Psn,
+    /// The last SEND or WRITE packet that was carried out: what an ACK says. It is never a PSN of a
+    /// READ's response, which only that response may acknowledge.
+    ack_psn: Psn,
+    /// Messages completed, modulo 2^24.
+    msn: u32,
+    /// Bytes of the message so far.
+    pub(crate) offset: u32,
+    /// Where the WRITE goes, by which key, and how long it is.
+    write_va: u64,
+    write_rkey: Rkey,
+    write_len: u32,
+    pub(crate) message: Message,
+    /// Whether the requester asked for an ACK that it did not get.
+    ack_owed: bool,
+    /// Whether the present gap, or receiver-not-ready, was answered already.
+    silent: bool,
+    /// Whether the queue pair fails as soon as the NAK is out.
+    dying: bool,
+    /// A NAK that could not leave yet.
+    nak: Option<(Psn, Syndrome)>,
+    pub(crate) resources: Resources,
+}
+
+impl Responder {
+    /// On the way to RTR. The resources were allocated when their number was set.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        let resources = core::mem::take(&mut self.resources);
+        *self = Self { epsn: psn, ack_psn: psn.sub(1), resources, ..Self::default() };
+    }
+
+    /// Answers nothing more.
+    pub(crate) fn stop(&mut self) {
+        self.resources.clear();
+        (self.ack_owed, self.nak, self.message) = (false, None, Message::None);
+    }
+
+    /// Whether a READ's or atomic's response is waiting to be sent.
+    #[inline]
+    pub(crate) fn has_responses(&self) -> bool {
+        self.resources.pending()
+    }
+
+    #[inline]
+    pub(crate) fn wants_ack(&self) -> bool {
+        (self.ack_owed || self.nak.is_some()) && !self.has_responses()
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn footprint(&self) -> usize {
+        self.resources.footprint()
+    }
+
+    /// The message ends here.
+    #[inline]
+    fn finish_message(&mut self) {
+        self.message = Message::None;
+        self.msn = self.msn.wrapping_add(1) & 0x00ff_ffff;
+    }
+}
+
+impl Qp {
+    /// Takes a request packet of RC: as expected, ahead or behind (IBTA 9.7.5.1).
+    pub(crate) fn handle_request<E: Env>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        row: RxRow,
+        env: &mut E,
+    ) {
+        if self.resp.dying {
+            return env.count(Drop::State);
+        }
+        let psn = packet.bth.psn;
+        match psn.diff(self.resp.epsn) {
+            0 => {}
+            1.. => return self.ahead(now, env),
+            _ => return self.behind(packet, row, env),
+        }
+        if self.state == QpState::Rtr && !self.established {
+            self.established = true;
+            env.event(QpEvent::CommEst);
+        }
+        match self.execute(packet, row, env) {
+            Ok(()) => {}
+            Err(Refusal::NotReady) => {
+                env.count(Drop::NoReceive);
+                self.resp.silent = true;
+                self.nak(now, psn, Syndrome::Rnr(self.attr.min_rnr_timer), env);
+            }
+            Err(Refusal::Fault(fault)) => self.fail_responder(now, psn, fault, env),
+        }
+    }
+
+    /// Something was lost: say so once, and be silent until it comes.
+    fn ahead<E: Env>(&mut self, now: Time, env: &mut E) {
+        env.count(Drop::Gap);
+        if !self.resp.silent {
+            self.resp.silent = true;
+            let psn = self.resp.epsn;
+            self.nak(now, psn, Syndrome::Nak(NakCode::PsnSequence), env);
+        }
+    }
+
+    /// Carried out before: answer again, as the first time.
+    fn behind<E: Env>(&mut self, packet: &Packet<'_>, row: RxRow, env: &mut E) {
+        env.count(Drop::Duplicate);
+        let psn = packet.bth.psn;
+        match row.kind {
+            Kind::Send | Kind::Write => self.resp.ack_owed = true,
+            Kind::Read => {
+                if let Some(reth) = packet.reth {
+                    self.resp.resources.replay_read(psn, &reth, self.mtu);
+                }
+            }
+            Kind::Atomic => self.resp.resources.replay_atomic(psn),
+            _ => {}
+        }
+    }
+
+    /// The packet at `epsn` was carried out and took `npsn` PSNs.
+    #[inline]
+    fn accepted(&mut self, npsn: u32) {
+        self.resp.epsn = self.resp.epsn.add(npsn);
+        self.resp.silent = false;
+    }
+
+    fn nak<E: Env>(&mut self, now: Time, psn: Psn, syndrome: Syndrome, env: &mut E) {
+        self.resp.nak = Some((psn, syndrome));
+        // A NAK acknowledges what came before it.
+        self.resp.ack_owed = false;
+        self.flush_ack(now, env);
+    }
+
+    /// A request cannot be carried out: NAK, and then ERR (IBTA 9.9.3, class A and C).
+    pub(crate) fn fail_responder<E: Env>(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        fault: ResponderFault,
+        env: &mut E,
+    ) {
+        let consequence = fault.consequence();
+        if self.rq.is_active() {
+            let wr_id = self.rq.finish();
+            let completion = self.completion(wr_id, consequence.status, WcOpcode::Recv);
+            env.complete(Side::Recv, completion);
+        }
+        self.resp.message = Message::None;
+        self.resp.dying = true;
+        if let Some(event) = consequence.event {
+            env.event(event);
+        }
+        self.nak(now, psn, Syndrome::Nak(consequence.nak), env);
+    }
+}

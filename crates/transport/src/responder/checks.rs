@@ -1,0 +1,62 @@
+//! Whether a packet may be: its place in the message, its length, the rights of the queue pair
+//! (IBTA 9.7.4.1).
+
+use rdmux_wire::{Packet, Reth};
+
+use crate::attr::Access;
+use crate::env::Env;
+use crate::fault::ResponderFault;
+use crate::optable::{Kind, RxRow};
+use crate::qp::Qp;
+use crate::requester::pad;
+use crate::responder::Message;
+use crate::sq::MAX_MESSAGE;
+
+impl Qp {
+    /// Whether the opcode may follow the one before (IBTA 9.7.4.1.2).
+    #[inline]
+    pub(crate) fn in_sequence(&self, row: RxRow) -> bool {
+        match self.resp.message {
+            Message::None => row.starts,
+            Message::Send => !row.starts && row.kind == Kind::Send,
+            Message::Write => !row.starts && row.kind == Kind::Write,
+        }
+    }
+
+    /// Whether the payload is as long as its place in the message asks, and padded right
+    /// (IBTA 9.7.4.1.6).
+    #[inline]
+    pub(crate) fn has_right_length(&self, packet: &Packet<'_>, row: RxRow) -> bool {
+        let Ok(len) = u32::try_from(packet.payload.len()) else { return false };
+        let fits = match (row.starts, row.ends) {
+            (_, false) => len == self.mtu,
+            (true, true) => len <= self.mtu,
+            (false, true) => len != 0 && len <= self.mtu,
+        };
+        fits && packet.bth.pad == pad(len)
+    }
+
+    /// Whether peers may do this through this queue pair. That is a matter of the queue pair, not
+    /// of the memory, so the request is invalid (IBTA 9.7.4.1.4; the kernel's rxe agrees).
+    pub(super) fn permits(&self, access: Access) -> Result<(), ResponderFault> {
+        if self.attr.access.contains(access) { Ok(()) } else { Err(ResponderFault::InvalidRequest) }
+    }
+
+    /// Checks memory that a RETH names. Nothing is asked of a request for no bytes.
+    pub(super) fn check_reth<E: Env>(
+        &self,
+        reth: &Reth,
+        access: Access,
+        env: &E,
+    ) -> Result<(), ResponderFault> {
+        self.permits(access)?;
+        if reth.dma_len > MAX_MESSAGE {
+            return Err(ResponderFault::InvalidRequest);
+        }
+        if reth.dma_len == 0 {
+            return Ok(());
+        }
+        env.check_remote(reth.rkey, reth.va, u64::from(reth.dma_len), access)
+            .map_err(ResponderFault::remote)
+    }
+}

@@ -1,0 +1,200 @@
+//! Doing what a packet asks for.
+
+use rdmux_wire::Packet;
+
+use crate::attr::{Access, QpType};
+use crate::env::{AtomicOp, Env, Side};
+use crate::fault::ResponderFault;
+use crate::optable::{Kind, RxRow};
+use crate::qp::Qp;
+use crate::responder::resources::Resource;
+use crate::responder::{Message, Refusal};
+use crate::sq::MAX_MESSAGE;
+use crate::wr::{Completion, WcFlags, WcOpcode, WcStatus};
+
+const INVALID: Refusal = Refusal::Fault(ResponderFault::InvalidRequest);
+
+impl From<ResponderFault> for Refusal {
+    fn from(fault: ResponderFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Qp {
+    /// Carries out the packet that is expected. If refused, the state is as it was before.
+    #[inline]
+    pub(super) fn execute<E: Env>(
+        &mut self,
+        packet: &Packet<'_>,
+        row: RxRow,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if !self.in_sequence(row) || !self.has_right_length(packet, row) {
+            return Err(INVALID);
+        }
+        match row.kind {
+            Kind::Send => self.execute_send(packet, row, env),
+            Kind::Write => self.execute_write(packet, row, env),
+            Kind::Read => self.execute_read(packet, env),
+            _ => self.execute_atomic(packet, env),
+        }
+    }
+
+    /// A packet of a SEND. It was checked to be in sequence and of the right length.
+    pub(crate) fn execute_send<E: Env>(
+        &mut self,
+        packet: &Packet<'_>,
+        row: RxRow,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if row.starts {
+            if !self.rq.take(env) {
+                return Err(Refusal::NotReady);
+            }
+            self.resp.offset = 0;
+        }
+        let offset = self.resp.offset;
+        let end = self.message_end(packet.payload)?;
+        if u64::from(end) > self.rq.room() {
+            return Err(ResponderFault::ReceiveTooShort.into());
+        }
+        if !packet.payload.is_empty() {
+            env.scatter(self.rq.sges(), offset, packet.payload).map_err(ResponderFault::local)?;
+        }
+        self.resp.offset = end;
+        if row.ends {
+            let mut invalidated = None;
+            if let Some(ieth) = packet.ieth {
+                env.invalidate(ieth.0, true).map_err(ResponderFault::remote)?;
+                invalidated = Some(ieth.0);
+            }
+            let mut completion = self.received(packet, WcOpcode::Recv, end);
+            if let Some(rkey) = invalidated {
+                completion.invalidated = rkey;
+                completion.flags |= WcFlags::WITH_INV;
+            }
+            env.complete(Side::Recv, completion);
+            self.resp.finish_message();
+        } else {
+            self.resp.message = Message::Send;
+        }
+        self.accepted_packet(packet);
+        Ok(())
+    }
+
+    /// A packet of an RDMA WRITE, likewise checked.
+    pub(crate) fn execute_write<E: Env>(
+        &mut self,
+        packet: &Packet<'_>,
+        row: RxRow,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if row.starts {
+            let reth = packet.reth.ok_or(INVALID)?;
+            self.check_reth(&reth, Access::REMOTE_WRITE, env)?;
+            self.resp.offset = 0;
+            self.resp.write_va = reth.va;
+            self.resp.write_rkey = reth.rkey;
+            self.resp.write_len = reth.dma_len;
+        }
+        let offset = self.resp.offset;
+        let end = self.message_end(packet.payload)?;
+        let right = if row.ends { end == self.resp.write_len } else { end < self.resp.write_len };
+        if !right {
+            return Err(INVALID);
+        }
+        let receives = row.receives;
+        if receives && !self.rq.take(env) {
+            return Err(Refusal::NotReady);
+        }
+        if !packet.payload.is_empty() {
+            let va = self.resp.write_va.wrapping_add(u64::from(offset));
+            env.write_remote(self.resp.write_rkey, va, packet.payload)
+                .map_err(ResponderFault::remote)?;
+        }
+        self.resp.offset = end;
+        if row.ends {
+            if receives {
+                let completion = self.received(packet, WcOpcode::RecvRdmaWithImm, end);
+                env.complete(Side::Recv, completion);
+            }
+            self.resp.finish_message();
+        } else {
+            self.resp.message = Message::Write;
+        }
+        self.accepted_packet(packet);
+        Ok(())
+    }
+
+    /// An RDMA READ: remembered, and answered by `poll_transmit`.
+    fn execute_read<E: Env>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), Refusal> {
+        let reth = packet.reth.ok_or(INVALID)?;
+        self.check_reth(&reth, Access::REMOTE_READ, env)?;
+        let npsn = reth.dma_len.div_ceil(self.mtu).max(1);
+        let msn = self.resp.msn.wrapping_add(1);
+        let resource = Resource::read(packet.bth.psn, npsn, &reth, msn);
+        self.resp.resources.push(resource).map_err(|_| INVALID)?;
+        self.accepted_query(npsn);
+        Ok(())
+    }
+
+    /// An atomic: done once, its result remembered.
+    fn execute_atomic<E: Env>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), Refusal> {
+        let eth = packet.atomic.ok_or(INVALID)?;
+        self.permits(Access::REMOTE_ATOMIC)?;
+        if eth.va % 8 != 0 || self.resp.resources.make_room().is_err() {
+            return Err(INVALID);
+        }
+        let op = if packet.bth.opcode == rdmux_wire::Opcode::RC_FETCH_ADD {
+            AtomicOp::FetchAdd { add: eth.swap_add }
+        } else {
+            AtomicOp::CmpSwap { compare: eth.compare, swap: eth.swap_add }
+        };
+        let original = env.atomic(eth.rkey, eth.va, op).map_err(ResponderFault::remote)?;
+        let msn = self.resp.msn.wrapping_add(1);
+        let resource = Resource::atomic(packet.bth.psn, original, msn);
+        self.resp.resources.push(resource).map_err(|_| INVALID)?;
+        self.accepted_query(1);
+        Ok(())
+    }
+
+    /// The message's length with this payload, if it is not too long.
+    #[inline]
+    fn message_end(&self, payload: &[u8]) -> Result<u32, Refusal> {
+        u32::try_from(payload.len())
+            .ok()
+            .and_then(|len| self.resp.offset.checked_add(len))
+            .filter(|&end| end <= MAX_MESSAGE)
+            .ok_or(INVALID)
+    }
+
+    /// The completion of the receive that is taken.
+    #[inline]
+    fn received(&mut self, packet: &Packet<'_>, opcode: WcOpcode, byte_len: u32) -> Completion {
+        let wr_id = self.rq.finish();
+        let mut completion = Completion {
+            byte_len,
+            solicited: packet.bth.solicited,
+            ..self.completion(wr_id, WcStatus::Success, opcode)
+        };
+        if let Some(imm) = packet.imm {
+            completion.imm = imm.0;
+            completion.flags |= WcFlags::WITH_IMM;
+        }
+        completion
+    }
+
+    #[inline]
+    fn accepted_packet(&mut self, packet: &Packet<'_>) {
+        self.resp.ack_psn = packet.bth.psn;
+        self.accepted(1);
+        self.resp.ack_owed |= packet.bth.ack_req && self.qp_type == QpType::Rc;
+    }
+
+    fn accepted_query(&mut self, npsn: u32) {
+        self.accepted(npsn);
+        self.resp.finish_message();
+        // Its response acknowledges everything before it.
+        self.resp.ack_owed = false;
+    }
+}

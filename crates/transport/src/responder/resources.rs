@@ -1,0 +1,296 @@
+//! READs and atomics that were accepted: those whose response is still to be sent, and the last few
+//! that may be asked for again (IBTA 9.7.5.1.2). There are as many as the requester may have
+//! outstanding, so none is forgotten before its response has arrived.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use rdmux_wire::{Psn, Reth, Rkey};
+
+/// What is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Memory.
+    Read {
+        /// Its first byte.
+        va: u64,
+        /// The key.
+        rkey: Rkey,
+        /// Bytes.
+        len: u32,
+    },
+    /// What was there before the atomic.
+    Atomic {
+        /// The value, in host order.
+        original: u64,
+    },
+}
+
+/// A request that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resource {
+    /// Its PSN.
+    pub(super) first: Psn,
+    /// How many PSNs its response takes.
+    npsn: u32,
+    pub(super) answer: Answer,
+    /// The MSN that the response carries.
+    pub(super) msn: u32,
+    /// Packets of the response: the first of those asked for last, the next to send, the end.
+    pub(super) begin: u32,
+    /// Whether it was answered before.
+    pub(super) replayed: bool,
+    pub(super) next: u32,
+    pub(super) stop: u32,
+}
+
+impl Resource {
+    pub(super) fn read(first: Psn, npsn: u32, reth: &Reth, msn: u32) -> Self {
+        let answer = Answer::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len };
+        Self { first, npsn, answer, msn, begin: 0, replayed: false, next: 0, stop: npsn }
+    }
+
+    pub(super) fn atomic(first: Psn, original: u64, msn: u32) -> Self {
+        let answer = Answer::Atomic { original };
+        Self { first, npsn: 1, answer, msn, begin: 0, replayed: false, next: 0, stop: 1 }
+    }
+
+    /// Whether this is the request that owns a PSN, and which packet of the response that is.
+    fn index_of(&self, psn: Psn) -> Option<u32> {
+        u32::try_from(psn.diff(self.first)).ok().filter(|&index| index < self.npsn)
+    }
+}
+
+/// The list. Indices run freely and are masked where they are used.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    slots: Box<[Resource]>,
+    mask: u32,
+    limit: u32,
+    /// Entries that hold something, the newest ones.
+    len: u32,
+    tail: u32,
+    /// The oldest entry whose response is not all sent; `tail` if there is none.
+    emit: u32,
+}
+
+/// As many requests as were agreed on wait for their response already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Resources {
+    /// Allocates room for `limit` requests, keeping the newest that fit.
+    pub(crate) fn resize(&mut self, limit: u8) {
+        let old = core::mem::take(self);
+        self.limit = limit.into();
+        if limit == 0 {
+            return;
+        }
+        let n = self.limit.next_power_of_two();
+        let empty = Resource::atomic(Psn::new(0), 0, 0);
+        self.slots = vec![Resource { next: 1, ..empty }; n as usize].into_boxed_slice();
+        self.mask = n - 1;
+        self.len = old.len.min(self.limit);
+        self.tail = old.tail;
+        let waiting = old.tail.wrapping_sub(old.emit).min(self.len);
+        self.emit = self.tail.wrapping_sub(waiting);
+        for back in 1..=self.len {
+            let index = self.tail.wrapping_sub(back);
+            self.slots[(index & self.mask) as usize] = old.slots[(index & old.mask) as usize];
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        (self.len, self.tail, self.emit) = (0, 0, 0);
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn footprint(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    /// Whether a response is waiting to be sent.
+    #[inline]
+    pub(crate) fn pending(&self) -> bool {
+        self.emit != self.tail
+    }
+
+    /// Makes room for one more request: the oldest is forgotten. If its response is still to be
+    /// sent the requester has more outstanding than was agreed on, unless that would be a second
+    /// response: then the first has arrived, or this request could not have been sent.
+    pub(super) fn make_room(&mut self) -> Result<(), Full> {
+        while self.tail.wrapping_sub(self.emit) >= self.limit {
+            if !self.current().is_some_and(|oldest| oldest.replayed) {
+                return Err(Full);
+            }
+            self.abandon();
+        }
+        Ok(())
+    }
+
+    /// Remembers a request.
+    pub(super) fn push(&mut self, resource: Resource) -> Result<(), Full> {
+        self.make_room()?;
+        self.slots[(self.tail & self.mask) as usize] = resource;
+        self.tail = self.tail.wrapping_add(1);
+        self.len = (self.len + 1).min(self.limit);
+        Ok(())
+    }
+
+    /// The request whose response is to be sent now.
+    pub(super) fn current(&self) -> Option<&Resource> {
+        self.pending().then(|| &self.slots[(self.emit & self.mask) as usize])
+    }
+
+    /// The next packet of the current response was sent.
+    pub(super) fn sent_one(&mut self) {
+        self.slots[(self.emit & self.mask) as usize].next += 1;
+        while self.current().is_some_and(|r| r.next >= r.stop) {
+            self.emit = self.emit.wrapping_add(1);
+        }
+    }
+
+    /// The rest of the current response will not be sent.
+    pub(super) fn abandon(&mut self) {
+        let slot = &mut self.slots[(self.emit & self.mask) as usize];
+        slot.next = slot.stop.saturating_sub(1);
+        self.sent_one();
+    }
+
+    /// Answers a READ again, or the part of it that a retried request names. Anything else is
+    /// dropped (IBTA 9.7.4.1.5).
+    pub(super) fn replay_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) {
+        let Some((index, from)) = self.find(psn) else { return };
+        let slot = &mut self.slots[(index & self.mask) as usize];
+        let Answer::Read { va, rkey, len } = slot.answer else { return };
+        let skipped = from * mtu;
+        let npsn = reth.dma_len.div_ceil(mtu).max(1);
+        let same_start = reth.rkey == rkey && reth.va == va.wrapping_add(u64::from(skipped));
+        if !same_start || npsn > slot.npsn - from || reth.dma_len > len - skipped {
+            return;
+        }
+        let to_the_end = reth.dma_len == len - skipped;
+        if !to_the_end && !reth.dma_len.is_multiple_of(mtu) {
+            return;
+        }
+        (slot.begin, slot.next, slot.stop) = (from, from, from + npsn);
+        slot.replayed = true;
+        self.rewind(index);
+    }
+
+    /// Answers an atomic again, without doing it again.
+    pub(super) fn replay_atomic(&mut self, psn: Psn) {
+        let Some((index, _)) = self.find(psn) else { return };
+        let slot = &mut self.slots[(index & self.mask) as usize];
+        if matches!(slot.answer, Answer::Atomic { .. }) {
+            slot.next = 0;
+            slot.replayed = true;
+            self.rewind(index);
+        }
+    }
+
+    fn find(&self, psn: Psn) -> Option<(u32, u32)> {
+        (1..=self.len).find_map(|back| {
+            let index = self.tail.wrapping_sub(back);
+            let slot = &self.slots[(index & self.mask) as usize];
+            slot.index_of(psn).map(|packet| (index, packet))
+        })
+    }
+
+    fn rewind(&mut self, index: u32) {
+        let waiting = self.tail.wrapping_sub(self.emit);
+        if self.tail.wrapping_sub(index) > waiting {
+            self.emit = index;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reth(va: u64, dma_len: u32) -> Reth {
+        Reth { va, rkey: Rkey(7), dma_len }
+    }
+
+    fn with_reads(limit: u8, count: u32) -> Resources {
+        let mut list = Resources::default();
+        list.resize(limit);
+        for i in 0..count {
+            let first = Psn::new(i * 10);
+            list.push(Resource::read(first, 10, &reth(u64::from(i) << 20, 10_000), i)).unwrap();
+            for _ in 0..10 {
+                list.sent_one();
+            }
+        }
+        list
+    }
+
+    #[test]
+    fn takes_as_many_as_agreed() {
+        let mut list = Resources::default();
+        let one = Resource::atomic(Psn::new(1), 5, 1);
+        assert_eq!(list.push(one), Err(Full));
+        list.resize(3);
+        for _ in 0..3 {
+            list.push(one).unwrap();
+        }
+        assert_eq!(list.push(one), Err(Full));
+        list.sent_one();
+        list.push(one).unwrap();
+    }
+
+    #[test]
+    fn replays_a_part_and_forgets_the_oldest() {
+        let mut list = with_reads(2, 3);
+        list.replay_read(Psn::new(3), &reth(3 * 1024, 1024), 1024);
+        assert!(!list.pending(), "the first of three is forgotten");
+        list.replay_read(Psn::new(13), &reth((1 << 20) + 3 * 1024, 2048), 1024);
+        let part = list.current().unwrap();
+        assert_eq!((part.begin, part.next, part.stop), (3, 3, 5));
+        list.sent_one();
+        list.sent_one();
+        assert!(!list.pending());
+        list.replay_read(Psn::new(27), &reth((2 << 20) + 7 * 1024, 10_000 - 7 * 1024), 1024);
+        assert_eq!(list.current().unwrap().stop, 10);
+    }
+
+    #[test]
+    fn replays_nothing_that_was_not_asked_for() {
+        let mut list = with_reads(2, 2);
+        for (psn, bad) in [
+            (13, reth((1 << 20) + 2 * 1024, 1024)),
+            (13, reth((1 << 20) + 3 * 1024, 8 * 1024)),
+            (13, reth((1 << 20) + 3 * 1024, 100)),
+            (13, Reth { rkey: Rkey(8), ..reth((1 << 20) + 3 * 1024, 1024) }),
+            (99, reth(0, 1024)),
+        ] {
+            list.replay_read(Psn::new(psn), &bad, 1024);
+            assert!(!list.pending(), "{bad:?}");
+        }
+        list.replay_atomic(Psn::new(13));
+        assert!(!list.pending(), "a READ is no atomic");
+    }
+
+    /// A network may repeat a request long after its response arrived.
+    #[test]
+    fn a_second_response_makes_room_for_a_new_request() {
+        let mut list = with_reads(2, 2);
+        list.replay_read(Psn::new(0), &reth(0, 10_000), 1024);
+        assert!(list.pending());
+        list.push(Resource::atomic(Psn::new(20), 0, 0)).unwrap();
+        let next = list.current().unwrap();
+        assert_eq!((next.first, next.answer), (Psn::new(20), Answer::Atomic { original: 0 }));
+    }
+
+    #[test]
+    fn a_smaller_list_keeps_the_newest() {
+        let mut list = with_reads(4, 4);
+        list.resize(1);
+        list.replay_read(Psn::new(20), &reth(2 << 20, 10_000), 1024);
+        assert!(!list.pending());
+        list.replay_read(Psn::new(30), &reth(3 << 20, 10_000), 1024);
+        assert!(list.pending());
+    }
+}

@@ -1,0 +1,123 @@
+//! Sending answers: READ and atomic responses packet by packet, ACKs and NAKs.
+
+use rdmux_wire::{Aeth, AtomicAckEth, Bth, HeaderBuf, Opcode, Psn, Syndrome};
+
+use crate::attr::QpState;
+use crate::env::{Drop, Env, TxError, TxPacket, TxPayload};
+use crate::fault::ResponderFault;
+use crate::qp::Qp;
+use crate::requester::pad;
+use crate::responder::resources::{Answer, Resource};
+use crate::time::Time;
+
+/// One packet of a response.
+struct ResponsePacket {
+    opcode: Opcode,
+    psn: Psn,
+    payload: TxPayload<'static>,
+    len: u32,
+}
+
+impl Qp {
+    /// Sends at most `budget` packets of responses. None if the link is full.
+    pub(crate) fn transmit_responses<E: Env>(
+        &mut self,
+        now: Time,
+        budget: u32,
+        env: &mut E,
+    ) -> Option<u32> {
+        let mut sent = 0;
+        while sent < budget {
+            let Some(resource) = self.resp.resources.current() else { break };
+            let part = response_packet(resource, self.mtu);
+            let mut bth = Bth::new(part.opcode, self.attr.dest_qpn, part.psn);
+            bth.pkey = self.own_pkey(env);
+            bth.pad = pad(part.len);
+            let mut header = HeaderBuf::new(&bth);
+            if part.opcode.has_aeth() {
+                header = header.aeth(&Aeth { syndrome: Syndrome::ACK, msn: resource.msn });
+            }
+            if let Answer::Atomic { original } = resource.answer {
+                header = header.atomic_ack(&AtomicAckEth { original });
+            }
+            let packet = TxPacket {
+                av: &self.attr.av,
+                header: header.as_slice(),
+                payload: part.payload,
+                pad: bth.pad,
+                more: sent + 1 < budget && !part.opcode.ends_message(),
+            };
+            match env.transmit(&packet) {
+                Ok(()) => {}
+                Err(TxError::Busy) => return None,
+                Err(TxError::Memory(_)) if resource.replayed => {
+                    // Most likely the network repeated the request of a READ that is long complete,
+                    // and the program has taken its memory back. That is no reason to fail.
+                    env.count(Drop::Memory);
+                    self.resp.resources.abandon();
+                    continue;
+                }
+                Err(TxError::Memory(fault)) => {
+                    // It was there when the request was checked.
+                    self.resp.resources.clear();
+                    self.fail_responder(now, part.psn, ResponderFault::remote(fault), env);
+                    return Some(sent);
+                }
+            }
+            self.resp.resources.sent_one();
+            sent += 1;
+        }
+        Some(sent)
+    }
+
+    /// Sends the acknowledgement that is owed, unless the response of an earlier READ or atomic
+    /// must go first ([`poll_transmit`](Self::poll_transmit) sends both).
+    pub fn flush_ack<E: Env>(&mut self, _now: Time, env: &mut E) {
+        if !self.resp.wants_ack() || self.state == QpState::Err {
+            return;
+        }
+        let (psn, syndrome) = self.resp.nak.unwrap_or((self.resp.ack_psn, Syndrome::ACK));
+        let mut bth = Bth::new(Opcode::RC_ACKNOWLEDGE, self.attr.dest_qpn, psn);
+        bth.pkey = self.own_pkey(env);
+        let header = HeaderBuf::new(&bth).aeth(&Aeth { syndrome, msn: self.resp.msn });
+        let packet = TxPacket {
+            av: &self.attr.av,
+            header: header.as_slice(),
+            payload: TxPayload::None,
+            pad: 0,
+            more: false,
+        };
+        if env.transmit(&packet).is_err() {
+            // It stays owed.
+            return;
+        }
+        self.resp.nak = None;
+        self.resp.ack_owed = false;
+        if self.resp.dying {
+            self.enter_error(env);
+        }
+    }
+}
+
+fn response_packet(resource: &Resource, mtu: u32) -> ResponsePacket {
+    let index = resource.next;
+    let psn = resource.first.add(index);
+    let Answer::Read { va, rkey, len: total } = resource.answer else {
+        let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
+        return ResponsePacket { opcode, psn, payload: TxPayload::None, len: 0 };
+    };
+    let offset = index * mtu;
+    let len = (total - offset).min(mtu);
+    let opcode = match (index == resource.begin, index + 1 == resource.stop) {
+        (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+        (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+        (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+        (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+    };
+    let payload = if len == 0 {
+        TxPayload::None
+    } else {
+        TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len }
+    };
+    ResponsePacket { opcode, psn, payload, len }
+}

@@ -1,0 +1,150 @@
+//! The receive queue: a ring like the send queue's, or one slot for a receive that was taken from
+//! a shared receive queue.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::attr::QpCaps;
+use crate::env::Env;
+use crate::error::PostError;
+use crate::wr::{RecvWr, Sge};
+
+/// Entries of the slot for a shared receive queue's work request when the capabilities say none.
+const DEFAULT_SRQ_SGES: u32 = 32;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RecvWqe {
+    wr_id: u64,
+    /// Bytes of the whole scatter list.
+    len: u64,
+    num_sge: u32,
+}
+
+/// The queue. The receive that a message is being placed in stays at the head until it is finished.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    wqes: Box<[RecvWqe]>,
+    sges: Box<[Sge]>,
+    mask: u32,
+    max_wr: u32,
+    max_sge: u32,
+    head: u32,
+    tail: u32,
+    shared: bool,
+    /// Whether the entry at the head was taken for a message.
+    active: bool,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(caps: &QpCaps, shared: bool) -> Self {
+        let (slots, max_sge) = match (shared, caps.max_recv_sge) {
+            (true, 0) => (1, DEFAULT_SRQ_SGES),
+            (true, n) => (1, n),
+            (false, n) => (caps.max_recv_wr.max(1).next_power_of_two(), n),
+        };
+        Self {
+            wqes: vec![RecvWqe::default(); slots as usize].into_boxed_slice(),
+            sges: vec![Sge::default(); slots as usize * max_sge as usize].into_boxed_slice(),
+            mask: slots - 1,
+            max_wr: caps.max_recv_wr,
+            max_sge,
+            head: 0,
+            tail: 0,
+            shared,
+            active: false,
+        }
+    }
+
+    /// Forgets every entry.
+    pub(crate) fn clear(&mut self) {
+        (self.head, self.tail, self.active) = (0, 0, false);
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn footprint(&self) -> usize {
+        size_of_val(&*self.wqes) + size_of_val(&*self.sges)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Queues a work request.
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.shared {
+            return Err(PostError::SharedReceiveQueue);
+        }
+        if self.tail.wrapping_sub(self.head) >= self.max_wr {
+            return Err(PostError::Full(self.max_wr));
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(PostError::TooManySges { given: wr.sges.len(), max: self.max_sge });
+        }
+        let slot = (self.tail & self.mask) as usize;
+        let start = slot * self.max_sge as usize;
+        self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
+        self.wqes[slot] = entry(wr.wr_id, wr.sges);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Takes the next receive for a message, unless one is taken already. False if there is none.
+    #[inline]
+    pub(crate) fn take<E: Env>(&mut self, env: &mut E) -> bool {
+        if self.active {
+            return true;
+        }
+        if self.shared {
+            let Some(srq) = env.pop_srq(&mut self.sges) else { return false };
+            let n = srq.num_sge.min(self.sges.len());
+            self.wqes[0] = entry(srq.wr_id, &self.sges[..n]);
+            self.active = true;
+        } else {
+            self.active = self.head != self.tail;
+        }
+        self.active
+    }
+
+    /// Whether a receive is taken.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// The scatter list of the receive that is taken.
+    #[inline]
+    pub(crate) fn sges(&self) -> &[Sge] {
+        let slot = (self.head & self.mask) as usize;
+        let start = slot * self.max_sge as usize;
+        &self.sges[start..start + self.wqes[slot].num_sge as usize]
+    }
+
+    /// Bytes of that list.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        self.wqes[(self.head & self.mask) as usize].len
+    }
+
+    /// Lets go of the receive that is taken, or drops the oldest. Returns its `wr_id`.
+    #[inline]
+    pub(crate) fn finish(&mut self) -> u64 {
+        let wr_id = self.wqes[(self.head & self.mask) as usize].wr_id;
+        self.active = false;
+        if !self.shared {
+            self.head = self.head.wrapping_add(1);
+        }
+        wr_id
+    }
+
+    /// Whether there is anything to flush.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.active && self.head == self.tail
+    }
+}
+
+fn entry(wr_id: u64, sges: &[Sge]) -> RecvWqe {
+    RecvWqe {
+        wr_id,
+        len: sges.iter().map(|s| u64::from(s.length)).sum(),
+        num_sge: u32::try_from(sges.len()).unwrap_or(u32::MAX),
+    }
+}

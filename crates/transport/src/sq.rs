@@ -1,0 +1,280 @@
+//! The send queue: a ring of fixed-size entries, with gather lists and inline bytes in flat
+//! arenas beside it. Everything is allocated once, by the capabilities; posting copies and no more.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use rdmux_wire::{Psn, Rkey};
+
+use crate::attr::{QpCaps, QpType};
+use crate::env::TxPayload;
+use crate::error::PostError;
+use crate::optable::TxKind;
+use crate::wr::{SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
+
+/// The longest message, in bytes (IBTA 9.4.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Among an entry's flags: its data lie in the inline arena. The others are [`SendFlags`].
+const INLINE: u8 = 0x80;
+
+/// A work request while it is queued or outstanding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) remote_addr: u64,
+    /// What an atomic adds or swaps in.
+    pub(crate) swap_add: u64,
+    /// What a compare-and-swap compares.
+    pub(crate) compare: u64,
+    /// The peer's key; of a local invalidate the local one.
+    pub(crate) rkey: Rkey,
+    /// Immediate data, or in network order the key to invalidate.
+    pub(crate) extra: [u8; 4],
+    /// Bytes of the message.
+    pub(crate) len: u32,
+    /// Its first PSN, once it was started.
+    pub(crate) first: Psn,
+    /// How many PSNs it takes, once it was started.
+    pub(crate) npsn: u32,
+    num_sge: u16,
+    pub(crate) kind: TxKind,
+    flags: u8,
+}
+
+impl SendWqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        remote_addr: 0,
+        swap_add: 0,
+        compare: 0,
+        rkey: Rkey(0),
+        extra: [0; 4],
+        len: 0,
+        first: Psn::new(0),
+        npsn: 0,
+        num_sge: 0,
+        kind: TxKind::Send,
+        flags: 0,
+    };
+
+    /// Whether a modifier was asked for.
+    #[inline]
+    pub(crate) fn has(&self, flag: SendFlags) -> bool {
+        u32::from(self.flags) & flag.bits() != 0
+    }
+
+    /// The PSN after its last.
+    #[inline]
+    pub(crate) fn end(&self) -> Psn {
+        self.first.add(self.npsn)
+    }
+}
+
+/// The queue. Indices run freely and are masked where they are used.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: Box<[SendWqe]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    /// Destinations of datagrams; empty for connected types.
+    dests: Box<[UdDest]>,
+    mask: u32,
+    max_wr: u32,
+    max_sge: u32,
+    max_inline: u32,
+    /// The oldest entry that is not complete.
+    pub(crate) head: u32,
+    /// The next free one.
+    pub(crate) tail: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(caps: &QpCaps, qp_type: QpType) -> Self {
+        let slots = caps.max_send_wr.max(1).next_power_of_two();
+        let n = slots as usize;
+        let dests = if qp_type == QpType::Ud { n } else { 0 };
+        Self {
+            wqes: vec![SendWqe::EMPTY; n].into_boxed_slice(),
+            sges: vec![Sge::default(); n * caps.max_send_sge as usize].into_boxed_slice(),
+            inline: vec![0; n * caps.max_inline_data as usize].into_boxed_slice(),
+            dests: vec![UdDest::default(); dests].into_boxed_slice(),
+            mask: slots - 1,
+            max_wr: caps.max_send_wr,
+            max_sge: caps.max_send_sge,
+            max_inline: caps.max_inline_data,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Forgets every entry.
+    pub(crate) fn clear(&mut self) {
+        (self.head, self.tail) = (0, 0);
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn footprint(&self) -> usize {
+        size_of_val(&*self.wqes)
+            + size_of_val(&*self.sges)
+            + size_of_val(&*self.inline)
+            + size_of_val(&*self.dests)
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> &SendWqe {
+        &self.wqes[(index & self.mask) as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut SendWqe {
+        &mut self.wqes[(index & self.mask) as usize]
+    }
+
+    /// The gather list of an entry; empty if its data are inline.
+    #[inline]
+    pub(crate) fn sges(&self, index: u32) -> &[Sge] {
+        let slot = (index & self.mask) as usize;
+        let start = slot * self.max_sge as usize;
+        &self.sges[start..start + usize::from(self.wqes[slot].num_sge)]
+    }
+
+    /// A part of an entry's data.
+    #[inline]
+    pub(crate) fn payload(&self, index: u32, offset: u32, len: u32) -> TxPayload<'_> {
+        if len == 0 {
+            return TxPayload::None;
+        }
+        let slot = (index & self.mask) as usize;
+        if self.wqes[slot].flags & INLINE != 0 {
+            let start = slot * self.max_inline as usize + offset as usize;
+            return TxPayload::Bytes(&self.inline[start..start + len as usize]);
+        }
+        TxPayload::Gather { sges: self.sges(index), offset, len }
+    }
+
+    /// The destination of a datagram.
+    #[inline]
+    pub(crate) fn dest(&self, index: u32) -> &UdDest {
+        &self.dests[(index & self.mask) as usize]
+    }
+
+    /// Queues a work request.
+    pub(crate) fn post(&mut self, qp_type: QpType, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.len() >= self.max_wr {
+            return Err(PostError::Full(self.max_wr));
+        }
+        let mut wqe = SendWqe::EMPTY;
+        wqe.wr_id = wr.wr_id;
+        wqe.flags = (wr.flags.bits() & 0x7f) as u8;
+        wqe.set_op(&wr.op);
+        if !wqe.kind.row().serves(qp_type) {
+            return Err(PostError::Operation(qp_type));
+        }
+        let slot = (self.tail & self.mask) as usize;
+        match wr.data {
+            SendData::Sges(sges) => self.put_sges(slot, sges, &mut wqe)?,
+            SendData::Inline(parts) => self.put_inline(slot, parts, &mut wqe, qp_type)?,
+        }
+        if matches!(wqe.kind, TxKind::FetchAdd | TxKind::CmpSwap) && wqe.len < 8 {
+            return Err(PostError::TooShort);
+        }
+        if qp_type == QpType::Ud {
+            self.dests[slot] = wr.dest.ok_or(PostError::NoDestination)?;
+        }
+        self.wqes[slot] = wqe;
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn put_sges(&mut self, slot: usize, sges: &[Sge], wqe: &mut SendWqe) -> Result<(), PostError> {
+        if sges.len() > self.max_sge as usize {
+            return Err(PostError::TooManySges { given: sges.len(), max: self.max_sge });
+        }
+        let start = slot * self.max_sge as usize;
+        let mut total = 0_u64;
+        for (to, from) in self.sges[start..].iter_mut().zip(sges) {
+            *to = *from;
+            total += u64::from(from.length);
+        }
+        if total > u64::from(MAX_MESSAGE) {
+            return Err(PostError::TooLong(total));
+        }
+        // Both fit: see the two checks above; caps of more than 2^16 entries make no sense.
+        wqe.num_sge = u16::try_from(sges.len()).unwrap_or(u16::MAX);
+        wqe.len = u32::try_from(total).unwrap_or(MAX_MESSAGE);
+        Ok(())
+    }
+
+    fn put_inline(
+        &mut self,
+        slot: usize,
+        parts: &[&[u8]],
+        wqe: &mut SendWqe,
+        qp_type: QpType,
+    ) -> Result<(), PostError> {
+        if wqe.kind.row().wants_response() {
+            return Err(PostError::Operation(qp_type));
+        }
+        let max = self.max_inline as usize;
+        let arena = &mut self.inline[slot * max..(slot + 1) * max];
+        let mut used = 0;
+        for part in parts {
+            let Some(to) = arena.get_mut(used..used + part.len()) else {
+                let given = parts.iter().map(|p| p.len()).sum();
+                return Err(PostError::InlineTooLong { given, max: self.max_inline });
+            };
+            to.copy_from_slice(part);
+            used += part.len();
+        }
+        wqe.flags |= INLINE;
+        wqe.len = u32::try_from(used).unwrap_or(self.max_inline);
+        Ok(())
+    }
+}
+
+impl SendWqe {
+    fn set_op(&mut self, op: &SendOp) {
+        self.kind = match *op {
+            SendOp::Send => TxKind::Send,
+            SendOp::SendImm(imm) => {
+                self.extra = imm;
+                TxKind::SendImm
+            }
+            SendOp::SendInv(rkey) => {
+                self.extra = rkey.0.to_be_bytes();
+                TxKind::SendInv
+            }
+            SendOp::Write { remote_addr, rkey } => {
+                (self.remote_addr, self.rkey) = (remote_addr, rkey);
+                TxKind::Write
+            }
+            SendOp::WriteImm { remote_addr, rkey, imm } => {
+                (self.remote_addr, self.rkey, self.extra) = (remote_addr, rkey, imm);
+                TxKind::WriteImm
+            }
+            SendOp::Read { remote_addr, rkey } => {
+                (self.remote_addr, self.rkey) = (remote_addr, rkey);
+                TxKind::Read
+            }
+            SendOp::FetchAdd { remote_addr, rkey, add } => {
+                (self.remote_addr, self.rkey, self.swap_add) = (remote_addr, rkey, add);
+                TxKind::FetchAdd
+            }
+            SendOp::CmpSwap { remote_addr, rkey, compare, swap } => {
+                (self.remote_addr, self.rkey) = (remote_addr, rkey);
+                (self.compare, self.swap_add) = (compare, swap);
+                TxKind::CmpSwap
+            }
+            SendOp::LocalInv(rkey) => {
+                self.rkey = rkey;
+                TxKind::LocalInv
+            }
+        };
+    }
+}

@@ -1,0 +1,130 @@
+//! Packets that nobody would send.
+
+use rdmux_wire::{Bth, Opcode};
+
+use super::*;
+
+/// A small generator, so that the test needs nothing and repeats.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+}
+
+/// Any opcode, any header, PSNs near those in use, payloads of any length, in the middle of real
+/// work: nothing panics, and whatever is dropped is counted.
+#[test]
+fn no_packet_panics() {
+    let mut rnd = Random(7);
+    for round in 0..600 {
+        let qp_type = [QpType::Rc, QpType::Uc, QpType::Ud][round % 3];
+        let mut p = Pair::new(qp_type);
+        if qp_type == QpType::Rc {
+            let rkey = Rkey(KEY);
+            p.a.send(1, SendOp::Read { remote_addr: 0, rkey }, 0, 5000);
+            p.a.send(2, SendOp::FetchAdd { remote_addr: 0, rkey, add: 1 }, 0, 8);
+            p.a.send(3, SendOp::Write { remote_addr: 0, rkey }, 0, 5000);
+        }
+        p.a.recv(4, 0, 3000);
+        p.a.poll(p.now);
+        for _ in 0..60 {
+            let service = [0x00, 0x20, 0x60][round % 3];
+            let opcode = Opcode(service | (rnd.next() & 0x1f) as u8);
+            let base = if opcode.is_response() {
+                attributes(1, 2).sq_psn
+            } else {
+                attributes(1, 2).rq_psn
+            };
+            let mut bth = Bth::new(opcode, Qpn::new(1), base.add(rnd.next() % 12).sub(2));
+            bth.pad = (rnd.next() % 2) as u8;
+            let mut bytes = bth.to_bytes().to_vec();
+            let len = [0, 4, 28, 100, 1024, 1028, 1052][rnd.next() as usize % 7];
+            bytes.extend((0..len).map(|_| rnd.next() as u8));
+            p.a.feed(p.now, &bytes, 2);
+            p.a.poll(p.now);
+        }
+        p.tick();
+        p.a.poll(p.now);
+    }
+}
+
+#[test]
+fn strangers_and_other_partitions_are_counted() {
+    let mut p = Pair::new(QpType::Rc);
+    let mut bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(1), attributes(1, 2).rq_psn);
+    p.a.feed(p.now, &bth.to_bytes(), 9);
+    bth.pkey = Pkey(0x1234);
+    p.a.feed(p.now, &bth.to_bytes(), 2);
+    bth.opcode = Opcode::UC_SEND_ONLY;
+    bth.pkey = Pkey::DEFAULT;
+    p.a.feed(p.now, &bth.to_bytes(), 2);
+    p.a.step(&attributes(1, 2), QpState::Err);
+    bth.opcode = Opcode::RC_SEND_ONLY;
+    p.a.feed(p.now, &bth.to_bytes(), 2);
+    assert_eq!(p.a.w.dropped, [Drop::Source, Drop::Pkey, Drop::Opcode, Drop::State]);
+}
+
+/// Lengths that contradict the opcode, in sequence otherwise, are invalid requests.
+#[test]
+fn malformed_messages_are_refused() {
+    for (first, payload, pad) in [
+        (Opcode::RC_SEND_FIRST, 1000, 0),
+        (Opcode::RC_SEND_ONLY, 1028, 0),
+        (Opcode::RC_SEND_LAST, 4, 0),
+        (Opcode::RC_SEND_MIDDLE, 1024, 0),
+        (Opcode::RC_WRITE_MIDDLE, 1024, 0),
+        (Opcode::RC_SEND_ONLY, 5, 1),
+    ] {
+        let mut p = Pair::new(QpType::Rc);
+        p.a.recv(1, 0, 5000);
+        let mut bth = Bth::new(first, Qpn::new(1), attributes(1, 2).rq_psn);
+        bth.pad = pad;
+        let mut bytes = bth.to_bytes().to_vec();
+        bytes.resize(12 + payload, 0);
+        p.a.feed(p.now, &bytes, 2);
+        assert_eq!(p.a.qp.state(), QpState::Err, "{first}");
+        assert_eq!(p.a.w.out.pop_front().unwrap()[12], 0x61, "{first}");
+        assert_eq!(p.a.w.statuses(), [(1, WcStatus::WrFlushErr)]);
+    }
+}
+
+#[test]
+fn ghosts_acknowledge_nothing() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.a.poll(p.now);
+    for (psn, syndrome) in [(1_u32, 0x1f), (2, 0x60), (500, 0x62), (0xff_ffff, 0x1f), (0, 0x9f)] {
+        let base = attributes(1, 2).sq_psn;
+        let bth = Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(1), base.add(psn));
+        let mut bytes = bth.to_bytes().to_vec();
+        bytes.extend([syndrome, 0, 0, 0]);
+        p.a.feed(p.now, &bytes, 2);
+    }
+    assert!(p.a.w.wc.is_empty());
+    assert_eq!(p.a.w.dropped.len(), 5);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn a_response_of_the_wrong_kind_or_length_fails_the_request() {
+    for (opcode, len) in [(Opcode::RC_READ_RESPONSE_ONLY, 8), (Opcode::RC_ATOMIC_ACKNOWLEDGE, 8)] {
+        for op in [
+            SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) },
+            SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) },
+        ] {
+            let mut p = Pair::new(QpType::Rc);
+            p.a.send(1, op, 0, 12);
+            p.a.poll(p.now);
+            let bth = Bth::new(opcode, Qpn::new(1), attributes(1, 2).sq_psn);
+            let mut bytes = bth.to_bytes().to_vec();
+            bytes.resize(12 + 4 + len, 0);
+            p.a.feed(p.now, &bytes, 2);
+            assert_eq!(p.a.w.statuses(), [(1, WcStatus::BadRespErr)], "{opcode}");
+        }
+    }
+}

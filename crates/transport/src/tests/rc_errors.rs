@@ -1,0 +1,159 @@
+//! RC when somebody is wrong: statuses on both sides, NAKs, flushing.
+
+use super::*;
+
+const FLUSHED: WcStatus = WcStatus::WrFlushErr;
+
+/// Posts one request and a second behind it; both sides have a receive more than they need.
+fn fails(change: impl Fn(&mut Pair), op: SendOp, len: u32) -> (WcStatus, Vec<WcStatus>, u8) {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.recv(10, 0, 100);
+    p.b.recv(11, 0, 100);
+    p.a.recv(12, 0, 100);
+    change(&mut p);
+    p.a.send(1, op, 0, len);
+    p.a.send(2, op, 0, len);
+    p.run();
+    let a = p.a.w.statuses();
+    assert_eq!((a[0].0, a[1..].to_vec()), (1, vec![(2, FLUSHED), (12, FLUSHED)]));
+    assert_eq!((p.a.qp.state(), p.b.qp.state()), (QpState::Err, QpState::Err));
+    let b = p.b.w.statuses();
+    assert_eq!(b.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [10, 11]);
+    let nak = p.log.iter().rfind(|(from, _)| *from == 2).unwrap().1[12];
+    (a[0].1, b.into_iter().map(|(_, s)| s).collect(), nak)
+}
+
+fn write(rkey: u32) -> SendOp {
+    SendOp::Write { remote_addr: 0, rkey: Rkey(rkey) }
+}
+
+#[test]
+fn each_fault_has_its_nak_and_its_status() {
+    let nothing = |_: &mut Pair| {};
+    let both = vec![FLUSHED, FLUSHED];
+    let access = (WcStatus::RemAccessErr, both.clone(), 0x62);
+    let invalid = (WcStatus::RemInvReqErr, both, 0x61);
+    assert_eq!(fails(nothing, write(99), 10), access, "wrong key");
+    let far = SendOp::Write { remote_addr: MEMORY as u64 - 5, rkey: Rkey(KEY) };
+    assert_eq!(fails(nothing, far, 10), access, "outside");
+    let wrap = SendOp::Read { remote_addr: u64::MAX - 5, rkey: Rkey(KEY) };
+    assert_eq!(fails(nothing, wrap, 10), access, "wraps");
+    let no_right = |p: &mut Pair| p.b.w.rights = Access::LOCAL_WRITE;
+    assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
+    let no_flag = |p: &mut Pair| p.b.qp.attr.access = Access::empty();
+    assert_eq!(fails(no_flag, write(KEY), 10), invalid, "queue pair without right");
+    let odd = SendOp::FetchAdd { remote_addr: 4, rkey: Rkey(KEY), add: 1 };
+    assert_eq!(fails(nothing, odd, 8), invalid, "misaligned");
+    let none = |p: &mut Pair| p.b.qp.resp.resources.resize(0);
+    let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
+    assert_eq!(fails(none, read, 8), invalid, "no resources");
+    assert_eq!(
+        fails(nothing, SendOp::Send, 101),
+        (WcStatus::RemInvReqErr, vec![WcStatus::LocLenErr, FLUSHED], 0x61),
+        "receive too short"
+    );
+    let read_only = |p: &mut Pair| p.b.w.rights = Access::empty();
+    assert_eq!(
+        fails(read_only, SendOp::Send, 10),
+        (WcStatus::RemOpErr, vec![WcStatus::LocProtErr, FLUSHED], 0x63),
+        "receive not writable"
+    );
+    assert_eq!(
+        fails(nothing, SendOp::SendInv(Rkey(KEY)), 10),
+        (WcStatus::RemAccessErr, vec![WcStatus::RemAccessErr, FLUSHED], 0x62),
+        "a key that cannot be invalidated"
+    );
+}
+
+#[test]
+fn zero_bytes_need_no_key() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, write(99), 0, 0);
+    p.a.send(2, SendOp::Read { remote_addr: 5, rkey: Rkey(0) }, 0, 0);
+    p.run();
+    assert!(p.a.w.statuses().iter().all(|(_, s)| *s == WcStatus::Success));
+}
+
+#[test]
+fn earlier_work_completes_before_a_local_failure_shows() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, write(KEY), 0, 10);
+    p.a.post(2, write(KEY), &[Sge { addr: 0, length: 8, lkey: Lkey(1) }], SendFlags::empty());
+    p.a.send(3, write(KEY), 0, 10);
+    p.a.poll(p.now);
+    assert!(p.a.w.wc.is_empty());
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, FLUSHED)]);
+}
+
+#[test]
+fn a_read_into_memory_that_may_not_be_written_fails_before_it_is_sent() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.rights = Access::empty();
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::LocProtErr)]);
+    assert!(p.log.is_empty());
+}
+
+/// A NAK must not overtake the response of an earlier READ, or the READ would be lost with it.
+#[test]
+fn a_nak_waits_for_earlier_responses() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.w.fill(0, 5000, 8);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
+    p.a.send(2, write(99), 0, 10);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success), (2, WcStatus::RemAccessErr)]);
+    assert_eq!(p.a.w.mem[..5000], p.b.w.mem[..5000]);
+    assert_eq!(p.b.w.events, [QpEvent::AccessErr]);
+}
+
+#[test]
+fn memory_that_goes_while_it_is_read_is_an_access_error() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
+    p.a.poll(p.now);
+    let request = p.a.w.out.pop_front().unwrap();
+    p.b.feed(p.now, &request, 1);
+    p.b.qp.poll_transmit(p.now, 2, &mut p.b.w);
+    p.b.w.rights = Access::empty();
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(p.b.qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_shared_receive_queue_and_its_last_event() {
+    let mut p = Pair::down(QpType::Rc, true);
+    p.a.up(&attributes(1, 2));
+    p.b.up(&attributes(2, 1));
+    p.b.w.srq.push_back((70, vec![sge(0, 10), sge(100, 2000)]));
+    p.b.w.srq.push_back((71, vec![sge(0, 5000)]));
+    p.a.w.fill(0, 2000, 4);
+    p.a.send(1, SendOp::Send, 0, 2000);
+    p.run();
+    assert_eq!(p.b.w.statuses(), [(70, WcStatus::Success)]);
+    assert_eq!(p.b.w.mem[100..2090], p.a.w.mem[10..2000]);
+    // A message that stays unfinished holds a receive, which is flushed.
+    p.a.send(2, SendOp::Send, 0, 5000);
+    p.a.qp.poll_transmit(p.now, 2, &mut p.a.w);
+    for bytes in p.a.w.out.drain(..) {
+        p.b.feed(p.now, &bytes, 1);
+    }
+    p.b.step(&attributes(2, 1), QpState::Err);
+    assert_eq!(p.b.w.statuses(), [(71, FLUSHED)]);
+    assert_eq!(p.b.w.events, [QpEvent::LastWqeReached]);
+}
+
+#[test]
+fn a_peer_that_is_gone() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.recv(9, 0, 1);
+    p.a.send(1, write(KEY), 0, 10);
+    p.a.poll(p.now);
+    p.a.send(2, write(KEY), 0, 10);
+    p.a.qp.peer_gone(p.now, &mut p.a.w);
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, FLUSHED), (9, FLUSHED)]);
+    assert_eq!(p.a.qp.poll_timeout(), None);
+}

@@ -1,0 +1,280 @@
+//! RC without faults: every operation, sizes, packets counted.
+
+use super::*;
+use crate::wr::{WcFlags, WcOpcode};
+
+const OK: WcStatus = WcStatus::Success;
+
+#[test]
+fn send_of_any_length_arrives_in_the_right_packets() {
+    for len in [0, 1, 3, 64, 1023, 1024, 1025, 2048, 5000, 100_000_u32] {
+        let mut p = Pair::new(QpType::Rc);
+        p.a.w.fill(0, len as usize, 7);
+        p.b.recv(9, 4096, len + 10);
+        p.a.send(1, SendOp::Send, 0, len);
+        p.run();
+        let wc = p.b.w.take_wc();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, OK, len));
+        assert_eq!(p.a.w.statuses(), [(1, OK)]);
+        let n = len as usize;
+        assert_eq!(p.a.w.mem[..n], p.b.w.mem[4096..4096 + n]);
+        assert_eq!(p.opcodes(1).len(), n.div_ceil(1024).max(1));
+        assert!(!p.a.qp.req.is_outstanding());
+        assert_eq!(p.a.qp.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_gather_list_becomes_one_message_and_a_scatter_list_takes_it() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 5000, 1);
+    let list = [sge(0, 10), sge(100, 0), sge(200, 3000), sge(4000, 1000)];
+    p.b.qp.post_recv(&RecvWr { wr_id: 2, sges: &[sge(0, 1), sge(50_000, 6000)] }).unwrap();
+    p.a.post(1, SendOp::Send, &list, SendFlags::empty());
+    p.run();
+    let flat: Vec<u8> = [&p.a.w.mem[..10], &p.a.w.mem[200..3200], &p.a.w.mem[4000..5000]].concat();
+    assert_eq!(p.b.w.mem[0], flat[0]);
+    assert_eq!(p.b.w.mem[50_000..50_000 + 4009], flat[1..]);
+}
+
+#[test]
+fn immediate_invalidate_solicited_and_inline() {
+    let mut p = Pair::new(QpType::Rc);
+    for i in 0..3 {
+        p.b.recv(i, 1000 * i, 100);
+    }
+    let send = |p: &mut Pair, op, flags| {
+        let data = SendData::Inline(&[b"hel", b"lo"]);
+        let wr = SendWr { wr_id: 0, op, data, flags, dest: None };
+        p.a.qp.post_send(Time::ZERO, &wr).unwrap();
+    };
+    send(&mut p, SendOp::SendImm([1, 2, 3, 4]), SendFlags::SOLICITED);
+    send(&mut p, SendOp::SendInv(Rkey(77)), SendFlags::empty());
+    let write = SendOp::WriteImm { remote_addr: 9000, rkey: Rkey(KEY), imm: [9; 4] };
+    send(&mut p, write, SendFlags::empty());
+    p.run();
+    let wc = p.b.w.take_wc();
+    assert_eq!((wc.imm, wc.flags, wc.solicited), ([1, 2, 3, 4], WcFlags::WITH_IMM, true));
+    assert_eq!(&p.b.w.mem[..5], b"hello");
+    let wc = p.b.w.take_wc();
+    assert_eq!((wc.invalidated, wc.flags, wc.solicited), (Rkey(77), WcFlags::WITH_INV, false));
+    assert_eq!(p.b.w.invalidated, [Rkey(77)]);
+    let wc = p.b.w.take_wc();
+    assert_eq!((wc.opcode, wc.imm, wc.byte_len), (WcOpcode::RecvRdmaWithImm, [9; 4], 5));
+    assert_eq!(&p.b.w.mem[9000..9005], b"hello");
+    assert_eq!(p.b.w.mem[2000], 0, "a WRITE leaves the receive's own buffer alone");
+}
+
+#[test]
+fn read_consumes_a_psn_per_response_packet() {
+    for len in [0, 5, 1024, 1025, 200_000_u32] {
+        let mut p = Pair::new(QpType::Rc);
+        p.b.w.fill(3, len as usize, 5);
+        let before = p.a.qp.attr().sq_psn;
+        p.a.send(1, SendOp::Read { remote_addr: 3, rkey: Rkey(KEY) }, 500, len);
+        p.run();
+        let wc = p.a.w.take_wc();
+        assert_eq!((wc.status, wc.opcode, wc.byte_len), (OK, WcOpcode::RdmaRead, len));
+        let n = len as usize;
+        assert_eq!(p.a.w.mem[500..500 + n], p.b.w.mem[3..3 + n]);
+        let used = p.a.qp.attr().sq_psn.diff(before);
+        assert_eq!(used as u32, len.div_ceil(1024).max(1));
+        let chunks = len.div_ceil(64 << 10).max(1) as usize;
+        assert_eq!(p.opcodes(1).len(), chunks, "a request per 64 KiB on a lossy link");
+    }
+}
+
+#[test]
+fn atomics_return_what_was_there() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.w.mem[8..16].copy_from_slice(&40_u64.to_ne_bytes());
+    let (remote_addr, rkey) = (8, Rkey(KEY));
+    p.a.send(1, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, 0, 8);
+    p.a.send(2, SendOp::CmpSwap { remote_addr, rkey, compare: 42, swap: 7 }, 8, 8);
+    p.a.send(3, SendOp::CmpSwap { remote_addr, rkey, compare: 42, swap: 9 }, 16, 8);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
+    let got: Vec<u64> =
+        p.a.w.mem[..24].chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+    assert_eq!(got, [40, 42, 7]);
+    assert_eq!(p.b.w.mem[8..16], 7_u64.to_ne_bytes());
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_agreed() {
+    let mut p = Pair::with(QpType::Rc, |a| (a.max_rd_atomic, a.max_dest_rd_atomic) = (2, 2));
+    for i in 0..5 {
+        p.a.send(i, SendOp::Read { remote_addr: i, rkey: Rkey(KEY) }, i * 10, 1);
+    }
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.out.len(), 2);
+    p.run();
+    assert_eq!(p.a.w.statuses().len(), 5);
+}
+
+#[test]
+fn a_fence_waits_for_reads() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.recv(0, 0, 100);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 4);
+    p.a.post(2, SendOp::Send, &[sge(0, 4)], SendFlags::FENCE);
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.out.len(), 1);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn unsignaled_work_completes_in_silence() {
+    let init = QpInit {
+        qpn: Qpn::new(1),
+        qp_type: QpType::Rc,
+        caps: CAPS,
+        sq_sig_all: false,
+        has_srq: false,
+    };
+    let mut p = Pair::new(QpType::Rc);
+    p.a.qp = Qp::new(&init);
+    p.a.up(&attributes(1, 2));
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+    for i in 0..40 {
+        let flags = if i % 8 == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
+        p.a.post(i, write, &[sge(0, 8)], flags);
+        if i % 8 == 7 {
+            p.run();
+        }
+    }
+    assert_eq!(p.a.w.statuses(), [(7, OK), (15, OK), (23, OK), (31, OK), (39, OK)]);
+}
+
+#[test]
+fn one_ack_for_a_burst_after_the_reply() {
+    let mut p = Pair::new(QpType::Rc);
+    for i in 0..4 {
+        p.b.recv(i, 0, 10);
+        p.a.send(i, SendOp::Send, 0, 10);
+    }
+    p.a.recv(0, 0, 10);
+    p.a.poll(p.now);
+    while let Some(bytes) = p.a.w.out.pop_front() {
+        p.b.feed(p.now, &bytes, 1);
+    }
+    assert!(p.b.qp.wants_ack() && p.b.w.out.is_empty());
+    p.b.send(9, SendOp::Send, 0, 10);
+    p.b.poll(p.now);
+    let ops: Vec<u8> = p.b.w.out.iter().map(|b| b[0]).collect();
+    assert_eq!(ops, [0x04, 0x11], "the reply, then one ACK for four messages");
+    assert!(!p.b.qp.wants_ack());
+    p.run();
+    assert_eq!(p.a.w.statuses().len(), 5);
+}
+
+#[test]
+fn responses_and_requests_share_the_link() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 60_000);
+    p.b.send(2, SendOp::Write { remote_addr: 100_000, rkey: Rkey(KEY) }, 0, 30_000);
+    p.a.poll(p.now);
+    while let Some(bytes) = p.a.w.out.pop_front() {
+        p.b.feed(p.now, &bytes, 1);
+    }
+    let state = p.b.qp.poll_transmit(p.now, 40, &mut p.b.w);
+    assert_eq!((state, p.b.w.out.len()), (crate::TxState::More, 40));
+    let writes = p.b.w.out.iter().filter(|b| (0x06..0x0b).contains(&b[0])).count();
+    assert_eq!(writes, 16, "a quantum of requests between two of responses");
+    p.run();
+    assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(2, OK)]));
+}
+
+#[test]
+fn a_lossless_link_takes_packets_of_its_own_size() {
+    let mut p = Pair::down(QpType::Rc, false);
+    for side in [&mut p.a, &mut p.b] {
+        side.w.link = LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: false };
+    }
+    p.a.up(&attributes(1, 2));
+    p.b.up(&attributes(2, 1));
+    p.a.w.fill(0, 300_000, 3);
+    p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 300_000);
+    p.a.send(2, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 400_000, 300_000);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+    assert_eq!(p.a.w.mem[..300_000], p.a.w.mem[400_000..700_000]);
+    assert_eq!(p.opcodes(1).len(), 10 + 1, "ten packets and one request for the whole READ");
+}
+
+#[test]
+fn a_full_link_loses_nothing() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.recv(0, 0, 100);
+    p.a.send(1, SendOp::Send, 0, 100);
+    p.a.w.busy = true;
+    assert_eq!(p.a.qp.poll_transmit(p.now, 8, &mut p.a.w), crate::TxState::Blocked);
+    p.a.w.busy = false;
+    p.a.poll(p.now);
+    let bytes = p.a.w.out.pop_front().unwrap();
+    p.b.feed(p.now, &bytes, 1);
+    p.b.w.busy = true;
+    p.b.poll(p.now);
+    assert!(p.b.qp.wants_ack(), "an ACK that could not leave is still owed");
+    p.b.w.busy = false;
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+}
+
+#[test]
+fn the_first_packet_in_rtr_says_that_the_peer_is_there() {
+    let mut p = Pair::down(QpType::Rc, false);
+    p.a.up(&attributes(1, 2));
+    p.b.step(&attributes(2, 1), QpState::Init);
+    p.b.step(&attributes(2, 1), QpState::Rtr);
+    p.b.recv(0, 0, 10);
+    p.b.recv(1, 0, 10);
+    p.a.send(1, SendOp::Send, 0, 10);
+    p.a.send(2, SendOp::Send, 0, 10);
+    p.run();
+    assert_eq!(p.b.w.events, [QpEvent::CommEst]);
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn a_local_invalidate_waits_for_what_precedes_it() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.a.send(2, SendOp::LocalInv(Rkey(55)), 0, 0);
+    p.a.send(3, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.a.poll(p.now);
+    assert!(p.a.w.invalidated.is_empty());
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(p.a.w.invalidated, [Rkey(55)]);
+}
+
+/// With the least MTU such a message takes half of all PSNs.
+#[test]
+fn the_longest_message() {
+    for (mtu, loss) in [(Mtu::M256, 0), (Mtu::M4096, 100_001)] {
+        let mut p = Pair::with(QpType::Rc, |a| a.path_mtu = mtu);
+        (p.a.w.endless, p.b.w.endless) = (true, true);
+        let write = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(KEY), imm: [0; 4] };
+        p.b.recv(0, 0, 0);
+        p.a.send(1, write, 0, 1 << 31);
+        let mut seen = 0;
+        while p.a.w.wc.is_empty() {
+            p.a.poll(p.now);
+            for bytes in core::mem::take(&mut p.a.w.out) {
+                seen += 1;
+                if seen != loss {
+                    p.b.feed(p.now, &bytes, 1);
+                }
+            }
+            p.b.poll(p.now);
+            for bytes in core::mem::take(&mut p.b.w.out) {
+                p.a.feed(p.now, &bytes, 2);
+            }
+        }
+        assert_eq!(p.a.w.statuses(), [(1, OK)]);
+        assert_eq!(p.b.w.take_wc().byte_len, 1 << 31);
+        assert!(seen >= (1 << 31) / mtu.bytes() as usize);
+    }
+}

@@ -1,0 +1,288 @@
+//! RC on a wire that loses, repeats and delays.
+
+use rdmux_wire::{Opcode, Syndrome};
+
+use super::*;
+
+const OK: WcStatus = WcStatus::Success;
+
+fn write(at: u64) -> SendOp {
+    SendOp::Write { remote_addr: at, rkey: Rkey(KEY) }
+}
+fn read(at: u64) -> SendOp {
+    SendOp::Read { remote_addr: at, rkey: Rkey(KEY) }
+}
+
+#[test]
+fn a_gap_is_answered_by_one_nak_and_filled_from_there() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 20_000, 1);
+    p.a.send(1, write(0), 0, 20_000);
+    p.run_with(|from, n, _| !(from == 1 && n == 5));
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    assert_eq!(p.a.w.mem[..20_000], p.b.w.mem[..20_000]);
+    let naks = p.log.iter().filter(|(from, b)| *from == 2 && b[12] == 0x60).count();
+    assert_eq!(naks, 1);
+    assert_eq!(p.opcodes(1).len(), 20 + 16, "go back to the fifth of twenty");
+    assert_eq!(p.a.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_lost_ack_costs_one_packet_and_no_second_delivery() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.recv(5, 0, 100);
+    p.a.send(1, SendOp::Send, 0, 100);
+    p.run_with(|from, _, _| from == 1);
+    assert!(p.a.w.statuses().is_empty());
+    assert!(p.tick());
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    assert_eq!(p.b.w.statuses(), [(5, OK)]);
+    assert_eq!(p.b.w.dropped, [Drop::Duplicate]);
+}
+
+#[test]
+fn seven_retries_are_seven() {
+    for retry_cnt in [0, 1, 7] {
+        let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = retry_cnt);
+        p.a.send(1, write(0), 0, 10);
+        p.a.send(2, write(0), 0, 10);
+        p.run_with(|_, _, _| false);
+        while p.tick() {
+            p.run_with(|_, _, _| false);
+        }
+        let firsts = p.log.iter().filter(|(_, b)| b[9..12] == p.log[0].1[9..12]).count();
+        assert_eq!(firsts, 1 + usize::from(retry_cnt));
+        assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
+        assert_eq!(p.a.qp.state(), QpState::Err);
+        // 4.096 us * 2^14 each.
+        assert_eq!(p.now.0, 1 + (u64::from(retry_cnt) + 1) * (4096 << 14));
+    }
+}
+
+#[test]
+fn no_timeout_means_no_timer() {
+    let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(0));
+    p.a.send(1, write(0), 0, 10);
+    p.run_with(|_, _, _| false);
+    assert!(!p.tick());
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_from_there() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.w.fill(0, 50_000, 3);
+    p.a.send(1, read(0), 0, 50_000);
+    p.a.send(2, write(60_000), 0, 10);
+    p.run_with(|from, n, _| !(from == 2 && n == 7));
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+    assert_eq!(p.a.w.mem[..50_000], p.b.w.mem[..50_000]);
+    let again = p
+        .log
+        .iter()
+        .filter_map(|(from, b)| Some((*from, Packet::parse(b).ok()?)))
+        .filter(|(from, pkt)| *from == 1 && pkt.bth.opcode == Opcode::RC_READ_REQUEST)
+        .nth(1)
+        .unwrap()
+        .1;
+    let reth = again.reth.unwrap();
+    assert_eq!((reth.va, reth.dma_len), (6 * 1024, 50_000 - 6 * 1024));
+}
+
+#[test]
+fn a_read_response_acknowledges_what_came_before() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, write(0), 0, 10);
+    p.a.send(2, read(0), 0, 10);
+    p.run();
+    assert_eq!(p.opcodes(2), [0x10], "no ACK of its own");
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn an_ack_beyond_a_read_means_that_its_response_was_lost() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.w.fill(0, 10, 3);
+    p.a.send(1, read(0), 100, 10);
+    p.a.send(2, write(500), 0, 10);
+    p.run_with(|from, n, _| !(from == 2 && n == 1));
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)], "without a timeout");
+    assert_eq!(p.a.w.mem[100..110], p.b.w.mem[..10]);
+}
+
+#[test]
+fn a_lost_atomic_response_does_not_do_it_twice() {
+    let mut p = Pair::new(QpType::Rc);
+    let add = SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 5 };
+    p.a.send(1, add, 100, 8);
+    p.run_with(|from, n, _| !(from == 2 && n == 1));
+    p.tick();
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    assert_eq!(p.b.w.mem[..8], 5_u64.to_ne_bytes());
+    assert_eq!(p.a.w.mem[100..108], [0; 8]);
+}
+
+#[test]
+fn receiver_not_ready_waits_as_long_as_told() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Send, 0, 3000);
+    p.a.send(2, write(0), 0, 10);
+    p.run();
+    let rnr = p.log.iter().find(|(from, _)| *from == 2).unwrap();
+    let aeth = Packet::parse(&rnr.1).unwrap().aeth.unwrap();
+    assert_eq!(aeth.syndrome, Syndrome::Rnr(RnrTimer::new(12)));
+    assert_eq!(p.a.qp.poll_timeout(), Some(Time(1 + 640_000)));
+    for _ in 0..20 {
+        p.tick();
+        p.run();
+    }
+    assert!(p.a.w.statuses().is_empty(), "rnr_retry 7 is for ever");
+    p.b.recv(0, 0, 3000);
+    p.tick();
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+}
+
+/// The kernel's rxe sends a sequence NAK after each RNR NAK, for the packets behind it.
+#[test]
+fn a_sequence_nak_while_waiting_changes_nothing() {
+    let mut p = Pair::with(QpType::Rc, |a| {
+        // The peer asks for 655 ms, and our own timer would be over after 8 times 16 ms.
+        (a.min_rnr_timer, a.timeout, a.retry_cnt) = (RnrTimer::new(0), AckTimeout::new(12), 7);
+    });
+    p.a.send(1, SendOp::Send, 0, 10);
+    p.a.send(2, write(0), 0, 10);
+    p.run();
+    let mut nak = p.log.iter().find(|(from, _)| *from == 2).unwrap().1.clone();
+    nak[12] = 0x60;
+    p.a.feed(p.now, &nak, 2);
+    assert_eq!(p.a.qp.poll_timeout(), Some(Time(1 + 655_360_000)));
+    p.b.recv(0, 0, 10);
+    p.tick();
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+    assert_eq!(p.opcodes(1).len(), 4, "each was sent twice");
+}
+
+#[test]
+fn receiver_not_ready_runs_out() {
+    let mut p = Pair::with(QpType::Rc, |a| a.rnr_retry = 2);
+    p.a.send(1, SendOp::Send, 0, 10);
+    p.run();
+    while p.tick() {
+        p.run();
+    }
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RnrRetryExcErr)]);
+    assert_eq!(p.opcodes(1).len(), 3);
+}
+
+#[test]
+fn write_with_immediate_waits_for_a_receive_at_its_last_packet_only() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 3000, 9);
+    let op = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(KEY), imm: [1; 4] };
+    p.a.send(1, op, 0, 3000);
+    p.run();
+    p.b.recv(4, 0, 0);
+    p.tick();
+    p.run();
+    assert_eq!(p.b.w.statuses(), [(4, OK)]);
+    assert_eq!(p.a.w.mem[..3000], p.b.w.mem[..3000]);
+    assert_eq!(p.opcodes(1), [0x06, 0x07, 0x09, 0x09]);
+}
+
+#[test]
+fn duplicates_of_everything_change_nothing() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.w.fill(0, 5000, 3);
+    p.b.recv(0, 90_000, 5000);
+    p.a.send(1, SendOp::Send, 0, 3000);
+    p.a.send(2, read(0), 20_000, 5000);
+    p.a.send(3, SendOp::FetchAdd { remote_addr: 8, rkey: Rkey(KEY), add: 1 }, 40_000, 8);
+    p.run();
+    let was = u64::from_ne_bytes(p.b.w.mem[8..16].try_into().unwrap());
+    for (from, bytes) in p.log.clone() {
+        let to = if from == 1 { &mut p.b } else { &mut p.a };
+        to.feed(p.now, &bytes, from);
+    }
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(p.b.w.statuses().len(), 1);
+    assert_eq!(p.b.w.mem[8..16], was.to_ne_bytes());
+    assert_eq!(p.a.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_repeated_request_for_memory_that_is_gone_by_now_harms_nobody() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, read(0), 0, 5000);
+    p.run();
+    p.b.w.rights = Access::LOCAL_WRITE;
+    let request = p.log[0].1.clone();
+    p.b.feed(p.now, &request, 1);
+    p.run();
+    assert_eq!(p.b.w.dropped, [Drop::Duplicate, Drop::Memory]);
+    assert_eq!((p.b.qp.state(), p.b.qp.wants_ack()), (QpState::Rts, false));
+}
+
+#[test]
+fn the_window_bounds_what_is_in_flight_and_opens() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, write(0), 0, 1 << 20);
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.out.len(), 32);
+    let asks = p.a.w.out.iter().filter(|b| b[8] & 0x80 != 0).count();
+    assert!((2..=8).contains(&asks), "{asks} packets ask for an ACK");
+    while let Some(bytes) = p.a.w.out.pop_front() {
+        p.b.feed(p.now, &bytes, 1);
+    }
+    p.b.poll(p.now);
+    let ack = p.b.w.out.pop_front().unwrap();
+    p.a.feed(p.now, &ack, 2);
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.out.len(), 64);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+}
+
+/// Transport timers of seconds are usual; a lost last packet is not waited for that long.
+#[test]
+fn a_known_round_trip_makes_the_first_timer_short() {
+    let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
+    p.a.send(1, write(0), 0, 10);
+    p.run();
+    p.a.send(2, write(0), 0, 10);
+    p.run_with(|_, _, _| false);
+    let start = p.now;
+    assert!(p.tick());
+    assert_eq!(p.now.since(start), core::time::Duration::from_millis(1));
+    p.run_with(|_, _, _| false);
+    p.tick();
+    assert_eq!(p.now.since(start), core::time::Duration::from_millis(3), "and doubles");
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
+}
+
+/// A peer that is often late without any loss gets more time before it is taken for loss.
+#[test]
+fn a_peer_that_was_only_late_is_given_more_time() {
+    let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
+    p.a.send(1, write(0), 0, 10);
+    p.run();
+    let early = |p: &mut Pair, wr_id| {
+        p.a.send(wr_id, write(0), 0, 8192);
+        p.a.poll(p.now);
+        let late: Vec<_> = p.a.w.out.drain(..).collect();
+        let start = p.now;
+        assert!(p.tick());
+        let waited = p.now.since(start);
+        p.a.w.out.clear();
+        // The packets arrive after all, and are acknowledged beyond what was sent again.
+        late.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
+        p.b.poll(p.now);
+        p.run();
+        waited.as_millis()
+    };
+    assert_eq!([early(&mut p, 2), early(&mut p, 3), early(&mut p, 4)], [1, 2, 4]);
+}

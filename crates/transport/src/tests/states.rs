@@ -1,0 +1,206 @@
+//! The queue pair state machine: attributes, posting, draining, flushing.
+
+use super::*;
+use crate::{ModifyError, PostError};
+
+const OK: WcStatus = WcStatus::Success;
+
+fn modify(s: &mut Side2, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+    s.qp.modify(Time::ZERO, attr, mask, &mut s.w)
+}
+
+#[test]
+fn each_required_attribute_is_required() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let mut s = Side2::new(1, qp_type, false);
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let attr = QpAttr { state: to, ..attributes(1, 2) };
+            let from = s.qp.state();
+            let mask = required(from, to, qp_type);
+            for missing in mask.difference(AttrMask::STATE).iter() {
+                assert_eq!(
+                    modify(&mut s, &attr, mask.difference(missing)),
+                    Err(ModifyError::Missing { from, to, missing })
+                );
+                assert_eq!(s.qp.state(), from);
+            }
+            let excess = AttrMask::CAP | AttrMask::RATE_LIMIT;
+            assert_eq!(
+                modify(&mut s, &attr, mask | excess),
+                Err(ModifyError::NotAllowed { from, to, excess })
+            );
+            modify(&mut s, &attr, mask).unwrap();
+        }
+    }
+}
+
+#[test]
+fn values_are_checked_and_nothing_changes_on_error() {
+    let mut s = Side2::new(1, QpType::Rc, false);
+    let good = attributes(1, 2);
+    s.step(&good, QpState::Init);
+    s.w.link.max_payload = 512;
+    let rtr = QpAttr { state: QpState::Rtr, ..good };
+    let mask = required(QpState::Init, QpState::Rtr, QpType::Rc);
+    let error = ModifyError::OutOfRange { attr: AttrMask::PATH_MTU, value: 1024, max: 512 };
+    assert_eq!(modify(&mut s, &rtr, mask), Err(error));
+    assert_eq!(s.qp.attr().dest_qpn, Qpn::new(0));
+    s.w.link.max_payload = 4096;
+    let pkey = QpAttr { pkey_index: 3, ..rtr };
+    assert_eq!(modify(&mut s, &pkey, mask | AttrMask::PKEY_INDEX), Err(ModifyError::PkeyIndex(3)));
+    modify(&mut s, &rtr, mask).unwrap();
+    let rts = QpAttr { state: QpState::Rts, retry_cnt: 8, ..good };
+    let mask = required(QpState::Rtr, QpState::Rts, QpType::Rc);
+    let error = ModifyError::OutOfRange { attr: AttrMask::RETRY_CNT, value: 8, max: 7 };
+    assert_eq!(modify(&mut s, &rts, mask), Err(error));
+    let claimed = QpAttr { state: QpState::Rts, cur_state: QpState::Rts, ..good };
+    let error = ModifyError::CurState { actual: QpState::Rtr, claimed: QpState::Rts };
+    assert_eq!(modify(&mut s, &claimed, mask | AttrMask::CUR_STATE), Err(error));
+    let to_init = QpAttr { state: QpState::Init, ..good };
+    assert!(matches!(
+        modify(&mut s, &to_init, AttrMask::STATE),
+        Err(ModifyError::Transition { from: QpState::Rtr, to: QpState::Init, .. })
+    ));
+}
+
+#[test]
+fn posting_by_state() {
+    let mut s = Side2::new(1, QpType::Rc, false);
+    let attr = attributes(1, 2);
+    let send = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        data: SendData::Inline(&[]),
+        flags: SendFlags::empty(),
+        dest: None,
+    };
+    let recv = RecvWr { wr_id: 2, sges: &[] };
+    assert_eq!(s.qp.post_recv(&recv), Err(PostError::State(QpState::Reset)));
+    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let state = s.qp.state();
+        assert_eq!(s.qp.post_send(Time::ZERO, &send), Err(PostError::State(state)));
+        s.step(&attr, to);
+        assert_eq!(s.qp.post_recv(&recv), Ok(()));
+    }
+    assert_eq!(s.qp.post_send(Time::ZERO, &send), Ok(()));
+    s.step(&attr, QpState::Err);
+    s.w.wc.clear();
+    s.qp.post_send(Time::ZERO, &send).unwrap();
+    s.qp.post_recv(&recv).unwrap();
+    s.poll(Time::ZERO);
+    assert_eq!(s.w.statuses(), [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
+}
+
+#[test]
+fn posting_too_much() {
+    let mut p = Pair::new(QpType::Rc);
+    let mut post = |op, data: SendData<'_>| {
+        let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::empty(), dest: None };
+        p.a.qp.post_send(Time::ZERO, &wr)
+    };
+    let five = [sge(0, 1); 5];
+    assert_eq!(
+        post(SendOp::Send, SendData::Sges(&five)),
+        Err(PostError::TooManySges { given: 5, max: 4 })
+    );
+    let long = [0; 40];
+    assert_eq!(
+        post(SendOp::Send, SendData::Inline(&[&long, &long])),
+        Err(PostError::InlineTooLong { given: 80, max: 64 })
+    );
+    let read = SendOp::Read { remote_addr: 0, rkey: Rkey(0) };
+    assert_eq!(
+        post(read, SendData::Inline(&[])),
+        Err(PostError::Operation(QpType::Rc)),
+        "nothing can be read into bytes that are gone"
+    );
+    let half = sge(0, 1 << 30);
+    assert_eq!(
+        post(SendOp::Send, SendData::Sges(&[half, half, sge(0, 1)])),
+        Err(PostError::TooLong((1 << 31) + 1))
+    );
+    for _ in 0..16 {
+        post(SendOp::Send, SendData::Sges(&[])).unwrap();
+    }
+    assert_eq!(post(SendOp::Send, SendData::Sges(&[])), Err(PostError::Full(16)));
+}
+
+#[test]
+fn sqd_finishes_what_was_begun_and_holds_the_rest() {
+    let mut p = Pair::new(QpType::Rc);
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+    p.a.send(1, write, 0, 100_000);
+    p.a.poll(p.now);
+    p.a.send(2, write, 0, 10);
+    let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
+    modify(&mut p.a, &sqd, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY).unwrap();
+    assert!(p.a.qp.attr().sq_draining);
+    p.run();
+    assert_eq!((p.a.w.statuses(), p.a.w.events.clone()), (vec![(1, OK)], vec![QpEvent::SqDrained]));
+    assert!(!p.a.qp.attr().sq_draining);
+    p.a.send(3, write, 0, 10);
+    p.run();
+    assert!(p.a.w.wc.is_empty());
+    p.a.step(&attributes(1, 2), QpState::Rts);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(2, OK), (3, OK)]);
+}
+
+#[test]
+fn uc_drains_too() {
+    let mut p = Pair::new(QpType::Uc);
+    p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
+    p.a.qp.poll_transmit(p.now, 2, &mut p.a.w);
+    let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
+    modify(&mut p.a, &sqd, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY).unwrap();
+    assert!(p.a.w.events.is_empty());
+    p.run();
+    assert_eq!((p.a.w.statuses(), p.a.w.events.clone()), (vec![(1, OK)], vec![QpEvent::SqDrained]));
+}
+
+#[test]
+fn reset_forgets_without_completions_and_can_be_used_again() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.recv(1, 0, 10);
+    p.a.send(2, SendOp::Send, 0, 10);
+    p.a.poll(p.now);
+    p.a.w.out.clear();
+    for side in [&mut p.a, &mut p.b] {
+        side.step(&attributes(1, 2), QpState::Reset);
+    }
+    assert!(p.a.w.wc.is_empty());
+    assert_eq!((p.a.qp.poll_timeout(), p.a.qp.attr().access), (None, Access::empty()));
+    p.a.up(&attributes(1, 2));
+    p.b.up(&attributes(2, 1));
+    p.b.recv(7, 0, 10);
+    p.a.send(3, SendOp::Send, 0, 10);
+    p.run();
+    assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(3, OK)], vec![(7, OK)]));
+}
+
+#[test]
+fn attributes_tell_where_the_sequence_is() {
+    let mut p = Pair::new(QpType::Rc);
+    let start = attributes(1, 2).sq_psn;
+    p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 3000);
+    p.run();
+    assert_eq!(p.a.qp.attr().sq_psn, start.add(3));
+    assert_eq!(p.b.qp.attr().rq_psn, start.add(3));
+    assert_eq!(p.a.qp.attr().state, QpState::Rts);
+}
+
+/// A thousand connections are usual: what one takes must be known.
+#[test]
+fn a_queue_pair_is_small() {
+    assert!(size_of::<Qp>() <= 1024, "{}", size_of::<Qp>());
+    let caps = QpCaps {
+        max_send_wr: 128,
+        max_recv_wr: 128,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init =
+        QpInit { qpn: Qpn::new(1), qp_type: QpType::Rc, caps, sq_sig_all: true, has_srq: false };
+    assert!(Qp::new(&init).footprint() < 16 << 10);
+}

@@ -1,0 +1,123 @@
+//! UC and UD.
+
+use super::*;
+use crate::wr::{UdDest, WcFlags, WcOpcode};
+
+const OK: WcStatus = WcStatus::Success;
+
+fn datagram(p: &mut Pair, wr_id: u64, len: u32, change: impl Fn(&mut UdDest)) {
+    let mut dest = UdDest { av: attributes(1, 2).av, qpn: Qpn::new(2), qkey: QKEY };
+    change(&mut dest);
+    let wr = SendWr {
+        wr_id,
+        op: SendOp::SendImm([4, 3, 2, 1]),
+        data: SendData::Sges(&[sge(0, len)]),
+        flags: SendFlags::SOLICITED,
+        dest: Some(dest),
+    };
+    p.a.qp.post_send(Time::ZERO, &wr).unwrap();
+}
+
+#[test]
+fn a_datagram_lies_behind_the_grh_area() {
+    let mut p = Pair::new(QpType::Ud);
+    p.a.w.fill(0, 4096, 3);
+    for len in [0, 1, 4096] {
+        p.b.recv(5, 1000, 40 + len);
+        datagram(&mut p, 1, len, |_| {});
+        p.run();
+        assert_eq!(p.a.w.statuses(), [(1, OK)]);
+        let wc = p.b.w.take_wc();
+        assert_eq!((wc.opcode, wc.byte_len, wc.src_qp), (WcOpcode::Recv, 40 + len, Qpn::new(1)));
+        assert_eq!((wc.imm, wc.flags), ([4, 3, 2, 1], WcFlags::GRH | WcFlags::WITH_IMM));
+        assert!(wc.solicited);
+        assert_eq!(p.b.w.mem[1000..1040], [0x45; 40]);
+        assert_eq!(p.b.w.mem[1040..1040 + len as usize], p.a.w.mem[..len as usize]);
+    }
+}
+
+#[test]
+fn a_datagram_must_show_the_right_key() {
+    let mut p = Pair::new(QpType::Ud);
+    p.b.recv(5, 0, 100);
+    datagram(&mut p, 1, 8, |d| d.qkey = Qkey(5));
+    p.run();
+    assert_eq!((p.b.w.dropped.clone(), p.b.w.wc.len()), (vec![Drop::Qkey], 0));
+    datagram(&mut p, 2, 8, |d| d.qkey = Qkey(0x8000_0005));
+    p.run();
+    assert_eq!(p.b.w.statuses(), [(5, OK)], "the high bit stands for the queue pair's own");
+}
+
+#[test]
+fn datagrams_that_do_not_fit() {
+    let mut p = Pair::new(QpType::Ud);
+    datagram(&mut p, 1, 8, |_| {});
+    p.run();
+    p.b.recv(5, 0, 47);
+    datagram(&mut p, 2, 8, |_| {});
+    p.run();
+    assert_eq!(p.b.w.dropped, [Drop::NoReceive, Drop::Length]);
+    datagram(&mut p, 3, 7, |_| {});
+    p.run();
+    assert_eq!(p.b.w.statuses(), [(5, OK)], "the receive was kept");
+    datagram(&mut p, 4, 4097, |_| {});
+    datagram(&mut p, 5, 1, |_| {});
+    p.run();
+    let want = [(1, OK), (2, OK), (3, OK), (4, WcStatus::LocLenErr), (5, WcStatus::WrFlushErr)];
+    assert_eq!(p.a.w.statuses(), want);
+    assert_eq!(p.a.qp.state(), QpState::Sqe);
+    p.a.step(&attributes(1, 2), QpState::Rts);
+    p.b.recv(6, 0, 100);
+    datagram(&mut p, 6, 1, |_| {});
+    p.run();
+    assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(6, OK)], vec![(6, OK)]));
+}
+
+#[test]
+fn uc_carries_messages_without_answers() {
+    let mut p = Pair::new(QpType::Uc);
+    p.a.w.fill(0, 9000, 2);
+    p.b.recv(1, 10_000, 9000);
+    p.b.recv(2, 0, 0);
+    p.a.send(1, SendOp::Send, 0, 9000);
+    p.a.send(2, SendOp::WriteImm { remote_addr: 30_000, rkey: Rkey(KEY), imm: [1; 4] }, 0, 9000);
+    p.a.send(3, SendOp::Write { remote_addr: 50_000, rkey: Rkey(KEY) }, 0, 9000);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
+    assert_eq!(p.b.w.statuses(), [(1, OK), (2, OK)]);
+    assert!(p.opcodes(2).is_empty());
+    for at in [10_000, 30_000, 50_000] {
+        assert_eq!(p.b.w.mem[at..at + 9000], p.a.w.mem[..9000]);
+    }
+}
+
+#[test]
+fn uc_drops_a_broken_message_and_takes_the_next_into_the_same_receive() {
+    for lost in 1..=3 {
+        let mut p = Pair::new(QpType::Uc);
+        p.a.w.fill(0, 3000, 2);
+        p.b.recv(1, 0, 3000);
+        p.a.send(1, SendOp::Send, 100, 2500);
+        p.a.send(2, SendOp::Send, 0, 2100);
+        p.run_with(|_, n, _| n != lost);
+        let wc = p.b.w.take_wc();
+        assert_eq!((wc.wr_id, wc.byte_len), (1, 2100), "packet {lost} lost");
+        assert_eq!(p.b.w.mem[..2100], p.a.w.mem[..2100]);
+        assert!(p.b.w.wc.is_empty());
+    }
+}
+
+#[test]
+fn uc_is_silent_about_what_it_refuses() {
+    let mut p = Pair::new(QpType::Uc);
+    p.a.send(1, SendOp::Send, 0, 10);
+    p.a.send(2, SendOp::Write { remote_addr: 0, rkey: Rkey(1) }, 0, 10);
+    p.run();
+    p.b.recv(1, 0, 5);
+    p.a.send(3, SendOp::Send, 0, 10);
+    p.a.send(4, SendOp::Send, 0, 5);
+    p.run();
+    assert_eq!(p.b.w.dropped, [Drop::NoReceive, Drop::Memory, Drop::Length]);
+    assert_eq!(p.b.w.statuses(), [(1, OK)]);
+    assert_eq!((p.b.qp.state(), p.a.w.statuses().len()), (QpState::Rts, 4));
+}

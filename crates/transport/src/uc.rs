@@ -1,0 +1,76 @@
+//! The responder of UC: what is broken is dropped in silence, and the next message starts afresh
+//! (IBTA 9.8.2). The requester is RC's, without waiting for answers.
+
+use rdmux_wire::Packet;
+
+use crate::env::{Drop, Env, Side};
+use crate::fault::ResponderFault;
+use crate::optable::{Kind, RxRow};
+use crate::qp::Qp;
+use crate::responder::{Message, Refusal};
+use crate::wr::WcOpcode;
+
+impl Qp {
+    /// Takes a packet.
+    pub(crate) fn handle_uc<E: Env>(&mut self, packet: &Packet<'_>, row: RxRow, env: &mut E) {
+        if packet.bth.psn != self.resp.epsn || !self.in_sequence(row) {
+            // The message that was under way is lost; its receive serves the next one.
+            self.resp.message = Message::None;
+            if !row.starts {
+                return env.count(Drop::Sequence);
+            }
+            self.resp.epsn = packet.bth.psn;
+        }
+        if !self.has_right_length(packet, row) {
+            self.resp.message = Message::None;
+            return env.count(Drop::Length);
+        }
+        let result = match row.kind {
+            Kind::Send => self.execute_send(packet, row, env),
+            _ => self.execute_write(packet, row, env),
+        };
+        match result {
+            Ok(()) => {}
+            Err(Refusal::NotReady) => {
+                self.resp.message = Message::None;
+                env.count(Drop::NoReceive);
+            }
+            Err(Refusal::Fault(fault)) => self.drop_message(fault, env),
+        }
+    }
+
+    /// A message cannot be received (IBTA table 60: class D, with a shared receive queue class E).
+    /// It is dropped, unless the fault is in the receive itself, which makes the queue pair fail.
+    fn drop_message<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
+        self.resp.message = Message::None;
+        match fault {
+            ResponderFault::InvalidRequest => env.count(Drop::Length),
+            ResponderFault::RemoteAccess => env.count(Drop::Memory),
+            ResponderFault::ReceiveTooShort => self.drop_too_long(env),
+            ResponderFault::LocalProtection | ResponderFault::Operation => {
+                env.count(Drop::Memory);
+                self.fail_receive(fault, env);
+                self.enter_error(env);
+            }
+        }
+    }
+
+    /// A message of an unreliable service is longer than the receive. The sender cannot be told, so
+    /// it is dropped, and the receive serves the next one. One from a shared receive queue cannot
+    /// be kept from the others for that, so it completes in error; the queue pair goes on.
+    pub(crate) fn drop_too_long<E: Env>(&mut self, env: &mut E) {
+        env.count(Drop::Length);
+        if self.rq.is_shared() {
+            self.fail_receive(ResponderFault::ReceiveTooShort, env);
+        }
+    }
+
+    /// Completes the receive that is taken, if one is, in error.
+    pub(crate) fn fail_receive<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
+        if self.rq.is_active() {
+            let wr_id = self.rq.finish();
+            let status = fault.consequence().status;
+            env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
+        }
+    }
+}

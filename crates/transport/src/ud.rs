@@ -1,0 +1,114 @@
+//! UD: one packet is one message, to whomever the work request names (IBTA 9.8.3).
+
+use rdmux_wire::{Bth, Deth, HeaderBuf, ImmDt, Qkey};
+
+use crate::env::{Drop, Env, Side, TxError, TxPacket};
+use crate::fault::{ResponderFault, local_status};
+use crate::qp::{Qp, RxPacket};
+use crate::requester::{Step, pad};
+use crate::wr::{Completion, SendFlags, WcFlags, WcOpcode, WcStatus};
+
+/// The bytes in front of each datagram in its receive buffer, where the GRH goes.
+pub const GRH_AREA: u32 = 40;
+
+/// A Q_Key with this bit in a work request means the queue pair's own (IBTA 10.2.5).
+const PRIVILEGED: u32 = 1 << 31;
+
+impl Qp {
+    /// Sends the datagram at the cursor, which completes it.
+    pub(crate) fn transmit_datagram<E: Env>(&mut self, more: bool, env: &mut E) -> Step {
+        if self.state == crate::attr::QpState::Sqd {
+            return Step::Nothing;
+        }
+        let index = self.req.cursor;
+        let wqe = self.sq.get(index);
+        let len = wqe.len;
+        if len > self.mtu {
+            return self.stall(WcStatus::LocLenErr, env);
+        }
+        let dest = self.sq.dest(index);
+        let opcode = wqe.kind.row().opcode(self.qp_type, true, true);
+        let mut bth = Bth::new(opcode, dest.qpn, self.req.next);
+        bth.pkey = self.own_pkey(env);
+        bth.pad = pad(len);
+        bth.solicited = wqe.has(SendFlags::SOLICITED);
+        let qkey = if dest.qkey.0 & PRIVILEGED == 0 { dest.qkey } else { self.attr.qkey };
+        let mut header = HeaderBuf::new(&bth).deth(&Deth { qkey, src_qpn: self.qpn });
+        if opcode.has_imm() {
+            header = header.imm(&ImmDt(wqe.extra));
+        }
+        let packet = TxPacket {
+            av: &dest.av,
+            header: header.as_slice(),
+            payload: self.sq.payload(index, 0, len),
+            pad: bth.pad,
+            more: more && self.sq.tail.wrapping_sub(index) > 1,
+        };
+        match env.transmit(&packet) {
+            Ok(()) => {}
+            Err(TxError::Busy) => return Step::Busy,
+            Err(TxError::Memory(fault)) => return self.stall(local_status(fault), env),
+        }
+        self.req.next = self.req.next.add(1);
+        self.complete_head(WcStatus::Success, env);
+        self.req.cursor = self.sq.head;
+        self.req.started = self.sq.head;
+        Step::Sent
+    }
+
+    /// Takes a datagram.
+    pub(crate) fn handle_datagram<E: Env>(&mut self, rx: &RxPacket<'_>, env: &mut E) {
+        let packet = &rx.packet;
+        let Some(deth) = packet.deth else { return env.count(Drop::Length) };
+        if deth.qkey != self.attr.qkey {
+            return env.count(Drop::Qkey);
+        }
+        let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        if len > self.mtu || packet.bth.pad != pad(len) {
+            return env.count(Drop::Length);
+        }
+        if !self.rq.take(env) {
+            return env.count(Drop::NoReceive);
+        }
+        if u64::from(GRH_AREA + len) > self.rq.room() {
+            return self.drop_too_long(env);
+        }
+        let sges = self.rq.sges();
+        let placed = env
+            .scatter(sges, 0, rx.source.grh)
+            .and_then(|()| env.scatter(sges, GRH_AREA, packet.payload));
+        if let Err(fault) = placed {
+            env.count(Drop::Memory);
+            self.fail_receive(ResponderFault::local(fault), env);
+            return self.enter_error(env);
+        }
+        let completion = self.received_datagram(rx, deth, len);
+        env.complete(Side::Recv, completion);
+    }
+
+    fn received_datagram(&mut self, rx: &RxPacket<'_>, deth: Deth, len: u32) -> Completion {
+        let (bth, source) = (&rx.packet.bth, &rx.source);
+        let wr_id = self.rq.finish();
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::GRH, source.has_grh);
+        flags.set(WcFlags::WITH_IMM, rx.packet.imm.is_some());
+        Completion {
+            byte_len: GRH_AREA + len,
+            imm: rx.packet.imm.unwrap_or(ImmDt([0; 4])).0,
+            src_qp: deth.src_qpn,
+            pkey_index: self.attr.pkey_index,
+            pkey: bth.pkey,
+            slid: source.slid,
+            sl: source.sl,
+            dlid_path_bits: source.dlid_path_bits,
+            flags,
+            solicited: bth.solicited,
+            ..self.completion(wr_id, WcStatus::Success, WcOpcode::Recv)
+        }
+    }
+}
+
+/// Whether a Q_Key may only be set, or named, by a privileged program.
+pub const fn is_privileged(qkey: Qkey) -> bool {
+    qkey.0 & PRIVILEGED != 0
+}

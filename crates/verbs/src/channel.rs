@@ -1,0 +1,60 @@
+//! Completion channels: where a completion queue says that it has something (`ibv_get_cq_event(3)`).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+use crate::cq::{Cq, CqCore};
+use crate::error::VerbsError;
+use crate::notify::NotifyQueue;
+
+/// A completion channel. Its descriptor is readable while an event waits, and
+/// [`get_event`](Self::get_event) blocks unless `O_NONBLOCK` is set on it.
+#[derive(Clone, Debug)]
+pub struct CompChannel(pub(crate) Arc<NotifyQueue<Weak<CqCore>>>);
+
+impl CompChannel {
+    /// Makes a channel.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, when it has no descriptor left.
+    pub fn new() -> Result<Self, VerbsError> {
+        let queue = NotifyQueue::new().map_err(VerbsError::os("create a completion channel"))?;
+        Ok(Self(Arc::new(queue)))
+    }
+
+    /// The next completion queue that has something. Each event must be acknowledged, by
+    /// [`Cq::ack_events`], before the queue can be destroyed.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN on a non-blocking channel without an event.
+    pub fn get_event(&self) -> Result<Cq, VerbsError> {
+        loop {
+            let core = self.0.get().map_err(VerbsError::os("wait for a completion event"))?;
+            if let Some(core) = core.upgrade() {
+                return Ok(core.event_delivered());
+            }
+        }
+    }
+
+    /// The next one if there is any; never blocks.
+    pub fn try_get_event(&self) -> Option<Cq> {
+        loop {
+            if let Some(core) = self.0.try_get()?.upgrade() {
+                return Some(core.event_delivered());
+            }
+        }
+    }
+
+    /// Whether a completion queue uses this channel.
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,222 @@
+//! The seam to the control plane: what a device in a process asks of its host service.
+//!
+//! The service owns what must be unique or must outlive a process (addresses, QP number slots, the
+//! sockets of port 4791, rings between processes, multicast membership). The device owns the data
+//! path. `rdmux_host::client` implements [`Control`]; tests plug in their own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rdmux_link::{Doorbell, SharedMem};
+use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
+
+/// QP numbers of one process: bits 22..12 are its slot.
+pub const SLOT_SHIFT: u32 = 12;
+/// How many QP numbers a slot has.
+pub const SLOT_QPS: u32 = 1 << SLOT_SHIFT;
+/// The slot of the service itself: QP0 and QP1.
+pub const SERVICE_SLOT: u16 = 0;
+
+/// The slot that a QP number belongs to. Numbers with bit 23 set are the service's.
+pub fn slot_of(qpn: Qpn) -> u16 {
+    if qpn.get() & 0x80_0000 != 0 {
+        SERVICE_SLOT
+    } else {
+        ((qpn.get() >> SLOT_SHIFT) & 0x7ff) as u16
+    }
+}
+
+/// A block of QP numbers, granted to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotGrant {
+    /// The slot, 1 to 2047.
+    pub slot: u16,
+    /// The index in the slot from which to count, so that numbers of a previous owner do not come
+    /// back soon.
+    pub first_index: u16,
+}
+
+/// An entry of the GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID: an IP address of the host.
+    pub gid: Gid,
+    /// The network interface that has the address.
+    pub interface: String,
+    /// Its index in the operating system.
+    pub interface_index: u32,
+    /// The largest path MTU that fits the interface.
+    pub mtu: Mtu,
+}
+
+/// What the service tells a process when it arrives.
+#[derive(Clone, Debug)]
+pub struct HostInfo {
+    /// The (virtual) host's name.
+    pub host: String,
+    /// The device's name, as `ibv_get_device_name` gives it.
+    pub device: String,
+    /// The node's GUID.
+    pub node_guid: Guid,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+    /// The P_Key table.
+    pub pkeys: Vec<Pkey>,
+    /// The process's first slot.
+    pub slot: SlotGrant,
+    /// Limits of the device.
+    pub limits: Limits,
+}
+
+/// Limits of the device. The defaults resemble a sane adapter's, because programs reject insane ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Entries of a gather or scatter list.
+    pub max_sge: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests of a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// READs and atomics outstanding per queue pair.
+    pub max_rd_atomic: u8,
+    /// Bytes that may be posted inline.
+    pub max_inline_data: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of a multicast group.
+    pub max_mcast_qp_attach: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_qp: 65536,
+            max_qp_wr: 16384,
+            max_sge: 32,
+            max_cq: 65536,
+            max_cqe: 4_194_303,
+            max_mr: 1 << 20,
+            max_pd: 32768,
+            max_srq: 32768,
+            max_srq_wr: 32767,
+            max_ah: 1 << 20,
+            max_rd_atomic: 16,
+            max_inline_data: 1024,
+            max_mcast_grp: 8192,
+            max_mcast_qp_attach: 256,
+        }
+    }
+}
+
+/// Our end of a pair of rings to another process of the same host.
+#[derive(Debug)]
+pub struct RingEnd {
+    /// The ring that we fill.
+    pub tx: OwnedFd,
+    /// The ring that we empty.
+    pub rx: OwnedFd,
+    /// What wakes the peer when it sleeps.
+    pub peer_doorbell: OwnedFd,
+}
+
+/// What the service tells of its own accord.
+#[derive(Debug)]
+pub enum ControlEvent {
+    /// A process of this host set up rings to us.
+    Ring {
+        /// Its first slot.
+        peer: u16,
+        /// Our end.
+        end: RingEnd,
+    },
+    /// A process of this host is gone: whatever was connected to its slot is flushed.
+    PeerGone {
+        /// Its slot.
+        slot: u16,
+    },
+    /// A datagram for one of our queue pairs that arrived elsewhere.
+    Stray {
+        /// Its source.
+        src: SocketAddr,
+        /// The local address that it was sent to.
+        dst: IpAddr,
+        /// The UDP payload, ICRC included.
+        bytes: Vec<u8>,
+    },
+    /// The GID table changed.
+    Gids(Vec<GidEntry>),
+    /// Frames are wanted on this socket, or no longer.
+    Capture(Option<OwnedFd>),
+}
+
+/// Why the service did not do it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The service is gone; so is the device.
+    #[error("the host service is gone: the device failed; open it again to start a new one")]
+    Gone,
+    /// The service refused.
+    #[error("the host service refused to {what}: {why} (errno {errno})")]
+    Refused {
+        /// What was asked, as in "attach 127.0.0.1".
+        what: String,
+        /// Its words.
+        why: String,
+        /// The number that the C interface gives.
+        errno: i32,
+    },
+}
+
+/// What a device in a process asks of its host service. Calls may take a round trip; none is made
+/// on the data path.
+pub trait Control: Send + Sync + 'static {
+    /// Who we are.
+    fn info(&self) -> &HostInfo;
+
+    /// The socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on.
+    fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError>;
+
+    /// A further block of QP numbers.
+    fn new_slot(&self) -> Result<SlotGrant, ControlError>;
+
+    /// Rings to the process of `peer`, and the first slot of that process, by which it is known;
+    /// or none if the pair must use the network. Both processes get the same answer, however often
+    /// and in whatever order they ask.
+    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError>;
+
+    /// Joins a group for a queue pair. Returns the socket that hears the group the first time that
+    /// this process joins it, later none.
+    fn attach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError>;
+
+    /// Leaves a group for a queue pair.
+    fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
+
+    /// Hands over a datagram that arrived here but belongs to another process.
+    fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);
+
+    /// What others ring to wake this process.
+    fn doorbell(&self) -> &Doorbell;
+
+    /// The page of counters that the service shares; see [`crate::counters`].
+    fn counters(&self) -> &SharedMem;
+
+    /// Readable when [`poll_event`](Self::poll_event) has something to say.
+    fn notify_fd(&self) -> BorrowedFd<'_>;
+
+    /// The next event, if any; never blocks. [`ControlError::Gone`] when the service is.
+    fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError>;
+}

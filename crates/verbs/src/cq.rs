@@ -1,0 +1,258 @@
+//! Completion queues (`ibv_create_cq(3)`, `ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rdmux_transport::wr::{Completion, WcStatus};
+
+use crate::channel::CompChannel;
+use crate::counters::{Counter, Counters};
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::event::{Raised, Unacked};
+
+/// A completion queue. Any thread may poll it; polling an empty one drives the device.
+#[derive(Clone, Debug)]
+pub struct Cq(pub(crate) Arc<CqCore>);
+
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    device: Arc<Device>,
+    context: u64,
+    channel: Option<CompChannel>,
+    /// How many completions wait: lets an empty queue be seen without the lock.
+    len: AtomicUsize,
+    queue: Mutex<Queue>,
+    unacked: Unacked,
+    async_unacked: Unacked,
+    users: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Queue {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    armed: Armed,
+    overflowed: bool,
+}
+
+/// Which completion makes the next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion did not fit: the queue is broken, and with it the queue pairs that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overflow;
+
+impl Cq {
+    /// Makes a queue for at least `entries` completions. `context` is the caller's own.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when `entries` is 0 or above the device's limit.
+    pub fn new(
+        device: &Arc<Device>,
+        entries: u32,
+        channel: Option<&CompChannel>,
+        context: u64,
+    ) -> Result<Self, VerbsError> {
+        let capacity = check_capacity(device, "create a completion queue", entries)?;
+        Ok(Self(Arc::new(CqCore {
+            device: device.clone(),
+            context,
+            channel: channel.cloned(),
+            len: AtomicUsize::new(0),
+            queue: Mutex::new(Queue {
+                entries: VecDeque::with_capacity(capacity.min(PREALLOCATED)),
+                capacity,
+                armed: Armed::No,
+                overflowed: false,
+            }),
+            unacked: Unacked::default(),
+            async_unacked: Unacked::default(),
+            users: AtomicUsize::new(0),
+        })))
+    }
+
+    /// Takes up to `out.len()` completions, oldest first, and returns how many. If there is none,
+    /// it moves the device forward once and looks again.
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        if self.0.len.load(Ordering::Acquire) == 0 {
+            self.0.device.progress();
+            if self.0.len.load(Ordering::Acquire) == 0 {
+                return 0;
+            }
+        }
+        let mut queue = self.0.queue.lock();
+        let n = out.len().min(queue.entries.len());
+        for (slot, completion) in out.iter_mut().zip(queue.entries.drain(..n)) {
+            *slot = completion;
+        }
+        self.0.len.store(queue.entries.len(), Ordering::Release);
+        n
+    }
+
+    /// Asks for an event on the channel at the next completion, or at the next one that is
+    /// solicited or an error. Completions that are already there make none.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL without a channel.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        if self.0.channel.is_none() {
+            return Err(VerbsError::invalid(
+                "ask for a completion event",
+                "the completion queue was created without a channel",
+            ));
+        }
+        {
+            let mut queue = self.0.queue.lock();
+            let was = queue.armed;
+            queue.armed = match (was, solicited_only) {
+                (Armed::No | Armed::Solicited, true) => Armed::Solicited,
+                _ => Armed::Any,
+            };
+            if was == Armed::No {
+                self.0.device.engine().cq_armed();
+            }
+        }
+        self.0.device.engine().expect_sleep();
+        Ok(())
+    }
+
+    /// Changes the capacity.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when more completions wait than would fit, or beyond the device's limit.
+    pub fn resize(&self, entries: u32) -> Result<(), VerbsError> {
+        let capacity = check_capacity(&self.0.device, "resize a completion queue", entries)?;
+        let mut queue = self.0.queue.lock();
+        if queue.entries.len() > capacity {
+            return Err(VerbsError::invalid(
+                "resize a completion queue",
+                format!("{} completions wait, {capacity} would fit", queue.entries.len()),
+            ));
+        }
+        queue.capacity = capacity;
+        Ok(())
+    }
+
+    /// How many completions fit.
+    pub fn capacity(&self) -> usize {
+        self.0.queue.lock().capacity
+    }
+    /// The caller's own value.
+    pub fn context(&self) -> u64 {
+        self.0.context
+    }
+    /// Its device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.0.device
+    }
+    /// Its channel.
+    pub fn channel(&self) -> Option<&CompChannel> {
+        self.0.channel.as_ref()
+    }
+    /// Acknowledges `n` events taken from the channel.
+    pub fn ack_events(&self, n: u32) {
+        self.0.unacked.ack(n);
+    }
+    /// How many queue pairs use it (counted once for each direction).
+    pub fn users(&self) -> usize {
+        self.0.users.load(Ordering::Acquire)
+    }
+    /// Withdraws events not yet taken and waits until those taken are acknowledged: what destroying
+    /// must do.
+    pub fn quiesce(&self) {
+        if let Some(channel) = &self.0.channel {
+            channel.0.withdraw(|cq| cq.as_ptr() == Arc::as_ptr(&self.0));
+        }
+        self.0.device.events().withdraw(|e| e.is_about_cq(&self.0));
+        self.0.unacked.wait();
+        self.0.async_unacked.wait();
+    }
+}
+
+impl PartialEq for Cq {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Cq {}
+
+/// Entries for which room is set aside at creation; larger queues grow when they first need to.
+const PREALLOCATED: usize = 4096;
+
+fn check_capacity(device: &Device, what: &'static str, entries: u32) -> Result<usize, VerbsError> {
+    let max = device.limits().max_cqe;
+    if entries == 0 || entries > max {
+        return Err(VerbsError::invalid(
+            what,
+            format!("{entries} entries; 1 to {max} are possible"),
+        ));
+    }
+    Ok(entries as usize)
+}
+
+impl CqCore {
+    /// Puts a completion in and makes an event if one was asked for.
+    pub(crate) fn push(self: &Arc<Self>, completion: Completion) -> Result<(), Overflow> {
+        let mut queue = self.queue.lock();
+        if queue.overflowed {
+            return Err(Overflow);
+        }
+        if queue.entries.len() >= queue.capacity {
+            queue.overflowed = true;
+            drop(queue);
+            Counters(self.device.counters()).add(Counter::CqOverflows, 1);
+            self.device.raise(Raised::CqError(Arc::downgrade(self)));
+            return Err(Overflow);
+        }
+        queue.entries.push_back(completion);
+        self.len.store(queue.entries.len(), Ordering::Release);
+        let wakes = match queue.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
+        };
+        if wakes && let Some(channel) = &self.channel {
+            queue.armed = Armed::No;
+            drop(queue);
+            self.device.engine().cq_disarmed();
+            channel.0.push(Arc::downgrade(self));
+        }
+        Ok(())
+    }
+
+    /// Counts an event that the program now holds.
+    pub(crate) fn event_delivered(self: Arc<Self>) -> Cq {
+        self.unacked.delivered();
+        Cq(self)
+    }
+
+    pub(crate) fn async_unacked(&self) -> &Unacked {
+        &self.async_unacked
+    }
+
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+    pub(crate) fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for CqCore {
+    fn drop(&mut self) {
+        if self.queue.get_mut().armed != Armed::No {
+            self.device.engine().cq_disarmed();
+        }
+    }
+}

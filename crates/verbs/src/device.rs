@@ -1,0 +1,321 @@
+//! The device in a process: opening it, asking it about itself, and the tables of its objects.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rdmux_link::SharedMem;
+use rdmux_transport::Time;
+use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::control::{Control, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant};
+use crate::counters::{Counter, Counters};
+use crate::engine::Engine;
+use crate::error::VerbsError;
+use crate::event::{AsyncEvent, Raised};
+use crate::mr::Regions;
+use crate::notify::NotifyQueue;
+use crate::qp::QpCore;
+use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
+
+/// The only port.
+pub const PORT: u8 = 1;
+
+/// An open device (`ibv_open_device(3)`). A thread of its own moves it forward whenever nobody
+/// polls, so that one-sided operations complete while the program computes.
+pub struct Device {
+    control: Arc<dyn Control>,
+    gids: RwLock<Vec<GidEntry>>,
+    regions: RwLock<Regions>,
+    qps: RwLock<QpTable>,
+    events: NotifyQueue<Raised>,
+    engine: Engine,
+    next_pd: AtomicU32,
+    failed: AtomicBool,
+    slots: Mutex<Vec<SlotUse>>,
+}
+
+/// How far the numbers of a slot are used.
+#[derive(Debug)]
+struct SlotUse {
+    slot: u16,
+    next: u32,
+    used: u32,
+}
+
+/// Queue pairs by number. Slots are few, and a slot's queue pairs lie in a row.
+#[derive(Debug, Default)]
+pub(crate) struct QpTable {
+    slots: Vec<(u16, Vec<Option<Arc<QpCore>>>)>,
+}
+
+impl QpTable {
+    pub(crate) fn get(&self, qpn: Qpn) -> Option<&Arc<QpCore>> {
+        let slot = crate::control::slot_of(qpn);
+        let (_, row) = self.slots.iter().find(|(s, _)| *s == slot)?;
+        row.get(index_of(qpn))?.as_ref()
+    }
+
+    /// Whether `slot` is ours.
+    pub(crate) fn owns(&self, slot: u16) -> bool {
+        self.slots.iter().any(|(s, _)| *s == slot)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpCore>> {
+        self.slots.iter().flat_map(|(_, row)| row.iter().flatten())
+    }
+
+    fn set(&mut self, qpn: Qpn, qp: Option<Arc<QpCore>>) {
+        let slot = crate::control::slot_of(qpn);
+        if let Some((_, row)) = self.slots.iter_mut().find(|(s, _)| *s == slot) {
+            let index = index_of(qpn);
+            if row.len() <= index {
+                row.resize(index + 1, None);
+            }
+            row[index] = qp;
+        }
+    }
+}
+
+fn index_of(qpn: Qpn) -> usize {
+    (qpn.get() & (SLOT_QPS - 1)) as usize
+}
+
+impl Device {
+    /// Opens the device that `control` stands for.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, when a descriptor or the thread cannot be had.
+    pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
+        let info = control.info();
+        let slot = info.slot;
+        let device = Arc::new(Self {
+            gids: RwLock::new(info.gids.clone()),
+            regions: RwLock::default(),
+            qps: RwLock::new(QpTable { slots: vec![(slot.slot, Vec::new())] }),
+            events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
+            engine: Engine::new(control.as_ref())?,
+            next_pd: AtomicU32::new(1),
+            failed: AtomicBool::new(false),
+            slots: Mutex::new(vec![SlotUse::new(slot)]),
+            control,
+        });
+        Engine::start(&device)?;
+        Ok(device)
+    }
+
+    /// Attributes of the device.
+    pub fn query(&self) -> DeviceAttr {
+        let info = self.control.info();
+        DeviceAttr {
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            node_guid: info.node_guid,
+            sys_image_guid: info.node_guid,
+            max_mr_size: u64::MAX >> 1,
+            page_size_cap: 0xffff_f000,
+            vendor_id: VENDOR_ID,
+            vendor_part_id: 1,
+            hw_ver: 1,
+            limits: info.limits,
+            phys_port_cnt: PORT,
+            max_pkeys: u16::try_from(info.pkeys.len()).unwrap_or(u16::MAX),
+            local_ca_ack_delay: 15,
+        }
+    }
+
+    /// Attributes of a port.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for any port but 1.
+    pub fn query_port(&self, port: u8) -> Result<PortAttr, VerbsError> {
+        if port != PORT {
+            return Err(VerbsError::invalid("query a port", format!("there is no port {port}")));
+        }
+        let gids = self.gids.read();
+        let mtu = gids.iter().map(|g| g.mtu).max().unwrap_or(Mtu::M1024);
+        let down = self.failed.load(Ordering::Acquire);
+        Ok(PortAttr {
+            state: if down { PortState::Down } else { PortState::Active },
+            max_mtu: Mtu::M4096,
+            active_mtu: mtu,
+            gid_tbl_len: u16::try_from(gids.len()).unwrap_or(u16::MAX),
+            pkey_tbl_len: u16::try_from(self.control.info().pkeys.len()).unwrap_or(u16::MAX),
+            max_msg_sz: MAX_MESSAGE,
+            active_width: 2,
+            active_speed: 32,
+        })
+    }
+
+    /// The GID table.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.gids.read().clone()
+    }
+    /// An entry of the GID table.
+    pub fn gid(&self, index: u8) -> Option<GidEntry> {
+        self.gids.read().get(usize::from(index)).cloned()
+    }
+    /// The index of a GID of ours.
+    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+        let at = self.gids.read().iter().position(|g| g.gid == gid)?;
+        u8::try_from(at).ok()
+    }
+    /// An entry of the P_Key table.
+    pub fn pkey(&self, index: u16) -> Option<Pkey> {
+        self.control.info().pkeys.get(usize::from(index)).copied()
+    }
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.control.info().device
+    }
+    /// The host's name.
+    pub fn host(&self) -> &str {
+        &self.control.info().host
+    }
+    /// The host service.
+    pub fn control(&self) -> &Arc<dyn Control> {
+        &self.control
+    }
+
+    /// The next asynchronous event: waits for it, unless `O_NONBLOCK` is set on the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN on a non-blocking descriptor without an event.
+    pub fn get_async_event(&self) -> Result<AsyncEvent, VerbsError> {
+        loop {
+            let raised = self.events.get().map_err(VerbsError::os("wait for an event"))?;
+            if let Some(event) = raised.take() {
+                return Ok(event);
+            }
+        }
+    }
+    /// The next one if there is any; never blocks.
+    pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
+        loop {
+            if let Some(event) = self.events.try_get()?.take() {
+                return Some(event);
+            }
+        }
+    }
+    /// Readable while an asynchronous event waits.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Moves the device forward once: takes in what arrived, runs timers, sends what waits. Polling
+    /// an empty completion queue does it too.
+    pub fn progress(self: &Arc<Self>) {
+        self.engine.poll(self);
+    }
+
+    /// Whether the host service is gone and the device of no more use.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.control.info().limits
+    }
+    pub(crate) fn counters(&self) -> &SharedMem {
+        self.control.counters()
+    }
+    pub(crate) fn regions(&self) -> &RwLock<Regions> {
+        &self.regions
+    }
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+    pub(crate) fn qps(&self) -> &RwLock<QpTable> {
+        &self.qps
+    }
+    pub(crate) fn events(&self) -> &NotifyQueue<Raised> {
+        &self.events
+    }
+    pub(crate) fn next_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+    pub(crate) fn raise(&self, event: Raised) {
+        self.events.push(event);
+    }
+    /// The time on the engine's clock.
+    pub(crate) fn now(&self) -> Time {
+        let now = clock_gettime(ClockId::Monotonic);
+        Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
+    pub(crate) fn set_gids(&self, gids: Vec<GidEntry>) {
+        *self.gids.write() = gids;
+        self.raise(Raised::GidChange);
+    }
+    /// Marks the device as failed; returns whether it was not before.
+    pub(crate) fn fail(&self) -> bool {
+        !self.failed.swap(true, Ordering::AcqRel)
+    }
+
+    /// A number that no queue pair of ours has, and that none had lately.
+    pub(crate) fn alloc_qpn(&self) -> Result<Qpn, VerbsError> {
+        if self.has_failed() {
+            return Err(crate::control::ControlError::Gone.into());
+        }
+        let mut slots = self.slots.lock();
+        if let Some(qpn) = slots.iter_mut().find_map(|s| s.take(&self.qps.read())) {
+            return Ok(qpn);
+        }
+        let grant = self.control.new_slot()?;
+        self.qps.write().slots.push((grant.slot, Vec::new()));
+        let mut slot = SlotUse::new(grant);
+        let qpn = slot.take(&self.qps.read());
+        slots.push(slot);
+        qpn.ok_or_else(|| VerbsError::no_memory("create a queue pair", "the slot is full"))
+    }
+
+    pub(crate) fn insert_qp(&self, qp: &Arc<QpCore>) {
+        self.qps.write().set(qp.qpn, Some(qp.clone()));
+        Counters(self.counters()).add(Counter::QpsOpen, 1);
+    }
+
+    pub(crate) fn remove_qp(&self, qp: &Arc<QpCore>) {
+        self.qps.write().set(qp.qpn, None);
+        let slot = crate::control::slot_of(qp.qpn);
+        if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot == slot) {
+            slot.used -= 1;
+        }
+        self.engine.forget(qp);
+        Counters(self.counters()).sub(Counter::QpsOpen, 1);
+    }
+}
+
+impl SlotUse {
+    fn new(grant: SlotGrant) -> Self {
+        Self { slot: grant.slot, next: u32::from(grant.first_index), used: 0 }
+    }
+
+    /// The next free number after the one given last.
+    fn take(&mut self, table: &QpTable) -> Option<Qpn> {
+        if self.used >= SLOT_QPS {
+            return None;
+        }
+        let base = u32::from(self.slot) << SLOT_SHIFT;
+        let qpn = (0..SLOT_QPS)
+            .map(|i| Qpn::new(base | ((self.next + i) & (SLOT_QPS - 1))))
+            .find(|qpn| table.get(*qpn).is_none())?;
+        self.next = (qpn.get() & (SLOT_QPS - 1)) + 1;
+        self.used += 1;
+        Some(qpn)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

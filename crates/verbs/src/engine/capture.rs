@@ -1,0 +1,241 @@
+//! Copies of all frames, for `rdmux capture`.
+//!
+//! While nobody captures, each batch of packets costs one look at a flag. A frame goes to a datagram
+//! socket as a [`FrameHeader`] and an IP packet, as it would be seen on a wire; what the socket does
+//! not take is counted and forgotten.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rdmux_link::udp::{Datagram, IcrcCheck};
+use rdmux_link::{Destination, Frame, Payload};
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
+use rdmux_wire::ip::{self, Ipv4, Ipv6};
+use rdmux_wire::udp::Udp;
+
+use crate::device::Device;
+
+/// What precedes each captured packet: 16 bytes, numbers in the machine's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Whether this process sent it.
+    pub sent: bool,
+    /// Whether it went through shared memory; its network headers are then made up.
+    pub ring: bool,
+    /// When, in nanoseconds since 1970.
+    pub time: u64,
+}
+
+impl FrameHeader {
+    /// Its length.
+    pub const LEN: usize = 16;
+
+    /// Takes a header off the front of a message.
+    pub fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, packet) = message.split_first_chunk::<{ Self::LEN }>()?;
+        let [sent, ring, _, _, _, _, _, _, time @ ..] = *header;
+        Some((Self { sent: sent != 0, ring: ring != 0, time: u64::from_ne_bytes(time) }, packet))
+    }
+
+    fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = self.sent.into();
+        bytes[1] = self.ring.into();
+        bytes[8..].copy_from_slice(&self.time.to_ne_bytes());
+        bytes
+    }
+}
+
+/// Where frames go, if anywhere.
+#[derive(Debug, Default)]
+pub struct Capture {
+    on: AtomicBool,
+    sink: Mutex<Sink>,
+}
+
+#[derive(Debug, Default)]
+struct Sink {
+    socket: Option<OwnedFd>,
+    buffer: Vec<u8>,
+    drops: u64,
+}
+
+/// The two ends of a packet.
+struct Ends {
+    src: SocketAddr,
+    dst: SocketAddr,
+    tos: u8,
+    ttl: u8,
+}
+
+impl Capture {
+    /// Begins or ends.
+    pub fn set(&self, socket: Option<OwnedFd>) {
+        let mut sink = self.sink.lock();
+        self.on.store(socket.is_some(), Ordering::Release);
+        sink.socket = socket;
+    }
+
+    /// A packet leaves by UDP.
+    #[inline]
+    pub fn sent(&self, src: SocketAddr, to: &Destination, frame: &Frame<'_>) {
+        if self.on.load(Ordering::Acquire) {
+            let ends = Ends { src, dst: to.addr, tos: to.tos, ttl: to.ttl };
+            self.sink.lock().write(true, false, &ends, |b| put_frame(b, frame), true);
+        }
+    }
+
+    /// A datagram came by UDP.
+    #[inline]
+    pub fn received(&self, datagram: &Datagram<'_>) {
+        if self.on.load(Ordering::Acquire) {
+            let Datagram { src, dst, bytes, tos, ttl, .. } = *datagram;
+            let ends = Ends { src, dst, tos: tos.unwrap_or(0), ttl: ttl.unwrap_or(64) };
+            // The checksum covers an Identification that the socket did not tell; one that was
+            // right is made right for the Identification written here, one that was wrong stays.
+            let right = datagram.check_icrc() != IcrcCheck::Wrong;
+            let bytes = if right { datagram.without_icrc() } else { bytes };
+            let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
+            self.sink.lock().write(false, false, &ends, put, right);
+        }
+    }
+
+    /// A packet went into a ring.
+    #[inline]
+    pub(crate) fn ring_sent(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {
+        if self.on.load(Ordering::Acquire) {
+            let src = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid).ip();
+            let ends = Ends::local(src, av.dgid.ip());
+            self.sink.lock().write(true, true, &ends, |b| put_frame(b, frame), true);
+        }
+    }
+
+    /// A packet came out of a ring.
+    #[inline]
+    pub(crate) fn ring_received(&self, source: &rdmux_transport::Source<'_>, bytes: &[u8]) {
+        if self.on.load(Ordering::Acquire) {
+            let ends = Ends::local(source.sgid.ip(), source.dgid.ip());
+            let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
+            self.sink.lock().write(false, true, &ends, put, true);
+        }
+    }
+}
+
+impl Ends {
+    fn local(src: IpAddr, dst: IpAddr) -> Self {
+        let port = rdmux_link::udp::ROCE_PORT;
+        let (src, dst) = (SocketAddr::new(src, port), SocketAddr::new(dst, port));
+        Self { src, dst, tos: 0, ttl: 64 }
+    }
+}
+
+impl Sink {
+    /// Builds the IP packet in the buffer and hands it over.
+    fn write(
+        &mut self,
+        sent: bool,
+        ring: bool,
+        ends: &Ends,
+        put: impl FnOnce(&mut Vec<u8>),
+        add_icrc: bool,
+    ) {
+        let Some(socket) = &self.socket else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let network = if ends.dst.is_ipv4() { Ipv4::LEN } else { Ipv6::LEN };
+        let start = FrameHeader::LEN + network + Udp::LEN;
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&FrameHeader { sent, ring, time }.to_bytes());
+        self.buffer.resize(start, 0);
+        put(&mut self.buffer);
+        if add_icrc {
+            let icrc = icrc(ends, &self.buffer[start..]);
+            self.buffer.extend_from_slice(&icrc);
+        }
+        let payload = self.buffer.len() - start;
+        put_headers(ends, payload, &mut self.buffer[FrameHeader::LEN..start]);
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        if rustix::net::send(socket, &self.buffer, flags).is_err() {
+            self.drops += 1;
+        }
+    }
+}
+
+fn put_frame(buffer: &mut Vec<u8>, frame: &Frame<'_>) {
+    buffer.extend_from_slice(frame.header);
+    match frame.payload {
+        Payload::None => {}
+        Payload::Bytes(bytes) => buffer.extend_from_slice(bytes),
+        Payload::Pieces(pieces) => pieces.iter().for_each(|p| crate::memory::append(buffer, *p)),
+    }
+    buffer.extend_from_slice(&[0; 3][..usize::from(frame.pad & 3)]);
+}
+
+fn icrc(ends: &Ends, packet: &[u8]) -> [u8; Icrc::LEN] {
+    let (src_port, udp_len) = (ends.src.port(), udp_len(packet.len() + Icrc::LEN));
+    let mut icrc = match (ends.src.ip(), ends.dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port, udp_len })
+        }
+        (src, dst) => {
+            let (src, dst) = (v6(src), v6(dst));
+            Icrc::ipv6(&Ipv6Pseudo { src, dst, src_port, udp_len })
+        }
+    };
+    icrc.update(packet);
+    icrc.finish()
+}
+
+/// A UDP length; what does not fit is a ring's packet, which no IP packet could hold.
+fn udp_len(payload: usize) -> u16 {
+    u16::try_from(Udp::LEN + payload).unwrap_or(u16::MAX)
+}
+
+fn v6(ip: IpAddr) -> std::net::Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Writes the network and UDP headers of a packet with `payload` bytes after them.
+fn put_headers(ends: &Ends, payload: usize, to: &mut [u8]) {
+    let length = udp_len(payload);
+    let (network, udp) = to.split_at_mut(to.len() - Udp::LEN);
+    match (ends.src.ip(), ends.dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => network.copy_from_slice(
+            &Ipv4 {
+                header_len: 20,
+                tos: ends.tos,
+                total_len: length.saturating_add(20),
+                id: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: ends.ttl,
+                protocol: ip::UDP,
+                src,
+                dst,
+            }
+            .to_bytes(),
+        ),
+        (src, dst) => network.copy_from_slice(
+            &Ipv6 {
+                tclass: ends.tos,
+                flow_label: 0,
+                payload_len: length,
+                next_header: ip::UDP,
+                hop_limit: ends.ttl,
+                src: v6(src),
+                dst: v6(dst),
+            }
+            .to_bytes(),
+        ),
+    }
+    let (src_port, dst_port) = (ends.src.port(), ends.dst.port());
+    udp.copy_from_slice(&Udp { src_port, dst_port, length, checksum: 0 }.to_bytes());
+}

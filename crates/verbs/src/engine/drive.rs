@@ -1,0 +1,123 @@
+//! A queue pair, locked, with its surroundings: what every entry into a machine goes through.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use rdmux_link::TxBatch;
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::error::ModifyError;
+use rdmux_transport::{Qp as Machine, Time, TxState};
+
+use super::env::{Bounce, QpEnv};
+use super::path::Path;
+use crate::device::Device;
+use crate::qp::{Driven, QpCore};
+
+thread_local! {
+    /// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
+    static SCRATCH: RefCell<(TxBatch, Bounce)> = RefCell::new((TxBatch::new(), Bounce::new()));
+}
+
+/// How many packets a queue pair may send before others get their turn.
+pub(crate) const BUDGET: u32 = 256;
+
+/// A locked queue pair.
+pub(crate) struct Bound<'a> {
+    device: &'a Arc<Device>,
+    core: &'a Arc<QpCore>,
+    driven: MutexGuard<'a, Driven>,
+}
+
+impl<'a> Bound<'a> {
+    pub(crate) fn lock(device: &'a Arc<Device>, core: &'a Arc<QpCore>) -> Self {
+        Self { device, core, driven: core.state.lock() }
+    }
+
+    /// The machine, for calls that need no surroundings.
+    pub(crate) fn machine(&mut self) -> &mut Machine {
+        &mut self.driven.machine
+    }
+
+    pub(crate) fn device(&self) -> &'a Arc<Device> {
+        self.device
+    }
+
+    pub(crate) fn driven(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
+
+    /// Calls the machine with its surroundings, and sends what it gathered.
+    pub(crate) fn run<R>(&mut self, f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R) -> R {
+        SCRATCH.with_borrow_mut(|(batch, bounce)| {
+            let Driven { machine, path, .. } = &mut *self.driven;
+            let mut env = QpEnv::new(self.device, self.core, path, batch, bounce);
+            let result = f(machine, &mut env);
+            if env.overflow {
+                fail(self.device, machine, &mut env);
+            }
+            result
+        })
+    }
+
+    /// Sends what may be sent, and settles.
+    pub(crate) fn transmit(&mut self) {
+        self.transmit_at(self.device.now());
+    }
+
+    /// As [`transmit`](Self::transmit), for who has looked at the clock already.
+    pub(crate) fn transmit_at(&mut self, now: Time) {
+        let state = self.run(|machine, env| machine.poll_transmit(now, BUDGET, env));
+        self.settle_after(state);
+    }
+
+    /// Changes attributes, and the path with them.
+    pub(crate) fn modify(
+        &mut self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        path: Option<Path>,
+    ) -> Result<(), ModifyError> {
+        let now = self.device.now();
+        let before = path.map(|new| std::mem::replace(&mut self.driven.path, new));
+        let result = self.run(|machine, env| machine.modify(now, attr, mask, env));
+        if let (Err(_), Some(before)) = (&result, before) {
+            self.driven.path = before;
+        }
+        result
+    }
+
+    /// Registers what the queue pair now waits for, without sending.
+    pub(crate) fn settle(&mut self) {
+        self.settle_after(TxState::Idle);
+    }
+
+    pub(crate) fn settle_after(&mut self, state: TxState) {
+        let engine = self.device.engine();
+        let driven = &mut *self.driven;
+        if state != TxState::Idle && !driven.queued {
+            driven.queued = true;
+            engine.queue(self.core.qpn);
+        }
+        if driven.machine.wants_ack() && !driven.owes_ack {
+            driven.owes_ack = true;
+            engine.owe_ack(self.core.qpn);
+        }
+        if let Some(at) = driven.machine.poll_timeout()
+            && driven.armed.is_none_or(|armed| at < armed)
+        {
+            driven.armed = Some(at);
+            engine.arm(at, self.core.qpn);
+        }
+    }
+}
+
+/// A completion was lost: the queue pair cannot go on (IBTA 11.6.3.1).
+fn fail(device: &Device, machine: &mut Machine, env: &mut QpEnv<'_>) {
+    if machine.state() != QpState::Err {
+        let attr = QpAttr { state: QpState::Err, ..machine.attr() };
+        if let Err(error) = machine.modify(device.now(), &attr, AttrMask::STATE, env) {
+            tracing::warn!(%error, "a queue pair with a broken completion queue goes on");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What a queue pair asks of the device, answered: memory by the region table, packets by socket or
+//! ring, completions by its completion queues.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use parking_lot::RwLockReadGuard;
+use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
+use rdmux_transport::attr::{Access, AddressVector};
+use rdmux_transport::env::{
+    AccessFault, AtomicOp, Drop as DropReason, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
+};
+use rdmux_transport::wr::{Completion, Sge};
+use rdmux_wire::{Pkey, Rkey};
+
+use super::out::{RingOut, UdpOut};
+use super::path::{Endpoint, Path};
+use crate::control::slot_of;
+use crate::counters::{Counter, Counters};
+use crate::device::Device;
+use crate::event::Raised;
+use crate::mr::{Located, Regions};
+use crate::qp::QpCore;
+
+/// The most pieces of memory that one packet is gathered from.
+const MAX_PIECES: usize = 32;
+
+/// The bytes that a packet takes from another process's memory, on their way.
+pub(crate) type Bounce = Vec<u8>;
+
+/// A queue pair's surroundings while it is locked. Dropped before the lock: whatever was gathered
+/// into the batch is sent then.
+pub(crate) struct QpEnv<'a> {
+    device: &'a Arc<Device>,
+    core: &'a Arc<QpCore>,
+    path: &'a mut Path,
+    regions: RwLockReadGuard<'a, Regions>,
+    batch: &'a mut TxBatch,
+    bounce: &'a mut Bounce,
+    /// The socket that the batch is gathered for.
+    gathered: Option<Arc<Endpoint>>,
+    /// Whether a completion queue took no more.
+    pub(crate) overflow: bool,
+}
+
+impl<'a> QpEnv<'a> {
+    pub(crate) fn new(
+        device: &'a Arc<Device>,
+        core: &'a Arc<QpCore>,
+        path: &'a mut Path,
+        batch: &'a mut TxBatch,
+        bounce: &'a mut Bounce,
+    ) -> Self {
+        let regions = device.regions().read();
+        Self { device, core, path, regions, batch, bounce, gathered: None, overflow: false }
+    }
+
+    /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
+    /// transport notices.
+    pub(crate) fn flush(&mut self) {
+        if let Some(endpoint) = self.gathered.take() {
+            super::send::flush(self.device, &endpoint, self.batch);
+        }
+    }
+
+    /// Sees to it that a datagram's route is at hand.
+    fn find_route(&mut self, av: &AddressVector) -> Result<(), TxError> {
+        match self.path {
+            Path::Udp(_) | Path::Ring(_) => Ok(()),
+            Path::Datagram(Some((last, _))) if last == av => Ok(()),
+            Path::Datagram(last) => {
+                let slot = slot_of(self.core.qpn);
+                match self.device.engine().route(self.device, slot, av) {
+                    Ok(route) => {
+                        *last = Some((*av, route));
+                        Ok(())
+                    }
+                    Err(error) => {
+                        tracing::debug!(qpn = %self.core.qpn, dgid = %av.dgid, %error, "no route");
+                        self.count_one(Counter::TxErrors);
+                        Err(TxError::Memory(AccessFault::Gone))
+                    }
+                }
+            }
+            Path::None => Err(TxError::Busy),
+        }
+    }
+
+    /// Hands a packet to the link of the path. One that the link cannot take at all is lost, as on
+    /// any wire.
+    fn send(&mut self, av: &AddressVector, frame: &Frame<'_>) -> Result<(), TxError> {
+        let Self { device, path, batch, gathered, .. } = self;
+        let pushed = match &**path {
+            Path::Ring(ring) => RingOut { device, ring, av }.push(frame),
+            Path::Udp(route) | Path::Datagram(Some((_, route))) => {
+                UdpOut { device, route, batch, gathered }.push(frame)
+            }
+            Path::None | Path::Datagram(None) => Err(LinkError::Busy),
+        };
+        match pushed {
+            Ok(()) => Ok(()),
+            Err(LinkError::Busy) => Err(TxError::Busy),
+            Err(error) => {
+                tracing::debug!(qpn = %self.core.qpn, %error, "a packet is lost");
+                self.count_one(Counter::TxErrors);
+                Ok(())
+            }
+        }
+    }
+
+    fn count_one(&self, counter: Counter) {
+        Counters(self.device.counters()).add(counter, 1);
+    }
+}
+
+/// The parts of a gather list from `offset` on, `len` bytes in all.
+fn parts(sges: &[Sge], offset: u32, len: u32) -> impl Iterator<Item = (Sge, u64, u32)> {
+    let (mut skip, mut left) = (offset, len);
+    sges.iter().filter_map(move |sge| {
+        let skipped = skip.min(sge.length);
+        skip -= skipped;
+        let take = (sge.length - skipped).min(left);
+        left -= take;
+        (take != 0).then_some((*sge, sge.addr.wrapping_add(skipped.into()), take))
+    })
+}
+
+/// Memory to send from: by name if it is ours, else through the bounce buffer.
+#[derive(Default)]
+struct Pieces {
+    list: ArrayVec<Piece, MAX_PIECES>,
+    foreign: bool,
+}
+
+impl Pieces {
+    fn add(&mut self, at: Located<'_>, len: u32, bounce: &mut Bounce) -> Result<(), AccessFault> {
+        match at.space.piece(at.addr, len as usize) {
+            Some(piece) if !self.foreign => {
+                self.list.try_push(piece).map_err(|_| AccessFault::Bounds)
+            }
+            _ => {
+                // One process's memory and another's in one list: all goes through the buffer.
+                if !self.foreign {
+                    self.foreign = true;
+                    bounce.clear();
+                    for piece in self.list.drain(..) {
+                        crate::memory::append(bounce, piece);
+                    }
+                }
+                let start = bounce.len();
+                bounce.resize(start + len as usize, 0);
+                at.space.read(at.addr, &mut bounce[start..])
+            }
+        }
+    }
+}
+
+impl Env for QpEnv<'_> {
+    fn link(&self) -> LinkCaps {
+        self.path.caps()
+    }
+
+    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
+        self.find_route(packet.av)?;
+        let (header, pad) = (packet.header, packet.pad);
+        let mut pieces = Pieces::default();
+        match packet.payload {
+            TxPayload::None => {
+                return self.send(packet.av, &Frame { header, payload: Payload::None, pad });
+            }
+            TxPayload::Bytes(bytes) => {
+                let payload = Payload::Bytes(bytes);
+                return self.send(packet.av, &Frame { header, payload, pad });
+            }
+            TxPayload::Gather { sges, offset, len } => {
+                for (sge, addr, take) in parts(sges, offset, len) {
+                    let pd = self.core.pd.id();
+                    self.regions
+                        .local(pd, sge.lkey, addr, take.into(), Access::empty())
+                        .and_then(|at| pieces.add(at, take, self.bounce))
+                        .map_err(TxError::Memory)?;
+                }
+            }
+            TxPayload::Remote { rkey, va, len } => {
+                let pd = self.core.pd.id();
+                self.regions
+                    .remote(pd, rkey, va, len.into(), Access::REMOTE_READ)
+                    .and_then(|at| pieces.add(at, len, self.bounce))
+                    .map_err(TxError::Memory)?;
+            }
+        }
+        if pieces.foreign {
+            let bounce = std::mem::take(self.bounce);
+            let sent =
+                self.send(packet.av, &Frame { header, payload: Payload::Bytes(&bounce), pad });
+            *self.bounce = bounce;
+            return sent;
+        }
+        self.send(packet.av, &Frame { header, payload: Payload::Pieces(&pieces.list), pad })
+    }
+
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
+        self.regions.check_list(self.core.pd.id(), sges, access)
+    }
+
+    fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        let pd = self.core.pd.id();
+        let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
+        let mut rest = data;
+        for (sge, addr, take) in parts(sges, offset, len) {
+            let at = self.regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;
+            let (now, later) = rest.split_at(take as usize);
+            at.space.write(at.addr, now)?;
+            rest = later;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
+    }
+
+    fn check_remote(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessFault> {
+        self.regions.remote(self.core.pd.id(), rkey, va, len, access).map(drop)
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+        let len = data.len() as u64;
+        let at = self.regions.remote(self.core.pd.id(), rkey, va, len, Access::REMOTE_WRITE)?;
+        at.space.write(at.addr, data)
+    }
+
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let at = self.regions.remote(self.core.pd.id(), rkey, va, 8, Access::REMOTE_ATOMIC)?;
+        // The name is aligned, as the transport checked; the bytes behind it must be too.
+        if at.addr % 8 != 0 {
+            return Err(AccessFault::Bounds);
+        }
+        at.space.atomic(at.addr, op)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
+        self.regions.invalidate(self.core.pd.id(), rkey)
+    }
+
+    fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
+        self.core.srq.as_ref()?.pop(sges)
+    }
+
+    fn complete(&mut self, side: Side, completion: Completion) {
+        let cq = match side {
+            Side::Send => &self.core.send_cq,
+            Side::Recv => &self.core.recv_cq,
+        };
+        self.overflow |= cq.push(completion).is_err();
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.device.raise(Raised::Qp(Arc::downgrade(self.core), event));
+    }
+
+    fn count(&mut self, reason: DropReason) {
+        self.count_one(match reason {
+            DropReason::State => Counter::RxState,
+            DropReason::Opcode => Counter::RxOpcode,
+            DropReason::Sequence => Counter::RxSequence,
+            DropReason::Length => Counter::RxLength,
+            DropReason::Pkey => Counter::RxPkey,
+            DropReason::Qkey => Counter::RxQkey,
+            DropReason::Source => Counter::RxSource,
+            DropReason::Duplicate => Counter::RxDuplicate,
+            DropReason::Gap => Counter::RxGap,
+            DropReason::Stale => Counter::RxStale,
+            DropReason::NoReceive => Counter::RxNoReceive,
+            DropReason::Memory => Counter::RxMemory,
+        });
+    }
+
+    fn pkey(&self, index: u16) -> Option<Pkey> {
+        self.device.pkey(index)
+    }
+}
+
+impl std::ops::Drop for QpEnv<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_wire::Lkey;
+
+    #[test]
+    fn parts_of_a_list() {
+        let sge = |addr, length| Sge { addr, length, lkey: Lkey(1) };
+        let list = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 20)];
+        let got = |offset, len| -> Vec<(u64, u32)> {
+            parts(&list, offset, len).map(|(_, addr, take)| (addr, take)).collect()
+        };
+        assert_eq!(got(0, 35), [(100, 10), (300, 5), (400, 20)]);
+        assert_eq!(got(9, 3), [(109, 1), (300, 2)]);
+        assert_eq!(got(10, 5), [(300, 5)]);
+        assert_eq!(got(15, 20), [(400, 20)]);
+        assert_eq!(got(0, 0), []);
+    }
+}

@@ -1,0 +1,453 @@
+//! The engine: packets in from sockets and rings, machines driven, packets out.
+//!
+//! Whoever calls drives it: a thread that posts sends what it posted; a thread that polls an empty
+//! completion queue runs a round of [`Engine::poll`]; a thread of the device's own
+//! ([`background`]) does it when nobody else does. Rounds exclude each other; posting needs only
+//! the queue pair's lock.
+//!
+//! Locks are taken in this order, and none is held while the service is asked: a round, the table
+//! of queue pairs, a queue pair, the table of regions, a completion queue.
+
+pub(crate) mod background;
+pub(crate) mod capture;
+pub(crate) mod drive;
+mod env;
+mod multicast;
+mod out;
+pub(crate) mod path;
+mod receive;
+pub(crate) mod ring;
+mod send;
+mod timers;
+mod wait;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdmux_link::{RxBatch, UdpPort};
+use rdmux_transport::Time;
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_wire::Qpn;
+
+use self::capture::Capture;
+use self::drive::Bound;
+use self::multicast::Groups;
+use self::path::{Endpoint, Endpoints};
+use self::ring::Rings;
+use self::timers::Timers;
+use self::wait::Waiter;
+use crate::control::{Control, ControlError, ControlEvent, slot_of};
+use crate::counters::{Counter, Counters};
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::event::Raised;
+use crate::qp::QpCore;
+
+/// A socket that packets come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// Of one of our addresses.
+    Endpoint(Arc<Endpoint>),
+    /// Of a multicast group.
+    Group(Arc<UdpPort>),
+}
+
+impl Source {
+    fn udp(&self) -> &UdpPort {
+        match self {
+            Self::Endpoint(endpoint) => &endpoint.udp,
+            Self::Group(udp) => udp,
+        }
+    }
+}
+
+/// What a round works with.
+struct Round {
+    rx: RxBatch,
+    sources: Vec<Source>,
+    /// Queue pairs that owed an ACK when the round began.
+    owed: Vec<Qpn>,
+    /// How many there have been.
+    count: u32,
+    /// How many in a row a polling thread ran in vain.
+    idle: u32,
+}
+
+impl Round {
+    /// Whether polling has been in vain for so long that the processor is better given to others: on
+    /// a machine with few cores the peer itself may be waiting for this one.
+    fn is_long_idle(&mut self) -> bool {
+        self.idle = self.idle.saturating_add(1);
+        self.idle > PATIENCE && self.idle.is_multiple_of(4)
+    }
+}
+
+/// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
+/// program posts meanwhile takes them along in its system call.
+const FEW: usize = 4;
+/// In which rounds the clock is looked at: a thread that polls runs several a microsecond, and no
+/// timer is that short.
+const TIMER_ROUNDS: u32 = 8;
+/// How many rounds in a row may be in vain before a polling thread gives way now and then: some
+/// tens of microseconds of system calls.
+const PATIENCE: u32 = 200;
+/// How often a round looks at the same kind of work before it lets others look.
+const TURNS: usize = 64;
+
+/// See the module.
+pub(crate) struct Engine {
+    round: Mutex<Round>,
+    endpoints: Endpoints,
+    groups: Groups,
+    rings: Rings,
+    timers: Timers,
+    capture: Capture,
+    /// Queue pairs that have more to send than they could.
+    pending: Mutex<VecDeque<Qpn>>,
+    /// Queue pairs that owe an ACK.
+    owed: Mutex<Vec<Qpn>>,
+    polls: AtomicU64,
+    /// Completion queues that promised an event.
+    armed: AtomicUsize,
+    waiter: Arc<Waiter>,
+    stopped: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(control: &dyn Control) -> Result<Self, VerbsError> {
+        let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
+        Ok(Self {
+            round: Mutex::new(Round {
+                rx: RxBatch::new(RxBatch::USUAL),
+                sources: Vec::new(),
+                owed: Vec::new(),
+                count: 0,
+                idle: 0,
+            }),
+            endpoints: Endpoints::default(),
+            groups: Groups::default(),
+            rings: Rings::default(),
+            timers: Timers::new(),
+            capture: Capture::default(),
+            pending: Mutex::default(),
+            owed: Mutex::default(),
+            polls: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
+            waiter: Arc::new(waiter),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+    pub(crate) fn rings(&self) -> &Rings {
+        &self.rings
+    }
+    pub(crate) fn capture(&self) -> &Capture {
+        &self.capture
+    }
+    fn waiter(&self) -> Arc<Waiter> {
+        self.waiter.clone()
+    }
+
+    /// Takes packets from a socket from now on.
+    pub(crate) fn listen(&self, endpoint: &Arc<Endpoint>) -> Result<(), VerbsError> {
+        self.listen_to(Source::Endpoint(endpoint.clone()))
+    }
+
+    fn listen_to(&self, source: Source) -> Result<(), VerbsError> {
+        self.waiter.add(source.udp().as_fd()).map_err(VerbsError::os("listen on a socket"))?;
+        self.round.lock().sources.push(source);
+        Ok(())
+    }
+
+    fn unlisten(&self, socket: &Arc<UdpPort>) {
+        self.waiter.remove(socket.as_fd());
+        let same = |s: &Source| matches!(s, Source::Group(g) if Arc::ptr_eq(g, socket));
+        self.round.lock().sources.retain(|s| !same(s));
+    }
+
+    /// A round, if no other thread runs one. Called by who polls.
+    pub(crate) fn poll(&self, device: &Arc<Device>) {
+        // No thread relies on the exact count, only on seeing it move.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Where another thread does the work, it may be waiting for this core.
+        let give_way = match self.round.try_lock() {
+            Some(mut round) => self.run_round(device, &mut round) == 0 && round.is_long_idle(),
+            None => true,
+        };
+        if give_way {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread.
+    fn drain(&self, device: &Arc<Device>) {
+        for _ in 0..TURNS {
+            let mut round = self.round.lock();
+            if self.run_round(device, &mut round) == 0 {
+                break;
+            }
+        }
+        // What has arrived is taken in before a timer says that nothing has.
+        let mut round = self.round.lock();
+        self.run_timers(device);
+        self.flush_acks(device, &mut round);
+    }
+
+    /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
+    fn run_round(&self, device: &Arc<Device>, round: &mut Round) -> usize {
+        std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
+        let mut received = self.rings.receive(device);
+        received += self.receive_udp(device, round);
+        round.count = round.count.wrapping_add(1);
+        if round.count.is_multiple_of(TIMER_ROUNDS) {
+            self.run_timers(device);
+        }
+        self.run_pending(device);
+        self.settle_acks(device, round);
+        if received > FEW {
+            self.flush_acks(device, round);
+        }
+        if received != 0 {
+            round.idle = 0;
+        }
+        received
+    }
+
+    fn receive_udp(&self, device: &Arc<Device>, round: &mut Round) -> usize {
+        let mut received = 0;
+        let Round { rx, sources, .. } = round;
+        let truncated = rx.truncated();
+        for source in sources.iter() {
+            match rx.recv(source.udp()) {
+                Ok(0) => {}
+                Ok(messages) => {
+                    received += messages;
+                    receive::count(device, Counter::RxCalls);
+                    self.deliver(device, &device.qps().read(), rx.datagrams());
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "receive failed");
+                    receive::count(device, Counter::RxMalformed);
+                }
+            }
+        }
+        let lost = rx.truncated() - truncated;
+        if lost != 0 {
+            Counters(device.counters()).add(Counter::RxTruncated, lost);
+        }
+        received
+    }
+
+    fn run_timers(&self, device: &Arc<Device>) {
+        if self.timers.earliest().is_none() {
+            return;
+        }
+        let now = device.now();
+        while let Some((_, qpn)) = self.timers.take_due(now) {
+            self.with_qp(device, qpn, |bound| {
+                bound.driven().armed = None;
+                if bound.machine().poll_timeout().is_some_and(|at| at <= now) {
+                    bound.run(|machine, env| machine.handle_timeout(now, env));
+                    bound.transmit();
+                } else {
+                    bound.settle();
+                }
+            });
+        }
+    }
+
+    fn run_pending(&self, device: &Arc<Device>) {
+        let waiting = self.pending.lock().len();
+        for _ in 0..waiting.min(TURNS) {
+            let Some(qpn) = self.pending.lock().pop_front() else { break };
+            self.with_qp(device, qpn, |bound| {
+                bound.driven().queued = false;
+                bound.transmit();
+            });
+        }
+    }
+
+    /// Sends the ACKs that were owed when the round began and still are.
+    fn settle_acks(&self, device: &Arc<Device>, round: &mut Round) {
+        for qpn in round.owed.drain(..) {
+            self.with_qp(device, qpn, |bound| {
+                bound.driven().owes_ack = false;
+                if bound.machine().wants_ack() {
+                    let now = device.now();
+                    bound.run(|machine, env| machine.flush_ack(now, env));
+                }
+            });
+        }
+    }
+
+    /// Sends all ACKs that are owed.
+    fn flush_acks(&self, device: &Arc<Device>, round: &mut Round) {
+        std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
+        self.settle_acks(device, round);
+    }
+
+    fn with_qp(&self, device: &Arc<Device>, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
+        let table = device.qps().read();
+        if let Some(core) = table.get(qpn) {
+            f(&mut Bound::lock(device, core));
+        }
+    }
+
+    /// A queue pair has more to send, when it is its turn or when there is room.
+    pub(crate) fn queue(&self, qpn: Qpn) {
+        self.pending.lock().push_back(qpn);
+        self.wake_sleeper();
+    }
+
+    /// A queue pair owes an ACK.
+    pub(crate) fn owe_ack(&self, qpn: Qpn) {
+        self.owed.lock().push(qpn);
+    }
+
+    /// A queue pair wants to be woken.
+    pub(crate) fn arm(&self, at: Time, qpn: Qpn) {
+        if self.timers.arm(at, qpn) {
+            self.wake_sleeper();
+        }
+    }
+
+    /// Wakes the background thread if it sleeps without knowing of what was just queued.
+    pub(crate) fn wake_sleeper(&self) {
+        fence(Ordering::SeqCst);
+        self.waiter.wake_if_asleep();
+    }
+
+    /// A completion queue promised an event.
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::AcqRel);
+    }
+    /// It kept the promise.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::AcqRel);
+    }
+    /// The program is about to sleep: from now on the background thread must listen.
+    pub(crate) fn expect_sleep(&self) {
+        fence(Ordering::SeqCst);
+        self.waiter.wake_if_ticking();
+    }
+    fn somebody_waits(&self) -> bool {
+        self.armed.load(Ordering::Acquire) != 0
+    }
+    fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// How long the background thread may sleep.
+    fn deadline(&self, device: &Device) -> Option<Duration> {
+        let retry = (!self.pending.lock().is_empty()).then_some(background::RETRY);
+        let timer = self.timers.earliest().map(|at| at.since(device.now()));
+        retry.into_iter().chain(timer).min()
+    }
+
+    /// Forgets a queue pair that is being destroyed. What the lists say of its number is found to
+    /// be nobody's when it comes up.
+    pub(crate) fn forget(&self, qp: &QpCore) {
+        let mut driven = qp.state.lock();
+        driven.path = path::Path::None;
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.waiter.wake();
+    }
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Takes in what the service has to say.
+    pub(crate) fn control_events(&self, device: &Arc<Device>) {
+        loop {
+            match device.control().poll_event() {
+                Ok(Some(event)) => self.control_event(device, event),
+                Ok(None) => return,
+                Err(error) => {
+                    if device.fail() {
+                        self.device_fatal(device, &error);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn control_event(&self, device: &Arc<Device>, event: ControlEvent) {
+        match event {
+            ControlEvent::Ring { peer, end } => self.rings.add(device, peer, end),
+            ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
+            ControlEvent::Gids(gids) => device.set_gids(gids),
+            ControlEvent::Capture(fd) => self.capture.set(fd),
+            ControlEvent::Stray { src, dst, bytes } => {
+                let port = src.port();
+                let datagram = rdmux_link::udp::Datagram {
+                    src,
+                    dst: (dst, port).into(),
+                    bytes: &bytes,
+                    index_in_gro: 0,
+                    tos: None,
+                    ttl: None,
+                };
+                self.deliver(device, &device.qps().read(), std::iter::once(datagram));
+            }
+        }
+    }
+
+    /// A process of this host is gone: what was connected to it is flushed.
+    fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
+        let table = device.qps().read();
+        for core in table.iter() {
+            let mut bound = Bound::lock(device, core);
+            let attr = bound.machine().attr();
+            let connected = attr.state >= QpState::Rtr && core.is_connected();
+            if connected
+                && slot_of(attr.dest_qpn) == slot
+                && device.gid_index(attr.av.dgid).is_some()
+            {
+                let now = device.now();
+                bound.run(|machine, env| machine.peer_gone(now, env));
+                bound.settle();
+            }
+        }
+        drop(table);
+        self.rings.remove(slot);
+    }
+
+    /// The service is gone: all queue pairs are flushed, and the program is told.
+    fn device_fatal(&self, device: &Arc<Device>, error: &ControlError) {
+        tracing::info!(%error, "the device failed");
+        for core in device.qps().read().iter() {
+            let mut bound = Bound::lock(device, core);
+            if bound.machine().state() != QpState::Reset {
+                let attr = QpAttr { state: QpState::Err, ..bound.machine().attr() };
+                // The transition to ERR exists from every other state.
+                let _ = bound.modify(&attr, AttrMask::STATE, None);
+                bound.settle();
+            }
+        }
+        device.raise(Raised::DeviceFatal);
+    }
+
+    /// After the service is gone: the next one wants the port that our sockets are bound to, and its
+    /// notifications, at their end, would keep us awake.
+    fn let_go(&self, device: &Arc<Device>) {
+        self.waiter.service_gone();
+        device.qps().read().iter().for_each(|core| self.forget(core));
+        self.endpoints.lock().clear();
+        let sources = std::mem::take(&mut self.round.lock().sources);
+        sources.iter().for_each(|source| self.waiter.remove(source.udp().as_fd()));
+    }
+}

@@ -1,0 +1,123 @@
+//! Datagrams in: checked, sorted by queue pair, handed to the machines.
+
+use std::sync::Arc;
+
+use rdmux_link::udp::{Datagram, IcrcCheck};
+use rdmux_transport::{RxPacket, Source};
+use rdmux_wire::{Gid, Packet, Qpn, WireError};
+
+use super::Engine;
+use super::drive::Bound;
+use crate::control::{SERVICE_SLOT, slot_of};
+use crate::counters::{Counter, Counters};
+use crate::device::{Device, QpTable};
+
+/// The GRH area of a packet whose receiver has no use for it.
+pub(crate) const NO_GRH: [u8; 40] = [0; 40];
+
+impl Engine {
+    /// Hands datagrams to their queue pairs. Those of one queue pair in a row share its lock, and
+    /// the system calls of what it sends in answer.
+    pub(crate) fn deliver<'a>(
+        &self,
+        device: &Arc<Device>,
+        table: &QpTable,
+        datagrams: impl Iterator<Item = Datagram<'a>>,
+    ) {
+        let mut datagrams = datagrams.peekable();
+        while let Some(first) = datagrams.next() {
+            let Some(qpn) = first.dest_qpn() else {
+                count(device, Counter::RxMalformed);
+                continue;
+            };
+            let Some(core) = table.get(Qpn::new(qpn)) else {
+                self.not_ours(device, table, &first, Qpn::new(qpn));
+                continue;
+            };
+            let mut bound = Bound::lock(device, core);
+            let more = || datagrams.next_if(|next| next.dest_qpn() == Some(qpn));
+            bound.receive(std::iter::once(first).chain(std::iter::from_fn(more)));
+        }
+    }
+
+    /// A datagram whose queue pair is not here: another process's, a group's, or nobody's.
+    fn not_ours(&self, device: &Arc<Device>, table: &QpTable, datagram: &Datagram<'_>, qpn: Qpn) {
+        if qpn == Qpn::MULTICAST {
+            return self.deliver_multicast(device, datagram);
+        }
+        let slot = slot_of(qpn);
+        if table.owns(slot) {
+            count(device, Counter::RxNoQp);
+        } else if slot != SERVICE_SLOT || qpn == Qpn::QP1 {
+            // The kernel merged packets of several owners into one.
+            count(device, Counter::RxStray);
+            device.control().stray(datagram.src, datagram.dst.ip(), datagram.bytes);
+        } else {
+            count(device, Counter::RxNoQp);
+        }
+    }
+}
+
+impl Bound<'_> {
+    /// Takes in datagrams, and sends what they allow to be sent.
+    pub(crate) fn receive<'a>(&mut self, datagrams: impl Iterator<Item = Datagram<'a>>) {
+        let device = self.device();
+        let now = device.now();
+        let (mut packets, mut bytes) = (0, 0);
+        let state = self.run(|machine, env| {
+            for datagram in datagrams {
+                packets += 1;
+                bytes += datagram.bytes.len() as u64;
+                device.engine().capture().received(&datagram);
+                let Some(packet) = accept(device, &datagram) else { continue };
+                let grh = if packet.deth.is_some() { datagram.grh() } else { NO_GRH };
+                let source = Source {
+                    sgid: Gid::from(datagram.src.ip()),
+                    dgid: Gid::from(datagram.dst.ip()),
+                    grh: &grh,
+                    slid: 0,
+                    sl: 0,
+                    dlid_path_bits: 0,
+                    has_grh: true,
+                };
+                machine.handle_packet(now, &RxPacket { packet, source }, env);
+            }
+            machine.poll_transmit(now, super::drive::BUDGET, env)
+        });
+        self.settle_after(state);
+        let counters = Counters(device.counters());
+        counters.add(Counter::RxPackets, packets);
+        counters.add(Counter::RxBytes, bytes);
+    }
+}
+
+/// The packet of a datagram, if its checksum is right and its headers make sense.
+fn accept<'a>(device: &Device, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
+    if datagram.check_icrc() == IcrcCheck::Wrong {
+        count(device, Counter::RxIcrc);
+        return None;
+    }
+    parse(device, datagram.without_icrc())
+}
+
+/// The packet, from its BTH to its pad, if its headers make sense.
+pub(crate) fn parse<'a>(device: &Device, bytes: &'a [u8]) -> Option<Packet<'a>> {
+    match Packet::parse(bytes) {
+        Ok(packet) => Some(packet),
+        Err(error) => {
+            count(
+                device,
+                match error {
+                    WireError::Version(_) => Counter::RxVersion,
+                    WireError::Opcode(_) => Counter::RxOpcode,
+                    _ => Counter::RxMalformed,
+                },
+            );
+            None
+        }
+    }
+}
+
+pub(crate) fn count(device: &Device, counter: Counter) {
+    Counters(device.counters()).add(counter, 1);
+}

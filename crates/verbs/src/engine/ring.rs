@@ -1,0 +1,292 @@
+//! Rings to processes of this host: who has one, packets into them and out of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rdmux_link::ring::RingError;
+use rdmux_link::{Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, RingPair};
+use rdmux_transport::attr::AddressVector;
+use rdmux_transport::{RxPacket, Source};
+use rdmux_wire::{Gid, MAX_HEADER, Qpn};
+
+use super::drive::{BUDGET, Bound};
+use super::receive::{NO_GRH, count, parse};
+use crate::control::RingEnd;
+use crate::counters::{Counter, Counters};
+use crate::device::{Device, QpTable};
+use crate::error::VerbsError;
+
+/// The kind of a record that holds a packet.
+const PACKET: u8 = 1;
+/// Bytes of data of the ring to ourselves.
+const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
+/// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
+/// second-level cache together with its copy.
+const MAX_PAYLOAD: u32 = 32 << 10;
+/// How many records of a ring a round takes before it looks at the next ring.
+const TURNS: usize = 64;
+
+/// A pair of rings to one process, which may be this one.
+#[derive(Debug)]
+pub(crate) struct RingTx {
+    tx: Mutex<Producer>,
+    rx: Mutex<Consumer>,
+    peer: Doorbell,
+}
+
+/// What a ring can do.
+pub(crate) const CAPS: LinkCaps =
+    LinkCaps { max_payload: MAX_PAYLOAD, lossless: true, by_reference: false };
+
+/// What a record says about the packet in it besides its bytes.
+struct Meta {
+    header: u16,
+    pad: u8,
+    sgid_index: u8,
+    dgid_index: u8,
+}
+
+impl Meta {
+    fn to_bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&self.header.to_ne_bytes());
+        bytes[2] = self.pad;
+        bytes[3] = self.sgid_index;
+        bytes[4] = self.dgid_index;
+        bytes
+    }
+    fn parse(bytes: [u8; 16]) -> Self {
+        let [h0, h1, pad, sgid_index, dgid_index, ..] = bytes;
+        Self { header: u16::from_ne_bytes([h0, h1]), pad, sgid_index, dgid_index }
+    }
+}
+
+impl RingTx {
+    fn new(tx: Producer, rx: Consumer, peer: Doorbell) -> Arc<Self> {
+        Arc::new(Self { tx: Mutex::new(tx), rx: Mutex::new(rx), peer })
+    }
+
+    /// Puts a packet in and wakes the peer if it sleeps.
+    pub(crate) fn send(
+        &self,
+        device: &Arc<Device>,
+        av: &AddressVector,
+        frame: &Frame<'_>,
+    ) -> Result<(), LinkError> {
+        let pad = usize::from(frame.pad & 3);
+        let len = frame.header.len() + frame.payload.len() + pad;
+        let meta = Meta {
+            header: u16::try_from(frame.header.len()).unwrap_or(0),
+            pad: frame.pad & 3,
+            sgid_index: av.sgid_index,
+            dgid_index: device.gid_index(av.dgid).unwrap_or(av.sgid_index),
+        };
+        let mut tx = self.tx.lock();
+        let mut record = match tx.reserve_or_wait(len) {
+            Ok(record) => record,
+            Err(error) => {
+                let full = error == RingError::Full;
+                count(device, if full { Counter::TxBusy } else { Counter::TxErrors });
+                return Err(error.into());
+            }
+        };
+        record.put(frame.header);
+        match frame.payload {
+            Payload::None => {}
+            Payload::Bytes(bytes) => record.put(bytes),
+            Payload::Pieces(pieces) => pieces.iter().for_each(|p| record.put_piece(*p)),
+        }
+        record.put(&[0; 3][..pad]);
+        record.publish(PACKET, meta.to_bytes());
+        if tx.consumer_sleeps() {
+            // A descriptor that is no eventfd is the peer's own doing: it will not be woken.
+            let _ = self.peer.ring();
+        }
+        drop(tx);
+        let counters = Counters(device.counters());
+        counters.add(Counter::RingTxPackets, 1);
+        counters.add(Counter::RingTxBytes, len as u64);
+        device.engine().capture().ring_sent(device, av, frame);
+        Ok(())
+    }
+}
+
+/// All rings of a process.
+#[derive(Default)]
+pub(crate) struct Rings {
+    /// By the peer's slot.
+    ends: RwLock<Vec<(u16, Arc<RingTx>)>>,
+    /// How many there are: lets a process without rings see it without the lock.
+    len: AtomicUsize,
+    /// Where records are copied to before anything in them is looked at.
+    private: Mutex<Vec<u8>>,
+}
+
+impl Rings {
+    /// The ring to the process that has `slot`, if the two may share memory.
+    pub(crate) fn to(
+        &self,
+        device: &Arc<Device>,
+        slot: u16,
+    ) -> Result<Option<Arc<RingTx>>, VerbsError> {
+        // Perhaps the slot's last owner is gone, or its present one asked for a ring first.
+        device.engine().control_events(device);
+        let own = device.qps().read().owns(slot);
+        let slot = if own { device.control().info().slot.slot } else { slot };
+        if let Some(ring) = self.find(slot) {
+            return Ok(Some(ring));
+        }
+        if own {
+            let ring = loopback(device).map_err(VerbsError::os("make a ring to ourselves"))?;
+            return Ok(Some(self.insert(device, slot, ring)));
+        }
+        let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
+        Ok(self.open(device, slot, end))
+    }
+
+    /// Takes our end of rings that a peer asked for.
+    pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
+        self.open(device, slot, end);
+    }
+
+    /// Drops the rings to a process that is gone.
+    pub(crate) fn remove(&self, slot: u16) {
+        let mut ends = self.ends.write();
+        ends.retain(|(s, _)| *s != slot);
+        self.len.store(ends.len(), Ordering::Release);
+    }
+
+    fn find(&self, slot: u16) -> Option<Arc<RingTx>> {
+        self.ends.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
+    }
+
+    fn open(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
+        // Both may have asked; the second answer names the same rings.
+        if let Some(ring) = self.find(slot) {
+            return Some(ring);
+        }
+        let RingEnd { tx, rx, peer_doorbell } = end;
+        match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
+            Ok((tx, rx)) => Some(self.insert(
+                device,
+                slot,
+                RingTx::new(tx, rx, Doorbell::from_fd(peer_doorbell)),
+            )),
+            Err(error) => {
+                tracing::warn!(slot, %error, "cannot map the rings to a process");
+                count(device, Counter::RingCorrupt);
+                None
+            }
+        }
+    }
+
+    fn insert(&self, device: &Device, slot: u16, ring: Arc<RingTx>) -> Arc<RingTx> {
+        let mut ends = self.ends.write();
+        if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
+            return first.clone();
+        }
+        ends.push((slot, ring.clone()));
+        self.len.store(ends.len(), Ordering::Release);
+        drop(ends);
+        // A background thread that sleeps already does not attend to this one yet.
+        device.engine().wake_sleeper();
+        ring
+    }
+
+    /// Takes packets from all rings. Called by who runs a round.
+    pub(crate) fn receive(&self, device: &Arc<Device>) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let ends = self.ends.read();
+        let mut private = self.private.lock();
+        let table = device.qps().read();
+        ends.iter().map(|(_, ring)| ring.receive(device, &table, &mut private)).sum()
+    }
+
+    /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
+    pub(crate) fn sleep(&self) -> bool {
+        self.ends.read().iter().all(|(_, ring)| ring.rx.lock().prepare_sleep())
+    }
+
+    /// Takes that back.
+    pub(crate) fn wake(&self) {
+        self.ends.read().iter().for_each(|(_, ring)| ring.rx.lock().awake());
+    }
+}
+
+/// Rings from this process to itself: two of its queue pairs connected to each other.
+fn loopback(device: &Device) -> std::io::Result<Arc<RingTx>> {
+    let (near, far) = RingPair::create(LOOP_CAPACITY)?;
+    let bell = Doorbell::from_fd(device.control().doorbell().duplicate()?);
+    Ok(RingTx::new(Producer::map(&near.tx)?, Consumer::map(&far.rx)?, bell))
+}
+
+impl RingTx {
+    fn receive(&self, device: &Arc<Device>, table: &QpTable, private: &mut Vec<u8>) -> usize {
+        let mut rx = self.rx.lock();
+        let (mut records, mut bytes) = (0, 0);
+        while records < TURNS {
+            let (kind, meta) = match rx.pop() {
+                Ok(Some(record)) => {
+                    private.resize(record.len(), 0);
+                    record.copy(0, private);
+                    (record.kind(), Meta::parse(record.meta()))
+                }
+                Ok(None) => break,
+                Err(broken) => {
+                    if records == 0 {
+                        tracing::debug!(%broken, "a ring to a process is broken");
+                    }
+                    break;
+                }
+            };
+            records += 1;
+            bytes += private.len() as u64;
+            if kind == PACKET {
+                deliver(device, table, &meta, private);
+            } else {
+                count(device, Counter::RxMalformed);
+            }
+        }
+        if records != 0 {
+            let counters = Counters(device.counters());
+            counters.add(Counter::RingRxPackets, records as u64);
+            counters.add(Counter::RingRxBytes, bytes);
+            if rx.producer_waits() {
+                let _ = self.peer.ring();
+            }
+        }
+        records
+    }
+}
+
+/// Hands a record's packet to its queue pair.
+fn deliver(device: &Arc<Device>, table: &QpTable, meta: &Meta, bytes: &[u8]) {
+    if usize::from(meta.header) > MAX_HEADER {
+        return count(device, Counter::RxMalformed);
+    }
+    let Some(packet) = parse(device, bytes) else { return };
+    let Some(core) = table.get(Qpn::new(packet.bth.dest_qpn.get())) else {
+        return count(device, Counter::RxNoQp);
+    };
+    let gid = |index| device.gid(index).map_or(Gid::ZERO, |entry| entry.gid);
+    let source = Source {
+        sgid: gid(meta.sgid_index),
+        dgid: gid(meta.dgid_index),
+        grh: &NO_GRH,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+        has_grh: true,
+    };
+    let mut bound = Bound::lock(device, core);
+    device.engine().capture().ring_received(&source, bytes);
+    let now = device.now();
+    let state = bound.run(|machine, env| {
+        machine.handle_packet(now, &RxPacket { packet, source }, env);
+        machine.poll_transmit(now, BUDGET, env)
+    });
+    bound.settle_after(state);
+}

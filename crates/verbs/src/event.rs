@@ -1,0 +1,115 @@
+//! Asynchronous events (`ibv_get_async_event(3)`).
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
+use rdmux_transport::env::QpEvent;
+
+use crate::cq::{Cq, CqCore};
+use crate::qp::{QpCore, QpRef};
+use crate::srq::{Srq, SrqCore};
+
+/// Something that happened to the device or to an object.
+#[derive(Debug)]
+pub enum AsyncEventKind {
+    /// On a queue pair.
+    Qp(QpRef, QpEvent),
+    /// A completion queue overflowed; it and the queue pairs that use it are broken.
+    CqError(Cq),
+    /// A shared receive queue fell below its limit.
+    SrqLimit(Srq),
+    /// The GID table changed.
+    GidChange,
+    /// The host service is gone, and the device with it.
+    DeviceFatal,
+}
+
+/// An event that the program took. Dropping it acknowledges it; the object that it is about cannot
+/// be destroyed before.
+#[derive(Debug)]
+pub struct AsyncEvent(AsyncEventKind);
+
+impl AsyncEvent {
+    /// What happened.
+    pub fn kind(&self) -> &AsyncEventKind {
+        &self.0
+    }
+
+    fn unacked(&self) -> Option<&Unacked> {
+        match &self.0 {
+            AsyncEventKind::Qp(qp, _) => Some(qp.0.unacked()),
+            AsyncEventKind::CqError(cq) => Some(cq.0.async_unacked()),
+            AsyncEventKind::SrqLimit(srq) => Some(srq.0.unacked()),
+            AsyncEventKind::GidChange | AsyncEventKind::DeviceFatal => None,
+        }
+    }
+}
+
+impl Drop for AsyncEvent {
+    fn drop(&mut self) {
+        if let Some(unacked) = self.unacked() {
+            unacked.ack(1);
+        }
+    }
+}
+
+/// An event on its way to the program. Does not keep its object alive.
+#[derive(Debug)]
+pub(crate) enum Raised {
+    Qp(Weak<QpCore>, QpEvent),
+    CqError(Weak<CqCore>),
+    SrqLimit(Weak<SrqCore>),
+    GidChange,
+    DeviceFatal,
+}
+
+impl Raised {
+    /// Hands the event to the program, unless its object is gone.
+    pub(crate) fn take(self) -> Option<AsyncEvent> {
+        let event = AsyncEvent(match self {
+            Self::Qp(qp, event) => AsyncEventKind::Qp(QpRef(qp.upgrade()?), event),
+            Self::CqError(cq) => AsyncEventKind::CqError(Cq(cq.upgrade()?)),
+            Self::SrqLimit(srq) => AsyncEventKind::SrqLimit(Srq(srq.upgrade()?)),
+            Self::GidChange => AsyncEventKind::GidChange,
+            Self::DeviceFatal => AsyncEventKind::DeviceFatal,
+        });
+        if let Some(unacked) = event.unacked() {
+            unacked.delivered();
+        }
+        Some(event)
+    }
+
+    pub(crate) fn is_about_qp(&self, core: &Arc<QpCore>) -> bool {
+        matches!(self, Self::Qp(qp, _) if qp.as_ptr() == Arc::as_ptr(core))
+    }
+    pub(crate) fn is_about_cq(&self, core: &Arc<CqCore>) -> bool {
+        matches!(self, Self::CqError(cq) if cq.as_ptr() == Arc::as_ptr(core))
+    }
+    pub(crate) fn is_about_srq(&self, core: &Arc<SrqCore>) -> bool {
+        matches!(self, Self::SrqLimit(srq) if srq.as_ptr() == Arc::as_ptr(core))
+    }
+}
+
+/// Events that the program took and did not acknowledge yet. Destroying waits for zero.
+#[derive(Debug, Default)]
+pub(crate) struct Unacked {
+    count: Mutex<u32>,
+    zero: Condvar,
+}
+
+impl Unacked {
+    pub(crate) fn delivered(&self) {
+        *self.count.lock() += 1;
+    }
+    pub(crate) fn ack(&self, n: u32) {
+        let mut count = self.count.lock();
+        *count = count.saturating_sub(n);
+        if *count == 0 {
+            self.zero.notify_all();
+        }
+    }
+    pub(crate) fn wait(&self) {
+        let mut count = self.count.lock();
+        self.zero.wait_while(&mut count, |c| *c != 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! The software RDMA device in a process: protection domains, memory regions, completion queues,
+//! queue pairs, and the engine that drives the transports over the links.
+//!
+//! In reading order: [`control`] (what the device asks of the host service), [`device`] (opening,
+//! queries), [`pd`], [`mr`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`] (the objects of
+//! `libibverbs`), and `engine` (sockets and rings in, packets to queue pairs, completions out).
+#![deny(unsafe_code)]
+
+pub mod channel;
+pub mod control;
+pub mod counters;
+pub mod cq;
+pub mod device;
+mod engine;
+pub mod error;
+pub mod event;
+mod memory;
+pub mod mr;
+mod notify;
+pub mod pd;
+pub mod qp;
+pub mod query;
+pub mod signals;
+pub mod srq;
+
+pub use channel::CompChannel;
+pub use cq::Cq;
+pub use device::Device;
+pub use engine::capture::{Capture, FrameHeader};
+pub use error::VerbsError;
+pub use event::{AsyncEvent, AsyncEventKind};
+pub use memory::Space;
+pub use mr::{Mr, MrChange, MrInit};
+pub use pd::Pd;
+pub use qp::{Qp, QpInit, QpRef};
+pub use srq::{Srq, SrqAttr};
+
+pub use rdmux_transport as transport;
+pub use rdmux_wire as wire;

@@ -1,0 +1,44 @@
+//! Protection domains: what belongs together. A queue pair reaches only regions of its own domain.
+
+use std::sync::Arc;
+
+use crate::device::Device;
+
+/// The number of a protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PdId(pub(crate) u32);
+
+/// A protection domain (`ibv_alloc_pd(3)`). Lives as long as anything that was made in it.
+#[derive(Clone, Debug)]
+pub struct Pd(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    device: Arc<Device>,
+    id: PdId,
+}
+
+impl Pd {
+    /// Makes a protection domain.
+    pub fn new(device: &Arc<Device>) -> Self {
+        Self(Arc::new(Inner { device: device.clone(), id: PdId(device.next_pd()) }))
+    }
+    /// Its device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.0.device
+    }
+    /// Whether anything besides this handle uses the domain.
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+    pub(crate) fn id(&self) -> PdId {
+        self.0.id
+    }
+}
+
+impl PartialEq for Pd {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Pd {}

@@ -1,0 +1,321 @@
+//! Queue pairs (`ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_post_send(3)`).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::wr::{RecvWr, SendWr};
+use rdmux_transport::{QpInit as MachineInit, Time};
+use rdmux_wire::{Gid, Qpn};
+
+use crate::cq::{Cq, CqCore};
+use crate::device::Device;
+use crate::engine::drive::Bound;
+use crate::engine::path::Path;
+use crate::error::VerbsError;
+use crate::event::Unacked;
+use crate::pd::Pd;
+use crate::srq::{Srq, SrqCore};
+
+/// With what a queue pair is created.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Its transport.
+    pub qp_type: QpType,
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Where receives come from, if not from its own queue.
+    pub srq: Option<Srq>,
+    /// Sizes.
+    pub caps: QpCaps,
+    /// Whether every send makes a completion, signaled or not.
+    pub sq_sig_all: bool,
+    /// The caller's own value.
+    pub context: u64,
+}
+
+/// A queue pair. Destroyed when dropped: what is outstanding then completes no more.
+#[derive(Debug)]
+pub struct Qp {
+    core: Arc<QpCore>,
+    init: QpInit,
+    groups: Mutex<Vec<Gid>>,
+}
+
+/// What an event knows of a queue pair.
+#[derive(Clone, Debug)]
+pub struct QpRef(pub(crate) Arc<QpCore>);
+
+impl QpRef {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+    /// The value that its creator gave.
+    pub fn context(&self) -> u64 {
+        self.0.context
+    }
+}
+
+/// The part of a queue pair that the engine drives.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: Pd,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+    context: u64,
+    unacked: Unacked,
+    pub(crate) state: Mutex<Driven>,
+}
+
+/// What the lock of a queue pair guards.
+#[derive(Debug)]
+pub(crate) struct Driven {
+    pub(crate) machine: rdmux_transport::Qp,
+    pub(crate) path: Path,
+    /// The timer that the engine holds for this queue pair, if any.
+    pub(crate) armed: Option<Time>,
+    /// Whether the engine's list of queue pairs with something to send has it.
+    pub(crate) queued: bool,
+    /// Whether the engine's list of queue pairs that owe an ACK has it.
+    pub(crate) owes_ack: bool,
+}
+
+impl QpCore {
+    pub(crate) fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+
+    /// Whether it has one peer.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.qp_type != QpType::Ud
+    }
+}
+
+impl Qp {
+    /// Creates a queue pair in RESET.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when a size is above the device's limit or an object belongs to another device,
+    /// ENOMEM when the device has no queue pair left.
+    pub fn new(pd: &Pd, init: QpInit) -> Result<Self, VerbsError> {
+        check(pd, &init)?;
+        let device = pd.device();
+        let qpn = device.alloc_qpn()?;
+        let machine = rdmux_transport::Qp::new(&MachineInit {
+            qpn,
+            qp_type: init.qp_type,
+            caps: machine_caps(&init),
+            sq_sig_all: init.sq_sig_all,
+            has_srq: init.srq.is_some(),
+        });
+        let core = Arc::new(QpCore {
+            qpn,
+            qp_type: init.qp_type,
+            pd: pd.clone(),
+            send_cq: init.send_cq.0.clone(),
+            recv_cq: init.recv_cq.0.clone(),
+            srq: init.srq.as_ref().map(|s| s.0.clone()),
+            context: init.context,
+            unacked: Unacked::default(),
+            state: Mutex::new(Driven {
+                machine,
+                path: Path::None,
+                armed: None,
+                queued: false,
+                owes_ack: false,
+            }),
+        });
+        init.send_cq.0.add_user();
+        init.recv_cq.0.add_user();
+        device.insert_qp(&core);
+        Ok(Self { core, init, groups: Mutex::default() })
+    }
+
+    /// Posts a send. It is on its way when this returns, as far as the window and the link let it.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when the send queue is full; EINVAL when the state, the transport or the sizes do
+    /// not admit the request. Nothing of it was kept.
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        self.post_sends(std::slice::from_ref(wr)).map_err(|(_, error)| error)
+    }
+
+    /// Posts several sends at once, which saves system calls.
+    ///
+    /// # Errors
+    ///
+    /// As for [`post_send`](Self::post_send), with the index of the first request that was not
+    /// taken; those before it were.
+    pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        let device = self.device();
+        let mut bound = Bound::lock(device, &self.core);
+        let now = device.now();
+        let mut result = Ok(());
+        for (i, wr) in wrs.iter().enumerate() {
+            if let Err(error) = bound.machine().post_send(now, wr) {
+                result = Err((i, VerbsError::Post { qpn: self.core.qpn, error }));
+                break;
+            }
+        }
+        bound.transmit_at(now);
+        result
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As for [`post_send`](Self::post_send); EINVAL with a shared receive queue.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let mut bound = Bound::lock(self.device(), &self.core);
+        let posted = bound.machine().post_recv(wr);
+        if bound.machine().state() == QpState::Err {
+            bound.transmit();
+        }
+        posted.map_err(|error| VerbsError::Post { qpn: self.core.qpn, error })
+    }
+
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when the table of transitions does not admit it; ENETUNREACH and the like when there
+    /// is no way to the peer. Nothing was changed then.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+        let device = self.device();
+        let path = device.engine().path_for(device, &self.core, attr, mask)?;
+        let mut bound = Bound::lock(device, &self.core);
+        bound
+            .modify(attr, mask, path)
+            .map_err(|error| VerbsError::Modify { qpn: self.core.qpn, error })?;
+        bound.transmit();
+        Ok(())
+    }
+
+    /// All attributes.
+    pub fn query(&self) -> QpAttr {
+        self.core.state.lock().machine.attr()
+    }
+    /// The state.
+    pub fn state(&self) -> QpState {
+        self.core.state.lock().machine.state()
+    }
+    /// The number.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn
+    }
+    /// With what it was created.
+    pub fn init(&self) -> &QpInit {
+        &self.init
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.core.pd
+    }
+    /// Its device.
+    pub fn device(&self) -> &Arc<Device> {
+        self.core.pd.device()
+    }
+
+    /// Whether messages to the peer go through shared memory.
+    pub fn is_same_host(&self) -> bool {
+        matches!(self.core.state.lock().path, Path::Ring(_))
+    }
+
+    /// Attaches to a multicast group (`ibv_attach_mcast(3)`); the host joins it at the network.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL unless this is a UD queue pair and `mgid` a group, or it is attached already.
+    pub fn attach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
+        const WHAT: &str = "attach to a multicast group";
+        if self.core.qp_type != QpType::Ud {
+            return Err(VerbsError::invalid(WHAT, "only datagram queue pairs hear groups"));
+        }
+        if !mgid.is_multicast() {
+            return Err(VerbsError::invalid(WHAT, format!("{mgid} is no group")));
+        }
+        let mut groups = self.groups.lock();
+        if groups.contains(&mgid) {
+            return Err(VerbsError::invalid(WHAT, format!("already attached to {mgid}")));
+        }
+        self.device().engine().attach(self.device(), &self.core, mgid)?;
+        groups.push(mgid);
+        Ok(())
+    }
+
+    /// Detaches from a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is not attached.
+    pub fn detach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
+        let mut groups = self.groups.lock();
+        let Some(at) = groups.iter().position(|g| *g == mgid) else {
+            let why = format!("not attached to {mgid}");
+            return Err(VerbsError::invalid("detach from a multicast group", why));
+        };
+        groups.swap_remove(at);
+        self.device().engine().detach(self.device(), &self.core, mgid)
+    }
+
+    /// Withdraws events not yet taken and waits until those taken are acknowledged.
+    pub fn quiesce(&self) {
+        self.device().events().withdraw(|e| e.is_about_qp(&self.core));
+        self.core.unacked.wait();
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let device = self.device().clone();
+        for mgid in self.groups.get_mut().drain(..) {
+            if let Err(error) = device.engine().detach(&device, &self.core, mgid) {
+                tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
+            }
+        }
+        device.remove_qp(&self.core);
+        device.events().withdraw(|e| e.is_about_qp(&self.core));
+        self.core.send_cq.remove_user();
+        self.core.recv_cq.remove_user();
+    }
+}
+
+fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
+    const WHAT: &str = "create a queue pair";
+    let (limits, caps) = (pd.device().limits(), &init.caps);
+    let sizes = [
+        ("send work requests", caps.max_send_wr, limits.max_qp_wr),
+        ("receive work requests", caps.max_recv_wr, limits.max_qp_wr),
+        ("gather entries", caps.max_send_sge, limits.max_sge),
+        ("scatter entries", caps.max_recv_sge, limits.max_sge),
+        ("inline bytes", caps.max_inline_data, limits.max_inline_data),
+    ];
+    if let Some((name, n, max)) = sizes.iter().find(|(_, n, max)| n > max) {
+        return Err(VerbsError::invalid(WHAT, format!("{n} {name}; at most {max} are possible")));
+    }
+    let same = |device: &Arc<Device>| Arc::ptr_eq(device, pd.device());
+    let foreign = !same(init.send_cq.device())
+        || !same(init.recv_cq.device())
+        || init.srq.as_ref().is_some_and(|srq| !same(srq.pd().device()));
+    if foreign {
+        return Err(VerbsError::invalid(WHAT, "a completion or receive queue of another device"));
+    }
+    Ok(())
+}
+
+/// The sizes of the machine: with a shared receive queue it takes entries as long as that queue's.
+fn machine_caps(init: &QpInit) -> QpCaps {
+    match &init.srq {
+        Some(srq) => QpCaps { max_recv_sge: srq.attr().max_sge, ..init.caps },
+        None => init.caps,
+    }
+}

@@ -1,0 +1,33 @@
+//! Signals of threads that programs do not know of: the device's and the service's.
+//!
+//! # Safety of this file
+//!
+//! The two system calls here change the calling thread's signal mask and nothing else.
+#![expect(unsafe_code, reason = "pthread_sigmask(3) has no safe wrapper among our libraries")]
+
+use std::mem::MaybeUninit;
+
+/// Signals that tell of a fault of the thread itself: never blocked.
+const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+
+/// Calls `f` with all signals blocked but those that tell of a fault. Threads made by it inherit
+/// that, and so never run a handler of the program's.
+pub fn with_blocked<R>(f: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointers are to sets of our own; `sigfillset` initialises `all` before the rest
+    // reads it, and `pthread_sigmask` initialises `before`.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = f();
+    // SAFETY: `before` was initialised above.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    result
+}

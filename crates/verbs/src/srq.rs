@@ -1,0 +1,172 @@
+//! Shared receive queues (`ibv_create_srq(3)`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_transport::env::SrqEntry;
+use rdmux_transport::wr::{RecvWr, Sge};
+
+use crate::device::Device;
+use crate::error::VerbsError;
+use crate::event::{Raised, Unacked};
+use crate::pd::Pd;
+
+/// Sizes of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Work requests that fit.
+    pub max_wr: u32,
+    /// Scatter entries of each.
+    pub max_sge: u32,
+    /// Below how many an event is raised, once; 0 is never.
+    pub limit: u32,
+}
+
+/// A shared receive queue: receives that any of its queue pairs may take.
+#[derive(Clone, Debug)]
+pub struct Srq(pub(crate) Arc<SrqCore>);
+
+#[derive(Debug)]
+pub(crate) struct SrqCore {
+    device: Arc<Device>,
+    pd: Pd,
+    context: u64,
+    queue: Mutex<Queue>,
+    unacked: Unacked,
+}
+
+/// Entries lie flat: `max_sge` scatter entries each, so that posting allocates nothing.
+#[derive(Debug)]
+struct Queue {
+    attr: SrqAttr,
+    entries: VecDeque<SrqEntry>,
+    sges: VecDeque<Sge>,
+}
+
+impl Srq {
+    /// Makes a queue.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when a size is 0 or above the device's limit.
+    pub fn new(pd: &Pd, attr: SrqAttr, context: u64) -> Result<Self, VerbsError> {
+        check(pd.device(), "create a shared receive queue", &attr)?;
+        let (wrs, sges) = (attr.max_wr as usize, attr.max_sge as usize);
+        Ok(Self(Arc::new(SrqCore {
+            device: pd.device().clone(),
+            pd: pd.clone(),
+            context,
+            queue: Mutex::new(Queue {
+                attr,
+                entries: VecDeque::with_capacity(wrs),
+                sges: VecDeque::with_capacity(wrs * sges.min(4)),
+            }),
+            unacked: Unacked::default(),
+        })))
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when the queue is full, EINVAL when the list is too long.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        const WHAT: &str = "post to a shared receive queue";
+        let mut queue = self.0.queue.lock();
+        if wr.sges.len() > queue.attr.max_sge as usize {
+            let max = queue.attr.max_sge;
+            return Err(VerbsError::invalid(WHAT, format!("{} entries; {max} fit", wr.sges.len())));
+        }
+        if queue.entries.len() >= queue.attr.max_wr as usize {
+            return Err(VerbsError::no_memory(
+                WHAT,
+                format!("all {} are posted", queue.attr.max_wr),
+            ));
+        }
+        queue.entries.push_back(SrqEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() });
+        queue.sges.extend(wr.sges);
+        Ok(())
+    }
+
+    /// Changes the size, the limit, or both (`ibv_modify_srq(3)`).
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when more receives are posted than would fit, or the limit is above the size.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), VerbsError> {
+        const WHAT: &str = "modify a shared receive queue";
+        let mut queue = self.0.queue.lock();
+        let mut attr = queue.attr;
+        attr.max_wr = max_wr.unwrap_or(attr.max_wr);
+        attr.limit = limit.unwrap_or(attr.limit);
+        check(&self.0.device, WHAT, &attr)?;
+        if queue.entries.len() > attr.max_wr as usize {
+            return Err(VerbsError::invalid(WHAT, format!("{} are posted", queue.entries.len())));
+        }
+        queue.attr = attr;
+        Ok(())
+    }
+
+    /// Sizes and limit; the limit is 0 once its event was raised.
+    pub fn attr(&self) -> SrqAttr {
+        self.0.queue.lock().attr
+    }
+    /// The caller's own value.
+    pub fn context(&self) -> u64 {
+        self.0.context
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+    /// Withdraws events not yet taken and waits until those taken are acknowledged.
+    pub fn quiesce(&self) {
+        self.0.device.events().withdraw(|e| e.is_about_srq(&self.0));
+        self.0.unacked.wait();
+    }
+}
+
+impl PartialEq for Srq {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Srq {}
+
+fn check(device: &Device, what: &'static str, attr: &SrqAttr) -> Result<(), VerbsError> {
+    let limits = device.limits();
+    if attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr {
+        let (n, max) = (attr.max_wr, limits.max_srq_wr);
+        return Err(VerbsError::invalid(what, format!("{n} work requests; 1 to {max} fit")));
+    }
+    if attr.max_sge > limits.max_sge {
+        let (n, max) = (attr.max_sge, limits.max_sge);
+        return Err(VerbsError::invalid(what, format!("{n} scatter entries; {max} fit")));
+    }
+    if attr.limit > attr.max_wr {
+        return Err(VerbsError::invalid(what, format!("a limit of {} is never met", attr.limit)));
+    }
+    Ok(())
+}
+
+impl SrqCore {
+    /// Takes the oldest receive; raises the limit event when the queue falls below its limit.
+    pub(crate) fn pop(self: &Arc<Self>, into: &mut [Sge]) -> Option<SrqEntry> {
+        let mut queue = self.queue.lock();
+        let entry = queue.entries.pop_front()?;
+        for (slot, sge) in into.iter_mut().zip(queue.sges.drain(..entry.num_sge)) {
+            *slot = sge;
+        }
+        if (queue.entries.len()) < queue.attr.limit as usize {
+            queue.attr.limit = 0;
+            drop(queue);
+            self.device.raise(Raised::SrqLimit(Arc::downgrade(self)));
+        }
+        Some(entry)
+    }
+
+    pub(crate) fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+}

@@ -1,0 +1,107 @@
+//! Datagrams, groups, and unreliable connections.
+
+#![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
+
+mod lab;
+
+use lab::{Lab, Node, pair, pattern};
+use rdmux_verbs::counters::Counter;
+use rdmux_verbs::transport::attr::{AddressVector, QpType};
+use rdmux_verbs::transport::wr::{
+    SendData, SendFlags, SendOp, SendWr, UdDest, WcFlags, WcOpcode, WcStatus,
+};
+use rdmux_verbs::wire::{Gid, Qkey, Qpn};
+
+const KEY: Qkey = Qkey(0x1111_1111);
+
+fn send_to(from: &Node, wr_id: u64, dgid: Gid, qpn: Qpn, qkey: Qkey, at: usize, len: usize) {
+    let av = AddressVector {
+        is_global: true,
+        dgid,
+        hop_limit: 64,
+        port_num: 1,
+        ..AddressVector::default()
+    };
+    let sges = [from.sge(at, len)];
+    from.qp
+        .post_send(&SendWr {
+            wr_id,
+            op: SendOp::SendImm([1, 2, 3, 4]),
+            data: SendData::Sges(&sges),
+            flags: SendFlags::SIGNALED,
+            dest: Some(UdDest { av, qpn, qkey }),
+        })
+        .unwrap();
+}
+
+fn ready(lab: &std::sync::Arc<Lab>, ip: &str) -> Node {
+    let node = Node::new(lab, ip, QpType::Ud, 16384);
+    node.ready_ud(KEY);
+    node
+}
+
+#[test]
+fn a_datagram_brings_its_network_header() {
+    let lab = Lab::new(false);
+    let (a, b) = (ready(&lab, "127.77.201.1"), ready(&lab, "127.77.201.2"));
+    b.recv(1, 0, 40 + 1000);
+    let data = pattern(1000, 3);
+    a.write(0, &data);
+    send_to(&a, 2, b.gid(), b.qp.qpn(), KEY, 0, 1000);
+    let got = b.wait();
+    assert_eq!((got.status, got.opcode), (WcStatus::Success, WcOpcode::Recv));
+    assert_eq!((got.byte_len, got.src_qp), (1040, a.qp.qpn()));
+    assert_eq!((got.imm, got.flags), ([1, 2, 3, 4], WcFlags::GRH | WcFlags::WITH_IMM));
+    assert!(b.read(40, 1000) == data);
+    let ip = b.read(20, 20);
+    assert_eq!(ip[8], 64, "the hop limit is told");
+    assert_eq!(ip[12..20], [127, 77, 201, 1, 127, 77, 201, 2]);
+    assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn a_wrong_key_is_dropped_and_counted() {
+    let lab = Lab::new(false);
+    let (a, b) = (ready(&lab, "127.77.201.3"), ready(&lab, "127.77.201.4"));
+    b.recv(1, 0, 100);
+    send_to(&a, 2, b.gid(), b.qp.qpn(), Qkey(5), 0, 8);
+    send_to(&a, 3, b.gid(), b.qp.qpn(), KEY, 0, 9);
+    assert_eq!(b.wait().byte_len, 49);
+    assert_eq!(b.control.count(Counter::RxQkey), 1);
+}
+
+#[test]
+fn a_group_is_heard_by_its_members_and_left_by_them() {
+    let lab = Lab::new(false);
+    let (a, b) = (ready(&lab, "127.77.201.5"), ready(&lab, "127.77.201.6"));
+    let group = Gid::from(std::net::Ipv4Addr::new(239, 77, 201, 1));
+    b.qp.attach_multicast(group).unwrap();
+    assert!(b.qp.attach_multicast(group).is_err());
+    assert!(b.qp.attach_multicast(a.gid()).is_err());
+    b.recv(1, 0, 100);
+    send_to(&a, 2, group, Qpn::MULTICAST, KEY, 0, 5);
+    let got = b.wait();
+    assert_eq!((got.status, got.byte_len), (WcStatus::Success, 45));
+    b.qp.detach_multicast(group).unwrap();
+    assert!(b.qp.detach_multicast(group).is_err());
+}
+
+#[test]
+fn an_unreliable_connection_carries_sends_and_writes() {
+    for same_host in [false, true] {
+        let (a, b) = pair(QpType::Uc, same_host, 65536);
+        let data = pattern(30000, 1);
+        a.write(0, &data);
+        b.recv(1, 0, 30000);
+        a.send(2, SendOp::Send, 0, 30000);
+        assert_eq!(b.wait().status, WcStatus::Success);
+        assert!(b.read(0, 30000) == data);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        b.recv(3, 0, 0);
+        let (remote_addr, rkey) = (b.base() + 32768, b.mr.rkey());
+        a.send(4, SendOp::WriteImm { remote_addr, rkey, imm: [1; 4] }, 0, 20000);
+        let got = b.wait();
+        assert_eq!((got.status, got.opcode), (WcStatus::Success, WcOpcode::RecvRdmaWithImm));
+        assert!(b.read(32768, 20000) == data[..20000]);
+    }
+}

@@ -1,0 +1,437 @@
+//! A host without a service: sockets, slots and rings handed out in this process, so that devices
+//! can be tested against each other with nothing else running.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rdmux_link::ring::DEFAULT_CAPACITY;
+use rdmux_link::udp::GroupOptions;
+use rdmux_link::{Doorbell, McastSocket, RingPair, SharedMem, UdpGroup};
+use rdmux_verbs::control::{
+    Control, ControlError, ControlEvent, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
+};
+use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
+use rdmux_verbs::transport::attr::{
+    Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType,
+};
+use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_verbs::wire::{AckTimeout, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
+use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
+
+/// One machine with some hosts, each with one address.
+pub struct Lab {
+    port: u16,
+    hosts: Mutex<BTreeMap<IpAddr, Host>>,
+    /// Whether processes of one host may share memory.
+    rings: bool,
+}
+
+struct Host {
+    group: UdpGroup,
+    members: BTreeMap<u16, Arc<Inbox>>,
+    next: u16,
+}
+
+/// What the lab has to say to a device.
+struct Inbox {
+    bell: Doorbell,
+    notify: Doorbell,
+    events: Mutex<VecDeque<ControlEvent>>,
+    gone: Mutex<bool>,
+    rings: Mutex<BTreeMap<u16, RingEnd>>,
+}
+
+pub struct LabControl {
+    lab: Arc<Lab>,
+    info: HostInfo,
+    ip: IpAddr,
+    inbox: Arc<Inbox>,
+    counters: SharedMem,
+}
+
+impl Lab {
+    pub fn new(rings: bool) -> Arc<Self> {
+        // A port that is free now; nobody else in this range of addresses uses it.
+        let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        Arc::new(Self { port, hosts: Mutex::default(), rings })
+    }
+
+    fn options(&self) -> GroupOptions {
+        GroupOptions { port: self.port, header_info: false, ..GroupOptions::default() }
+    }
+
+    /// A process on the host with this address.
+    pub fn process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        let ip: IpAddr = ip.parse().unwrap();
+        let mut hosts = self.hosts.lock().unwrap();
+        let host = hosts.entry(ip).or_insert_with(|| Host {
+            group: UdpGroup::open(ip, &self.options()).unwrap(),
+            members: BTreeMap::new(),
+            next: 1,
+        });
+        let slot = host.next;
+        host.next += 1;
+        let inbox = Arc::new(Inbox {
+            bell: Doorbell::new().unwrap(),
+            notify: Doorbell::new().unwrap(),
+            events: Mutex::default(),
+            gone: Mutex::new(false),
+            rings: Mutex::default(),
+        });
+        host.members.insert(slot, inbox.clone());
+        drop(hosts);
+        let gid = GidEntry {
+            gid: Gid::from(ip),
+            interface: "lo".into(),
+            interface_index: 1,
+            mtu: Mtu::M4096,
+        };
+        let info = HostInfo {
+            host: ip.to_string(),
+            device: "rdmux_roce0".into(),
+            node_guid: Guid(1),
+            gids: vec![gid],
+            pkeys: vec![Pkey::DEFAULT],
+            slot: SlotGrant { slot, first_index: 7 },
+            limits: Limits::default(),
+        };
+        let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
+        let control = Arc::new(LabControl { lab: self.clone(), info, ip, inbox, counters });
+        (Device::open(control.clone()).unwrap(), control)
+    }
+}
+
+impl LabControl {
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters.words()[counter as usize].load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// All counters that are not zero.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let all = Counter::ALL.iter().map(|c| (c.name(), self.count(*c)));
+        all.filter(|(_, n)| *n != 0).collect()
+    }
+
+    /// Tells the device something, as the service would.
+    pub fn tell(&self, event: ControlEvent) {
+        self.inbox.events.lock().unwrap().push_back(event);
+        self.inbox.notify.ring().unwrap();
+    }
+
+    /// The service dies.
+    pub fn die(&self) {
+        *self.inbox.gone.lock().unwrap() = true;
+        self.inbox.notify.ring().unwrap();
+    }
+}
+
+impl Control for LabControl {
+    fn info(&self) -> &HostInfo {
+        &self.info
+    }
+    fn attach_address(&self, _: u8, slot: u16) -> Result<OwnedFd, ControlError> {
+        let mut hosts = self.lab.hosts.lock().unwrap();
+        Ok(hosts.get_mut(&self.ip).unwrap().group.socket(slot).unwrap())
+    }
+    fn new_slot(&self) -> Result<SlotGrant, ControlError> {
+        let mut hosts = self.lab.hosts.lock().unwrap();
+        let host = hosts.get_mut(&self.ip).unwrap();
+        let slot = host.next;
+        host.next += 1;
+        host.members.insert(slot, self.inbox.clone());
+        Ok(SlotGrant { slot, first_index: 0 })
+    }
+    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        if !self.lab.rings {
+            return Ok(None);
+        }
+        let hosts = self.lab.hosts.lock().unwrap();
+        let Some(other) = hosts[&self.ip].members.get(&peer).cloned() else { return Ok(None) };
+        let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
+        let end = |fds: rdmux_link::RingFds, bell: &Doorbell| RingEnd {
+            tx: fds.tx,
+            rx: fds.rx,
+            peer_doorbell: bell.duplicate().unwrap(),
+        };
+        let theirs = end(far, &self.inbox.bell);
+        let own = self.info.slot.slot;
+        // They may have asked meanwhile: the rings of the first to ask are the ones.
+        let mut made = self.inbox.rings.lock().unwrap();
+        if let Some(first) = made.remove(&peer) {
+            return Ok(Some((peer, first)));
+        }
+        other.rings.lock().unwrap().insert(
+            own,
+            RingEnd {
+                tx: theirs.tx.try_clone().unwrap(),
+                rx: theirs.rx.try_clone().unwrap(),
+                peer_doorbell: theirs.peer_doorbell.try_clone().unwrap(),
+            },
+        );
+        other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });
+        other.notify.ring().unwrap();
+        Ok(Some((peer, end(near, &other.bell))))
+    }
+    fn attach_multicast(&self, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
+        let socket = McastSocket::join(mgid.ip(), self.ip, &self.lab.options()).unwrap();
+        Ok(Some(socket.port().as_fd().try_clone_to_owned().unwrap()))
+    }
+    fn detach_multicast(&self, _: Qpn, _: Gid) -> Result<(), ControlError> {
+        Ok(())
+    }
+    fn stray(&self, _: std::net::SocketAddr, _: IpAddr, _: &[u8]) {}
+    fn doorbell(&self) -> &Doorbell {
+        &self.inbox.bell
+    }
+    fn counters(&self) -> &SharedMem {
+        &self.counters
+    }
+    fn notify_fd(&self) -> BorrowedFd<'_> {
+        self.inbox.notify.as_fd()
+    }
+    fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError> {
+        if *self.inbox.gone.lock().unwrap() {
+            return Err(ControlError::Gone);
+        }
+        let event = self.inbox.events.lock().unwrap().pop_front();
+        if event.is_none() {
+            self.inbox.notify.clear();
+        }
+        Ok(event)
+    }
+}
+
+/// Memory, its region, and everything that a queue pair needs.
+pub struct Node {
+    pub device: Arc<Device>,
+    pub control: Arc<LabControl>,
+    pub pd: Pd,
+    pub cq: Cq,
+    pub qp: Qp,
+    pub mr: Mr,
+    pub memory: *mut u8,
+    _owner: Vec<u64>,
+}
+
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+pub fn caps() -> QpCaps {
+    QpCaps {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 32,
+        max_recv_sge: 4,
+        max_inline_data: 256,
+    }
+}
+
+impl Node {
+    pub fn new(lab: &Arc<Lab>, ip: &str, qp_type: QpType, bytes: usize) -> Self {
+        let (device, control) = lab.process(ip);
+        let pd = Pd::new(&device);
+        Self::on(device, control, pd, qp_type, bytes, None)
+    }
+
+    pub fn on(
+        device: Arc<Device>,
+        control: Arc<LabControl>,
+        pd: Pd,
+        qp_type: QpType,
+        bytes: usize,
+        srq: Option<Srq>,
+    ) -> Self {
+        let cq = Cq::new(&device, 512, None, 0).unwrap();
+        let init = QpInit {
+            qp_type,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq,
+            caps: caps(),
+            sq_sig_all: false,
+            context: 0,
+        };
+        let qp = Qp::new(&pd, init).unwrap();
+        let mut owner = vec![0_u64; bytes.div_ceil(8)];
+        let memory: *mut u8 = owner.as_mut_ptr().cast();
+        // SAFETY: the node owns the memory and drops the region first (fields drop in order).
+        let mr = unsafe { Mr::register(&pd, MrInit::own(memory, bytes, ALL)).unwrap() };
+        Self { device, control, pd, cq, qp, mr, memory, _owner: owner }
+    }
+
+    pub fn gid(&self) -> Gid {
+        self.device.gid(0).unwrap().gid
+    }
+    pub fn base(&self) -> u64 {
+        self.mr.range().start
+    }
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: within the node's memory, as the test knows.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.memory.add(at), bytes.len()) };
+    }
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        // SAFETY: within the node's memory, as the test knows.
+        unsafe { std::ptr::copy(self.memory.add(at), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+    pub fn sge(&self, at: usize, length: usize) -> Sge {
+        let addr = self.base() + at as u64;
+        Sge { addr, length: u32::try_from(length).unwrap(), lkey: self.mr.lkey() }
+    }
+    pub fn send(&self, wr_id: u64, op: SendOp, at: usize, len: usize) {
+        let sges = [self.sge(at, len)];
+        self.post(wr_id, op, SendData::Sges(&sges));
+    }
+    pub fn post(&self, wr_id: u64, op: SendOp, data: SendData<'_>) {
+        let flags = SendFlags::SIGNALED;
+        self.qp.post_send(&SendWr { wr_id, op, data, flags, dest: None }).unwrap();
+    }
+    pub fn recv(&self, wr_id: u64, at: usize, len: usize) {
+        self.qp.post_recv(&RecvWr { wr_id, sges: &[self.sge(at, len)] }).unwrap();
+    }
+    /// Polls until a completion comes.
+    pub fn wait(&self) -> Completion {
+        let mut out = [Completion::EMPTY];
+        while self.cq.poll(&mut out) == 0 {
+            std::thread::yield_now();
+        }
+        out[0]
+    }
+
+    pub fn connect(&self, peer: &Self) {
+        self.connect_to(peer.gid(), peer.qp.qpn());
+    }
+
+    /// As [`connect`](Self::connect), but only ready to receive.
+    pub fn connect_rtr(&self, peer: &Self) {
+        self.connect_as(peer.gid(), peer.qp.qpn(), QpState::Rtr);
+    }
+
+    /// The slot of the process.
+    pub fn control_slot(&self) -> u16 {
+        self.control.info.slot.slot
+    }
+
+    pub fn connect_to(&self, dgid: Gid, dest_qpn: Qpn) {
+        self.connect_as(dgid, dest_qpn, QpState::Rts);
+    }
+
+    fn connect_as(&self, dgid: Gid, dest_qpn: Qpn, last: QpState) {
+        let rc = self.qp.init().qp_type == QpType::Rc;
+        let av = AddressVector {
+            is_global: true,
+            dgid,
+            hop_limit: 64,
+            port_num: 1,
+            ..AddressVector::default()
+        };
+        let mut attr = QpAttr {
+            state: QpState::Init,
+            port_num: 1,
+            access: ALL,
+            path_mtu: Mtu::M4096,
+            av,
+            dest_qpn,
+            rq_psn: Psn::new(0xff_fff0),
+            sq_psn: Psn::new(0xff_fff0),
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            min_rnr_timer: RnrTimer::new(1),
+            timeout: AckTimeout::new(14),
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..self.qp.query()
+        };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attr, init).unwrap();
+        attr.state = QpState::Rtr;
+        let mut rtr = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN;
+        let mut rts = AttrMask::STATE | AttrMask::SQ_PSN;
+        if rc {
+            rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+            rts |= AttrMask::TIMEOUT
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY
+                | AttrMask::MAX_QP_RD_ATOMIC;
+        }
+        self.qp.modify(&attr, rtr).unwrap();
+        if last == QpState::Rts {
+            attr.state = QpState::Rts;
+            self.qp.modify(&attr, rts).unwrap();
+        }
+    }
+
+    pub fn ready_ud(&self, qkey: Qkey) {
+        let mut attr = QpAttr { state: QpState::Init, port_num: 1, qkey, ..self.qp.query() };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+        self.qp.modify(&attr, init).unwrap();
+        attr.state = QpState::Rtr;
+        self.qp.modify(&attr, AttrMask::STATE).unwrap();
+        attr.state = QpState::Rts;
+        self.qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN).unwrap();
+    }
+}
+
+/// Two connected nodes.
+pub fn pair(qp_type: QpType, same_host: bool, bytes: usize) -> (Node, Node) {
+    let lab = Lab::new(same_host);
+    let a = Node::new(&lab, "127.77.200.1", qp_type, bytes);
+    let b =
+        Node::new(&lab, if same_host { "127.77.200.1" } else { "127.77.200.2" }, qp_type, bytes);
+    a.connect(&b);
+    b.connect(&a);
+    assert_eq!(a.qp.is_same_host(), same_host);
+    (a, b)
+}
+
+/// Bytes that differ from place to place.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8 ^ seed)).collect()
+}
+
+/// Another process, and zeroed memory in it.
+pub struct Child {
+    pub pid: i32,
+    pub addr: u64,
+    process: std::process::Child,
+}
+
+impl Child {
+    /// Ends it and waits until it is gone.
+    pub fn end(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+/// A process that waits for its input to end. Its own stack serves as memory: the stack's lowest
+/// mapped page is never reached by a program that only waits.
+pub fn child_with_memory() -> Child {
+    let mut command = std::process::Command::new("cat");
+    let process = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = i32::try_from(process.id()).unwrap();
+    // The pages below the stack pointer of a program that has started are zero or no longer used;
+    // once it waits for input its mappings change no more.
+    let addr = loop {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok();
+        let stack = maps.lines().find(|l| l.ends_with("[stack]"));
+        let started = maps.lines().any(|l| l.contains("libc"));
+        if let (Some(line), true, true) = (stack, waits, started) {
+            break u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        }
+        std::thread::yield_now();
+    };
+    Child { pid, addr, process }
+}

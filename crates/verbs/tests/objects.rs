@@ -1,0 +1,201 @@
+//! Completion queues, channels, shared receive queues, events, and what happens when others die.
+
+#![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
+
+mod lab;
+
+use lab::{Lab, Node, caps, pair};
+use rdmux_verbs::control::ControlEvent;
+use rdmux_verbs::counters::Counter;
+use rdmux_verbs::transport::attr::{QpState, QpType};
+use rdmux_verbs::transport::env::QpEvent;
+use rdmux_verbs::transport::wr::{
+    Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
+};
+use rdmux_verbs::{
+    AsyncEventKind, CompChannel, Cq, Mr, MrInit, Pd, Qp, QpInit, Space, Srq, SrqAttr,
+};
+
+#[test]
+fn a_channel_tells_of_a_completion_once_asked() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.1", QpType::Rc, 4096);
+    let (device, control) = lab.process("127.77.202.2");
+    let pd = Pd::new(&device);
+    let channel = CompChannel::new().unwrap();
+    let mut b = Node::on(device.clone(), control, pd.clone(), QpType::Rc, 4096, None);
+    let cq = Cq::new(&device, 16, Some(&channel), 99).unwrap();
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
+    b.qp = Qp::new(&pd, init).unwrap();
+    a.connect(&b);
+    b.connect(&a);
+    (0..3).for_each(|i| b.recv(i, 0, 64));
+
+    // Nobody asked: no event.
+    a.send(1, SendOp::Send, 0, 8);
+    let mut out = [Completion::EMPTY; 4];
+    while cq.poll(&mut out) == 0 {}
+    assert!(channel.try_get_event().is_none());
+
+    // Only solicited ones were asked for; the background thread takes in both messages.
+    cq.req_notify(true).unwrap();
+    a.send(2, SendOp::Send, 0, 8);
+    let data = SendData::Inline(&[b"now"]);
+    let flags = SendFlags::SOLICITED;
+    a.qp.post_send(&SendWr { wr_id: 3, op: SendOp::Send, data, flags, dest: None }).unwrap();
+    let event = channel.get_event().unwrap();
+    assert!(event == cq && event.context() == 99);
+    assert!(channel.try_get_event().is_none());
+    assert_eq!(cq.poll(&mut out), 2);
+    event.ack_events(1);
+    cq.quiesce();
+    assert!(Cq::new(&device, 16, None, 0).unwrap().req_notify(false).is_err());
+}
+
+#[test]
+fn an_overflowing_queue_is_an_event_and_stops_the_queue_pair() {
+    let (a, mut b) = pair(QpType::Rc, false, 4096);
+    let cq = Cq::new(&b.device, 2, None, 0).unwrap();
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
+    b.qp = Qp::new(&b.pd, init).unwrap();
+    let a2 = Node::on(a.device.clone(), a.control.clone(), a.pd.clone(), QpType::Rc, 64, None);
+    a2.connect(&b);
+    b.connect(&a2);
+    (0..3).for_each(|i| b.recv(i, 0, 8));
+    (0..3).for_each(|i| a2.send(i, SendOp::Send, 0, 8));
+    let event = b.device.get_async_event().unwrap();
+    assert!(matches!(event.kind(), AsyncEventKind::CqError(which) if *which == cq));
+    drop(event);
+    cq.quiesce();
+    while b.qp.state() != QpState::Err {
+        b.device.progress();
+    }
+    assert_eq!(b.control.count(Counter::CqOverflows), 1);
+}
+
+#[test]
+fn a_queue_is_resized_but_not_below_what_waits() {
+    let (a, b) = pair(QpType::Rc, false, 4096);
+    (0..3).for_each(|i| b.recv(i, 0, 8));
+    (0..3).for_each(|i| a.send(i, SendOp::Send, 0, 8));
+    (0..3).for_each(|_| assert_eq!(a.wait().status, WcStatus::Success));
+    assert!(b.cq.resize(2).is_err());
+    b.cq.resize(3).unwrap();
+    assert_eq!(b.cq.capacity(), 3);
+    assert!(b.cq.resize(0).is_err());
+}
+
+#[test]
+fn a_shared_receive_queue_serves_in_order_and_tells_its_limit() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.3", QpType::Rc, 4096);
+    let a2 = Node::on(a.device.clone(), a.control.clone(), a.pd.clone(), QpType::Rc, 64, None);
+    let (device, control) = lab.process("127.77.202.4");
+    let pd = Pd::new(&device);
+    let srq = Srq::new(&pd, SrqAttr { max_wr: 8, max_sge: 2, limit: 0 }, 5).unwrap();
+    let make = || {
+        let (device, control, pd) = (device.clone(), control.clone(), pd.clone());
+        Node::on(device, control, pd, QpType::Rc, 4096, Some(srq.clone()))
+    };
+    let (b, b2) = (make(), make());
+    for (x, y) in [(&a, &b), (&a2, &b2)] {
+        x.connect(y);
+        y.connect(x);
+    }
+    for i in 0..4 {
+        srq.post_recv(&RecvWr { wr_id: i, sges: &[b.sge(i as usize * 64, 64)] }).unwrap();
+    }
+    srq.modify(None, Some(3)).unwrap();
+    assert!(srq.modify(None, Some(9)).is_err());
+    assert!(b.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }).is_err());
+    a.send(1, SendOp::Send, 0, 8);
+    assert_eq!(b.wait().wr_id, 0);
+    assert!(device.try_get_async_event().is_none());
+    a2.send(1, SendOp::Send, 0, 8);
+    assert_eq!(b2.wait().wr_id, 1);
+    let event = device.get_async_event().unwrap();
+    assert!(matches!(event.kind(), AsyncEventKind::SrqLimit(s) if *s == srq && s.context() == 5));
+    assert_eq!(srq.attr().limit, 0);
+}
+
+#[test]
+fn a_peer_that_dies_flushes_what_was_connected_to_it() {
+    let (a, b) = pair(QpType::Rc, true, 4096);
+    a.recv(1, 0, 8);
+    let slot = b.control_slot();
+    drop(b);
+    a.control.tell(ControlEvent::PeerGone { slot });
+    let got = a.wait();
+    assert_eq!((got.wr_id, got.status), (1, WcStatus::WrFlushErr));
+    assert_eq!(a.qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_service_that_dies_takes_the_device_along() {
+    let (a, _b) = pair(QpType::Rc, false, 4096);
+    a.recv(1, 0, 8);
+    a.control.die();
+    let event = a.device.get_async_event().unwrap();
+    assert!(matches!(event.kind(), AsyncEventKind::DeviceFatal));
+    assert_eq!(a.wait().status, WcStatus::WrFlushErr);
+    assert!(Qp::new(&a.pd, a.qp.init().clone()).is_err());
+    assert!(a.device.has_failed());
+}
+
+#[test]
+fn the_first_packet_establishes() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.5", QpType::Rc, 64);
+    let b = Node::new(&lab, "127.77.202.6", QpType::Rc, 64);
+    a.connect(&b);
+    b.connect_rtr(&a);
+    b.recv(1, 0, 8);
+    a.send(1, SendOp::Send, 0, 8);
+    let event = b.device.get_async_event().unwrap();
+    let AsyncEventKind::Qp(qp, QpEvent::CommEst) = event.kind() else { panic!("{event:?}") };
+    assert_eq!(qp.qpn(), b.qp.qpn());
+}
+
+/// A queue pair whose memory lies in another process: what a service does for queue pairs that
+/// belong to nobody.
+#[test]
+fn memory_of_another_process_is_served() {
+    let (a, b) = pair(QpType::Rc, false, 8192);
+    let mut child = lab::child_with_memory();
+    let space = Space::Process(std::sync::Arc::new(
+        rdmux_link::ProcessMemory::new(child.pid, None).unwrap(),
+    ));
+    let init = MrInit { addr: child.addr, length: 4096, iova: 0x5000, access: lab::ALL, space };
+    // SAFETY: the memory is the child's, and every access to it is checked by the kernel.
+    let mr = unsafe { Mr::register(&b.pd, init).unwrap() };
+    a.write(0, b"into another process");
+    let (remote_addr, rkey) = (0x5000, mr.rkey());
+    a.send(1, SendOp::Write { remote_addr, rkey }, 0, 20);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    a.send(2, SendOp::FetchAdd { remote_addr: 0x5000 + 64, rkey, add: 5 }, 1024, 8);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    a.send(3, SendOp::Read { remote_addr, rkey }, 2048, 128);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(a.read(2048, 20), b"into another process");
+    assert_eq!(a.read(2048 + 64, 8), 5_u64.to_ne_bytes());
+    child.end();
+    a.send(4, SendOp::Read { remote_addr, rkey }, 0, 8);
+    assert_eq!(a.wait().status, WcStatus::RemOpErr);
+}
+
+#[test]
+fn sizes_above_the_limits_are_refused() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.7", QpType::Rc, 64);
+    let too_long = QpInit {
+        caps: rdmux_verbs::transport::attr::QpCaps { max_send_sge: 33, ..caps() },
+        ..a.qp.init().clone()
+    };
+    let error = Qp::new(&a.pd, too_long).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot create a queue pair: 33 gather entries; at most 32 are possible"
+    );
+    assert!(a.device.query_port(2).is_err());
+    assert_eq!(a.device.query_port(1).unwrap().gid_tbl_len, 1);
+}

@@ -1,0 +1,70 @@
+//! APR: alternate path response (IBTA 12.8.2).
+
+use core::fmt;
+
+use crate::WireError;
+use crate::bytes::{get, get32, put, put32};
+
+/// Alternate path response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apr {
+    /// The sender's name for the connection.
+    pub local_comm_id: u32,
+    /// The receiver's name for the connection.
+    pub remote_comm_id: u32,
+    /// How many bytes of `info` count.
+    pub info_len: u8,
+    /// 0 when the path was loaded, else why not (IBTA 12.8.2.3).
+    pub status: u8,
+    /// Additional information, by the status.
+    pub info: [u8; Self::INFO_LEN],
+    /// The consumer's.
+    pub private_data: [u8; Self::PRIVATE_DATA_LEN],
+}
+
+mod field {
+    pub(super) const LOCAL_COMM_ID: usize = 0;
+    pub(super) const REMOTE_COMM_ID: usize = 4;
+    pub(super) const INFO_LEN: usize = 8;
+    pub(super) const STATUS: usize = 9;
+    pub(super) const INFO: usize = 12;
+    pub(super) const PRIVATE_DATA: usize = 84;
+}
+
+impl Apr {
+    /// The length of the additional information, in bytes.
+    pub const INFO_LEN: usize = 72;
+    /// The length of the private data, in bytes.
+    pub const PRIVATE_DATA_LEN: usize = 148;
+
+    #[expect(clippy::unnecessary_wraps, reason = "the shape that header! asks for")]
+    pub(super) fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, WireError> {
+        Ok(Self {
+            local_comm_id: get32(b, field::LOCAL_COMM_ID),
+            remote_comm_id: get32(b, field::REMOTE_COMM_ID),
+            info_len: b[field::INFO_LEN],
+            status: b[field::STATUS],
+            info: get(b, field::INFO),
+            private_data: get(b, field::PRIVATE_DATA),
+        })
+    }
+
+    /// The message as it goes on the wire, without the MAD header.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);
+        put32(&mut b, field::REMOTE_COMM_ID, self.remote_comm_id);
+        b[field::INFO_LEN] = self.info_len;
+        b[field::STATUS] = self.status;
+        put(&mut b, field::INFO, self.info);
+        put(&mut b, field::PRIVATE_DATA, self.private_data);
+        b
+    }
+}
+
+impl fmt::Display for Apr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { local_comm_id, remote_comm_id, status, .. } = self;
+        write!(f, "APR id {local_comm_id:#010x} remote {remote_comm_id:#010x} status {status}")
+    }
+}

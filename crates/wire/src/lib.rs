@@ -1,0 +1,57 @@
+//! Bytes to values and back: every header, checksum and management datagram that rdmux speaks.
+//!
+//! One file per header, in the order in which a packet has them:
+//!
+//! - the link and the network: [`ether`], [`ip`] and [`udp`], or InfiniBand's [`lrh`] and [`grh`];
+//! - the transport: [`bth`], then [`deth`], [`xrceth`], [`reth`], [`atomic`], [`aeth`], [`immdt`] and
+//!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
+//! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
+//! - management datagrams: [`mad`], and the connection manager's messages in [`cm`].
+//!
+//! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
+//! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod bytes;
+
+pub mod aeth;
+pub mod atomic;
+pub mod bth;
+pub mod cm;
+pub mod crc;
+pub mod deth;
+pub mod error;
+pub mod ether;
+pub mod grh;
+pub mod icrc;
+pub mod ieth;
+pub mod immdt;
+pub mod ip;
+pub mod lrh;
+pub mod mad;
+pub mod opcode;
+pub mod packet;
+pub mod reth;
+pub mod types;
+pub mod udp;
+pub mod vcrc;
+pub mod xrceth;
+
+pub use aeth::{Aeth, NakCode, Syndrome};
+pub use atomic::{AtomicAckEth, AtomicEth};
+pub use bth::Bth;
+pub use deth::Deth;
+pub use error::WireError;
+pub use grh::Grh;
+pub use ieth::Ieth;
+pub use immdt::ImmDt;
+pub use lrh::Lrh;
+pub use opcode::{Opcode, Operation, Service};
+pub use packet::{HeaderBuf, MAX_HEADER, Packet};
+pub use reth::Reth;
+pub use types::{
+    AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId,
+};
+pub use xrceth::XrcEth;

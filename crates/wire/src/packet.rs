@@ -1,0 +1,228 @@
+//! A whole transport packet, from the BTH to the last byte of payload.
+
+use core::fmt;
+
+use crate::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Reth, Service, WireError, XrcEth,
+};
+
+/// A packet as its headers say, with the payload where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Of RDMA WRITE and READ requests.
+    pub reth: Option<Reth>,
+    /// Of acknowledgements and READ responses.
+    pub aeth: Option<Aeth>,
+    /// Of atomic requests.
+    pub atomic: Option<AtomicEth>,
+    /// Of an atomic's response.
+    pub atomic_ack: Option<AtomicAckEth>,
+    /// Of datagrams.
+    pub deth: Option<Deth>,
+    /// Of operations with immediate data.
+    pub imm: Option<ImmDt>,
+    /// Of SEND with invalidate.
+    pub ieth: Option<Ieth>,
+    /// Of XRC requests.
+    pub xrceth: Option<XrcEth>,
+    /// The payload, without pad.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// A packet of a BTH and a payload; the extension headers are the caller's to fill in.
+    pub const fn new(bth: Bth, payload: &'a [u8]) -> Self {
+        Self {
+            bth,
+            reth: None,
+            aeth: None,
+            atomic: None,
+            atomic_ack: None,
+            deth: None,
+            imm: None,
+            ieth: None,
+            xrceth: None,
+            payload,
+        }
+    }
+
+    /// Reads a packet from its BTH through payload and pad, without ICRC.
+    ///
+    /// # Errors
+    /// [`WireError`] when the version is not 0, the opcode is none that can be decoded, or the bytes
+    /// end within the headers or the pad.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let bth = Bth::parse(bytes)?;
+        let op = bth.opcode;
+        if bth.tver != 0 {
+            return Err(WireError::Version(bth.tver));
+        }
+        if op != Opcode::CNP && (op.operation().is_none() || op.service() == Service::Rd) {
+            return Err(WireError::Opcode(op));
+        }
+        let mut rest = Reader(&bytes[Bth::LEN..]);
+        let mut packet = Self::new(bth, &[]);
+        packet.deth = rest.take(op.has_deth(), Deth::LEN, Deth::parse)?;
+        packet.xrceth = rest.take(op.has_xrceth(), XrcEth::LEN, XrcEth::parse)?;
+        packet.reth = rest.take(op.has_reth(), Reth::LEN, Reth::parse)?;
+        packet.atomic = rest.take(op.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
+        packet.aeth = rest.take(op.has_aeth(), Aeth::LEN, Aeth::parse)?;
+        packet.atomic_ack =
+            rest.take(op.has_atomic_ack(), AtomicAckEth::LEN, AtomicAckEth::parse)?;
+        packet.imm = rest.take(op.has_imm(), ImmDt::LEN, ImmDt::parse)?;
+        packet.ieth = rest.take(op.has_ieth(), Ieth::LEN, Ieth::parse)?;
+        let Reader(tail) = rest;
+        let error = WireError::Pad { pad: bth.pad, have: tail.len() };
+        let len = tail.len().checked_sub(usize::from(bth.pad)).ok_or(error)?;
+        packet.payload = &tail[..len];
+        Ok(packet)
+    }
+
+    /// The headers as they go on the wire: those that are there, in the specification's order.
+    ///
+    /// # Panics
+    /// When there are more than [`MAX_HEADER`] bytes of them, which no packet that was parsed has.
+    pub fn header(&self) -> HeaderBuf {
+        let mut buf = HeaderBuf::new(&self.bth);
+        buf.push_some(self.deth.map(|h| h.to_bytes()));
+        buf.push_some(self.xrceth.map(|h| h.to_bytes()));
+        buf.push_some(self.reth.map(|h| h.to_bytes()));
+        buf.push_some(self.atomic.map(|h| h.to_bytes()));
+        buf.push_some(self.aeth.map(|h| h.to_bytes()));
+        buf.push_some(self.atomic_ack.map(|h| h.to_bytes()));
+        buf.push_some(self.imm.map(|h| h.to_bytes()));
+        buf.push_some(self.ieth.map(|h| h.to_bytes()));
+        buf
+    }
+}
+
+/// Takes headers off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    #[inline]
+    fn take<T>(
+        &mut self,
+        present: bool,
+        len: usize,
+        parse: impl Fn(&[u8]) -> Result<T, WireError>,
+    ) -> Result<Option<T>, WireError> {
+        if !present {
+            return Ok(None);
+        }
+        let value = parse(self.0)?;
+        self.0 = self.0.get(len..).unwrap_or_default();
+        Ok(Some(value))
+    }
+}
+
+/// The payload by its length only.
+impl fmt::Display for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn part(f: &mut fmt::Formatter<'_>, header: Option<&dyn fmt::Display>) -> fmt::Result {
+            header.map_or(Ok(()), |h| write!(f, " {h}"))
+        }
+        write!(f, "{}", self.bth)?;
+        part(f, self.deth.as_ref().map(|h| h as _))?;
+        part(f, self.xrceth.as_ref().map(|h| h as _))?;
+        part(f, self.reth.as_ref().map(|h| h as _))?;
+        part(f, self.atomic.as_ref().map(|h| h as _))?;
+        part(f, self.aeth.as_ref().map(|h| h as _))?;
+        part(f, self.atomic_ack.as_ref().map(|h| h as _))?;
+        part(f, self.imm.as_ref().map(|h| h as _))?;
+        part(f, self.ieth.as_ref().map(|h| h as _))?;
+        if self.bth.opcode.has_payload() {
+            write!(f, " payload {}", self.payload.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// The most bytes that the headers of a packet take: BTH, XRCETH and AtomicETH.
+pub const MAX_HEADER: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
+
+/// Headers for a packet to send, built in place without allocation, in the order of the calls:
+/// `HeaderBuf::new(&bth).reth(&reth).imm(&imm)`.
+#[derive(Clone, Copy)]
+pub struct HeaderBuf {
+    bytes: [u8; MAX_HEADER],
+    len: usize,
+}
+
+macro_rules! append {
+    ($($name:ident($header:ty);)*) => {
+        impl HeaderBuf {
+            $(
+                /// Appends this header.
+                ///
+                /// # Panics
+                /// When the headers together exceed [`MAX_HEADER`], which those of no packet do.
+                #[inline]
+                #[must_use]
+                pub fn $name(mut self, header: &$header) -> Self {
+                    self.push(header.to_bytes());
+                    self
+                }
+            )*
+        }
+    };
+}
+
+append! {
+    deth(Deth);
+    xrceth(XrcEth);
+    reth(Reth);
+    atomic(AtomicEth);
+    aeth(Aeth);
+    atomic_ack(AtomicAckEth);
+    imm(ImmDt);
+    ieth(Ieth);
+}
+
+impl HeaderBuf {
+    /// Headers that so far are a BTH.
+    #[inline]
+    #[must_use]
+    pub fn new(bth: &Bth) -> Self {
+        let mut buf = Self { bytes: [0; MAX_HEADER], len: 0 };
+        buf.push(bth.to_bytes());
+        buf
+    }
+
+    /// What goes on the wire.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    #[inline]
+    fn push<const N: usize>(&mut self, header: [u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(&header);
+        self.len += N;
+    }
+
+    #[inline]
+    fn push_some<const N: usize>(&mut self, header: Option<[u8; N]>) {
+        if let Some(header) = header {
+            self.push(header);
+        }
+    }
+}
+
+impl core::ops::Deref for HeaderBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl fmt::Debug for HeaderBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Packet::parse(self) {
+            Ok(packet) => write!(f, "HeaderBuf({packet})"),
+            Err(_) => write!(f, "HeaderBuf({:02x?})", self.as_slice()),
+        }
+    }
+}

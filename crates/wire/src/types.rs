@@ -1,0 +1,335 @@
+//! The field's own small values, one newtype each, so that a PSN is never taken for a QPN.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+
+/// A packet sequence number: 24 bits, compared by signed distance (IBTA 9.7.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u32"))]
+pub struct Psn(u32);
+
+impl From<u32> for Psn {
+    fn from(v: u32) -> Self {
+        Self::new(v)
+    }
+}
+
+impl Psn {
+    /// The number of distinct PSNs.
+    pub const SPACE: u32 = 1 << 24;
+
+    /// Takes the low 24 bits of `v`.
+    pub const fn new(v: u32) -> Self {
+        Self(v & 0x00ff_ffff)
+    }
+    /// The value, 0 to 2^24 - 1.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+    /// The PSN `n` after this one, modulo 2^24.
+    #[must_use]
+    pub const fn add(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_add(n))
+    }
+    /// The PSN `n` before this one, modulo 2^24.
+    #[must_use]
+    pub const fn sub(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_sub(n))
+    }
+    /// The signed distance `self - other`: positive when `self` is later, in -2^23 .. 2^23.
+    pub const fn diff(self, other: Self) -> i32 {
+        (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Psn({:#08x})", self.0)
+    }
+}
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u32"))]
+pub struct Qpn(u32);
+
+impl From<u32> for Qpn {
+    fn from(v: u32) -> Self {
+        Self::new(v)
+    }
+}
+
+impl Qpn {
+    /// The subnet management interface.
+    pub const QP0: Self = Self(0);
+    /// The general services interface.
+    pub const QP1: Self = Self(1);
+    /// The destination of every multicast packet.
+    pub const MULTICAST: Self = Self(0x00ff_ffff);
+
+    /// Takes the low 24 bits of `v`.
+    pub const fn new(v: u32) -> Self {
+        Self(v & 0x00ff_ffff)
+    }
+    /// The value, 0 to 2^24 - 1.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({:#08x})", self.0)
+    }
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($int:ty), $fmt:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        pub struct $name(pub $int);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $fmt, self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "(", $fmt, ")"), self.0)
+            }
+        }
+        impl From<$int> for $name {
+            fn from(v: $int) -> Self {
+                Self(v)
+            }
+        }
+    };
+}
+
+number!(
+    /// A local identifier of an InfiniBand subnet.
+    Lid(u16), "{:#06x}"
+);
+number!(
+    /// A 64-bit globally unique identifier (EUI-64), in host order here, big-endian on the wire.
+    Guid(u64), "{:#018x}"
+);
+number!(
+    /// A queue key: what a datagram must show to be let in.
+    Qkey(u32), "{:#010x}"
+);
+number!(
+    /// The key by which a process names its own memory.
+    Lkey(u32), "{:#010x}"
+);
+number!(
+    /// The key by which a peer names our memory.
+    Rkey(u32), "{:#010x}"
+);
+number!(
+    /// A partition key: bit 15 is full membership, the low 15 bits the partition.
+    Pkey(u16), "{:#06x}"
+);
+number!(
+    /// A 64-bit service ID of the connection manager.
+    ServiceId(u64), "{:#018x}"
+);
+
+impl Qkey {
+    /// The well-known Q_Key of QP1.
+    pub const QP1: Self = Self(0x8001_0000);
+    /// The Q_Key of RDMA_PS_UDP and RDMA_PS_IB.
+    pub const RDMA_UDP: Self = Self(0x0123_4567);
+}
+
+impl Pkey {
+    /// The default partition, full member.
+    pub const DEFAULT: Self = Self(0xffff);
+
+    /// Whether a packet with this key may enter where `table` is the key: the same partition,
+    /// and at least one of the two a full member (IBTA 10.9.3).
+    pub const fn admits(self, table: Self) -> bool {
+        self.0 & 0x7fff == table.0 & 0x7fff && (self.0 | table.0) & 0x8000 != 0
+    }
+}
+
+/// A global identifier: 128 bits, written like an IPv6 address. RoCEv2 writes an IPv4 address as
+/// `::ffff:a.b.c.d`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The GID of nothing.
+    pub const ZERO: Self = Self([0; 16]);
+
+    /// The IP address that this GID stands for on RoCEv2.
+    pub fn ip(self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.0);
+        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+    }
+    /// Whether this is a multicast GID: `ff00::/8`, or an IPv4 group in mapped form as RoCEv2 has it.
+    pub fn is_multicast(self) -> bool {
+        self.ip().is_multicast()
+    }
+    /// Whether all bytes are zero.
+    pub fn is_zero(self) -> bool {
+        self == Self::ZERO
+    }
+}
+impl From<Ipv4Addr> for Gid {
+    fn from(a: Ipv4Addr) -> Self {
+        Self(a.to_ipv6_mapped().octets())
+    }
+}
+impl From<Ipv6Addr> for Gid {
+    fn from(a: Ipv6Addr) -> Self {
+        Self(a.octets())
+    }
+}
+impl From<IpAddr> for Gid {
+    fn from(a: IpAddr) -> Self {
+        match a {
+            IpAddr::V4(a) => a.into(),
+            IpAddr::V6(a) => a.into(),
+        }
+    }
+}
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+/// A path MTU: the payload bytes of a full packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum Mtu {
+    /// 256 bytes.
+    M256 = 1,
+    /// 512 bytes.
+    M512 = 2,
+    /// 1024 bytes.
+    M1024 = 3,
+    /// 2048 bytes.
+    M2048 = 4,
+    /// 4096 bytes.
+    M4096 = 5,
+}
+
+impl Mtu {
+    /// From the wire's code, 1 to 5.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::M256,
+            2 => Self::M512,
+            3 => Self::M1024,
+            4 => Self::M2048,
+            5 => Self::M4096,
+            _ => return None,
+        })
+    }
+    /// The wire's code, 1 to 5.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+    /// The size in bytes.
+    pub const fn bytes(self) -> u32 {
+        128 << (self as u8)
+    }
+    /// The largest MTU of at most `bytes`.
+    pub const fn at_most(bytes: u32) -> Option<Self> {
+        Some(match bytes {
+            4096.. => Self::M4096,
+            2048.. => Self::M2048,
+            1024.. => Self::M1024,
+            512.. => Self::M512,
+            256.. => Self::M256,
+            _ => return None,
+        })
+    }
+}
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes())
+    }
+}
+
+/// A timeout code of 5 bits: 4.096 us * 2^code; 0 means none (IBTA 9.7.6.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u8"))]
+pub struct AckTimeout(u8);
+
+impl From<u8> for AckTimeout {
+    fn from(v: u8) -> Self {
+        Self::new(v)
+    }
+}
+
+impl AckTimeout {
+    /// Takes the low 5 bits.
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+    /// The code, 0 to 31.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+    /// The time, or none for code 0, which means that there is no timer.
+    pub const fn duration(self) -> Option<Duration> {
+        if self.0 == 0 { None } else { Some(Duration::from_nanos(4096 << self.0)) }
+    }
+}
+
+/// A receiver-not-ready timer code of 5 bits (IBTA table 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u8"))]
+pub struct RnrTimer(u8);
+
+impl From<u8> for RnrTimer {
+    fn from(v: u8) -> Self {
+        Self::new(v)
+    }
+}
+
+impl RnrTimer {
+    /// Hundredths of a millisecond, by code.
+    const TABLE: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    /// Takes the low 5 bits.
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+    /// The code, 0 to 31.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+    /// The time that the sender waits.
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(Self::TABLE[self.0 as usize] as u64 * 10)
+    }
+}

@@ -1,0 +1,120 @@
+//! Every RoCE packet of the kernel's captures: parsed, written again, and its ICRC checked.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use pcap_file::pcap::PcapReader;
+use rdmux_wire::cm::CmMad;
+use rdmux_wire::ether::Ether;
+use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, solve_ipv4_id};
+use rdmux_wire::ip::{self, Ipv4};
+use rdmux_wire::udp::{self, Udp};
+use rdmux_wire::{Opcode, Packet, Qpn};
+
+/// A RoCEv2 packet in IPv4.
+struct Roce {
+    ip: Ipv4,
+    udp: Udp,
+    /// From the BTH through the pad.
+    transport: Vec<u8>,
+    icrc: [u8; 4],
+}
+
+impl Roce {
+    fn parse(frame: &[u8]) -> Option<Self> {
+        let ether = Ether::parse(frame).unwrap();
+        if ether.ethertype != rdmux_wire::ether::IPV4 {
+            return None;
+        }
+        let bytes = &frame[ether.header_len..];
+        let ip = Ipv4::parse(bytes).unwrap();
+        let payload = &bytes[usize::from(ip.header_len)..usize::from(ip.total_len)];
+        if ip.protocol != ip::UDP {
+            return None;
+        }
+        let udp = Udp::parse(payload).unwrap();
+        assert_eq!(udp.dst_port, udp::ROCE_PORT);
+        let (transport, icrc) = payload[Udp::LEN..].split_last_chunk::<4>().unwrap();
+        Some(Self { ip, udp, transport: transport.to_vec(), icrc: *icrc })
+    }
+
+    fn icrc_with_id(&self, id: u16) -> [u8; 4] {
+        let pseudo = Ipv4Pseudo {
+            src: self.ip.src,
+            dst: self.ip.dst,
+            id,
+            src_port: self.udp.src_port,
+            udp_len: self.udp.length,
+        };
+        let mut icrc = Icrc::ipv4(&pseudo);
+        icrc.update(&self.transport);
+        icrc.finish()
+    }
+}
+
+/// Calls `check` for every RoCE packet of every capture, and returns how many there were.
+fn each_packet(mut check: impl FnMut(&str, &Roce)) -> usize {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures");
+    let mut count = 0;
+    for entry in dir.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.starts_with("rxe_") {
+            continue;
+        }
+        let mut reader = PcapReader::new(File::open(&path).unwrap()).unwrap();
+        while let Some(packet) = reader.next_packet() {
+            if let Some(roce) = Roce::parse(&packet.unwrap().data) {
+                check(&name, &roce);
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// All of them have DF and an Identification, which a receiver finds without being told.
+#[test]
+fn icrc_and_identification() {
+    let mut ids = std::collections::BTreeSet::new();
+    let count = each_packet(|file, roce| {
+        assert_eq!(roce.icrc_with_id(roce.ip.id), roce.icrc, "{file}: ICRC");
+        let solved = solve_ipv4_id(roce.icrc_with_id(0), roce.icrc, roce.udp.length);
+        assert_eq!(solved, Some(roce.ip.id), "{file}: Identification");
+        assert!(roce.ip.dont_fragment);
+        ids.insert(roce.ip.id);
+    });
+    assert_eq!(count, 3411);
+    assert!(ids.len() > 1000, "{} distinct Identifications", ids.len());
+}
+
+#[test]
+fn headers_are_written_as_they_were() {
+    each_packet(|file, roce| {
+        let packet = Packet::parse(&roce.transport).unwrap();
+        let header = packet.header();
+        let mut again = header.as_slice().to_vec();
+        again.extend_from_slice(packet.payload);
+        again.resize(again.len() + usize::from(packet.bth.pad), 0);
+        assert_eq!(again, roce.transport, "{file}: {packet}");
+        assert_eq!(header.len(), 12 + packet.bth.opcode.ext_len());
+    });
+}
+
+#[test]
+fn cm_messages_are_written_as_they_were() {
+    let mut names = std::collections::BTreeMap::new();
+    each_packet(|file, roce| {
+        let packet = Packet::parse(&roce.transport).unwrap();
+        if packet.bth.opcode != Opcode::UD_SEND_ONLY || packet.bth.dest_qpn != Qpn::QP1 {
+            return;
+        }
+        let mad = CmMad::parse(packet.payload).unwrap();
+        assert_eq!(mad.to_bytes(), packet.payload, "{file}: {mad}");
+        *names.entry(mad.message.name()).or_insert(0) += 1;
+    });
+    let names: Vec<_> = names.into_iter().collect();
+    let expected = [("DREP", 7), ("DREQ", 7), ("REJ", 1), ("REP", 7), ("REQ", 8), ("RTU", 7)];
+    assert_eq!(names[..6], expected);
+    assert_eq!(names[6..], [("SIDR_REP", 2), ("SIDR_REQ", 2)]);
+}

@@ -1,0 +1,119 @@
+//! Seeds: the frames of the captures in `tests/captures`, whole or in parts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rdmux_wire::ether::{self, Ether};
+use rdmux_wire::ip::{Ipv4, Ipv6};
+
+/// Frames of one capture file are alike: this many of each are enough.
+const PER_FILE: usize = 40;
+
+/// Whole Ethernet frames.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn frames() -> Result<Vec<Vec<u8>>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "pcap") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut all = Vec::new();
+    for file in &files {
+        let bytes = fs::read(file).with_context(|| file.display().to_string())?;
+        all.extend(records(&bytes).take(PER_FILE).map(<[u8]>::to_vec));
+    }
+    anyhow::ensure!(!all.is_empty(), "no frames in {}", dir.display());
+    Ok(all)
+}
+
+/// The bytes of whole capture files, the small ones.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn files() -> Result<Vec<Vec<u8>>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures");
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+        let bytes = fs::read(entry?.path())?;
+        if bytes.len() < 8192 {
+            all.push(bytes);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// RoCEv2 packets from the BTH through payload and pad, without ICRC.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn packets() -> Result<Vec<Vec<u8>>> {
+    Ok(frames()?.iter().filter_map(|f| roce(f)).map(<[u8]>::to_vec).collect())
+}
+
+/// Management datagrams: what SEND_ONLY packets to QP1 carry.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn mads() -> Result<Vec<Vec<u8>>> {
+    const HEADERS: usize = 12 + 8; // BTH, DETH
+    let mads = packets()?
+        .into_iter()
+        .filter(|p| p.len() == HEADERS + 256 && p[0] == 0x64 && p[5..8] == [0, 0, 1])
+        .map(|p| p[HEADERS..].to_vec());
+    Ok(mads.collect())
+}
+
+/// Bytes without meaning, for targets that take their input as a script.
+///
+/// # Errors
+/// Never.
+pub fn noise() -> Result<Vec<Vec<u8>>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let some = |_| (0..rng.random_range(64..2048)).map(|_| rng.random()).collect();
+    Ok((0..64).map(some).collect())
+}
+
+/// The records of a little-endian classic pcap file.
+fn records(file: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = file.get(24..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let len = u32::from_le_bytes(*rest.get(8..)?.first_chunk()?);
+        let end = 16 + usize::try_from(len).ok()?;
+        let record = rest.get(16..end)?;
+        rest = &rest[end..];
+        Some(record)
+    })
+}
+
+/// The RoCEv2 packet in an Ethernet frame.
+fn roce(frame: &[u8]) -> Option<&[u8]> {
+    let ether = Ether::parse(frame).ok()?;
+    let ip = frame.get(ether.header_len..)?;
+    let udp = match ether.ethertype {
+        ether::IPV4 => ip.get(usize::from(Ipv4::parse(ip).ok()?.header_len)..)?,
+        ether::IPV6 => ip.get(Ipv6::LEN..)?,
+        _ => return None,
+    };
+    let to_roce = udp.get(2..4)? == 4791_u16.to_be_bytes();
+    let end = udp.len().checked_sub(4)?;
+    to_roce.then(|| udp.get(8..end))?
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn captures_have_packets_and_mads() {
+        assert!(super::packets().expect("readable").len() > 100);
+        assert!(super::mads().expect("readable").len() > 10);
+    }
+}

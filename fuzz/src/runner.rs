@@ -1,0 +1,138 @@
+//! The built-in fuzzer: seeds, then mutations of them, until the time is up.
+
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::Target;
+use crate::mutate::mutate;
+
+/// How to run a target.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long.
+    pub time: Duration,
+    /// Where the mutations start from. The same seed makes the same inputs, more or fewer of them.
+    pub seed: u64,
+    /// The folder for an input that fails.
+    pub artifacts: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// No input broke a promise.
+    Clean {
+        /// How many were tried.
+        inputs: u64,
+    },
+    /// One did.
+    Broken {
+        /// The input.
+        file: PathBuf,
+        /// What the target said.
+        message: String,
+    },
+}
+
+/// Runs a target.
+///
+/// # Errors
+/// When the seeds cannot be read or an input that fails cannot be kept.
+pub fn run(target: &Target, options: &Options) -> Result<Outcome> {
+    let seeds = (target.seeds)().with_context(|| format!("seeds of {}", target.name))?;
+    let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
+    let watch = Watch::new();
+    let until = Instant::now() + options.time;
+    let mut inputs = 0;
+    for seed in &seeds {
+        inputs += 1;
+        if let Some(message) = watch.run(target, seed) {
+            return broken(target, options, seed, message);
+        }
+    }
+    while Instant::now() < until {
+        // The clock is not asked for each input.
+        for _ in 0..64 {
+            let mut input = match seeds.len() {
+                0 => Vec::new(),
+                n => seeds[rng.random_range(0..n)].clone(),
+            };
+            mutate(&mut input, &seeds, &mut rng);
+            inputs += 1;
+            if let Some(message) = watch.run(target, &input) {
+                return broken(target, options, &input, message);
+            }
+        }
+    }
+    Ok(Outcome::Clean { inputs })
+}
+
+fn broken(target: &Target, options: &Options, input: &[u8], message: String) -> Result<Outcome> {
+    fs::create_dir_all(&options.artifacts)
+        .with_context(|| options.artifacts.display().to_string())?;
+    let file = options.artifacts.join(format!("{}-{}", target.name, options.seed));
+    fs::write(&file, input).with_context(|| file.display().to_string())?;
+    Ok(Outcome::Broken { file, message })
+}
+
+/// Catches panics and keeps what they said.
+struct Watch {
+    said: Arc<Mutex<String>>,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let said = Arc::new(Mutex::new(String::new()));
+        let keep = Arc::clone(&said);
+        panic::set_hook(Box::new(move |info| {
+            if let Ok(mut s) = keep.lock() {
+                *s = info.to_string();
+            }
+        }));
+        Self { said }
+    }
+
+    /// Runs the target on an input; what it said if it panicked.
+    fn run(&self, target: &Target, input: &[u8]) -> Option<String> {
+        let result = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
+        let said = || self.said.lock().map(|s| s.replace('\n', " ")).unwrap_or_default();
+        result.is_err().then(said)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(panic::take_hook());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, Outcome, run};
+    use crate::Target;
+    use std::time::Duration;
+
+    #[test]
+    fn a_broken_promise_is_found_and_kept() {
+        let target = Target {
+            name: "broken",
+            about: "fails when the first byte is 7",
+            run: |data| assert_ne!(data.first(), Some(&7)),
+            seeds: || Ok(vec![vec![0; 4]]),
+        };
+        let artifacts = std::env::temp_dir().join(format!("rdmux-fuzz-{}", std::process::id()));
+        let options =
+            Options { time: Duration::from_secs(60), seed: 3, artifacts: artifacts.clone() };
+        let outcome = run(&target, &options).expect("runs");
+        let Outcome::Broken { file, .. } = outcome else { panic!("not found") };
+        assert_eq!(std::fs::read(file).expect("kept")[0], 7);
+        std::fs::remove_dir_all(artifacts).expect("clean up");
+    }
+}

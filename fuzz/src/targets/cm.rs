@@ -1,0 +1,303 @@
+//! The connection manager under a script, talking to itself and to strangers.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rdmux_cm::{
+    ChannelId, Config, ConnParam, Event, IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress,
+    MadPath, Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
+};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::{Gid, Guid, Mtu, Qpn};
+
+/// Commands and datagrams in any order, as the input says.
+pub fn cm_manager(data: &[u8]) {
+    Script::new(data).run();
+}
+
+/// Datagrams to a host that listens on every service that the captures ask for.
+pub fn cm_mad(data: &[u8]) {
+    let mut s = Script::new(&[]);
+    for (ps, qp_type) in [(PortSpace::Tcp, QpType::Rc), (PortSpace::Udp, QpType::Ud)] {
+        for port in [7174, 7471] {
+            let id = s.manager.create_id(CHANNEL, ps, qp_type, 0).expect("a new id");
+            s.manager.bind(id, SocketAddr::new(HERE, port), true).expect("a free port");
+            s.manager.listen(id, 8).expect("it is bound");
+        }
+    }
+    for chunk in data.chunks(256) {
+        s.strange_mad(chunk);
+        while let Some(id) = s.world.new_ids.pop() {
+            let _ = s.manager.accept(s.now, id, &ConnParam::default(), &mut s.world);
+        }
+        s.pass_time();
+    }
+    s.end();
+}
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+const CHANNEL: ChannelId = ChannelId(1);
+
+/// What the manager asked for.
+#[derive(Default)]
+struct World {
+    sent: VecDeque<(MadPath, [u8; 256])>,
+    queries: Vec<(IdHandle, RouteQuery)>,
+    joins: Vec<(IdHandle, JoinQuery)>,
+    /// Groups that were asked for and not refused or left since.
+    groups: Vec<(IdHandle, IpAddr)>,
+    new_ids: Vec<IdHandle>,
+}
+
+impl Sink for World {
+    fn send_mad(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        rdmux_wire::cm::CmMad::parse(mad).expect("it sends what can be read");
+        self.sent.push_back((*path, *mad));
+        if self.sent.len() > 64 {
+            self.sent.pop_front();
+        }
+    }
+    fn event(&mut self, _: ChannelId, event: Event) {
+        if event.listen_id.is_some() {
+            self.new_ids.push(event.id);
+        }
+    }
+    fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
+        self.queries.push((id, query));
+    }
+    fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        self.groups.push((id, query.group));
+        self.joins.push((id, query));
+    }
+    fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
+        assert!(self.forget(id, query.group), "left a group that it has not");
+        // A driver answers no question that was taken back.
+        self.joins.retain(|(of, q)| (*of, q.group) != (id, query.group));
+    }
+}
+
+impl World {
+    /// Whether there was such a group.
+    fn forget(&mut self, id: IdHandle, group: IpAddr) -> bool {
+        let at = self.groups.iter().position(|g| *g == (id, group));
+        at.map(|at| self.groups.swap_remove(at)).is_some()
+    }
+}
+
+struct Script<'a> {
+    data: &'a [u8],
+    now: Time,
+    manager: Manager,
+    world: World,
+    ids: Vec<IdHandle>,
+}
+
+impl<'a> Script<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        let mut manager = Manager::new(Config::default(), 7);
+        let mut world = World::default();
+        let address = LocalAddress {
+            ip: HERE,
+            device: 0,
+            port_num: 1,
+            sgid_index: 0,
+            node_guid: Guid(1),
+            mtu: Mtu::at_most(1024).expect("there is one"),
+        };
+        manager.set_addresses(Time::ZERO, vec![address], &mut world);
+        Self { data, now: Time::ZERO, manager, world, ids: Vec::new() }
+    }
+
+    fn byte(&mut self) -> u8 {
+        let Some((&b, rest)) = self.data.split_first() else { return 0 };
+        self.data = rest;
+        b
+    }
+    /// One of the ids that were ever made.
+    fn id(&mut self) -> IdHandle {
+        let n = usize::from(self.byte());
+        self.ids.append(&mut self.world.new_ids);
+        match self.ids.len() {
+            0 => IdHandle(n as u64),
+            all => self.ids[n % all],
+        }
+    }
+    /// Few addresses and ports, so that they meet.
+    fn address(&mut self) -> SocketAddr {
+        let b = self.byte();
+        let ip = match b % 8 {
+            0 => IpAddr::from([0, 0, 0, 0]),
+            1 => THERE,
+            2 => "::1".parse().expect("an address"),
+            _ => HERE,
+        };
+        SocketAddr::new(ip, u16::from(b / 64) * 1000)
+    }
+
+    fn run(mut self) {
+        while !self.data.is_empty() {
+            match self.byte() % 24 {
+                0 | 1 => self.create(),
+                2..=10 => self.command(),
+                11..=14 => self.connection_command(),
+                15..=19 => self.deliver(),
+                20 => self.answer(),
+                21 => {
+                    let n = self.data.len().min(64);
+                    let (mad, rest) = self.data.split_at(n);
+                    self.data = rest;
+                    self.strange_mad(mad);
+                }
+                22 => self.pass_time(),
+                _ => {
+                    self.manager.handle_unreachable(self.now, THERE, &mut self.world);
+                }
+            }
+        }
+        self.end();
+    }
+
+    /// When every id is gone, so is every trace of them.
+    fn end(mut self) {
+        self.manager.channel_gone(self.now, CHANNEL, &mut self.world);
+        self.manager.channel_gone(self.now, ChannelId(2), &mut self.world);
+        assert_eq!(self.manager.ids().count(), 0, "ids without a channel");
+        assert_eq!(self.world.groups, [], "groups that nobody will leave");
+        for _ in 0..10_000 {
+            let Some(at) = self.manager.poll_timeout() else {
+                assert_eq!(self.manager.connections(), 0, "connections without an end");
+                return;
+            };
+            self.now = self.now.max(at);
+            self.manager.handle_timeout(self.now, &mut self.world);
+        }
+        panic!("the timers never end");
+    }
+
+    fn create(&mut self) {
+        let b = self.byte();
+        let (ps, qp_type) = match b % 4 {
+            0 | 1 => (PortSpace::Tcp, QpType::Rc),
+            2 => (PortSpace::Udp, QpType::Ud),
+            _ => (PortSpace::Tcp, QpType::Uc),
+        };
+        let channel = ChannelId(1 + u64::from(b >= 128));
+        self.ids.extend(self.manager.create_id(channel, ps, qp_type, 0));
+    }
+
+    fn command(&mut self) {
+        let (id, now) = (self.id(), self.now);
+        let (m, w) = (&mut self.manager, &mut self.world);
+        let limit = Duration::from_secs(1);
+        let _ = match self.data.first().map_or(0, |b| b % 12) {
+            0 => m.listen(id, 2).map(drop),
+            1 => m.resolve_route(now, id, limit, w),
+            2 => m.take(id),
+            3 => m.migrate(id, ChannelId(2)).map(drop),
+            4 => m.set_option(id, IdOption::ReuseAddr(true)),
+            5 => m.set_option(id, IdOption::AfOnly(true)),
+            6 => m.join(now, id, [239, 1, 1, 1].into(), JoinFlags::FullMember, 0, w),
+            7 => m.leave(now, id, [239, 1, 1, 1].into(), w).map(drop),
+            8 => m.destroy(now, id, w).map(drop),
+            9 => m.query(id).map(drop),
+            _ => {
+                self.byte();
+                let address = self.address();
+                let (m, w) = (&mut self.manager, &mut self.world);
+                if address.port().is_multiple_of(2000) {
+                    m.bind(id, address, true).map(drop)
+                } else {
+                    m.resolve_addr(now, id, None, address, limit, true, w)
+                }
+            }
+        };
+        self.byte();
+    }
+
+    fn connection_command(&mut self) {
+        let (id, what, param) = (self.id(), self.byte(), self.byte());
+        let param = ConnParam {
+            private_data: vec![param; usize::from(param)],
+            responder_resources: param,
+            initiator_depth: param,
+            retry_count: param,
+            rnr_retry_count: param,
+            qp_num: Qpn::new(param.into()),
+            ..ConnParam::default()
+        };
+        let (now, m, w) = (self.now, &mut self.manager, &mut self.world);
+        let _ = match what % 8 {
+            0 | 1 => m.connect(now, id, &param, w),
+            2 | 3 => m.accept(now, id, &param, w),
+            4 => m.reject(now, id, what.into(), &param.private_data, w),
+            5 => m.establish(now, id, w),
+            6 => m.disconnect(now, id, w),
+            _ => m.notify(now, id, w),
+        };
+    }
+
+    /// A datagram that was sent comes back from the other side: late, twice, changed or not at all.
+    fn deliver(&mut self) {
+        let how = self.byte();
+        let Some((path, mut mad)) = self.world.sent.pop_front() else { return };
+        match how {
+            0..=15 => return,
+            16..=31 => self.world.sent.push_back((path, mad)),
+            32..=63 => {
+                let (at, v) = (usize::from(self.byte()), self.byte());
+                mad[at] ^= v;
+            }
+            _ => {}
+        }
+        let path = MadPath { local: path.remote, remote: path.local, ..path };
+        self.manager.handle_mad(self.now, &path, &mad, &mut self.world);
+    }
+
+    fn strange_mad(&mut self, bytes: &[u8]) {
+        let mut mad = [0; 256];
+        mad[..bytes.len()].copy_from_slice(bytes);
+        let path = MadPath {
+            local: Gid::from(HERE),
+            remote: Gid::from(THERE),
+            remote_qpn: Qpn::QP1,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+        };
+        self.manager.handle_mad(self.now, &path, &mad, &mut self.world);
+        self.manager.handle_mad(self.now, &path, bytes, &mut self.world);
+    }
+
+    /// The driver answers what it was asked.
+    fn answer(&mut self) {
+        let (good, now) = (self.byte() > 32, self.now);
+        for (id, _) in std::mem::take(&mut self.world.queries) {
+            if good {
+                let answer = Resolved { src: HERE, mtu: None };
+                self.manager.handle_resolved(now, id, answer, &mut self.world);
+            } else {
+                self.manager.handle_resolve_failed(now, id, 113, &mut self.world);
+            }
+        }
+        for (id, query) in std::mem::take(&mut self.world.joins) {
+            let result = if good { Ok(()) } else { Err(1) };
+            if result.is_err() {
+                self.world.forget(id, query.group);
+            }
+            self.manager.handle_joined(now, id, query, result, &mut self.world);
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let ms = u64::from(self.byte()) * u64::from(self.byte());
+        self.now = self.now.after(Duration::from_millis(ms));
+        if let Some(at) = self.manager.poll_timeout() {
+            self.now = self.now.max(at);
+            self.manager.handle_timeout(self.now, &mut self.world);
+            let next = self.manager.poll_timeout();
+            assert!(next.is_none_or(|n| n > self.now), "a timer that is over stays");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The targets, and the table of them.
+
+pub mod cm;
+pub mod host;
+pub mod qp;
+pub mod ring;
+pub mod wire;
+
+use anyhow::Result;
+
+use crate::corpus;
+
+/// A fuzz target.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name, that of its function.
+    pub name: &'static str,
+    /// What it promises.
+    pub about: &'static str,
+    /// Panics when the promise is broken.
+    pub run: fn(&[u8]),
+    /// Inputs to start from.
+    pub seeds: fn() -> Result<Vec<Vec<u8>>>,
+}
+
+macro_rules! targets {
+    ($($name:literal $run:path, $seeds:path, $about:literal;)*) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[$(Target { name: $name, about: $about, run: $run, seeds: $seeds },)*];
+    };
+}
+
+targets! {
+    "wire_packet" wire::wire_packet, corpus::packets, "transport packets: what is read is written back the same";
+    "wire_headers" wire::wire_headers, corpus::packets, "each header by itself, at any offset";
+    "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP and UDP headers";
+    "wire_mad" wire::wire_mad, corpus::mads, "management datagrams and the connection manager's messages";
+    "wire_icrc" wire::wire_icrc, corpus::packets, "checksums over pieces, and the Identification found again";
+    "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
+    "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
+    "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";
+    "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";
+    "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
+    "cm_mad" cm::cm_mad, corpus::mads, "datagrams of strangers to a host with listeners";
+    "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    #[test]
+    fn every_target_takes_its_seeds() {
+        for t in TARGETS {
+            let seeds = (t.seeds)().expect("readable");
+            assert!(!seeds.is_empty(), "{} has no seeds", t.name);
+            seeds.iter().for_each(|s| (t.run)(s));
+        }
+    }
+}

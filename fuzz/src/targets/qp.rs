@@ -1,0 +1,461 @@
+//! A queue pair under a script: the input says what is posted, what arrives, how time passes.
+
+use std::time::Duration;
+
+use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::env::{
+    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
+    TxPayload,
+};
+use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
+use rdmux_wire::{
+    AckTimeout, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Ieth, ImmDt, Lkey, Mtu, Opcode,
+    Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service,
+};
+
+/// An RC queue pair.
+pub fn qp_rc(data: &[u8]) {
+    Script::new(QpType::Rc, data).run();
+}
+
+/// A UC queue pair.
+pub fn qp_uc(data: &[u8]) {
+    Script::new(QpType::Uc, data).run();
+}
+
+/// A UD queue pair.
+pub fn qp_ud(data: &[u8]) {
+    Script::new(QpType::Ud, data).run();
+}
+
+const PEER: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
+const QPN: Qpn = Qpn::new(0x1234);
+/// Bytes of memory that keys open.
+const MEMORY: u64 = 1 << 20;
+/// Zeroes for payloads.
+static ZEROES: [u8; 8192] = [0; 8192];
+
+/// The world around the queue pair: it counts, and checks what it is asked for.
+struct World {
+    link: LinkCaps,
+    /// The last PSN sent, so that the script can answer it.
+    last_psn: Psn,
+    busy: u32,
+    srq_left: u32,
+    sends_posted: u64,
+    recvs_posted: u64,
+    sends_completed: u64,
+    recvs_completed: u64,
+}
+
+impl World {
+    fn range(key: u32, va: u64, len: u64) -> Result<(), AccessFault> {
+        // Few keys are wrong.
+        if key % 64 == 63 {
+            return Err(AccessFault::Key);
+        }
+        let inside = va.checked_add(len).is_some_and(|end| end <= MEMORY);
+        if inside { Ok(()) } else { Err(AccessFault::Bounds) }
+    }
+}
+
+impl Env for World {
+    fn link(&self) -> LinkCaps {
+        self.link
+    }
+    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
+        if self.busy > 0 {
+            self.busy -= 1;
+            return Err(TxError::Busy);
+        }
+        let len = match packet.payload {
+            TxPayload::None => 0,
+            TxPayload::Bytes(b) => b.len(),
+            TxPayload::Gather { sges, offset, len } => {
+                let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+                assert!(u64::from(offset) + u64::from(len) <= all, "beyond the gather list");
+                len as usize
+            }
+            TxPayload::Remote { rkey, va, len } => {
+                Self::range(rkey.0, va, len.into()).map_err(TxError::Memory)?;
+                len as usize
+            }
+        };
+        assert!(len <= self.link.max_payload as usize, "a packet of {len} bytes");
+        assert_eq!((len + usize::from(packet.pad)) % 4, 0, "not padded");
+        let mut bytes = packet.header.to_vec();
+        bytes.extend_from_slice(&ZEROES[..len + usize::from(packet.pad)]);
+        let sent = Packet::parse(&bytes).expect("it sends what can be read");
+        self.last_psn = sent.bth.psn;
+        Ok(())
+    }
+    fn check_local(&self, sges: &[Sge], _: Access) -> Result<(), AccessFault> {
+        sges.iter().try_for_each(|s| Self::range(s.lkey.0, s.addr, s.length.into()))
+    }
+    fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+        assert!(u64::from(offset) + data.len() as u64 <= all, "beyond the scatter list");
+        self.check_local(sges, Access::LOCAL_WRITE)
+    }
+    fn check_remote(&self, rkey: Rkey, va: u64, len: u64, _: Access) -> Result<(), AccessFault> {
+        Self::range(rkey.0, va, len)
+    }
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+        Self::range(rkey.0, va, data.len() as u64)
+    }
+    fn atomic(&mut self, rkey: Rkey, va: u64, _: AtomicOp) -> Result<u64, AccessFault> {
+        assert!(va.is_multiple_of(8), "an atomic on {va:#x}");
+        Self::range(rkey.0, va, 8).map(|()| 7)
+    }
+    fn invalidate(&mut self, rkey: Rkey, _: bool) -> Result<(), AccessFault> {
+        Self::range(rkey.0, 0, 0)
+    }
+    fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
+        self.srq_left = self.srq_left.checked_sub(1)?;
+        self.recvs_posted += 1;
+        sges[0] = Sge { addr: 0, length: 4096, lkey: Lkey(0) };
+        Some(SrqEntry { wr_id: 1, num_sge: 1 })
+    }
+    fn complete(&mut self, side: Side, _: Completion) {
+        match side {
+            Side::Send => self.sends_completed += 1,
+            Side::Recv => self.recvs_completed += 1,
+        }
+        assert!(self.sends_completed <= self.sends_posted, "a send completed twice");
+        assert!(self.recvs_completed <= self.recvs_posted, "a receive completed twice");
+    }
+    fn event(&mut self, _: QpEvent) {}
+    fn count(&mut self, _: Drop) {}
+    fn pkey(&self, index: u16) -> Option<Pkey> {
+        (index == 0).then_some(Pkey::DEFAULT)
+    }
+}
+
+struct Script<'a> {
+    data: &'a [u8],
+    now: Time,
+    qp: Qp,
+    world: World,
+    /// The first operation of the message that has begun to arrive: SEND or WRITE.
+    inside: Option<u8>,
+}
+
+impl<'a> Script<'a> {
+    fn new(qp_type: QpType, data: &'a [u8]) -> Self {
+        let caps = QpCaps {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let flags = data.first().copied().unwrap_or_default();
+        let (has_srq, lossless) = (flags & 1 != 0, flags & 2 != 0);
+        let init = QpInit { qpn: QPN, qp_type, caps, sq_sig_all: flags & 4 != 0, has_srq };
+        let max_payload = if lossless { 8192 } else { 1024 };
+        let world = World {
+            link: LinkCaps { max_payload, lossless, by_reference: false },
+            last_psn: Psn::new(0),
+            busy: 0,
+            srq_left: 0,
+            sends_posted: 0,
+            recvs_posted: 0,
+            sends_completed: 0,
+            recvs_completed: 0,
+        };
+        let data = data.get(1..).unwrap_or_default();
+        Self { data, now: Time::ZERO, qp: Qp::new(&init), world, inside: None }
+    }
+
+    fn byte(&mut self) -> u8 {
+        let Some((&b, rest)) = self.data.split_first() else { return 0 };
+        self.data = rest;
+        b
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+    /// Mostly small, sometimes anything.
+    fn length(&mut self) -> u32 {
+        match self.byte() {
+            0..=9 => self.u32(),
+            10..=60 => self.u32() % 10_000,
+            b => u32::from(b),
+        }
+    }
+    fn address(&mut self) -> u64 {
+        u64::from(self.byte()) * 8 + u64::from(self.byte() < 8)
+    }
+
+    fn run(mut self) {
+        self.bring_up();
+        while !self.data.is_empty() {
+            match self.byte() % 16 {
+                0..=2 => self.post_send(),
+                3 => self.post_recv(),
+                4..=5 => self.transmit(),
+                6 => self.wait(),
+                7 => self.modify(),
+                8 => self.oddities(),
+                _ => self.packet(),
+            }
+            if matches!(self.qp.state(), QpState::Err | QpState::Sqe) {
+                self.end();
+                self.bring_up();
+            }
+        }
+        self.end();
+    }
+
+    /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
+    fn end(&mut self) {
+        for state in [QpState::Err, QpState::Reset] {
+            let attr = QpAttr { state, ..self.qp.attr() };
+            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+            moved.expect("from any state");
+            self.qp.poll_transmit(self.now, 64, &mut self.world);
+            assert!(self.qp.poll_timeout().is_none(), "a timer runs in state {state:?}");
+        }
+        let world = &self.world;
+        assert_eq!(world.recvs_completed, world.recvs_posted, "receives are left");
+        if self.qp.init().sq_sig_all {
+            assert_eq!(world.sends_completed, world.sends_posted, "sends are left");
+        }
+    }
+
+    fn bring_up(&mut self) {
+        self.inside = None;
+        let attr = QpAttr {
+            path_mtu: Mtu::at_most(1024).expect("there is one"),
+            qkey: Qkey(1),
+            rq_psn: Psn::new(0xff_fffe),
+            sq_psn: Psn::new(0xff_fff0),
+            dest_qpn: Qpn::new(2),
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            av: AddressVector {
+                is_global: true,
+                dgid: PEER,
+                port_num: 1,
+                ..AddressVector::default()
+            },
+            port_num: 1,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: RnrTimer::new(1),
+            timeout: AckTimeout::new(14),
+            retry_cnt: 3,
+            rnr_retry: 3,
+            ..self.qp.attr()
+        };
+        let mut init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
+        let (mut rtr, mut rts) = (AttrMask::STATE, AttrMask::STATE | AttrMask::SQ_PSN);
+        if self.qp.qp_type() == QpType::Ud {
+            init |= AttrMask::QKEY;
+        } else {
+            init |= AttrMask::ACCESS_FLAGS;
+            rtr |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        }
+        if self.qp.qp_type() == QpType::Rc {
+            rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+            rts |= AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
+            rts |= AttrMask::MAX_QP_RD_ATOMIC;
+        }
+        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+            let attr = QpAttr { state, ..attr };
+            self.qp.modify(self.now, &attr, mask, &mut self.world).expect("all that is required");
+        }
+    }
+
+    fn sges(&mut self) -> Vec<Sge> {
+        let n = usize::from(self.byte() % 16).min(5) / 2;
+        let one = |s: &mut Self| Sge {
+            addr: s.address(),
+            length: s.length(),
+            lkey: Lkey(s.byte().into()),
+        };
+        (0..n).map(|_| one(self)).collect()
+    }
+
+    fn post_send(&mut self) {
+        let (remote_addr, rkey) = (self.address(), Rkey(self.byte().into()));
+        let op = match self.byte() % 9 {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm([1; 4]),
+            2 => SendOp::SendInv(rkey),
+            3 => SendOp::Write { remote_addr, rkey },
+            4 => SendOp::WriteImm { remote_addr, rkey, imm: [2; 4] },
+            5 => SendOp::Read { remote_addr, rkey },
+            6 => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            7 => SendOp::CmpSwap { remote_addr, rkey, compare: 1, swap: 2 },
+            _ => SendOp::LocalInv(rkey),
+        };
+        let sges = self.sges();
+        let inline = [&ZEROES[..usize::from(self.byte() % 80)]];
+        let few = self.byte();
+        let data = if few < 64 { SendData::Inline(&inline) } else { SendData::Sges(&sges) };
+        let dest = (!few.is_multiple_of(4)).then(|| UdDest {
+            av: AddressVector { is_global: true, dgid: PEER, ..AddressVector::default() },
+            qpn: Qpn::new(few.into()),
+            qkey: Qkey(1),
+        });
+        let flags = SendFlags::from_bits_truncate(self.byte().into());
+        let wr = SendWr { wr_id: 1, op, data, flags, dest };
+        if self.qp.post_send(self.now, &wr).is_ok() {
+            self.world.sends_posted += 1;
+        }
+    }
+
+    fn post_recv(&mut self) {
+        let sges = self.sges();
+        self.world.srq_left += u32::from(self.byte() % 3);
+        if self.qp.post_recv(&RecvWr { wr_id: 2, sges: &sges }).is_ok() {
+            self.world.recvs_posted += 1;
+        }
+    }
+
+    fn transmit(&mut self) {
+        let budget = u32::from(self.byte() % 40);
+        self.world.busy = u32::from(self.byte() / 64);
+        self.qp.poll_transmit(self.now, budget, &mut self.world);
+    }
+
+    fn wait(&mut self) {
+        let us = u64::from(self.byte()) * u64::from(self.byte());
+        self.now = self.now.after(Duration::from_micros(us));
+        if let Some(at) = self.qp.poll_timeout() {
+            self.now = self.now.max(at);
+            self.qp.handle_timeout(self.now, &mut self.world);
+        }
+    }
+
+    fn modify(&mut self) {
+        let states = [QpState::Rts, QpState::Sqd, QpState::Rts, QpState::Rtr, QpState::Sqe];
+        let attr = QpAttr {
+            state: states[usize::from(self.byte()) % states.len()],
+            min_rnr_timer: RnrTimer::new(self.byte() & 31),
+            ..self.qp.attr()
+        };
+        let mask = AttrMask::from_bits_truncate(self.u32()) | AttrMask::STATE;
+        let _ = self.qp.modify(self.now, &attr, mask, &mut self.world);
+    }
+
+    fn oddities(&mut self) {
+        match self.byte() % 16 {
+            0 => self.qp.peer_gone(self.now, &mut self.world),
+            1..=8 => self.qp.flush_ack(self.now, &mut self.world),
+            _ => self.qp.handle_timeout(self.now, &mut self.world),
+        }
+    }
+
+    /// A packet that mostly comes in order and makes sense.
+    fn packet(&mut self) {
+        let service = match self.qp.qp_type() {
+            QpType::Rc => 0,
+            QpType::Uc => 0x20,
+            QpType::Ud => 0x60,
+        };
+        let how = self.byte();
+        let opcode = Opcode(if how < 10 { self.byte() } else { service | self.operation(how) });
+        if opcode.service() == Service::Rd {
+            return; // its packets are not decoded
+        }
+        let flags = self.byte();
+        let shift = if flags & 0x0c == 0 { u32::from(self.byte() % 8) } else { 0 };
+        let near = if opcode.is_response() { self.world.last_psn } else { self.qp.attr().rq_psn };
+        let len = self.payload_len(opcode);
+        let bth = Bth {
+            opcode,
+            solicited: flags & 1 != 0,
+            mig_req: true,
+            pad: u8::try_from(len.wrapping_neg() % 4).unwrap_or(0),
+            tver: 0,
+            pkey: if how == 255 { Pkey(1) } else { Pkey::DEFAULT },
+            fecn: false,
+            becn: false,
+            dest_qpn: QPN,
+            ack_req: flags & 2 != 0,
+            psn: if flags & 0x10 == 0 { near.add(shift) } else { near.sub(shift) },
+        };
+        let bytes = self.packet_bytes(bth, len);
+        let Ok(packet) = Packet::parse(&bytes) else { return };
+        let grh = [0; 40];
+        let sgid = if how == 254 { Gid::ZERO } else { PEER };
+        let source = Source {
+            sgid,
+            dgid: Gid::ZERO,
+            grh: &grh,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+            has_grh: true,
+        };
+        self.qp.handle_packet(self.now, &RxPacket { packet, source }, &mut self.world);
+    }
+
+    /// Mostly one that goes on where the last packet left off.
+    fn operation(&mut self, how: u8) -> u8 {
+        let any = self.byte() % 0x18;
+        if how < 40 {
+            return any;
+        }
+        let operation = match (self.inside, any) {
+            (Some(first), 0..=11) => first + 1,
+            (Some(first), _) => first + 2,
+            (None, 1 | 7) => any - 1,
+            (None, 2 | 3 | 8 | 9 | 22) => any % 8 + 4,
+            (None, _) => any,
+        };
+        self.inside = match operation {
+            0 | 6 => Some(operation),
+            1 | 7 => self.inside,
+            _ => None,
+        };
+        operation
+    }
+
+    /// Mostly what the opcode wants.
+    fn payload_len(&mut self, opcode: Opcode) -> usize {
+        match self.byte() {
+            b @ 0..=15 => usize::from(b) * 100,
+            _ if !opcode.has_payload() => 0,
+            _ if opcode.is_last() || opcode.is_only() => usize::from(self.byte()) * 4 % 1025,
+            _ => 1024,
+        }
+    }
+
+    fn packet_bytes(&mut self, bth: Bth, len: usize) -> Vec<u8> {
+        let opcode = bth.opcode;
+        let mut packet = Packet::new(bth, &[]);
+        let rkey = Rkey(self.byte().into());
+        // Fields are taken only for headers that are there, so that a script stays dense.
+        packet.deth = opcode
+            .has_deth()
+            .then(|| Deth { qkey: Qkey(u32::from(self.byte() > 16)), src_qpn: Qpn::new(9) });
+        packet.reth = opcode.has_reth().then(|| Reth {
+            va: self.address(),
+            rkey,
+            dma_len: match self.byte() {
+                0..=200 if !opcode.is_only() || !opcode.has_payload() => self.length(),
+                _ => u32::try_from(len).unwrap_or(0),
+            },
+        });
+        packet.atomic = opcode.has_atomic().then(|| AtomicEth {
+            va: self.address(),
+            rkey,
+            swap_add: 1,
+            compare: 7,
+        });
+        packet.aeth = opcode.has_aeth().then(|| {
+            let code = self.byte();
+            let syndrome = [if code < 128 { 0x1f } else { code }, 0, 0, self.byte()];
+            Aeth::parse(&syndrome).expect("any bytes are one")
+        });
+        packet.atomic_ack = opcode.has_atomic_ack().then_some(AtomicAckEth { original: 5 });
+        packet.imm = opcode.has_imm().then_some(ImmDt([1, 2, 3, 4]));
+        packet.ieth = opcode.has_ieth().then_some(Ieth(rkey));
+        let mut bytes = packet.header().as_slice().to_vec();
+        bytes.extend_from_slice(&ZEROES[..len + usize::from(bth.pad)]);
+        bytes
+    }
+}

@@ -1,0 +1,10 @@
+//! `cargo xtask ci`: all that a change must pass.
+
+use crate::report::Report;
+use crate::{peer, test};
+
+/// Everything, cheapest first.
+pub(crate) fn run(report: &mut Report) {
+    test::run(report);
+    peer::run(&peer::Args::default(), report);
+}

@@ -1,0 +1,59 @@
+//! The chores of the workspace, as one command: `cargo xtask`.
+//!
+//! Reading order: `report` (what a chore adds up to), `sh` (running programs), then one file per
+//! chore.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod fuzz;
+mod layout;
+mod no_os;
+mod peer;
+mod report;
+mod sh;
+mod sim;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+
+/// The chores of the rdmux workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that needs only Rust and a C compiler; says what it could not run here.
+    Test,
+    /// `test`, then the suites that need the kernel's drivers and real programs.
+    Ci,
+    /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
+    Peer(peer::Args),
+    /// The fuzz targets, with the built-in mutator.
+    Fuzz(fuzz::Args),
+    /// Builds the crates that do no I/O for a target without an operating system.
+    NoOs,
+    /// Deterministic simulation: many seeds, or one that failed.
+    Sim(sim::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut report = Report::new();
+    match cli.chore {
+        Chore::Test => test::run(&mut report),
+        Chore::Ci => ci::run(&mut report),
+        Chore::Peer(args) => peer::run(&args, &mut report),
+        Chore::Fuzz(args) => fuzz::run(&args, &mut report),
+        Chore::NoOs => no_os::run(&mut report),
+        Chore::Sim(args) => sim::run(&args, &mut report),
+    }
+    report.close()
+}

@@ -1,0 +1,98 @@
+//! What a chore adds up to: counts, names of what failed, reasons for what was left out.
+
+use std::process::ExitCode;
+
+/// The outcome of a chore. Every check is counted once, as passed, failed or skipped.
+pub(crate) struct Report {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+    failures: Vec<String>,
+    skips: Vec<String>,
+    /// Whether something that had to run here did not.
+    incomplete: bool,
+    strict: bool,
+}
+
+impl Report {
+    /// An empty report. Under `CI=true` what cannot run is a failure unless it is optional.
+    pub(crate) fn new() -> Self {
+        let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
+        Self {
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            failures: Vec::new(),
+            skips: Vec::new(),
+            incomplete: false,
+            strict,
+        }
+    }
+
+    /// Says what is being done now.
+    pub(crate) fn heading(&self, name: &str) {
+        println!("\n== {name}");
+    }
+
+    /// Adds checks that a program counted itself.
+    pub(crate) fn add(&mut self, passed: u64, failed: u64, skipped: u64) {
+        self.passed += passed;
+        self.failed += failed;
+        self.skipped += skipped;
+    }
+
+    /// Counts one check that passed.
+    pub(crate) fn pass(&mut self) {
+        self.passed += 1;
+    }
+
+    /// Counts one check that failed.
+    pub(crate) fn fail(&mut self, name: &str, why: &str) {
+        self.failed += 1;
+        self.note_failure(name, why);
+    }
+
+    /// Names a failure that is already counted.
+    pub(crate) fn note_failure(&mut self, name: &str, why: &str) {
+        println!("FAILED {name}: {why}");
+        self.failures.push(format!("{name}: {why}"));
+    }
+
+    /// Counts one check by its result.
+    pub(crate) fn check(&mut self, name: &str, result: anyhow::Result<()>) {
+        match result {
+            Ok(()) => self.pass(),
+            Err(e) => self.fail(name, &format!("{e:#}")),
+        }
+    }
+
+    /// Counts something that could not run here. It makes a strict run fail.
+    pub(crate) fn skip(&mut self, name: &str, why: &str) {
+        self.incomplete = true;
+        self.skip_optional(name, why);
+    }
+
+    /// Counts something that could not run here and need not.
+    pub(crate) fn skip_optional(&mut self, name: &str, why: &str) {
+        println!("SKIPPED {name}: {why}");
+        self.skipped += 1;
+        self.skips.push(format!("{name}: {why}"));
+    }
+
+    /// Prints what failed, what was skipped and the closing line.
+    pub(crate) fn close(self) -> ExitCode {
+        println!();
+        for s in &self.skips {
+            println!("not run here: {s}");
+        }
+        for f in &self.failures {
+            println!("failed: {f}");
+        }
+        let incomplete = self.strict && self.incomplete;
+        if incomplete {
+            println!("CI=true: what is not run counts as a failure of this run");
+        }
+        println!("rdmux: {} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
+        if self.failed > 0 || incomplete { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
