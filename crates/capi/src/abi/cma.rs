@@ -1,0 +1,204 @@
+//! Types of <rdma/rdma_cma.h>, as programs have them compiled in.
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use super::verbs::*;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+pub const RDMA_IB_IP_PS_MASK: i32 = -65536;
+pub const RDMA_IB_IP_PORT_MASK: u32 = 65535;
+pub const RDMA_IB_IP_PS_TCP: u32 = 17170432;
+pub const RDMA_IB_IP_PS_UDP: u32 = 17891328;
+pub const RDMA_IB_PS_IB: u32 = 20905984;
+pub const RDMA_UDP_QKEY: u32 = 19088743;
+pub const RDMA_DRIVER_UNKNOWN: rdma_driver_id = 0;
+pub const RDMA_DRIVER_MLX5: rdma_driver_id = 1;
+pub const RDMA_DRIVER_MLX4: rdma_driver_id = 2;
+pub const RDMA_DRIVER_CXGB3: rdma_driver_id = 3;
+pub const RDMA_DRIVER_CXGB4: rdma_driver_id = 4;
+pub const RDMA_DRIVER_MTHCA: rdma_driver_id = 5;
+pub const RDMA_DRIVER_BNXT_RE: rdma_driver_id = 6;
+pub const RDMA_DRIVER_OCRDMA: rdma_driver_id = 7;
+pub const RDMA_DRIVER_NES: rdma_driver_id = 8;
+pub const RDMA_DRIVER_I40IW: rdma_driver_id = 9;
+pub const RDMA_DRIVER_IRDMA: rdma_driver_id = 9;
+pub const RDMA_DRIVER_VMW_PVRDMA: rdma_driver_id = 10;
+pub const RDMA_DRIVER_QEDR: rdma_driver_id = 11;
+pub const RDMA_DRIVER_HNS: rdma_driver_id = 12;
+pub const RDMA_DRIVER_USNIC: rdma_driver_id = 13;
+pub const RDMA_DRIVER_RXE: rdma_driver_id = 14;
+pub const RDMA_DRIVER_HFI1: rdma_driver_id = 15;
+pub const RDMA_DRIVER_QIB: rdma_driver_id = 16;
+pub const RDMA_DRIVER_EFA: rdma_driver_id = 17;
+pub const RDMA_DRIVER_SIW: rdma_driver_id = 18;
+pub const RDMA_DRIVER_ERDMA: rdma_driver_id = 19;
+pub const RDMA_DRIVER_MANA: rdma_driver_id = 20;
+pub type rdma_driver_id = c_uint;
+pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
+pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
+pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
+pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
+pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
+pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
+pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
+pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
+pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
+pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
+pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
+pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
+pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
+pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
+pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
+pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
+pub type rdma_cm_event_type = c_uint;
+pub const RDMA_PS_IPOIB: rdma_port_space = 2;
+pub const RDMA_PS_TCP: rdma_port_space = 262;
+pub const RDMA_PS_UDP: rdma_port_space = 273;
+pub const RDMA_PS_IB: rdma_port_space = 319;
+pub type rdma_port_space = c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_ib_addr {
+    pub sgid: ibv_gid,
+    pub dgid: ibv_gid,
+    pub pkey: u16,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_addr {
+    pub u1: rdma_addr_u1,
+    pub u2: rdma_addr_u2,
+    pub addr: rdma_addr_u3,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union rdma_addr_u1 {
+    pub src_addr: sockaddr,
+    pub src_sin: sockaddr_in,
+    pub src_sin6: sockaddr_in6,
+    pub src_storage: sockaddr_storage,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union rdma_addr_u2 {
+    pub dst_addr: sockaddr,
+    pub dst_sin: sockaddr_in,
+    pub dst_sin6: sockaddr_in6,
+    pub dst_storage: sockaddr_storage,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union rdma_addr_u3 {
+    pub ibaddr: rdma_ib_addr,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_route {
+    pub addr: rdma_addr,
+    pub path_rec: *mut ibv_sa_path_rec,
+    pub num_paths: c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_event_channel {
+    pub fd: c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_cm_id {
+    pub verbs: *mut ibv_context,
+    pub channel: *mut rdma_event_channel,
+    pub context: *mut c_void,
+    pub qp: *mut ibv_qp,
+    pub route: rdma_route,
+    pub ps: rdma_port_space,
+    pub port_num: u8,
+    pub event: *mut rdma_cm_event,
+    pub send_cq_channel: *mut ibv_comp_channel,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq_channel: *mut ibv_comp_channel,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub pd: *mut ibv_pd,
+    pub qp_type: ibv_qp_type,
+}
+pub const RDMA_MAX_RESP_RES: c_uint = 255;
+pub const RDMA_MAX_INIT_DEPTH: c_uint = 255;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_conn_param {
+    pub private_data: *const c_void,
+    pub private_data_len: u8,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub flow_control: u8,
+    pub retry_count: u8,
+    pub rnr_retry_count: u8,
+    pub srq: u8,
+    pub qp_num: u32,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_ud_param {
+    pub private_data: *const c_void,
+    pub private_data_len: u8,
+    pub ah_attr: ibv_ah_attr,
+    pub qp_num: u32,
+    pub qkey: u32,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_cm_event {
+    pub id: *mut rdma_cm_id,
+    pub listen_id: *mut rdma_cm_id,
+    pub event: rdma_cm_event_type,
+    pub status: c_int,
+    pub param: rdma_cm_event_u1,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union rdma_cm_event_u1 {
+    pub conn: rdma_conn_param,
+    pub ud: rdma_ud_param,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_addrinfo {
+    pub ai_flags: c_int,
+    pub ai_family: c_int,
+    pub ai_qp_type: c_int,
+    pub ai_port_space: c_int,
+    pub ai_src_len: socklen_t,
+    pub ai_dst_len: socklen_t,
+    pub ai_src_addr: *mut sockaddr,
+    pub ai_dst_addr: *mut sockaddr,
+    pub ai_src_canonname: *mut c_char,
+    pub ai_dst_canonname: *mut c_char,
+    pub ai_route_len: usize,
+    pub ai_route: *mut c_void,
+    pub ai_connect_len: usize,
+    pub ai_connect: *mut c_void,
+    pub ai_next: *mut rdma_addrinfo,
+}
+pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: rdma_cm_join_mc_attr_mask = 1;
+pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: rdma_cm_join_mc_attr_mask = 2;
+pub const RDMA_CM_JOIN_MC_ATTR_RESERVED: rdma_cm_join_mc_attr_mask = 4;
+pub type rdma_cm_join_mc_attr_mask = c_uint;
+pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: rdma_cm_mc_join_flags = 0;
+pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: rdma_cm_mc_join_flags = 1;
+pub const RDMA_MC_JOIN_FLAG_RESERVED: rdma_cm_mc_join_flags = 2;
+pub type rdma_cm_mc_join_flags = c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdma_cm_join_mc_attr_ex {
+    pub comp_mask: u32,
+    pub join_flags: u32,
+    pub addr: *mut sockaddr,
+}
+pub const RDMA_OPTION_ID: c_uint = 0;
+pub const RDMA_OPTION_IB: c_uint = 1;
+pub const RDMA_OPTION_ID_TOS: c_uint = 0;
+pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
+pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
+pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
+pub const RDMA_OPTION_IB_PATH: c_uint = 1;

@@ -1,0 +1,12 @@
+//! The C ABI: layouts and constants that programs have compiled in. `cargo xtask test` compares
+//! them with the distribution's headers.
+#![allow(
+    non_camel_case_types,
+    unreachable_pub,
+    dead_code,
+    missing_docs,
+    reason = "the names are the C headers' own"
+)]
+
+pub mod cma;
+pub mod verbs;

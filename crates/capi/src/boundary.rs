@@ -1,0 +1,75 @@
+//! What every exported function goes through: no panic crosses it, and errors leave as C wants them.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use rdmux_verbs::VerbsError;
+
+/// An error as the C interface tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const EINVAL: Self = Self(libc::EINVAL);
+    pub(crate) const ENOMEM: Self = Self(libc::ENOMEM);
+    pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+
+    /// Sets the calling thread's errno.
+    pub(crate) fn set(self) {
+        // SAFETY: the C library gives each thread an errno of its own that may be written at any time.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+impl From<VerbsError> for Errno {
+    fn from(error: VerbsError) -> Self {
+        tracing::debug!(%error, "answered with an errno");
+        Self(error.errno())
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+/// For functions that return 0 or the error number, as most of libibverbs do.
+pub(crate) fn code(f: impl FnOnce() -> Result<()>) -> c_int {
+    match guarded(f) {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            errno.0
+        }
+    }
+}
+
+/// For functions that return 0, or -1 with errno set, as those of librdmacm do.
+pub(crate) fn status(f: impl FnOnce() -> Result<()>) -> c_int {
+    match guarded(f) {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            -1
+        }
+    }
+}
+
+/// For functions that return a pointer, or NULL with errno set.
+pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T>) -> *mut T {
+    match guarded(f) {
+        Ok(pointer) => pointer,
+        Err(errno) => {
+            errno.set();
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Turns a panic, which would be a bug of ours, into an error.
+pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
+        // Dropping what was thrown might panic again.
+        std::mem::forget(panic);
+        Err(Errno(libc::EIO))
+    })
+}
