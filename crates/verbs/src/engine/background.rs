@@ -59,7 +59,7 @@ impl Engine {
         device: &Arc<Device>,
         seen: &mut u64,
     ) -> (Arc<super::wait::Waiter>, Sleep) {
-        self.rings().wake();
+        self.inbox(|inbox| inbox.wake());
         self.control_events(device);
         if device.has_failed() {
             self.let_go(device);
@@ -74,7 +74,7 @@ impl Engine {
             return (waiter, Sleep::Tick);
         }
         // Whoever put something into a ring before it was marked as asleep does not ring the bell.
-        if !self.rings().sleep() {
+        if !self.inbox(|inbox| inbox.sleep()) {
             return (waiter, Sleep::Until(Some(Duration::ZERO)));
         }
         let deadline = self.deadline(device);

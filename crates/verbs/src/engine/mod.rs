@@ -37,7 +37,7 @@ use self::capture::Capture;
 use self::drive::Bound;
 use self::multicast::Groups;
 use self::path::{Endpoint, Endpoints};
-use self::ring::Rings;
+use self::ring::{Inbox, Rings};
 use self::timers::Timers;
 use self::wait::Waiter;
 use crate::control::{Control, ControlError, ControlEvent, slot_of};
@@ -67,34 +67,31 @@ impl Source {
 
 /// What a round works with.
 struct Round {
+    inbox: Inbox,
     rx: RxBatch,
     sources: Vec<Source>,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
-    /// How many there have been.
-    count: u32,
-    /// How many in a row a polling thread ran in vain.
-    idle: u32,
-}
-
-impl Round {
-    /// Whether polling has been in vain for so long that the processor is better given to others: on
-    /// a machine with few cores the peer itself may be waiting for this one.
-    fn is_long_idle(&mut self) -> bool {
-        self.idle = self.idle.saturating_add(1);
-        self.idle > PATIENCE && self.idle.is_multiple_of(4)
-    }
+    /// When the sockets were last looked at.
+    looked: Time,
+    /// When a polling thread last found something.
+    found: Time,
+    /// Polls since the clock was last looked at.
+    polls: u32,
 }
 
 /// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
 /// program posts meanwhile takes them along in its system call.
 const FEW: usize = 4;
-/// In which rounds the clock is looked at: a thread that polls runs several a microsecond, and no
-/// timer is that short.
-const TIMER_ROUNDS: u32 = 8;
-/// How many rounds in a row may be in vain before a polling thread gives way now and then: some
-/// tens of microseconds of system calls.
-const PATIENCE: u32 = 200;
+/// How many polls of a process without sockets go by between looks at the clock: one or two
+/// microseconds, and no timer is that short.
+const CLOCK_POLLS: u32 = 128;
+/// The least time between looks at the sockets, which are system calls: a thread that polls several
+/// queues in turn need not pay for each.
+const SOCKET_GAP: Duration = Duration::from_nanos(250);
+/// For how long a polling thread looks in vain before it gives way at every look at the clock: on a
+/// machine with few cores the peer itself may be waiting for this one.
+const PATIENCE: Duration = Duration::from_micros(50);
 /// How often a round looks at the same kind of work before it lets others look.
 const TURNS: usize = 64;
 
@@ -110,6 +107,8 @@ pub(crate) struct Engine {
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
     owed: Mutex<Vec<Qpn>>,
+    /// Whether `pending` or `owed` may hold any: lets a poll see it without their locks.
+    queued: AtomicBool,
     polls: AtomicU64,
     /// Completion queues that promised an event.
     armed: AtomicUsize,
@@ -122,11 +121,13 @@ impl Engine {
         let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
         Ok(Self {
             round: Mutex::new(Round {
+                inbox: Inbox::default(),
                 rx: RxBatch::new(RxBatch::USUAL),
                 sources: Vec::new(),
                 owed: Vec::new(),
-                count: 0,
-                idle: 0,
+                looked: Time(0),
+                found: Time(0),
+                polls: 0,
             }),
             endpoints: Endpoints::default(),
             groups: Groups::default(),
@@ -135,6 +136,7 @@ impl Engine {
             capture: Capture::default(),
             pending: Mutex::default(),
             owed: Mutex::default(),
+            queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
             waiter: Arc::new(waiter),
@@ -169,22 +171,44 @@ impl Engine {
         Ok(())
     }
 
+    /// The rings that rounds empty. Waits for a round to end.
+    pub(crate) fn inbox<R>(&self, f: impl FnOnce(&mut Inbox) -> R) -> R {
+        f(&mut self.round.lock().inbox)
+    }
+
     fn unlisten(&self, socket: &Arc<UdpPort>) {
         self.waiter.remove(socket.as_fd());
         let same = |s: &Source| matches!(s, Source::Group(g) if Arc::ptr_eq(g, socket));
         self.round.lock().sources.retain(|s| !same(s));
     }
 
-    /// A round, if no other thread runs one. Called by who polls.
+    /// Whether nothing is there to be done that could be seen without the clock or a system call.
+    fn is_quiet(&self, round: &Round) -> bool {
+        !self.queued.load(Ordering::Acquire) && round.inbox.is_empty()
+    }
+
+    /// A round, if no other thread runs one. Called by who polls: often, and mostly in vain, so the
+    /// first look is a cheap one.
     pub(crate) fn poll(&self, device: &Arc<Device>) {
         // No thread relies on the exact count, only on seeing it move.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // Where another thread does the work, it may be waiting for this core.
-        let give_way = match self.round.try_lock() {
-            Some(mut round) => self.run_round(device, &mut round) == 0 && round.is_long_idle(),
-            None => true,
+        let Some(mut round) = self.round.try_lock() else {
+            // Another thread does the work, and may be waiting for this core.
+            return std::thread::yield_now();
         };
-        if give_way {
+        let quiet = self.is_quiet(&round);
+        round.polls += 1;
+        if quiet && round.sources.is_empty() && round.polls < CLOCK_POLLS {
+            return;
+        }
+        let now = device.now();
+        if quiet && now.since(round.looked) < SOCKET_GAP {
+            return;
+        }
+        if self.run_round(device, &mut round, now) != 0 {
+            round.found = now;
+        } else if now.since(round.found) > PATIENCE {
+            drop(round);
             std::thread::yield_now();
         }
     }
@@ -193,32 +217,29 @@ impl Engine {
     fn drain(&self, device: &Arc<Device>) {
         for _ in 0..TURNS {
             let mut round = self.round.lock();
-            if self.run_round(device, &mut round) == 0 {
+            if self.run_round(device, &mut round, device.now()) == 0 {
                 break;
             }
         }
         // What has arrived is taken in before a timer says that nothing has.
         let mut round = self.round.lock();
-        self.run_timers(device);
+        self.run_timers(device, device.now());
         self.flush_acks(device, &mut round);
     }
 
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
-    fn run_round(&self, device: &Arc<Device>, round: &mut Round) -> usize {
+    fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
+        round.polls = 0;
+        self.queued.store(false, Ordering::Release);
         std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
-        let mut received = self.rings.receive(device);
+        let mut received = round.inbox.receive(device);
         received += self.receive_udp(device, round);
-        round.count = round.count.wrapping_add(1);
-        if round.count.is_multiple_of(TIMER_ROUNDS) {
-            self.run_timers(device);
-        }
+        round.looked = now;
+        self.run_timers(device, now);
         self.run_pending(device);
         self.settle_acks(device, round);
         if received > FEW {
             self.flush_acks(device, round);
-        }
-        if received != 0 {
-            round.idle = 0;
         }
         received
     }
@@ -248,11 +269,7 @@ impl Engine {
         received
     }
 
-    fn run_timers(&self, device: &Arc<Device>) {
-        if self.timers.earliest().is_none() {
-            return;
-        }
-        let now = device.now();
+    fn run_timers(&self, device: &Arc<Device>, now: Time) {
         while let Some((_, qpn)) = self.timers.take_due(now) {
             self.with_qp(device, qpn, |bound| {
                 bound.driven().armed = None;
@@ -274,6 +291,9 @@ impl Engine {
                 bound.driven().queued = false;
                 bound.transmit();
             });
+        }
+        if waiting > TURNS {
+            self.queued.store(true, Ordering::Release);
         }
     }
 
@@ -306,12 +326,14 @@ impl Engine {
     /// A queue pair has more to send, when it is its turn or when there is room.
     pub(crate) fn queue(&self, qpn: Qpn) {
         self.pending.lock().push_back(qpn);
+        self.queued.store(true, Ordering::Release);
         self.wake_sleeper();
     }
 
     /// A queue pair owes an ACK.
     pub(crate) fn owe_ack(&self, qpn: Qpn) {
         self.owed.lock().push(qpn);
+        self.queued.store(true, Ordering::Release);
     }
 
     /// A queue pair wants to be woken.
@@ -423,7 +445,7 @@ impl Engine {
             }
         }
         drop(table);
-        self.rings.remove(slot);
+        self.rings.remove(device, slot);
     }
 
     /// The service is gone: all queue pairs are flushed, and the program is told.

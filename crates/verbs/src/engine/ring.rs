@@ -1,7 +1,6 @@
 //! Rings to processes of this host: who has one, packets into them and out of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rdmux_link::ring::RingError;
@@ -31,8 +30,25 @@ const TURNS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RingTx {
     tx: Mutex<Producer>,
-    rx: Mutex<Consumer>,
     peer: Doorbell,
+}
+
+/// The ring that the same process fills and we empty. A round's own: looking into it costs no lock.
+#[derive(Debug)]
+struct RingRx {
+    peer: u16,
+    rx: Consumer,
+    tx: Arc<RingTx>,
+    /// The peer wrote what no ring holds: nothing that comes from it can be trusted any more.
+    broken: bool,
+}
+
+/// All rings that a round empties.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    ends: Vec<RingRx>,
+    /// Where records are copied to before anything in them is looked at.
+    private: Vec<u8>,
 }
 
 /// What a ring can do.
@@ -63,10 +79,6 @@ impl Meta {
 }
 
 impl RingTx {
-    fn new(tx: Producer, rx: Consumer, peer: Doorbell) -> Arc<Self> {
-        Arc::new(Self { tx: Mutex::new(tx), rx: Mutex::new(rx), peer })
-    }
-
     /// Puts a packet in and wakes the peer if it sleeps.
     pub(crate) fn send(
         &self,
@@ -112,16 +124,9 @@ impl RingTx {
     }
 }
 
-/// All rings of a process.
+/// The rings that a process fills, by the peer's slot.
 #[derive(Default)]
-pub(crate) struct Rings {
-    /// By the peer's slot.
-    ends: RwLock<Vec<(u16, Arc<RingTx>)>>,
-    /// How many there are: lets a process without rings see it without the lock.
-    len: AtomicUsize,
-    /// Where records are copied to before anything in them is looked at.
-    private: Mutex<Vec<u8>>,
-}
+pub(crate) struct Rings(RwLock<Vec<(u16, Arc<RingTx>)>>);
 
 impl Rings {
     /// The ring to the process that has `slot`, if the two may share memory.
@@ -138,8 +143,8 @@ impl Rings {
             return Ok(Some(ring));
         }
         if own {
-            let ring = loopback(device).map_err(VerbsError::os("make a ring to ourselves"))?;
-            return Ok(Some(self.insert(device, slot, ring)));
+            let end = loopback(device).map_err(VerbsError::os("make a ring to ourselves"))?;
+            return Ok(self.open(device, slot, end));
         }
         let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
         Ok(self.open(device, slot, end))
@@ -151,81 +156,81 @@ impl Rings {
     }
 
     /// Drops the rings to a process that is gone.
-    pub(crate) fn remove(&self, slot: u16) {
-        let mut ends = self.ends.write();
-        ends.retain(|(s, _)| *s != slot);
-        self.len.store(ends.len(), Ordering::Release);
+    pub(crate) fn remove(&self, device: &Device, slot: u16) {
+        self.0.write().retain(|(s, _)| *s != slot);
+        device.engine().inbox(|inbox| inbox.ends.retain(|end| end.peer != slot));
     }
 
     fn find(&self, slot: u16) -> Option<Arc<RingTx>> {
-        self.ends.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
+        self.0.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
     }
 
     fn open(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
-        // Both may have asked; the second answer names the same rings.
-        if let Some(ring) = self.find(slot) {
-            return Some(ring);
-        }
         let RingEnd { tx, rx, peer_doorbell } = end;
-        match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
-            Ok((tx, rx)) => Some(self.insert(
-                device,
-                slot,
-                RingTx::new(tx, rx, Doorbell::from_fd(peer_doorbell)),
-            )),
+        let (tx, rx) = match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
+            Ok(both) => both,
             Err(error) => {
                 tracing::warn!(slot, %error, "cannot map the rings to a process");
                 count(device, Counter::RingCorrupt);
-                None
+                return None;
             }
-        }
-    }
-
-    fn insert(&self, device: &Device, slot: u16, ring: Arc<RingTx>) -> Arc<RingTx> {
-        let mut ends = self.ends.write();
+        };
+        let mut ends = self.0.write();
+        // Both may have asked; the second answer names the same rings.
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
-            return first.clone();
+            return Some(first.clone());
         }
+        let ring = Arc::new(RingTx { tx: Mutex::new(tx), peer: Doorbell::from_fd(peer_doorbell) });
         ends.push((slot, ring.clone()));
-        self.len.store(ends.len(), Ordering::Release);
         drop(ends);
+        let end = RingRx { peer: slot, rx, tx: ring.clone(), broken: false };
+        device.engine().inbox(|inbox| inbox.ends.push(end));
         // A background thread that sleeps already does not attend to this one yet.
         device.engine().wake_sleeper();
-        ring
-    }
-
-    /// Takes packets from all rings. Called by who runs a round.
-    pub(crate) fn receive(&self, device: &Arc<Device>) -> usize {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let ends = self.ends.read();
-        let mut private = self.private.lock();
-        let table = device.qps().read();
-        ends.iter().map(|(_, ring)| ring.receive(device, &table, &mut private)).sum()
-    }
-
-    /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
-    pub(crate) fn sleep(&self) -> bool {
-        self.ends.read().iter().all(|(_, ring)| ring.rx.lock().prepare_sleep())
-    }
-
-    /// Takes that back.
-    pub(crate) fn wake(&self) {
-        self.ends.read().iter().for_each(|(_, ring)| ring.rx.lock().awake());
+        Some(ring)
     }
 }
 
 /// Rings from this process to itself: two of its queue pairs connected to each other.
-fn loopback(device: &Device) -> std::io::Result<Arc<RingTx>> {
+fn loopback(device: &Device) -> std::io::Result<RingEnd> {
     let (near, far) = RingPair::create(LOOP_CAPACITY)?;
-    let bell = Doorbell::from_fd(device.control().doorbell().duplicate()?);
-    Ok(RingTx::new(Producer::map(&near.tx)?, Consumer::map(&far.rx)?, bell))
+    let peer_doorbell = device.control().doorbell().duplicate()?;
+    Ok(RingEnd { tx: near.tx, rx: far.rx, peer_doorbell })
 }
 
-impl RingTx {
-    fn receive(&self, device: &Arc<Device>, table: &QpTable, private: &mut Vec<u8>) -> usize {
-        let mut rx = self.rx.lock();
+impl Inbox {
+    /// Whether no record waits in any ring. A few loads; no lock, no system call.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.iter().all(|end| end.rx.is_empty())
+    }
+
+    /// Takes packets from all rings.
+    pub(crate) fn receive(&mut self, device: &Arc<Device>) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let table = device.qps().read();
+        let Self { ends, private } = self;
+        let received = ends.iter_mut().map(|end| end.receive(device, &table, private)).sum();
+        // Queue pairs that still send to such a peer find out by their retry counters.
+        ends.retain(|end| !end.broken);
+        received
+    }
+
+    /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
+    pub(crate) fn sleep(&self) -> bool {
+        self.ends.iter().all(|end| end.rx.prepare_sleep())
+    }
+
+    /// Takes that back.
+    pub(crate) fn wake(&self) {
+        self.ends.iter().for_each(|end| end.rx.awake());
+    }
+}
+
+impl RingRx {
+    fn receive(&mut self, device: &Arc<Device>, table: &QpTable, private: &mut Vec<u8>) -> usize {
+        let rx = &mut self.rx;
         let (mut records, mut bytes) = (0, 0);
         while records < TURNS {
             let (kind, meta) = match rx.pop() {
@@ -236,9 +241,9 @@ impl RingTx {
                 }
                 Ok(None) => break,
                 Err(broken) => {
-                    if records == 0 {
-                        tracing::debug!(%broken, "a ring to a process is broken");
-                    }
+                    tracing::warn!(peer = self.peer, %broken, "a ring to a process is not used any more");
+                    count(device, Counter::RingCorrupt);
+                    self.broken = true;
                     break;
                 }
             };
@@ -255,7 +260,7 @@ impl RingTx {
             counters.add(Counter::RingRxPackets, records as u64);
             counters.add(Counter::RingRxBytes, bytes);
             if rx.producer_waits() {
-                let _ = self.peer.ring();
+                let _ = self.tx.peer.ring();
             }
         }
         records
