@@ -4,6 +4,7 @@
 //! wire between two network namespaces, the modules each know one kind of exchange.
 
 mod datagram;
+mod evidence;
 mod guest;
 mod icrc;
 mod messages;

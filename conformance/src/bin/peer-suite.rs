@@ -87,6 +87,7 @@ fn run(guest: &Guest, n: u16, check: &Check) -> bool {
             }
         }
     }
+    guest.end(clean);
     let logs = guest.logs();
     let logs: Vec<_> =
         logs.iter().filter_map(|l| l.file_name()).map(|l| l.to_string_lossy()).collect();

@@ -10,10 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::evidence::{Capture, Watch};
 use super::{Family, Link};
 
 /// How often something is looked at that does not tell by itself.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// How much of each log is shown when a check fails: the last lines, and of each so many characters.
+const LAST_LINES: usize = 60;
+const LINE: usize = 8000;
 
 /// A side of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,7 @@ pub struct Guest {
     processes: Cell<u16>,
     /// What the check that runs has said, for the log on the host.
     said: RefCell<Vec<PathBuf>>,
+    capture: RefCell<Option<Capture>>,
 }
 
 impl Guest {
@@ -70,6 +76,7 @@ impl Guest {
             check: Cell::new(0),
             processes: Cell::new(0),
             said: RefCell::new(Vec::new()),
+            capture: RefCell::new(None),
         })
     }
 
@@ -84,12 +91,43 @@ impl Guest {
         if self.link.replace(Some(link)) != Some(link) {
             self.set_up(link)?;
         }
+        if link.loss > 0 {
+            *self.capture.borrow_mut() = Some(Capture::start(self)?);
+        }
         Ok(())
+    }
+
+    /// Ends the check that runs. When it was not a success, says what may tell why.
+    pub fn end(&self, success: bool) {
+        let capture = self.capture.borrow_mut().take();
+        if success {
+            return;
+        }
+        if let Some(capture) = capture {
+            let file = self.logs.join(format!("{:03}.pcap", self.check.get()));
+            if let Err(e) = capture.keep(&file) {
+                println!("     # no capture: {e:#}");
+            }
+        }
+        for log in self.logs().into_iter().chain([self.state_file()]) {
+            let Ok(text) = fs::read(&log) else { continue };
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            println!("     # {}:", log.display());
+            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+                println!("     #   {}", line.chars().take(LINE).collect::<String>());
+            }
+        }
     }
 
     /// The logs of the check that runs.
     pub fn logs(&self) -> Vec<PathBuf> {
         self.said.borrow().clone()
+    }
+
+    /// Where the state of both sides is noted when something takes long.
+    fn state_file(&self) -> PathBuf {
+        self.logs.join(format!("{:03}-state.log", self.check.get()))
     }
 
     /// A port that no other check uses.
@@ -161,7 +199,8 @@ impl Guest {
         command.args(args).stdin(Stdio::null()).stdout(out).stderr(err);
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
         self.said.borrow_mut().push(log.clone());
-        Ok(Process { child, program: program.to_owned(), log })
+        let watch = Watch::new(&self.programs, self.state_file());
+        Ok(Process { child, program: program.to_owned(), log, watch })
     }
 
     /// Keeps our service running for as long as this lives, by a program that waits.
@@ -257,6 +296,7 @@ pub struct Process {
     child: Child,
     program: String,
     log: PathBuf,
+    watch: Watch,
 }
 
 impl Process {
@@ -271,6 +311,7 @@ impl Process {
     /// When it ends or time is up before.
     pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
         wait_for(&format!("{} to say {text:?}", self.program), patience, || {
+            self.watch.look(&self.program);
             if self.output().contains(text) {
                 return Ok(true);
             }
@@ -291,6 +332,7 @@ impl Process {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
+            self.watch.look(&self.program);
             if Instant::now() >= until {
                 bail!(
                     "{} did not end in {} s: {}",
