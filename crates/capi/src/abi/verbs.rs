@@ -22,11 +22,11 @@ pub type ib_uverbs_advise_mr_advice = c_uint;
 #[derive(Copy, Clone)]
 pub union ibv_gid {
     pub raw: [u8; 16usize],
-    pub global: ibv_gid_u1,
+    pub global: ibv_gid_global,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_gid_u1 {
+pub struct ibv_gid_global {
     pub subnet_prefix: u64,
     pub interface_id: u64,
 }
@@ -184,11 +184,11 @@ pub type ibv_odp_transport_cap_bits = c_uint;
 #[derive(Copy, Clone)]
 pub struct ibv_odp_caps {
     pub general_caps: u64,
-    pub per_transport_caps: ibv_odp_caps_u1,
+    pub per_transport_caps: ibv_odp_transport_caps,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_odp_caps_u1 {
+pub struct ibv_odp_transport_caps {
     pub rc_odp_caps: u32,
     pub uc_odp_caps: u32,
     pub ud_odp_caps: u32,
@@ -385,12 +385,12 @@ pub type ibv_event_type = c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_async_event {
-    pub element: ibv_async_event_u1,
+    pub element: ibv_async_event_element,
     pub event_type: ibv_event_type,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_async_event_u1 {
+pub union ibv_async_event_element {
     pub cq: *mut ibv_cq,
     pub qp: *mut ibv_qp,
     pub srq: *mut ibv_srq,
@@ -474,7 +474,7 @@ pub struct ibv_wc {
     pub opcode: ibv_wc_opcode,
     pub vendor_err: u32,
     pub byte_len: u32,
-    pub u1: ibv_wc_u1,
+    pub data: ibv_wc_data,
     pub qp_num: u32,
     pub src_qp: u32,
     pub wc_flags: c_uint,
@@ -485,7 +485,7 @@ pub struct ibv_wc {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_wc_u1 {
+pub union ibv_wc_data {
     pub imm_data: u32,
     pub invalidated_rkey: u32,
 }
@@ -940,33 +940,33 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: ibv_wr_opcode,
     pub send_flags: c_uint,
-    pub u1: ibv_send_wr_u1,
-    pub wr: ibv_send_wr_u2,
-    pub qp_type: ibv_send_wr_u3,
-    pub u2: ibv_send_wr_u4,
+    pub data: ibv_send_wr_data,
+    pub wr: ibv_send_wr_target,
+    pub qp_type: ibv_send_wr_qp_type,
+    pub extra: ibv_send_wr_extra,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_send_wr_u1 {
+pub union ibv_send_wr_data {
     pub imm_data: u32,
     pub invalidate_rkey: u32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_send_wr_u2 {
-    pub rdma: ibv_send_wr_u2_u1,
-    pub atomic: ibv_send_wr_u2_u2,
-    pub ud: ibv_send_wr_u2_u3,
+pub union ibv_send_wr_target {
+    pub rdma: ibv_send_wr_rdma,
+    pub atomic: ibv_send_wr_atomic,
+    pub ud: ibv_send_wr_ud,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u2_u1 {
+pub struct ibv_send_wr_rdma {
     pub remote_addr: u64,
     pub rkey: u32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u2_u2 {
+pub struct ibv_send_wr_atomic {
     pub remote_addr: u64,
     pub compare_add: u64,
     pub swap: u64,
@@ -974,37 +974,37 @@ pub struct ibv_send_wr_u2_u2 {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u2_u3 {
+pub struct ibv_send_wr_ud {
     pub ah: *mut ibv_ah,
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_send_wr_u3 {
-    pub xrc: ibv_send_wr_u3_u1,
+pub union ibv_send_wr_qp_type {
+    pub xrc: ibv_send_wr_xrc,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u3_u1 {
+pub struct ibv_send_wr_xrc {
     pub remote_srqn: u32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union ibv_send_wr_u4 {
-    pub bind_mw: ibv_send_wr_u4_u1,
-    pub tso: ibv_send_wr_u4_u2,
+pub union ibv_send_wr_extra {
+    pub bind_mw: ibv_send_wr_bind_mw,
+    pub tso: ibv_send_wr_tso,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u4_u1 {
+pub struct ibv_send_wr_bind_mw {
     pub mw: *mut ibv_mw,
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_send_wr_u4_u2 {
+pub struct ibv_send_wr_tso {
     pub hdr: *mut c_void,
     pub hdr_sz: u16,
     pub mss: u16,
@@ -1031,18 +1031,18 @@ pub struct ibv_ops_wr {
     pub next: *mut ibv_ops_wr,
     pub opcode: ibv_ops_wr_opcode,
     pub flags: c_int,
-    pub tm: ibv_ops_wr_u1,
+    pub tm: ibv_ops_wr_tm,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_ops_wr_u1 {
+pub struct ibv_ops_wr_tm {
     pub unexpected_cnt: u32,
     pub handle: u32,
-    pub add: ibv_ops_wr_u1_u1,
+    pub add: ibv_ops_wr_tm_add,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct ibv_ops_wr_u1_u1 {
+pub struct ibv_ops_wr_tm_add {
     pub recv_wr_id: u64,
     pub sg_list: *mut ibv_sge,
     pub num_sge: c_int,
@@ -1522,18 +1522,11 @@ pub struct verbs_context {
         ) -> *mut ibv_dm,
     >,
     pub free_dm: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
-    pub modify_flow_action_esp: Option<
-        unsafe extern "C" fn(
-            action: *mut ibv_flow_action,
-            attr: *mut c_void,
-        ) -> c_int,
-    >,
+    pub modify_flow_action_esp:
+        Option<unsafe extern "C" fn(action: *mut ibv_flow_action, attr: *mut c_void) -> c_int>,
     pub destroy_flow_action: Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> c_int>,
     pub create_flow_action_esp: Option<
-        unsafe extern "C" fn(
-            context: *mut ibv_context,
-            attr: *mut c_void,
-        ) -> *mut ibv_flow_action,
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut c_void) -> *mut ibv_flow_action,
     >,
     pub modify_qp_rate_limit:
         Option<unsafe extern "C" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int>,
@@ -1596,9 +1589,8 @@ pub struct verbs_context {
     >,
     pub ibv_destroy_flow: Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> c_int>,
     pub ABI_placeholder2: Option<unsafe extern "C" fn()>,
-    pub ibv_create_flow: Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut c_void) -> *mut ibv_flow,
-    >,
+    pub ibv_create_flow:
+        Option<unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut c_void) -> *mut ibv_flow>,
     pub ABI_placeholder1: Option<unsafe extern "C" fn()>,
     pub open_qp: Option<
         unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
