@@ -2,6 +2,7 @@
 
 mod connections;
 mod part;
+mod perftest;
 mod plain;
 mod protocol;
 mod rc;
@@ -43,6 +44,10 @@ enum Subject {
     Latency,
     /// SEND latency through shared memory, beside a cache line
     Ring,
+    /// A poll that finds nothing
+    Poll,
+    /// The same through the C library and through the Rust API, by the programs of perftest
+    C,
     /// Connections a second, beside TCP's
     Connections,
     /// Memory and idle processor time of a thousand queue pairs
@@ -83,7 +88,11 @@ fn print(figures: &[Figure]) -> Result<()> {
             peer.map_or("", |p| p.name).to_owned(),
             peer.map_or(String::new(), |p| f.show(p.value)),
             f.ratio.map_or(String::new(), |r| format!("{r:.2}")),
-            f.goal.map_or(String::new(), |g| g.to_string()),
+            match (f.goal, f.limit) {
+                (Some(goal), _) => goal.to_string(),
+                (None, Some(limit)) => format!("<= {}", f.show(limit)),
+                (None, None) => String::new(),
+            },
             f.met.map_or("", |met| if met { "met" } else { "missed" }).to_owned(),
         ]);
     }

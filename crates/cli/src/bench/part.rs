@@ -51,6 +51,14 @@ fn answer(
         }
         Ask::RcEcho { count } => rc.as_ref().context(NONE)?.echo(count)?,
         Ask::RcWaitMessage => rc.as_ref().context(NONE)?.wait_message()?,
+        Ask::PollInVain { count } => {
+            let cq = context.cq(16)?;
+            let start = std::time::Instant::now();
+            for _ in 0..count {
+                cq.poll(&mut [rdmux::EMPTY]);
+            }
+            return Ok(Answer::Took(start.elapsed().as_secs_f64()));
+        }
         Ask::CmAccept { at, count } => {
             let connector = Connector::new(context)?;
             connector.accept(at, count, |at| reply.send(Answer::Listening(at)))?;

@@ -52,6 +52,11 @@ pub(super) enum Ask {
     RcWaitMessage,
     /// Wait until that connection is down.
     RcWaitDisconnected,
+    /// Poll a completion queue that stays empty, in a process without sockets.
+    PollInVain {
+        /// Polls.
+        count: u32,
+    },
     /// Accept RDMA connections one after another, and let them go when the client does.
     CmAccept {
         /// Where to listen.
@@ -68,4 +73,6 @@ pub(super) enum Answer {
     Listening(SocketAddr),
     /// It is over.
     Done,
+    /// It is over, and took so many seconds.
+    Took(f64),
 }

@@ -15,8 +15,14 @@ const TARGET: usize = 1 << 20;
 const PING: u16 = 64;
 /// One send in so many gives a completion.
 const SIGNAL_EVERY: u32 = 64;
+/// What the peer may do to the memory.
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+/// READs outstanding.
+const READS: u8 = 16;
 /// Receives posted.
 const RECEIVES: u32 = 64;
+/// What is said of a connection whose server did not say where its memory is.
+const NO_TARGET: &str = "the peer did not say where its memory is";
 /// How long a side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,7 +52,7 @@ impl Rc {
             .max_recv_wr(RECEIVES)
             .max_inline(PING.into())
             .build()?;
-        let memory = pd.alloc(TARGET, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let memory = pd.alloc(TARGET, ACCESS)?;
         id.attach_qp(&qp)?;
         let this =
             Self { id, channel: channel.clone(), qp, send_cq, recv_cq, memory, target: None };
@@ -61,8 +67,8 @@ impl Rc {
     fn param(private_data: &[u8]) -> ConnParam {
         ConnParam {
             private_data: private_data.to_vec(),
-            responder_resources: 1,
-            initiator_depth: 1,
+            responder_resources: READS,
+            initiator_depth: READS,
             retry_count: 7,
             rnr_retry_count: 7,
             ..ConnParam::default()
@@ -109,10 +115,20 @@ impl Rc {
     /// WRITEs `size` bytes `count` times and waits for the last acknowledgement: bytes a second. Half
     /// of `depth` is posted at a time, and the last of each half gives a completion.
     pub(super) fn write(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
-        let target = self.target.context("the peer did not say where its memory is")?;
+        let target = self.target.context(NO_TARGET)?;
         let piece = [self.memory.slice(..size)];
-        let half = depth as usize / 2;
-        let mut half = vec![SendWr::write(0, target).sges(&piece); half];
+        self.move_all(&SendWr::write(0, target).sges(&piece), size, count, depth)
+    }
+
+    /// As [`write`](Self::write), but READs.
+    pub(super) fn read(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
+        let target = self.target.context(NO_TARGET)?;
+        let piece = [self.memory.slice(..size)];
+        self.move_all(&SendWr::read(0, target).sges(&piece), size, count, depth)
+    }
+
+    fn move_all(&self, wr: &SendWr<'_>, size: usize, count: u32, depth: u32) -> Result<f64> {
+        let mut half = vec![*wr; depth as usize / 2];
         if let Some(last) = half.last_mut() {
             *last = last.signaled();
         }
@@ -120,12 +136,12 @@ impl Rc {
         let start = Instant::now();
         for n in 0..halves {
             if n >= 2 {
-                self.send_cq.wait_one(Some(PATIENCE))?;
+                self.one(&self.send_cq)?;
             }
             self.qp.post_sends(&half).map_err(|(_, e)| e)?;
         }
         for _ in 0..halves.min(2) {
-            self.send_cq.wait_one(Some(PATIENCE))?;
+            self.one(&self.send_cq)?;
         }
         let bytes = size as f64 * half.len() as f64 * f64::from(halves);
         Ok(bytes / start.elapsed().as_secs_f64())

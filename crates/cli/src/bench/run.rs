@@ -13,10 +13,11 @@ use rdmux_link::SharedMem;
 
 use super::connections::Connector;
 use super::part::LINE_WORDS;
+use super::perftest::{DEPTH, Work};
 use super::protocol::{Answer, Ask};
 use super::rc::Rc;
 use super::stats::{Figure, Goal, Unit};
-use super::{BenchArgs, Subject, plain, resources};
+use super::{BenchArgs, Subject, perftest, plain, resources};
 use crate::child::Child;
 use crate::hosts::Hosts;
 
@@ -28,6 +29,8 @@ const RING_PINGS: u32 = 200_000;
 /// Connections of one round, and how many of them come up at once.
 const CONNECTIONS: u32 = 192;
 const AT_ONCE: u32 = 64;
+/// Polls of one round.
+const POLLS: u32 = 5_000_000;
 /// Queue pairs whose cost is measured.
 const MANY: usize = 1_000;
 /// How long a process with idle queue pairs is watched.
@@ -62,6 +65,12 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
     if args.wants(Subject::Ring) {
         figures.push(bench.ring()?);
     }
+    if args.wants(Subject::Poll) {
+        figures.push(bench.poll_in_vain()?);
+    }
+    if args.wants(Subject::C) {
+        figures.extend(bench.c_library()?);
+    }
     if args.wants(Subject::Connections) {
         figures.push(bench.connections("connections, one at a time", 1)?);
         figures.push(bench.connections("connections, 64 at once", AT_ONCE)?);
@@ -83,7 +92,6 @@ impl Bench {
         progress.enable_steady_tick(Duration::from_millis(200));
         progress.set_message("starting two hosts");
         let hosts = Hosts::up(&["bench-a", "bench-b"])?;
-        let part = |host| Child::spawn(format!("of {host}"), &["--host", host, "part", "bench"]);
         Ok(Self {
             context: Context::builder().host("bench-a").open()?,
             remote: part("bench-b")?,
@@ -198,6 +206,49 @@ impl Bench {
         Ok(Figure::alone(NAME, Unit::Seconds, &ours).beside("a cache line, polling", &line))
     }
 
+    fn poll_in_vain(&mut self) -> Result<Figure> {
+        let mut times = Vec::new();
+        for _ in 0..self.rounds {
+            // A process of its own: one that has talked to another host has sockets to look at.
+            let mut child = part("bench-a")?;
+            match child.ask(&Ask::PollInVain { count: POLLS })? {
+                Answer::Took(seconds) => times.push(seconds / f64::from(POLLS)),
+                other => bail!("{other:?} came instead of a time"),
+            }
+        }
+        let figure = Figure::alone("poll of an empty completion queue", Unit::Seconds, &times);
+        Ok(figure.with_limit(20e-9))
+    }
+
+    /// perftest's programs on the C library beside the same work through the Rust API.
+    fn c_library(&mut self) -> Result<Vec<Figure>> {
+        if !perftest::is_installed() {
+            eprintln!("perftest is not installed: the C library is not measured");
+            return Ok(Vec::new());
+        }
+        let rc = connect(&self.context, &mut self.local, self.local_addr)?;
+        let mut figures = Vec::new();
+        for case in perftest::CASES {
+            let (c, rust) = self.rounds(
+                case.name,
+                |_| case.run("bench-a"),
+                |b| match case.work {
+                    Work::Send => {
+                        b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
+                        let time = rc.ping(RING_PINGS)?;
+                        done(&mut b.local)?;
+                        Ok(time)
+                    }
+                    Work::Write => rc.write(case.size, case.count, DEPTH),
+                    Work::Read => rc.read(case.size, case.count, DEPTH),
+                },
+            )?;
+            figures.push(case.figure(&c, &rust));
+        }
+        hang_up(&rc, &mut self.local)?;
+        Ok(figures)
+    }
+
     fn connections(&mut self, name: &'static str, at_once: u32) -> Result<Figure> {
         let (at, count) = (self.remote_addr, CONNECTIONS);
         let connector = Connector::new(&self.context)?;
@@ -249,6 +300,11 @@ impl Bench {
             Figure::alone("processor, 1,000 idle queue pairs", Unit::Processors, &[idle]);
         Ok([memory, processor])
     }
+}
+
+/// Another process, on this host.
+fn part(host: &str) -> Result<Child> {
+    Child::spawn(format!("of {host}"), &["--host", host, "part", "bench"])
 }
 
 /// Connects to a process, which then keeps its side.

@@ -36,8 +36,8 @@ impl Goal {
 impl std::fmt::Display for Goal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::AtLeast(x) => write!(f, ">= {x:.1}"),
-            Self::AtMost(x) => write!(f, "<= {x:.1}"),
+            Self::AtLeast(x) => write!(f, ">= {x:.2}"),
+            Self::AtMost(x) => write!(f, "<= {x:.2}"),
         }
     }
 }
@@ -73,7 +73,9 @@ pub(crate) struct Figure {
     pub(crate) ratio: Option<f64>,
     /// What the ratio should be.
     pub(crate) goal: Option<Goal>,
-    /// Whether it is.
+    /// What the value may be at most.
+    pub(crate) limit: Option<f64>,
+    /// Whether goal or limit are met.
     pub(crate) met: Option<bool>,
     /// Rounds measured.
     pub(crate) rounds: usize,
@@ -92,7 +94,8 @@ impl Figure {
     /// A figure without a peer.
     pub(crate) fn alone(name: &'static str, unit: Unit, values: &[f64]) -> Self {
         let (value, rounds) = (median(values), values.len());
-        Self { name, unit, value, peer: None, ratio: None, goal: None, met: None, rounds }
+        let (peer, ratio, goal, limit, met) = (None, None, None, None, None);
+        Self { name, unit, value, peer, ratio, goal, limit, met, rounds }
     }
 
     /// Puts a peer beside it. The ratio is ours by the peer's, except for rates of connections,
@@ -104,6 +107,13 @@ impl Figure {
             Unit::PerSecond => value / self.value,
             _ => self.value / value,
         });
+        self
+    }
+
+    /// Says how much it may be at most, where there is no peer to divide by.
+    pub(crate) fn with_limit(mut self, limit: f64) -> Self {
+        self.limit = Some(limit);
+        self.met = Some(self.value <= limit);
         self
     }
 
