@@ -1,0 +1,313 @@
+//! The objects behind the pointers that programs hold.
+//!
+//! Each is a box that begins with the public structure of <infiniband/verbs.h>; its address is the C
+//! pointer. Creating leaks the box, destroying takes it back. A pointer that a program passes in is trusted to be
+//! one that it was given and has not destroyed yet, as with the reference implementation; only NULL is noticed.
+//!
+//! Public fields are read by programs at any time and a few are theirs to write, so they lie in an [`UnsafeCell`] and
+//! are reached by raw pointer, never by reference.
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rdmux_host::HostClient;
+use rdmux_transport::attr::AddressVector;
+use rdmux_verbs as verbs;
+
+use super::ext;
+use super::process::Generation;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result};
+
+/// An object that a program holds a pointer to.
+///
+/// # Safety
+///
+/// The type is `repr(C)`, and its first field is an `UnsafeCell` of a structure that begins with `Public`.
+pub(crate) unsafe trait Object: Sized {
+    /// What the program sees of it.
+    type Public;
+
+    /// The device that it belongs to.
+    fn opened(&self) -> &Arc<Opened>;
+
+    /// The object behind a pointer.
+    ///
+    /// # Errors
+    /// EINVAL for NULL, ENODEV for what was inherited over a fork: it is the parent's.
+    ///
+    /// # Safety
+    /// The pointer is NULL or was made by [`into_ptr`](Self::into_ptr), and the object is not destroyed while the
+    /// reference is used.
+    unsafe fn get<'a>(ptr: *mut Self::Public) -> Result<&'a Self> {
+        // SAFETY: the same promise, passed on.
+        let object = unsafe { Self::peek(ptr)? };
+        object.opened().check()?;
+        Ok(object)
+    }
+
+    /// As [`get`](Self::get), but also what is the parent's: to be left alone.
+    ///
+    /// # Errors
+    /// EINVAL for NULL.
+    ///
+    /// # Safety
+    /// As for [`get`](Self::get).
+    unsafe fn peek<'a>(ptr: *mut Self::Public) -> Result<&'a Self> {
+        // SAFETY: not NULL, then one of ours, whose address is that of its first field.
+        unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
+    }
+
+    /// The C pointer.
+    fn as_ptr(&self) -> *mut Self::Public {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Gives the object to the program.
+    fn into_ptr(self: Box<Self>) -> *mut Self::Public {
+        Box::into_raw(self).cast()
+    }
+
+    /// Takes the object back, to drop it.
+    ///
+    /// # Safety
+    /// The pointer was made by [`into_ptr`](Self::into_ptr), and nobody uses the object any more.
+    unsafe fn take(ptr: *mut Self::Public) -> Box<Self> {
+        // SAFETY: as promised, it came out of a box of this type.
+        unsafe { Box::from_raw(ptr.cast()) }
+    }
+}
+
+/// What all objects made from one `ibv_open_device` share, and imported contexts too: the device with its engine, and the
+/// connection to the host service.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) device: Arc<verbs::Device>,
+    pub(crate) client: Arc<HostClient>,
+    /// `cmd_fd`: an anonymous file, so that its inode tells a duplicate of it from anything else.
+    pub(crate) cmd_fd: OwnedFd,
+    generation: Generation,
+    handles: AtomicU32,
+    /// By handle, for those who import them.
+    pub(crate) pds: Mutex<HashMap<u32, Weak<PdCore>>>,
+    /// By handle, for those who import them.
+    pub(crate) mrs: Mutex<HashMap<u32, Weak<MrCore>>>,
+}
+
+impl Opened {
+    pub(crate) fn new(
+        device: Arc<verbs::Device>,
+        client: Arc<HostClient>,
+        cmd_fd: OwnedFd,
+    ) -> Self {
+        Self {
+            device,
+            client,
+            cmd_fd,
+            generation: Generation::current(),
+            handles: AtomicU32::new(0),
+            pds: Mutex::default(),
+            mrs: Mutex::default(),
+        }
+    }
+
+    /// Whether this process opened it, or only inherited it over a fork.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation == Generation::current()
+    }
+
+    /// ENODEV for what was inherited.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(Errno(libc::ENODEV)) }
+    }
+
+    /// A number for an object's `handle`.
+    pub(crate) fn next_handle(&self) -> u32 {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Counts the objects that need another one, which cannot be destroyed meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Users(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Use(Users);
+
+impl Users {
+    pub(crate) fn add(&self) -> Use {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Use(self.clone())
+    }
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+    /// EBUSY while there is any.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        if self.count() == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// `ibv_context`, which is the tail of a `verbs_context`: the pointer is into the middle of the box.
+#[repr(C)]
+pub(crate) struct Context {
+    pub(crate) verbs: UnsafeCell<verbs_context>,
+    pub(crate) opened: Arc<Opened>,
+    /// `async_fd` of an imported context, which has a descriptor of its own.
+    pub(crate) own_async_fd: Option<OwnedFd>,
+}
+
+const PUBLIC_CONTEXT: usize = offset_of!(verbs_context, context);
+
+// SAFETY: `repr(C)`, and `as_ptr`, `peek`, `into_ptr` and `take` all account for where the public part begins.
+unsafe impl Object for Context {
+    type Public = ibv_context;
+
+    fn opened(&self) -> &Arc<Opened> {
+        &self.opened
+    }
+    unsafe fn peek<'a>(ptr: *mut ibv_context) -> Result<&'a Self> {
+        if ptr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: one of ours, so a `Context` begins that many bytes before.
+        Ok(unsafe { &*ptr.byte_sub(PUBLIC_CONTEXT).cast() })
+    }
+    fn as_ptr(&self) -> *mut ibv_context {
+        // SAFETY: the field lies within the object.
+        unsafe { &raw mut (*self.verbs.get()).context }
+    }
+    fn into_ptr(self: Box<Self>) -> *mut ibv_context {
+        // SAFETY: the offset is that of a field of the box.
+        unsafe { Box::into_raw(self).byte_add(PUBLIC_CONTEXT).cast() }
+    }
+    unsafe fn take(ptr: *mut ibv_context) -> Box<Self> {
+        // SAFETY: `into_ptr` made it by adding the same offset to a box's pointer.
+        unsafe { Box::from_raw(ptr.byte_sub(PUBLIC_CONTEXT).cast()) }
+    }
+}
+
+/// An object whose public structure comes first.
+macro_rules! object {
+    ($name:ident: $public:ty) => {
+        // SAFETY: `repr(C)`, and the first field begins with the public structure.
+        unsafe impl Object for $name {
+            type Public = $public;
+            fn opened(&self) -> &Arc<Opened> {
+                &self.opened
+            }
+        }
+    };
+}
+
+/// `ibv_pd`: a domain, one that was imported, or a parent domain.
+#[repr(C)]
+pub(crate) struct Pd {
+    pub(crate) public: UnsafeCell<ibv_pd>,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) core: Arc<PdCore>,
+    /// What makes it more than a plain domain.
+    pub(crate) ext: ext::PdExt,
+}
+object!(Pd: ibv_pd);
+
+/// What a domain and its imports share.
+#[derive(Debug)]
+pub(crate) struct PdCore {
+    pub(crate) pd: verbs::Pd,
+    pub(crate) users: Users,
+}
+
+/// `ibv_mr`.
+#[repr(C)]
+pub(crate) struct Mr {
+    pub(crate) public: UnsafeCell<ibv_mr>,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) core: Arc<MrCore>,
+}
+object!(Mr: ibv_mr);
+
+/// What a memory region and its imports share.
+#[derive(Debug)]
+pub(crate) struct MrCore {
+    pub(crate) mr: Mutex<verbs::Mr>,
+    /// The domain that it is in.
+    pub(crate) pd: Mutex<Use>,
+    /// Memory windows bound to it.
+    pub(crate) users: Users,
+}
+
+/// `ibv_comp_channel`.
+#[repr(C)]
+pub(crate) struct CompChannel {
+    pub(crate) public: UnsafeCell<ibv_comp_channel>,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) channel: verbs::CompChannel,
+    pub(crate) users: Users,
+}
+object!(CompChannel: ibv_comp_channel);
+
+/// `ibv_cq`, which is the head of an `ibv_cq_ex`.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) public: UnsafeCell<ibv_cq_ex>,
+    pub(crate) opened: Arc<Opened>,
+    /// Its context is the address of this object.
+    pub(crate) cq: verbs::Cq,
+    /// Queue pairs and shared receive queues.
+    pub(crate) users: Users,
+    pub(crate) channel: Option<Use>,
+    /// State of the extended interface.
+    pub(crate) ext: ext::CqExt,
+}
+object!(Cq: ibv_cq);
+
+/// `ibv_srq`.
+#[repr(C)]
+pub(crate) struct Srq {
+    pub(crate) public: UnsafeCell<ibv_srq>,
+    pub(crate) opened: Arc<Opened>,
+    /// Its context is the address of this object.
+    pub(crate) srq: verbs::Srq,
+    pub(crate) users: Users,
+    pub(crate) pd: Use,
+}
+object!(Srq: ibv_srq);
+
+/// `ibv_qp`, which is the head of an `ibv_qp_ex`.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) public: UnsafeCell<ibv_qp_ex>,
+    pub(crate) opened: Arc<Opened>,
+    /// Its context is the address of this object; its `qpn()` is `qp_num`.
+    pub(crate) qp: verbs::Qp,
+    /// The multicast groups that it is attached to.
+    pub(crate) groups: AtomicUsize,
+    /// State of the extended interface.
+    pub(crate) ext: ext::QpExt,
+    /// Its domain, completion queues and shared receive queue.
+    pub(crate) needs: [Option<Use>; 4],
+}
+object!(Qp: ibv_qp);
+
+/// `ibv_ah`.
+#[repr(C)]
+pub(crate) struct Ah {
+    pub(crate) public: UnsafeCell<ibv_ah>,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) av: AddressVector,
+    pub(crate) pd: Use,
+}
+object!(Ah: ibv_ah);
