@@ -31,7 +31,7 @@ mod uc;
 mod ud;
 
 pub use error::{ModifyError, PostError};
-pub use qp::{Qp, QpInit, RxPacket, Source, TxState};
+pub use qp::{Qp, QpInit, RxPacket, SendMark, Source, TxState};
 pub use sq::MAX_MESSAGE;
 pub use time::Time;
 pub use ud::{GRH_AREA, is_privileged};

@@ -58,6 +58,10 @@ pub struct RxPacket<'a> {
     pub source: Source<'a>,
 }
 
+/// A place in a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendMark(u32);
+
 /// How a [`Qp::poll_transmit`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
@@ -161,6 +165,17 @@ impl Qp {
             return Err(PostError::State(self.state));
         }
         self.sq.post(self.qp_type, wr)
+    }
+
+    /// Where the send queue ends now, for [`withdraw_sends`](Self::withdraw_sends).
+    pub fn sends_posted(&self) -> SendMark {
+        SendMark(self.sq.tail)
+    }
+
+    /// Takes back what was posted since `mark`. Only before [`poll_transmit`](Self::poll_transmit) is
+    /// called again: what that has seen is on its way.
+    pub fn withdraw_sends(&mut self, mark: SendMark) {
+        self.sq.tail = mark.0;
     }
 
     /// Queues a receive work request. In the state ERR call [`poll_transmit`](Self::poll_transmit),

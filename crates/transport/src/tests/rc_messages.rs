@@ -66,6 +66,25 @@ fn immediate_invalidate_solicited_and_inline() {
 }
 
 #[test]
+fn what_is_withdrawn_was_never_posted() {
+    let mut p = Pair::new(QpType::Rc);
+    p.b.recv(0, 1000, 100);
+    let post = |p: &mut Pair, wr_id, bytes: &[u8]| {
+        let (op, data) = (SendOp::Send, SendData::Inline(&[bytes]));
+        let wr = SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, dest: None };
+        p.a.qp.post_send(Time::ZERO, &wr).unwrap();
+    };
+    let mark = p.a.qp.sends_posted();
+    post(&mut p, 1, b"one");
+    post(&mut p, 2, b"two");
+    p.a.qp.withdraw_sends(mark);
+    post(&mut p, 3, b"three");
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(3, OK)]);
+    assert_eq!(&p.b.w.mem[1000..1005], b"three");
+}
+
+#[test]
 fn read_consumes_a_psn_per_response_packet() {
     for len in [0, 5, 1024, 1025, 200_000_u32] {
         let mut p = Pair::new(QpType::Rc);
