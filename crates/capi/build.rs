@@ -1,14 +1,15 @@
 //! Gives every exported function its version node, from the tables in `exports/`.
 //!
 //! A line is `NODE NAME`, or `NODE NAME = FUNCTION` where the symbol is another name for a function of
-//! ours. The first node of a name that is listed is its default (`NAME@@NODE`), later ones are for programs linked
-//! long ago (`NAME@NODE`).
+//! ours, given by its name in C or by its path in this crate. That is the name's default version
+//! (`NAME@@NODE`), which programs linked today get. A line that begins with `old` is a version for
+//! programs linked long ago (`NAME@NODE`).
 
 use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Version nodes of each library, oldest first: each inherits from the one before.
 const LIBRARIES: &[&[&str]] = &[
@@ -38,39 +39,16 @@ const LIBRARIES: &[&[&str]] = &[
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let tables = root.join("exports");
-    println!("cargo::rerun-if-changed={}", tables.display());
+    let exports = Exports::read(&root.join("exports"));
+    fs::write(out.join("exports.rs"), exports.global_asm()).expect("writing to the build's folder");
+    let map = out.join("exports.map");
+    fs::write(&map, version_script()).expect("writing to the build's folder");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+}
 
-    let mut files: Vec<_> = fs::read_dir(&tables)
-        .expect("the folder of export tables")
-        .map(|entry| entry.expect("an export table").path())
-        .collect();
-    files.sort();
-    let mut asm = String::new();
-    let mut seen = BTreeSet::new();
-    for file in files {
-        println!("cargo::rerun-if-changed={}", file.display());
-        let table = fs::read_to_string(&file).expect("an export table");
-        for (number, line) in table.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() {
-                continue;
-            }
-            let place = || format!("{}:{}", file.display(), number + 1);
-            let (symbol, target) = match line.split_once('=') {
-                Some((symbol, target)) => (symbol.trim(), Some(target.trim())),
-                None => (line, None),
-            };
-            let Some((node, name)) = symbol.split_once(' ').map(|(a, b)| (a, b.trim())) else {
-                panic!("{}: not `NODE NAME [= FUNCTION]`", place());
-            };
-            assert!(LIBRARIES.iter().any(|l| l.contains(&node)), "{}: no node {node}", place());
-            let at = if seen.insert(name.to_owned()) { "@@" } else { "@" };
-            export(&mut asm, node, name, at, target);
-        }
-    }
-    fs::write(out.join("exports.s"), asm).expect("writing to the build's folder");
-
+/// The nodes and how they inherit. Which symbol has which node, the symbols say themselves.
+fn version_script() -> String {
     let mut map = String::new();
     for library in LIBRARIES {
         let mut parent = "";
@@ -79,23 +57,89 @@ fn main() {
             parent = node;
         }
     }
-    let map_file = out.join("exports.map");
-    fs::write(&map_file, map).expect("writing to the build's folder");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map_file.display());
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    map
 }
 
-/// A symbol of its own for each version: the function itself, or a jump to another one.
-fn export(asm: &mut String, node: &str, name: &str, at: &str, target: Option<&str>) {
-    match target {
-        None => {
-            let _ = writeln!(asm, ".symver {name}, {name}{at}{node}");
+/// What the tables add up to.
+#[derive(Default)]
+struct Exports {
+    asm: String,
+    /// Names that have a default version.
+    defaults: BTreeSet<String>,
+    /// Paths of functions that have no name in C.
+    paths: BTreeSet<String>,
+}
+
+impl Exports {
+    fn read(folder: &Path) -> Self {
+        println!("cargo::rerun-if-changed={}", folder.display());
+        let mut exports = Self::default();
+        for entry in fs::read_dir(folder).expect("the folder of export tables") {
+            let file = entry.expect("an export table").path();
+            let table = fs::read_to_string(&file).expect("an export table");
+            for (number, line) in table.lines().enumerate() {
+                let line = line.split('#').next().unwrap_or_default().trim();
+                if !line.is_empty()
+                    && let Err(wrong) = exports.take(line)
+                {
+                    panic!("{}:{}: {wrong}", file.display(), number + 1);
+                }
+            }
         }
-        Some(target) => {
-            let local = format!("rdmux_export_{name}_{}", node.replace('.', "_"));
-            let _ =
-                writeln!(asm, ".globl {local}\n.type {local}, @function\n{local}:\njmp {target}");
-            let _ = writeln!(asm, ".size {local}, . - {local}\n.symver {local}, {name}{at}{node}");
-        }
+        exports
     }
+
+    fn take(&mut self, line: &str) -> Result<(), String> {
+        let (symbol, target) = match line.split_once('=') {
+            Some((symbol, target)) => (symbol.trim(), Some(target.trim())),
+            None => (line, None),
+        };
+        let (at, symbol) = symbol.strip_prefix("old ").map_or(("@@", symbol), |old| ("@", old));
+        let mut words = symbol.split_whitespace();
+        let (Some(node), Some(name), None) = (words.next(), words.next(), words.next()) else {
+            return Err("not `[old] NODE NAME [= FUNCTION]`".into());
+        };
+        if !LIBRARIES.iter().any(|library| library.contains(&node)) {
+            return Err(format!("no node {node}"));
+        }
+        if at == "@@" && !self.defaults.insert(name.to_owned()) {
+            return Err(format!("a second default version of {name}"));
+        }
+        self.export(name, &format!("{name}{at}{node}"), target);
+        Ok(())
+    }
+
+    /// Adds a symbol for one version: the function itself, or a jump to another one.
+    fn export(&mut self, name: &str, versioned: &str, target: Option<&str>) {
+        let Some(target) = target else {
+            let _ = writeln!(self.asm, ".symver {name}, {versioned}");
+            return;
+        };
+        let target = if target.contains("::") {
+            self.paths.insert(target.to_owned());
+            format!("{{{}}}", operand(target))
+        } else {
+            target.to_owned()
+        };
+        let local = format!("rdmux_export_{}", versioned.replace(['@', '.'], "_"));
+        let _ = write!(
+            self.asm,
+            ".globl {local}\n.type {local}, @function\n{local}:\njmp {target}\n\
+             .size {local}, . - {local}\n.symver {local}, {versioned}\n"
+        );
+    }
+
+    /// The macro call that defines all of them.
+    fn global_asm(&self) -> String {
+        let mut call = format!("core::arch::global_asm!(\n{:?}", self.asm);
+        for path in &self.paths {
+            let _ = write!(call, ",\n{} = sym crate::{path}", operand(path));
+        }
+        call + ");\n"
+    }
+}
+
+/// The name of the operand that stands for a function in the assembly.
+fn operand(path: &str) -> String {
+    path.replace("::", "_")
 }

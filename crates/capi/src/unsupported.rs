@@ -1,0 +1,51 @@
+//! What is exported so that programs load, and that nothing here can have use for.
+//!
+//! The tables in `exports/` name these as targets: `private.txt` for what vendor drivers ask of the
+//! library, `old.txt` for the versions of 2005. Each is right for any arguments, since the C calling
+//! convention leaves their removal to the caller.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use crate::boundary::Errno;
+
+/// EOPNOTSUPP as the result and in errno, where 0 is success and anything else an error number.
+pub(crate) extern "C" fn code() -> c_int {
+    Errno::EOPNOTSUPP.set();
+    libc::EOPNOTSUPP
+}
+
+/// -1 with EOPNOTSUPP in errno.
+pub(crate) extern "C" fn status() -> c_int {
+    Errno::EOPNOTSUPP.set();
+    -1
+}
+
+/// NULL, or a 0 of any width, with EOPNOTSUPP in errno.
+pub(crate) extern "C" fn null() -> *mut c_void {
+    Errno::EOPNOTSUPP.set();
+    ptr::null_mut()
+}
+
+/// Nothing at all, for functions that return nothing.
+pub(crate) extern "C" fn ignore() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno_after<T>(f: impl FnOnce() -> T) -> (T, c_int) {
+        Errno(0).set();
+        let result = f();
+        (result, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    #[test]
+    fn each_convention_tells_the_same_error() {
+        let unsupported = libc::EOPNOTSUPP;
+        assert_eq!(errno_after(|| code()), (unsupported, unsupported));
+        assert_eq!(errno_after(|| status()), (-1, unsupported));
+        assert_eq!(errno_after(|| null()), (ptr::null_mut(), unsupported));
+        assert_eq!(errno_after(|| ignore()), ((), 0));
+    }
+}
