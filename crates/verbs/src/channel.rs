@@ -30,27 +30,22 @@ impl CompChannel {
     ///
     /// EAGAIN on a non-blocking channel without an event.
     pub fn get_event(&self) -> Result<Cq, VerbsError> {
-        loop {
-            let core = self.0.get().map_err(VerbsError::os("wait for a completion event"))?;
-            if let Some(core) = core.upgrade() {
-                return Ok(core.event_delivered());
-            }
-        }
+        self.0.get(delivered).map_err(VerbsError::os("wait for a completion event"))
     }
 
     /// The next one if there is any; never blocks.
     pub fn try_get_event(&self) -> Option<Cq> {
-        loop {
-            if let Some(core) = self.0.try_get()?.upgrade() {
-                return Some(core.event_delivered());
-            }
-        }
+        self.0.try_get(delivered)
     }
 
     /// Whether a completion queue uses this channel.
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
+}
+
+fn delivered(core: Weak<CqCore>) -> Option<Cq> {
+    core.upgrade().map(CqCore::event_delivered)
 }
 
 impl AsFd for CompChannel {

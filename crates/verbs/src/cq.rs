@@ -83,6 +83,17 @@ impl Cq {
     /// Takes up to `out.len()` completions, oldest first, and returns how many. If there is none,
     /// it moves the device forward once and looks again.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
+        let mut slots = out.iter_mut();
+        self.poll_each(slots.len(), |completion| {
+            if let Some(slot) = slots.next() {
+                *slot = *completion;
+            }
+        })
+    }
+
+    /// As [`poll`](Self::poll), with up to `max` completions handed to `take` one by one. The queue is
+    /// locked meanwhile.
+    pub fn poll_each(&self, max: usize, mut take: impl FnMut(&Completion)) -> usize {
         if self.0.len.load(Ordering::Acquire) == 0 {
             self.0.device.progress();
             if self.0.len.load(Ordering::Acquire) == 0 {
@@ -90,10 +101,8 @@ impl Cq {
             }
         }
         let mut queue = self.0.queue.lock();
-        let n = out.len().min(queue.entries.len());
-        for (slot, completion) in out.iter_mut().zip(queue.entries.drain(..n)) {
-            *slot = completion;
-        }
+        let n = max.min(queue.entries.len());
+        queue.entries.drain(..n).for_each(|completion| take(&completion));
         self.0.len.store(queue.entries.len(), Ordering::Release);
         n
     }
@@ -163,6 +172,10 @@ impl Cq {
     /// Acknowledges `n` events taken from the channel.
     pub fn ack_events(&self, n: u32) {
         self.0.unacked.ack(n);
+    }
+    /// Acknowledges an asynchronous event about this queue.
+    pub fn ack_async_event(&self) {
+        self.0.async_unacked.ack(1);
     }
     /// How many queue pairs use it (counted once for each direction).
     pub fn users(&self) -> usize {

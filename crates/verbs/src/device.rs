@@ -186,20 +186,11 @@ impl Device {
     ///
     /// EAGAIN on a non-blocking descriptor without an event.
     pub fn get_async_event(&self) -> Result<AsyncEvent, VerbsError> {
-        loop {
-            let raised = self.events.get().map_err(VerbsError::os("wait for an event"))?;
-            if let Some(event) = raised.take() {
-                return Ok(event);
-            }
-        }
+        self.events.get(Raised::take).map_err(VerbsError::os("wait for an event"))
     }
     /// The next one if there is any; never blocks.
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
-        loop {
-            if let Some(event) = self.events.try_get()?.take() {
-                return Some(event);
-            }
-        }
+        self.events.try_get(Raised::take)
     }
     /// Readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {

@@ -10,7 +10,7 @@ use crate::qp::{QpCore, QpRef};
 use crate::srq::{Srq, SrqCore};
 
 /// Something that happened to the device or to an object.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum AsyncEventKind {
     /// On a queue pair.
     Qp(QpRef, QpEvent),
@@ -27,16 +27,26 @@ pub enum AsyncEventKind {
 /// An event that the program took. Dropping it acknowledges it; the object that it is about cannot
 /// be destroyed before.
 #[derive(Debug)]
-pub struct AsyncEvent(AsyncEventKind);
+pub struct AsyncEvent {
+    kind: AsyncEventKind,
+    /// Whether that is done elsewhere.
+    acknowledged: bool,
+}
 
 impl AsyncEvent {
     /// What happened.
     pub fn kind(&self) -> &AsyncEventKind {
-        &self.0
+        &self.kind
+    }
+
+    /// What happened. The caller acknowledges it, by the object's `ack_async_event`.
+    pub fn acknowledge_later(mut self) -> AsyncEventKind {
+        self.acknowledged = true;
+        self.kind.clone()
     }
 
     fn unacked(&self) -> Option<&Unacked> {
-        match &self.0 {
+        match &self.kind {
             AsyncEventKind::Qp(qp, _) => Some(qp.0.unacked()),
             AsyncEventKind::CqError(cq) => Some(cq.0.async_unacked()),
             AsyncEventKind::SrqLimit(srq) => Some(srq.0.unacked()),
@@ -47,7 +57,9 @@ impl AsyncEvent {
 
 impl Drop for AsyncEvent {
     fn drop(&mut self) {
-        if let Some(unacked) = self.unacked() {
+        if !self.acknowledged
+            && let Some(unacked) = self.unacked()
+        {
             unacked.ack(1);
         }
     }
@@ -66,13 +78,14 @@ pub(crate) enum Raised {
 impl Raised {
     /// Hands the event to the program, unless its object is gone.
     pub(crate) fn take(self) -> Option<AsyncEvent> {
-        let event = AsyncEvent(match self {
+        let kind = match self {
             Self::Qp(qp, event) => AsyncEventKind::Qp(QpRef(qp.upgrade()?), event),
             Self::CqError(cq) => AsyncEventKind::CqError(Cq(cq.upgrade()?)),
             Self::SrqLimit(srq) => AsyncEventKind::SrqLimit(Srq(srq.upgrade()?)),
             Self::GidChange => AsyncEventKind::GidChange,
             Self::DeviceFatal => AsyncEventKind::DeviceFatal,
-        });
+        };
+        let event = AsyncEvent { kind, acknowledged: false };
         if let Some(unacked) = event.unacked() {
             unacked.delivered();
         }

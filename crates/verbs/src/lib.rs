@@ -32,7 +32,7 @@ pub use event::{AsyncEvent, AsyncEventKind};
 pub use memory::Space;
 pub use mr::{Mr, MrChange, MrInit};
 pub use pd::Pd;
-pub use qp::{Qp, QpInit, QpRef};
+pub use qp::{Posting, Qp, QpInit, QpRef};
 pub use srq::{Srq, SrqAttr};
 
 pub use rdmux_transport as transport;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{read, retry_on_intr, write};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, read, retry_on_intr, write};
 
 /// Events of one kind. The descriptor is an eventfd in semaphore mode: a count an event.
 #[derive(Debug)]
@@ -28,14 +28,16 @@ impl<T> NotifyQueue<T> {
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the next event: waits for it, unless the descriptor is non-blocking.
-    pub(crate) fn get(&self) -> io::Result<T> {
+    /// Takes the next event that `take` makes something of: waits for it, unless the descriptor is
+    /// non-blocking. `take` is called with the queue locked, so that [`withdraw`](Self::withdraw)
+    /// comes before or after it.
+    pub(crate) fn get<R>(&self, take: impl Fn(T) -> Option<R>) -> io::Result<R> {
         loop {
             let mut count = [0; 8];
             retry_on_intr(|| read(&self.fd, &mut count))?;
-            // Empty if the event was withdrawn: its count remained.
-            if let Some(event) = self.queue.lock().pop_front() {
-                return Ok(event);
+            // Empty if the event was withdrawn, or taken by `try_get`, after its count was read.
+            if let Some(taken) = self.queue.lock().pop_front().and_then(&take) {
+                return Ok(taken);
             }
         }
     }
@@ -44,18 +46,40 @@ impl<T> NotifyQueue<T> {
     ///
     /// The event is taken before its count. A thread in [`get`](Self::get) that meets the count
     /// without the event goes back to waiting.
-    pub(crate) fn try_get(&self) -> Option<T> {
-        let event = self.queue.lock().pop_front()?;
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
-            let _ = read(&self.fd, &mut [0; 8]);
+    pub(crate) fn try_get<R>(&self, take: impl Fn(T) -> Option<R>) -> Option<R> {
+        loop {
+            let taken = take(self.queue.lock().pop_front()?);
+            self.uncount();
+            if taken.is_some() {
+                return taken;
+            }
         }
-        Some(event)
     }
 
     /// Withdraws the events that match.
     pub(crate) fn withdraw(&self, matches: impl Fn(&T) -> bool) {
-        self.queue.lock().retain(|e| !matches(e));
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|e| !matches(e));
+        for _ in queue.len()..before {
+            self.uncount();
+        }
+    }
+
+    /// Takes a count without waiting for one: it may be in the hands of a thread in
+    /// [`get`](Self::get) already, and the descriptor may be a blocking one.
+    fn uncount(&self) {
+        let mut count = [0; 8];
+        let buffer = &mut [io::IoSliceMut::new(&mut count)];
+        // At no position, as is usual for what has none.
+        if preadv2(&self.fd, buffer, u64::MAX, ReadWriteFlags::NOWAIT) != Err(Errno::OPNOTSUPP) {
+            return;
+        }
+        // A kernel before 5.10.
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
+            let _ = read(&self.fd, &mut count);
+        }
     }
 }
 
@@ -81,11 +105,11 @@ mod tests {
         queue.push(1);
         queue.push(2);
         assert!(readable(&queue));
-        assert_eq!(queue.get().unwrap(), 1);
+        assert_eq!(queue.get(Some).unwrap(), 1);
         assert!(readable(&queue));
-        assert_eq!(queue.try_get(), Some(2));
+        assert_eq!(queue.try_get(Some), Some(2));
         assert!(!readable(&queue));
-        assert_eq!(queue.try_get(), None);
+        assert_eq!(queue.try_get(Some), None);
     }
 
     #[test]
@@ -94,6 +118,10 @@ mod tests {
         queue.push(1);
         queue.push(2);
         queue.withdraw(|e| *e == 1);
-        assert_eq!(queue.get().unwrap(), 2);
+        assert_eq!(queue.get(Some).unwrap(), 2);
+        assert!(!readable(&queue));
+        queue.push(3);
+        queue.withdraw(|e| *e == 3);
+        assert!(!readable(&queue));
     }
 }

@@ -155,18 +155,8 @@ impl Qp {
     /// As for [`post_send`](Self::post_send), with the index of the first request that was not
     /// taken; those before it were.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        let device = self.device();
-        let mut bound = Bound::lock(device, &self.core);
-        let now = device.now();
-        let mut result = Ok(());
-        for (i, wr) in wrs.iter().enumerate() {
-            if let Err(error) = bound.machine().post_send(now, wr) {
-                result = Err((i, VerbsError::Post { qpn: self.core.qpn, error }));
-                break;
-            }
-        }
-        bound.transmit_at(now);
-        result
+        let mut posting = self.posting();
+        wrs.iter().enumerate().try_for_each(|(i, wr)| posting.send(wr).map_err(|e| (i, e)))
     }
 
     /// Posts a receive.
@@ -175,12 +165,13 @@ impl Qp {
     ///
     /// As for [`post_send`](Self::post_send); EINVAL with a shared receive queue.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        let mut bound = Bound::lock(self.device(), &self.core);
-        let posted = bound.machine().post_recv(wr);
-        if bound.machine().state() == QpState::Err {
-            bound.transmit();
-        }
-        posted.map_err(|error| VerbsError::Post { qpn: self.core.qpn, error })
+        self.posting().recv(wr)
+    }
+
+    /// Begins to post several work requests under one lock. They are on their way when the
+    /// posting is dropped.
+    pub fn posting(&self) -> Posting<'_> {
+        Posting { bound: Bound::lock(self.device(), &self.core), since: None }
     }
 
     /// Changes attributes and state.
@@ -267,10 +258,65 @@ impl Qp {
         self.device().engine().detach(self.device(), &self.core, mgid)
     }
 
+    /// Acknowledges an asynchronous event about this queue pair.
+    pub fn ack_async_event(&self) {
+        self.core.unacked.ack(1);
+    }
+
+    /// Destroys the queue pair, and then waits until the events that the program took are
+    /// acknowledged: none can come any more.
+    pub fn destroy(self) {
+        let core = self.core.clone();
+        drop(self);
+        core.unacked.wait();
+    }
+
     /// Withdraws events not yet taken and waits until those taken are acknowledged.
     pub fn quiesce(&self) {
         self.device().events().withdraw(|e| e.is_about_qp(&self.core));
         self.core.unacked.wait();
+    }
+}
+
+/// Work requests being posted to a queue pair, which is locked meanwhile. Made by [`Qp::posting`].
+pub struct Posting<'a> {
+    bound: Bound<'a>,
+    /// When the first send was posted.
+    since: Option<Time>,
+}
+
+impl Posting<'_> {
+    /// Posts a send.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::post_send`].
+    pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let device = self.bound.device();
+        let now = *self.since.get_or_insert_with(|| device.now());
+        let qpn = self.bound.qpn();
+        self.bound.machine().post_send(now, wr).map_err(|error| VerbsError::Post { qpn, error })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::post_recv`].
+    pub fn recv(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        let qpn = self.bound.qpn();
+        self.bound.machine().post_recv(wr).map_err(|error| VerbsError::Post { qpn, error })
+    }
+}
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.bound.transmit_at(since);
+        } else if self.bound.machine().state() == QpState::Err {
+            // Receives posted in error are flushed at once.
+            self.bound.transmit();
+        }
     }
 }
 

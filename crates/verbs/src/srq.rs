@@ -120,6 +120,10 @@ impl Srq {
     pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
+    /// Acknowledges an asynchronous event about this queue.
+    pub fn ack_async_event(&self) {
+        self.0.unacked.ack(1);
+    }
     /// Withdraws events not yet taken and waits until those taken are acknowledged.
     pub fn quiesce(&self) {
         self.0.device.events().withdraw(|e| e.is_about_srq(&self.0));

@@ -8,6 +8,7 @@ use rdmux_link::TxBatch;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Qp as Machine, Time, TxState};
+use rdmux_wire::Qpn;
 
 use super::env::{Bounce, QpEnv};
 use super::path::Path;
@@ -41,6 +42,9 @@ impl<'a> Bound<'a> {
 
     pub(crate) fn device(&self) -> &'a Arc<Device> {
         self.device
+    }
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.core.qpn
     }
 
     pub(crate) fn driven(&mut self) -> &mut Driven {
