@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{Host, SECOND, next_cm_event};
 use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, JoinFlags, PortSpace};
@@ -162,6 +163,32 @@ fn the_peer_of_a_process_that_goes_is_disconnected() {
     drop(a);
     b.expect(EventKind::Disconnected);
     assert!(here.status().ids.is_empty());
+}
+
+/// A DREQ or its answer may be lost: the last program's goodbye is repeated before its service ends.
+#[test]
+fn a_service_ends_when_the_peers_know() {
+    let here = Host::start_with(|o| o.idle_exit = Some(Duration::ZERO));
+    // Which tells the other side how soon it may ask again: after 256 ms.
+    let there = Host::start_with(|o| o.config.cm.response_timeout = 16);
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, active) = connect((&here, &a), &b);
+    drop(a);
+    b.expect(EventKind::Disconnected);
+    // As long as this program does not answer, the DREQ comes again.
+    let before = there.counter("cm_duplicates");
+    until("a second DREQ", || there.counter("cm_duplicates") > before);
+    b.client.disconnect(active).unwrap();
+    until("the end", || here.service.as_ref().unwrap().is_finished());
+}
+
+/// Waits for something that does not tell by itself.
+fn until(what: &str, there: impl Fn() -> bool) {
+    let deadline = Instant::now() + 20 * SECOND;
+    while !there() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

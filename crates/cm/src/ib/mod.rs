@@ -134,6 +134,10 @@ impl Cm {
     pub(crate) fn len(&self) -> usize {
         self.conns.len() + self.sidr_clients.len() + self.sidr_servers.len()
     }
+    /// Whether a peer may not know yet that a connection is over.
+    pub(crate) fn says_goodbye(&self) -> bool {
+        self.conns.values().any(|c| c.state() == State::DreqSent)
+    }
     /// The earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()

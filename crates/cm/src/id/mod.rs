@@ -122,6 +122,11 @@ impl Manager {
     pub fn connections(&self) -> usize {
         self.cm.len()
     }
+    /// Whether a DREQ is out that its peer has not answered. It may be lost, so whoever ends now should
+    /// wait until it is answered or was sent often enough.
+    pub fn says_goodbye(&self) -> bool {
+        self.cm.says_goodbye()
+    }
     /// The number of deadlines that are set.
     pub fn deadlines(&self) -> usize {
         self.cm.deadlines() + self.timers.len()

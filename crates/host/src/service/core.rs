@@ -313,9 +313,11 @@ impl Core {
         self.clients.iter().for_each(|(_, client)| client.close());
     }
 
-    /// How long nobody has to be here until the service ends.
+    /// How long nobody has to be here until the service ends. It stays for connections whose peers do
+    /// not know yet that they are over, for a lost DREQ is sent again by nobody else.
     pub(super) fn idle_exit(&self) -> Option<Duration> {
-        self.options.idle_exit.filter(|_| self.clients.is_idle())
+        let done = self.clients.is_idle() && !self.manager.says_goodbye();
+        self.options.idle_exit.filter(|_| done)
     }
 
     /// Whether a process has a device.
