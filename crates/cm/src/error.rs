@@ -65,6 +65,7 @@ pub enum Command {
     Join,
     Leave,
     Destroy,
+    WriteEvent,
 }
 
 impl core::fmt::Display for Command {
@@ -88,6 +89,7 @@ impl core::fmt::Display for Command {
             Self::Join => "join",
             Self::Leave => "leave",
             Self::Destroy => "destroy",
+            Self::WriteEvent => "write_event",
         })
     }
 }

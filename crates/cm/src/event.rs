@@ -43,11 +43,17 @@ pub enum EventKind {
     AddrChange = 14,
     /// The queue pair may be used again.
     TimewaitExit = 15,
+    /// Names and services were resolved (rdma_resolve_addrinfo(3)).
+    AddrinfoResolved = 16,
+    /// They could not be; status is a negative errno.
+    AddrinfoError = 17,
+    /// The program's own ([`Manager::write_event`](crate::Manager::write_event)).
+    User = 18,
 }
 
 impl EventKind {
     /// All kinds, in order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::AddrResolved,
         Self::AddrError,
         Self::RouteResolved,
@@ -64,6 +70,9 @@ impl EventKind {
         Self::MulticastError,
         Self::AddrChange,
         Self::TimewaitExit,
+        Self::AddrinfoResolved,
+        Self::AddrinfoError,
+        Self::User,
     ];
 
     /// The name as `rdma_event_str` gives it.
@@ -85,6 +94,9 @@ impl EventKind {
             Self::MulticastError => "RDMA_CM_EVENT_MULTICAST_ERROR",
             Self::AddrChange => "RDMA_CM_EVENT_ADDR_CHANGE",
             Self::TimewaitExit => "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+            Self::AddrinfoResolved => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+            Self::AddrinfoError => "RDMA_CM_EVENT_ADDRINFO_ERROR",
+            Self::User => "RDMA_CM_EVENT_USER",
         }
     }
 }
@@ -106,13 +118,15 @@ pub enum EventParam {
     Conn(ConnParam),
     /// Of datagrams or multicast.
     Ud(UdParam),
+    /// Of the program's own: what it wrote.
+    Arg(u64),
 }
 
 impl EventParam {
     /// The private data, if there is any.
     pub fn private_data(&self) -> &[u8] {
         match self {
-            Self::None => &[],
+            Self::None | Self::Arg(_) => &[],
             Self::Conn(p) => &p.private_data,
             Self::Ud(p) => &p.private_data,
         }

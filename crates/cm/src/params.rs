@@ -30,6 +30,19 @@ pub struct ConnParam {
     pub qp_num: Qpn,
     /// UD accept only: our Q_Key, if not the default of the port space.
     pub qkey: Option<Qkey>,
+    /// Enhanced connection establishment; not of UD. In events the peer's.
+    pub ece: Ece,
+}
+
+/// Enhanced connection establishment: what a vendor's adapters tell each other when they connect
+/// (`ibv_ece`; rdma_set_local_ece(3)). All zero says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Ece {
+    /// Whose options they are, 24 bits; 0 for nobody's.
+    pub vendor_id: u32,
+    /// The vendor's own.
+    pub options: u32,
 }
 
 impl ConnParam {

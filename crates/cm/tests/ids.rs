@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use net::{CLIENT, Net, Out, SECOND, SERVER, local_address, param};
 use rdmux_cm::{
-    ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, IdState,
+    ChannelId, CmError, Config, ConnParam, Ece, EventKind, EventParam, IdHandle, IdOption, IdState,
     JoinFlags, JoinQuery, LocalAddress, Manager, PortSpace, Resolved, Time,
 };
 use rdmux_transport::attr::QpType;
@@ -239,6 +239,45 @@ fn options_reach_the_wire_and_the_queue_pair() {
     let response = net.hosts[1].event(EventKind::ConnectResponse);
     assert_eq!(response.negotiated.unwrap().timeout, AckTimeout::new(12));
     net.end();
+}
+
+#[test]
+fn enhanced_connection_establishment_passes_both_ways() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let id = net.routed(1, 0, QpType::Rc);
+    let now = net.now;
+    let ours = Ece { vendor_id: 0x0015_b3fe, options: 0x1234_5678 };
+    let host = &mut net.hosts[1];
+    host.cm.connect(now, id, &ConnParam { ece: ours, ..param(1) }, &mut host.out).unwrap();
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    let EventParam::Conn(asked) = request.param else { panic!("{request:?}") };
+    assert_eq!(asked.ece, ours);
+    let theirs = Ece { options: 0x1000_0000, ..ours };
+    let server = &mut net.hosts[0];
+    let accept = ConnParam { ece: theirs, ..param(2) };
+    server.cm.accept(now, request.id, &accept, &mut server.out).unwrap();
+    net.settle();
+    let response = net.hosts[1].event(EventKind::ConnectResponse);
+    let EventParam::Conn(answer) = response.param else { panic!("{response:?}") };
+    assert_eq!(answer.ece, theirs);
+    net.end();
+}
+
+#[test]
+fn a_program_writes_events_of_its_own_kinds_only() {
+    let mut net = Net::new(1);
+    let host = &mut net.hosts[0];
+    let id = tcp(&mut host.cm);
+    host.cm.write_event(id, EventKind::User, -7, 0x5566_7788_99aa_bbcc, &mut host.out).unwrap();
+    let event = host.event(EventKind::User);
+    assert_eq!((event.id, event.status), (id, -7));
+    assert_eq!(event.param, EventParam::Arg(0x5566_7788_99aa_bbcc));
+    let refused = host.cm.write_event(id, EventKind::Established, 0, 0, &mut host.out);
+    assert_eq!(refused.unwrap_err().errno(), 22);
+    assert!(host.events().is_empty());
+    assert_eq!(net.destroy(0, id), 1);
 }
 
 #[test]

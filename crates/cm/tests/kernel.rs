@@ -242,6 +242,7 @@ fn our_connection_asks_as_the_kernels_does() {
             srq: req.srq,
             qp_num: req.local_qpn,
             qkey: None,
+            ece: rdmux_cm::Ece::default(),
         };
         client.cm.connect(Time::ZERO, id, &wish, &mut client.out).unwrap();
         let ours = client.sent();

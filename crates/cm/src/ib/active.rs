@@ -66,7 +66,7 @@ impl Cm {
         &mut self,
         now: Time,
         path: &MadPath,
-        tid: u64,
+        (tid, options): (u64, u32),
         rep: Box<Rep>,
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
@@ -105,7 +105,7 @@ impl Cm {
         c.go(State::RepRcvd);
         let lifetime = c.ack_timeout.saturating_sub(1);
         c.ack_timeout = Config::ack_timeout(rep.target_ack_delay, lifetime).code();
-        Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Response(rep) })
+        Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Response(rep, options) })
     }
 
     /// Notes who the peer is. False if its queue pair is in use by another connection, or its

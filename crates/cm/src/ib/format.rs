@@ -12,12 +12,18 @@ use super::conn::{Conn, Mad};
 use super::passive::Accept;
 use super::state::State;
 use crate::config::Config;
+use crate::params::Ece;
 
 /// `LID` of a path that is routed: not known here (IBTA 12.6.5, permissive LID).
 const PERMISSIVE: Lid = Lid(0xffff);
 
 fn mad(tid: u64, message: impl Into<Message>) -> Mad {
     CmMad::new(tid, message.into()).to_bytes()
+}
+
+/// A message that carries the options of enhanced connection establishment in its header.
+fn mad_with(ece: Ece, tid: u64, message: impl Into<Message>) -> Mad {
+    CmMad { tid, attr_mod: ece.options, message: message.into() }.to_bytes()
 }
 
 /// Private data in their field. Their length was checked when the command came.
@@ -43,7 +49,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
     };
     let req = Req {
         local_comm_id: local_id,
-        vendor_id: 0,
+        vendor_id: param.ece.vendor_id,
         service_id: connect.service_id,
         local_ca_guid: connect.node_guid,
         local_qkey: Qkey(0),
@@ -68,7 +74,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         alternate: Path { ack_timeout: AckTimeout::new(0), ..Path::default() },
         private_data: padded(connect.private_data),
     };
-    mad(tid, req)
+    mad_with(param.ece, tid, req)
 }
 
 pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
@@ -79,7 +85,7 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
         local_qkey: Qkey(0),
         local_qpn: param.qp_num,
         local_eecn: 0,
-        vendor_id: 0,
+        vendor_id: param.ece.vendor_id,
         starting_psn: accept.psn,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
@@ -91,7 +97,7 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
         local_ca_guid: accept.node_guid,
         private_data: padded(&param.private_data),
     };
-    mad(c.tid, rep)
+    mad_with(param.ece, c.tid, rep)
 }
 
 pub(super) fn rtu(c: &Conn) -> Mad {

@@ -51,8 +51,9 @@ use crate::timers::Timers;
 #[derive(Debug)]
 pub(crate) enum Upcall {
     /// A peer wants to connect. The connection is in `ReqRcvd` and has no owner: give it one,
-    /// [`refuse`](Cm::refuse) or [`forget`](Cm::forget) it.
-    Request { conn: u32, path: MadPath, req: Box<Req> },
+    /// [`refuse`](Cm::refuse) or [`forget`](Cm::forget) it. `options` are those of enhanced
+    /// connection establishment.
+    Request { conn: u32, path: MadPath, req: Box<Req>, options: u32 },
     /// A peer looks a service up: [`answer`](Cm::sidr_reply) it or [`forget`](Cm::sidr_forget) it.
     SidrRequest { key: SidrKey, path: MadPath, req: Box<SidrReq> },
     /// Something that an id must know.
@@ -62,8 +63,9 @@ pub(crate) enum Upcall {
 /// What happened to a connection or a lookup.
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
-    /// The peer accepted; the program must establish or reject.
-    Response(Box<Rep>),
+    /// The peer accepted; the program must establish or reject. With the options of enhanced
+    /// connection establishment.
+    Response(Box<Rep>, u32),
     /// The connection is up.
     Established,
     /// The peer refused.

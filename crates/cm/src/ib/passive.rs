@@ -26,7 +26,7 @@ impl Cm {
         &mut self,
         now: Time,
         path: &MadPath,
-        tid: u64,
+        (tid, options): (u64, u32),
         req: Box<Req>,
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
@@ -69,7 +69,7 @@ impl Cm {
         });
         self.conns.insert(local_id, conn);
         self.list_remote(local_id, guid, remote_id, req.local_qpn);
-        Some(Upcall::Request { conn: local_id, path: *path, req })
+        Some(Upcall::Request { conn: local_id, path: *path, req, options })
     }
 
     /// REQ came again: our answer was lost, or the program is slow (delayed MRA).

@@ -18,16 +18,16 @@ impl Cm {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
-        let CmMad { tid, message, .. } = self.checked(bytes)?;
+        let CmMad { tid, attr_mod, message } = self.checked(bytes)?;
         self.counters.mads_received += 1;
         match message {
-            Message::Req(req) => self.handle_req(now, path, tid, Box::new(req), sink),
+            Message::Req(req) => self.handle_req(now, path, (tid, attr_mod), Box::new(req), sink),
             Message::Mra(mra) => {
                 self.handle_mra(now, path, &mra);
                 None
             }
             Message::Rej(rej) => self.handle_rej(now, path, &rej),
-            Message::Rep(rep) => self.handle_rep(now, path, tid, Box::new(rep), sink),
+            Message::Rep(rep) => self.handle_rep(now, path, (tid, attr_mod), Box::new(rep), sink),
             Message::Rtu(rtu) => self.handle_rtu(path, tid, &rtu, sink),
             Message::Dreq(dreq) => self.handle_dreq(now, path, tid, &dreq, sink),
             Message::Drep(drep) => self.handle_drep(now, path, &drep),

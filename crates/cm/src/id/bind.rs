@@ -114,8 +114,9 @@ impl Manager {
         Ok(bound)
     }
 
-    /// Moves an id to another channel (rdma_migrate_id(3)). Gives the number of events that the id
-    /// had so far, so that the process can wait until it has taken those from the old channel.
+    /// Moves an id to another channel (rdma_migrate_id(3)), and with a listener the requests that were
+    /// not taken yet. Gives the number of events that the id had so far; those that nobody has
+    /// read are the driver's to move.
     ///
     /// # Errors
     /// When there is no such id, or the new channel has too many.
@@ -123,13 +124,15 @@ impl Manager {
         let old = self.get(id, Command::Migrate)?.channel;
         if old != channel {
             self.room_in(channel)?;
-            self.leave_channel(old, id);
-            self.channels.entry(channel).or_default().insert(id);
         }
         self.take(id)?;
-        let found = self.get_mut(id, Command::Migrate)?;
-        found.channel = channel;
-        Ok(found.events)
+        let requests = self.get(id, Command::Migrate)?.requests.clone();
+        for moved in requests.into_iter().chain([id]) {
+            self.leave_channel(old, moved);
+            self.channels.entry(channel).or_default().insert(moved);
+            self.get_mut(moved, Command::Migrate)?.channel = channel;
+        }
+        self.get(id, Command::Migrate).map(|found| found.events)
     }
 
     pub(super) fn leave_channel(&mut self, channel: ChannelId, id: IdHandle) {

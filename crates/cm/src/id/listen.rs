@@ -14,7 +14,7 @@ use super::{Manager, News, route_of};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
-use crate::params::{ConnParam, Negotiated, Route, UdParam};
+use crate::params::{ConnParam, Ece, Negotiated, Route, UdParam};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, MadPath, Sink};
 
@@ -84,10 +84,10 @@ impl Manager {
         now: Time,
         conn: u32,
         path: &MadPath,
-        req: &Req,
+        req: (&Req, u32),
         sink: &mut impl Sink,
     ) {
-        match self.request_target(path, req) {
+        match self.request_target(path, req.0) {
             Ok((target, mtu)) => self.announce(now, conn, req, &target, mtu, sink),
             Err(Refusal::Silent) => self.cm.forget(conn),
             Err(Refusal::Reason(reason, ari)) => {
@@ -174,7 +174,7 @@ impl Manager {
         &mut self,
         now: Time,
         conn: u32,
-        req: &Req,
+        (req, ece_options): (&Req, u32),
         target: &Target,
         mtu: Mtu,
         sink: &mut impl Sink,
@@ -213,6 +213,7 @@ impl Manager {
             srq: req.srq,
             qp_num: req.local_qpn,
             qkey: None,
+            ece: Ece { vendor_id: req.vendor_id, options: ece_options },
         };
         let news = News {
             param: EventParam::Conn(param),

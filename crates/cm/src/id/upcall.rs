@@ -6,17 +6,43 @@ use rdmux_wire::{AckTimeout, Qpn};
 
 use super::entry::{IdState, Link};
 use super::{Manager, News};
+use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::{ConnEvent, Upcall};
-use crate::params::{ConnParam, UdParam};
+use crate::params::{ConnParam, Ece, UdParam};
 use crate::sink::{IdHandle, Sink};
 
 impl Manager {
+    /// Puts an event of the program's own into the id's channel (rdma_write_cm_event(3)): USER, with
+    /// `arg`, or the outcome of a lookup that the process did itself.
+    ///
+    /// # Errors
+    /// When there is no such id, or the kind is one that only the connection manager may tell.
+    pub fn write_event(
+        &mut self,
+        id: IdHandle,
+        kind: EventKind,
+        status: i32,
+        arg: u64,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::WriteEvent;
+        self.get(id, command)?;
+        if !matches!(kind, EventKind::User | EventKind::AddrinfoResolved | EventKind::AddrinfoError)
+        {
+            let what = "a program does not write such events";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        let param = EventParam::Arg(arg);
+        self.emit(id, News { status, param, ..News::new(kind) }, sink);
+        Ok(())
+    }
+
     /// Something happened below an id, or for none yet.
     pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
         match upcall {
-            Upcall::Request { conn, path, req } => {
-                self.handle_request(now, conn, &path, &req, sink);
+            Upcall::Request { conn, path, req, options } => {
+                self.handle_request(now, conn, &path, (&req, options), sink);
             }
             Upcall::SidrRequest { key, path, req } => {
                 self.handle_lookup(now, key, &path, &req, sink);
@@ -39,7 +65,7 @@ impl Manager {
             }
             ConnEvent::TimewaitExit => return,
             _ if state != IdState::Connect => return,
-            ConnEvent::Response(rep) => self.response(id, &rep),
+            ConnEvent::Response(rep, options) => self.response(id, &rep, options),
             ConnEvent::Established => News::new(EventKind::Established),
             ConnEvent::Rejected { reason, private_data } => {
                 let param = ConnParam { private_data: private_data.into(), ..Default::default() };
@@ -64,7 +90,7 @@ impl Manager {
 
     /// The peer accepted: its depths are ours with the sides swapped, and it says how often we
     /// retry when it is not ready.
-    fn response(&mut self, id: IdHandle, rep: &Rep) -> News {
+    fn response(&mut self, id: IdHandle, rep: &Rep, options: u32) -> News {
         let max = self.cm.config.max_rd_atomic;
         let code = match self.ids.get(&id).map(|i| i.link) {
             Some(Link::Conn(conn)) => self.cm.ack_timeout(conn),
@@ -81,6 +107,7 @@ impl Manager {
             srq: rep.srq,
             qp_num: rep.local_qpn,
             qkey: None,
+            ece: Ece { vendor_id: rep.vendor_id, options },
         };
         let wishes = self.ids.get_mut(&id).and_then(|i| i.negotiated.as_mut());
         let negotiated = wishes.map(|n| {

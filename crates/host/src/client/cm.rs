@@ -74,11 +74,25 @@ impl EventChannel {
     /// # Errors
     /// [`HostError::ServiceGone`], also to those who wait when it goes.
     pub fn get_event(&self) -> Result<Option<Event>, HostError> {
+        self.receive(|socket, buf| socket::recv_bytes(socket, buf, &mut Vec::new()))
+    }
+
+    /// The next event if there is one. Never waits, whether the descriptor blocks or not.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn try_get_event(&self) -> Result<Option<Event>, HostError> {
+        self.receive(|socket, buf| socket::try_recv_bytes(socket, buf, &mut Vec::new()))
+    }
+
+    fn receive(
+        &self,
+        recv: impl for<'b> FnOnce(BorrowedFd<'_>, &'b mut [u8]) -> Result<&'b [u8], MessageError>,
+    ) -> Result<Option<Event>, HostError> {
         // Several threads may wait: the buffer is not held meanwhile.
         let mut buf = std::mem::take(&mut *self.buf.lock());
         buf.resize(MAX_MESSAGE, 0);
-        let event = socket::recv_bytes(self.socket.as_fd(), &mut buf, &mut Vec::new())
-            .and_then(socket::decode::<Event>);
+        let event = recv(self.socket.as_fd(), &mut buf).and_then(socket::decode::<Event>);
         *self.buf.lock() = buf;
         match event {
             Ok(event) => {
@@ -229,14 +243,39 @@ impl HostClient {
         self.cm_done(CmRequest::Notify { id }, || format!("notify {id}"))
     }
 
-    /// Moves an id to another channel (rdma_migrate_id(3)). Gives the number of events that were
-    /// ever put into its old channel for it.
+    /// Moves an id from one channel to another (rdma_migrate_id(3)), and the events that nobody has
+    /// read. Gives the number of events that the id ever had.
     ///
     /// # Errors
     /// See above.
-    pub fn migrate_id(&self, id: IdHandle, channel: &EventChannel) -> Result<u32, HostError> {
-        let request = CmRequest::Migrate { id, channel: channel.id };
-        self.cm_events(request, || format!("migrate {id}"))
+    pub fn migrate_id(
+        &self,
+        id: IdHandle,
+        from: &EventChannel,
+        to: &EventChannel,
+    ) -> Result<u32, HostError> {
+        let request = Request::Cm(CmRequest::Migrate { id, channel: to.id });
+        let what = || format!("migrate {id}");
+        match self.session.call_with_fds(&request, &[from.as_fd()], what)? {
+            (Response::Cm(CmReply::Events(events)), _) => Ok(events),
+            (other, _) => Err(self.session.unexpected(&other)),
+        }
+    }
+
+    /// Puts an event of the program's own into the id's channel (rdma_write_cm_event(3)).
+    ///
+    /// # Errors
+    /// See above; `EINVAL` for a kind that is not the program's to tell.
+    pub fn write_event(
+        &self,
+        id: IdHandle,
+        kind: EventKind,
+        status: i32,
+        arg: u64,
+    ) -> Result<(), HostError> {
+        self.cm_done(CmRequest::WriteEvent { id, kind, status, arg }, || {
+            format!("write an event of {id}")
+        })
     }
 
     /// Sets an option (rdma_set_option(3)).

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rdmux_cm::{ChannelId, ConnParam, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
+use rdmux_cm::{ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
 use rdmux_transport::attr::QpType;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,8 @@ pub enum CmRequest {
     Notify {
         id: IdHandle,
     },
+    /// With the process's end of the old channel, from which the service takes back what nobody has
+    /// read.
     Migrate {
         id: IdHandle,
         channel: ChannelId,
@@ -80,6 +82,13 @@ pub enum CmRequest {
     Leave {
         id: IdHandle,
         group: IpAddr,
+    },
+    /// An event of the program's own.
+    WriteEvent {
+        id: IdHandle,
+        kind: EventKind,
+        status: i32,
+        arg: u64,
     },
     /// The process has read the CONNECT_REQUEST that brought the id. The only one without a reply.
     Take {

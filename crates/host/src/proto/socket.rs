@@ -125,6 +125,27 @@ pub fn recv_bytes<'b>(
     buf: &'b mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> Result<&'b [u8], MessageError> {
+    recv(socket, buf, fds, RecvFlags::empty())
+}
+
+/// As [`recv_bytes`], but never blocks: [`MessageError::WouldBlock`] when nothing is there.
+///
+/// # Errors
+/// As [`recv_bytes`].
+pub fn try_recv_bytes<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<&'b [u8], MessageError> {
+    recv(socket, buf, fds, RecvFlags::DONTWAIT)
+}
+
+fn recv<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    flags: RecvFlags,
+) -> Result<&'b [u8], MessageError> {
     fds.clear();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -133,7 +154,7 @@ pub fn recv_bytes<'b>(
             socket,
             &mut [IoSliceMut::new(buf)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            flags | RecvFlags::CMSG_CLOEXEC,
         )
     })?;
     for message in control.drain() {

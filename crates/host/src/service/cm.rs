@@ -1,6 +1,7 @@
 //! The connection manager in the service: commands in, events and datagrams out.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
 use rdmux_wire::Qkey;
@@ -11,6 +12,7 @@ use super::mcast::Member;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
 use crate::names::Config;
+use crate::proto::socket::{self, MAX_MESSAGE};
 use crate::proto::{CmReply, CmRequest, Failure, Response};
 
 /// Events that wait in a channel that nobody reads.
@@ -94,7 +96,7 @@ impl Core {
     pub(super) fn open_channel(
         &mut self,
         client: ClientId,
-    ) -> Result<(ChannelId, std::os::fd::OwnedFd), Failure> {
+    ) -> Result<(ChannelId, OwnedFd), Failure> {
         let has = self.clients.get(client).map_or(0, |c| c.channels.len());
         if has >= MAX_CHANNELS {
             let why = format!("the process has {MAX_CHANNELS} event channels already");
@@ -124,11 +126,13 @@ impl Core {
         self.settle();
     }
 
-    /// A command. `None` for the one that has no reply.
+    /// A command. `None` for the one that has no reply. A migration comes with the process's end of the
+    /// old channel.
     pub(super) fn handle_cm(
         &mut self,
         client: ClientId,
         request: CmRequest,
+        old: Option<OwnedFd>,
     ) -> Option<Result<Response, Failure>> {
         if let CmRequest::Take { id } = request {
             if self.owns(client, id) {
@@ -137,11 +141,41 @@ impl Core {
             }
             return None;
         }
+        let moving = match request {
+            CmRequest::Migrate { id, .. } => self.manager.channel_of(id).zip(old),
+            _ => None,
+        };
         let reply = self.check_owner(client, &request).and_then(|()| {
             self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
         });
+        if let (Ok(_), Some((channel, old))) = (&reply, moving) {
+            self.move_events(client, channel, &old);
+        }
         self.settle();
         Some(reply)
+    }
+
+    /// Takes the events back that nobody has read from a channel, and puts each into the channel that its
+    /// id now has. Only we write there, so the order stays. `theirs` is the process's end.
+    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &OwnedFd) {
+        let Some(from) = self.channels.get_mut(&channel) else { return };
+        let mut events = Vec::new();
+        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        // A bound, for the process may have passed any socket.
+        while events.len() < 2 * MAX_EVENTS
+            && let Ok(bytes) = socket::try_recv_bytes(theirs.as_fd(), &mut buf, &mut fds)
+        {
+            events.push(bytes.to_vec());
+        }
+        events.extend(from.out.take_waiting());
+        for event in events.iter().filter_map(|e| socket::decode::<Event>(e).ok()) {
+            let of = event.listen_id.unwrap_or(event.id);
+            if self.owns(client, of)
+                && let Some(channel) = self.manager.channel_of(of)
+            {
+                self.put_event(channel, &event);
+            }
+        }
     }
 
     fn owns(&self, client: ClientId, id: IdHandle) -> bool {
@@ -208,6 +242,9 @@ impl Core {
                 manager.join(now, id, group, flags, context, sink).map(done)
             }
             R::Leave { id, group } => manager.leave(now, id, group, sink).map(events),
+            R::WriteEvent { id, kind, status, arg } => {
+                manager.write_event(id, kind, status, arg, sink).map(done)
+            }
             R::Take { id } => manager.take(id).map(done),
         }
     }
@@ -234,6 +271,7 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Query { id }
         | R::Join { id, .. }
         | R::Leave { id, .. }
+        | R::WriteEvent { id, .. }
         | R::Take { id } => Some(id),
     }
 }

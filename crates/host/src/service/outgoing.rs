@@ -58,6 +58,11 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Takes back what waits, without its descriptors.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(bytes, _)| bytes)
+    }
+
     /// Whether something waits for the socket to be writable.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()

@@ -14,7 +14,8 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
-    AgentRequest, ClientKind, Failure, Notify, Reply, Request, Response, VERSION, Welcome,
+    AgentRequest, ClientKind, CmRequest, Failure, Notify, Reply, Request, Response, VERSION,
+    Welcome,
 };
 
 /// Slots of one process.
@@ -97,6 +98,9 @@ impl Core {
             (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
+            (Some(ClientKind::Device), Request::Cm(request @ CmRequest::Migrate { .. })) => {
+                self.handle_migrate(id, request, fds)
+            }
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
             }
@@ -233,10 +237,19 @@ impl Core {
                 .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))
                 .into(),
             Request::Cm(request) => {
-                self.handle_cm(id, request).map_or(Outcome::Silent, Outcome::from)
+                self.handle_cm(id, request, None).map_or(Outcome::Silent, Outcome::from)
             }
             Request::Agent(request) => self.handle_agent(id, request).into(),
             other => self.handle_tool(id, other),
+        }
+    }
+
+    fn handle_migrate(&mut self, id: ClientId, request: CmRequest, fds: Vec<OwnedFd>) -> Outcome {
+        match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([old]) => {
+                self.handle_cm(id, request, Some(old)).map_or(Outcome::Silent, Outcome::from)
+            }
+            Err(fds) => Outcome::Break(format!("a migration with {} descriptors", fds.len())),
         }
     }
 

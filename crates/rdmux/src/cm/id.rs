@@ -233,7 +233,10 @@ impl Id {
     /// When the host service is gone.
     pub fn migrate(&self, to: &EventChannel) -> Result<()> {
         let client = self.0.context.client();
-        client.migrate_id(self.0.handle, to.waiter().source()).on(&*self.0, "migrate")?;
+        let from = self.channel();
+        client
+            .migrate_id(self.0.handle, from.waiter().source(), to.waiter().source())
+            .on(&*self.0, "migrate")?;
         self.0.lock().channel = to.clone();
         Ok(())
     }
