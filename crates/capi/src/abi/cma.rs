@@ -5,35 +5,12 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-pub const RDMA_IB_IP_PS_MASK: i32 = -65536;
-pub const RDMA_IB_IP_PORT_MASK: u32 = 65535;
-pub const RDMA_IB_IP_PS_TCP: u32 = 17170432;
-pub const RDMA_IB_IP_PS_UDP: u32 = 17891328;
-pub const RDMA_IB_PS_IB: u32 = 20905984;
+pub const RDMA_IB_IP_PS_MASK: u64 = 0xffff_ffff_ffff_0000;
+pub const RDMA_IB_IP_PORT_MASK: u64 = 65535;
+pub const RDMA_IB_IP_PS_TCP: u64 = 17170432;
+pub const RDMA_IB_IP_PS_UDP: u64 = 17891328;
+pub const RDMA_IB_PS_IB: u64 = 20905984;
 pub const RDMA_UDP_QKEY: u32 = 19088743;
-pub const RDMA_DRIVER_UNKNOWN: rdma_driver_id = 0;
-pub const RDMA_DRIVER_MLX5: rdma_driver_id = 1;
-pub const RDMA_DRIVER_MLX4: rdma_driver_id = 2;
-pub const RDMA_DRIVER_CXGB3: rdma_driver_id = 3;
-pub const RDMA_DRIVER_CXGB4: rdma_driver_id = 4;
-pub const RDMA_DRIVER_MTHCA: rdma_driver_id = 5;
-pub const RDMA_DRIVER_BNXT_RE: rdma_driver_id = 6;
-pub const RDMA_DRIVER_OCRDMA: rdma_driver_id = 7;
-pub const RDMA_DRIVER_NES: rdma_driver_id = 8;
-pub const RDMA_DRIVER_I40IW: rdma_driver_id = 9;
-pub const RDMA_DRIVER_IRDMA: rdma_driver_id = 9;
-pub const RDMA_DRIVER_VMW_PVRDMA: rdma_driver_id = 10;
-pub const RDMA_DRIVER_QEDR: rdma_driver_id = 11;
-pub const RDMA_DRIVER_HNS: rdma_driver_id = 12;
-pub const RDMA_DRIVER_USNIC: rdma_driver_id = 13;
-pub const RDMA_DRIVER_RXE: rdma_driver_id = 14;
-pub const RDMA_DRIVER_HFI1: rdma_driver_id = 15;
-pub const RDMA_DRIVER_QIB: rdma_driver_id = 16;
-pub const RDMA_DRIVER_EFA: rdma_driver_id = 17;
-pub const RDMA_DRIVER_SIW: rdma_driver_id = 18;
-pub const RDMA_DRIVER_ERDMA: rdma_driver_id = 19;
-pub const RDMA_DRIVER_MANA: rdma_driver_id = 20;
-pub type rdma_driver_id = c_uint;
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
@@ -50,6 +27,11 @@ pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
 pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
 pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
+// Newer than 44.
+pub const RDMA_CM_EVENT_ADDRINFO_RESOLVED: rdma_cm_event_type = 16;
+pub const RDMA_CM_EVENT_ADDRINFO_ERROR: rdma_cm_event_type = 17;
+pub const RDMA_CM_EVENT_USER: rdma_cm_event_type = 18;
+pub const RDMA_CM_EVENT_INTERNAL: rdma_cm_event_type = 19;
 pub type rdma_cm_event_type = c_uint;
 pub const RDMA_PS_IPOIB: rdma_port_space = 2;
 pub const RDMA_PS_TCP: rdma_port_space = 262;
@@ -66,13 +48,13 @@ pub struct rdma_ib_addr {
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct rdma_addr {
-    pub u1: rdma_addr_u1,
-    pub u2: rdma_addr_u2,
-    pub addr: rdma_addr_u3,
+    pub src: rdma_src_addr,
+    pub dst: rdma_dst_addr,
+    pub addr: rdma_dev_addr,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union rdma_addr_u1 {
+pub union rdma_src_addr {
     pub src_addr: sockaddr,
     pub src_sin: sockaddr_in,
     pub src_sin6: sockaddr_in6,
@@ -80,7 +62,7 @@ pub union rdma_addr_u1 {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union rdma_addr_u2 {
+pub union rdma_dst_addr {
     pub dst_addr: sockaddr,
     pub dst_sin: sockaddr_in,
     pub dst_sin6: sockaddr_in6,
@@ -88,7 +70,7 @@ pub union rdma_addr_u2 {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union rdma_addr_u3 {
+pub union rdma_dev_addr {
     pub ibaddr: rdma_ib_addr,
 }
 #[repr(C)]
@@ -153,14 +135,23 @@ pub struct rdma_cm_event {
     pub listen_id: *mut rdma_cm_id,
     pub event: rdma_cm_event_type,
     pub status: c_int,
-    pub param: rdma_cm_event_u1,
+    pub param: rdma_cm_event_param,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union rdma_cm_event_u1 {
+pub union rdma_cm_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    /// Newer than 44.
+    pub arg: u64,
 }
+pub const RAI_PASSIVE: c_int = 1;
+pub const RAI_NUMERICHOST: c_int = 2;
+pub const RAI_NOROUTE: c_int = 4;
+pub const RAI_FAMILY: c_int = 8;
+// Newer than 44.
+pub const RAI_SA: c_int = 16;
+pub const RAI_DNS: c_int = 32;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct rdma_addrinfo {
