@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{RecvWr, SendWr};
-use rdmux_transport::{QpInit as MachineInit, Time};
+use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
 use crate::cq::{Cq, CqCore};
@@ -171,7 +171,9 @@ impl Qp {
     /// Begins to post several work requests under one lock. They are on their way when the
     /// posting is dropped.
     pub fn posting(&self) -> Posting<'_> {
-        Posting { bound: Bound::lock(self.device(), &self.core), since: None }
+        let mut bound = Bound::lock(self.device(), &self.core);
+        let start = bound.machine().sends_posted();
+        Posting { bound, start, since: None }
     }
 
     /// Changes attributes and state.
@@ -281,6 +283,8 @@ impl Qp {
 /// Work requests being posted to a queue pair, which is locked meanwhile. Made by [`Qp::posting`].
 pub struct Posting<'a> {
     bound: Bound<'a>,
+    /// Where the send queue ended before.
+    start: SendMark,
     /// When the first send was posted.
     since: Option<Time>,
 }
@@ -296,6 +300,11 @@ impl Posting<'_> {
         let now = *self.since.get_or_insert_with(|| device.now());
         let qpn = self.bound.qpn();
         self.bound.machine().post_send(now, wr).map_err(|error| VerbsError::Post { qpn, error })
+    }
+
+    /// Forgets the sends posted so far, as if they had never been.
+    pub fn cancel_sends(&mut self) {
+        self.bound.machine().withdraw_sends(self.start);
     }
 
     /// Posts a receive.
