@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = ServiceOptions::new(host.clone(), dir.clone());
     options.addresses = Some(vec!["127.79.1.1".parse()?]);
     let service = Service::spawn(options)?;
-    let client =
-        ConnectOptions { dir, config: Config::default(), embedded: true }.connect(&host)?;
+    let client = ConnectOptions { dir, config: Config::default(), embedded: true, program: None }
+        .connect(&host)?;
     let channel = EventChannel::open(&client)?;
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
     let start = Instant::now();

@@ -19,6 +19,6 @@ pub mod service;
 #[cfg(test)]
 mod testing;
 
-pub use client::{ConnectOptions, EventChannel, HostClient};
+pub use client::{ConnectOptions, EventChannel, HostClient, Identity};
 pub use error::HostError;
 pub use names::{Config, HostDir, HostName, Registry, RuntimeDir};

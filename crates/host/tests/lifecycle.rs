@@ -75,7 +75,8 @@ fn many_who_start_a_host_at_once_meet_in_one_service() {
     rdmux_host::Registry::open(&runtime).unwrap().assign(&name, loopback_address()).unwrap();
     let mut config = Config::default();
     config.service.idle_exit_seconds = 1;
-    let options = Arc::new(ConnectOptions { dir: runtime.clone(), config, embedded: true });
+    let options =
+        Arc::new(ConnectOptions { dir: runtime.clone(), config, embedded: true, program: None });
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let (options, name) = (Arc::clone(&options), name.clone());
@@ -114,7 +115,7 @@ fn a_program_that_cannot_be_run_is_named() {
     let dir = TempDir::new();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let config = Config::default();
-    let options = ConnectOptions { dir: runtime, config, embedded: true };
+    let options = ConnectOptions { dir: runtime, config, embedded: true, program: None };
     let name = HostName::new("nowhere").unwrap();
     rdmux_host::Registry::open(&options.dir)
         .unwrap()

@@ -93,8 +93,12 @@ impl Default {
         let dir = RuntimeDir::at(tmp.path().join("run")).unwrap();
         let host = HostName::default();
         let service = Service::spawn(ServiceOptions::new(host.clone(), dir.clone())).unwrap();
-        let options =
-            ConnectOptions { dir: dir.clone(), config: Config::default(), embedded: true };
+        let options = ConnectOptions {
+            dir: dir.clone(),
+            config: Config::default(),
+            embedded: true,
+            program: None,
+        };
         let client = options.connect(&host).unwrap();
         let channel = EventChannel::open(&client).unwrap();
         Self { _service: service, client, channel, dir, _tmp: tmp }

@@ -96,7 +96,7 @@ fn be_parent(dir: &RuntimeDir, host: &HostName) {
 /// Listens, accepts one connection, and waits to be killed.
 fn be_listener(dir: &RuntimeDir, host: &HostName) {
     let config = rdmux_host::Config::default();
-    let options = ConnectOptions { dir: dir.clone(), config, embedded: true };
+    let options = ConnectOptions { dir: dir.clone(), config, embedded: true, program: None };
     let client = options.connect(host).unwrap();
     let channel = EventChannel::open(&client).unwrap();
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();

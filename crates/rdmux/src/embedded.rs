@@ -36,7 +36,8 @@ pub(crate) fn start(name: &HostName) -> Result<(Embedded, Arc<HostClient>), Caus
             other => break other?,
         }
     };
-    let connect = ConnectOptions { dir: runtime, config: options.config, embedded: true };
+    let connect =
+        ConnectOptions { dir: runtime, config: options.config, embedded: true, program: None };
     let client = connect.connect(name)?;
     Ok((Embedded { _service: service, _dir: dir }, client))
 }

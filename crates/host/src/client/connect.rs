@@ -8,12 +8,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdmux_wire::Guid;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::control::HostClient;
+use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{Config, HostDir, HostName, RuntimeDir};
+use crate::proto::ClientKind;
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
 /// How long a service may take to answer before it counts as gone.
@@ -24,8 +27,10 @@ const ATTEMPTS: usize = 5;
 /// How to reach a host's service.
 ///
 /// The service is looked for at `<runtime dir>/hosts/<name>/sock`. If none listens there, one is
-/// started: the program that `$RDMUX_DAEMON` names, else this program if it is `rdmux`, else the
-/// `rdmux` next to it, else the one in `$PATH`, as `rdmux host serve NAME --on-demand`. If there is none, or `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this process; others find it there too.
+/// started: the program that `$RDMUX_DAEMON` names, else [`program`](Self::program), else this program
+/// if it is `rdmux`, else the `rdmux` next to it, else the one in `$PATH`, as `rdmux host serve NAME
+/// --on-demand`. If there is none, or `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this
+/// process; others find it there too.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// Where the user's hosts live.
@@ -34,6 +39,17 @@ pub struct ConnectOptions {
     pub config: Config,
     /// Whether to run the service in this process rather than start a program.
     pub embedded: bool,
+    /// The `rdmux` that belongs to the caller, where that is a library of some other program.
+    pub program: Option<PathBuf>,
+}
+
+/// What a host's service says of its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The device's name.
+    pub device: String,
+    /// The node's GUID. It changes when the service is started anew.
+    pub node_guid: Guid,
 }
 
 impl ConnectOptions {
@@ -46,6 +62,7 @@ impl ConnectOptions {
             dir: RuntimeDir::of_environment()?,
             config: Config::of_environment()?,
             embedded: std::env::var_os("RDMUX_EMBEDDED").is_some_and(|v| v == "1"),
+            program: None,
         })
     }
 
@@ -54,13 +71,33 @@ impl ConnectOptions {
     /// # Errors
     /// [`HostError::Start`], and those of the connection.
     pub fn connect_or_start(&self, host: &HostName) -> Result<Arc<HostClient>, HostError> {
+        self.greet(host, |socket| HostClient::open(host, socket))
+    }
+
+    /// Asks a host's service, which is started if need be, for its device's name. Cheaper than to
+    /// connect: nothing is set up.
+    ///
+    /// # Errors
+    /// As [`connect_or_start`](Self::connect_or_start).
+    pub fn identify(&self, host: &HostName) -> Result<Identity, HostError> {
+        self.greet(host, |socket| {
+            let (_, welcome, _) = Session::open(host, socket, ClientKind::Tool, &[])?;
+            Ok(Identity { device: welcome.device, node_guid: welcome.node_guid })
+        })
+    }
+
+    fn greet<T>(
+        &self,
+        host: &HostName,
+        open: impl Fn(OwnedFd) -> Result<T, HostError>,
+    ) -> Result<T, HostError> {
         let dir = self.dir.host(host)?;
         for _ in 0..ATTEMPTS {
             let socket = match connect_socket(&dir)? {
                 Some(socket) => socket,
                 None => self.start(&dir)?,
             };
-            match HostClient::open(host, socket) {
+            match open(socket) {
                 // It ended, idle, just as we came.
                 Err(HostError::ServiceGone { .. }) => {}
                 other => return other,
@@ -85,11 +122,28 @@ impl ConnectOptions {
         if let Some(socket) = connect_socket(dir)? {
             return Ok(socket);
         }
-        match daemon_program().filter(|_| !self.embedded) {
+        match self.daemon_program().filter(|_| !self.embedded) {
             Some(program) => spawn_daemon(&program, &self.dir, dir)?,
             None => self.embed(dir.name())?,
         }
         connect_running(dir)
+    }
+
+    /// The program that runs services, if there is one.
+    fn daemon_program(&self) -> Option<PathBuf> {
+        if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
+            return Some(path.into());
+        }
+        if let Some(program) = &self.program {
+            return Some(program.clone());
+        }
+        let exe = std::env::current_exe().ok()?;
+        let beside = exe.with_file_name("rdmux");
+        if beside.is_file() {
+            return Some(beside);
+        }
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
     }
 
     fn embed(&self, host: &HostName) -> Result<(), HostError> {
@@ -125,20 +179,6 @@ pub(super) fn connect_socket(dir: &HostDir) -> Result<Option<OwnedFd>, HostError
 /// A socket connected to the service, which must run.
 pub(super) fn connect_running(dir: &HostDir) -> Result<OwnedFd, HostError> {
     connect_socket(dir)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
-}
-
-/// The program that runs services, if there is one.
-fn daemon_program() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
-        return Some(path.into());
-    }
-    let exe = std::env::current_exe().ok()?;
-    let beside = exe.with_file_name("rdmux");
-    if beside.is_file() {
-        return Some(beside);
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
 }
 
 /// Runs `program host serve NAME --on-demand` and waits until it listens. It says "ready" on its standard output then, or why it cannot.

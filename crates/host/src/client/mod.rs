@@ -11,5 +11,5 @@ mod control;
 mod rpc;
 
 pub use cm::EventChannel;
-pub use connect::ConnectOptions;
+pub use connect::{ConnectOptions, Identity};
 pub use control::{HostClient, MadEvent};

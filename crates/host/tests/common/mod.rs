@@ -83,7 +83,7 @@ impl Host {
 
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         let config = Config::default();
-        ConnectOptions { dir: self.options.dir.clone(), config, embedded: true }
+        ConnectOptions { dir: self.options.dir.clone(), config, embedded: true, program: None }
     }
 
     pub(crate) fn client(&self) -> Arc<HostClient> {
