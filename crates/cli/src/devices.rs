@@ -98,6 +98,7 @@ fn describe(context: &Context) -> Result<Device> {
             ("max_cq", l.max_cq.into()),
             ("max_cqe", l.max_cqe.into()),
             ("max_mr", l.max_mr.into()),
+            ("max_mw", l.max_mw.into()),
             ("max_mr_size", attr.max_mr_size),
             ("max_pd", l.max_pd.into()),
             ("max_srq", l.max_srq.into()),

@@ -209,6 +209,7 @@ pub fn wc_status(status: WcStatus) -> &'static str {
         WcStatus::LocQpOpErr => "local queue pair operation error",
         WcStatus::LocProtErr => "local protection error: memory that is not registered for this",
         WcStatus::WrFlushErr => "flushed: the queue pair went into the error state first",
+        WcStatus::MwBindErr => "a memory window could not be bound",
         WcStatus::BadRespErr => "bad response from the peer",
         WcStatus::LocAccessErr => "local access error",
         WcStatus::RemInvReqErr => "the peer refused the request as invalid",
@@ -265,7 +266,7 @@ impl From<HostError> for Cause {
 impl From<VerbsError> for Cause {
     fn from(e: VerbsError) -> Self {
         match e {
-            VerbsError::Invalid { why, .. } => Self::Invalid(why),
+            VerbsError::Invalid { why, .. } | VerbsError::Memory { why, .. } => Self::Invalid(why),
             VerbsError::NoMemory { why, .. } | VerbsError::Busy { why, .. } => Self::Resources(why),
             VerbsError::Post { error: PostError::Full(entries), .. } => Self::Full(entries),
             VerbsError::Post { error, .. } => Self::Invalid(error.to_string()),

@@ -7,7 +7,7 @@
 use rdmux_wire::{Pkey, Rkey};
 
 use crate::attr::{Access, AddressVector};
-use crate::wr::{Completion, Sge};
+use crate::wr::{Completion, MwBind, Sge};
 
 /// What the link under a queue pair can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +214,11 @@ pub trait Env {
 
     /// Invalidates a key, for SEND with invalidate (`remote`) or a local invalidate.
     fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault>;
+
+    /// Binds a memory window. A driver without windows refuses.
+    fn bind(&mut self, _bind: &MwBind) -> Result<(), AccessFault> {
+        Err(AccessFault::Key)
+    }
 
     /// Takes the next receive of the shared receive queue, if this queue pair has one, into `sges`.
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry>;

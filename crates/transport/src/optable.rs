@@ -141,6 +141,7 @@ pub(crate) enum TxKind {
     FetchAdd,
     CmpSwap,
     LocalInv,
+    BindMw,
 }
 
 /// How a work request travels.
@@ -201,7 +202,7 @@ const fn tx_row(travel: Travel, wc: WcOpcode, codes: [Operation; 4], types: u8) 
 
 use Operation as Op;
 
-static TX: [TxRow; 9] = [
+static TX: [TxRow; 10] = [
     tx_row(
         Travel::Message,
         WcOpcode::Send,
@@ -236,6 +237,7 @@ static TX: [TxRow; 9] = [
     tx_row(Travel::Atomic, WcOpcode::FetchAdd, [Op::FetchAdd; 4], 1),
     tx_row(Travel::Atomic, WcOpcode::CompSwap, [Op::CompareSwap; 4], 1),
     tx_row(Travel::Local, WcOpcode::LocalInv, [Op::Resync; 4], 3),
+    tx_row(Travel::Local, WcOpcode::BindMw, [Op::Resync; 4], 3),
 ];
 
 impl TxKind {

@@ -4,13 +4,13 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use rdmux_wire::{Psn, Rkey};
+use rdmux_wire::{Lkey, Psn, Rkey};
 
-use crate::attr::{QpCaps, QpType};
+use crate::attr::{Access, QpCaps, QpType};
 use crate::env::TxPayload;
 use crate::error::PostError;
 use crate::optable::TxKind;
-use crate::wr::{SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
+use crate::wr::{MwBind, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// The longest message, in bytes (IBTA 9.4.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -22,12 +22,13 @@ const INLINE: u8 = 0x80;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWqe {
     pub(crate) wr_id: u64,
+    /// Where in the peer's memory; of a bind in the region's.
     pub(crate) remote_addr: u64,
-    /// What an atomic adds or swaps in.
+    /// What an atomic adds or swaps in; of a bind the length.
     pub(crate) swap_add: u64,
-    /// What a compare-and-swap compares.
+    /// What a compare-and-swap compares; of a bind the region's key, and the rights below it.
     pub(crate) compare: u64,
-    /// The peer's key; of a local invalidate the local one.
+    /// The peer's key; of a local invalidate or a bind the local one.
     pub(crate) rkey: Rkey,
     /// Immediate data, or in network order the key to invalidate.
     pub(crate) extra: [u8; 4],
@@ -62,6 +63,17 @@ impl SendWqe {
     #[inline]
     pub(crate) fn has(&self, flag: SendFlags) -> bool {
         u32::from(self.flags) & flag.bits() != 0
+    }
+
+    /// What a bind binds.
+    pub(crate) fn bind(&self) -> MwBind {
+        MwBind {
+            rkey: self.rkey,
+            lkey: Lkey((self.compare >> 32) as u32),
+            addr: self.remote_addr,
+            length: self.swap_add,
+            access: Access::from_bits_retain((self.compare & 0xffff_ffff) as u32),
+        }
     }
 
     /// The PSN after its last.
@@ -274,6 +286,11 @@ impl SendWqe {
             SendOp::LocalInv(rkey) => {
                 self.rkey = rkey;
                 TxKind::LocalInv
+            }
+            SendOp::BindMw(MwBind { rkey, lkey, addr, length, access }) => {
+                (self.rkey, self.remote_addr, self.swap_add) = (rkey, addr, length);
+                self.compare = u64::from(lkey.0) << 32 | u64::from(access.bits());
+                TxKind::BindMw
             }
         };
     }

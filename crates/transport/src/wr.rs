@@ -3,10 +3,11 @@
 use bitflags::bitflags;
 use rdmux_wire::{Lkey, Pkey, Qkey, Qpn, Rkey};
 
-use crate::attr::AddressVector;
+use crate::attr::{Access, AddressVector};
 
-/// One entry of a gather or scatter list.
+/// One entry of a gather or scatter list; laid out as `ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Sge {
     /// The address in the memory region's own space.
     pub addr: u64,
@@ -83,6 +84,23 @@ pub enum SendOp {
     },
     /// Invalidates a local key; nothing goes out.
     LocalInv(Rkey),
+    /// Binds a memory window; nothing goes out.
+    BindMw(MwBind),
+}
+
+/// What a memory window is bound to (`ibv_mw_bind_info`; IBTA 10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwBind {
+    /// The window's key from now on. Its upper 24 bits name the window, the lower 8 are chosen anew.
+    pub rkey: Rkey,
+    /// The local key of the region that the window opens a part of.
+    pub lkey: Lkey,
+    /// Where the window starts, in the region's own space.
+    pub addr: u64,
+    /// Bytes; a window of type 1 that is bound to none is unbound.
+    pub length: u64,
+    /// What peers may do through the window. With [`Access::ZERO_BASED`] they count from its start.
+    pub access: Access,
 }
 
 /// Where the bytes of a send work request lie.
@@ -143,6 +161,8 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// The queue pair went into the error state first.
     WrFlushErr = 5,
+    /// A memory window could not be bound.
+    MwBindErr = 6,
     /// A response was not what was asked for.
     BadRespErr = 7,
     /// The responder could not complete the message locally.
@@ -177,6 +197,8 @@ pub enum WcOpcode {
     CompSwap = 3,
     /// FETCH AND ADD.
     FetchAdd = 4,
+    /// A memory window was bound.
+    BindMw = 5,
     /// Local invalidate.
     LocalInv = 6,
     /// A message was received.

@@ -83,6 +83,8 @@ pub struct Limits {
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Shared receive queues.
@@ -110,6 +112,7 @@ impl Default for Limits {
             max_cq: 65536,
             max_cqe: 4_194_303,
             max_mr: 1 << 20,
+            max_mw: 1 << 20,
             max_pd: 32768,
             max_srq: 32768,
             max_srq_wr: 32767,

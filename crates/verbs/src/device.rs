@@ -15,10 +15,10 @@ use crate::counters::{Counter, Counters};
 use crate::engine::Engine;
 use crate::error::VerbsError;
 use crate::event::{AsyncEvent, Raised};
-use crate::mr::Regions;
 use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
 use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
+use crate::regions::Regions;
 
 /// The only port.
 pub const PORT: u8 = 1;
@@ -270,6 +270,7 @@ impl Device {
 
     pub(crate) fn remove_qp(&self, qp: &Arc<QpCore>) {
         self.qps.write().set(qp.qpn, None);
+        self.regions.write().unbind_qp(qp.qpn);
         let slot = crate::control::slot_of(qp.qpn);
         if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot == slot) {
             slot.used -= 1;

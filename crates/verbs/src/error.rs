@@ -3,6 +3,7 @@
 use rdmux_wire::Qpn;
 
 use crate::control::ControlError;
+use crate::regions::StillBound;
 
 /// Why a verb failed: which object, what was asked, and what stood against it.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,16 @@ pub enum VerbsError {
         what: &'static str,
         /// Which limit.
         why: String,
+    },
+    /// Memory is not there, or not for this.
+    #[error("cannot {what}: {why}")]
+    Memory {
+        /// What was asked.
+        what: &'static str,
+        /// Which memory, and why.
+        why: String,
+        /// The number that the C interface gives.
+        errno: i32,
     },
     /// Something still uses the object.
     #[error("cannot {what}: {why}")]
@@ -67,6 +78,12 @@ impl VerbsError {
     pub(crate) fn no_memory(what: &'static str, why: impl Into<String>) -> Self {
         Self::NoMemory { what, why: why.into() }
     }
+    pub(crate) fn memory(what: &'static str, why: impl Into<String>, errno: i32) -> Self {
+        Self::Memory { what, why: why.into(), errno }
+    }
+    pub(crate) fn still_bound(what: &'static str, StillBound(n): StillBound) -> Self {
+        Self::Busy { what, why: format!("{n} memory windows are bound to it") }
+    }
     pub(crate) fn os(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |error| Self::Os { what, error }
     }
@@ -76,6 +93,7 @@ impl VerbsError {
         match self {
             Self::Invalid { .. } | Self::Modify { .. } => libc::EINVAL,
             Self::NoMemory { .. } => libc::ENOMEM,
+            Self::Memory { errno, .. } => *errno,
             Self::Busy { .. } => libc::EBUSY,
             Self::Post { error, .. } => post_errno(error),
             Self::Control(ControlError::Gone) => libc::EIO,

@@ -2,7 +2,7 @@
 //! queue pairs, and the engine that drives the transports over the links.
 //!
 //! In reading order: [`control`] (what the device asks of the host service), [`device`] (opening,
-//! queries), [`pd`], [`mr`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`] (the objects of
+//! queries), [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`] (the objects of
 //! `libibverbs`), and `engine` (sockets and rings in, packets to queue pairs, completions out).
 #![deny(unsafe_code)]
 
@@ -16,10 +16,12 @@ pub mod error;
 pub mod event;
 mod memory;
 pub mod mr;
+pub mod mw;
 mod notify;
 pub mod pd;
 pub mod qp;
 pub mod query;
+mod regions;
 pub mod signals;
 pub mod srq;
 
@@ -30,7 +32,8 @@ pub use engine::capture::{Capture, FrameHeader};
 pub use error::VerbsError;
 pub use event::{AsyncEvent, AsyncEventKind};
 pub use memory::Space;
-pub use mr::{Mr, MrChange, MrInit};
+pub use mr::{Advice, Mr, MrChange, MrInit};
+pub use mw::{Mw, MwPart, MwType};
 pub use pd::Pd;
 pub use qp::{Posting, Qp, QpInit, QpRef};
 pub use srq::{Srq, SrqAttr};

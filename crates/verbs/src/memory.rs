@@ -23,6 +23,8 @@ pub enum Space {
     Own,
     /// Another process's, reached by the operating system's cross-process copy.
     Process(std::sync::Arc<ProcessMemory>),
+    /// Nobody's: zeros, and what is written is forgotten.
+    Null,
 }
 
 impl Space {
@@ -38,6 +40,10 @@ impl Space {
                 Ok(())
             }
             Self::Process(memory) => memory.read(addr, into).map_err(|_| AccessFault::Gone),
+            Self::Null => {
+                into.fill(0);
+                Ok(())
+            }
         }
     }
 
@@ -52,6 +58,7 @@ impl Space {
                 Ok(())
             }
             Self::Process(memory) => memory.write(addr, data).map_err(|_| AccessFault::Gone),
+            Self::Null => Ok(()),
         }
     }
 
@@ -66,7 +73,7 @@ impl Space {
                 // holds it until the batch that takes this piece was flushed or cleared.
                 Some(unsafe { Piece::new(addr_to_ptr(addr), len) })
             }
-            Self::Process(_) => None,
+            Self::Process(_) | Self::Null => None,
         }
     }
 
@@ -90,8 +97,39 @@ impl Space {
                 memory.write(addr, &after).map_err(|_| AccessFault::Gone)?;
                 Ok(before)
             }
+            Self::Null => Ok(0),
         }
     }
+}
+
+/// Whether every page of a range of this process's memory is mapped, in whatever way.
+pub(crate) fn is_mapped(addr: u64, length: u64) -> bool {
+    /// Pages asked for in one call: 256 MiB.
+    const PAGES: usize = 1 << 16;
+    let page = rustix::param::page_size();
+    let (Ok(start), Ok(length)) = (usize::try_from(addr), usize::try_from(length)) else {
+        return false;
+    };
+    let Some(end) = start.checked_add(length) else { return false };
+    if length == 0 {
+        return true;
+    }
+    let mut presence = vec![0_u8; length.div_ceil(page).saturating_add(1).min(PAGES)];
+    let mut at = start - start % page;
+    while at < end {
+        let step = (end - at).min(presence.len() * page);
+        // SAFETY: mincore(2) reads no memory of the range, and writes a byte for each of its pages,
+        // for which there is room.
+        let mapped = unsafe {
+            let from = std::ptr::with_exposed_provenance_mut(at);
+            libc::mincore(from, step, presence.as_mut_ptr()) == 0
+        };
+        if !mapped {
+            return false;
+        }
+        at += step;
+    }
+    true
 }
 
 /// Copies a piece to the end of a buffer.

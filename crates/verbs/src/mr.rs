@@ -1,12 +1,7 @@
-//! Memory regions and the table that every access is checked against.
-//!
-//! The key of a region is its index in the table, shifted by 8, and 8 bits that change with every
-//! registration at that index, so that a key of the past does not open a region of the present. The
-//! local and the remote key are the same number, as in most adapters.
+//! Memory regions (`ibv_reg_mr(3)`): memory that queue pairs may use, and peers as far as allowed.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::AccessFault;
@@ -16,157 +11,9 @@ use rdmux_wire::{Lkey, Rkey};
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::error::VerbsError;
-use crate::memory::Space;
-use crate::pd::{Pd, PdId};
-
-/// One region as the table has it.
-#[derive(Debug)]
-pub(crate) struct Region {
-    key: u32,
-    pd: PdId,
-    /// Where its bytes lie in `space`.
-    addr: u64,
-    length: u64,
-    /// What its first byte is called in work requests.
-    iova: u64,
-    access: Access,
-    space: Space,
-    /// Cleared when the key is invalidated: peers are refused then, the owner is not.
-    remote: AtomicBool,
-}
-
-impl Region {
-    /// Where `len` bytes at `iova` lie, if the region holds them all and grants `access`.
-    fn locate(&self, iova: u64, len: u64, access: Access) -> Result<u64, AccessFault> {
-        let offset = iova.checked_sub(self.iova).ok_or(AccessFault::Bounds)?;
-        let end = offset.checked_add(len).ok_or(AccessFault::Bounds)?;
-        if end > self.length {
-            return Err(AccessFault::Bounds);
-        }
-        if !self.access.contains(access) {
-            return Err(AccessFault::Rights);
-        }
-        Ok(self.addr + offset)
-    }
-}
-
-/// A checked range of a region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Located<'a> {
-    pub(crate) space: &'a Space,
-    pub(crate) addr: u64,
-}
-
-/// All regions of a device.
-#[derive(Debug, Default)]
-pub(crate) struct Regions {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u8,
-    region: Option<Region>,
-}
-
-impl Regions {
-    fn find(&self, key: u32) -> Result<&Region, AccessFault> {
-        let slot = self.slots.get((key >> 8) as usize).ok_or(AccessFault::Key)?;
-        slot.region.as_ref().filter(|r| r.key == key).ok_or(AccessFault::Key)
-    }
-
-    /// Finds `len` bytes at `addr` for the owner.
-    pub(crate) fn local(
-        &self,
-        pd: PdId,
-        lkey: Lkey,
-        addr: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<Located<'_>, AccessFault> {
-        let region = self.find(lkey.0)?;
-        if region.pd != pd {
-            return Err(AccessFault::Domain);
-        }
-        let addr = region.locate(addr, len, access)?;
-        Ok(Located { space: &region.space, addr })
-    }
-
-    /// Finds `len` bytes at `va` for a peer.
-    pub(crate) fn remote(
-        &self,
-        pd: PdId,
-        rkey: Rkey,
-        va: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<Located<'_>, AccessFault> {
-        let region = self.find(rkey.0)?;
-        if !region.remote.load(Ordering::Acquire) {
-            return Err(AccessFault::Key);
-        }
-        if region.pd != pd {
-            return Err(AccessFault::Domain);
-        }
-        let addr = region.locate(va, len, access)?;
-        Ok(Located { space: &region.space, addr })
-    }
-
-    /// Checks every entry of a list.
-    pub(crate) fn check_list(
-        &self,
-        pd: PdId,
-        sges: &[Sge],
-        access: Access,
-    ) -> Result<(), AccessFault> {
-        sges.iter()
-            .filter(|s| s.length != 0)
-            .try_for_each(|s| self.local(pd, s.lkey, s.addr, s.length.into(), access).map(drop))
-    }
-
-    /// Takes a remote key back. A region that grants peers nothing has none to take.
-    pub(crate) fn invalidate(&self, pd: PdId, rkey: Rkey) -> Result<(), AccessFault> {
-        let region = self.find(rkey.0)?;
-        if region.pd != pd {
-            return Err(AccessFault::Domain);
-        }
-        if !region.access.intersects(REMOTE) {
-            return Err(AccessFault::Rights);
-        }
-        region.remote.store(false, Ordering::Release);
-        Ok(())
-    }
-
-    /// Puts a region in and returns its key.
-    fn insert(&mut self, region: impl FnOnce(u32) -> Region, limit: u32) -> Option<u32> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                let index = u32::try_from(self.slots.len()).ok().filter(|i| *i < limit)?;
-                self.slots.push(Slot::default());
-                index
-            }
-        };
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        let key = (index << 8) | u32::from(slot.generation);
-        slot.region = Some(region(key));
-        Some(key)
-    }
-
-    fn remove(&mut self, key: u32) {
-        let index = key >> 8;
-        if let Some(slot) = self.slots.get_mut(index as usize)
-            && slot.region.as_ref().is_some_and(|r| r.key == key)
-        {
-            slot.region = None;
-            self.free.push(index);
-        }
-    }
-}
-
-const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+use crate::memory::{self, Space};
+use crate::pd::Pd;
+use crate::regions::{Region, StillBound};
 
 /// What can be registered as a region.
 #[derive(Clone, Debug)]
@@ -206,12 +53,13 @@ impl MrInit {
         if !fits(self.addr) || !fits(self.iova) {
             return Err(VerbsError::invalid("register memory", "the range wraps around"));
         }
+        // Memory that is not there yet is for on-demand paging only (ibv_reg_mr(3)), up to the whole
+        // address space.
+        let now = matches!(self.space, Space::Own) && !self.access.contains(Access::ON_DEMAND);
+        if now && !memory::is_mapped(self.addr, self.length) {
+            return Err(VerbsError::memory("register memory", "it is not mapped", libc::EFAULT));
+        }
         Ok(self)
-    }
-
-    fn region(self, key: u32, pd: PdId) -> Region {
-        let Self { addr, length, iova, access, space } = self;
-        Region { key, pd, addr, length, iova, access, space, remote: AtomicBool::new(true) }
     }
 }
 
@@ -239,26 +87,43 @@ pub struct Mr {
 impl Mr {
     /// Registers memory.
     ///
+    /// With [`Access::ON_DEMAND`] it need not be mapped yet, and may be the whole address space:
+    /// address 0, length 2^64 - 1.
+    ///
     /// # Errors
     ///
-    /// EINVAL for rights or a range that make no sense, ENOMEM when the table is full.
+    /// EINVAL for rights or a range that make no sense, EFAULT for memory that is not mapped, ENOMEM
+    /// when there are as many regions as the device allows.
     ///
     /// # Safety
     ///
-    /// The range must stay mapped, and writable if `access` lets anybody write, until the region is
-    /// dropped. Peers and the engine may read and write it at any time, as the rights say: the
-    /// program must not hold references that this breaks (`&[u8]` to bytes that peers may write,
-    /// `&mut [u8]` to bytes that they may read).
-    #[expect(unsafe_code, reason = "the promise that the memory stays is the caller's")]
+    /// Until the region is dropped, peers and the engine may read and write the range at any time,
+    /// as the rights say: the program must not hold references that this breaks (`&[u8]` to bytes
+    /// that peers may write, `&mut [u8]` to bytes that they may read), nor let the addresses become
+    /// memory of other use.
+    #[expect(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn register(pd: &Pd, init: MrInit) -> Result<Self, VerbsError> {
-        let init = init.check()?;
+        Self::insert(pd, init.check()?)
+    }
+
+    /// A region that stands for no memory (`ibv_alloc_null_mr(3)`): of any length, zeros to who reads
+    /// it, and gone is what is written to it. Only the owner may use it.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when there are as many regions as the device allows.
+    pub fn null(pd: &Pd) -> Result<Self, VerbsError> {
+        let (length, access) = (u64::MAX, Access::LOCAL_WRITE);
+        Self::insert(pd, MrInit { addr: 0, length, iova: 0, access, space: Space::Null })
+    }
+
+    fn insert(pd: &Pd, init: MrInit) -> Result<Self, VerbsError> {
         let device = pd.device().clone();
         let limit = device.limits().max_mr;
-        let (id, to_insert) = (pd.id(), init.clone());
-        let key =
-            device.regions().write().insert(|key| to_insert.region(key, id), limit).ok_or_else(
-                || VerbsError::no_memory("register memory", "the region table is full"),
-            )?;
+        let region = Region::new(init.clone(), pd.id());
+        let key = device.regions().write().insert(region, limit).ok_or_else(|| {
+            VerbsError::no_memory("register memory", format!("there are {limit} regions already"))
+        })?;
         Counters(device.counters()).add(Counter::MrsOpen, 1);
         Ok(Self { device, pd: pd.clone(), init, key })
     }
@@ -267,14 +132,19 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// EINVAL as for [`register`](Self::register); the region then stays as it was.
+    /// As for [`register`](Self::register), and EBUSY while windows are bound to it; the region then
+    /// stays as it was.
     ///
     /// # Safety
     ///
     /// As for [`register`](Self::register), for the new range.
-    #[expect(unsafe_code, reason = "the promise that the memory stays is the caller's")]
+    #[expect(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reregister(&mut self, change: MrChange) -> Result<(), VerbsError> {
+        const WHAT: &str = "reregister memory";
         let mut init = self.init.clone();
+        if matches!(init.space, Space::Null) {
+            return Err(VerbsError::invalid(WHAT, "the region stands for no memory"));
+        }
         if let Some((addr, length, iova)) = change.range {
             (init.addr, init.length, init.iova) = (addr, length, iova);
         }
@@ -284,14 +154,26 @@ impl Mr {
         let init = init.check()?;
         let pd = change.pd.unwrap_or_else(|| self.pd.clone());
         if !Arc::ptr_eq(pd.device(), &self.device) {
-            return Err(VerbsError::invalid("reregister memory", "the domain is another device's"));
+            return Err(VerbsError::invalid(WHAT, "the domain is another device's"));
         }
-        let (id, to_insert) = (pd.id(), init.clone());
+        let region = Region::new(init.clone(), pd.id());
+        let replaced = self.device.regions().write().replace(self.key, region);
+        let key = replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
+        (self.key, self.init, self.pd) = (key, init, pd);
+        Ok(())
+    }
+
+    /// Deregisters now, unless memory windows are bound to the region (`ibv_dereg_mr(3)`): its keys
+    /// name nothing from then on. Dropping it does so in any case; such windows then open nothing.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY; the region stays as it was.
+    pub fn deregister(&mut self) -> Result<(), VerbsError> {
         let mut regions = self.device.regions().write();
-        regions.remove(self.key);
-        // The slot just freed is the next one taken, so this cannot meet the limit.
-        if let Some(key) = regions.insert(|key| to_insert.region(key, id), u32::MAX >> 8) {
-            (self.key, self.init, self.pd) = (key, init, pd);
+        match regions.windows_of(self.key) {
+            0 => regions.remove(self.key),
+            n => return Err(VerbsError::still_bound("deregister memory", StillBound(n))),
         }
         Ok(())
     }
@@ -325,68 +207,78 @@ impl Drop for Mr {
     }
 }
 
+/// What is to be expected of a range of memory (`ibv_advise_mr(3)`); the values of
+/// `ibv_advise_mr_advice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Advice {
+    /// It will be read.
+    Prefetch = 0,
+    /// It will be written.
+    PrefetchWrite = 1,
+    /// It will be read, and pages that are not present need not become so.
+    PrefetchNoFault = 2,
+}
+
+/// Takes advice about memory of on-demand paging regions. The engine reaches memory by its address,
+/// so there is nothing to prepare: the list is checked, and that is all.
+///
+/// # Errors
+///
+/// As the kernel's drivers: ENOENT for a key that names no region, EPERM for one of another domain
+/// or that may not be written, EINVAL for one without [`Access::ON_DEMAND`], EFAULT for bytes
+/// outside the region or that are not mapped.
+pub fn advise(pd: &Pd, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
+    let fail = |sge: &Sge, why: &str, errno| {
+        let why = format!("{} bytes at {:#x}, key {}: {why}", sge.length, sge.addr, sge.lkey);
+        Err(VerbsError::memory("prefetch", why, errno))
+    };
+    let write = if advice == Advice::PrefetchWrite { Access::LOCAL_WRITE } else { Access::empty() };
+    let regions = pd.device().regions().read();
+    for sge in sges {
+        let find = |access| regions.local(pd.id(), sge.lkey, sge.addr, sge.length.into(), access);
+        let at = match find(write) {
+            Ok(at) => at,
+            Err(fault @ AccessFault::Key) => return fail(sge, &fault.to_string(), libc::ENOENT),
+            Err(fault @ AccessFault::Bounds) => return fail(sge, &fault.to_string(), libc::EFAULT),
+            Err(fault) => return fail(sge, &fault.to_string(), libc::EPERM),
+        };
+        if find(Access::ON_DEMAND).is_err() {
+            return fail(sge, "not registered for on-demand paging", libc::EINVAL);
+        }
+        if advice != Advice::PrefetchNoFault
+            && matches!(at.space, Space::Own)
+            && !memory::is_mapped(at.addr, sge.length.into())
+        {
+            return fail(sge, "not mapped", libc::EFAULT);
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn region(access: Access) -> (Regions, u32) {
-        let init = MrInit { addr: 0x1000, length: 64, iova: 0x10, access, space: Space::Own };
-        let mut regions = Regions::default();
-        let key = regions.insert(|key| init.check().unwrap().region(key, PdId(1)), 8).unwrap();
-        (regions, key)
-    }
-
-    fn at(r: &Regions, key: u32, va: u64, len: u64, access: Access) -> Result<u64, AccessFault> {
-        r.remote(PdId(1), Rkey(key), va, len, access).map(|l| l.addr)
-    }
-
-    #[test]
-    fn bounds_rights_domain_and_key_are_checked() {
-        let (r, key) = region(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-        assert_eq!(at(&r, key, 0x10, 64, Access::REMOTE_WRITE), Ok(0x1000));
-        assert_eq!(at(&r, key, 0x50, 0, Access::REMOTE_WRITE), Ok(0x1040));
-        assert_eq!(at(&r, key, 0x11, 64, Access::REMOTE_WRITE), Err(AccessFault::Bounds));
-        assert_eq!(at(&r, key, 0xf, 1, Access::REMOTE_WRITE), Err(AccessFault::Bounds));
-        assert_eq!(at(&r, key, u64::MAX, 2, Access::REMOTE_WRITE), Err(AccessFault::Bounds));
-        assert_eq!(at(&r, key, 0x10, u64::MAX, Access::REMOTE_WRITE), Err(AccessFault::Bounds));
-        assert_eq!(at(&r, key, 0x10, 1, Access::REMOTE_READ), Err(AccessFault::Rights));
-        assert_eq!(at(&r, key ^ 1, 0x10, 1, Access::REMOTE_WRITE), Err(AccessFault::Key));
-        assert_eq!(at(&r, u32::MAX, 0x10, 1, Access::REMOTE_WRITE), Err(AccessFault::Key));
-        let other = r.remote(PdId(2), Rkey(key), 0x10, 1, Access::REMOTE_WRITE).map(drop);
-        assert_eq!(other, Err(AccessFault::Domain));
-    }
-
-    #[test]
-    fn a_key_of_the_past_opens_nothing() {
-        let (mut r, key) = region(Access::REMOTE_READ);
-        r.remove(key);
-        assert_eq!(at(&r, key, 0x10, 1, Access::REMOTE_READ), Err(AccessFault::Key));
-        let init = MrInit {
-            addr: 0x2000,
-            length: 64,
-            iova: 0x10,
-            access: Access::REMOTE_READ,
-            space: Space::Own,
-        };
-        let again = r.insert(|key| init.region(key, PdId(1)), 8).unwrap();
-        assert_ne!(again, key);
-        assert_eq!(again >> 8, key >> 8);
-        assert_eq!(at(&r, key, 0x10, 1, Access::REMOTE_READ), Err(AccessFault::Key));
-        assert_eq!(at(&r, again, 0x10, 1, Access::REMOTE_READ), Ok(0x2000));
-    }
-
-    #[test]
-    fn an_invalidated_key_still_serves_the_owner() {
-        let (r, key) = region(Access::REMOTE_READ);
-        r.invalidate(PdId(1), Rkey(key)).unwrap();
-        assert_eq!(at(&r, key, 0x10, 1, Access::REMOTE_READ), Err(AccessFault::Key));
-        assert!(r.local(PdId(1), Lkey(key), 0x10, 64, Access::empty()).is_ok());
-    }
-
     #[test]
     fn remote_write_needs_local_write() {
-        let init =
-            MrInit { addr: 0, length: 1, iova: 0, access: Access::REMOTE_WRITE, space: Space::Own };
-        assert!(init.check().is_err());
+        let init = MrInit {
+            addr: 0,
+            length: 1,
+            iova: 0,
+            access: Access::REMOTE_WRITE,
+            space: Space::Null,
+        };
+        assert!(init.clone().check().is_err());
+        let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+        assert!(MrInit { access, ..init }.check().is_ok());
+    }
+
+    #[test]
+    fn only_on_demand_memory_may_be_missing() {
+        let whole = |access| MrInit::own(std::ptr::null(), usize::MAX, access);
+        let error = whole(Access::LOCAL_WRITE).check().unwrap_err();
+        assert_eq!(error.errno(), libc::EFAULT);
+        assert!(whole(Access::LOCAL_WRITE | Access::ON_DEMAND).check().is_ok());
     }
 }

@@ -57,7 +57,7 @@ impl Qp {
         }
         match row.travel {
             Travel::Message => {}
-            Travel::Local => return self.invalidate_local(env),
+            Travel::Local => return self.carry_out_local(env),
             Travel::Read | Travel::Atomic => {
                 if self.attr.max_rd_atomic == 0 {
                     return self.stall(WcStatus::LocQpOpErr, env);
@@ -82,15 +82,21 @@ impl Qp {
         Step::Sent
     }
 
-    /// A local invalidate is carried out when everything before it is complete, so that no
-    /// retransmission can need the key.
-    fn invalidate_local<E: Env>(&mut self, env: &mut E) -> Step {
+    /// What does not travel is carried out when everything before it is complete, so that no
+    /// retransmission can need the key that a local invalidate or a bind takes away, and before
+    /// anything after it starts (IBTA 10.8.3.3).
+    fn carry_out_local<E: Env>(&mut self, env: &mut E) -> Step {
         if self.sq.head != self.req.cursor {
             return Step::Nothing;
         }
-        let rkey: Rkey = self.sq.get(self.req.cursor).rkey;
-        if let Err(fault) = env.invalidate(rkey, false) {
-            return self.stall(local_status(fault), env);
+        let wqe = self.sq.get(self.req.cursor);
+        let done = if wqe.kind == TxKind::BindMw {
+            env.bind(&wqe.bind()).map_err(|_| WcStatus::MwBindErr)
+        } else {
+            env.invalidate(wqe.rkey, false).map_err(local_status)
+        };
+        if let Err(status) = done {
+            return self.stall(status, env);
         }
         self.complete_head(WcStatus::Success, env);
         self.req.cursor = self.sq.head;

@@ -7,6 +7,7 @@ mod rc_messages;
 mod rc_recovery;
 mod states;
 mod unreliable;
+mod windows;
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -19,7 +20,7 @@ use crate::env::{
     AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
     TxPayload,
 };
-use crate::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use crate::wr::{Completion, MwBind, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use crate::{Qp, QpInit, RxPacket, Source, Time};
 
 /// The key of the one region of each side, local and remote.
@@ -42,6 +43,8 @@ pub(super) struct World {
     pub(super) dropped: Vec<Drop>,
     pub(super) srq: VecDeque<(u64, Vec<Sge>)>,
     pub(super) invalidated: Vec<Rkey>,
+    /// Binds carried out. Those to no bytes are refused.
+    pub(super) bound: Vec<MwBind>,
 }
 
 impl World {
@@ -61,6 +64,7 @@ impl World {
             dropped: Vec::new(),
             srq: VecDeque::new(),
             invalidated: Vec::new(),
+            bound: Vec::new(),
         }
     }
 
@@ -182,6 +186,13 @@ impl Env for World {
             return Err(AccessFault::Key);
         }
         self.invalidated.push(rkey);
+        Ok(())
+    }
+    fn bind(&mut self, bind: &MwBind) -> Result<(), AccessFault> {
+        if bind.length == 0 {
+            return Err(AccessFault::Bounds);
+        }
+        self.bound.push(*bind);
         Ok(())
     }
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {

@@ -11,7 +11,7 @@ use rdmux_transport::env::{
     AccessFault, AtomicOp, Drop as DropReason, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
     TxPacket, TxPayload,
 };
-use rdmux_transport::wr::{Completion, Sge};
+use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Rkey};
 
 use super::out::{RingOut, UdpOut};
@@ -20,8 +20,8 @@ use crate::control::slot_of;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
-use crate::mr::{Located, Regions};
 use crate::qp::QpCore;
+use crate::regions::{Asker, Located, Regions};
 
 /// The most pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;
@@ -109,6 +109,19 @@ impl<'a> QpEnv<'a> {
         }
     }
 
+    /// Who asks for access to memory here.
+    fn asker(&self) -> Asker {
+        Asker { qpn: self.core.qpn, pd: self.core.pd.id() }
+    }
+
+    /// Changes the table of regions. Others may have changed it, too, when this returns; nothing
+    /// found in it before is used any more.
+    fn change_regions<R>(&mut self, f: impl FnOnce(&mut Regions, Asker) -> R) -> R {
+        self.flush();
+        let (table, who) = (self.device.regions(), self.asker());
+        RwLockReadGuard::unlocked(&mut self.regions, || f(&mut table.write(), who))
+    }
+
     fn count_one(&self, counter: Counter) {
         Counters(self.device.counters()).add(counter, 1);
     }
@@ -183,9 +196,8 @@ impl Env for QpEnv<'_> {
                 }
             }
             TxPayload::Remote { rkey, va, len } => {
-                let pd = self.core.pd.id();
                 self.regions
-                    .remote(pd, rkey, va, len.into(), Access::REMOTE_READ)
+                    .remote(self.asker(), rkey, va, len.into(), Access::REMOTE_READ)
                     .and_then(|at| pieces.add(at, len, self.bounce))
                     .map_err(TxError::Memory)?;
             }
@@ -224,17 +236,17 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        self.regions.remote(self.core.pd.id(), rkey, va, len, access).map(drop)
+        self.regions.remote(self.asker(), rkey, va, len, access).map(drop)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
         let len = data.len() as u64;
-        let at = self.regions.remote(self.core.pd.id(), rkey, va, len, Access::REMOTE_WRITE)?;
+        let at = self.regions.remote(self.asker(), rkey, va, len, Access::REMOTE_WRITE)?;
         at.space.write(at.addr, data)
     }
 
     fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let at = self.regions.remote(self.core.pd.id(), rkey, va, 8, Access::REMOTE_ATOMIC)?;
+        let at = self.regions.remote(self.asker(), rkey, va, 8, Access::REMOTE_ATOMIC)?;
         // The name is aligned, as the transport checked; the bytes behind it must be too.
         if at.addr % 8 != 0 {
             return Err(AccessFault::Bounds);
@@ -243,7 +255,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
-        self.regions.invalidate(self.core.pd.id(), rkey)
+        self.change_regions(|regions, who| regions.invalidate(who, rkey))
+    }
+
+    fn bind(&mut self, bind: &MwBind) -> Result<(), AccessFault> {
+        self.change_regions(|regions, who| regions.bind(who, bind))
     }
 
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {

@@ -1,0 +1,54 @@
+//! Binding memory windows: when it is done, and what follows when it is not.
+
+use super::*;
+use crate::wr::{MwBind, WcOpcode};
+
+const OK: WcStatus = WcStatus::Success;
+
+fn bind(length: u64) -> MwBind {
+    let access = Access::REMOTE_READ | Access::ZERO_BASED;
+    MwBind { rkey: Rkey(0x5a01), lkey: Lkey(KEY), addr: 1 << 40, length, access }
+}
+
+/// IBTA 10.8.3.3: what is posted after a bind may rely on it.
+#[test]
+fn a_bind_is_done_between_what_precedes_and_what_follows() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut p = Pair::new(qp_type);
+        let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+        p.a.send(1, write, 0, 5000);
+        p.a.send(2, SendOp::BindMw(bind(1 << 33)), 0, 0);
+        p.a.send(3, write, 0, 10);
+        p.a.poll(p.now);
+        if qp_type == QpType::Rc {
+            assert!(p.a.w.bound.is_empty(), "the WRITE is not complete");
+        }
+        p.run();
+        assert_eq!(p.a.w.bound, [bind(1 << 33)]);
+        let done: Vec<_> = p.a.w.wc.drain(..).map(|(_, c)| (c.wr_id, c.status, c.opcode)).collect();
+        let (write, bind) = (WcOpcode::RdmaWrite, WcOpcode::BindMw);
+        assert_eq!(done, [(1, OK, write), (2, OK, bind), (3, OK, write)]);
+    }
+}
+
+#[test]
+fn a_bind_that_is_refused_ends_the_queue_pair() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::BindMw(bind(0)), 0, 0);
+    p.a.send(2, SendOp::Send, 0, 1);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::MwBindErr), (2, WcStatus::WrFlushErr)]);
+    assert_eq!(p.a.qp.state(), QpState::Err);
+}
+
+#[test]
+fn datagrams_have_no_windows() {
+    let mut p = Pair::new(QpType::Ud);
+    let op = SendOp::BindMw(bind(8));
+    let data = SendData::Sges(&[]);
+    let wr = SendWr { wr_id: 1, op, data, flags: SendFlags::empty(), dest: None };
+    assert_eq!(
+        p.a.qp.post_send(Time::ZERO, &wr),
+        Err(crate::error::PostError::Operation(QpType::Ud))
+    );
+}

@@ -1,0 +1,338 @@
+//! The table that every access to memory is checked against: regions and the windows into them.
+//!
+//! The key of an entry is its index in the table, shifted by 8, and 8 bits that change whenever the
+//! index is given anew, so that a key of the past does not open an entry of the present; those of a
+//! window also change when it is bound. A region's local and remote key are the same number, as in
+//! most adapters.
+//!
+//! Whoever changes the table has it alone: an access that was found lawful is over before the key
+//! that allowed it is taken away.
+
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::AccessFault;
+use rdmux_transport::wr::{MwBind, Sge};
+use rdmux_wire::{Lkey, Qpn, Rkey};
+
+use crate::memory::Space;
+use crate::mr::MrInit;
+use crate::mw::{MwType, Window};
+use crate::pd::PdId;
+
+/// The access that peers can have.
+pub(crate) const REMOTE: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// One region as the table has it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) pd: PdId,
+    init: MrInit,
+    /// Cleared when the key is invalidated: peers are refused then, the owner is not.
+    remote: bool,
+    /// How many windows are bound to it.
+    windows: u32,
+}
+
+impl Region {
+    pub(crate) fn new(init: MrInit, pd: PdId) -> Self {
+        Self { pd, init, remote: true, windows: 0 }
+    }
+
+    /// Where `len` bytes at `iova` lie, if the region holds them all and grants `access`.
+    pub(crate) fn locate(
+        &self,
+        iova: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Located<'_>, AccessFault> {
+        let offset = iova.checked_sub(self.init.iova).ok_or(AccessFault::Bounds)?;
+        let end = offset.checked_add(len).ok_or(AccessFault::Bounds)?;
+        if end > self.init.length {
+            return Err(AccessFault::Bounds);
+        }
+        if !self.init.access.contains(access) {
+            return Err(AccessFault::Rights);
+        }
+        Ok(Located { space: &self.init.space, addr: self.init.addr + offset })
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.init.access
+    }
+}
+
+/// A checked range of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located<'a> {
+    pub(crate) space: &'a Space,
+    pub(crate) addr: u64,
+}
+
+/// Who asks for access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    /// The queue pair.
+    pub(crate) qpn: Qpn,
+    /// Its protection domain.
+    pub(crate) pd: PdId,
+}
+
+/// Why something is not taken out of the table, or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StillBound(pub(crate) u32);
+
+/// All regions and windows of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    regions: u32,
+    windows: u32,
+    /// How many windows are bound to one queue pair: mostly none.
+    of_qps: u32,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The low 8 bits of the key that was given last.
+    generation: u8,
+    entry: Option<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Region(Region),
+    Window(Window),
+}
+
+impl Slot {
+    fn has(&self, key: u32) -> bool {
+        u32::from(self.generation) == key & 0xff
+    }
+}
+
+impl Regions {
+    #[inline]
+    fn slot(&self, key: u32) -> Option<&Slot> {
+        self.slots.get((key >> 8) as usize).filter(|slot| slot.has(key))
+    }
+
+    #[inline]
+    fn region(&self, key: u32) -> Result<&Region, AccessFault> {
+        match self.slot(key) {
+            Some(Slot { entry: Some(Entry::Region(region)), .. }) => Ok(region),
+            _ => Err(AccessFault::Key),
+        }
+    }
+
+    fn region_mut(&mut self, key: u32) -> Option<&mut Region> {
+        match self.slots.get_mut((key >> 8) as usize).filter(|slot| slot.has(key)) {
+            Some(Slot { entry: Some(Entry::Region(region)), .. }) => Some(region),
+            _ => None,
+        }
+    }
+
+    /// Finds `len` bytes at `addr` for the owner.
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Located<'_>, AccessFault> {
+        let region = self.region(lkey.0)?;
+        if region.pd != pd {
+            return Err(AccessFault::Domain);
+        }
+        region.locate(addr, len, access)
+    }
+
+    /// Finds `len` bytes at `va` for the peer of a queue pair.
+    #[inline]
+    pub(crate) fn remote(
+        &self,
+        who: Asker,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Located<'_>, AccessFault> {
+        let slot = self.slot(rkey.0).ok_or(AccessFault::Key)?;
+        match &slot.entry {
+            Some(Entry::Region(region)) if region.remote => {
+                if region.pd != who.pd {
+                    return Err(AccessFault::Domain);
+                }
+                region.locate(va, len, access)
+            }
+            Some(Entry::Window(window)) => {
+                let (region, addr) = window.locate(who, va, len, access)?;
+                self.region(region)?.locate(addr, len, Access::empty())
+            }
+            _ => Err(AccessFault::Key),
+        }
+    }
+
+    /// Checks every entry of a list.
+    pub(crate) fn check_list(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        access: Access,
+    ) -> Result<(), AccessFault> {
+        sges.iter()
+            .filter(|s| s.length != 0)
+            .try_for_each(|s| self.local(pd, s.lkey, s.addr, s.length.into(), access).map(drop))
+    }
+
+    /// Takes a key away from peers: a region's, if it grants them anything, until it is registered
+    /// anew; a window's, if it is of type 2, until it is bound again (IBTA 10.6.7.2.6).
+    pub(crate) fn invalidate(&mut self, who: Asker, rkey: Rkey) -> Result<(), AccessFault> {
+        let slot = self.slots.get_mut((rkey.0 >> 8) as usize).filter(|slot| slot.has(rkey.0));
+        match slot.and_then(|slot| slot.entry.as_mut()) {
+            Some(Entry::Region(region)) => {
+                if region.pd != who.pd {
+                    return Err(AccessFault::Domain);
+                }
+                if !region.init.access.intersects(REMOTE) {
+                    return Err(AccessFault::Rights);
+                }
+                region.remote = false;
+                Ok(())
+            }
+            Some(Entry::Window(window)) => {
+                window.check_invalidate(who)?;
+                self.unbind(rkey.0 >> 8);
+                Ok(())
+            }
+            None => Err(AccessFault::Key),
+        }
+    }
+
+    /// Binds a window, or unbinds one of type 1.
+    pub(crate) fn bind(&mut self, who: Asker, bind: &MwBind) -> Result<(), AccessFault> {
+        let index = bind.rkey.0 >> 8;
+        let Some(Slot { entry: Some(Entry::Window(window)), .. }) = self.slots.get(index as usize)
+        else {
+            return Err(AccessFault::Key);
+        };
+        let range = window.check_bind(who, bind)?;
+        if range.is_some() {
+            window.check_region(self.region(bind.lkey.0)?, bind)?;
+        }
+        self.unbind(index);
+        let slot = &mut self.slots[index as usize];
+        slot.generation = (bind.rkey.0 & 0xff) as u8;
+        let Some(Entry::Window(window)) = &mut slot.entry else { return Err(AccessFault::Key) };
+        self.of_qps += u32::from(range.is_some() && window.kind() == MwType::Two);
+        window.set(range);
+        if range.is_some()
+            && let Some(region) = self.region_mut(bind.lkey.0)
+        {
+            region.windows += 1;
+        }
+        Ok(())
+    }
+
+    /// Unbinds the windows that were bound to a queue pair, which is being destroyed.
+    pub(crate) fn unbind_qp(&mut self, qpn: Qpn) {
+        let mut index = 0;
+        while self.of_qps != 0 && (index as usize) < self.slots.len() {
+            if let Some(Entry::Window(window)) = &self.slots[index as usize].entry
+                && window.is_of(qpn)
+            {
+                self.unbind(index);
+            }
+            index += 1;
+        }
+    }
+
+    /// Unbinds the window with this index, if it is bound.
+    fn unbind(&mut self, index: u32) {
+        let Some(Slot { entry: Some(Entry::Window(window)), .. }) =
+            self.slots.get_mut(index as usize)
+        else {
+            return;
+        };
+        let Some(bound) = window.take() else { return };
+        self.of_qps -= u32::from(window.kind() == MwType::Two);
+        if let Some(region) = self.region_mut(bound.region) {
+            region.windows -= 1;
+        }
+    }
+
+    /// How many windows are bound to a region.
+    pub(crate) fn windows_of(&self, key: u32) -> u32 {
+        self.region(key).map_or(0, |region| region.windows)
+    }
+
+    /// Puts a region in and returns its key, unless there are `limit` already.
+    pub(crate) fn insert(&mut self, region: Region, limit: u32) -> Option<u32> {
+        let key = (self.regions < limit).then(|| self.put(Entry::Region(region)))??;
+        self.regions += 1;
+        Some(key)
+    }
+
+    /// Puts a window in, bound to nothing, and returns its key, unless there are `limit` already.
+    pub(crate) fn insert_window(&mut self, window: Window, limit: u32) -> Option<u32> {
+        let key = (self.windows < limit).then(|| self.put(Entry::Window(window)))??;
+        self.windows += 1;
+        Some(key)
+    }
+
+    fn put(&mut self, entry: Entry) -> Option<u32> {
+        if self.slots.is_empty() {
+            // No entry has index 0: programs take a key of 0 for none.
+            self.slots.push(Slot::default());
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.slots.len()).ok().filter(|i| *i < 1 << 24)?;
+                self.slots.push(Slot::default());
+                index
+            }
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.entry = Some(entry);
+        Some(index << 8 | u32::from(slot.generation))
+    }
+
+    /// Puts another region in place of one, unless windows are bound to it. The key changes.
+    pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<u32, StillBound> {
+        match self.windows_of(key) {
+            0 => {}
+            n => return Err(StillBound(n)),
+        }
+        let slot = &mut self.slots[(key >> 8) as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.entry = Some(Entry::Region(by));
+        Ok(key & !0xff | u32::from(slot.generation))
+    }
+
+    /// Takes a region out. Windows that are bound to it open nothing from then on.
+    pub(crate) fn remove(&mut self, key: u32) {
+        if self.region(key).is_ok() {
+            self.regions -= 1;
+            self.clear(key >> 8);
+        }
+    }
+
+    /// Takes a window out, whatever its present key.
+    pub(crate) fn remove_window(&mut self, index: u32) {
+        self.unbind(index);
+        self.windows -= 1;
+        self.clear(index);
+    }
+
+    fn clear(&mut self, index: u32) {
+        self.slots[index as usize].entry = None;
+        self.free.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests;
