@@ -9,6 +9,7 @@
 //! - [`proto`]: what service and processes say to each other
 //! - [`service`]: the service, a single-threaded event loop
 //! - [`client`]: a process's side; starts the service on demand
+//! - [`view`]: what programs find under `/sys` and `/dev`
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -18,6 +19,7 @@ pub mod proto;
 pub mod service;
 #[cfg(test)]
 mod testing;
+pub mod view;
 
 pub use client::{ConnectOptions, EventChannel, HostClient, Identity};
 pub use error::HostError;

@@ -10,11 +10,13 @@
 //! - [`doorbell`]: how one process wakes another
 //! - [`patience`]: looking for a moment before going to sleep
 //! - [`procmem`]: the memory of another process, by cross-process copy
+//! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer) and [`procmem`].
+//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`procmem`] and
+//! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
 #![deny(unsafe_code)]
@@ -23,6 +25,8 @@ pub mod doorbell;
 pub mod link;
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;
+#[expect(unsafe_code, reason = "a system call that is unsafe with other arguments")]
+pub mod namespace;
 pub mod patience;
 #[expect(unsafe_code, reason = "reads and writes another process's memory by pointer")]
 pub mod procmem;

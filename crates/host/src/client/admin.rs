@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::connect::{ConnectOptions, connect_running, connect_socket};
 use super::rpc::Session;
@@ -60,6 +60,40 @@ pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
     ask_status(&tool(host, connect_running(&dir.host(host)?)?)?)
 }
 
+/// Has the service write the files of its view ([`HostDir::view`](crate::HostDir::view)). Returns the
+/// namespaces in which they are in place, for [`join`](crate::view::namespace::join), if the service
+/// holds some for this user.
+///
+/// # Errors
+/// [`HostError::NotUp`]; [`HostError::Refused`] when the files cannot be written.
+pub fn view(dir: &RuntimeDir, host: &HostName) -> Result<Option<Vec<OwnedFd>>, HostError> {
+    let session = tool(host, connect_running(&dir.host(host)?)?)?;
+    let what = || "write the files under /sys/class/infiniband".to_owned();
+    match session.call_with_fds(&Request::View, &[], what)? {
+        (Response::Done, fds) if fds.is_empty() => Ok(None),
+        (Response::Done, fds) => Ok(Some(fds)),
+        (other, _) => Err(session.unexpected(&other)),
+    }
+}
+
+/// Has the service hold namespaces for this user, as [`own`](crate::view::namespace::own) gives them.
+///
+/// # Errors
+/// [`HostError::NotUp`].
+pub fn hold_view(
+    dir: &RuntimeDir,
+    host: &HostName,
+    namespaces: &[OwnedFd],
+) -> Result<(), HostError> {
+    let session = tool(host, connect_running(&dir.host(host)?)?)?;
+    let fds: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+    let what = || "hold a namespace".to_owned();
+    match session.call_with_fds(&Request::HoldView, &fds, what)? {
+        (Response::Done, _) => Ok(()),
+        (other, _) => Err(session.unexpected(&other)),
+    }
+}
+
 /// The hosts whose services run.
 ///
 /// # Errors
@@ -103,7 +137,6 @@ impl Capture {
     /// # Errors
     /// Those of recvmsg(2).
     pub fn next_frame<'b>(&self, buf: &'b mut [u8]) -> Result<Option<&'b [u8]>, HostError> {
-        use std::os::fd::AsFd;
         match socket::recv_bytes(self.socket.as_fd(), buf, &mut Vec::new()) {
             Ok(frame) => Ok(Some(frame)),
             Err(socket::MessageError::Closed) => Ok(None),
@@ -112,7 +145,7 @@ impl Capture {
     }
 }
 
-impl std::os::fd::AsFd for Capture {
+impl AsFd for Capture {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -5,7 +5,10 @@
 //! <runtime dir>/hosts/<name>/sock   the service's socket
 //!                            lock   locked by the service while it runs
 //!                            start  locked by whoever starts it
+//!                            mount  locked by whoever makes the namespace of the view
 //!                            log    what the service logs
+//!                            view/  what programs find under /sys/class and /dev
+//!                            lib/   links to the C libraries, by the names that programs ask for
 //! ```
 //!
 //! The directory may lie under `/tmp`, where others may have been first: it is used only if it is
@@ -63,6 +66,9 @@ impl RuntimeDir {
     /// As [`of_environment`](Self::of_environment).
     pub fn at(path: impl Into<PathBuf>) -> Result<Self, HostError> {
         let path = path.into();
+        // Others get it by the environment, and need not be where we are.
+        let path =
+            std::path::absolute(&path).map_err(|e| HostError::directory(&path, e.to_string()))?;
         make_private(&path, true)?;
         Ok(Self(path))
     }
@@ -119,6 +125,14 @@ impl HostDir {
     pub fn name(&self) -> &HostName {
         &self.name
     }
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// Where the tree lies that stands for `/sys/class/infiniband` and the like.
+    pub fn view(&self) -> PathBuf {
+        self.path.join("view")
+    }
     /// The path of the service's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join("sock")
@@ -153,6 +167,14 @@ impl HostDir {
     /// Waits for the lock that whoever starts a service holds.
     pub(crate) fn lock_start(&self) -> Result<Option<File>, HostError> {
         self.lock("start", FlockOperation::LockExclusive)
+    }
+
+    /// Waits for the lock that whoever makes the namespace of a view holds.
+    ///
+    /// # Errors
+    /// [`HostError::Directory`] when the lock cannot be used.
+    pub fn lock_view(&self) -> Result<Option<File>, HostError> {
+        self.lock("mount", FlockOperation::LockExclusive)
     }
 
     fn lock(&self, file: &str, operation: FlockOperation) -> Result<Option<File>, HostError> {

@@ -88,6 +88,11 @@ pub enum Request {
     Stay,
     /// Ends the service.
     Shutdown,
+    /// The files of a view, written and up to date when the reply comes. With it come two descriptors,
+    /// the user and the mount namespace that the service holds for the caller's user, if it does.
+    View,
+    /// Takes the descriptors of these two namespaces, to be held for the caller's user.
+    HoldView,
 }
 
 /// Management datagrams of a process: it registers as an agent for a class, and then sends and

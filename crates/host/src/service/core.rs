@@ -24,6 +24,7 @@ use super::poller::{Interest, Poller, Token};
 use super::resolve::Resolver;
 use super::rings::Rings;
 use super::slots::Slots;
+use super::view::Views;
 use crate::error::HostError;
 use crate::proto::{ClientKind, GidRow, Notify};
 
@@ -52,6 +53,7 @@ pub(super) struct Core {
     pub(super) resolver: Resolver,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
+    pub(super) views: Views,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
     /// Taken while it is in use.
@@ -98,6 +100,7 @@ impl Core {
             resolver: Resolver::default(),
             agents: Agents::new(),
             capture: Capture::default(),
+            views: Views::default(),
             counts: Counts::new(),
             tx: TxBatch::new(),
             rx: Some(RxBatch::new(RX_MESSAGES)),
@@ -145,6 +148,7 @@ impl Core {
             self.manager.set_addresses(now, for_cm, &mut self.outbox);
             let gids = self.gid_rows();
             self.notify_all(&Notify::Gids(gids));
+            self.refresh_view();
             self.settle();
         }
         refused.map_or(Ok(()), Err)
@@ -287,10 +291,13 @@ impl Core {
 
     /// The first of the times at which something is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        [self.manager.poll_timeout(), self.agents.poll_timeout(), self.resolver.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        let due = [
+            self.manager.poll_timeout(),
+            self.agents.poll_timeout(),
+            self.resolver.poll_timeout(),
+            self.views.poll_timeout(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -301,6 +308,9 @@ impl Core {
         }
         self.resend_mads(now);
         self.poll_neighbours(now);
+        if self.views.poll_timeout().is_some_and(|due| due <= now) {
+            self.refresh_view();
+        }
         self.settle();
         self.bury();
     }

@@ -3,7 +3,8 @@
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
 //! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `gsi` and `mad` are QP1,
-//! `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on.
+//! `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
+//! for programs that look for the device in the file system.
 
 mod addresses;
 mod capture;
@@ -25,6 +26,7 @@ mod resolve;
 mod rings;
 mod slots;
 mod status;
+mod view;
 
 use std::fs::File;
 use std::io::Read;

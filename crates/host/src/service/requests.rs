@@ -21,7 +21,7 @@ use crate::proto::{
 /// Slots of one process.
 const MAX_SLOTS: usize = 64;
 /// The device's name.
-const DEVICE: &str = "rdmux_roce0";
+pub(super) const DEVICE: &str = "rdmux_roce0";
 
 /// What became of a request.
 enum Outcome {
@@ -101,6 +101,7 @@ impl Core {
             (Some(ClientKind::Device), Request::Cm(request @ CmRequest::Migrate { .. })) => {
                 self.handle_migrate(id, request, fds)
             }
+            (Some(_), Request::HoldView) => self.hold_view(id, fds).into(),
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
             }
@@ -134,6 +135,7 @@ impl Core {
         {
             client.kind = Some(kind);
             self.tell_capture(id);
+            self.watch_view();
         }
         greeted.into()
     }
@@ -192,6 +194,7 @@ impl Core {
                 Outcome::from(Ok(Response::Done))
             }
             Request::Shutdown => self.handle_shutdown(id).into(),
+            Request::View => self.tell_view(id).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
         }
     }

@@ -1,0 +1,21 @@
+//! What programs find in the file system beside the libraries.
+//!
+//! Some programs look at `/sys/class/infiniband` and `/dev/infiniband` themselves (UCX, Open MPI,
+//! pyverbs, scripts). The service writes a [`tree`] of such files for its device into the host's
+//! runtime directory, and keeps it up to date once anybody has asked for it. A program gets to see it
+//! at the usual place
+//!
+//! - by a [`namespace`]: a mount namespace in which the tree lies there. One for each user and host:
+//!   the service holds it, and every program that wants it joins it, because processes of sibling user
+//!   namespaces may not copy each other's memory;
+//! - or, where the system forbids that, by a library that is loaded before the others and redirects
+//!   paths.
+//!
+//! Adapters of the machine do not appear: the libraries drive the software device only.
+
+pub mod namespace;
+pub(crate) mod tree;
+
+/// The directories that a view replaces. In the tree they have the same paths.
+pub const DIRECTORIES: [&str; 3] =
+    ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"];

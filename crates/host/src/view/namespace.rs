@@ -1,0 +1,171 @@
+//! A mount namespace in which the tree of a view lies where programs look for it.
+//!
+//! [`build`] turns the namespaces of a process into those of a view; [`own`] has the descriptors that
+//! the service then holds, which outlive the process; with them any process of the same user can
+//! [`join`].
+//!
+//! What is mounted, in an unprivileged user namespace too (user_namespaces(7), mount_namespaces(7)):
+//!
+//! - each directory of the tree over the one at its path, where there is one already;
+//! - where sysfs has no such class, before that an overlay of the tree and `/sys/class`, which makes
+//!   the empty directories;
+//! - where `/dev` has no `infiniband`, a tmpfs over `/dev` with the system's `/dev` in `.system`: its
+//!   directories are mounted again under their names, so that terminals and shared memory have their
+//!   usual paths, devices are links into `.system`, and links are copied.
+//!
+//! Mounts that the system makes later still arrive. What appears in `/dev` itself later does not.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use rdmux_link::namespace::{Leave, leave};
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::DIRECTORIES;
+use crate::error::HostError;
+
+/// Turns the namespaces of this process, which must have one thread, into those of a view. Whoever
+/// may mount needs no user namespace and gets none.
+///
+/// # Errors
+/// What the system refused. The process is of no use for anything else then.
+pub fn build(tree: &Path) -> Result<(), HostError> {
+    isolate().map_err(|e| refused("make a namespace", e))?;
+    let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", propagation)
+        .map_err(|e| refused("keep mounts to this namespace", e))?;
+    cover_classes(tree)?;
+    cover_dev(tree)
+}
+
+/// Leaves the namespaces of the others.
+fn isolate() -> io::Result<()> {
+    match leave(Leave::Mounts) {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+        other => return other,
+    }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    leave(Leave::UserAndMounts)?;
+    // Everybody keeps the own id; a process without privilege must give up setgroups(2) first.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+fn cover_classes(tree: &Path) -> Result<(), HostError> {
+    let classes = || DIRECTORIES.iter().filter(|d| d.starts_with("/sys/"));
+    if classes().any(|class| !Path::new(class).is_dir()) {
+        // Relative to the tree: nothing in its path is taken for a separator.
+        std::env::set_current_dir(tree).map_err(|e| refused("enter the tree", e))?;
+        let lower = c"lowerdir=sys/class:/sys/class";
+        rustix::mount::mount("rdmux", "/sys/class", "overlay", MountFlags::empty(), lower)
+            .map_err(|e| refused("mount an overlay on /sys/class", e))?;
+    }
+    classes().try_for_each(|class| bind(&within(tree, class), Path::new(class)))
+}
+
+fn cover_dev(tree: &Path) -> Result<(), HostError> {
+    let real = Path::new("/dev/infiniband");
+    let ours = within(tree, "/dev/infiniband");
+    if real.is_dir() {
+        return bind(&ours, real);
+    }
+    // Beside the tree, which holds nothing but what the service writes.
+    let stage = tree.with_file_name("stage");
+    let make = || -> io::Result<()> {
+        fs::create_dir_all(&stage)?;
+        let options = c"mode=0755,size=1m";
+        rustix::mount::mount("rdmux", &stage, "tmpfs", MountFlags::NOSUID, options)?;
+        let system = stage.join(".system");
+        fs::create_dir(&system)?;
+        rustix::mount::mount_bind_recursive("/dev", &system)?;
+        for entry in fs::read_dir("/dev")? {
+            let entry = entry?;
+            let (name, kind) = (entry.file_name(), entry.file_type()?);
+            let here = stage.join(&name);
+            if kind.is_dir() {
+                fs::create_dir(&here)?;
+                rustix::mount::mount_bind_recursive(entry.path(), &here)?;
+            } else if kind.is_symlink() {
+                symlink(fs::read_link(entry.path())?, &here)?;
+            } else {
+                symlink(Path::new(".system").join(&name), &here)?;
+            }
+        }
+        fs::create_dir(stage.join("infiniband"))
+    };
+    make().map_err(|e| refused("make another /dev", e))?;
+    bind(&ours, &stage.join("infiniband"))?;
+    rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("put another /dev in place", e))
+}
+
+/// Where a directory of the system is in the tree.
+fn within(tree: &Path, directory: &str) -> std::path::PathBuf {
+    tree.join(directory.trim_start_matches('/'))
+}
+
+fn bind(from: &Path, to: &Path) -> Result<(), HostError> {
+    rustix::mount::mount_bind(from, to).map_err(|e| refused(&format!("mount {}", to.display()), e))
+}
+
+/// The namespaces of this process: the mount namespace, and before it the user namespace if it has one
+/// of its own for that.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub fn own() -> Result<Vec<OwnedFd>, HostError> {
+    let open = |name: &str| {
+        let path = format!("/proc/self/ns/{name}");
+        File::open(&path).map(OwnedFd::from).map_err(|e| HostError::io(format!("open {path}"), e))
+    };
+    Ok(vec![open("user")?, open("mnt")?])
+}
+
+/// Moves this process, which must have one thread, into the namespaces of a view; it keeps its working
+/// directory. What it is in already is left as it is.
+///
+/// # Errors
+/// When the system refuses; when the process has another root directory than the view, which it cannot
+/// take along.
+pub fn join(namespaces: &[OwnedFd]) -> Result<(), HostError> {
+    let fail = |what: &str| {
+        let what = what.to_owned();
+        move |e: io::Error| HostError::io(what, e)
+    };
+    let directory = std::env::current_dir().map_err(fail("find the working directory"))?;
+    let identity = || fs::metadata("/").map(|m| (m.dev(), m.ino()));
+    let root = identity().map_err(fail("look at /"))?;
+    let [user, mounts] = namespaces else {
+        let why = io::Error::other(format!("{} namespaces", namespaces.len()));
+        return Err(HostError::io("join a view", why));
+    };
+    for (name, kind, fd) in
+        [("user", LinkNameSpaceType::User, user), ("mnt", LinkNameSpaceType::Mount, mounts)]
+    {
+        let what = format!("join the view's {name} namespace");
+        if is_in(name, fd).map_err(fail(&what))? {
+            continue;
+        }
+        move_into_link_name_space(fd.as_fd(), Some(kind)).map_err(|e| fail(&what)(e.into()))?;
+    }
+    if identity().map_err(fail("look at /"))? != root {
+        let why = io::Error::other("the root directory was changed with chroot");
+        return Err(HostError::io("join a view", why));
+    }
+    std::env::set_current_dir(&directory).map_err(fail("go back to the working directory"))
+}
+
+/// Whether this process is in a namespace already: entering one's own user namespace is refused.
+fn is_in(name: &str, fd: &OwnedFd) -> io::Result<bool> {
+    let own = fs::metadata(format!("/proc/self/ns/{name}"))?;
+    let other = rustix::fs::fstat(fd)?;
+    Ok((own.dev(), own.ino()) == (other.st_dev, other.st_ino))
+}
+
+fn refused(what: &str, e: impl Into<io::Error>) -> HostError {
+    HostError::io(what, e)
+}

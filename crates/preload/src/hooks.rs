@@ -1,0 +1,112 @@
+//! The functions that take a path, each with its path redirected.
+//!
+//! Those of files larger than 2 GiB (`open64`), with a check of the compiler's (`__open_2`) and of C
+//! libraries before 2.33 (`__xstat`) are functions of their own. What the C library calls within itself
+//! (the `opendir` of its `scandir`) does not come by here, so the outer function does.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::forward::{Next, absent};
+use crate::path::Redirected;
+
+/// Defines functions of the C library: what comes before the path, the path, and what comes after it.
+/// The real function is called with the path redirected. Tests have them under no name that the C
+/// library knows, so that their own files stay where they are.
+macro_rules! redirect {
+    ($(fn $name:ident($($before:ident: $b:ty),*; path; $($after:ident: $a:ty),*) -> $result:ty;)*) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $result {
+            static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
+            let next = NEXT.address();
+            if next.is_null() {
+                return absent();
+            }
+            let mut room = Redirected::new();
+            // SAFETY: a path as the function's manual page wants it.
+            let path = unsafe { room.path(path) };
+            // SAFETY: the function of this name has this type. Those with an optional mode take it from
+            // a register that need not be set, as they do when C calls them.
+            let next = unsafe {
+                std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn($($b,)* *const c_char, $($a),*) -> $result,
+                >(next)
+            };
+            // SAFETY: the caller's promises hold for the same arguments, and the path is a string.
+            unsafe { next($($before,)* path, $($after),*) }
+        }
+    )* };
+}
+
+/// A name as C wants it.
+const fn name(with_nul: &'static str) -> &'static std::ffi::CStr {
+    match std::ffi::CStr::from_bytes_with_nul(with_nul.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name with a NUL in its middle"),
+    }
+}
+
+/// Something that is handed on without a look: a buffer, a structure, a function.
+type Opaque = *mut c_void;
+
+// open(2), fopen(3)
+redirect! {
+    fn open(; path; flags: c_int, mode: c_uint) -> c_int;
+    fn open64(; path; flags: c_int, mode: c_uint) -> c_int;
+    fn __open_2(; path; flags: c_int) -> c_int;
+    fn __open64_2(; path; flags: c_int) -> c_int;
+    fn openat(dir: c_int; path; flags: c_int, mode: c_uint) -> c_int;
+    fn openat64(dir: c_int; path; flags: c_int, mode: c_uint) -> c_int;
+    fn __openat_2(dir: c_int; path; flags: c_int) -> c_int;
+    fn __openat64_2(dir: c_int; path; flags: c_int) -> c_int;
+    fn fopen(; path; mode: Opaque) -> Opaque;
+    fn fopen64(; path; mode: Opaque) -> Opaque;
+}
+
+// opendir(3), scandir(3), chdir(2)
+redirect! {
+    fn opendir(; path;) -> Opaque;
+    fn scandir(; path; list: Opaque, filter: Opaque, compare: Opaque) -> c_int;
+    fn scandir64(; path; list: Opaque, filter: Opaque, compare: Opaque) -> c_int;
+    fn chdir(; path;) -> c_int;
+}
+
+// stat(2), statx(2), access(2)
+redirect! {
+    fn stat(; path; buf: Opaque) -> c_int;
+    fn stat64(; path; buf: Opaque) -> c_int;
+    fn lstat(; path; buf: Opaque) -> c_int;
+    fn lstat64(; path; buf: Opaque) -> c_int;
+    fn fstatat(dir: c_int; path; buf: Opaque, flags: c_int) -> c_int;
+    fn fstatat64(dir: c_int; path; buf: Opaque, flags: c_int) -> c_int;
+    fn __xstat(version: c_int; path; buf: Opaque) -> c_int;
+    fn __xstat64(version: c_int; path; buf: Opaque) -> c_int;
+    fn __lxstat(version: c_int; path; buf: Opaque) -> c_int;
+    fn __lxstat64(version: c_int; path; buf: Opaque) -> c_int;
+    fn __fxstatat(version: c_int, dir: c_int; path; buf: Opaque, flags: c_int) -> c_int;
+    fn __fxstatat64(version: c_int, dir: c_int; path; buf: Opaque, flags: c_int) -> c_int;
+    fn statx(dir: c_int; path; flags: c_int, mask: c_uint, buf: Opaque) -> c_int;
+    fn access(; path; mode: c_int) -> c_int;
+    fn eaccess(; path; mode: c_int) -> c_int;
+    fn euidaccess(; path; mode: c_int) -> c_int;
+    fn faccessat(dir: c_int; path; mode: c_int, flags: c_int) -> c_int;
+}
+
+// readlink(2), realpath(3): what they return is the path in the tree
+redirect! {
+    fn readlink(; path; buf: Opaque, size: usize) -> isize;
+    fn __readlink_chk(; path; buf: Opaque, size: usize, room: usize) -> isize;
+    fn readlinkat(dir: c_int; path; buf: Opaque, size: usize) -> isize;
+    fn __readlinkat_chk(dir: c_int; path; buf: Opaque, size: usize, room: usize) -> isize;
+    fn realpath(; path; buf: Opaque) -> Opaque;
+    fn __realpath_chk(; path; buf: Opaque, room: usize) -> Opaque;
+    fn canonicalize_file_name(; path;) -> Opaque;
+}
+
+// getxattr(2), listxattr(2): what `ls -l` asks of everything that it shows
+redirect! {
+    fn getxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
+    fn lgetxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
+    fn listxattr(; path; list: Opaque, size: usize) -> isize;
+    fn llistxattr(; path; list: Opaque, size: usize) -> isize;
+}
