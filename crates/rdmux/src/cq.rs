@@ -163,24 +163,7 @@ impl fmt::Debug for Cq {
 }
 
 /// A completion to be overwritten: what [`Cq::poll`] wants an array of.
-pub const EMPTY: Completion = Completion {
-    wr_id: 0,
-    status: WcStatus::GeneralErr,
-    opcode: rdmux_transport::wr::WcOpcode::Send,
-    byte_len: 0,
-    imm: [0; 4],
-    invalidated: rdmux_wire::Rkey(0),
-    qpn: rdmux_wire::Qpn::QP0,
-    src_qp: rdmux_wire::Qpn::QP0,
-    pkey_index: 0,
-    pkey: rdmux_wire::Pkey(0),
-    slid: 0,
-    sl: 0,
-    dlid_path_bits: 0,
-    flags: rdmux_transport::wr::WcFlags::empty(),
-    solicited: false,
-    vendor_err: 0,
-};
+pub const EMPTY: Completion = Completion { status: WcStatus::GeneralErr, ..Completion::EMPTY };
 
 /// The completion if it is a success, else an error that names its queue pair.
 ///

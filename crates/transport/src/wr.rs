@@ -255,6 +255,8 @@ pub struct Completion {
     pub solicited: bool,
     /// A code of ours that tells more about an error.
     pub vendor_err: u32,
+    /// When it was delivered, in nanoseconds of the driver's clock; 0 where nobody asked for it.
+    pub timestamp: u64,
 }
 
 impl Completion {
@@ -276,5 +278,6 @@ impl Completion {
         flags: WcFlags::empty(),
         solicited: false,
         vendor_err: 0,
+        timestamp: 0,
     };
 }

@@ -17,11 +17,26 @@ use crate::event::{Raised, Unacked};
 #[derive(Clone, Debug)]
 pub struct Cq(pub(crate) Arc<CqCore>);
 
+/// With what a completion queue is created.
+#[derive(Clone, Copy, Debug)]
+pub struct CqInit<'a> {
+    /// How many completions it holds at least.
+    pub entries: u32,
+    /// Where it announces completions.
+    pub channel: Option<&'a CompChannel>,
+    /// The caller's own value.
+    pub context: u64,
+    /// Whether completions tell when they were delivered, in nanoseconds of `CLOCK_MONOTONIC`. Those
+    /// of one burst of packets, or of one post, may share their time.
+    pub timestamps: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct CqCore {
     device: Arc<Device>,
     context: u64,
     channel: Option<CompChannel>,
+    timestamps: bool,
     /// How many completions wait: lets an empty queue be seen without the lock.
     len: AtomicUsize,
     queue: Mutex<Queue>,
@@ -62,11 +77,21 @@ impl Cq {
         channel: Option<&CompChannel>,
         context: u64,
     ) -> Result<Self, VerbsError> {
-        let capacity = check_capacity(device, "create a completion queue", entries)?;
+        Self::with(device, &CqInit { entries, channel, context, timestamps: false })
+    }
+
+    /// As [`new`](Self::new), with all that can be said (`ibv_create_cq_ex(3)`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with(device: &Arc<Device>, init: &CqInit<'_>) -> Result<Self, VerbsError> {
+        let capacity = check_capacity(device, "create a completion queue", init.entries)?;
         Ok(Self(Arc::new(CqCore {
             device: device.clone(),
-            context,
-            channel: channel.cloned(),
+            context: init.context,
+            channel: init.channel.cloned(),
+            timestamps: init.timestamps,
             len: AtomicUsize::new(0),
             queue: Mutex::new(Queue {
                 entries: VecDeque::with_capacity(capacity.min(PREALLOCATED)),
@@ -242,6 +267,12 @@ impl CqCore {
             channel.0.push(Arc::downgrade(self));
         }
         Ok(())
+    }
+
+    /// Whether completions are to tell their time.
+    #[inline]
+    pub(crate) fn wants_time(&self) -> bool {
+        self.timestamps
     }
 
     /// Counts an event that the program now holds.

@@ -26,7 +26,7 @@ pub mod signals;
 pub mod srq;
 
 pub use channel::CompChannel;
-pub use cq::Cq;
+pub use cq::{Cq, CqInit};
 pub use device::Device;
 pub use engine::capture::{Capture, FrameHeader};
 pub use error::VerbsError;

@@ -1,5 +1,7 @@
 //! Windows and regions of special kinds, between devices, over the network and over a ring.
 
+#![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
+
 mod lab;
 
 use lab::{ALL, Node, pair};

@@ -13,7 +13,7 @@ use rdmux_verbs::transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
 };
 use rdmux_verbs::{
-    AsyncEventKind, CompChannel, Cq, Mr, MrInit, Pd, Qp, QpInit, Space, Srq, SrqAttr,
+    AsyncEventKind, CompChannel, Cq, CqInit, Mr, MrInit, Pd, Qp, QpInit, Space, Srq, SrqAttr,
 };
 
 #[test]
@@ -50,6 +50,30 @@ fn a_channel_tells_of_a_completion_once_asked() {
     event.ack_events(1);
     cq.quiesce();
     assert!(Cq::new(&device, 16, None, 0).unwrap().req_notify(false).is_err());
+}
+
+#[test]
+fn completions_tell_their_time_where_asked() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.8", QpType::Rc, 4096);
+    let mut b = Node::new(&lab, "127.77.202.9", QpType::Rc, 4096);
+    let init = CqInit { entries: 8, channel: None, context: 0, timestamps: true };
+    let cq = Cq::with(&b.device, &init).unwrap();
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
+    b.qp = Qp::new(&b.pd, init).unwrap();
+    a.connect(&b);
+    b.connect(&a);
+    let now = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    };
+    let before = now();
+    b.recv(1, 0, 64);
+    a.send(1, SendOp::Send, 0, 8);
+    let mut out = [Completion::EMPTY; 1];
+    while cq.poll(&mut out) == 0 {}
+    assert!((before..=now()).contains(&out[0].timestamp), "{} in {before}..", out[0].timestamp);
+    assert_eq!(a.wait().timestamp, 0);
 }
 
 #[test]

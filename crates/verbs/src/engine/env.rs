@@ -40,6 +40,8 @@ pub(crate) struct QpEnv<'a> {
     bounce: &'a mut Bounce,
     /// The socket that the batch is gathered for.
     gathered: Option<Arc<Endpoint>>,
+    /// The time of completions, once one was asked for it.
+    time: Option<u64>,
     /// Whether a completion queue took no more.
     pub(crate) overflow: bool,
 }
@@ -53,7 +55,8 @@ impl<'a> QpEnv<'a> {
         bounce: &'a mut Bounce,
     ) -> Self {
         let regions = device.regions().read();
-        Self { device, core, path, regions, batch, bounce, gathered: None, overflow: false }
+        let (gathered, time) = (None, None);
+        Self { device, core, path, regions, batch, bounce, gathered, time, overflow: false }
     }
 
     /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
@@ -266,11 +269,14 @@ impl Env for QpEnv<'_> {
         self.core.srq.as_ref()?.pop(sges)
     }
 
-    fn complete(&mut self, side: Side, completion: Completion) {
+    fn complete(&mut self, side: Side, mut completion: Completion) {
         let cq = match side {
             Side::Send => &self.core.send_cq,
             Side::Recv => &self.core.recv_cq,
         };
+        if cq.wants_time() {
+            completion.timestamp = *self.time.get_or_insert_with(|| self.device.now().0);
+        }
         self.overflow |= cq.push(completion).is_err();
     }
 
