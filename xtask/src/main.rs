@@ -4,6 +4,7 @@
 //! chore.
 #![forbid(unsafe_code)]
 
+mod abi;
 mod ci;
 mod fuzz;
 mod layout;
@@ -34,6 +35,8 @@ enum Chore {
     Test,
     /// `test`, then the suites that need the kernel's drivers and real programs.
     Ci,
+    /// The C library's symbols and layouts beside the distribution's.
+    Abi,
     /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
     Peer(peer::Args),
     /// The fuzz targets, with the built-in mutator.
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     match cli.chore {
         Chore::Test => test::run(&mut report),
         Chore::Ci => ci::run(&mut report),
+        Chore::Abi => abi::run(&mut report),
         Chore::Peer(args) => peer::run(&args, &mut report),
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),
         Chore::NoOs => no_os::run(&mut report),

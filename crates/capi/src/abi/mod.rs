@@ -2,6 +2,7 @@
 //! them with the distribution's headers.
 #![allow(
     non_camel_case_types,
+    non_snake_case,
     unreachable_pub,
     dead_code,
     missing_docs,
@@ -10,3 +11,6 @@
 
 pub mod cma;
 pub mod verbs;
+
+#[cfg(test)]
+mod layout;

@@ -1,0 +1,33 @@
+//! `cargo xtask abi`: the shared object is to programs what the distribution's libraries are.
+//!
+//! `exports` compares symbols and version nodes, `headers` what programs have compiled in. The tables in
+//! `conformance/abi` were made from rdma-core 44; where the distribution's own files are installed, they
+//! are compared as well.
+
+mod exports;
+mod headers;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::report::Report;
+use crate::sh;
+
+/// Runs both comparisons. What cannot be compared here is skipped.
+pub(crate) fn run(report: &mut Report) {
+    report.heading("C ABI");
+    exports::run(report);
+    headers::run(report);
+}
+
+/// The committed tables.
+fn tables() -> PathBuf {
+    sh::root().join("conformance/abi")
+}
+
+/// Builds the shared object and says where it is.
+pub(crate) fn shared_object() -> Result<PathBuf> {
+    sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-capi"]))?;
+    Ok(sh::target_dir().join("debug/librdmux_capi.so"))
+}

@@ -1,0 +1,277 @@
+//! Sizes, offsets and values that programs have compiled in.
+//!
+//! `conformance/abi/layout.txt` is the one table: a test of rdmux-capi holds its types against it; here a C
+//! program that is made from it says what the installed headers hold, and the headers are read for
+//! structures and fields that the table has forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::report::Report;
+use crate::sh;
+
+/// What a program includes, and what these include of public types.
+const HEADERS: &[&str] =
+    &["infiniband/verbs.h", "infiniband/verbs_api.h", "infiniband/sa.h", "rdma/rdma_cma.h"];
+
+/// Structures that begin like this are not read here: flow steering is not supported.
+const UNUSED: &[&str] = &["ibv_flow_"];
+
+pub(super) fn run(report: &mut Report) {
+    report.check("constants of the abi module", constants_are_listed());
+    let include = Path::new("/usr/include");
+    if !HEADERS.iter().all(|h| include.join(h).is_file()) {
+        let why = "no headers (libibverbs-dev and librdmacm-dev)";
+        return report.skip("layouts of the distribution's headers", why);
+    }
+    report.check("layouts of the distribution's headers", compiled());
+    for header in HEADERS {
+        let check = Table::read().and_then(|table| {
+            let path = include.join(header);
+            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            nothing_forgotten(&table, &text)
+        });
+        report.check(&format!("fields of <{header}>"), check);
+    }
+}
+
+/// Compiles and runs the table as a C program.
+fn compiled() -> Result<()> {
+    let table = Table::read()?;
+    let folder = sh::target_dir().join("abi");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let (source, program) = (folder.join("layout.c"), folder.join("layout"));
+    fs::write(&source, table.program()).with_context(|| source.display().to_string())?;
+    sh::run(sh::command("cc").args(["-std=gnu11", "-w", "-o"]).arg(&program).arg(&source))?;
+    let printed = sh::output(&mut sh::command(&program))?;
+    let differences: Vec<String> = table
+        .lines()
+        .zip(printed.lines())
+        .filter(|(expected, found)| expected != found)
+        .map(|(expected, found)| format!("{expected} in the table, {found} in the headers"))
+        .collect();
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    ensure!(table.lines().count() == printed.lines().count(), "lines are missing");
+    println!("{} sizes, offsets and values in order", table.lines().count());
+    Ok(())
+}
+
+/// Whether every constant of the Rust module is in the table.
+fn constants_are_listed() -> Result<()> {
+    let table = Table::read()?;
+    let mut files = Vec::new();
+    crate::layout::rust_files(&sh::root().join("crates/capi/src/abi"), &mut files)?;
+    let mut missing = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let names =
+            text.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
+        missing.extend(names.map(|(name, _)| name.to_owned()).filter(|n| !table.has_value(n)));
+    }
+    ensure!(missing.is_empty(), "not in the table: {}", missing.join(", "));
+    Ok(())
+}
+
+/// Whether the table has every structure and field that a header defines.
+fn nothing_forgotten(table: &Table, header: &str) -> Result<()> {
+    let mut missing = Vec::new();
+    for (name, fields) in structures(header) {
+        let Some(known) = table.structures.iter().find(|s| s.name == name) else {
+            if !UNUSED.iter().any(|prefix| name.starts_with(prefix)) {
+                missing.push(name);
+            }
+            continue;
+        };
+        let known: BTreeSet<_> =
+            known.fields.iter().flat_map(|(path, _)| path.split('.')).collect();
+        missing.extend(
+            fields.iter().filter(|f| !known.contains(f.as_str())).map(|f| format!("{name}.{f}")),
+        );
+    }
+    ensure!(missing.is_empty(), "not in the table: {}", missing.join(", "));
+    Ok(())
+}
+
+/// The structures and unions that a header defines, each with the names that are declared in it at any depth.
+fn structures(header: &str) -> BTreeMap<String, Vec<String>> {
+    let text = without_comments(header);
+    let mut found = BTreeMap::new();
+    let mut rest = text.as_str();
+    while let Some(open) = rest.find('{') {
+        let before: Vec<&str> = rest[..open].split_whitespace().rev().take(2).collect();
+        let body = &rest[open + 1..];
+        let [name, "struct" | "union"] = before[..] else {
+            rest = body;
+            continue;
+        };
+        let end = closing(body);
+        found.insert(name.to_owned(), body[..end].split(';').filter_map(declared).collect());
+        rest = &body[end..];
+    }
+    found
+}
+
+/// Where the brace that is open before `text` closes.
+fn closing(text: &str) -> usize {
+    let mut depth = 1;
+    for (i, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return i;
+        }
+    }
+    text.len()
+}
+
+/// The name in `int name[4]`, `void (*name)(int)`, or `} name`; none in `}` alone.
+fn declared(declaration: &str) -> Option<String> {
+    let declaration = declaration.rsplit(['{', '}']).next()?;
+    let declarator = match declaration.split_once("(*") {
+        Some((_, pointer)) => pointer.split(')').next()?,
+        None => declaration.split('[').next()?,
+    };
+    let name =
+        declarator.rsplit(|c: char| !c.is_alphanumeric() && c != '_').find(|w| !w.is_empty())?;
+    Some(name.to_owned())
+}
+
+fn without_comments(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((code, comment)) = rest.split_once("/*") {
+        out.push_str(code);
+        rest = comment.split_once("*/").map_or("", |(_, after)| after);
+    }
+    out + rest
+}
+
+/// `conformance/abi/layout.txt`.
+#[derive(Debug, Default, PartialEq)]
+struct Table {
+    structures: Vec<Structure>,
+    values: Vec<(String, String)>,
+    /// Names of values that rdma-core 44 does not have.
+    later: BTreeSet<String>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Structure {
+    /// `struct` or `union`.
+    kind: String,
+    name: String,
+    size: String,
+    /// Paths, and bytes as `start..end`.
+    fields: Vec<(String, String)>,
+}
+
+impl Table {
+    fn read() -> Result<Self> {
+        let file = super::tables().join("layout.txt");
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut table = Self::default();
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with("//") || line.contains('!') || line == "}" {
+                continue;
+            }
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [kind, name, size, "{"] = words[..] {
+                let [kind, name, size] = [kind, name, size].map(str::to_owned);
+                table.structures.push(Structure { kind, name, size, fields: Vec::new() });
+                continue;
+            }
+            let (name, rest) = line.split_once(": ").with_context(|| line.to_owned())?;
+            let value = rest.split([',', ' ']).next().unwrap_or(rest).to_owned();
+            if value.contains("..") {
+                let structure = table.structures.last_mut().with_context(|| line.to_owned())?;
+                structure.fields.push((name.to_owned(), value));
+            } else {
+                if rest.contains("(later)") {
+                    table.later.insert(name.to_owned());
+                } else {
+                    table.values.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    fn has_value(&self, name: &str) -> bool {
+        self.later.contains(name) || self.values.iter().any(|(n, _)| n == name)
+    }
+
+    /// What a program that looks into the headers prints, if the table is right.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        let structures = self.structures.iter().flat_map(|s| {
+            let size = format!("{} {}", s.name, s.size);
+            let fields = s.fields.iter().map(|(path, bytes)| format!("{}.{path} {bytes}", s.name));
+            std::iter::once(size).chain(fields)
+        });
+        structures.chain(self.values.iter().map(|(name, value)| format!("{name} {value}")))
+    }
+
+    /// That program.
+    fn program(&self) -> String {
+        let mut c = String::from("#include <stddef.h>\n#include <stdio.h>\n");
+        for header in HEADERS {
+            let _ = writeln!(c, "#include <{header}>");
+        }
+        c += "#define SIZE(T, name) printf(name \" %zu\\n\", sizeof(T))\n\
+              #define FIELD(T, name, f) printf(name \".\" #f \" %zu..%zu\\n\", offsetof(T, f), \\\n\
+              \toffsetof(T, f) + sizeof(((T *)0)->f))\n\
+              #define VALUE(v) printf((v) < 0 ? #v \" %lld\\n\" : #v \" %llu\\n\", (long long)(v))\n\
+              int main(void)\n{\n";
+        // The names are quoted before a header's macros could replace them.
+        for s in &self.structures {
+            let (kind, name) = (&s.kind, &s.name);
+            let _ = writeln!(c, "\tSIZE({kind} {name}, \"{name}\");");
+            for (path, _) in &s.fields {
+                let _ = writeln!(c, "\tFIELD({kind} {name}, \"{name}\", {path});");
+            }
+        }
+        for (name, _) in &self.values {
+            let _ = writeln!(c, "\tVALUE({name});");
+        }
+        c + "\treturn 0;\n}\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "layouts! {\n struct a 16 {\n x: 0..8,\n u.y: 8..12 (v.u.y),\n }\n}\n\
+                         values! {\n A: -1,\n B: 2 (later),\n}\n";
+
+    #[test]
+    fn a_table_says_what_the_program_is_to_print() {
+        let table = Table::parse(TABLE).unwrap();
+        let lines: Vec<String> = table.lines().collect();
+        assert_eq!(lines, ["a 16", "a.x 0..8", "a.u.y 8..12", "A -1"]);
+        assert!(table.has_value("A") && table.has_value("B") && !table.has_value("C"));
+    }
+
+    #[test]
+    fn forgotten_fields_and_structures_are_found() {
+        let table = Table::parse(TABLE).unwrap();
+        let check = |header| nothing_forgotten(&table, header);
+        assert!(
+            check("struct a { long x; /* int n; */ union { struct { int y; } u; }; };").is_ok()
+        );
+        assert!(check("struct a { long x; int (*call)(struct a *a, int b); };").is_err());
+        assert!(check("struct a { long x; int z[2]; };").is_err());
+        assert!(check("struct a;\nenum e { E };\nstruct b { int x; };").is_err());
+        assert!(check("struct ibv_flow_b { int z; };").is_ok());
+    }
+}
