@@ -45,6 +45,8 @@ fn main() {
     fs::write(&map, version_script()).expect("writing to the build's folder");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    // Threads of ours run in it, so a program that closes it does not unload it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }
 
 /// The nodes and how they inherit. Which symbol has which node, the symbols say themselves.
