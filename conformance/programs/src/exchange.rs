@@ -1,0 +1,182 @@
+//! A server and its clients, or one program alone.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::process::Process;
+use crate::proof::{Proof, Said};
+use crate::stage::{SHORTLY, Scene, Side};
+
+/// What is started in a row, in what order, and what must come of it.
+///
+/// In command lines `{server}` and `{client}` stand for the addresses of both sides, `{port}` for a
+/// port that is the row's own, `{gid}` for the place of the side's address in its GID table, `{dev}`
+/// for the device, `{group}` for a multicast group and `{tmp}` for a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) title: String,
+    server: Option<Server>,
+    clients: Vec<String>,
+    /// Whether the sides are exchanged.
+    turned: bool,
+    /// Whether programs look at `/sys/class/infiniband` or `/dev/infiniband`.
+    view: bool,
+    proofs: Vec<Proof>,
+    patience: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    line: String,
+    ready: Ready,
+    end: End,
+}
+
+/// How one sees that a server can be asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ready {
+    /// It listens on TCP port `{port}`.
+    Tcp,
+    /// It listens on this TCP port, since it knows no other.
+    TcpPort(u16),
+    /// The host's service knows an id of it that listens.
+    Cm,
+    /// The host's service knows that it is a member of a multicast group.
+    Group,
+    /// It prints this.
+    Says(&'static str),
+}
+
+/// How a program ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    /// By itself, with status 0.
+    Alone,
+    /// It is told to, by a signal.
+    Told,
+}
+
+impl Exchange {
+    pub(crate) fn new(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            server: None,
+            clients: Vec::new(),
+            turned: false,
+            view: false,
+            proofs: Vec::new(),
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    /// The command line of the server.
+    pub(crate) fn server(mut self, line: impl Into<String>, ready: Ready, end: End) -> Self {
+        self.server = Some(Server { line: line.into(), ready, end });
+        self
+    }
+
+    /// The command line of a client; all of them run at the same time.
+    pub(crate) fn client(mut self, line: impl Into<String>) -> Self {
+        self.clients.push(line.into());
+        self
+    }
+
+    /// With the server on the client's side, and the clients on the server's.
+    pub(crate) fn turned(mut self) -> Self {
+        self.turned = true;
+        self
+    }
+
+    /// With a view of `/sys/class/infiniband` and `/dev/infiniband`.
+    pub(crate) fn view(mut self) -> Self {
+        self.view = true;
+        self
+    }
+
+    /// What the output must show.
+    pub(crate) fn proof(mut self, proof: Proof) -> Self {
+        self.proofs.push(proof);
+        self
+    }
+
+    /// How long a client may run, if not half a minute.
+    pub(crate) fn patience(mut self, seconds: u64) -> Self {
+        self.patience = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When a program does not end as it should, or its output does not show what it must.
+    pub(crate) fn run(&self, scene: &Scene) -> Result<()> {
+        let sides = [&scene.server, &scene.client];
+        let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };
+        let server = self.server.as_ref().map(|s| self.serve(s, scene, there)).transpose()?;
+        let mut clients = Vec::new();
+        for (n, line) in (1..).zip(&self.clients) {
+            clients.push(scene.start(here, &format!("client{n}"), line, self.view)?);
+        }
+        for client in &mut clients {
+            client.succeed(self.patience)?;
+        }
+        let outputs = clients.iter().map(Process::output).collect();
+        let mut said = Said { server: String::new(), clients: outputs };
+        if let (Some(mut process), Some(server)) = (server, &self.server) {
+            match server.end {
+                End::Alone => process.succeed(SHORTLY)?,
+                End::Told => process.stop(Signal::TERM, SHORTLY)?,
+            }
+            said.server = process.output();
+        }
+        self.proofs.iter().try_for_each(|p| p.check(scene, &said))
+    }
+
+    /// Starts the server and waits until it can be asked.
+    fn serve(&self, server: &Server, scene: &Scene, side: &Side) -> Result<Process> {
+        let mut process = scene.start(side, "server", &server.line, self.view)?;
+        process.until("serve", self.patience, |p| match server.ready {
+            Ready::Tcp => tcp_listens(p.pid(), scene.port),
+            Ready::TcpPort(port) => tcp_listens(p.pid(), port),
+            Ready::Cm => cm_listens(side),
+            Ready::Group => Ok(has(&side.status()?["groups"])),
+            Ready::Says(text) => Ok(p.output().contains(text)),
+        })?;
+        Ok(process)
+    }
+}
+
+/// Whether somebody in the network namespace of a process listens on this TCP port.
+fn tcp_listens(pid: u32, port: u16) -> Result<bool> {
+    /// The state `TCP_LISTEN` in `/proc/net/tcp`.
+    const LISTEN: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    for table in ["tcp", "tcp6"] {
+        let path = format!("/proc/{pid}/net/{table}");
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        let listens = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let local = words.next().is_some_and(|l| l.ends_with(&wanted));
+            local && words.nth(1) == Some(LISTEN)
+        };
+        if text.lines().any(listens) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether an id of this host listens.
+fn cm_listens(side: &Side) -> Result<bool> {
+    let status = side.status()?;
+    let ids = status["ids"].as_array().context("a host without a list of ids")?;
+    Ok(ids.iter().any(|id| id["state"] == "LISTEN"))
+}
+
+fn has(list: &Value) -> bool {
+    list.as_array().is_some_and(|l| !l.is_empty())
+}

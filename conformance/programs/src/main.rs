@@ -1,0 +1,84 @@
+//! Unmodified programs of the distribution, run on rdmux: what must work, as a table of rows.
+//!
+//! Reading order: [`row`] says what a row is, [`mod@table`] lists them by package, [`stage`] makes the
+//! hosts between which they run, [`exchange`] runs a server and its clients, [`process`] one program,
+//! [`proof`] reads what they printed, [`pyverbs`] runs rdma-core's own tests, [`report`] tells.
+#![forbid(unsafe_code)]
+
+mod exchange;
+mod ports;
+mod process;
+mod proof;
+mod pyverbs;
+mod report;
+mod row;
+mod stage;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::report::Report;
+use crate::row::{Outcome, Row};
+use crate::stage::Stage;
+
+/// Unmodified programs of the distribution, run on rdmux.
+#[derive(Parser)]
+enum Cli {
+    /// Prints the names of all rows.
+    List {
+        /// Only rows with this text
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Runs them and prints a line for each, "pass", "skip" or "FAIL" in front.
+    Run {
+        /// The program rdmux; the shared object lies beside it
+        #[arg(long)]
+        rdmux: PathBuf,
+        /// Where the output of every process is kept
+        #[arg(long)]
+        logs: PathBuf,
+        /// The outcome as JUnit XML
+        #[arg(long)]
+        junit: PathBuf,
+        /// Only rows with this text
+        #[arg(long)]
+        only: Option<String>,
+    },
+}
+
+fn main() -> Result<ExitCode> {
+    match Cli::parse() {
+        Cli::List { only } => {
+            for row in wanted(only.as_deref()) {
+                println!("{row}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Cli::Run { rdmux, logs, junit, only } => {
+            let mut stage = Stage::new(&rdmux, &logs)?;
+            let mut report = Report::new(&junit);
+            for row in wanted(only.as_deref()) {
+                report.take(&row, || run(&mut stage, &row));
+            }
+            report.close()
+        }
+    }
+}
+
+fn wanted(only: Option<&str>) -> impl Iterator<Item = Row> {
+    table::table().into_iter().filter(move |r| only.is_none_or(|o| r.to_string().contains(o)))
+}
+
+/// Runs a row. Whatever its programs do, nothing of them may be left in the hosts' services.
+fn run(stage: &mut Stage, row: &Row) -> Outcome {
+    let scene = stage.scene(row)?;
+    let outcome = row.run.run(stage, &scene);
+    let left = scene.nothing_is_left();
+    outcome?;
+    left.map_err(Into::into)
+}

@@ -1,0 +1,23 @@
+//! Ports that nobody uses.
+
+use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+
+use anyhow::{Context, Result};
+
+/// A port that was free for TCP and UDP, over IPv4 and IPv6, a moment ago. The system hands out
+/// ports at random, so that nobody gets the same one soon.
+///
+/// # Errors
+/// When the system has none.
+pub(crate) fn free() -> Result<u16> {
+    for _ in 0..100 {
+        let tcp = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+            .or_else(|_| TcpListener::bind("0.0.0.0:0"))
+            .context("no free port")?;
+        let addr = tcp.local_addr()?;
+        if UdpSocket::bind(addr).is_ok() {
+            return Ok(addr.port());
+        }
+    }
+    anyhow::bail!("no port is free for both TCP and UDP")
+}

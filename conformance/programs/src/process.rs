@@ -1,0 +1,152 @@
+//! One program, its output and its end.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// How often something is looked at that does not tell by itself.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A program that was started. It and what it started are killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it, with its output in a file that begins with the command line.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn start(mut command: Command, line: &str, log: &Path) -> Result<Self> {
+        let mut out = File::options().append(true).create(true).open(log);
+        let out = out.as_mut().map_err(|e| anyhow::anyhow!("{}: {e}", log.display()))?;
+        writeln!(out, "$ {line}")?;
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
+        command.process_group(0);
+        let name = line.split_whitespace().next().unwrap_or("?").to_owned();
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { child, name, log: log.to_path_buf() })
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn output(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.split_once('\n').map_or_else(String::new, |(_command, said)| said.to_owned())
+    }
+
+    /// Waits until `there` says yes, or the program ends.
+    ///
+    /// # Errors
+    /// When it ends, or `patience` does.
+    pub(crate) fn until(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut there: impl FnMut(&Self) -> Result<bool>,
+    ) -> Result<()> {
+        let end = Instant::now() + patience;
+        while !there(self)? {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} {} before {what}: {}", self.name, ended(status), self.last_line());
+            }
+            ensure!(
+                Instant::now() < end,
+                "{} never came to {what}: {}",
+                self.name,
+                self.last_line()
+            );
+            sleep(GLANCE);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end within `patience`.
+    pub(crate) fn finish(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= end {
+                let s = patience.as_secs();
+                bail!("{} did not end in {s} s: {}", self.name, self.last_line());
+            }
+            sleep(GLANCE);
+        }
+    }
+
+    /// Waits for its end, which must be a success.
+    ///
+    /// # Errors
+    /// When it is not, or it does not end within `patience`.
+    pub(crate) fn succeed(&mut self, patience: Duration) -> Result<()> {
+        let status = self.finish(patience)?;
+        ensure!(status.success(), "{} {}: {}", self.name, ended(status), self.last_line());
+        Ok(())
+    }
+
+    /// Sends it a signal, to which it must end by that signal or with status 0.
+    ///
+    /// # Errors
+    /// When it ends otherwise, or not within `patience`.
+    pub(crate) fn stop(&mut self, signal: Signal, patience: Duration) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} {} before it was told to: {}", self.name, ended(status), self.last_line());
+        }
+        kill_process(self.process_id()?, signal)?;
+        let status = self.finish(patience)?;
+        let as_told = status.success() || status.signal() == Some(signal.as_raw());
+        ensure!(as_told, "{} {}: {}", self.name, ended(status), self.last_line());
+        Ok(())
+    }
+
+    fn process_id(&self) -> Result<Pid> {
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        id.context("a process without a number")
+    }
+
+    /// The end of what it said, for messages.
+    fn last_line(&self) -> String {
+        let output = self.output();
+        let line = output.lines().rev().find(|l| l.chars().any(char::is_alphanumeric));
+        line.map_or_else(|| "it said nothing".to_owned(), |l| format!("\"{}\"", l.trim()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(pid) = self.process_id() {
+            // Its group has its own number; whatever it started is in it.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// How it ended, in words.
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}

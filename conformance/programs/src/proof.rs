@@ -1,0 +1,134 @@
+//! What the output of programs must show: an exit status of 0 is not enough.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::stage::Scene;
+
+/// What the programs of a row printed.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) server: String,
+    pub(crate) clients: Vec<String>,
+}
+
+/// Something that must be seen in it.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// Every client prints this.
+    Client(String),
+    /// The server prints this.
+    Server(String),
+    /// Every client prints so many lines with this.
+    ClientLines(&'static str, usize),
+    /// perftest's table: so many lines, each with numbers that make sense, and with this many
+    /// iterations if the test counts them.
+    Perftest { lines: usize, iterations: Option<u64> },
+    /// `name = 1.23 unit` for this name, above zero.
+    Figure(&'static str),
+}
+
+impl Proof {
+    /// Looks for it.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(crate) fn check(&self, scene: &Scene, said: &Said) -> Result<()> {
+        match self {
+            Self::Server(text) => {
+                contains("the server", &said.server, &scene.fill(&scene.server, text))
+            }
+            Self::Client(text) => {
+                let text = scene.fill(&scene.client, text);
+                said.clients.iter().try_for_each(|c| contains("a client", c, &text))
+            }
+            Self::ClientLines(text, wanted) => said.clients.iter().try_for_each(|c| {
+                let n = c.lines().filter(|l| l.contains(text)).count();
+                ensure!(n == *wanted, "{n} lines with {text:?}, not {wanted}");
+                Ok(())
+            }),
+            Self::Perftest { lines, iterations } => {
+                said.clients.iter().try_for_each(|c| perftest(c, *lines, *iterations))
+            }
+            Self::Figure(name) => said.clients.iter().try_for_each(|c| figure(c, name)),
+        }
+    }
+}
+
+fn contains(who: &str, output: &str, text: &str) -> Result<()> {
+    ensure!(output.contains(text), "{who} does not say {text:?}");
+    Ok(())
+}
+
+/// perftest's table begins with a line of column names, `#bytes #iterations …`; the lines below it
+/// are numbers, up to a line that is not.
+fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> {
+    let mut lines = output.lines().skip_while(|l| !l.trim_start().starts_with("#bytes"));
+    let head = lines.next().context("no table")?;
+    let numbers = |line: &str| -> Option<Vec<f64>> {
+        let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        words.ok().filter(|w| w.len() >= 3)
+    };
+    let rows: Vec<Vec<f64>> =
+        lines.filter(|l| !l.trim_start().starts_with('#')).map_while(numbers).collect();
+    ensure!(rows.len() == wanted, "{} lines in the table, not {wanted}", rows.len());
+    for row in rows {
+        let line = row.iter().map(f64::to_string).collect::<Vec<_>>().join(" ");
+        ensure!(row.iter().all(|n| n.is_finite() && *n >= 0.0), "{line:?}: not sensible numbers");
+        #[expect(clippy::cast_precision_loss, reason = "iterations are few")]
+        let counted = iterations.is_none_or(|n| row[1] == n as f64);
+        ensure!(counted && row[1] > 0.0, "{line:?}: {} iterations", row[1]);
+        // Bandwidth and latency alike have their average in the fourth column, or the only one.
+        let average = if head.contains("average") || head.contains("t_typical") { 3 } else { 2 };
+        ensure!(row.get(average).is_some_and(|n| *n > 0.0), "{line:?}: nothing measured");
+    }
+    Ok(())
+}
+
+/// qperf's way to print: `    bw  =  5.25 GB/sec`.
+fn figure(output: &str, name: &str) -> Result<()> {
+    for line in output.lines() {
+        if let Some((what, value)) = line.split_once('=')
+            && what.trim() == name
+        {
+            let number = value.split_whitespace().next().context("no figure")?;
+            let number: f64 = number.replace(',', "").parse().with_context(|| line.to_owned())?;
+            ensure!(number > 0.0, "{}", line.trim());
+            return Ok(());
+        }
+    }
+    bail!("no figure named {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{figure, perftest};
+
+    const BANDWIDTH: &str = "\
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      1000             6034.00            6029.63\t\t   0.096474
+---------------------------------------------------------------------------------------
+";
+    const LATENCY: &str = "\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 2       1000          0.66           5.17         0.70     \t       0.70        \t0.06   \t\t0.83    \t\t5.17   
+";
+
+    #[test]
+    fn tables_of_perftest() {
+        perftest(BANDWIDTH, 1, Some(1000)).unwrap();
+        perftest(LATENCY, 1, Some(1000)).unwrap();
+        assert!(perftest(BANDWIDTH, 2, Some(1000)).is_err());
+        assert!(perftest(BANDWIDTH, 1, Some(999)).is_err());
+        assert!(perftest(&BANDWIDTH.replace("6029.63", "0.00"), 1, None).is_err());
+        assert!(perftest(&BANDWIDTH.replace("6029.63", "-nan"), 1, None).is_err());
+        assert!(perftest("nothing", 1, None).is_err());
+    }
+
+    #[test]
+    fn figures_of_qperf() {
+        figure("rc_bw:\n    bw  =  5.25 GB/sec\n", "bw").unwrap();
+        figure("ver:\n    msg_rate  =  1,234 /sec\n", "msg_rate").unwrap();
+        assert!(figure("rc_bw:\n    bw  =  0 GB/sec\n", "bw").is_err());
+        assert!(figure("rc_bw:\n", "bw").is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! rdma-core's own tests, in Python on pyverbs: each is a row, with the outcome that it must have.
+//!
+//! `pyverbs/expected.txt` has a line for each test of 44.0 that is not about one vendor's adapters:
+//! `pass TEST`, or `skip TEST: REASON`, where the reason is the beginning of what the test says.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::Value;
+
+use crate::row::{Outcome, Row, Run, Way};
+use crate::stage::{Scene, Stage};
+
+const TABLE: &str = include_str!("../pyverbs/expected.txt");
+const RUNNER: &str = include_str!("../pyverbs/runner.py");
+
+/// Where Debian's package has them, some compressed.
+const TESTS: &str = "/usr/share/doc/rdma-core/tests";
+const PACKAGE: &str = "python3-pyverbs";
+
+/// So many must pass.
+const ENOUGH: usize = 130;
+
+/// What a row demands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// That this test passes.
+    Pass(&'static str),
+    /// That this test is skipped, and says why.
+    Skip(&'static str, &'static str),
+    /// That so many tests pass.
+    Enough(usize),
+    /// That there is no test without a row.
+    NoOther,
+}
+
+/// How each test ended, by name; or why nothing is known.
+pub(crate) type Results = Result<BTreeMap<String, Ended>, String>;
+
+/// How a test ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    outcome: String,
+    why: String,
+}
+
+/// A row for each line of the table, and those about all of them.
+pub(crate) fn rows() -> Vec<Row> {
+    let row = |title: String, expected| Row {
+        title: format!("pyverbs: {title}"),
+        way: Way::Ring,
+        run: Run::Pyverbs(expected),
+    };
+    let mut rows: Vec<Row> = table().map(|e| row(e.title(), e)).collect();
+    for all in [Expected::Enough(ENOUGH), Expected::NoOther] {
+        rows.push(row(all.title(), all));
+    }
+    rows
+}
+
+fn table() -> impl Iterator<Item = Expected> {
+    let lines = TABLE.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
+    lines.map(|l| match l.split_once(' ') {
+        Some(("skip", rest)) => {
+            let (test, why) = rest.split_once(": ").unwrap_or((rest, ""));
+            Expected::Skip(test, why)
+        }
+        Some((_, test)) => Expected::Pass(test),
+        None => Expected::Pass(l),
+    })
+}
+
+impl Expected {
+    fn title(self) -> String {
+        match self {
+            Self::Pass(test) => test.to_owned(),
+            Self::Skip(test, _) => format!("{test} is skipped"),
+            Self::Enough(n) => format!("at least {n} pass"),
+            Self::NoOther => "every test has its row".to_owned(),
+        }
+    }
+
+    /// Compares with what came; the first row to ask runs the tests, all of them at once.
+    pub(crate) fn check(self, stage: &mut Stage, scene: &Scene) -> Outcome {
+        let results = stage.pyverbs.get_or_insert_with(|| all(scene).map_err(|e| format!("{e:#}")));
+        let results = results.as_ref().map_err(|e| anyhow!("{e}"))?;
+        Ok(self.compare(results)?)
+    }
+
+    fn compare(self, results: &BTreeMap<String, Ended>) -> Result<()> {
+        let ended = |test: &str| results.get(test).context("it was not run to its end");
+        match self {
+            Self::Pass(test) => {
+                let e = ended(test)?;
+                ensure!(e.outcome == "pass", "{}: {}", e.outcome, last_line(&e.why));
+            }
+            Self::Skip(test, why) => {
+                let e = ended(test)?;
+                ensure!(e.outcome == "skip", "{}: {}", e.outcome, last_line(&e.why));
+                ensure!(e.why.starts_with(why), "skipped for another reason: {}", e.why);
+            }
+            Self::Enough(wanted) => {
+                let n = results.values().filter(|e| e.outcome == "pass").count();
+                ensure!(n >= wanted, "{n} pass");
+            }
+            Self::NoOther => {
+                let known: Vec<&str> = table()
+                    .filter_map(|e| match e {
+                        Self::Pass(test) | Self::Skip(test, _) => Some(test),
+                        Self::Enough(_) | Self::NoOther => None,
+                    })
+                    .collect();
+                let mut other = results.keys().filter(|t| !known.contains(&t.as_str()));
+                if let Some(test) = other.next() {
+                    bail!("{test} has no row");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The line of a Python traceback that says what went wrong.
+fn last_line(why: &str) -> &str {
+    why.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or_default()
+}
+
+/// Runs all of them.
+fn all(scene: &Scene) -> Result<BTreeMap<String, Ended>> {
+    let folder = scene.scratch().join("tests");
+    unpack(&folder).context("rdma-core's tests")?;
+    let runner = scene.scratch().join("runner.py");
+    fs::write(&runner, RUNNER)?;
+    let line = format!(
+        "/usr/bin/python3 {} {} --dev {{dev}} --port 1 --gid {{gid}}",
+        runner.display(),
+        folder.display()
+    );
+    let mut process = scene.start(&scene.server, "tests", &line, true)?;
+    // A test that ends the interpreter leaves the rows after it without a result, which they say.
+    process.finish(Duration::from_secs(400))?;
+    let results = read(&process.output());
+    ensure!(!results.is_empty(), "no test was run: {}", last_line(&process.output()));
+    Ok(results)
+}
+
+fn read(output: &str) -> BTreeMap<String, Ended> {
+    let line = |l: &str| {
+        let v: Value = serde_json::from_str(l).ok()?;
+        let text = |key: &str| v[key].as_str().map(str::to_owned);
+        Some((text("test")?, Ended { outcome: text("outcome")?, why: text("why")? }))
+    };
+    output.lines().filter_map(line).collect()
+}
+
+/// Copies the tests from where the package has put them; where documentation is not installed, from
+/// the package itself.
+fn unpack(to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let here = Path::new(TESTS);
+    if here.is_dir() {
+        return copy(here, to);
+    }
+    let fetched = to.with_file_name("package");
+    fs::create_dir_all(&fetched)?;
+    let script = "apt-get download -q \"$1\" && dpkg-deb -x \"$1\"_*.deb .";
+    let mut sh = Command::new("sh");
+    let out = sh.args(["-ec", script, "sh", PACKAGE]).current_dir(&fetched).output()?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "no {TESTS}, and no package to be had: {}", last_line(&said));
+    copy(&fetched.join(TESTS.trim_start_matches('/')), to)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
+        let Some(plain) = name.strip_suffix(".gz") else {
+            fs::copy(&path, to.join(name))?;
+            continue;
+        };
+        let mut gzip = Command::new("gzip");
+        let out = File::create(to.join(plain))?;
+        let status = gzip.arg("-dc").arg(&path).stdout(out).stdin(Stdio::null()).status()?;
+        ensure!(status.success(), "gzip {}", path.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{ENOUGH, Expected, read, table};
+
+    #[test]
+    fn the_table_promises_enough() {
+        let passes = table().filter(|e| matches!(e, Expected::Pass(_))).count();
+        assert!(passes >= ENOUGH, "{passes}");
+        let names: Vec<String> = table().map(Expected::title).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn every_skip_has_a_reason() {
+        for e in table() {
+            if let Expected::Skip(test, why) = e {
+                assert!(!why.is_empty(), "{test}");
+            }
+        }
+    }
+
+    #[test]
+    fn results_are_told_from_noise() {
+        let said =
+            "noise\n{\"test\": \"a.b\", \"outcome\": \"skip\", \"why\": \"no such thing\"}\n{}\n";
+        let results = read(said);
+        assert_eq!(results.len(), 1);
+        assert!(Expected::Skip("a.b", "no such").compare(&results).is_ok());
+        assert!(Expected::Skip("a.b", "other").compare(&results).is_err());
+        assert!(Expected::Pass("a.b").compare(&results).is_err());
+        assert!(Expected::Pass("a.c").compare(&results).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! What a row of the table is.
+
+use std::fmt;
+
+use crate::exchange::Exchange;
+use crate::pyverbs::Expected;
+use crate::stage::{Scene, Stage};
+
+/// Programs that run in one way.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// The program and its options, as a reader of the table wants to see them.
+    pub(crate) title: String,
+    /// Between which hosts.
+    pub(crate) way: Way,
+    /// What is started.
+    pub(crate) run: Run,
+}
+
+/// Between which hosts the programs of a row run, and by which address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// On one virtual host: through shared memory.
+    Ring,
+    /// Between two virtual hosts: over UDP.
+    Udp,
+    /// On the default host, by `127.0.0.1`, as a plain user where that can be had.
+    Default,
+    /// On the default host, by `::1`.
+    Loopback6,
+    /// Between the default hosts of two network namespaces, over IPv4.
+    Wire4,
+    /// Between the default hosts of two network namespaces, over IPv6.
+    Wire6,
+}
+
+impl Way {
+    /// The two that every program is run in.
+    pub(crate) const HERE: &[Self] = &[Self::Ring, Self::Udp];
+    /// Those over IPv6.
+    pub(crate) const IPV6: &[Self] = &[Self::Loopback6, Self::Wire6];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ring => "one host",
+            Self::Udp => "two hosts",
+            Self::Default => "127.0.0.1",
+            Self::Loopback6 => "::1",
+            Self::Wire4 => "wire, IPv4",
+            Self::Wire6 => "wire, IPv6",
+        })
+    }
+}
+
+/// What is started.
+#[derive(Clone, Debug)]
+pub(crate) enum Run {
+    /// A server and its clients, or one program alone.
+    Exchange(Exchange),
+    /// One of rdma-core's own tests.
+    Pyverbs(Expected),
+}
+
+impl Run {
+    pub(crate) fn run(&self, stage: &mut Stage, scene: &Scene) -> Outcome {
+        match self {
+            Self::Exchange(exchange) => exchange.run(scene).map_err(Into::into),
+            Self::Pyverbs(expected) => expected.check(stage, scene),
+        }
+    }
+}
+
+/// How a row ended: well, or why not.
+pub(crate) type Outcome = Result<(), Trouble>;
+
+/// Why a row did not end well.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// It cannot be run here and need not: this system forbids what it wants.
+    NotHere(String),
+    /// It went wrong.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Trouble {
+    fn from(e: anyhow::Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+impl Row {
+    /// A row for each of these ways.
+    pub(crate) fn each(ways: &[Way], exchange: &Exchange) -> Vec<Self> {
+        let row = |&way| Self {
+            title: exchange.title.clone(),
+            way,
+            run: Run::Exchange(exchange.clone()),
+        };
+        ways.iter().map(row).collect()
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<10} | {}", self.way, self.title)
+    }
+}

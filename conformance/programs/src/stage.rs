@@ -1,0 +1,243 @@
+//! The hosts between which programs run: two virtual ones, and default ones in network namespaces.
+//!
+//! All of them have runtime directories of their own, so that nothing here meets what else runs on
+//! the machine; the namespaces keep the default hosts' sockets apart too.
+
+mod namespace;
+mod side;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+pub(crate) use self::side::Side;
+use crate::ports;
+use crate::process::Process;
+use crate::row::{Row, Trouble, Way};
+
+/// How long a thing may take that is a matter of milliseconds.
+pub(crate) const SHORTLY: Duration = Duration::from_secs(10);
+
+/// Everything that rows share.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    logs: PathBuf,
+    /// Where our program and the shared object lie under the names that programs know, and the
+    /// hosts' runtime directories: a plain user can read it.
+    work: PathBuf,
+    /// How many rows have been run.
+    rows: u32,
+    pair: Option<[Side; 2]>,
+    solo: Option<Side>,
+    wire: Option<Result<Wire, String>>,
+    /// What pyverbs' own tests said, once they have been run.
+    pub(crate) pyverbs: Option<crate::pyverbs::Results>,
+    /// Programs that hold namespaces open.
+    _holders: Vec<Process>,
+}
+
+/// The same two sides under their IPv4 and IPv6 addresses.
+#[derive(Debug)]
+struct Wire {
+    v4: [Side; 2],
+    v6: [Side; 2],
+}
+
+impl Stage {
+    /// `rdmux` is our program, with the shared object beside it.
+    ///
+    /// # Errors
+    /// When they are not there or cannot be copied.
+    pub(crate) fn new(rdmux: &Path, logs: &Path) -> Result<Self> {
+        fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
+        let work = std::env::temp_dir().join(format!("rdmux-programs-{}", std::process::id()));
+        side::lay_out(&work, rdmux)?;
+        Ok(Self {
+            logs: logs.to_path_buf(),
+            work,
+            rows: 0,
+            pair: None,
+            solo: None,
+            wire: None,
+            pyverbs: None,
+            _holders: Vec::new(),
+        })
+    }
+
+    /// What a row needs: its hosts, running, a port and places for its output.
+    ///
+    /// # Errors
+    /// When the hosts cannot be had.
+    pub(crate) fn scene(&mut self, row: &Row) -> Result<Scene, Trouble> {
+        self.rows += 1;
+        let [server, client] = match row.way {
+            Way::Ring => {
+                let [one, _] = self.pair()?;
+                [one.clone(), one]
+            }
+            Way::Udp => self.pair()?,
+            Way::Default | Way::Loopback6 => {
+                let address = if row.way == Way::Default { "127.0.0.1" } else { "::1" };
+                let solo = self.solo()?.at(address)?;
+                [solo.clone(), solo]
+            }
+            Way::Wire4 => self.wire()?.v4.clone(),
+            Way::Wire6 => self.wire()?.v6.clone(),
+        };
+        let name: String =
+            row.title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+        let name: String = name.chars().take(60).collect();
+        let logs = self.logs.join(format!("{:03}-{name}", self.rows));
+        let scratch = self.work.join(format!("scratch-{}", self.rows));
+        side::public_folder(&scratch)?;
+        Ok(Scene { server, client, port: ports::free()?, group: self.group(), logs, scratch })
+    }
+
+    /// A multicast group that no other row joins.
+    fn group(&self) -> String {
+        let [.., high, low] = self.rows.to_be_bytes();
+        format!("239.{}.{high}.{low}", std::process::id() % 255)
+    }
+
+    fn pair(&mut self) -> Result<[Side; 2]> {
+        if self.pair.is_none() {
+            let runtime = self.work.join("virtual");
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name);
+            self.pair = Some([up("one")?, up("two")?]);
+        }
+        self.pair.clone().context("two virtual hosts")
+    }
+
+    fn solo(&mut self) -> Result<Side> {
+        if self.solo.is_none() {
+            let enter = match namespace::alone(&self.logs) {
+                Ok(held) => {
+                    let enter = held.enter();
+                    self._holders.push(held.into_process());
+                    enter
+                }
+                // The default host of the machine will do, if nobody else runs one.
+                Err(_) => Vec::new(),
+            };
+            self.solo = Some(Side::default_host(&self.work, "solo", enter, true)?);
+        }
+        self.solo.clone().context("a default host")
+    }
+
+    fn wire(&mut self) -> Result<&Wire, Trouble> {
+        if self.wire.is_none() {
+            let made = self.make_wire().map_err(|e| format!("no network namespaces: {e:#}"));
+            self.wire = Some(made);
+        }
+        match self.wire.as_ref() {
+            Some(Ok(wire)) => Ok(wire),
+            Some(Err(why)) => Err(Trouble::NotHere(why.clone())),
+            None => Err(anyhow::anyhow!("no wire").into()),
+        }
+    }
+
+    fn make_wire(&mut self) -> Result<Wire> {
+        let ends = namespace::wire(&self.logs)?;
+        let mut sides = Vec::new();
+        for (name, end) in ["left", "right"].into_iter().zip(ends) {
+            sides.push(Side::default_host(&self.work, name, end.enter(), false)?);
+            self._holders.push(end.into_process());
+        }
+        let [left, right] =
+            <[Side; 2]>::try_from(sides).map_err(|_| anyhow::anyhow!("two ends"))?;
+        let at = |[l, r]: [&str; 2]| Ok::<_, anyhow::Error>([left.at(l)?, right.at(r)?]);
+        Ok(Wire { v4: at(namespace::V4)?, v6: at(namespace::V6)? })
+    }
+
+    fn sides(&self) -> impl Iterator<Item = &Side> {
+        let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
+        self.pair.iter().flatten().chain(&self.solo).chain(wire)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for side in self.sides() {
+            let _ = side.rdmux(&["host", "down"]);
+        }
+        let _ = fs::remove_dir_all(&self.work);
+    }
+}
+
+/// What one row has.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) server: Side,
+    pub(crate) client: Side,
+    pub(crate) port: u16,
+    group: String,
+    logs: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Scene {
+    /// A folder that goes with the row.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// The words of a command line, with what stands for the row's own things put in.
+    pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
+        line.replace("{server}", &self.server.address)
+            .replace("{client}", &self.client.address)
+            .replace("{port}", &self.port.to_string())
+            .replace("{gid}", &side.gid_index.to_string())
+            .replace("{group}", &self.group)
+            .replace("{dev}", side::DEVICE)
+            .replace("{tmp}", &self.scratch.display().to_string())
+    }
+
+    /// Starts a program on one of the sides.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn start(&self, side: &Side, role: &str, line: &str, view: bool) -> Result<Process> {
+        let line = self.fill(side, line);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let program = words.first().context("an empty command line")?;
+        ensure!(side::is_installed(program), "{program} is not installed");
+        let mut log = self.logs.clone().into_os_string();
+        log.push(format!("-{role}.log"));
+        Process::start(side.command(&words, view), &line, Path::new(&log))
+    }
+
+    /// Waits until the services of both sides have forgotten the programs of this row.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub(crate) fn nothing_is_left(&self) -> Result<()> {
+        let end = Instant::now() + SHORTLY;
+        for side in [&self.server, &self.client] {
+            loop {
+                let status = side.status()?;
+                let count = |what: &str| status[what].as_array().map_or(0, Vec::len);
+                let left: Vec<String> = ["processes", "ids", "groups"]
+                    .iter()
+                    .filter(|what| count(what) > 0)
+                    .map(|what| format!("{} {what}", count(what)))
+                    .collect();
+                if left.is_empty() {
+                    break;
+                }
+                if Instant::now() > end {
+                    bail!("the programs left behind in {}: {}", side.name, left.join(", "));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}

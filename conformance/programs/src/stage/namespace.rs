@@ -1,0 +1,96 @@
+//! Network namespaces, for who may have them: root, and others where user namespaces are allowed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::SHORTLY;
+use crate::process::Process;
+
+/// The addresses of both ends of the wire.
+pub(super) const V4: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
+/// The same over IPv6.
+pub(super) const V6: [&str; 2] = ["fd78::1", "fd78::2"];
+
+/// A namespace, which exists as long as the program that holds it.
+pub(super) struct Held {
+    holder: Process,
+    /// Whether it is in a user namespace of its own.
+    user: bool,
+}
+
+impl Held {
+    /// The words before a command line that make it run inside.
+    pub(super) fn enter(&self) -> Vec<String> {
+        let target = self.holder.pid().to_string();
+        let mut words = vec!["nsenter", "--target", &target, "--net"];
+        if self.user {
+            words.extend(["--user", "--preserve-credentials"]);
+        }
+        words.push("--");
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    pub(super) fn into_process(self) -> Process {
+        self.holder
+    }
+}
+
+/// A namespace with nothing but its loopback interface.
+///
+/// # Errors
+/// When this system forbids it.
+pub(super) fn alone(logs: &Path) -> Result<Held> {
+    let user = !rustix::process::geteuid().is_root();
+    let how: &[&str] = if user { &["unshare", "-r", "-n"] } else { &["unshare", "-n"] };
+    hold(how, user, &logs.join("namespace-alone.log"))
+}
+
+/// Two namespaces with a wire between them; see [`V4`] and [`V6`].
+///
+/// # Errors
+/// When this system forbids it.
+pub(super) fn wire(logs: &Path) -> Result<[Held; 2]> {
+    let left = alone(logs)?;
+    let mut enter = left.enter();
+    if !left.user {
+        enter.clear();
+    }
+    let how: Vec<&str> = enter.iter().map(String::as_str).chain(["unshare", "-n"]).collect();
+    let right = hold(&how, left.user, &logs.join("namespace-wire.log"))?;
+    let peer = right.holder.pid().to_string();
+    let add = "ip link add wire0 type veth peer name wire1 netns";
+    inside(&left, &format!("{add} {peer}"))?;
+    for (end, dev, n) in [(&left, "wire0", 0), (&right, "wire1", 1)] {
+        inside(end, &format!("ip address add {}/24 dev {dev}", V4[n]))?;
+        inside(end, &format!("ip address add {}/64 dev {dev} nodad", V6[n]))?;
+    }
+    for (end, dev) in [(&left, "wire0"), (&right, "wire1")] {
+        inside(end, &format!("ip link set {dev} up"))?;
+    }
+    Ok([left, right])
+}
+
+/// Starts the program that holds a namespace, and waits until that is made.
+fn hold(how: &[&str], user: bool, log: &Path) -> Result<Held> {
+    let mut command = Command::new(how[0]);
+    command.args(&how[1..]);
+    command.args(["sh", "-c", "ip link set lo up && echo ready && exec sleep infinity"]);
+    let mut holder = Process::start(command, "unshare", log)?;
+    holder.until("a namespace", SHORTLY, |p| Ok(p.output().contains("ready")))?;
+    Ok(Held { holder, user })
+}
+
+fn inside(end: &Held, line: &str) -> Result<()> {
+    let enter = end.enter();
+    let out = Command::new(&enter[0])
+        .args(&enter[1..])
+        .args(line.split_whitespace())
+        .output()
+        .with_context(|| line.to_owned())?;
+    if !out.status.success() {
+        bail!("{line}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}

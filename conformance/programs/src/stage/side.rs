@@ -1,0 +1,176 @@
+//! One host, and how a program is run on it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// What our device is called.
+pub(super) const DEVICE: &str = "rdmux_roce0";
+
+/// The shared object, and the names by which programs ask for it.
+const LIBRARY: &str = "librdmux_capi.so";
+const KNOWN_AS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// The user and group `nobody`.
+const NOBODY: u32 = 65534;
+
+/// A host.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    /// Its name.
+    pub(crate) name: String,
+    /// An address of it.
+    pub(crate) address: String,
+    /// Where that is in the GID table.
+    pub(crate) gid_index: u64,
+    work: PathBuf,
+    runtime: PathBuf,
+    /// The words before a command line that bring it here.
+    enter: Vec<String>,
+}
+
+impl Side {
+    /// Starts a virtual host.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(super) fn virtual_host(work: &Path, runtime: &Path, name: &str) -> Result<Self> {
+        private_folder(runtime)?;
+        Self::up(work, runtime, name, Vec::new())
+    }
+
+    /// Starts the default host, where `enter` leads to; if root does it for a plain user, that one's.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(super) fn default_host(
+        work: &Path,
+        folder: &str,
+        mut enter: Vec<String>,
+        plain: bool,
+    ) -> Result<Self> {
+        let runtime = work.join(folder);
+        private_folder(&runtime)?;
+        if plain && rustix::process::geteuid().is_root() {
+            chown(&runtime, Some(NOBODY), Some(NOBODY))?;
+            let id = NOBODY.to_string();
+            let words = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"];
+            enter.extend(words.map(str::to_owned));
+        }
+        Self::up(work, &runtime, "default", enter)
+    }
+
+    fn up(work: &Path, runtime: &Path, name: &str, enter: Vec<String>) -> Result<Self> {
+        let (work, runtime) = (work.to_path_buf(), runtime.to_path_buf());
+        let name = name.to_owned();
+        let mut side = Self { name, address: String::new(), gid_index: 0, work, runtime, enter };
+        side.rdmux(&["host", "up", &side.name]).with_context(|| format!("host {}", side.name))?;
+        let first = side.gids()?.into_iter().next().context("a host without an address")?;
+        (side.address, side.gid_index) = first;
+        Ok(side)
+    }
+
+    /// The same host by another of its addresses.
+    ///
+    /// # Errors
+    /// When it does not have that one.
+    pub(super) fn at(&self, address: &str) -> Result<Self> {
+        let gids = self.gids()?;
+        let found = gids.into_iter().find(|(a, _)| a == address);
+        let (address, gid_index) = found.with_context(|| format!("no GID for {address}"))?;
+        Ok(Self { address, gid_index, ..self.clone() })
+    }
+
+    /// Addresses and where they are in the GID table.
+    fn gids(&self) -> Result<Vec<(String, u64)>> {
+        let devices: Value = serde_json::from_str(&self.rdmux(&["devices", "--json"])?)?;
+        let table = devices[0]["ports"][0]["gids"].as_array().context("no GID table")?;
+        let entry = |g: &Value| Some((g["address"].as_str()?.to_owned(), g["index"].as_u64()?));
+        Ok(table.iter().filter_map(entry).collect())
+    }
+
+    /// What its service says of itself.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub(crate) fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.rdmux(&["host", "status", &self.name, "--json"])?)?)
+    }
+
+    /// Runs a command of ours here; what it printed.
+    ///
+    /// # Errors
+    /// When it does not succeed.
+    pub(super) fn rdmux(&self, args: &[&str]) -> Result<String> {
+        let out = self.bare(&self.work.join("rdmux")).args(args).output().context("rdmux")?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(out.status.success(), "rdmux {}: {}", args.join(" "), said.trim());
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// A program on this host, as `rdmux run` starts it; with a view of `/sys/class/infiniband` and
+    /// `/dev/infiniband` for those that look there.
+    pub(super) fn command(&self, words: &[&str], _view: bool) -> Command {
+        let mut command = self.bare(Path::new("env"));
+        command.arg(format!("LD_LIBRARY_PATH={}", self.work.join("lib").display()));
+        command.args(words);
+        command
+    }
+
+    fn bare(&self, program: &Path) -> Command {
+        let mut command = match self.enter.split_first() {
+            Some((enter, words)) => {
+                let mut c = Command::new(enter);
+                c.args(words).arg(program);
+                c
+            }
+            None => Command::new(program),
+        };
+        command.env("RDMUX_RUNTIME_DIR", &self.runtime).env("RDMUX_HOST", &self.name);
+        command.env("RDMUX_DAEMON", self.work.join("rdmux"));
+        command.env_remove("RUST_LOG").current_dir(&self.work);
+        command
+    }
+}
+
+/// Copies our program and the shared object to where everybody may read them, and gives the latter
+/// the names that programs ask for.
+pub(super) fn lay_out(work: &Path, rdmux: &Path) -> Result<()> {
+    public_folder(work)?;
+    fs::copy(rdmux, work.join("rdmux")).with_context(|| rdmux.display().to_string())?;
+    let library = rdmux.with_file_name(LIBRARY);
+    fs::copy(&library, work.join(LIBRARY)).with_context(|| library.display().to_string())?;
+    let lib = work.join("lib");
+    public_folder(&lib)?;
+    for name in KNOWN_AS {
+        symlink(work.join(LIBRARY), lib.join(name)).with_context(|| name.to_owned())?;
+    }
+    Ok(())
+}
+
+/// Makes a folder in which every user may leave things.
+pub(super) fn public_folder(path: &Path) -> Result<()> {
+    folder(path, 0o1777)
+}
+
+/// Makes a folder of one user's own.
+fn private_folder(path: &Path) -> Result<()> {
+    folder(path, 0o700)
+}
+
+fn folder(path: &Path, mode: u32) -> Result<()> {
+    fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .with_context(|| path.display().to_string())
+}
+
+/// Whether there is such a program.
+pub(super) fn is_installed(program: &str) -> bool {
+    Path::new(program).is_absolute() && Path::new(program).is_file()
+        || std::env::var_os("PATH")
+            .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
+}

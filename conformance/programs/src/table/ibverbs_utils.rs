@@ -1,0 +1,93 @@
+//! Package ibverbs-utils: what a device is, and the smallest programs that use one.
+
+use crate::exchange::{End, Exchange, Ready};
+use crate::proof::Proof::{Client, Server};
+use crate::row::{Row, Way};
+
+/// Transport and options of `ibv_*_pingpong`; all check what they receive.
+const PINGPONGS: &[(&str, &[&str])] = &[
+    (
+        "rc",
+        &[
+            "-n 1000",
+            "-n 1000 -e",
+            "-n 2000 -s 1 -m 256",
+            "-n 1000 -s 1000 -m 512",
+            "-n 500 -s 65536 -m 2048",
+            "-n 100 -s 1048576 -m 4096",
+            "-n 1000 -r 16 -l 3",
+            // The interface of ibv_wr_*; completion timestamps; on-demand paging, explicit, implicit
+            // and with advice; device memory.
+            "-n 1000 -N",
+            "-n 1000 -t",
+            "-n 1000 -N -t -e",
+            "-n 1000 -o",
+            "-n 1000 -o -P",
+            "-n 1000 -O",
+            "-n 1000 -j",
+        ],
+    ),
+    ("uc", &["-n 1000", "-n 1000 -e", "-n 500 -s 16384 -m 2048", "-n 1000 -s 100 -m 256"]),
+    ("ud", &["-n 1000", "-n 1000 -e", "-n 1000 -s 64", "-n 1000 -s 4096"]),
+    (
+        "srq",
+        &[
+            "-n 1000",
+            "-n 1000 -e",
+            "-n 1000 -q 1",
+            "-n 1000 -q 64 -s 100 -m 512",
+            "-n 500 -s 65536",
+        ],
+    ),
+];
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for alone in [devices(), devinfo(), devinfo_list(), asyncwatch()] {
+        rows.extend(Row::each(&[Way::Ring, Way::Default], &alone));
+    }
+    for (transport, all) in PINGPONGS {
+        for (n, options) in all.iter().enumerate() {
+            let pingpong = pingpong(transport, options);
+            rows.extend(Row::each(Way::HERE, &pingpong));
+            if n == 0 {
+                rows.extend(Row::each(Way::IPV6, &pingpong));
+                rows.extend(Row::each(&[Way::Default, Way::Wire4], &pingpong));
+            }
+        }
+    }
+    rows
+}
+
+fn devices() -> Exchange {
+    Exchange::new("ibv_devices").client("ibv_devices").proof(Client("{dev}".into()))
+}
+
+fn devinfo() -> Exchange {
+    ["{dev}", "PORT_ACTIVE (4)", "InfiniBand (0)", "Ethernet", "GID[  0]:", "RoCE v2"]
+        .iter()
+        .fold(Exchange::new("ibv_devinfo -v").client("ibv_devinfo -v"), |row, text| {
+            row.proof(Client((*text).into()))
+        })
+}
+
+fn devinfo_list() -> Exchange {
+    Exchange::new("ibv_devinfo -l").client("ibv_devinfo -l").proof(Client("1 HCA found".into()))
+}
+
+/// It waits for events for ever; standard output is a file, and only `stdbuf` makes it talk at once.
+fn asyncwatch() -> Exchange {
+    let row = Exchange::new("ibv_asyncwatch");
+    row.server("stdbuf -oL ibv_asyncwatch", Ready::Says("async event FD"), End::Told)
+}
+
+fn pingpong(transport: &str, options: &str) -> Exchange {
+    let program = format!("ibv_{transport}_pingpong -c {options}");
+    let line = format!("{program} -g {{gid}} -p {{port}}");
+    let n = options.split_whitespace().nth(1).unwrap_or_default();
+    Exchange::new(program)
+        .server(line.clone(), Ready::Tcp, End::Alone)
+        .client(line + " {server}")
+        .proof(Server(format!("{n} iters in")))
+        .proof(Client(format!("{n} iters in")))
+}

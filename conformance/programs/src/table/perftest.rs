@@ -1,0 +1,178 @@
+//! Package perftest. What it measures is not judged, only that it can be measured.
+
+use crate::exchange::{End, Exchange, Ready};
+use crate::proof::Proof::Perftest;
+use crate::row::{Row, Way};
+
+/// The sizes of `-a`: powers of two up to 2^23; UD stops at the MTU.
+const ALL_SIZES: usize = 23;
+/// The same for programs whose messages are at least so many bytes that fewer sizes are left.
+const ALL_SIZES_UD: usize = 12;
+
+/// Options that every program is run with.
+const ALL: &[&str] = &["", "-R", "-e", "-z"];
+
+/// What else a program is run with.
+const MORE: &[(&str, &[&str])] = &[
+    (
+        "ib_send_bw",
+        &[
+            "-a -n 50",
+            "-b",
+            "-q 8",
+            "-q 4 -b -e",
+            "-R -q 4 -b",
+            "-R -e",
+            "-I 64 -s 64",
+            "-l 16",
+            "--recv_post_list=16",
+            "-Q 1 -t 16",
+            "-m 256 -s 4096",
+            "--use-srq -q 4",
+            "--odp",
+            "--use_old_post_send",
+            "--mr_per_qp -q 4",
+            "-s 1048576 -n 100",
+            "-N",
+            "-D 1",
+            "-c UC",
+            "-c UC -b -q 4",
+            "-c UC -a -n 50",
+            "-c UD -s 2048",
+            "-c UD -s 1024 -q 4",
+            "-c UD -s 1024 -b -e",
+            "-c UD -a -n 100",
+            "-c UD -R -s 1024",
+            "-c UD -g -s 1024",
+        ],
+    ),
+    (
+        "ib_send_lat",
+        &[
+            "-a -n 50",
+            "-s 64",
+            "-I 0 -s 64",
+            "-R -s 4096",
+            "-R -e",
+            "--use-srq",
+            "--odp",
+            "--use_old_post_send",
+            "-D 1",
+            "-c UC",
+            "-c UC -e",
+            "-c UD",
+            "-c UD -e",
+            "-c UD -R",
+            "-c UD -a -n 50",
+        ],
+    ),
+    (
+        "ib_write_bw",
+        &[
+            "-a -n 50",
+            "-b",
+            "-q 8",
+            "-q 16 -b",
+            "-R -q 4 -b",
+            "-I 128 -s 128",
+            "-l 16",
+            "-m 256 -s 4096",
+            "--odp",
+            "--use_old_post_send",
+            "--reversed",
+            "--perform_warm_up",
+            "-s 1048576 -n 100",
+            "-D 1",
+            "-c UC",
+            "-c UC -R",
+            "-c UC -b -q 4",
+        ],
+    ),
+    (
+        "ib_write_lat",
+        &[
+            "-a -n 50",
+            "-s 64",
+            "-I 0 -s 64",
+            "-R -s 4096",
+            "--odp",
+            "--use_old_post_send",
+            "-D 1",
+            "-c UC",
+            "-c UC -R",
+        ],
+    ),
+    (
+        "ib_read_bw",
+        &[
+            "-a -n 50",
+            "-b",
+            "-q 8",
+            "-o 1",
+            "-R -q 4 -b",
+            "-m 256 -s 4096",
+            "--odp",
+            "--use_old_post_send",
+            "-s 1048576 -n 100",
+            "-D 1",
+        ],
+    ),
+    (
+        "ib_read_lat",
+        &["-a -n 50", "-s 64", "-o 1", "-R -e", "--odp", "--use_old_post_send", "-D 1"],
+    ),
+    (
+        "ib_atomic_bw",
+        &["-A CMP_AND_SWAP", "-b", "-q 8", "-o 1", "-R -q 4", "--use_old_post_send", "-D 1"],
+    ),
+    (
+        "ib_atomic_lat",
+        &["-A CMP_AND_SWAP", "-o 1", "-R -A CMP_AND_SWAP", "--use_old_post_send", "-D 1"],
+    ),
+];
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (program, more) in MORE {
+        for options in ALL.iter().chain(*more) {
+            // ib_write_lat looks at memory, not at completions.
+            if *program == "ib_write_lat" && options.contains("-e") {
+                continue;
+            }
+            rows.extend(Row::each(Way::HERE, &perftest(program, options)));
+        }
+        for (ways, options) in
+            [(Way::IPV6, ""), (Way::IPV6, "-R"), (&[Way::Wire4], "-R"), (&[Way::Default], "")]
+        {
+            rows.extend(Row::each(ways, &perftest(program, options)));
+        }
+    }
+    rows.extend(Row::each(&[Way::Default], &as_a_new_user()));
+    rows
+}
+
+fn perftest(program: &str, options: &str) -> Exchange {
+    let counted = options.contains("-n ") || options.contains("-D ");
+    let iterations = if counted { "" } else { " -n 1000" };
+    let title = [program, options].join(" ").trim_end().to_owned();
+    let line = format!("{title} -F -p {{port}} -x {{gid}}{iterations}");
+    let by_cm = ["-R", "-z"].iter().any(|o| options.split(' ').any(|w| w == *o));
+    let lines = match () {
+        () if !options.contains("-a") => 1,
+        () if options.contains("UD") => ALL_SIZES_UD,
+        () => ALL_SIZES,
+    };
+    let ready = if by_cm { Ready::Cm } else { Ready::Tcp };
+    Exchange::new(title)
+        .server(line.clone(), ready, End::Alone)
+        .client(line + " {server}")
+        .proof(Perftest { lines, iterations: (!counted).then_some(1000) })
+}
+
+/// Without any option, as the README says it.
+fn as_a_new_user() -> Exchange {
+    Exchange::new("ib_write_bw & ib_write_bw localhost")
+        .server("ib_write_bw", Ready::TcpPort(18515), End::Alone)
+        .client("ib_write_bw localhost")
+        .proof(Perftest { lines: 1, iterations: None })
+}

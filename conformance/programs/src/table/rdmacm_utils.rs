@@ -1,0 +1,113 @@
+//! Package rdmacm-utils: the connection manager's own examples. Those on rsockets are left out.
+
+use crate::exchange::{End, Exchange, Ready};
+use crate::proof::Proof::{Client, ClientLines, Server};
+use crate::row::{Row, Way};
+
+/// Where everything that speaks of addresses is run.
+const EVERYWHERE: &[Way] =
+    &[Way::Ring, Way::Udp, Way::Default, Way::Loopback6, Way::Wire4, Way::Wire6];
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    rows.extend(Row::each(EVERYWHERE, &rping("-C 1000 -v", 1000)));
+    for (options, count) in [
+        ("-C 200 -v -V -S 65000", 200),
+        ("-C 300 -v -S 16", 300),
+        // Queue pairs that the program makes and modifies itself.
+        ("-C 300 -v -V -q", 300),
+    ] {
+        rows.extend(Row::each(Way::HERE, &rping(options, count)));
+    }
+    rows.extend(Row::each(EVERYWHERE, &persistent_rping()));
+
+    rows.extend(Row::each(EVERYWHERE, &both("ucmatose", "-c 10 -C 50 -S 1000", " -p {port}")));
+    for options in ["-c 200 -C 10 -S 100", "-c 5 -C 20 -S 40000", "-c 20 -C 20 -m"] {
+        rows.extend(Row::each(Way::HERE, &both("ucmatose", options, " -p {port}")));
+    }
+    // Both of these know one port only, and hosts do not share it.
+    rows.extend(Row::each(EVERYWHERE, &both("udaddy", "-c 10 -C 50 -S 1000", "")));
+    rows.extend(Row::each(Way::HERE, &both("udaddy", "-c 1 -C 500 -S 16", "")));
+
+    rows.extend(Row::each(&[Way::Ring, Way::Udp, Way::Wire4], &mckey("-m {group}", "")));
+    rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o")));
+    rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back()));
+    rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::{port}", "")));
+
+    rows.extend(Row::each(EVERYWHERE, &cmtime()));
+    rows.extend(Row::each(EVERYWHERE, &synchronous("rdma_server", "rdma_client", "")));
+    rows.extend(Row::each(Way::HERE, &synchronous("rdma_xserver", "rdma_xclient", " -c r")));
+    rows
+}
+
+/// `-v` prints each ping; `-V` makes the client compare what comes back.
+fn rping(options: &str, count: usize) -> Exchange {
+    let common = format!("{options} -a {{server}} -p {{port}}");
+    Exchange::new(format!("rping {options}"))
+        .server(format!("rping -s {common}"), Ready::Cm, End::Alone)
+        .client(format!("rping -c {common}"))
+        .proof(ClientLines("ping data: rdma-ping-", count))
+        .proof(Server(format!("rdma-ping-{}: ", count - 1)))
+}
+
+fn persistent_rping() -> Exchange {
+    let client = "rping -c -v -V -C 100 -S 1000 -a {server} -p {port}";
+    let server = "rping -s -P -a {server} -p {port}";
+    Exchange::new("rping -P, four clients at once")
+        .server(server, Ready::Cm, End::Told)
+        .client(client)
+        .client(client)
+        .client(client)
+        .client(client)
+        .proof(ClientLines("ping data: rdma-ping-", 100))
+}
+
+/// The programs that say in the end how it went.
+fn both(program: &str, options: &str, port: &str) -> Exchange {
+    Exchange::new(format!("{program} {options}"))
+        .server(format!("{program} -b {{server}} {options}{port}"), Ready::Cm, End::Alone)
+        .client(format!("{program} -s {{server}} {options}{port}"))
+        .proof(Server("return status 0".into()))
+        .proof(Client("return status 0".into()))
+}
+
+/// The receiver is the first to join, so it is what the others call the server.
+fn mckey(group: &str, how: &str) -> Exchange {
+    let common = format!("{group} -c 2 -C 20 -S 500{how}");
+    Exchange::new(format!("mckey {} -c 2 -C 20 -S 500{how}", group.replace("{port}", "1")))
+        .server(
+            format!("mckey -b {{server}} {}", common.replace(" -o", "")),
+            Ready::Group,
+            End::Alone,
+        )
+        .client(format!("mckey -s -b {{client}} {common}"))
+        .proof(Server("return status 0".into()))
+        .proof(Client("return status 0".into()))
+}
+
+/// The other way round: the server's side sends.
+fn mckey_back() -> Exchange {
+    let common = "-m {group} -C 10 -S 100";
+    Exchange::new("mckey -m {group} -C 10 -S 100, the other way")
+        .turned()
+        .server(format!("mckey -b {{client}} {common}"), Ready::Group, End::Alone)
+        .client(format!("mckey -s -b {{server}} {common}"))
+        .proof(Server("return status 0".into()))
+        .proof(Client("return status 0".into()))
+}
+
+fn cmtime() -> Exchange {
+    Exchange::new("cmtime -c 50")
+        .server("cmtime -b {server} -p {port} -c 50", Ready::Cm, End::Told)
+        .client("cmtime -s {server} -p {port} -c 50")
+        .proof(Client("disconnect".into()))
+}
+
+/// The synchronous examples.
+fn synchronous(server: &str, client: &str, options: &str) -> Exchange {
+    Exchange::new(format!("{client}{options}"))
+        .server(format!("{server} -p {{port}}{options}"), Ready::Cm, End::Alone)
+        .client(format!("{client} -s {{server}} -p {{port}}{options}"))
+        .proof(Server("end 0".into()))
+        .proof(Client("end 0".into()))
+}
