@@ -1,10 +1,11 @@
 //! `cargo xtask ci`: all that a change must pass.
 
 use crate::report::Report;
-use crate::{peer, test};
+use crate::{peer, programs, test};
 
 /// Everything, cheapest first.
 pub(crate) fn run(report: &mut Report) {
     test::run(report);
+    programs::run(&programs::Args::default(), report);
     peer::run(&peer::Args::default(), report);
 }

@@ -1,7 +1,7 @@
 //! The chores of the workspace, as one command: `cargo xtask`.
 //!
-//! Reading order: `report` (what a chore adds up to), `sh` (running programs), then one file per
-//! chore.
+//! Reading order: `report` (what a chore adds up to), `sh` (running programs), `rows` (what a
+//! suite printed), then one file per chore.
 #![forbid(unsafe_code)]
 
 mod abi;
@@ -10,7 +10,9 @@ mod fuzz;
 mod layout;
 mod no_os;
 mod peer;
+mod programs;
 mod report;
+mod rows;
 mod sh;
 mod sim;
 mod test;
@@ -39,6 +41,8 @@ enum Chore {
     Abi,
     /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
     Peer(peer::Args),
+    /// Unmodified programs of the distribution, on rdmux.
+    Programs(programs::Args),
     /// The fuzz targets, with the built-in mutator.
     Fuzz(fuzz::Args),
     /// Builds the crates that do no I/O for a target without an operating system.
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run(&mut report),
         Chore::Abi => abi::run(&mut report),
         Chore::Peer(args) => peer::run(&args, &mut report),
+        Chore::Programs(args) => programs::run(&args, &mut report),
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),
         Chore::NoOs => no_os::run(&mut report),
         Chore::Sim(args) => sim::run(&args, &mut report),

@@ -1,6 +1,5 @@
 //! `cargo xtask peer`: the conformance suite against the kernel's drivers, in a throw-away guest.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::report::Report;
+use crate::rows::Rows;
 use crate::sh;
 
 /// Static programs run in the guest whatever the C library here is.
@@ -28,13 +28,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     if let Err(e) = suite(args, &mut rows) {
         report.fail("peer", &format!("{e:#}"));
     }
-    for (row, outcome) in rows.0 {
-        match outcome {
-            Some(None) => report.pass(),
-            Some(Some(why)) => report.fail(&row, &why),
-            None => report.fail(&row, "no result"),
-        }
-    }
+    rows.report(report);
 }
 
 fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
@@ -115,47 +109,4 @@ fn boot(place: &Place, only: &[&str], rows: &mut Rows) -> Result<()> {
     println!("the output of every process is in {}", place.logs().display());
     ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");
     Ok(())
-}
-
-/// The rows that must come, and what came: passed, or why not.
-#[derive(Default, Debug)]
-struct Rows(BTreeMap<String, Option<Option<String>>>);
-
-impl Rows {
-    fn expect(&mut self, list: &str) {
-        self.0 = list.lines().map(|l| (l.trim_end().to_owned(), None)).collect();
-    }
-
-    /// Takes a line of the suite: `pass | ROW` or `FAIL | ROW | WHY`.
-    fn take(&mut self, line: &str) {
-        let line = line.trim_end();
-        if let Some(outcome) = line.strip_prefix("pass | ").and_then(|row| self.0.get_mut(row)) {
-            *outcome = Some(None);
-        } else if let Some(rest) = line.strip_prefix("FAIL | ")
-            && let Some((row, why)) = rest.rsplit_once(" | ")
-        {
-            self.0.insert(row.to_owned(), Some(Some(why.to_owned())));
-        }
-    }
-
-    fn any_failed(&self) -> bool {
-        self.0.values().any(|o| !matches!(o, Some(None)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Rows;
-
-    #[test]
-    fn what_is_missing_is_noticed() {
-        let mut rows = Rows::default();
-        rows.expect("part 3 | a | MTU 1024\npart 3 | b | MTU 1024\npart 3 | c | MTU 1024");
-        rows.take("pass | part 3 | a | MTU 1024");
-        rows.take("FAIL | part 3 | b | MTU 1024 | wrong byte");
-        assert!(rows.any_failed());
-        assert_eq!(rows.0["part 3 | a | MTU 1024"], Some(None));
-        assert_eq!(rows.0["part 3 | b | MTU 1024"], Some(Some("wrong byte".to_owned())));
-        assert_eq!(rows.0["part 3 | c | MTU 1024"], None);
-    }
 }

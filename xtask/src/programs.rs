@@ -1,0 +1,117 @@
+//! `cargo xtask programs`: the distribution's own programs, unmodified, on rdmux.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::report::Report;
+use crate::rows::Rows;
+use crate::sh;
+
+/// The packages that have the programs.
+const PACKAGES: &[&str] = &[
+    "ibverbs-utils",
+    "rdmacm-utils",
+    "perftest",
+    "qperf",
+    "ucx-utils",
+    "libfabric-bin",
+    "fio",
+    "python3-pyverbs",
+    "openmpi-bin",
+    "python3-mpi4py",
+    "netpipe-openmpi",
+    "iproute2",
+];
+
+/// What to run.
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Only rows with this text, for instance "rping" or "two hosts | ib_"
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only print the names of the rows
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the suite. A row or a program that is missing counts as failed.
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    report.heading("programs of the distribution");
+    let mut rows = Rows::default();
+    if let Err(e) = suite(args, &mut rows) {
+        report.fail("programs", &format!("{e:#}"));
+    }
+    if !args.list {
+        rows.report(report);
+    }
+}
+
+fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
+    let place = sh::target_dir().join("programs");
+    let built = build(&place.join("build"), args.list)?;
+    let suite = || sh::command(built.join("program-suite"));
+    let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
+    let list = sh::output(suite().arg("list").args(&only))?;
+    ensure!(!list.is_empty(), "no row has this text");
+    if args.list {
+        println!("{list}");
+        return Ok(());
+    }
+    rows.expect(&list);
+    install();
+    let logs = place.join("logs");
+    if logs.is_dir() {
+        // What an earlier run left must not be taken for this one's.
+        fs::remove_dir_all(&logs).context("removing old logs")?;
+    }
+    let mut run = suite();
+    run.args(["run", "--rdmux"]).arg(built.join("rdmux"));
+    run.arg("--logs").arg(&logs).arg("--junit").arg(place.join("junit.xml"));
+    let ended_well = sh::run_lines(run.args(&only), |line| rows.take(line))?;
+    println!("the output of every program is in {}", logs.display());
+    ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");
+    Ok(())
+}
+
+/// Builds the suite, and what it shows unless only its rows are wanted; says where they are.
+fn build(target: &PathBuf, suite_only: bool) -> Result<PathBuf> {
+    let mut cargo = sh::cargo();
+    cargo.args(["build", "--quiet", "--profile", "peer", "-p", "rdmux-programs"]);
+    if !suite_only {
+        cargo.args(["-p", "rdmux-cli", "-p", "rdmux-capi"]);
+    }
+    sh::run(cargo.arg("--target-dir").arg(target))?;
+    Ok(target.join("peer"))
+}
+
+/// Installs the packages that are missing, where that is allowed; else says which.
+fn install() {
+    let missing: Vec<&str> = PACKAGES.iter().copied().filter(|p| !is_installed(p)).collect();
+    if missing.is_empty() {
+        return;
+    }
+    println!("missing packages: {}", missing.join(" "));
+    let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id == "0");
+    if !root || !sh::have("apt-get") {
+        println!("install them as root; their rows fail");
+        return;
+    }
+    let apt = |args: &[&str]| {
+        let mut apt = sh::command("apt-get");
+        apt.arg("-q").args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        sh::run(&mut apt)
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], &missing[..]].concat();
+    if let Err(e) = apt(&["update"]).and_then(|()| apt(&install)) {
+        println!("{e:#}; the rows of what is missing fail");
+    }
+}
+
+fn is_installed(package: &str) -> bool {
+    let mut query = sh::command("dpkg-query");
+    query.args(["-W", "-f=${Status}", package]).stderr(Stdio::null());
+    sh::output(&mut query).is_ok_and(|s| s.ends_with("ok installed"))
+}
