@@ -1,10 +1,15 @@
 //! What every exported function goes through: no panic crosses it, and errors leave as C wants them.
+//!
+//! A thread may be cancelled while it is here (pthread_cancel(3)). That unwinds the stack at the next
+//! cancellation point, which Rust's frames cannot bear, so [`guarded`] puts it off. The functions that may wait for ever
+//! are cancellation points as in the reference implementation: they wait in [`wait_readable`], in a frame without destructors.
 
 use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use rdmux_host::HostError;
 use rdmux_verbs::VerbsError;
 
 /// An error as the C interface tells it.
@@ -25,6 +30,13 @@ impl Errno {
 
 impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
+        tracing::debug!(%error, "answered with an errno");
+        Self(error.errno())
+    }
+}
+
+impl From<HostError> for Errno {
+    fn from(error: HostError) -> Self {
         tracing::debug!(%error, "answered with an errno");
         Self(error.errno())
     }
@@ -65,11 +77,59 @@ pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T>) -> *mut T {
     }
 }
 
-/// Turns a panic, which would be a bug of ours, into an error.
+/// Turns a panic, which would be a bug of ours, into an error, and puts a cancellation of the thread off.
 pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _uncancelled = Uncancelled::new();
+    caught(f)
+}
+
+/// As [`guarded`], for the data path: it must not reach a cancellation point.
+pub(crate) fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
         // Dropping what was thrown might panic again.
         std::mem::forget(panic);
         Err(Errno(libc::EIO))
     })
+}
+
+/// While it lives, the calling thread is not cancelled.
+struct Uncancelled {
+    before: c_int,
+}
+
+/// PTHREAD_CANCEL_DISABLE of <pthread.h>.
+const CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: it changes the calling thread's state only, and says what that was.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above. With deferred cancellation, which is the default, it does not act on a cancellation itself.
+        unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+unsafe extern "C-unwind" {
+    /// A cancellation point, which libc's declaration denies.
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+}
+
+/// Waits until a descriptor is readable; -1 with errno set when that fails, EINTR for a signal. A cancellation point: call it
+/// outside [`guarded`], from functions that are `extern "C-unwind"` and hold nothing to drop.
+pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
+    let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives on this frame.
+    unsafe { poll(&raw mut fds, 1, -1) }
 }
