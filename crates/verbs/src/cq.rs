@@ -18,7 +18,7 @@ use crate::event::{Raised, Unacked};
 pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// With what a completion queue is created.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CqInit<'a> {
     /// How many completions it holds at least.
     pub entries: u32,
@@ -29,6 +29,9 @@ pub struct CqInit<'a> {
     /// Whether completions tell when they were delivered, in nanoseconds of `CLOCK_MONOTONIC`. Those
     /// of one burst of packets, or of one post, may share their time.
     pub timestamps: bool,
+    /// Whether a completion that does not fit takes the place of the oldest. Else it breaks the queue,
+    /// and the queue pairs that use it.
+    pub ignore_overrun: bool,
 }
 
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub(crate) struct CqCore {
     context: u64,
     channel: Option<CompChannel>,
     timestamps: bool,
+    ignore_overrun: bool,
     /// How many completions wait: lets an empty queue be seen without the lock.
     len: AtomicUsize,
     queue: Mutex<Queue>,
@@ -77,7 +81,7 @@ impl Cq {
         channel: Option<&CompChannel>,
         context: u64,
     ) -> Result<Self, VerbsError> {
-        Self::with(device, &CqInit { entries, channel, context, timestamps: false })
+        Self::with(device, &CqInit { entries, channel, context, ..CqInit::default() })
     }
 
     /// As [`new`](Self::new), with all that can be said (`ibv_create_cq_ex(3)`).
@@ -92,6 +96,7 @@ impl Cq {
             context: init.context,
             channel: init.channel.cloned(),
             timestamps: init.timestamps,
+            ignore_overrun: init.ignore_overrun,
             len: AtomicUsize::new(0),
             queue: Mutex::new(Queue {
                 entries: VecDeque::with_capacity(capacity.min(PREALLOCATED)),
@@ -246,7 +251,10 @@ impl CqCore {
         if queue.overflowed {
             return Err(Overflow);
         }
-        if queue.entries.len() >= queue.capacity {
+        let full = queue.entries.len() >= queue.capacity;
+        if full && self.ignore_overrun {
+            queue.entries.pop_front();
+        } else if full {
             queue.overflowed = true;
             drop(queue);
             Counters(self.device.counters()).add(Counter::CqOverflows, 1);

@@ -57,7 +57,7 @@ fn completions_tell_their_time_where_asked() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.8", QpType::Rc, 4096);
     let mut b = Node::new(&lab, "127.77.202.9", QpType::Rc, 4096);
-    let init = CqInit { entries: 8, channel: None, context: 0, timestamps: true };
+    let init = CqInit { entries: 8, timestamps: true, ..CqInit::default() };
     let cq = Cq::with(&b.device, &init).unwrap();
     let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
     b.qp = Qp::new(&b.pd, init).unwrap();
@@ -95,6 +95,26 @@ fn an_overflowing_queue_is_an_event_and_stops_the_queue_pair() {
         b.device.progress();
     }
     assert_eq!(b.control.count(Counter::CqOverflows), 1);
+}
+
+#[test]
+fn a_queue_that_ignores_overrun_keeps_the_latest() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.202.14", QpType::Rc, 4096);
+    let mut b = Node::new(&lab, "127.77.202.15", QpType::Rc, 4096);
+    let init = CqInit { entries: 2, ignore_overrun: true, ..CqInit::default() };
+    let cq = Cq::with(&b.device, &init).unwrap();
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), ..b.qp.init().clone() };
+    b.qp = Qp::new(&b.pd, init).unwrap();
+    a.connect(&b);
+    b.connect(&a);
+    (0..3).for_each(|i| b.recv(i, 0, 8));
+    (0..3).for_each(|i| a.send(i, SendOp::Send, 0, 8));
+    (0..3).for_each(|_| assert_eq!(a.wait().status, WcStatus::Success));
+    let mut out = [Completion::EMPTY; 4];
+    assert_eq!(cq.poll(&mut out), 2);
+    assert_eq!([out[0].wr_id, out[1].wr_id], [1, 2]);
+    assert_eq!(b.qp.state(), QpState::Rts);
 }
 
 #[test]
