@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Global;
 use crate::output::{self, Report};
+use crate::run::{self, view};
 
 /// What to do with hosts.
 #[derive(Subcommand)]
@@ -31,6 +32,9 @@ pub(crate) enum HostCommand {
     /// Be a host's service (started by the others when needed)
     #[command(hide = true)]
     Serve(Serve),
+    /// Make the namespaces in which a host's device is under /sys and /dev (started by `rdmux run`)
+    #[command(hide = true)]
+    Mount(Mount),
 }
 
 #[derive(Args)]
@@ -76,6 +80,13 @@ pub(crate) struct Serve {
     on_demand: bool,
 }
 
+#[derive(Args)]
+pub(crate) struct Mount {
+    /// The host's name
+    #[arg(value_name = "NAME")]
+    name: HostName,
+}
+
 /// Runs `rdmux host`.
 pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
     match command {
@@ -83,6 +94,7 @@ pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
         HostCommand::Down(args) => down(args)?,
         HostCommand::Status(args) => status(global, args)?,
         HostCommand::Serve(args) => serve(args)?,
+        HostCommand::Mount(args) => view::make(&run::connect_options()?, &args.name)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -104,7 +116,7 @@ fn up(args: &Up) -> Result<()> {
         );
     }
     if args.json {
-        return output::json(&view(&status));
+        return output::json(&as_json(&status));
     }
     say!("host {} is up: {}, process {}", status.host, addresses(&status), status.pid);
     say!("use it: rdmux --host {0} COMMAND, or RDMUX_HOST={0} for any program", status.host);
@@ -137,7 +149,7 @@ fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let Some(name) = named else { return list(&dir, args.json) };
     let status = admin::status(&dir, &name)?;
     if args.json {
-        return output::json(&view(&status));
+        return output::json(&as_json(&status));
     }
     print(&status, args.all)
 }
@@ -149,7 +161,7 @@ fn list(dir: &RuntimeDir, json: bool) -> Result<()> {
         .map(|name| admin::status(dir, name))
         .collect::<Result<Vec<_>, _>>()?;
     if json {
-        return output::json(&all.iter().map(view).collect::<Vec<_>>());
+        return output::json(&all.iter().map(as_json).collect::<Vec<_>>());
     }
     if all.is_empty() {
         say!("no host is up; the first program that needs one starts it, or `rdmux host up NAME`");
@@ -248,7 +260,7 @@ fn counters(title: &str, counters: &[(String, u64)], all: bool) -> Result<()> {
 }
 
 /// A status as scripts want it: addresses as text, counters by name.
-fn view(s: &Status) -> Value {
+fn as_json(s: &Status) -> Value {
     let by_name = |counters: &[(String, u64)]| -> Map<String, Value> {
         counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
     };

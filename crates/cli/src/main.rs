@@ -13,12 +13,15 @@ mod cmutil;
 mod decode;
 mod demo;
 mod devices;
+mod doctor;
+mod env;
 mod host;
 mod hosts;
 mod output;
 mod pcapng;
 mod peer;
 mod ping;
+mod run;
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -75,6 +78,12 @@ impl Global {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a program that was made for libibverbs and librdmacm on the software device
+    Run(run::RunArgs),
+    /// Print the variables that `run` sets, as shell commands
+    Env(env::EnvArgs),
+    /// Check what this machine has of what is needed, and say what to do
+    Doctor(doctor::DoctorArgs),
     /// Run every operation between processes, check each byte and print a table
     Demo(demo::DemoArgs),
     /// Ping by RDMA READ and WRITE as rping does; the kernel's rping may be the peer
@@ -126,6 +135,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let global = &cli.global;
     match cli.command {
+        Command::Run(args) => Ok(run::run(global, &args)),
+        Command::Env(args) => env::run(global, &args),
+        Command::Doctor(args) => doctor::run(global, &args),
         Command::Demo(args) => demo::run(&args),
         Command::Ping(args) => ping::run(global, &args),
         Command::Devices(args) => devices::run(global, &args),

@@ -4,6 +4,7 @@
 //! - `steer`: the program that picks a socket by destination QPN
 //! - [`holder`]: who has the port when we cannot
 //! - [`mcast`]: a socket per joined group
+//! - [`offload`]: whether the system has what makes this fast
 //! - [`port`]: one socket of a group, in the process that uses it
 //! - [`tx`]: packets out, gathered into one system call
 //! - [`rx`]: packets in, many per system call
@@ -18,6 +19,7 @@
 pub mod group;
 pub mod holder;
 pub mod mcast;
+pub mod offload;
 pub mod port;
 pub mod rx;
 pub mod tx;
@@ -29,6 +31,7 @@ mod steer;
 pub use group::{GroupOptions, OpenError, UdpGroup};
 pub use holder::{Holder, holder_of};
 pub use mcast::McastSocket;
+pub use offload::Offload;
 pub use port::{Destination, UdpLink, UdpPort};
 pub use rx::{Datagram, Datagrams, IcrcCheck, RxBatch};
 pub use steer::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};

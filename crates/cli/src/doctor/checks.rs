@@ -1,0 +1,125 @@
+//! What is ours: the service, its addresses, the C library, the view.
+
+use std::net::UdpSocket;
+use std::path::Path;
+
+use rdmux_host::client::admin;
+use rdmux_host::{ConnectOptions, HostError, HostName};
+
+use super::Check;
+use crate::run::library::Library;
+use crate::run::{self, library, view};
+use crate::text;
+
+/// The newest node of each library that programs of current distributions ask for, and the one that
+/// the vendors' libraries, which many programs are linked with, ask for.
+const NODES: [&str; 3] = ["IBVERBS_1.14", "IBVERBS_PRIVATE_34", "RDMACM_1.3"];
+
+/// In the order in which one builds on another.
+pub(super) fn all(host: &HostName) -> Vec<Check> {
+    let options = match run::connect_options() {
+        Ok(options) => options,
+        Err(e) => return vec![Check::fail("settings", text(&e))],
+    };
+    let started = options.identify(host);
+    let mut all = vec![loopback(), service(&options, host, started.as_ref().err()), c_library()];
+    if started.is_ok() {
+        all.push(namespace(&options, host));
+    }
+    all
+}
+
+/// Virtual hosts live on other loopback addresses than the usual one.
+fn loopback() -> Check {
+    let name = "loopback";
+    match UdpSocket::bind("127.77.255.254:0") {
+        Ok(_) => Check::ok(name, "every address of 127.0.0.0/8 can be used by virtual hosts"),
+        Err(e) => Check::warn(name, format!("127.77.0.0/16 cannot be used: {e}"))
+            .advice("only the default host works: is the interface lo up, with 127.0.0.1/8?"),
+    }
+}
+
+fn service(options: &ConnectOptions, host: &HostName, error: Option<&HostError>) -> Check {
+    let name = "service";
+    if let Some(e) = error {
+        let check = Check::fail(name, e.to_string());
+        return if Path::new("/sys/module/rdma_rxe").exists() {
+            check.advice(
+                "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
+                 (`rmmod rdma_rxe`), or set another port in the configuration file",
+            )
+        } else {
+            check
+        };
+    }
+    match admin::status(&options.dir, host) {
+        Ok(status) => {
+            let addresses: Vec<_> =
+                status.gids.iter().map(|row| row.gid.ip().to_string()).collect();
+            let (addresses, port) = (addresses.join(" "), status.port);
+            Check::ok(name, format!("host {host} starts; UDP port {port} is ours on {addresses}"))
+        }
+        Err(e) => Check::fail(name, e.to_string()),
+    }
+}
+
+fn c_library() -> Check {
+    let name = "C library";
+    let found = match library::find() {
+        Ok(found) => found,
+        Err(e) => {
+            return Check::warn(name, text(&e)).advice("without it `rdmux run` runs nothing");
+        }
+    };
+    let path = found.object.display().to_string();
+    match missing_nodes(&found) {
+        Ok(missing) if missing.is_empty() => {
+            Check::ok(name, format!("{path} has {}", NODES.join(", ")))
+        }
+        Ok(missing) => Check::fail(name, format!("{path} lacks {}", missing.join(", ")))
+            .advice("this is not the library that belongs to this program: build both anew"),
+        Err(e) => Check::fail(name, format!("cannot read {path}: {e}")),
+    }
+}
+
+/// The names of nodes are strings of the file, as all symbols' are.
+fn missing_nodes(library: &Library) -> std::io::Result<Vec<&'static str>> {
+    let bytes = std::fs::read(&library.object)?;
+    let has = |node: &str| {
+        let node = format!("{node}\0");
+        bytes.windows(node.len()).any(|w| w == node.as_bytes())
+    };
+    Ok(NODES.into_iter().filter(|node| !has(node)).collect())
+}
+
+fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
+    let name = "namespaces";
+    match view::namespaces(options, host) {
+        Ok(_) => Check::ok(name, "programs can see the device under /sys/class/infiniband"),
+        Err(e) => Check::warn(
+            name,
+            format!("programs see the device only by a preloaded library: {}", text(&e)),
+        )
+        .advice(namespace_advice()),
+    }
+}
+
+/// The usual ways in which systems forbid user namespaces.
+fn namespace_advice() -> String {
+    let is = |file: &str, value: &str| {
+        std::fs::read_to_string(file).is_ok_and(|text| text.trim() == value)
+    };
+    let switches = [
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+        ("user.max_user_namespaces", "0", "10000"),
+    ];
+    for (switch, bad, good) in switches {
+        if is(&format!("/proc/sys/{}", switch.replace('.', "/")), bad) {
+            return format!("that is enough for most; to allow namespaces: sysctl {switch}={good}");
+        }
+    }
+    "that is enough for most; in a container, its seccomp profile may forbid namespaces (Docker: \
+     --security-opt seccomp=unconfined)"
+        .to_owned()
+}

@@ -1,0 +1,97 @@
+//! What is the machine's: the kernel, its limits, real adapters, the distribution's programs.
+
+use std::fs;
+use std::path::Path;
+
+use rdmux_link::udp::Offload;
+use rustix::process::{Resource, getrlimit};
+
+use super::Check;
+use crate::output;
+
+/// A program of each package that has programs for verbs, on Debian and its kin.
+const PACKAGES: [(&str, &str); 3] =
+    [("ibverbs-utils", "ibv_devinfo"), ("rdmacm-utils", "rping"), ("perftest", "ib_write_bw")];
+
+pub(super) fn all() -> Vec<Check> {
+    vec![offload(), ptrace(), memlock(), cores(), adapters(), packages()]
+}
+
+fn offload() -> Check {
+    let name = "offload";
+    let said = match Offload::probe() {
+        Ok(said) => said,
+        Err(e) => return Check::fail(name, format!("no UDP socket can be made: {e}")),
+    };
+    let errors = [("segmentation (GSO)", said.gso), ("merging (GRO)", said.gro)]
+        .into_iter()
+        .filter_map(|(what, result)| Some(format!("{what}: {}", result.err()?)));
+    let errors: Vec<_> = errors.collect();
+    if errors.is_empty() {
+        return Check::ok(name, "UDP segmentation and merging (GSO, GRO)");
+    }
+    Check::fail(name, format!("UDP sockets have no {}", errors.join(", ")))
+        .advice("Linux 5.0 or newer has both; some sandboxes do not pass them on")
+}
+
+/// Whether processes may copy each other's memory.
+fn ptrace() -> Check {
+    let name = "ptrace";
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => Check::ok(name, "processes of a user may copy each other's memory"),
+        "1" => Check::ok(name, "processes may copy the memory of those that allow it (Yama, 1)"),
+        other => Check::warn(name, format!("no copies between processes (Yama, {other})")).advice(
+            "all works, through shared memory of the service; sysctl kernel.yama.ptrace_scope=1 \
+             allows direct copies",
+        ),
+    }
+}
+
+fn memlock() -> Check {
+    let limit = getrlimit(Resource::Memlock).current;
+    let limit = limit.map_or("unlimited".to_owned(), output::bytes);
+    Check::ok("memlock", format!("{limit}, which does not matter: memory is never pinned"))
+}
+
+fn cores() -> Check {
+    let name = "processors";
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => Check::warn(name, "one")
+            .advice("two processes take turns: expect latencies of a switch"),
+        n => Check::ok(name, n.to_string()),
+    }
+}
+
+/// Real ones, which programs do not see beside ours.
+fn adapters() -> Check {
+    let name = "adapters";
+    let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+    let mut names: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with("rdmux_"))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return Check::ok(name, "none in this machine");
+    }
+    let found = format!("{} will not be seen by programs under `rdmux run`", names.join(", "));
+    Check::warn(name, found)
+        .advice("rdmux loads no vendor's driver: run programs for these adapters without it")
+}
+
+fn packages() -> Check {
+    let name = "programs";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path).collect();
+    let is_there = |program: &str| dirs.iter().any(|dir| Path::is_file(&dir.join(program)));
+    let missing: Vec<_> =
+        PACKAGES.iter().filter(|(_, program)| !is_there(program)).map(|(p, _)| *p).collect();
+    if missing.is_empty() {
+        return Check::ok(name, PACKAGES.map(|(package, _)| package).join(", "));
+    }
+    let missing = missing.join(" ");
+    Check::warn(name, format!("not installed: {missing}"))
+        .advice(format!("to try rdmux with the usual programs: apt install {missing}"))
+}

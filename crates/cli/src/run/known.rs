@@ -1,0 +1,100 @@
+//! Which programs look for devices in the file system themselves.
+//!
+//! A guess, and cheap: by the program's name, by the libraries whose names are in its file, and by the
+//! directories that its arguments or, for a script, its text name. `--view` decides where it is wrong.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Programs by name, or by the beginning of it: languages whose programs may load such a library at any
+/// time, and those that start others which do.
+const PROGRAMS: [&str; 7] = ["python", "pypy", "ucx_", "mpirun", "mpiexec", "orterun", "prterun"];
+/// Libraries that look: those of UCX, and of MPI, which brings UCX or its own modules.
+const LIBRARIES: [&str; 6] =
+    ["libucp.so", "libuct.so", "libmpi.so", "libmpi_", "libmpich", "liboshmem.so"];
+/// What is looked at.
+const DIRECTORIES: [&str; 2] = ["/sys/class/infiniband", "/dev/infiniband"];
+/// How much of a file is read.
+const MAX_FILE: u64 = 64 << 20;
+
+/// Whether a program is known to look.
+pub(crate) fn looks(program: &OsStr, args: &[OsString]) -> bool {
+    has_name(Path::new(program))
+        || args.iter().any(|a| has_any(a.as_encoded_bytes(), &DIRECTORIES))
+        || find(program).is_some_and(|path| file_looks(&path))
+}
+
+fn has_name(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    PROGRAMS.iter().any(|p| name.starts_with(p))
+}
+
+fn file_looks(path: &Path) -> bool {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));
+    if read.is_err() {
+        return false;
+    }
+    match bytes.strip_prefix(b"#!") {
+        None => has_any(&bytes, &LIBRARIES),
+        Some(script) => {
+            let line = script.split(|&b| b == b'\n').next().unwrap_or_default();
+            // `#!/usr/bin/env -S python3 -u` as well as `#!/usr/bin/python3`.
+            let interpreter = String::from_utf8_lossy(line)
+                .split_whitespace()
+                .any(|word| has_name(Path::new(word)));
+            interpreter || has_any(script, &DIRECTORIES)
+        }
+    }
+}
+
+/// Where execvp(3) finds a program.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file())
+}
+
+fn has_any(text: &[u8], words: &[&str]) -> bool {
+    let starts = |at: usize, word: &[u8]| text[at] == word[0] && text[at..].starts_with(word);
+    (0..text.len()).any(|at| words.iter().any(|word| starts(at, word.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks_with(program: &str, args: &[&str]) -> bool {
+        let args: Vec<_> = args.iter().map(OsString::from).collect();
+        looks(OsStr::new(program), &args)
+    }
+
+    #[test]
+    fn names_and_arguments_tell() {
+        assert!(looks_with("/nowhere/python3.11", &[]));
+        assert!(looks_with("ucx_perftest", &["-t", "tag_lat"]));
+        assert!(looks_with("/nowhere/sh", &["-c", "ls /sys/class/infiniband"]));
+        assert!(!looks_with("/nowhere/ib_write_bw", &["-a", "localhost"]));
+    }
+
+    #[test]
+    fn files_tell() {
+        let file = std::env::temp_dir().join(format!("rdmux-known-{}", std::process::id()));
+        for (text, expected) in [
+            ("#!/usr/bin/env python3\n", true),
+            ("#! /bin/sh\ncat /dev/infiniband/uverbs0\n", true),
+            ("#!/bin/sh\nib_write_bw\n", false),
+            ("\x7fELF\0\0libm.so.6\0libucp.so.0\0", true),
+            // perftest has this for its counters, and does without.
+            ("\x7fELF\0\0/sys/class/infiniband/%s/ports/%d/counters/%s\0", false),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(looks_with(file.to_str().unwrap(), &[]), expected, "{text:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+}

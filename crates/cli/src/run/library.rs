@@ -1,0 +1,112 @@
+//! Where the C library is, and the folder in which programs find it.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use rdmux_host::HostDir;
+
+/// The shared object that is all C libraries in one.
+const OBJECT: &str = "librdmux_capi.so";
+/// The one that redirects paths.
+const VIEW: &str = "librdmux_view.so";
+/// The names by which programs ask for it: as they are linked, and for dlopen(3).
+pub(crate) const NAMES: [&str; 4] =
+    ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
+
+/// The C library's files.
+#[derive(Debug)]
+pub(crate) struct Library {
+    /// The shared object.
+    pub(crate) object: PathBuf,
+}
+
+/// Finds it: in `$RDMUX_LIB_DIR` if that is set; else where cargo leaves it for this program, beside
+/// this program, or where `cargo xtask install` puts it.
+pub(crate) fn find() -> Result<Library> {
+    let places = match std::env::var_os("RDMUX_LIB_DIR").filter(|v| !v.is_empty()) {
+        Some(dir) => vec![std::path::absolute(dir)?],
+        None => {
+            let exe = std::env::current_exe().context("cannot find this program's own file")?;
+            places(&exe)
+        }
+    };
+    let found = places.iter().map(|dir| dir.join(OBJECT)).find(|object| object.is_file());
+    let Some(object) = found else {
+        let all: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+        bail!(
+            "there is no {OBJECT} in {}: build it with `cargo build`, or set RDMUX_LIB_DIR to its \
+             folder",
+            all.join(", ")
+        );
+    };
+    Ok(Library { object })
+}
+
+/// `deps` comes first: cargo does not replace a copy beside the program that an earlier build of the
+/// library alone has left.
+fn places(exe: &Path) -> Vec<PathBuf> {
+    let dir = exe.parent().unwrap_or(Path::new("/"));
+    let installed = dir.parent().unwrap_or(Path::new("/")).join("lib/rdmux");
+    vec![dir.join("deps"), dir.to_owned(), installed]
+}
+
+impl Library {
+    /// The library that redirects paths.
+    pub(crate) fn view(&self) -> Result<PathBuf> {
+        let view = self.object.with_file_name(VIEW);
+        if !view.is_file() {
+            bail!("there is no {}: build it with `cargo build`", view.display());
+        }
+        Ok(view)
+    }
+
+    /// The folder in which it has the names that programs ask for: its own if it is installed, else one
+    /// of links in the host's runtime directory. Builds in different places do not share it, so that
+    /// a program keeps the library that it was started with.
+    pub(crate) fn folder(&self, host: &HostDir) -> Result<PathBuf> {
+        if let Some(own) = self.object.parent()
+            && NAMES.iter().all(|name| same(&own.join(name), &self.object))
+        {
+            return Ok(own.to_owned());
+        }
+        let mut hasher = DefaultHasher::new();
+        self.object.hash(&mut hasher);
+        let folder = host.path().join("lib").join(format!("{:016x}", hasher.finish()));
+        let make = || -> io::Result<()> {
+            fs::create_dir_all(&folder)?;
+            NAMES.iter().try_for_each(|name| link(&folder.join(name), &self.object))
+        };
+        make().with_context(|| format!("cannot make links in {}", folder.display()))?;
+        Ok(folder)
+    }
+}
+
+/// Whether two paths lead to one file.
+fn same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Makes a link unless it is there. Others may be making it, too: it is never absent once it was there.
+fn link(path: &Path, to: &Path) -> io::Result<()> {
+    if fs::read_link(path).is_ok_and(|old| old == to) {
+        return Ok(());
+    }
+    let new = path.with_added_extension(std::process::id().to_string());
+    symlink(to, &new)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_looked_for_where_cargo_and_install_put_it() {
+        let places = places(Path::new("/usr/bin/rdmux"));
+        assert_eq!(places, ["/usr/bin/deps", "/usr/bin", "/usr/lib/rdmux"].map(PathBuf::from));
+    }
+}

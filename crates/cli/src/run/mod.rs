@@ -1,0 +1,127 @@
+//! `rdmux run`: an unmodified program on the software device.
+//!
+//! In reading order: here what the command does; `library` finds the C library, `variables` are what
+//! a program needs to find it too, `view` what it gets to see under `/sys` and `/dev`, `known` which
+//! programs look there.
+
+pub(crate) mod known;
+pub(crate) mod library;
+pub(crate) mod variables;
+pub(crate) mod view;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use rdmux_host::ConnectOptions;
+
+use self::variables::Variables;
+use self::view::View;
+use crate::Global;
+
+/// What `env(1)` and its like exit with when the fault is theirs, not the program's.
+const OWN_FAULT: u8 = 125;
+/// When the program is there but cannot be run.
+const CANNOT_RUN: u8 = 126;
+/// When there is no such program.
+const NOT_FOUND: u8 = 127;
+
+/// Which program, and on what.
+#[derive(Args)]
+#[command(
+    after_help = "Exit status: the program's own; 127 if there is no such program, 126 if it cannot be \
+    run, 125 if something failed before.\n\n\
+    Programs that look at /sys/class/infiniband or /dev/infiniband themselves get to see the device there, \
+    by a mount namespace of their own or, where the system allows none, by a preloaded library. `auto` does \
+    so for programs that are linked with UCX or MPI, for Python, mpirun and the like, for scripts that name \
+    these directories, and for any program with such an argument. A mount namespace of a user without \
+    privilege comes with a user namespace, in which programs like sudo and ping have no special rights."
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    /// How the program sees the device under /sys/class/infiniband and /dev/infiniband
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    view: View,
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true
+    )]
+    program: Vec<OsString>,
+}
+
+/// The kind of device.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct DeviceArgs {
+    /// What kind of device the program gets
+    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
+    device: Kind,
+}
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// RoCEv2 over UDP
+    #[default]
+    Roce,
+    /// iWARP over TCP (not there yet)
+    Iw,
+    /// InfiniBand (not there yet)
+    Ib,
+}
+
+impl DeviceArgs {
+    /// Fails for what does not exist yet.
+    pub(crate) fn check(self) -> Result<()> {
+        match self.device {
+            Kind::Roce => Ok(()),
+            Kind::Iw => bail!("iWARP devices do not exist yet: use --device roce"),
+            Kind::Ib => bail!("InfiniBand devices do not exist yet: use --device roce"),
+        }
+    }
+}
+
+/// Runs `rdmux run`. Returns only if the program could not be run.
+pub(crate) fn run(global: &Global, args: &RunArgs) -> ExitCode {
+    let Some((program, rest)) = args.program.split_first() else { return OWN_FAULT.into() };
+    let mut command = Command::new(program);
+    command.args(rest);
+    if let Err(e) = prepare(global, args, &mut command) {
+        eprintln!("rdmux: {}", crate::text(&e));
+        return OWN_FAULT.into();
+    }
+    // In our place: its signals and its exit status are its own.
+    let e = command.exec();
+    eprintln!("rdmux: cannot run {}: {e}", program.display());
+    if e.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_RUN.into() }
+}
+
+fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()> {
+    args.device.check()?;
+    let host = global.host_name()?;
+    let options = connect_options()?;
+    let library = library::find()?;
+    if !options.embedded {
+        options.identify(&host)?;
+    }
+    let mut variables = Variables::new(&options, &host, &library)?;
+    // Last: it may move this process into other namespaces.
+    let program = command.get_program().to_owned();
+    let look = || known::looks(&program, &args.program[1..]);
+    view::show(args.view, look, &options, &host, &library, &mut variables)?;
+    command.envs(variables.iter());
+    Ok(())
+}
+
+/// How to reach and start services: this program is one, whatever it is called.
+pub(crate) fn connect_options() -> Result<ConnectOptions> {
+    let mut options = ConnectOptions::of_environment()?;
+    options.program = Some(std::env::current_exe()?);
+    Ok(options)
+}

@@ -1,0 +1,81 @@
+//! The environment in which a program finds the library, its host and the service.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use anyhow::Result;
+use rdmux_host::{ConnectOptions, HostName};
+
+use super::library::Library;
+
+/// Names and values.
+#[derive(Debug, Default)]
+pub(crate) struct Variables(Vec<(&'static str, OsString)>);
+
+impl Variables {
+    /// What every program needs.
+    pub(crate) fn new(
+        options: &ConnectOptions,
+        host: &HostName,
+        library: &Library,
+    ) -> Result<Self> {
+        let folder = library.folder(&options.dir.host(host)?)?;
+        let mut this = Self::default();
+        this.prepend("LD_LIBRARY_PATH", &folder);
+        this.set("RDMUX_HOST", host.as_str());
+        // A runtime directory of the user's choice may have been a path from here.
+        if std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty()) {
+            this.set("RDMUX_RUNTIME_DIR", options.dir.path());
+        }
+        // The library starts the service when the one that runs now has ended.
+        if std::env::var_os("RDMUX_DAEMON").is_none_or(|v| v.is_empty())
+            && let Some(program) = &options.program
+        {
+            this.set("RDMUX_DAEMON", program);
+        }
+        Ok(this)
+    }
+
+    /// Sets a variable.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl AsRef<OsStr>) {
+        self.0.push((name, value.as_ref().to_owned()));
+    }
+
+    /// Puts an entry before those that a variable of a list has already; once.
+    pub(crate) fn prepend(&mut self, name: &'static str, entry: &Path) {
+        self.0.push((name, prepended(entry.as_os_str(), std::env::var_os(name))));
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
+        self.0.iter().map(|(name, value)| (*name, value.as_os_str()))
+    }
+}
+
+/// A list whose entries are separated by colons. Nothing stays nothing: to the loader an empty entry is
+/// the working directory.
+fn prepended(entry: &OsStr, old: Option<OsString>) -> OsString {
+    let mut list = entry.to_owned();
+    let old = old.unwrap_or_default();
+    for other in old.as_encoded_bytes().split(|&b| b == b':') {
+        if !other.is_empty() && other != entry.as_encoded_bytes() {
+            list.push(":");
+            list.push(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(other));
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_comes_first_and_once() {
+        let prepended = |old: Option<&str>| prepended(OsStr::new("/new"), old.map(OsString::from));
+        assert_eq!(prepended(None), "/new");
+        assert_eq!(prepended(Some("")), "/new");
+        assert_eq!(prepended(Some("/a:/b")), "/new:/a:/b");
+        assert_eq!(prepended(Some("/a:/new")), "/new:/a");
+    }
+}
