@@ -38,6 +38,12 @@ impl CompChannel {
         self.0.try_get(delivered)
     }
 
+    /// The event that stands for a count of eight bytes which the caller read off the descriptor
+    /// itself. None if it was withdrawn meanwhile.
+    pub fn take_counted_event(&self) -> Option<Cq> {
+        self.0.take_counted(delivered)
+    }
+
     /// Whether a completion queue uses this channel.
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use rdmux_link::SharedMem;
+use rdmux_link::{SharedMem, guarded};
 use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
@@ -90,6 +90,7 @@ impl Device {
     ///
     /// The operating system's, when a descriptor or the thread cannot be had.
     pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
+        guarded::protect();
         let info = control.info();
         let slot = info.slot;
         let device = Arc::new(Self {
@@ -191,6 +192,11 @@ impl Device {
     /// The next one if there is any; never blocks.
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
         self.events.try_get(Raised::take)
+    }
+    /// The event that stands for a count of eight bytes which the caller read off the descriptor
+    /// itself. None if it was withdrawn meanwhile.
+    pub fn take_counted_event(&self) -> Option<AsyncEvent> {
+        self.events.take_counted(Raised::take)
     }
     /// Readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {

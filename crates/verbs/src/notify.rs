@@ -35,11 +35,16 @@ impl<T> NotifyQueue<T> {
         loop {
             let mut count = [0; 8];
             retry_on_intr(|| read(&self.fd, &mut count))?;
-            // Empty if the event was withdrawn, or taken by `try_get`, after its count was read.
-            if let Some(taken) = self.queue.lock().pop_front().and_then(&take) {
+            if let Some(taken) = self.take_counted(&take) {
                 return Ok(taken);
             }
         }
+    }
+
+    /// Takes an event whose count was read off the descriptor. None if it was withdrawn, or taken by
+    /// [`try_get`](Self::try_get), after that.
+    pub(crate) fn take_counted<R>(&self, take: impl Fn(T) -> Option<R>) -> Option<R> {
+        self.queue.lock().pop_front().and_then(take)
     }
 
     /// Takes the next event if there is one, whatever the descriptor's mode.

@@ -1,7 +1,30 @@
 //! libibverbs.
 //!
-//! In reading order: `objects` (what C pointers point to), `process` (what there is once, and forks).
+//! In reading order: `objects` (what C pointers point to), `process` (what there is once, and forks), `device` (the
+//! list), `context` (open, close, the table of functions), `query`; then what is made of a context: `pd`, `mr`, `channel`,
+//! `cq`, `srq`, `qp`, `ah`; then work: `post`, `poll`, `event`. `attr` translates attributes and `wait` waits.
+//! `names`, `rate`, `fork`, `sysfs` and `marshall` are the small rest, `ext` the extended interface.
 
+pub(crate) mod ah;
+pub(crate) mod attr;
+pub(crate) mod channel;
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod device;
+pub(crate) mod event;
 pub(crate) mod ext;
+pub(crate) mod fork;
+pub(crate) mod marshall;
+pub(crate) mod mr;
+pub(crate) mod names;
 pub(crate) mod objects;
+pub(crate) mod pd;
+pub(crate) mod poll;
+pub(crate) mod post;
 pub(crate) mod process;
+pub(crate) mod qp;
+pub(crate) mod query;
+pub(crate) mod rate;
+pub(crate) mod srq;
+pub(crate) mod sysfs;
+mod wait;

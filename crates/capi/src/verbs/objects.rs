@@ -97,6 +97,7 @@ pub(crate) struct Opened {
     pub(crate) pds: Mutex<HashMap<u32, Weak<PdCore>>>,
     /// By handle, for those who import them.
     pub(crate) mrs: Mutex<HashMap<u32, Weak<MrCore>>>,
+    pub(crate) dms: ext::Dms,
 }
 
 impl Opened {
@@ -113,6 +114,7 @@ impl Opened {
             handles: AtomicU32::new(0),
             pds: Mutex::default(),
             mrs: Mutex::default(),
+            dms: ext::Dms::default(),
         }
     }
 
@@ -165,8 +167,8 @@ impl Drop for Use {
 pub(crate) struct Context {
     pub(crate) verbs: UnsafeCell<verbs_context>,
     pub(crate) opened: Arc<Opened>,
-    /// `async_fd` of an imported context, which has a descriptor of its own.
-    pub(crate) own_async_fd: Option<OwnedFd>,
+    /// Command and event descriptors of an imported context, which has duplicates of its own.
+    pub(crate) own_fds: Option<[OwnedFd; 2]>,
 }
 
 const PUBLIC_CONTEXT: usize = offset_of!(verbs_context, context);
@@ -236,6 +238,10 @@ pub(crate) struct Mr {
     pub(crate) public: UnsafeCell<ibv_mr>,
     pub(crate) opened: Arc<Opened>,
     pub(crate) core: Arc<MrCore>,
+    /// The domain that it is in; an import has none to keep.
+    pub(crate) pd: Mutex<Option<Use>>,
+    /// What it is made of beyond memory of the program.
+    pub(crate) ext: ext::MrExt,
 }
 object!(Mr: ibv_mr);
 
@@ -243,10 +249,6 @@ object!(Mr: ibv_mr);
 #[derive(Debug)]
 pub(crate) struct MrCore {
     pub(crate) mr: Mutex<verbs::Mr>,
-    /// The domain that it is in.
-    pub(crate) pd: Mutex<Use>,
-    /// Memory windows bound to it.
-    pub(crate) users: Users,
 }
 
 /// `ibv_comp_channel`.

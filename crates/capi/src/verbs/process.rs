@@ -1,10 +1,41 @@
 //! What a process has once, and what a fork does to it.
 //!
-//! A child inherits the memory of all objects, but neither the engine's thread nor the service's view of its parent. So its
-//! objects are dead: calls on them fail with ENODEV, and destroying them does nothing. What it opens itself works.
+//! A child inherits the memory of all objects, but neither the engine's thread nor the service's view of its
+//! parent. So its objects are dead: calls on them fail with ENODEV, and destroying them does nothing. What it
+//! opens itself works.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Once, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::device::Device;
+use super::objects::Opened;
+
+/// The lists of a process.
+pub(crate) struct Process {
+    /// Every device that was ever listed. They are never freed: programs compare their addresses, and use
+    /// them after they have freed the list.
+    pub(crate) devices: Vec<&'static Device>,
+    /// What is open, for those who import it.
+    pub(crate) opened: Vec<Weak<Opened>>,
+}
+
+static PROCESS: Mutex<Process> = Mutex::new(Process { devices: Vec::new(), opened: Vec::new() });
+
+/// The lists of this process.
+pub(crate) fn lists() -> MutexGuard<'static, Process> {
+    watch_forks();
+    PROCESS.lock()
+}
+
+impl Process {
+    /// What of it is still open, and this process's own.
+    pub(crate) fn open_ones(&mut self) -> impl Iterator<Item = Arc<Opened>> {
+        self.opened.retain(|opened| opened.strong_count() != 0);
+        self.opened.iter().filter_map(Weak::upgrade).filter(|opened| opened.is_ours())
+    }
+}
 
 /// How many forks lie between this process and the one that loaded the library. Objects remember theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +50,54 @@ impl Generation {
     }
 }
 
-/// Counts forks from now on. To be called before anything is opened.
-pub(crate) fn watch_forks() {
+/// Counts forks, and keeps the lists whole over them: another thread may be at them meanwhile.
+fn watch_forks() {
+    extern "C" fn before() {
+        std::mem::forget(PROCESS.lock());
+    }
+    extern "C" fn in_parent() {
+        // SAFETY: this thread locked it in `before` and let go of the guard without unlocking.
+        unsafe { PROCESS.force_unlock() }
+    }
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as in the parent; the child's only thread is a copy of the one that locked it.
+        unsafe { PROCESS.force_unlock() }
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler only adds to a number, which is safe in a child with one thread of many.
-        // It fails only without memory; then a child of this process must not use what it inherits, as in
-        // the reference implementation without `ibv_fork_init`.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handlers do what a child with one thread of many may do: they change memory of their own.
+        let failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        if failed != 0 {
+            tracing::warn!(errno = failed, "a fork of this program must not use what it inherits");
+        }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_of_another_generation_and_can_use_the_lists() {
+        drop(lists());
+        let parent = Generation::current();
+        // SAFETY: the child does nothing but look, and ends without cleaning up.
+        match unsafe { libc::fork() } {
+            0 => {
+                let free = PROCESS.try_lock().is_some();
+                let other = Generation::current() != parent;
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(if free && other { 0 } else { 1 }) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for our own child.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+                assert_eq!(Generation::current(), parent);
+                assert!(PROCESS.try_lock().is_some());
+            }
+        }
+    }
 }

@@ -1,0 +1,138 @@
+//! Completion queues (`ibv_create_cq(3)`, `ibv_resize_cq(3)`). Polling is in `poll`.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use rdmux_verbs as verbs;
+
+use super::context::comp_vectors;
+use super::ext::CqExt;
+use super::objects::{CompChannel, Context, Cq, Object, Users};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, code, pointer};
+
+/// Makes a queue. The extended part of what the program sees is empty.
+///
+/// # Errors
+/// EINVAL when a number is out of range.
+///
+/// # Safety
+/// `channel` is NULL or a channel's.
+pub(crate) unsafe fn create(
+    context: &Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> Result<Box<Cq>> {
+    if !(0..comp_vectors()).contains(&comp_vector) {
+        return Err(Errno::EINVAL);
+    }
+    let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+    let used = match channel.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { CompChannel::get(channel)? }),
+    };
+    let opened = context.opened.clone();
+    let mut object = Box::<Cq>::new_uninit();
+    let address = object.as_ptr().expose_provenance() as u64;
+    let cq = verbs::Cq::new(&opened.device, entries, used.map(|c| &c.channel), address)?;
+    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
+    let mut public = unsafe { MaybeUninit::<ibv_cq_ex>::zeroed().assume_init() };
+    (public.context, public.channel) = (context.as_ptr(), channel);
+    (public.cq_context, public.handle) = (cq_context, opened.next_handle());
+    public.cqe = c_int::try_from(cq.capacity()).unwrap_or(c_int::MAX);
+    if let Some(channel) = used {
+        channel.count(1);
+    }
+    object.write(Cq {
+        public: UnsafeCell::new(public),
+        opened,
+        cq,
+        users: Users::default(),
+        channel: used.map(|c| c.users.add()),
+        ext: CqExt::default(),
+    });
+    // SAFETY: written just now.
+    Ok(unsafe { object.assume_init() })
+}
+
+/// Destroys a queue: what is in it is lost, and events that the program took must have been acknowledged, which
+/// is waited for.
+///
+/// # Errors
+/// EBUSY while a queue pair uses it.
+///
+/// # Safety
+/// The pointer is NULL or a queue's, and the caller is the last to use it.
+pub(crate) unsafe fn destroy(ptr: *mut ibv_cq) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let cq = unsafe { Cq::peek(ptr)? };
+    if !cq.opened.is_ours() {
+        return Ok(());
+    }
+    cq.users.check_none()?;
+    cq.cq.quiesce();
+    // SAFETY: the caller is the last to use it, and a channel outlives its queues.
+    if let Ok(channel) = unsafe { CompChannel::peek((*ptr).channel) } {
+        channel.count(-1);
+    }
+    // SAFETY: as promised.
+    drop(unsafe { Cq::take(ptr) });
+    Ok(())
+}
+
+impl Cq {
+    /// The C pointer that a queue of the engine has as its context.
+    pub(crate) fn of_context(context: u64) -> *mut ibv_cq {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(context).unwrap_or(0))
+    }
+}
+
+impl CompChannel {
+    /// Keeps `refcnt` of what the program sees.
+    fn count(&self, change: c_int) {
+        // SAFETY: a field of the object; other threads change it in no other way.
+        let refcnt =
+            unsafe { std::sync::atomic::AtomicI32::from_ptr(&raw mut (*self.as_ptr()).refcnt) };
+        refcnt.fetch_add(change, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// `ibv_create_cq(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let cq = unsafe { create(Context::get(context)?, cqe, cq_context, channel, comp_vector)? };
+        Ok(cq.into_ptr())
+    })
+}
+
+/// `ibv_resize_cq(3)`: EINVAL when more completions wait than would fit.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_resize_cq(ptr: *mut ibv_cq, cqe: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let cq = unsafe { Cq::get(ptr)? };
+        cq.cq.resize(u32::try_from(cqe).map_err(|_| Errno::EINVAL)?)?;
+        // SAFETY: a field of the object, which the caller holds.
+        unsafe { (*ptr).cqe = c_int::try_from(cq.cq.capacity()).unwrap_or(c_int::MAX) };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's promise.
+    code(|| unsafe { destroy(cq) })
+}

@@ -1,0 +1,110 @@
+//! Asynchronous events (`ibv_get_async_event(3)`).
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+
+use rdmux_transport::env::QpEvent;
+use rdmux_verbs::AsyncEventKind;
+use rdmux_verbs::device::PORT;
+
+use super::objects::{Context, Cq, Object, Qp, Srq};
+use super::wait;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, guarded};
+
+/// `ibv_get_async_event(3)`: waits, unless `O_NONBLOCK` is set on `async_fd`; 0 or -1.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    wait::taken(unsafe { begin(context, event) }, || unsafe { take(context, event) })
+}
+
+/// The descriptor to wait on.
+///
+/// # Safety
+/// The pointers are NULL, or a context's and a variable's.
+unsafe fn begin(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    wait::descriptor(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        if event.is_null() { Err(Errno::EINVAL) } else { Ok(device.async_fd().as_raw_fd()) }
+    })
+}
+
+/// Takes the event whose count was read, unless it was withdrawn.
+///
+/// # Safety
+/// As for [`begin`], and neither is NULL.
+unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<bool> {
+    // SAFETY: the caller's promise.
+    let device = &unsafe { Context::get(context)? }.opened.device;
+    let Some(taken) = device.take_counted_event() else { return Ok(false) };
+    // SAFETY: the caller's variable.
+    unsafe { event.write(describe(&taken.acknowledge_later())) };
+    Ok(true)
+}
+
+/// An event as C has it: the object that it is about cannot be destroyed before it is acknowledged.
+fn describe(kind: &AsyncEventKind) -> ibv_async_event {
+    let port = ibv_async_event_element { port_num: PORT.into() };
+    let (element, event_type) = match kind {
+        AsyncEventKind::Qp(qp, event) => {
+            (ibv_async_event_element { qp: Qp::of_context(qp.context()) }, qp_event(*event))
+        }
+        AsyncEventKind::CqError(cq) => {
+            (ibv_async_event_element { cq: Cq::of_context(cq.context()) }, IBV_EVENT_CQ_ERR)
+        }
+        AsyncEventKind::SrqLimit(srq) => {
+            let element = ibv_async_event_element { srq: Srq::of_context(srq.context()) };
+            (element, IBV_EVENT_SRQ_LIMIT_REACHED)
+        }
+        AsyncEventKind::GidChange => (port, IBV_EVENT_GID_CHANGE),
+        AsyncEventKind::DeviceFatal => (port, IBV_EVENT_DEVICE_FATAL),
+    };
+    ibv_async_event { element, event_type }
+}
+
+fn qp_event(event: QpEvent) -> ibv_event_type {
+    match event {
+        QpEvent::CommEst => IBV_EVENT_COMM_EST,
+        QpEvent::SqDrained => IBV_EVENT_SQ_DRAINED,
+        QpEvent::LastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
+        QpEvent::Fatal => IBV_EVENT_QP_FATAL,
+        QpEvent::ReqErr => IBV_EVENT_QP_REQ_ERR,
+        QpEvent::AccessErr => IBV_EVENT_QP_ACCESS_ERR,
+    }
+}
+
+/// `ibv_ack_async_event(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the caller's promise.
+    let _ = guarded(|| unsafe { acknowledge(event.as_ref().ok_or(Errno::EINVAL)?) });
+}
+
+/// # Safety
+/// [`ibv_get_async_event`] gave the event, and it was not acknowledged yet.
+unsafe fn acknowledge(event: &ibv_async_event) -> Result<()> {
+    // SAFETY: the type says which member of the union was set, and the object is there until now.
+    unsafe {
+        match event.event_type {
+            IBV_EVENT_CQ_ERR => Cq::get(event.element.cq)?.cq.ack_async_event(),
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                Srq::get(event.element.srq)?.srq.ack_async_event();
+            }
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Qp::get(event.element.qp)?.qp.ack_async_event(),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Memory regions (`ibv_reg_mr(3)`, `ibv_rereg_mr(3)`).
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_transport::attr::Access;
+use rdmux_verbs as verbs;
+use rdmux_verbs::{MrChange, MrInit, VerbsError};
+
+use super::ext::MrExt;
+use super::objects::{Mr, MrCore, Object, Pd};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, code, guarded, pointer};
+
+/// Rights that may be asked for on any device, and are ignored where they have no meaning.
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// Rights as the engine has them.
+///
+/// # Errors
+/// EINVAL for what is no right.
+pub(crate) fn access(flags: c_uint) -> Result<Access> {
+    Access::from_bits(flags & !OPTIONAL).ok_or(Errno::EINVAL)
+}
+
+/// Registers memory of this process.
+///
+/// # Errors
+/// EINVAL for a range or rights that make no sense, EFAULT for memory that is not mapped, unless it may be
+/// mapped later (on-demand paging).
+///
+/// # Safety
+/// As for [`verbs::Mr::register`]; the program's promise to `ibv_reg_mr`.
+pub(crate) unsafe fn register(
+    pd: &Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<*mut ibv_mr> {
+    let access = access(flags)?;
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let init = MrInit { iova, ..MrInit::own(addr.cast(), length, access) };
+    if init.addr.checked_add(init.length).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    if !access.contains(Access::ON_DEMAND) {
+        check_mapped(init.addr, init.length)?;
+    }
+    // SAFETY: the caller's promise.
+    let mr = unsafe { verbs::Mr::register(&pd.core.pd, init)? };
+    Ok(publish(pd.as_ptr(), pd, mr, MrExt::default()))
+}
+
+/// Makes what the program holds of a region in a domain, of which it also gets the pointer.
+pub(crate) fn publish(pd: *mut ibv_pd, domain: &Pd, region: verbs::Mr, ext: MrExt) -> *mut ibv_mr {
+    let opened = domain.opened.clone();
+    let (lkey, rkey) = (region.lkey().0, region.rkey().0);
+    let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let addr = ptr::with_exposed_provenance_mut(bytes(region.init().addr));
+    let length = bytes(region.init().length);
+    let core = Arc::new(MrCore { mr: Mutex::new(region) });
+    let handle = opened.next_handle();
+    opened.mrs.lock().insert(handle, Arc::downgrade(&core));
+    // SAFETY: the domain is the program's, who sees its public part.
+    let context = unsafe { (*domain.as_ptr()).context };
+    let public = UnsafeCell::new(ibv_mr { context, pd, addr, length, handle, lkey, rkey });
+    let user = Mutex::new(Some(domain.core.users.add()));
+    Box::new(Mr { public, opened, core, pd: user, ext }).into_ptr()
+}
+
+/// EFAULT if a page of the range is not mapped.
+fn check_mapped(addr: u64, length: u64) -> Result<()> {
+    /// How many pages are asked for at a time.
+    const BATCH: usize = 4096;
+    let page = rustix::param::page_size() as u64;
+    let end = addr.saturating_add(length);
+    let mut at = addr - addr % page;
+    let mut resident = [0_u8; BATCH];
+    while at < end {
+        let span = (end - at).min(BATCH as u64 * page);
+        let from =
+            ptr::without_provenance_mut(usize::try_from(at).map_err(|_| Errno(libc::EFAULT))?);
+        let bytes = usize::try_from(span).map_err(|_| Errno(libc::EFAULT))?;
+        // SAFETY: only asks; the answer is a byte a page, for which there is room.
+        if unsafe { libc::mincore(from, bytes, resident.as_mut_ptr()) } != 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        at += span;
+    }
+    Ok(())
+}
+
+/// Deregisters a region.
+///
+/// # Errors
+/// EBUSY while a memory window is bound to it.
+///
+/// # Safety
+/// The pointer is NULL or a region's, and the caller is the last to use it.
+pub(crate) unsafe fn destroy(ptr: *mut ibv_mr) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let mr = unsafe { Mr::peek(ptr)? };
+    if !mr.opened.is_ours() {
+        return Ok(());
+    }
+    // Imports may still hold it, but it ends now.
+    mr.core.mr.lock().deregister()?;
+    // SAFETY: the caller is the last to use it.
+    let handle = unsafe { (*ptr).handle };
+    mr.opened.mrs.lock().remove(&handle);
+    // SAFETY: as promised.
+    drop(unsafe { Mr::take(ptr) });
+    Ok(())
+}
+
+/// `ibv_reg_mr(3)`, for programs whose rights are constants without optional ones.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promise.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promise.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+/// What `ibv_reg_mr` and `ibv_reg_mr_iova` of <infiniband/verbs.h> call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promise, also that the memory stays.
+    pointer(|| unsafe { register(Pd::get(pd)?, addr, length, iova, access) })
+}
+
+/// `ibv_reg_dmabuf_mr(3)`: there is no device whose memory it could be.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    pointer(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// `ibv_dereg_mr(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller's promise.
+    code(|| unsafe { destroy(mr) })
+}
+
+/// `ibv_rereg_mr(3)`: 0, or one of `ibv_rereg_mr_err_code`; the region is as it was then.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let input = |errno: Errno| (IBV_REREG_MR_ERR_INPUT, errno);
+    let result = guarded(|| {
+        // SAFETY: the caller's promise, also that the memory stays.
+        Ok(unsafe {
+            reregister(mr, flags.cast_unsigned(), pd, addr, length, access.cast_unsigned())
+        })
+    });
+    match result.map_err(input).flatten() {
+        Ok(()) => 0,
+        Err((answer, errno)) => {
+            errno.set();
+            answer
+        }
+    }
+}
+
+/// # Safety
+/// As for [`register`], and the pointers are NULL or of such objects.
+unsafe fn reregister(
+    ptr: *mut ibv_mr,
+    flags: c_uint,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    rights: c_uint,
+) -> std::result::Result<(), (c_int, Errno)> {
+    let input = |errno: Errno| (IBV_REREG_MR_ERR_INPUT, errno);
+    let has = |flag: ibv_rereg_mr_flags| flags & flag != 0;
+    // SAFETY: the caller's promise.
+    let mr = unsafe { Mr::get(ptr) }.map_err(input)?;
+    if flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
+        return Err(input(Errno::EINVAL));
+    }
+    let mut change = MrChange::default();
+    if has(IBV_REREG_MR_CHANGE_TRANSLATION) {
+        let start = addr as u64;
+        let end = start.checked_add(length as u64);
+        if length == 0 || addr.is_null() || end.is_none() {
+            return Err(input(Errno::EINVAL));
+        }
+        check_mapped(start, length as u64).map_err(|errno| (IBV_REREG_MR_ERR_CMD, errno))?;
+        change.range = Some((start, length as u64, start));
+    }
+    if has(IBV_REREG_MR_CHANGE_ACCESS) {
+        change.access = Some(access(rights).map_err(input)?);
+    }
+    let mut user = None;
+    if has(IBV_REREG_MR_CHANGE_PD) {
+        // SAFETY: the caller's promise.
+        let pd = unsafe { Pd::get(pd) }.map_err(input)?;
+        change.pd = Some(pd.core.pd.clone());
+        user = Some(pd.core.users.add());
+    }
+    let mut region = mr.core.mr.lock();
+    let failed = |error: VerbsError| (IBV_REREG_MR_ERR_CMD, error.into());
+    // SAFETY: the caller's promise.
+    unsafe { region.reregister(change) }.map_err(failed)?;
+    // SAFETY: the public part of a region that the caller holds; C gives others no right to look meanwhile.
+    let public = unsafe { &mut *ptr };
+    (public.lkey, public.rkey) = (region.lkey().0, region.rkey().0);
+    if has(IBV_REREG_MR_CHANGE_TRANSLATION) {
+        (public.addr, public.length) = (addr, length);
+    }
+    if user.is_some() {
+        public.pd = pd;
+        *mr.pd.lock() = user;
+    }
+    Ok(())
+}

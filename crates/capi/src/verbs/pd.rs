@@ -1,0 +1,69 @@
+//! Protection domains (`ibv_alloc_pd(3)`).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use rdmux_verbs as verbs;
+
+use super::ext::PdExt;
+use super::objects::{Context, Object, Opened, Pd, PdCore, Users};
+use crate::abi::verbs::*;
+use crate::boundary::{Result, code, pointer};
+
+/// Makes a domain.
+pub(crate) fn create(context: &Context) -> *mut ibv_pd {
+    let opened = &context.opened;
+    let core = Arc::new(PdCore { pd: verbs::Pd::new(&opened.device), users: Users::default() });
+    let handle = opened.next_handle();
+    opened.pds.lock().insert(handle, Arc::downgrade(&core));
+    publish(context.as_ptr(), opened, core, handle, PdExt::default())
+}
+
+/// Makes what the program holds: of a domain just made, of one that is imported, or of a parent domain.
+pub(crate) fn publish(
+    context: *mut ibv_context,
+    opened: &Arc<Opened>,
+    core: Arc<PdCore>,
+    handle: u32,
+    ext: PdExt,
+) -> *mut ibv_pd {
+    let public = UnsafeCell::new(ibv_pd { context, handle });
+    Box::new(Pd { public, opened: opened.clone(), core, ext }).into_ptr()
+}
+
+/// Destroys a domain.
+///
+/// # Errors
+/// EBUSY while something is in it.
+///
+/// # Safety
+/// The pointer is NULL or a domain's, and the caller is the last to use it.
+pub(crate) unsafe fn destroy(ptr: *mut ibv_pd) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::peek(ptr)? };
+    if !pd.opened.is_ours() {
+        return Ok(());
+    }
+    pd.core.users.check_none()?;
+    // SAFETY: the caller is the last to use it.
+    let handle = unsafe { (*ptr).handle };
+    pd.opened.pds.lock().remove(&handle);
+    // SAFETY: as promised.
+    drop(unsafe { Pd::take(ptr) });
+    Ok(())
+}
+
+/// `ibv_alloc_pd(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the caller's promise.
+    pointer(|| Ok(create(unsafe { Context::get(context)? })))
+}
+
+/// `ibv_dealloc_pd(3)`: EBUSY while something is in it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller's promise.
+    code(|| unsafe { destroy(pd) })
+}

@@ -1,0 +1,244 @@
+//! Work requests in (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`).
+//!
+//! Nothing is allocated and nothing locked here but the queue itself: requests are translated on the stack, and
+//! scatter and gather lists are the program's own.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+
+use rdmux_transport::attr::QpType;
+use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
+use rdmux_verbs::VerbsError;
+use rdmux_wire::{Qkey, Qpn, Rkey};
+
+use super::ext;
+use super::objects::{Ah, Object, Qp, Srq};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, caught};
+
+/// Our entries are laid out as C's, so lists need no copy.
+const _: () = {
+    assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
+    assert!(offset_of!(Sge, addr) == offset_of!(ibv_sge, addr));
+    assert!(offset_of!(Sge, length) == offset_of!(ibv_sge, length));
+    assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
+};
+
+/// The most pieces of inline data that are taken.
+const MAX_INLINE_PIECES: usize = 32;
+
+/// `ibv_post_send(3)`: a chain of requests; `bad_wr` is the first that was not taken.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut next = first;
+    let result = answer(|| {
+        // SAFETY: the caller's promise.
+        let qp = unsafe { Qp::get(qp)? };
+        let is_datagram = qp.qp.init().qp_type == QpType::Ud;
+        let mut posting = qp.qp.posting();
+        // SAFETY: a chain that ends with NULL.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: the caller's promise for each request.
+            unsafe { with_send_wr(wr, is_datagram, |wr| Ok(posting.send(&wr)?))? };
+            next = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: the caller's variable, where there is one.
+        unsafe { tell_bad(bad_wr, next) };
+    }
+    result
+}
+
+fn answer(post: impl FnOnce() -> Result<()>) -> c_int {
+    match caught(post) {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            errno.0
+        }
+    }
+}
+
+/// # Safety
+/// `bad_wr` is NULL or a variable.
+unsafe fn tell_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
+    // SAFETY: as promised.
+    if let Some(bad_wr) = unsafe { bad_wr.as_mut() } {
+        *bad_wr = wr;
+    }
+}
+
+/// Calls `post` with a request as the engine has it.
+///
+/// # Safety
+/// `wr` is as `ibv_post_send(3)` wants it: what it points to is there.
+unsafe fn with_send_wr(
+    wr: &ibv_send_wr,
+    is_datagram: bool,
+    post: impl FnOnce(SendWr<'_>) -> Result<()>,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let (op, dest) = unsafe { (operation(wr)?, destination(wr, is_datagram)?) };
+    // SAFETY: the caller's promise.
+    let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    let wr_id = wr.wr_id;
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return post(SendWr { wr_id, op, data: SendData::Sges(sges), flags, dest });
+    }
+    let mut pieces: [&[u8]; MAX_INLINE_PIECES] = [&[]; MAX_INLINE_PIECES];
+    let pieces = pieces.get_mut(..sges.len()).ok_or(Errno::EINVAL)?;
+    for (piece, sge) in pieces.iter_mut().zip(sges) {
+        // SAFETY: the caller's promise: with inline data the entries are plain memory.
+        *piece = unsafe { bytes(sge)? };
+    }
+    post(SendWr { wr_id, op, data: SendData::Inline(pieces), flags, dest })
+}
+
+/// # Safety
+/// The entry names readable memory, which stays as it is meanwhile.
+unsafe fn bytes<'a>(sge: &Sge) -> Result<&'a [u8]> {
+    if sge.length == 0 {
+        return Ok(&[]);
+    }
+    let from: *const u8 = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
+    if from.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as promised.
+    Ok(unsafe { std::slice::from_raw_parts(from, sge.length as usize) })
+}
+
+/// A scatter or gather list, where it lies.
+///
+/// # Safety
+/// There are `num` entries at `first`.
+unsafe fn list<'a>(first: *mut ibv_sge, num: c_int) -> Result<&'a [Sge]> {
+    match usize::try_from(num) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: as promised, and the layouts are the same.
+        Ok(num) if !first.is_null() => Ok(unsafe { std::slice::from_raw_parts(first.cast(), num) }),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// # Safety
+/// The union's members that the opcode means were set.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
+    // SAFETY: the caller's promise; and every bit pattern is a value of each.
+    unsafe {
+        let imm = || wr.data.imm_data.to_ne_bytes();
+        let rdma = || (wr.wr.rdma.remote_addr, Rkey(wr.wr.rdma.rkey));
+        let atomic = &wr.wr.atomic;
+        Ok(match wr.opcode {
+            IBV_WR_SEND => SendOp::Send,
+            IBV_WR_SEND_WITH_IMM => SendOp::SendImm(imm()),
+            IBV_WR_SEND_WITH_INV => SendOp::SendInv(Rkey(wr.data.invalidate_rkey)),
+            IBV_WR_RDMA_WRITE => {
+                let (remote_addr, rkey) = rdma();
+                SendOp::Write { remote_addr, rkey }
+            }
+            IBV_WR_RDMA_WRITE_WITH_IMM => {
+                let (remote_addr, rkey) = rdma();
+                SendOp::WriteImm { remote_addr, rkey, imm: imm() }
+            }
+            IBV_WR_RDMA_READ => {
+                let (remote_addr, rkey) = rdma();
+                SendOp::Read { remote_addr, rkey }
+            }
+            IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CmpSwap {
+                remote_addr: atomic.remote_addr,
+                rkey: Rkey(atomic.rkey),
+                compare: atomic.compare_add,
+                swap: atomic.swap,
+            },
+            IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+                remote_addr: atomic.remote_addr,
+                rkey: Rkey(atomic.rkey),
+                add: atomic.compare_add,
+            },
+            IBV_WR_LOCAL_INV => SendOp::LocalInv(Rkey(wr.data.invalidate_rkey)),
+            IBV_WR_BIND_MW => ext::bind_operation(&wr.extra.bind_mw)?,
+            _ => return Err(Errno::EOPNOTSUPP),
+        })
+    }
+}
+
+/// Where a datagram goes, for those who have an address handle there: what others have in its place is none.
+///
+/// # Safety
+/// As for [`operation`].
+unsafe fn destination(wr: &ibv_send_wr, is_datagram: bool) -> Result<Option<UdDest>> {
+    if !is_datagram {
+        return Ok(None);
+    }
+    // SAFETY: a request to a datagram queue pair names an address handle, or NULL.
+    unsafe {
+        let ud = &wr.wr.ud;
+        let ah = Ah::get(ud.ah)?;
+        Ok(Some(UdDest { av: ah.av, qpn: Qpn::new(ud.remote_qpn), qkey: Qkey(ud.remote_qkey) }))
+    }
+}
+
+/// `ibv_post_recv(3)`: a chain of requests; `bad_wr` is the first that was not taken.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = answer(|| {
+        // SAFETY: the caller's promise.
+        let mut posting = unsafe { Qp::get(qp)? }.qp.posting();
+        // SAFETY: a chain that ends with NULL.
+        unsafe { receives(&mut next, |wr| posting.recv(wr)) }
+    });
+    if result != 0 {
+        // SAFETY: the caller's variable, where there is one.
+        unsafe { tell_bad(bad_wr, next) };
+    }
+    result
+}
+
+/// `ibv_post_srq_recv(3)`: as `ibv_post_recv`, to a shared queue.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = answer(|| {
+        // SAFETY: the caller's promise.
+        let srq = &unsafe { Srq::get(srq)? }.srq;
+        // SAFETY: a chain that ends with NULL.
+        unsafe { receives(&mut next, |wr| srq.post_recv(wr)) }
+    });
+    if result != 0 {
+        // SAFETY: the caller's variable, where there is one.
+        unsafe { tell_bad(bad_wr, next) };
+    }
+    result
+}
+
+/// Posts a chain; `next` is left at the first request that was not taken.
+///
+/// # Safety
+/// The chain ends with NULL, and its lists are as long as it says.
+unsafe fn receives(
+    next: &mut *mut ibv_recv_wr,
+    mut post: impl FnMut(&RecvWr<'_>) -> std::result::Result<(), VerbsError>,
+) -> Result<()> {
+    // SAFETY: as promised.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: as promised.
+        let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
+        post(&RecvWr { wr_id: wr.wr_id, sges })?;
+        *next = wr.next;
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! Queue pairs (`ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_query_qp(3)`, `ibv_attach_mcast(3)`). Posting is in
+//! `post`.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps};
+use rdmux_verbs as verbs;
+use rdmux_wire::Gid;
+
+use super::attr;
+use super::ext::{self, QpExt};
+use super::objects::{Context, Cq, Object, Pd, Qp, Srq};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, code, pointer};
+
+/// Makes a queue pair in RESET, and writes the sizes that it has into `init`. The extended part of what the program
+/// sees is empty.
+///
+/// # Errors
+/// EINVAL for sizes beyond the device's or a missing completion queue, EOPNOTSUPP for other transports.
+///
+/// # Safety
+/// The pointers in `init` are NULL or of such objects.
+pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {
+    let qp_type = attr::qp_type(init.qp_type)?;
+    // SAFETY: the caller's promise.
+    let (send_cq, recv_cq) = unsafe { (Cq::get(init.send_cq)?, Cq::get(init.recv_cq)?) };
+    let srq = match init.srq.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { Srq::get(init.srq)? }),
+    };
+    let mut caps = attr::caps(&init.cap);
+    if srq.is_some() {
+        (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+    }
+    let opened = pd.opened.clone();
+    let mut object = Box::<Qp>::new_uninit();
+    let address = object.as_ptr().expose_provenance() as u64;
+    let qp = verbs::Qp::new(
+        &pd.core.pd,
+        verbs::QpInit {
+            qp_type,
+            send_cq: send_cq.cq.clone(),
+            recv_cq: recv_cq.cq.clone(),
+            srq: srq.map(|srq| srq.srq.clone()),
+            caps,
+            sq_sig_all: init.sq_sig_all != 0,
+            context: address,
+        },
+    )?;
+    init.cap = attr::cap(&caps);
+    // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
+    let mut public = unsafe { MaybeUninit::<ibv_qp_ex>::zeroed().assume_init() };
+    let base = &mut public.qp_base;
+    // SAFETY: the domain is the program's, who sees its public part.
+    base.context = unsafe { (*pd.as_ptr()).context };
+    (base.qp_context, base.pd) = (init.qp_context, pd.as_ptr());
+    (base.send_cq, base.recv_cq, base.srq) = (init.send_cq, init.recv_cq, init.srq);
+    (base.handle, base.qp_num) = (opened.next_handle(), qp.qpn().get());
+    (base.state, base.qp_type) = (IBV_QPS_RESET, init.qp_type);
+    object.write(Qp {
+        public: UnsafeCell::new(public),
+        opened,
+        qp,
+        groups: AtomicUsize::new(0),
+        ext: QpExt::default(),
+        needs: [
+            Some(pd.core.users.add()),
+            Some(send_cq.users.add()),
+            Some(recv_cq.users.add()),
+            srq.map(|srq| srq.users.add()),
+        ],
+    });
+    // SAFETY: written just now.
+    Ok(unsafe { object.assume_init() })
+}
+
+impl Qp {
+    /// The C pointer that a queue pair of the engine has as its context.
+    pub(crate) fn of_context(context: u64) -> *mut ibv_qp {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(context).unwrap_or(0))
+    }
+
+    /// Changes attributes, and keeps `state` of what the program sees.
+    pub(crate) fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.qp.modify(attr, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            self.show_state(attr.state as u32);
+        }
+        Ok(())
+    }
+
+    fn show_state(&self, state: ibv_qp_state) {
+        // SAFETY: a field of the object, which nobody refers to.
+        unsafe { (&raw mut (*self.as_ptr()).state).write(state) }
+    }
+}
+
+/// `ibv_create_qp(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let qp = unsafe { create(Pd::get(pd)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
+        Ok(qp.into_ptr())
+    })
+}
+
+/// What `ibv_create_qp_ex(3)` may be given besides what the classic call takes.
+const SUPPORTED: ibv_qp_init_attr_mask =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+/// `ibv_create_qp_ex(3)`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let init = unsafe {
+            Context::get(context)?;
+            init.as_mut().ok_or(Errno::EINVAL)?
+        };
+        attr::qp_type(init.qp_type)?;
+        let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit != 0;
+        if init.comp_mask & !SUPPORTED != 0
+            || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
+        {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !has(IBV_QP_INIT_ATTR_PD) {
+            return Err(Errno::EINVAL);
+        }
+        let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
+        let mut classic = ibv_qp_init_attr {
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+        };
+        // SAFETY: the caller's promise.
+        let mut qp = unsafe { create(Pd::get(init.pd)?, &mut classic)? };
+        if let Some(send_ops) = send_ops {
+            ext::offer_send_ops(&mut qp, send_ops)?;
+        }
+        init.cap = classic.cap;
+        Ok(qp.into_ptr())
+    })
+}
+
+/// `ibv_modify_qp(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let (qp, attr) = unsafe { (Qp::get(qp)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
+        let device = qp.qp.device();
+        let (attr, mask) = attr::to_engine(device, qp.qp.query(), attr, mask.cast_unsigned())?;
+        qp.modify(&attr, mask)
+    })
+}
+
+/// `ibv_query_qp(3)`: everything, whatever the mask.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    ptr: *mut ibv_qp,
+    to: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let qp = unsafe { Qp::get(ptr)? };
+        if to.is_null() || init.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let attr = QpAttr { caps: qp.qp.init().caps, ..qp.qp.query() };
+        qp.show_state(attr.state as u32);
+        // SAFETY: the caller's variables, and the public part of the object.
+        unsafe {
+            to.write(attr::to_c(&attr));
+            init.write(init_attr(&*ptr, &attr.caps, qp.qp.init().sq_sig_all));
+        }
+        Ok(())
+    })
+}
+
+fn init_attr(public: &ibv_qp, caps: &QpCaps, sq_sig_all: bool) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: public.qp_context,
+        send_cq: public.send_cq,
+        recv_cq: public.recv_cq,
+        srq: public.srq,
+        cap: attr::cap(caps),
+        qp_type: public.qp_type,
+        sq_sig_all: sq_sig_all.into(),
+    }
+}
+
+/// `ibv_destroy_qp(3)`: what is outstanding completes no more. EBUSY while it is attached to a group. Waits
+/// until the events that the program took are acknowledged.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let qp = unsafe { Qp::peek(ptr)? };
+        if !qp.opened.is_ours() {
+            return Ok(());
+        }
+        if qp.groups.load(Ordering::Acquire) != 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: a destroyed queue pair is not used any more. The waiting comes while the rest of the object still
+        // is there: until then, events name it.
+        let Qp { public, opened: _opened, qp, groups: _, ext: _ext, needs: _needs } =
+            *unsafe { Qp::take(ptr) };
+        qp.destroy();
+        drop(public);
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp_data_in_order(3)`: no promise; datagrams overtake each other.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// `ibv_attach_mcast(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
+        qp.qp.attach_multicast(gid)?;
+        qp.groups.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+/// `ibv_detach_mcast(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
+        qp.qp.detach_multicast(gid)?;
+        qp.groups.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The pointer is NULL or a GID's.
+unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
+    // SAFETY: the caller's promise; every bit pattern is a GID.
+    unsafe { gid.as_ref().map(|gid| Gid(gid.raw)) }.ok_or(Errno::EINVAL)
+}

@@ -1,0 +1,333 @@
+//! What a device, its port, and their tables say of themselves (`ibv_query_device(3)`, `ibv_query_port(3)`,
+//! `ibv_query_gid(3)`, `ibv_query_gid_ex(3)`, `ibv_query_pkey(3)`, `ibv_get_pkey_index(3)`).
+
+use std::ffi::{c_int, c_uint};
+use std::mem::offset_of;
+
+use rdmux_verbs::Device;
+use rdmux_verbs::control::GidEntry;
+use rdmux_verbs::device::PORT;
+use rdmux_verbs::query::{PortAttr, PortState};
+
+use super::names;
+use super::objects::{Context, Object};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, code, guarded, status};
+
+/// `ibv_query_device(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's variable.
+        unsafe { attr.write(device_attr(device)) };
+        Ok(())
+    })
+}
+
+/// What the device can do, as flags.
+const CAPABILITIES: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
+    | IBV_DEVICE_UD_AV_PORT_ENFORCE
+    | IBV_DEVICE_PORT_ACTIVE_EVENT
+    | IBV_DEVICE_SYS_IMAGE_GUID
+    | IBV_DEVICE_RC_RNR_NAK_GEN
+    | IBV_DEVICE_SRQ_RESIZE
+    | IBV_DEVICE_MEM_WINDOW
+    | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+    | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+
+/// A device's attributes as C has them.
+pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
+    let attr = device.query();
+    let limits = &attr.limits;
+    let int = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
+    let depth = c_int::from(limits.max_rd_atomic);
+    let mut fw_ver = [0; 64];
+    names::fill(&mut fw_ver, attr.fw_ver);
+    ibv_device_attr {
+        fw_ver,
+        node_guid: attr.node_guid.0.to_be(),
+        sys_image_guid: attr.sys_image_guid.0.to_be(),
+        max_mr_size: attr.max_mr_size,
+        page_size_cap: attr.page_size_cap,
+        vendor_id: attr.vendor_id,
+        vendor_part_id: attr.vendor_part_id,
+        hw_ver: attr.hw_ver,
+        max_qp: int(limits.max_qp),
+        max_qp_wr: int(limits.max_qp_wr),
+        device_cap_flags: CAPABILITIES,
+        max_sge: int(limits.max_sge),
+        max_sge_rd: int(limits.max_sge),
+        max_cq: int(limits.max_cq),
+        max_cqe: int(limits.max_cqe),
+        max_mr: int(limits.max_mr),
+        max_pd: int(limits.max_pd),
+        max_qp_rd_atom: depth,
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: int(limits.max_qp).saturating_mul(depth),
+        max_qp_init_rd_atom: depth,
+        max_ee_init_rd_atom: 0,
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_ee: 0,
+        max_rdd: 0,
+        // A window takes an entry of the same table.
+        max_mw: int(limits.max_mr),
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: int(limits.max_mcast_grp),
+        max_mcast_qp_attach: int(limits.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: int(limits.max_mcast_grp)
+            .saturating_mul(int(limits.max_mcast_qp_attach)),
+        max_ah: int(limits.max_ah),
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: int(limits.max_srq),
+        max_srq_wr: int(limits.max_srq_wr),
+        max_srq_sge: int(limits.max_sge),
+        max_pkeys: attr.max_pkeys,
+        local_ca_ack_delay: attr.local_ca_ack_delay,
+        phys_port_cnt: attr.phys_port_cnt,
+    }
+}
+
+/// `query_port` of the context, which <infiniband/verbs.h> calls with the size of its own `ibv_port_attr`:
+/// fields that it does not know are left out, fields that we do not know are zero.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let known = port_attr(&device.query_port(port)?);
+        // SAFETY: the caller has `size` bytes there; what is copied are that many at most.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, size);
+            let from = (&raw const known).cast::<u8>();
+            attr.cast::<u8>().copy_from_nonoverlapping(from, size.min(size_of_val(&known)));
+        }
+        Ok(())
+    })
+}
+
+/// The `ibv_port_attr` of before 2019, which ends where `port_cap_flags2` begins.
+const OLD_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
+
+/// `ibv_query_port(3)`, as programs call it that were compiled before the structure had a size.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { query_port(context, port, attr, OLD_PORT_ATTR) }
+}
+
+/// The physical state of a port (IBTA 14.2.5.6): disabled, or up.
+const PHYS_DISABLED: u8 = 3;
+const PHYS_LINK_UP: u8 = 5;
+/// RoCE needs a GRH (`IBV_QPF_GRH_REQUIRED`).
+const GRH_REQUIRED: u8 = 1;
+
+fn port_attr(attr: &PortAttr) -> ibv_port_attr {
+    ibv_port_attr {
+        state: attr.state as u32,
+        max_mtu: attr.max_mtu.code().into(),
+        active_mtu: attr.active_mtu.code().into(),
+        gid_tbl_len: attr.gid_tbl_len.into(),
+        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        max_msg_sz: attr.max_msg_sz,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: attr.pkey_tbl_len,
+        lid: 0,
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 1,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        active_width: attr.active_width,
+        active_speed: attr.active_speed,
+        phys_state: if attr.state == PortState::Active { PHYS_LINK_UP } else { PHYS_DISABLED },
+        link_layer: u8::try_from(IBV_LINK_LAYER_ETHERNET).unwrap_or_default(),
+        flags: GRH_REQUIRED,
+        port_cap_flags2: 0,
+    }
+}
+
+/// An entry of a port's GID table, which is 0 where an address was.
+fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
+    if port != u32::from(PORT) {
+        return Err(Errno::EINVAL);
+    }
+    let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;
+    device.gid(index).ok_or(Errno::EINVAL)
+}
+
+/// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let entry = gid_entry(device, port.into(), index)?;
+        // SAFETY: the caller's variable.
+        unsafe { gid.write(ibv_gid { raw: entry.gid.0 }) };
+        Ok(())
+    })
+}
+
+/// What sysfs says of an entry's type: `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+const SYSFS_ROCE_V2: c_uint = 1;
+
+/// `ibv_query_gid_type`, of <infiniband/driver.h>: 0 or -1. `ibv_devinfo` asks it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    gid_type: *mut c_uint,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        gid_entry(device, port.into(), index)?;
+        // SAFETY: the caller's variable.
+        unsafe { gid_type.write(SYSFS_ROCE_V2) };
+        Ok(())
+    })
+}
+
+/// `ibv_query_gid_ex(3)`, which calls this with the size of its own `ibv_gid_entry`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        if flags != 0 || entry.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = gid_entry(device, port, index)?;
+        if found.gid.is_zero() {
+            return Err(Errno(libc::ENODATA));
+        }
+        // SAFETY: the caller has `size` bytes there.
+        unsafe { write_entry(entry, size, index, &found) };
+        Ok(())
+    })
+}
+
+/// `ibv_query_gid_table(3)`, which calls this with the size of its own `ibv_gid_entry`: how many entries there are, or a
+/// negative errno.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let count = guarded(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        if flags != 0 || (entries.is_null() && max_entries != 0) {
+            return Err(Errno::EINVAL);
+        }
+        let gids = device.gids();
+        let present = (0..).zip(&gids).filter(|(_, entry)| !entry.gid.is_zero());
+        let mut count = 0;
+        for (index, found) in present.take(max_entries) {
+            // SAFETY: the caller has `max_entries` times `size` bytes there.
+            unsafe { write_entry(entries.byte_add(count * size), size, index, found) };
+            count += 1;
+        }
+        Ok(count.cast_signed())
+    });
+    count.unwrap_or_else(|Errno(errno)| -isize::try_from(errno).unwrap_or(isize::MAX))
+}
+
+/// # Safety
+/// There are `size` bytes at `to`.
+unsafe fn write_entry(to: *mut ibv_gid_entry, size: usize, index: u32, entry: &GidEntry) {
+    let known = ibv_gid_entry {
+        gid: ibv_gid { raw: entry.gid.0 },
+        gid_index: index,
+        port_num: PORT.into(),
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: entry.interface_index,
+    };
+    // SAFETY: as promised; what is copied are `size` bytes at most.
+    unsafe {
+        to.cast::<u8>().write_bytes(0, size);
+        let from = (&raw const known).cast::<u8>();
+        to.cast::<u8>().copy_from_nonoverlapping(from, size.min(size_of_val(&known)));
+    }
+}
+
+/// `ibv_query_pkey(3)`: in network order; 0 or -1.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let found = device.pkey(index).filter(|_| port == PORT).ok_or(Errno::EINVAL)?;
+        // SAFETY: the caller's variable.
+        unsafe { pkey.write(found.0.to_be()) };
+        Ok(())
+    })
+}
+
+/// `ibv_get_pkey_index(3)`: where a key, in network order, is in the table; -1 if nowhere.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port: u8,
+    pkey: u16,
+) -> c_int {
+    let index = guarded(|| {
+        // SAFETY: the caller's promise.
+        let device = &unsafe { Context::get(context)? }.opened.device;
+        let table = (0..).map_while(|index| device.pkey(index)).take_while(|_| port == PORT);
+        table.zip(0..).find(|(key, _)| key.0 == u16::from_be(pkey)).ok_or(Errno::EINVAL)
+    });
+    match index {
+        Ok((_, index)) => index,
+        Err(errno) => {
+            errno.set();
+            -1
+        }
+    }
+}

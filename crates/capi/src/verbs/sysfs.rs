@@ -1,0 +1,87 @@
+//! What <infiniband/driver.h> and <infiniband/verbs.h> offer for reading sysfs: `ibv_get_sysfs_path`, `ibv_read_sysfs_file`.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::boundary::{Errno, guarded};
+
+/// Where sysfs is mounted: `$SYSFS_PATH`, or /sys.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    static PATH: OnceLock<CString> = OnceLock::new();
+    let find = || {
+        let set = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
+        let path = set.as_deref().map_or(&b"/sys"[..], OsStrExt::as_bytes);
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        // A variable of the environment has no NUL in it.
+        CString::new(&path[..end]).unwrap_or_default()
+    };
+    PATH.get_or_init(find).as_ptr()
+}
+
+/// Reads the first bytes of `dir/file` and ends them with a NUL in place of a final newline. Returns how many there
+/// are, or -1.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    let read = guarded(|| {
+        if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's strings, and `size` bytes of its buffer.
+        let (dir, file, buf) = unsafe {
+            buf.write_bytes(0, size);
+            let buf = std::slice::from_raw_parts_mut(buf.cast::<u8>(), size);
+            (CStr::from_ptr(dir), CStr::from_ptr(file), buf)
+        };
+        let name = |s: &CStr| OsStr::from_bytes(s.to_bytes()).to_owned();
+        read_line(&Path::new(&name(dir)).join(name(file)), buf)
+    });
+    read.unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
+}
+
+fn read_line(path: &Path, buf: &mut [u8]) -> Result<c_int, Errno> {
+    let errno = |e: std::io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
+    let mut length = File::open(path).and_then(|mut file| file.read(buf)).map_err(errno)?;
+    if length > 0 && (buf[length - 1] == b'\n' || length == buf.len()) {
+        length -= 1;
+        buf[length] = 0;
+    }
+    c_int::try_from(length).map_err(|_| Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_without_its_newline() {
+        let path = std::env::temp_dir().join(format!("rdmux-capi-line-{}", std::process::id()));
+        std::fs::write(&path, "4X\n").unwrap();
+        let dir = CString::new(path.parent().unwrap().as_os_str().as_bytes()).unwrap();
+        let file = CString::new(path.file_name().unwrap().as_bytes()).unwrap();
+        let read = |size: usize| {
+            let mut buf = vec![1_u8; size];
+            // SAFETY: strings and a buffer of so many bytes.
+            let n = unsafe {
+                ibv_read_sysfs_file(dir.as_ptr(), file.as_ptr(), buf.as_mut_ptr().cast(), size)
+            };
+            (n, buf)
+        };
+        assert_eq!(read(8), (2, b"4X\0\0\0\0\0\0".to_vec()));
+        assert_eq!(read(2), (1, b"4\0".to_vec()));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read(8).0, -1);
+    }
+}
