@@ -9,6 +9,7 @@
 
 mod abi;
 mod boundary;
+mod log;
 mod private;
 mod unsupported;
 mod verbs;
