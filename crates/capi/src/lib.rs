@@ -1,15 +1,15 @@
 //! `libibverbs.so.1` and `librdmacm.so.1` as one shared object over the software device.
 //!
 //! In reading order: `abi` (what programs have compiled in), `boundary` (what every exported function
-//! goes through), `verbs` (libibverbs), `cm` (librdmacm), `private` and `unsupported` (what only has to
-//! exist). `exports/` says which function has which version node.
+//! goes through), `verbs` (libibverbs), `cm` (librdmacm), `own` (what is ours alone), `private` and
+//! `unsupported` (what only has to exist). `exports/` says which function has which version node.
 //!
 //! Pointers are the caller's: as with the reference implementation, a pointer that is not what the
 //! function wants is undefined behaviour, except where the manual says otherwise.
 
 mod abi;
 mod boundary;
-mod log;
+mod own;
 mod private;
 mod unsupported;
 mod verbs;
