@@ -1,0 +1,218 @@
+//! Socket addresses, and the route that programs read in `id->route`.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ptr;
+
+use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use rdmux_cm::Route;
+use rdmux_wire::Gid;
+
+use super::id::Id;
+use super::verbs::zeroed;
+use crate::abi::cma::*;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result};
+
+/// The family of InfiniBand's own addresses.
+pub(super) const AF_IB: c_int = 27;
+/// The default partition, all of whose members are full ones; in network order as in any other.
+const DEFAULT_PKEY: u16 = 0xffff;
+/// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
+const EXACTLY: u8 = 2;
+/// 100 Gbit/s, as the port says (`IBV_RATE_100_GBPS`).
+const RATE: u8 = 16;
+
+/// Reads a socket address.
+///
+/// # Errors
+/// EINVAL for NULL and families that nobody knows; EAFNOSUPPORT for InfiniBand's, which RoCE does not have.
+///
+/// # Safety
+/// `addr` is NULL or an address as long as its family says.
+pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
+    if addr.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as promised; nothing is said of its alignment.
+    unsafe {
+        match c_int::from(addr.read_unaligned().sa_family) {
+            libc::AF_INET => {
+                let v4 = addr.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = addr.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                let flow = u32::from_be(v6.sin6_flowinfo);
+                Ok(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into())
+            }
+            AF_IB => Err(Errno(libc::EAFNOSUPPORT)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// The group that an address names.
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// As [`read`].
+pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
+    // SAFETY: as promised.
+    Ok(unsafe { read(addr)? }.ip().to_canonical())
+}
+
+/// A socket address as C has it.
+pub(super) fn storage(addr: SocketAddr) -> sockaddr_storage {
+    // SAFETY: zero is a value of every field, and each family's structure fits.
+    unsafe {
+        let mut storage: sockaddr_storage = zeroed();
+        let to = &raw mut storage;
+        match addr {
+            SocketAddr::V4(v4) => {
+                let mut c: sockaddr_in = zeroed();
+                c.sin_family = family(libc::AF_INET);
+                c.sin_port = v4.port().to_be();
+                c.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+                to.cast::<sockaddr_in>().write(c);
+            }
+            SocketAddr::V6(v6) => {
+                let mut c: sockaddr_in6 = zeroed();
+                c.sin6_family = family(libc::AF_INET6);
+                c.sin6_port = v6.port().to_be();
+                c.sin6_flowinfo = v6.flowinfo().to_be();
+                c.sin6_addr.s6_addr = v6.ip().octets();
+                c.sin6_scope_id = v6.scope_id();
+                to.cast::<sockaddr_in6>().write(c);
+            }
+        }
+        storage
+    }
+}
+
+fn family(family: c_int) -> sa_family_t {
+    sa_family_t::try_from(family).unwrap_or_default()
+}
+
+/// Shows the id's own address.
+pub(super) fn show_source(id: &Id, addr: SocketAddr) {
+    // SAFETY: the id lives; programs read addresses only when a call or an event has told them.
+    unsafe { (*id.public()).route.addr.src.src_storage = storage(addr) };
+}
+
+/// Shows the address that the program asked for.
+pub(super) fn show_destination(id: &Id, addr: SocketAddr) {
+    // SAFETY: as above.
+    unsafe { (*id.public()).route.addr.dst.dst_storage = storage(addr) };
+}
+
+/// Shows both addresses, as socket addresses and as GIDs.
+pub(super) fn show_route(id: &Id, route: &Route) {
+    show_source(id, route.src);
+    show_destination(id, route.dst);
+    show_gids(id, route.src.ip(), route.av.dgid);
+}
+
+fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
+    let ibaddr = rdma_ib_addr {
+        sgid: ibv_gid { raw: Gid::from(src).0 },
+        dgid: ibv_gid { raw: dgid.0 },
+        pkey: DEFAULT_PKEY,
+    };
+    // SAFETY: as above.
+    unsafe { (*id.public()).route.addr.addr.ibaddr = ibaddr };
+}
+
+/// Shows what a bound id knows: its own address, and its device unless that is a wildcard.
+///
+/// # Errors
+/// When no protection domain can be had.
+pub(super) fn show_bound(id: &Id, addr: SocketAddr, port_num: Option<u8>) -> Result<()> {
+    show_source(id, addr);
+    let Some(port_num) = port_num else { return Ok(()) };
+    show_gids(id, addr.ip(), Gid::ZERO);
+    bind_device(id, port_num)
+}
+
+/// Gives the id its device, with the default protection domain.
+///
+/// # Errors
+/// When no protection domain can be had.
+pub(super) fn bind_device(id: &Id, port_num: u8) -> Result<()> {
+    if id.verbs().is_null() {
+        let pd = id.process.default_pd()?;
+        if id.pd().is_null() {
+            id.set_pd(pd);
+        }
+        id.set_port_num(port_num);
+        id.set_verbs(id.process.context());
+    }
+    Ok(())
+}
+
+/// Shows the path, as the subnet administration of an InfiniBand fabric would tell it.
+pub(super) fn show_path(id: &Id, route: &Route) {
+    let record = ibv_sa_path_rec {
+        dgid: ibv_gid { raw: route.av.dgid.0 },
+        sgid: ibv_gid { raw: Gid::from(route.src.ip()).0 },
+        dlid: 0,
+        slid: 0,
+        raw_traffic: 0,
+        flow_label: route.av.flow_label.to_be(),
+        hop_limit: route.av.hop_limit,
+        traffic_class: route.av.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: DEFAULT_PKEY,
+        sl: 0,
+        mtu_selector: EXACTLY,
+        mtu: route.mtu.code(),
+        rate_selector: EXACTLY,
+        rate: RATE,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: route.packet_lifetime,
+        preference: 0,
+    };
+    let address: *mut ibv_sa_path_rec = {
+        let mut state = id.lock();
+        let path = state.path.get_or_insert_with(|| Box::new(record));
+        **path = record;
+        &raw mut **path
+    };
+    // SAFETY: as above; the record lives as long as the id.
+    unsafe {
+        (*id.public()).route.path_rec = address;
+        (*id.public()).route.num_paths = 1;
+    }
+}
+
+/// The port of an address, in network order; 0 for what has none.
+fn port(addr: &sockaddr_storage) -> u16 {
+    // SAFETY: it is as large as any address.
+    unsafe { read(ptr::from_ref(addr).cast()) }.map_or(0, |addr| addr.port().to_be())
+}
+
+/// The id's own port, in network order (rdma_get_src_port(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: as promised.
+    unsafe { port(&(*id).route.addr.src.src_storage) }
+}
+
+/// The peer's port, in network order (rdma_get_dst_port(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: as promised.
+    unsafe { port(&(*id).route.addr.dst.dst_storage) }
+}

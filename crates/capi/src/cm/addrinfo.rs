@@ -1,0 +1,356 @@
+//! Names and services: rdma_getaddrinfo, and its form that tells by event.
+//!
+//! What is found is the C library's memory, for programs change it and rdma_freeaddrinfo frees what they have put in.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use libc::{addrinfo, sockaddr, socklen_t};
+use rdmux_cm::EventKind;
+
+use super::address::AF_IB;
+use super::id::Id;
+use super::process::Process;
+use super::verbs::{last_error, zeroed};
+use crate::abi::cma::*;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, guarded, status};
+
+/// Why a lookup failed: an error number, or one of getaddrinfo(3), which the caller gets as the result.
+enum Failure {
+    Errno(Errno),
+    Lookup(c_int),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// Finds what [`rdma_create_ep`](super::endpoint::rdma_create_ep) takes: addresses, port space and queue pair type for a
+/// node and a service (rdma_getaddrinfo(3)). Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
+///
+/// # Safety
+/// `node` and `service` are NULL or strings, `hints` is NULL or may be read, `res` may be written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    res: *mut *mut rdma_addrinfo,
+) -> c_int {
+    let mut code = 0;
+    let found = status(|| {
+        // SAFETY: as promised.
+        match unsafe { lookup(node, service, hints.as_ref()) } {
+            Ok(info) => {
+                // SAFETY: as promised.
+                unsafe { *res = info };
+                Ok(())
+            }
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Lookup(eai)) => {
+                code = eai;
+                Ok(())
+            }
+        }
+    });
+    if found == 0 { code } else { found }
+}
+
+/// # Safety
+/// As [`rdma_getaddrinfo`].
+unsafe fn lookup(
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+) -> std::result::Result<*mut rdma_addrinfo, Failure> {
+    if node.is_null() && service.is_null() && hints.is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    // As in the reference implementation it is an error to ask where no device is.
+    Process::current()?;
+    // SAFETY: zero is NULL, or nothing, in every field.
+    let nothing: rdma_addrinfo = unsafe { zeroed() };
+    let asked = hints.unwrap_or(&nothing);
+    if asked.ai_flags & RAI_SA != 0 {
+        // A subnet administration, which RoCE does not have.
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    if asked.ai_flags & RAI_FAMILY != 0 && asked.ai_family == AF_IB {
+        return Err(Failure::Lookup(libc::EAI_FAMILY));
+    }
+    let found = Found::new()?;
+    // SAFETY: it is not the program's yet; the rest as promised.
+    unsafe {
+        if node.is_null() && service.is_null() {
+            found.repeat(asked)?;
+        } else {
+            found.resolve(node, service, asked, hints.is_some())?;
+        }
+        let info = &mut *found.0;
+        if info.ai_src_len == 0 && asked.ai_src_len > 0 {
+            (info.ai_src_addr, info.ai_src_len) = copy(asked.ai_src_addr, asked.ai_src_len)?;
+        }
+    }
+    Ok(found.into_ptr())
+}
+
+/// An answer that is being put together; freed unless it is handed out.
+struct Found(*mut rdma_addrinfo);
+
+impl Found {
+    fn new() -> Result<Self> {
+        // SAFETY: zero is NULL, or nothing, in every field.
+        let info = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
+        if info.is_null() { Err(Errno::ENOMEM) } else { Ok(Self(info.cast())) }
+    }
+
+    fn into_ptr(self) -> *mut rdma_addrinfo {
+        let info = self.0;
+        std::mem::forget(self);
+        info
+    }
+
+    /// Without a name the answer is what was asked.
+    ///
+    /// # Safety
+    /// The hints' addresses are as long as they say.
+    unsafe fn repeat(&self, asked: &rdma_addrinfo) -> Result<()> {
+        // SAFETY: it lives; the rest as promised.
+        unsafe {
+            let info = &mut *self.0;
+            info.ai_flags = asked.ai_flags;
+            info.ai_family = asked.ai_family;
+            info.ai_qp_type = asked.ai_qp_type;
+            info.ai_port_space = asked.ai_port_space;
+            if asked.ai_dst_len > 0 {
+                (info.ai_dst_addr, info.ai_dst_len) = copy(asked.ai_dst_addr, asked.ai_dst_len)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the C library, and takes its first answer.
+    ///
+    /// # Safety
+    /// As [`rdma_getaddrinfo`].
+    unsafe fn resolve(
+        &self,
+        node: *const c_char,
+        service: *const c_char,
+        asked: &rdma_addrinfo,
+        hinted: bool,
+    ) -> std::result::Result<(), Failure> {
+        let hints = as_addrinfo(asked);
+        let hints = if hinted { ptr::from_ref(&hints) } else { ptr::null() };
+        let mut list = ptr::null_mut();
+        // SAFETY: as promised.
+        match unsafe { libc::getaddrinfo(node, service, hints, &raw mut list) } {
+            0 => {}
+            libc::EAI_SYSTEM => return Err(last_error().into()),
+            eai => return Err(Failure::Lookup(eai)),
+        }
+        // SAFETY: there is at least one answer, and it is freed afterwards.
+        unsafe {
+            let taken = self.take(&*list, asked);
+            libc::freeaddrinfo(list);
+            Ok(taken?)
+        }
+    }
+
+    /// # Safety
+    /// The answer is one of getaddrinfo(3).
+    unsafe fn take(&self, answer: &addrinfo, asked: &rdma_addrinfo) -> Result<()> {
+        // SAFETY: it lives; the rest as promised.
+        unsafe {
+            let info = &mut *self.0;
+            info.ai_family = answer.ai_family;
+            info.ai_qp_type = match (asked.ai_qp_type, answer.ai_socktype) {
+                (0, libc::SOCK_STREAM) => IBV_QPT_RC.cast_signed(),
+                (0, libc::SOCK_DGRAM) => IBV_QPT_UD.cast_signed(),
+                (asked, _) => asked,
+            };
+            info.ai_port_space = match (asked.ai_port_space, answer.ai_protocol) {
+                (0, libc::IPPROTO_TCP) => RDMA_PS_TCP.cast_signed(),
+                (0, libc::IPPROTO_UDP) => RDMA_PS_UDP.cast_signed(),
+                (asked, _) => asked,
+            };
+            let addr = copy(answer.ai_addr, answer.ai_addrlen)?;
+            let name = if answer.ai_canonname.is_null() {
+                ptr::null_mut()
+            } else {
+                libc::strdup(answer.ai_canonname)
+            };
+            if answer.ai_flags & libc::AI_PASSIVE != 0 {
+                info.ai_flags = RAI_PASSIVE;
+                (info.ai_src_addr, info.ai_src_len) = addr;
+                info.ai_src_canonname = name;
+            } else {
+                (info.ai_dst_addr, info.ai_dst_len) = addr;
+                info.ai_dst_canonname = name;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and all in it came from the C library.
+        unsafe { free(self.0) };
+    }
+}
+
+/// The hints as getaddrinfo(3) takes them.
+fn as_addrinfo(asked: &rdma_addrinfo) -> addrinfo {
+    // SAFETY: zero is NULL, or nothing, in every field.
+    let mut hints: addrinfo = unsafe { zeroed() };
+    if asked.ai_flags & RAI_PASSIVE != 0 {
+        hints.ai_flags |= libc::AI_PASSIVE;
+    }
+    if asked.ai_flags & RAI_NUMERICHOST != 0 {
+        hints.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    if asked.ai_flags & RAI_FAMILY != 0 {
+        hints.ai_family = asked.ai_family;
+    }
+    hints.ai_socktype = match asked.ai_qp_type.cast_unsigned() {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
+        IBV_QPT_UD => libc::SOCK_DGRAM,
+        _ => 0,
+    };
+    hints.ai_protocol = match (asked.ai_port_space.cast_unsigned(), hints.ai_socktype) {
+        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => 0,
+    };
+    hints
+}
+
+/// A copy of an address, and its length.
+///
+/// # Safety
+/// `addr` is that long.
+unsafe fn copy(addr: *const sockaddr, len: socklen_t) -> Result<(*mut sockaddr, socklen_t)> {
+    if addr.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as promised, and there is as much room.
+    unsafe {
+        let to: *mut c_void = libc::malloc(len as usize);
+        if to.is_null() {
+            return Err(Errno::ENOMEM);
+        }
+        ptr::copy_nonoverlapping(addr.cast::<u8>(), to.cast::<u8>(), len as usize);
+        Ok((to.cast(), len))
+    }
+}
+
+/// Frees what [`rdma_getaddrinfo`] found, and all that follows it (rdma_freeaddrinfo(3)).
+///
+/// # Safety
+/// `res` is NULL or such a list, once.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
+    let _: Result<()> = guarded(|| {
+        // SAFETY: as promised.
+        unsafe { free(res) };
+        Ok(())
+    });
+}
+
+/// # Safety
+/// As [`rdma_freeaddrinfo`].
+unsafe fn free(mut next: *mut rdma_addrinfo) {
+    while !next.is_null() {
+        // SAFETY: as promised, each is of the C library's memory, with all in it.
+        unsafe {
+            let info = next;
+            next = (*info).ai_next;
+            libc::free((*info).ai_connect);
+            libc::free((*info).ai_route);
+            libc::free((*info).ai_src_canonname.cast());
+            libc::free((*info).ai_dst_canonname.cast());
+            libc::free((*info).ai_src_addr.cast());
+            libc::free((*info).ai_dst_addr.cast());
+            libc::free(info.cast());
+        }
+    }
+}
+
+/// A lookup that tells by event.
+#[derive(Default)]
+pub(super) struct Resolving {
+    under_way: bool,
+    found: Option<Found>,
+}
+
+impl Resolving {
+    /// It failed, or its answer was taken.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// As [`rdma_getaddrinfo`], on behalf of an id, which gets ADDRINFO_RESOLVED (rdma_resolve_addrinfo(3), newer than 44).
+///
+/// # Safety
+/// `id` is NULL or an id of this library that outlives the call; the rest as for [`rdma_getaddrinfo`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        if std::mem::replace(&mut id.lock().resolving.under_way, true) {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: as promised.
+        let found = unsafe { lookup(node, service, hints.as_ref()) };
+        let told = match found {
+            Ok(info) => {
+                id.lock().resolving.found = Some(Found(info));
+                let client = id.process.client()?;
+                client
+                    .write_event(id.handle, EventKind::AddrinfoResolved, 0, 0)
+                    .map_err(Errno::from)
+            }
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Lookup(_)) => Err(Errno(libc::ENOENT)),
+        };
+        if told.is_err() {
+            id.lock().resolving.end();
+        }
+        told?;
+        id.complete()
+    })
+}
+
+/// What [`rdma_resolve_addrinfo`] found, once (rdma_query_addrinfo(3), newer than 44).
+///
+/// # Safety
+/// `id` is NULL or an id of this library that outlives the call; `info` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut *mut rdma_addrinfo,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        if info.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = id.lock().resolving.found.take().ok_or(Errno(libc::ENOENT))?;
+        id.lock().resolving.end();
+        // SAFETY: as promised.
+        unsafe { *info = found.into_ptr() };
+        Ok(())
+    })
+}

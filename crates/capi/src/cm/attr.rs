@@ -1,0 +1,72 @@
+//! Queue pair attributes: what the connection manager knows, as libibverbs wants it.
+
+use std::ffi::c_int;
+
+use rdmux_cm::Negotiated;
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
+
+use super::id::Id;
+use crate::abi::cma::rdma_cm_id;
+use crate::abi::verbs::ibv_qp_attr;
+use crate::boundary::{Errno, Result, status};
+use crate::verbs::attr;
+
+/// The attributes that take the queue pair of an id to `state`, and their mask.
+///
+/// # Errors
+/// EINVAL when the id has no device yet, nothing is agreed on for this state, or it is none on the way up.
+pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
+    if id.verbs().is_null() || !matches!(state, QpState::Init | QpState::Rtr | QpState::Rts) {
+        return Err(Errno::EINVAL);
+    }
+    let agreed = id.lock().negotiated;
+    let nothing = || (state == QpState::Init || id.is_ud()).then(|| before_anything(id));
+    agreed.or_else(nothing).map(|known| known.qp_attr(state)).ok_or(Errno::EINVAL)
+}
+
+/// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all.
+fn before_anything(id: &Id) -> Negotiated {
+    Negotiated {
+        qp_type: if id.is_ud() { QpType::Ud } else { QpType::Rc },
+        av: AddressVector { port_num: id.port_num(), ..AddressVector::default() },
+        path_mtu: Mtu::M1024,
+        pkey_index: 0,
+        qkey: Qkey::RDMA_UDP,
+        dest_qpn: Qpn::default(),
+        rq_psn: Psn::default(),
+        sq_psn: Psn::default(),
+        max_rd_atomic: 0,
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: RnrTimer::new(0),
+        timeout: AckTimeout::default(),
+        retry_cnt: 0,
+        rnr_retry: 0,
+        srq: false,
+    }
+}
+
+/// For queue pairs that the program brings itself: the attributes that take one to `qp_attr->qp_state`, and their mask
+/// (rdma_init_qp_attr(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call; the others may be read and written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    to: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let (id, state) = unsafe { (Id::get(id)?, (*to).qp_state) };
+        let state = attr::state(state)?;
+        let (set, which) = attr_for(id, state)?;
+        // SAFETY: as promised.
+        unsafe {
+            *to = attr::to_c(&set);
+            *mask = which.bits().cast_signed();
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,180 @@
+//! Event channels.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rdmux_host::EventChannel;
+use rustix::net::RecvFlags;
+
+use super::event::Event;
+use super::follow;
+use super::process::Process;
+use crate::abi::cma::{rdma_cm_event, rdma_event_channel};
+use crate::boundary::{Errno, Result, guarded, pointer};
+
+/// `rdma_event_channel`. Its descriptor is a socket from the host service: readable while an event waits.
+#[repr(C)]
+pub(super) struct Channel {
+    public: UnsafeCell<rdma_event_channel>,
+    process: &'static Process,
+    pub(super) source: EventChannel,
+}
+
+impl Channel {
+    pub(super) fn open(process: &'static Process) -> Result<Box<Self>> {
+        let source = EventChannel::open(process.client()?)?;
+        let public = rdma_event_channel { fd: source.as_fd().as_raw_fd() };
+        Ok(Box::new(Self { public: UnsafeCell::new(public), process, source }))
+    }
+
+    /// Gives the channel to the program.
+    pub(super) fn into_ptr(self: Box<Self>) -> *mut rdma_event_channel {
+        Box::into_raw(self).cast()
+    }
+
+    /// The channel behind a pointer.
+    ///
+    /// # Errors
+    /// EINVAL for NULL, ENODEV for one inherited over a fork.
+    ///
+    /// # Safety
+    /// The pointer is NULL or a channel's that is not destroyed while the reference is used.
+    pub(super) unsafe fn get<'a>(ptr: *mut rdma_event_channel) -> Result<&'a Self> {
+        // SAFETY: not NULL, then a channel's, whose address is that of its first field.
+        let channel = unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)?;
+        channel.process.client().map(|_| channel)
+    }
+
+    /// Closes a channel; the service then destroys the ids that are still on it.
+    ///
+    /// # Safety
+    /// The pointer is NULL or a channel's that nobody uses any more.
+    pub(super) unsafe fn destroy(ptr: *mut rdma_event_channel) {
+        if !ptr.is_null() {
+            // SAFETY: as promised, it came from `into_ptr`.
+            drop(unsafe { Box::from_raw(ptr.cast::<Self>()) });
+        }
+    }
+
+    /// Whose ids it tells of.
+    pub(super) fn process(&self) -> &'static Process {
+        self.process
+    }
+
+    /// The next event, if there is one. Those that do not concern the program are passed over.
+    pub(super) fn try_next(&self) -> Result<Option<Box<Event>>> {
+        while let Some(event) = self.source.try_get_event()? {
+            if let Some(event) = follow::follow(self.process, event) {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
+    pub(super) fn next(&self) -> Result<Box<Event>> {
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(event);
+            }
+            // Waits without taking it, if the descriptor blocks.
+            rustix::net::recv(&self.source, &mut [0; 1], RecvFlags::PEEK)
+                .map_err(|e| Errno(e.raw_os_error()))?;
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.source.as_fd()
+    }
+}
+
+/// A new event channel (rdma_create_event_channel(3)).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(|| Channel::open(Process::current()?).map(Channel::into_ptr))
+}
+
+/// Closes an event channel (rdma_destroy_event_channel(3)).
+///
+/// # Safety
+/// `channel` is NULL or a channel of this library that nobody uses any more.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    let _ = guarded(|| {
+        // SAFETY: as promised.
+        unsafe { Channel::destroy(channel) };
+        Ok(())
+    });
+}
+
+unsafe extern "C-unwind" {
+    /// A cancellation point, which libc's declaration denies.
+    fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
+}
+
+/// How an attempt to take an event went. Plain data, for the frame below.
+#[derive(Clone, Copy)]
+enum Attempt {
+    Event(*mut rdma_cm_event),
+    Failed(Errno),
+    /// There is none yet; this socket will tell.
+    Wait(c_int),
+}
+
+/// The next event; waits for it unless the channel's descriptor is set not to block, when EAGAIN says that there is none
+/// (rdma_get_cm_event(3)). To be acknowledged by [`rdma_ack_cm_event`](super::event::rdma_ack_cm_event).
+///
+/// It waits as the reference implementation does in write(2): it looks at `O_NONBLOCK`, goes on after a signal or not as
+/// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
+///
+/// # Safety
+/// `channel` is a channel of this library that outlives the call, `event` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    let mut byte = 0_u8;
+    loop {
+        // SAFETY: as promised.
+        match unsafe { attempt(channel, !event.is_null()) } {
+            Attempt::Event(new) => {
+                // SAFETY: not NULL, or the attempt would have failed.
+                unsafe { *event = new };
+                return 0;
+            }
+            Attempt::Failed(errno) => {
+                errno.set();
+                return -1;
+            }
+            Attempt::Wait(fd) => {
+                // SAFETY: room for the one byte.
+                if unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } < 0 {
+                    return -1;
+                }
+            }
+        }
+    }
+}
+
+/// Takes an event if there is one.
+///
+/// # Safety
+/// `channel` is NULL or a channel of this library that outlives the call.
+unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
+    let attempt = guarded(|| {
+        if !wanted {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: as promised.
+        let channel = unsafe { Channel::get(channel)? };
+        if let Some(event) = channel.try_next()? {
+            return Ok(Attempt::Event(event.into_ptr()));
+        }
+        Ok(Attempt::Wait(channel.as_fd().as_raw_fd()))
+    });
+    attempt.unwrap_or_else(Attempt::Failed)
+}

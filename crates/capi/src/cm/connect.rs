@@ -1,0 +1,278 @@
+//! connect, accept, reject, establish, disconnect, notify.
+
+use std::ffi::{c_int, c_void};
+
+use rdmux_cm::{ConnParam, Ece};
+use rdmux_wire::Qpn;
+
+use super::id::{Depths, Id};
+use super::qp;
+use crate::abi::cma::*;
+use crate::abi::verbs::{ibv_event_type, ibv_qp};
+use crate::boundary::{Errno, Result, status};
+
+/// Retries of a connection whose program does not say.
+const RETRIES: u8 = 7;
+/// REJ's reason for what a program refuses, and for options of ECE that it does not support (IBTA table 108).
+const CONSUMER: u16 = 28;
+const VENDOR_OPTION_NOT_SUPPORTED: u16 = 35;
+
+/// Connects; or, with UD, asks for the peer's queue pair (rdma_connect(3)). ESTABLISHED follows, or REJECTED,
+/// UNREACHABLE, CONNECT_ERROR; CONNECT_RESPONSE if the id has no queue pair of its own.
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call; `param` is NULL or parameters with as many private data as they say.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_connect(
+    id: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let (id, asked) = unsafe { (Id::get(id)?, param.as_ref()) };
+        check(id, asked)?;
+        let wanted = depths(asked, most(id), most(id));
+        let local = {
+            let mut state = id.lock();
+            state.depths = wanted;
+            state.local_ece
+        };
+        // SAFETY: as promised.
+        let param = unsafe { conn_param(id, asked, wanted, local) };
+        id.process.client()?.connect_id(id.handle, &param)?;
+        id.lock().connect_data.clear();
+        id.complete()
+    })
+}
+
+/// Accepts a connection request (rdma_accept(3)). ESTABLISHED follows, but not with UD. A queue pair of the id's own is in
+/// RTS before the peer hears of it.
+///
+/// # Safety
+/// As [`rdma_connect`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_accept(
+    id: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let (id, asked) = unsafe { (Id::get(id)?, param.as_ref()) };
+        check(id, asked)?;
+        if asked.is_none() && id.qp().is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let (peers, ece) = {
+            let state = id.lock();
+            let ece = Ece { vendor_id: state.remote_ece.vendor_id, ..state.local_ece };
+            (state.depths, ece)
+        };
+        let wanted = depths(asked, peers, most(id));
+        id.lock().depths = wanted;
+        if !id.is_ud() {
+            qp::bring_up(id, Some(wanted))?;
+        }
+        // SAFETY: as promised.
+        let param = unsafe { conn_param(id, asked, wanted, ece) };
+        if let Err(error) = id.process.client()?.accept(id.handle, &param) {
+            let _ = qp::fail(id);
+            return Err(error.into());
+        }
+        if id.is_ud() {
+            if id.lock().synchronous {
+                id.set_event(None);
+            }
+            return Ok(());
+        }
+        id.complete()
+    })
+}
+
+/// Whether a connection can be made with these parameters.
+fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
+    if id.verbs().is_null() {
+        return Err(Errno::EINVAL);
+    }
+    if id.ps() != RDMA_PS_TCP {
+        return Ok(());
+    }
+    let Some(param) = param else {
+        // Then everything follows from the queue pair.
+        return if id.qp().is_null() { Err(Errno::EINVAL) } else { Ok(()) };
+    };
+    let most = most(id);
+    let too_many = |n: u8, special: u32, most: u8| u32::from(n) != special && n > most;
+    if too_many(param.responder_resources, RDMA_MAX_RESP_RES, most.responder_resources)
+        || too_many(param.initiator_depth, RDMA_MAX_INIT_DEPTH, most.initiator_depth)
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// What the device can do.
+fn most(id: &Id) -> Depths {
+    Depths {
+        responder_resources: id.process.max_responder_resources,
+        initiator_depth: id.process.max_initiator_depth,
+    }
+}
+
+/// The depths that the program wants; where it leaves that open `default`, but no more than `most`.
+fn depths(param: Option<&rdma_conn_param>, default: Depths, most: Depths) -> Depths {
+    let pick = |asked: Option<u8>, special: u32, default: u8, most: u8| match asked {
+        Some(asked) if u32::from(asked) != special => asked,
+        _ => default.min(most),
+    };
+    Depths {
+        responder_resources: pick(
+            param.map(|p| p.responder_resources),
+            RDMA_MAX_RESP_RES,
+            default.responder_resources,
+            most.responder_resources,
+        ),
+        initiator_depth: pick(
+            param.map(|p| p.initiator_depth),
+            RDMA_MAX_INIT_DEPTH,
+            default.initiator_depth,
+            most.initiator_depth,
+        ),
+    }
+}
+
+/// What the service is told. The id's own queue pair counts more than what the program says.
+///
+/// # Safety
+/// The parameters have as many private data as they say; the id's queue pair lives.
+unsafe fn conn_param(
+    id: &Id,
+    param: Option<&rdma_conn_param>,
+    depths: Depths,
+    ece: Ece,
+) -> ConnParam {
+    let mut private_data = id.lock().connect_data.clone();
+    if let Some(param) = param {
+        // SAFETY: as promised.
+        private_data
+            .extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
+    }
+    // SAFETY: as promised.
+    let (qp_num, srq) = match unsafe { id.qp().as_ref() } {
+        Some(ibv_qp { qp_num, srq, .. }) => (*qp_num, !srq.is_null()),
+        None => param.map_or((0, false), |p| (p.qp_num, p.srq != 0)),
+    };
+    ConnParam {
+        private_data,
+        responder_resources: depths.responder_resources,
+        initiator_depth: depths.initiator_depth,
+        flow_control: param.is_some_and(|p| p.flow_control != 0),
+        retry_count: param.map_or(RETRIES, |p| p.retry_count),
+        rnr_retry_count: param.map_or(RETRIES, |p| p.rnr_retry_count),
+        srq,
+        qp_num: Qpn::new(qp_num),
+        qkey: None,
+        ece,
+    }
+}
+
+/// Private data.
+///
+/// # Safety
+/// `data` is NULL or that many bytes, which live as long as the result.
+unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
+    if data.is_null() {
+        return &[];
+    }
+    // SAFETY: as promised.
+    unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
+}
+
+/// Refuses a connection request; the peer sees REJECTED with these bytes (rdma_reject(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call; `private_data` is NULL or that many bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe { reject(id, CONSUMER, bytes(private_data, private_data_len)) })
+}
+
+/// As [`rdma_reject`], because of the peer's options of enhanced connection establishment (rdma_reject_ece(3)).
+///
+/// # Safety
+/// As [`rdma_reject`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_reject_ece(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe {
+        reject(id, VENDOR_OPTION_NOT_SUPPORTED, bytes(private_data, private_data_len))
+    })
+}
+
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+unsafe fn reject(id: *mut rdma_cm_id, reason: u16, private_data: &[u8]) -> Result<()> {
+    // SAFETY: as promised.
+    let id = unsafe { Id::get(id)? };
+    Ok(id.process.client()?.reject(id.handle, reason, private_data)?)
+}
+
+/// After CONNECT_RESPONSE, once the program has brought its own queue pair to RTS: tells the peer (rdma_establish(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        if !id.qp().is_null() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(id.process.client()?.establish(id.handle)?)
+    })
+}
+
+/// Ends a connection, or agrees to its end; an own queue pair goes to the error state (rdma_disconnect(3)).
+/// DISCONNECTED follows.
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        if id.verbs().is_null() {
+            return Err(Errno::EINVAL);
+        }
+        qp::fail(id)?;
+        id.process.client()?.disconnect(id.handle)?;
+        id.complete()
+    })
+}
+
+/// An event of the queue pair that the connection manager should know: with IBV_EVENT_COMM_EST the connection is established
+/// though the peer's last message was lost (rdma_notify(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        if event != crate::abi::verbs::IBV_EVENT_COMM_EST {
+            return Err(Errno::EINVAL);
+        }
+        Ok(id.process.client()?.notify(id.handle)?)
+    })
+}

@@ -1,0 +1,191 @@
+//! Endpoints: an id with everything that it needs, in synchronous mode.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use rdmux_cm::EventKind;
+
+use super::address::AF_IB;
+use super::channel::Channel;
+use super::event::Event;
+use super::id::{self, Id};
+use super::{option, qp, resolve, srq};
+use crate::abi::cma::*;
+use crate::abi::verbs::{ibv_pd, ibv_qp_init_attr, ibv_qp_type};
+use crate::boundary::{Errno, Result, guarded, status};
+
+/// How long an address and a route may take to resolve, in milliseconds.
+const TIMEOUT_MS: c_int = 2000;
+
+/// Makes an id of what rdma_getaddrinfo(3) found: bound if that is passive, otherwise resolved and, if there are attributes, with
+/// a queue pair. A passive one keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
+///
+/// # Safety
+/// `id` may be written, `res` read; `pd` is NULL or a domain; `attr` is NULL or may be read and written, and its pointers are
+/// NULL or objects of this library that live as long as the endpoint.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let (res, attr) = unsafe { (res.as_ref().ok_or(Errno::EINVAL)?, attr.as_mut()) };
+        if res.ai_family == AF_IB {
+            return Err(Errno(libc::EAFNOSUPPORT));
+        }
+        let space = res.ai_port_space.cast_unsigned();
+        let qp_type = res.ai_qp_type.cast_unsigned();
+        // SAFETY: NULL asks for a channel of its own.
+        let new = unsafe { id::create(ptr::null_mut(), ptr::null_mut(), space, qp_type)? };
+        let new = new.into_ptr();
+        // SAFETY: it was just made; the rest as promised.
+        let made = unsafe {
+            let new = Id::get(new)?;
+            if res.ai_flags & RAI_PASSIVE == 0 {
+                active(new, res, pd, attr)
+            } else {
+                passive(new, res, pd, attr.copied(), qp_type)
+            }
+        };
+        // SAFETY: as promised; nobody else has seen the id.
+        unsafe {
+            match made {
+                Ok(()) => *id = new,
+                Err(_) => destroy(new)?,
+            }
+        }
+        made
+    })
+}
+
+/// # Safety
+/// As [`rdma_create_ep`].
+unsafe fn passive(
+    id: &Id,
+    res: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: Option<ibv_qp_init_attr>,
+    qp_type: ibv_qp_type,
+) -> Result<()> {
+    // SAFETY: as promised.
+    unsafe { resolve::bind(id, res.ai_src_addr)? };
+    if !pd.is_null() {
+        id.set_pd(pd);
+    }
+    id.lock().qp_init_attr = attr.map(|attr| ibv_qp_init_attr { qp_type, ..attr });
+    Ok(())
+}
+
+/// # Safety
+/// As [`rdma_create_ep`].
+unsafe fn active(
+    id: &Id,
+    res: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: Option<&mut ibv_qp_init_attr>,
+) -> Result<()> {
+    // SAFETY: as promised.
+    unsafe { resolve::resolve_addr(id, res.ai_src_addr, res.ai_dst_addr, TIMEOUT_MS)? };
+    if res.ai_route_len > 0 {
+        let (level, name) = (RDMA_OPTION_IB.cast_signed(), RDMA_OPTION_IB_PATH.cast_signed());
+        // SAFETY: as promised.
+        unsafe { option::set(id, level, name, res.ai_route, res.ai_route_len)? };
+        id.complete()?;
+    } else {
+        resolve::resolve_route(id, TIMEOUT_MS)?;
+    }
+    if let Some(attr) = attr {
+        attr.qp_type = id.qp_type();
+        // SAFETY: as promised.
+        unsafe { qp::create_from(id, pd, attr)? };
+    }
+    if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
+        // SAFETY: as promised.
+        let data =
+            unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
+        id.lock().connect_data = data.to_vec();
+    }
+    Ok(())
+}
+
+/// Destroys an endpoint with its queue pair and shared receive queue (rdma_destroy_ep(3)).
+///
+/// # Safety
+/// `id` is an id of this library that nobody uses any more.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    // SAFETY: as promised.
+    let _: Result<()> = guarded(|| unsafe { destroy(id) });
+}
+
+/// # Safety
+/// As [`rdma_destroy_ep`].
+unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: as promised.
+    unsafe {
+        let id = Id::get(ptr)?;
+        if !id.qp().is_null() {
+            qp::destroy(id);
+        }
+        if !id.srq().is_null() {
+            srq::destroy(id);
+        }
+        id::destroy(ptr)
+    }
+}
+
+/// Waits for a connection request and gives its id, with a queue pair if the listener was made with attributes. The
+/// request is in its `event` (rdma_get_request(3)).
+///
+/// # Safety
+/// `listen` is an id of this library that outlives the call; `id` may be written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_get_request(
+    listen: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let listener = unsafe { Id::get(listen)? };
+        if !listener.lock().synchronous {
+            return Err(Errno::EINVAL);
+        }
+        listener.set_event(None);
+        // SAFETY: in synchronous mode the channel is the id's own.
+        let event = unsafe { Channel::get(listener.channel())? }.next()?;
+        match take(listener, &event) {
+            Ok(new) => {
+                // SAFETY: as promised, and the request's id is new: only this call has it.
+                unsafe {
+                    Id::get(new)?.set_event(Some(event));
+                    *id = new;
+                }
+                Ok(())
+            }
+            Err(errno) => {
+                listener.set_event(Some(event));
+                Err(errno)
+            }
+        }
+    })
+}
+
+/// The id of a request, with its queue pair.
+fn take(listener: &Id, event: &Event) -> Result<*mut rdma_cm_id> {
+    match event.outcome() {
+        (EventKind::ConnectRequest, 0) => {}
+        (EventKind::Rejected, _) => return Err(Errno(libc::ECONNREFUSED)),
+        (_, 0) => return Err(Errno::EINVAL),
+        (_, status) => return Err(Errno(status.abs())),
+    }
+    let new = event.request();
+    let attr = listener.lock().qp_init_attr;
+    if let Some(mut attr) = attr {
+        // SAFETY: what the attributes point to lives as long as the endpoint, and only this call has the new id.
+        unsafe { qp::create_from(Id::get(new)?, listener.pd(), &mut attr)? };
+    }
+    Ok(new)
+}

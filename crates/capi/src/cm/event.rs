@@ -1,0 +1,253 @@
+//! Events, as programs hold them.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use rdmux_cm::{ConnParam, EventKind, EventParam, UdParam};
+
+use super::id::Id;
+use super::verbs::zeroed;
+use crate::abi::cma::*;
+use crate::boundary::{Errno, status};
+use crate::verbs::attr::ah_attr;
+
+/// `rdma_cm_event`, with what its pointers point to.
+#[repr(C)]
+pub(super) struct Event {
+    public: UnsafeCell<rdma_cm_event>,
+    private_data: Vec<u8>,
+    /// Keeps the id, until the program acknowledges the event.
+    _delivered: Delivered,
+}
+
+/// An event that the program holds, as the id that it counts to sees it; acknowledged by being dropped. For
+/// CONNECT_REQUEST that is the listener.
+pub(super) struct Delivered {
+    id: NonNull<Id>,
+    /// For an event of a multicast group: its key.
+    group: Option<u64>,
+}
+
+impl Delivered {
+    /// Notes that an event is on its way to the program.
+    ///
+    /// # Safety
+    /// The id lives, and whoever destroys it waits for what is delivered.
+    pub(super) unsafe fn to(id: NonNull<Id>) -> Self {
+        // SAFETY: as promised.
+        unsafe { id.as_ref() }.lock().unacknowledged += 1;
+        Self { id, group: None }
+    }
+
+    pub(super) fn id(&self) -> &Id {
+        // SAFETY: the id waits for this to be dropped.
+        unsafe { self.id.as_ref() }
+    }
+
+    /// Notes that it is about a group; false if the id has left that meanwhile.
+    pub(super) fn concerns_group(&mut self, key: u64) -> bool {
+        let id = self.id;
+        // SAFETY: as above.
+        let mut state = unsafe { id.as_ref() }.lock();
+        match state.groups.iter_mut().find(|g| g.key == key && !g.leaving) {
+            Some(group) => {
+                group.unacknowledged += 1;
+                self.group = Some(key);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Drop for Delivered {
+    fn drop(&mut self) {
+        // What was inherited over a fork is the parent's, and its lock may be held.
+        if self.id().process.is_ours() {
+            self.id().event_acknowledged(self.group);
+        }
+    }
+}
+
+impl Event {
+    /// An event for the program to see.
+    pub(super) fn new(delivered: Delivered, kind: EventKind, status: i32) -> Box<Self> {
+        // SAFETY: zero is NULL, or nothing, in every field.
+        let mut public: rdma_cm_event = unsafe { zeroed() };
+        public.id = delivered.id().public();
+        public.event = kind as rdma_cm_event_type;
+        public.status = status;
+        let public = UnsafeCell::new(public);
+        Box::new(Self { public, private_data: Vec::new(), _delivered: delivered })
+    }
+
+    /// The id that the event counts to.
+    pub(super) fn id(&self) -> &Id {
+        self._delivered.id()
+    }
+
+    /// Puts parameters in.
+    pub(super) fn set_param(&mut self, param: EventParam) {
+        match param {
+            EventParam::None => {}
+            EventParam::Conn(conn) => self.set_conn(conn),
+            EventParam::Ud(ud) => self.set_ud(ud),
+            EventParam::Arg(arg) => self.public.get_mut().param.arg = arg,
+        }
+    }
+
+    fn set_conn(&mut self, param: ConnParam) {
+        let (private_data, private_data_len) = self.keep(param.private_data);
+        self.public.get_mut().param.conn = rdma_conn_param {
+            private_data,
+            private_data_len,
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            flow_control: param.flow_control.into(),
+            retry_count: param.retry_count,
+            rnr_retry_count: param.rnr_retry_count,
+            srq: param.srq.into(),
+            qp_num: param.qp_num.get(),
+        };
+    }
+
+    fn set_ud(&mut self, param: UdParam) {
+        let (private_data, private_data_len) = self.keep(param.private_data);
+        self.public.get_mut().param.ud = rdma_ud_param {
+            private_data,
+            private_data_len,
+            ah_attr: ah_attr(&param.av),
+            qp_num: param.qp_num.get(),
+            qkey: param.qkey.0,
+        };
+    }
+
+    /// Keeps private data as long as the event; their address and length.
+    fn keep(&mut self, data: Vec<u8>) -> (*const c_void, u8) {
+        self.private_data = data;
+        if self.private_data.is_empty() {
+            return (ptr::null(), 0);
+        }
+        let len = u8::try_from(self.private_data.len()).unwrap_or(u8::MAX);
+        (self.private_data.as_ptr().cast(), len)
+    }
+
+    /// In events of multicast groups `private_data` is the context that rdma_join_multicast was given.
+    pub(super) fn set_group_context(&mut self, context: *mut c_void) {
+        // SAFETY: every bit pattern is a value of this part of the union.
+        let ud = unsafe { &mut self.public.get_mut().param.ud };
+        ud.private_data = context.cast_const();
+    }
+
+    /// For CONNECT_REQUEST: the new id; the one that the event counts to is the listener.
+    pub(super) fn set_request(&mut self, new: *mut rdma_cm_id) {
+        let public = self.public.get_mut();
+        public.listen_id = public.id;
+        public.id = new;
+    }
+
+    /// For CONNECT_REQUEST: the new id.
+    pub(super) fn request(&self) -> *mut rdma_cm_id {
+        // SAFETY: it is not the program's yet.
+        unsafe { (*self.public.get()).id }
+    }
+
+    /// Changes what it tells.
+    pub(super) fn set_outcome(&mut self, kind: EventKind, status: i32) {
+        let public = self.public.get_mut();
+        public.event = kind as rdma_cm_event_type;
+        public.status = status;
+    }
+
+    /// What it tells.
+    pub(super) fn outcome(&self) -> (EventKind, i32) {
+        // SAFETY: it is not the program's yet.
+        let (event, status) = unsafe { ((*self.public.get()).event, (*self.public.get()).status) };
+        let kind = EventKind::ALL.into_iter().find(|k| *k as rdma_cm_event_type == event);
+        (kind.unwrap_or(EventKind::User), status)
+    }
+
+    /// Gives the event to the program.
+    pub(super) fn into_ptr(self: Box<Self>) -> *mut rdma_cm_event {
+        Box::into_raw(self).cast()
+    }
+
+    /// Takes an event back.
+    ///
+    /// # Safety
+    /// The pointer is NULL or an event's that the program holds and will not use any more.
+    pub(super) unsafe fn acknowledge(ptr: *mut rdma_cm_event) {
+        if !ptr.is_null() {
+            // SAFETY: as promised, it came from `into_ptr`.
+            drop(unsafe { Box::from_raw(ptr.cast::<Self>()) });
+        }
+    }
+}
+
+/// Gives an event back; its private data go with it (rdma_ack_cm_event(3)).
+///
+/// # Safety
+/// `event` is NULL or an event of rdma_get_cm_event(3), once.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    status(|| {
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: as promised.
+        unsafe { Event::acknowledge(event) };
+        Ok(())
+    })
+}
+
+/// The name of an event (rdma_event_str(3)).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    let name = match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        RDMA_CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
+        RDMA_CM_EVENT_INTERNAL => c"RDMA_CM_EVENT_INTERNAL",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}
+
+/// Puts an event of the program's own into the id's channel: RDMA_CM_EVENT_USER with `status` and `arg`
+/// (rdma_write_cm_event(3), newer than 44).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: rdma_cm_event_type,
+    status: c_int,
+    arg: u64,
+) -> c_int {
+    crate::boundary::status(|| {
+        if event != RDMA_CM_EVENT_USER {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        Ok(id.process.client()?.write_event(id.handle, EventKind::User, status, arg)?)
+    })
+}

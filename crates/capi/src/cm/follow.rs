@@ -1,0 +1,189 @@
+//! What an event does to its id: the program sees it in the id's fields, and its queue pair follows.
+
+use rdmux_cm::{EventKind, EventParam, IdHandle};
+
+use super::address;
+use super::channel::Channel;
+use super::ece;
+use super::event::Event;
+use super::id::{Depths, Id, New};
+use super::multicast;
+use super::process::Process;
+use super::qp;
+use crate::boundary::Result;
+
+/// Turns what the service tells into what the program sees. None when the program is not to see it: the id is gone
+/// meanwhile, or has failed before.
+pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Event>> {
+    if event.kind == EventKind::ConnectRequest {
+        return request(process, event);
+    }
+    let mut delivered = process.deliver(event.id)?;
+    let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
+    if of_group && !delivered.concerns_group(event.context) {
+        return None;
+    }
+    let ended = matches!(event.kind, EventKind::Rejected | EventKind::Disconnected);
+    if ended && delivered.id().lock().failed {
+        return None;
+    }
+    learn(delivered.id(), &event);
+    let mut told = Event::new(delivered, event.kind, event.status);
+    match event.kind {
+        EventKind::AddrResolved => {
+            let moved = address_resolved(told.id(), &event);
+            or_fail(&mut told, moved, EventKind::AddrError);
+        }
+        EventKind::RouteResolved => {
+            if let Some(route) = &event.route {
+                address::show_route(told.id(), route);
+                address::show_path(told.id(), route);
+            }
+        }
+        EventKind::ConnectResponse => match responded(told.id(), &event) {
+            None => {}
+            Some(Ok(())) => told.set_outcome(EventKind::Established, 0),
+            Some(failed) => or_fail(&mut told, failed, EventKind::ConnectError),
+        },
+        EventKind::Rejected => {
+            // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
+            let _ = qp::fail(told.id());
+        }
+        EventKind::AddrinfoError => told.id().lock().resolving.end(),
+        _ => {}
+    }
+    let kind = event.kind;
+    let group = event.context;
+    let param = event.param;
+    if let (EventKind::MulticastJoin, EventParam::Ud(ud)) = (kind, &param) {
+        let attached = multicast::joined(told.id(), group, ud);
+        or_fail(&mut told, attached, EventKind::MulticastError);
+    }
+    told.set_param(param);
+    if of_group {
+        let context = multicast::context(told.id(), group);
+        told.set_group_context(context);
+    }
+    Some(told)
+}
+
+/// Keeps what queue pairs will need.
+fn learn(id: &Id, event: &rdmux_cm::Event) {
+    if let Some(negotiated) = &event.negotiated {
+        id.lock().negotiated = Some(**negotiated);
+    }
+}
+
+/// An event that this process could not follow tells of the failure instead.
+fn or_fail(told: &mut Event, outcome: Result<()>, kind: EventKind) {
+    if let Err(errno) = outcome {
+        told.set_outcome(kind, -errno.0);
+    }
+}
+
+fn address_resolved(id: &Id, event: &rdmux_cm::Event) -> Result<()> {
+    if let Some(route) = &event.route {
+        address::show_route(id, route);
+        address::bind_device(id, route.av.port_num)?;
+    }
+    Ok(())
+}
+
+/// The peer accepted. A queue pair of the id's own goes to RTS, the peer is told, and the connection is established; without
+/// one (None) all that is the program's to do.
+fn responded(id: &Id, event: &rdmux_cm::Event) -> Option<Result<()>> {
+    let ece = match &event.param {
+        EventParam::Conn(param) => param.ece,
+        _ => Default::default(),
+    };
+    id.lock().remote_ece = ece;
+    if id.qp().is_null() {
+        return None;
+    }
+    let outcome = ece::agree(id, ece).and_then(|()| establish(id)).and_then(|()| ece::keep(id));
+    if outcome.is_err() {
+        let _ = qp::fail(id);
+        id.lock().failed = true;
+    }
+    Some(outcome)
+}
+
+fn establish(id: &Id) -> Result<()> {
+    qp::bring_up(id, None)?;
+    Ok(id.process.client()?.establish(id.handle)?)
+}
+
+/// A peer wants to connect: makes the new id, like its listener.
+fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Event>> {
+    let delivered = event.listen_id.and_then(|listener| process.deliver(listener));
+    let Some(delivered) = delivered else {
+        forget(process, event.id);
+        return None;
+    };
+    let new = requested(process, delivered.id(), &event);
+    let mut told = Event::new(delivered, event.kind, event.status);
+    match new {
+        Ok(new) => told.set_request(new.into_ptr()),
+        Err(error) => {
+            tracing::debug!(errno = error.0, "a connection request was dropped");
+            return None;
+        }
+    }
+    told.set_param(event.param);
+    Some(told)
+}
+
+/// Nobody will take the request: the peer is refused.
+fn forget(process: &Process, id: IdHandle) {
+    if let Ok(client) = process.client() {
+        let _ = client.destroy_id(id);
+    }
+}
+
+fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) -> Result<Box<Id>> {
+    let new = New {
+        handle: event.id,
+        channel: listener.channel(),
+        synchronous: false,
+        context: listener.context(),
+        space: listener.ps(),
+        qp_type: listener.qp_type(),
+    };
+    let id = Id::new(process, &new);
+    {
+        let mut state = id.lock();
+        state.negotiated = event.negotiated.as_deref().copied();
+        if let EventParam::Conn(param) = &event.param {
+            state.depths = Depths {
+                responder_resources: param.responder_resources,
+                initiator_depth: param.initiator_depth,
+            };
+            state.remote_ece = param.ece;
+        }
+    }
+    let outcome = settle_in(&id, listener, event);
+    if outcome.is_err() {
+        process.remove(id.handle);
+        forget(process, id.handle);
+        if id.lock().synchronous {
+            // SAFETY: the channel was opened for this id, which nobody has seen.
+            unsafe { Channel::destroy(id.channel()) };
+        }
+    }
+    outcome.map(|()| id)
+}
+
+fn settle_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
+    if listener.lock().synchronous {
+        // SAFETY: NULL asks for a channel of its own.
+        unsafe { super::id::migrate(id, std::ptr::null_mut())? };
+    }
+    if let Some(route) = &event.route {
+        address::show_route(id, route);
+        address::bind_device(id, route.av.port_num)?;
+        if !id.is_ud() {
+            address::show_path(id, route);
+        }
+    }
+    Ok(())
+}

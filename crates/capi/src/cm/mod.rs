@@ -1,0 +1,37 @@
+//! librdmacm.
+//!
+//! The host service keeps the ids and tells in events what happens to them ([`rdmux_host::EventChannel`]); what is
+//! here turns those into C objects and lets queue pairs follow, in the course that rdma_cm(7) describes.
+//!
+//! | file | what |
+//! |---|---|
+//! | `process` | what a process has once: the device, its default domain, the ids by number |
+//! | `channel`, `event`, `id` | the objects behind the pointers |
+//! | `follow` | what an event does to its id |
+//! | `address` | socket addresses, and the route that programs read |
+//! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
+//! | `qp`, `srq`, `attr` | queue pairs of ids |
+//! | `endpoint` | rdma_create_ep and rdma_get_request |
+//! | `addrinfo` | rdma_getaddrinfo and its asynchronous form |
+//! | `option`, `ece` | what may be set |
+//! | `verbs` | the part of libibverbs that is used |
+//! | `rsocket` | what exists of <rdma/rsocket.h> |
+
+mod address;
+mod addrinfo;
+mod attr;
+mod channel;
+mod connect;
+mod ece;
+mod endpoint;
+mod event;
+mod follow;
+mod id;
+mod multicast;
+mod option;
+mod process;
+mod qp;
+mod resolve;
+pub(crate) mod rsocket;
+mod srq;
+mod verbs;

@@ -1,0 +1,212 @@
+//! Queue pairs of ids.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use rdmux_transport::attr::QpState;
+
+use super::attr::attr_for;
+use super::ece;
+use super::id::{Depths, Id};
+use super::verbs::{self, zeroed};
+use crate::abi::cma::rdma_cm_id;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, guarded, status};
+use crate::verbs::attr;
+
+/// Makes a queue pair for the id: in INIT, so that receives can be posted, or with UD in RTS (rdma_create_qp(3)). Without `pd`
+/// it is in the id's, and completion queues that `attr` does not name are made, each with a channel. The sizes that the
+/// queue pair got are put into `attr`.
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` may be read and written, and its
+/// pointers are NULL or objects of this library.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe { create_from(Id::get(id)?, pd, &mut *attr) })
+}
+
+/// # Safety
+/// As [`rdma_create_qp`].
+pub(super) unsafe fn create_from(
+    id: &Id,
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+) -> Result<()> {
+    // SAFETY: zero is NULL, or nothing, in every field; the one structure begins as the other.
+    unsafe {
+        let mut extended: ibv_qp_init_attr_ex = zeroed();
+        ptr::from_mut(&mut extended).cast::<ibv_qp_init_attr>().write(*attr);
+        extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+        extended.pd = pd;
+        let created = create(id, &mut extended);
+        *attr = ptr::from_ref(&extended).cast::<ibv_qp_init_attr>().read();
+        created
+    }
+}
+
+/// As [`rdma_create_qp`], with all that `ibv_create_qp_ex` takes (rdma_create_qp_ex(3)).
+///
+/// # Safety
+/// As [`rdma_create_qp`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe { create(Id::get(id)?, &mut *attr) })
+}
+
+/// # Safety
+/// As [`rdma_create_qp`].
+unsafe fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
+    if !id.qp().is_null() || id.verbs().is_null() {
+        return Err(Errno::EINVAL);
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        attr.pd = id.pd();
+    // SAFETY: not NULL, then a domain.
+    } else if unsafe { (*attr.pd).context } != id.verbs() {
+        return Err(Errno::EINVAL);
+    }
+    let differ = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {
+        !ours.is_null() && !theirs.is_null() && ours != theirs
+    };
+    if differ(id.recv_cq(), attr.recv_cq) || differ(id.send_cq(), attr.send_cq) {
+        return Err(Errno::EINVAL);
+    }
+    if attr.srq.is_null() {
+        attr.srq = id.srq();
+    }
+    let created = create_cqs(id, attr).and_then(|()| {
+        let qp = verbs::create_qp(id.verbs(), attr)?;
+        let ready = ece::begin(id, qp).and_then(|()| first_states(id, qp));
+        if ready.is_err() {
+            verbs::destroy_qp(qp);
+        }
+        ready.map(|()| qp)
+    });
+    match created {
+        Ok(qp) => {
+            id.set_pd(attr.pd);
+            id.set_qp(qp);
+            ece::keep(id)
+        }
+        Err(errno) => {
+            destroy_cqs(id);
+            Err(errno)
+        }
+    }
+}
+
+/// Makes the completion queues that neither the id nor the program has. Their context is the id.
+fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
+    if attr.recv_cq.is_null() && id.recv_cq().is_null() && attr.cap.max_recv_wr > 0 {
+        id.set_recv_cq_channel(verbs::create_comp_channel(id.verbs())?);
+        let size = attr.cap.max_recv_wr;
+        id.set_recv_cq(verbs::create_cq(id, size, id.recv_cq_channel())?);
+    }
+    if attr.send_cq.is_null() && id.send_cq().is_null() && attr.cap.max_send_wr > 0 {
+        id.set_send_cq_channel(verbs::create_comp_channel(id.verbs())?);
+        let size = attr.cap.max_send_wr;
+        id.set_send_cq(verbs::create_cq(id, size, id.send_cq_channel())?);
+    }
+    if attr.recv_cq.is_null() {
+        attr.recv_cq = id.recv_cq();
+    }
+    if attr.send_cq.is_null() {
+        attr.send_cq = id.send_cq();
+    }
+    Ok(())
+}
+
+/// Destroys what [`create_cqs`] made.
+pub(super) fn destroy_cqs(id: &Id) {
+    let (recv, send) = (id.recv_cq(), id.send_cq());
+    let (recv_channel, send_channel) = (id.recv_cq_channel(), id.send_cq_channel());
+    id.set_recv_cq(ptr::null_mut());
+    id.set_send_cq(ptr::null_mut());
+    id.set_recv_cq_channel(ptr::null_mut());
+    id.set_send_cq_channel(ptr::null_mut());
+    verbs::destroy_cq(recv);
+    if send != recv {
+        verbs::destroy_cq(send);
+    }
+    verbs::destroy_comp_channel(recv_channel);
+    if send_channel != recv_channel {
+        verbs::destroy_comp_channel(send_channel);
+    }
+}
+
+/// Takes a new queue pair as far as it goes before a connection.
+fn first_states(id: &Id, qp: *mut ibv_qp) -> Result<()> {
+    step(id, qp, QpState::Init, None)?;
+    if id.is_ud() {
+        step(id, qp, QpState::Rtr, None)?;
+        step(id, qp, QpState::Rts, None)?;
+    }
+    Ok(())
+}
+
+/// Takes the id's queue pair to RTS as agreed, with these depths if the program has others. Does nothing without one.
+pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    // INIT once more: what peers may do depends on what was agreed.
+    step(id, qp, QpState::Init, depths)?;
+    step(id, qp, QpState::Rtr, depths)?;
+    step(id, qp, QpState::Rts, depths)
+}
+
+/// One step, with the attributes that rdma_init_qp_attr(3) gives.
+fn step(id: &Id, qp: *mut ibv_qp, state: QpState, depths: Option<Depths>) -> Result<()> {
+    let (agreed, mask) = attr_for(id, state)?;
+    let mut attr = attr::to_c(&agreed);
+    if let Some(depths) = depths {
+        attr.max_dest_rd_atomic = depths.responder_resources;
+        attr.max_rd_atomic = depths.initiator_depth;
+    }
+    verbs::modify_qp(qp, &mut attr, mask.bits())
+}
+
+/// Takes the id's queue pair to the error state, where everything posted is flushed. Does nothing without one.
+pub(super) fn fail(id: &Id) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    // SAFETY: zero is a value of every field.
+    let mut attr: ibv_qp_attr = unsafe { zeroed() };
+    attr.qp_state = IBV_QPS_ERR;
+    verbs::modify_qp(qp, &mut attr, IBV_QP_STATE)
+}
+
+/// Destroys the id's queue pair, and the completion queues that were made for it (rdma_destroy_qp(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call, and nobody uses its queue pair any more.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    let _: Result<c_int> = guarded(|| {
+        // SAFETY: as promised.
+        destroy(unsafe { Id::get(id)? });
+        Ok(0)
+    });
+}
+
+pub(super) fn destroy(id: &Id) {
+    if !id.qp().is_null() {
+        verbs::destroy_qp(id.qp());
+        id.set_qp(ptr::null_mut());
+    }
+    destroy_cqs(id);
+}

@@ -1,0 +1,109 @@
+//! bind, listen, resolve: which address, and the way to the peer.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use libc::sockaddr;
+
+use super::address;
+use super::id::Id;
+use crate::abi::cma::rdma_cm_id;
+use crate::boundary::{Errno, Result, status};
+
+/// Gives an id an address: one of the host's or a wildcard, and a port, where 0 takes a free one (rdma_bind_addr(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call; `addr` is NULL or an address.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe { bind(Id::get(id)?, addr) })
+}
+
+/// # Safety
+/// `addr` is NULL or an address.
+pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
+    // SAFETY: as promised.
+    let addr = unsafe { address::read(addr)? };
+    let client = id.process.client()?;
+    let bound = client.bind_addr(id.handle, addr)?;
+    let device = client.query_id(id.handle)?.device;
+    address::show_bound(id, bound, device.map(|d| d.port_num))
+}
+
+/// Takes connection requests; at most `backlog` wait (rdma_listen(3)).
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    status(|| {
+        // SAFETY: as promised.
+        let id = unsafe { Id::get(id)? };
+        // As much as the host allows for a backlog that makes no sense.
+        let backlog = u32::try_from(backlog).unwrap_or(0);
+        let bound = id.process.client()?.listen(id.handle, backlog)?;
+        address::show_source(id, bound);
+        Ok(())
+    })
+}
+
+/// Finds the id's address and device for the way to `dst`, bound to `src` if that is not NULL
+/// (rdma_resolve_addr(3)). ADDR_RESOLVED or ADDR_ERROR follows.
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call; the others are NULL or addresses.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src: *mut sockaddr,
+    dst: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| unsafe { resolve_addr(Id::get(id)?, src, dst, timeout_ms) })
+}
+
+/// # Safety
+/// The addresses are NULL or addresses.
+pub(super) unsafe fn resolve_addr(
+    id: &Id,
+    src: *const sockaddr,
+    dst: *const sockaddr,
+    timeout_ms: c_int,
+) -> Result<()> {
+    // SAFETY: as promised.
+    let (src, dst) = unsafe {
+        let dst = address::read(dst)?;
+        (if src.is_null() { None } else { Some(address::read(src)?) }, dst)
+    };
+    id.process.client()?.resolve_addr(id.handle, src, dst, timeout(timeout_ms))?;
+    address::show_destination(id, dst);
+    id.complete()
+}
+
+/// Finds the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows.
+///
+/// # Safety
+/// `id` is an id of this library that outlives the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: as promised.
+    status(|| resolve_route(unsafe { Id::get(id)? }, timeout_ms))
+}
+
+pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
+    if id.verbs().is_null() {
+        return Err(Errno::EINVAL);
+    }
+    id.process.client()?.resolve_route(id.handle, timeout(timeout_ms))?;
+    id.complete()
+}
+
+/// Milliseconds; what is negative is as little as possible.
+fn timeout(ms: c_int) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

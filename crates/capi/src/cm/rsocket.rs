@@ -1,0 +1,104 @@
+//! What exists of <rdma/rsocket.h>: waiting for ordinary descriptors.
+//!
+//! There are no rsockets: [`rsocket`] fails with EOPNOTSUPP, and every call on one (`exports/cm.txt`) with EBADF, as for a
+//! descriptor that is none. The functions that wait take any descriptors, also in the reference implementation, so they do work.
+
+use std::ffi::c_int;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, timeval};
+
+use crate::boundary::Errno;
+
+/// A socket over RDMA (rsocket(7)): EOPNOTSUPP.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn rsocket(_domain: c_int, _type: c_int, _protocol: c_int) -> c_int {
+    Errno::EOPNOTSUPP.set();
+    -1
+}
+
+/// A call on what is no rsocket: -1, EBADF. Right for any number of arguments, since the C calling convention leaves their
+/// removal to the caller, and for results of any integer type.
+pub(crate) extern "C" fn not_one() -> isize {
+    Errno(libc::EBADF).set();
+    -1
+}
+
+unsafe extern "C-unwind" {
+    // Cancellation points, which libc's declarations deny.
+    fn poll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int;
+    fn select(
+        nfds: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int;
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int;
+}
+
+/// As poll(2).
+///
+/// # Safety
+/// As poll(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn rpoll(
+    fds: *mut pollfd,
+    nfds: nfds_t,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { poll(fds, nfds, timeout) }
+}
+
+/// As select(2).
+///
+/// # Safety
+/// As select(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn rselect(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { select(nfds, read, write, except, timeout) }
+}
+
+/// As epoll_create1(2) (newer than 44).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn repoll_create(flags: c_int) -> c_int {
+    // SAFETY: it takes a number only.
+    unsafe { libc::epoll_create1(flags & libc::EPOLL_CLOEXEC) }
+}
+
+/// As epoll_ctl(2) (newer than 44).
+///
+/// # Safety
+/// As epoll_ctl(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn repoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { libc::epoll_ctl(epfd, op, fd, event) }
+}
+
+/// As epoll_wait(2) (newer than 44).
+///
+/// # Safety
+/// As epoll_wait(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn repoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { epoll_wait(epfd, events, max, timeout) }
+}

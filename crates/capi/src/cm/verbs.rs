@@ -1,0 +1,176 @@
+//! The part of libibverbs that the connection manager uses, with errors as results.
+//!
+//! Pointers are those of fields of ids and of the program's attributes: NULL where that is said, else objects that live.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rdmux_cm::Ece;
+
+use super::id::Id;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result};
+use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::verbs::context::{ibv_close_device, ibv_open_device};
+use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::verbs::device::{ibv_free_device_list, ibv_get_device_list};
+use crate::verbs::ext::ece::{ibv_query_ece, ibv_set_ece};
+use crate::verbs::pd::ibv_alloc_pd;
+use crate::verbs::qp::{
+    create_qp_ex, ibv_attach_mcast, ibv_destroy_qp, ibv_detach_mcast, ibv_modify_qp,
+};
+use crate::verbs::query::ibv_query_device;
+use crate::verbs::srq::{create_srq_ex, ibv_destroy_srq};
+
+/// A structure of C, all zero.
+///
+/// # Safety
+/// Zero is a value of every field.
+pub(super) unsafe fn zeroed<T>() -> T {
+    // SAFETY: as promised.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// What a function has set errno to.
+pub(super) fn last_error() -> Errno {
+    Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The object, or errno for NULL.
+fn made<T>(object: *mut T) -> Result<*mut T> {
+    if object.is_null() { Err(last_error()) } else { Ok(object) }
+}
+
+/// An error number, 0 for none; some functions return -1 and set errno.
+fn done(code: c_int) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        -1 => Err(last_error()),
+        errno => Err(Errno(errno.abs())),
+    }
+}
+
+/// Opens the first device that there is.
+///
+/// # Errors
+/// ENODEV for none.
+pub(super) fn open_first_device() -> Result<*mut ibv_context> {
+    // SAFETY: the list is freed after its first entry was used, which is NULL if there are no devices.
+    unsafe {
+        let list = made(ibv_get_device_list(ptr::null_mut()))?;
+        let first = *list;
+        let opened =
+            if first.is_null() { Err(Errno(libc::ENODEV)) } else { made(ibv_open_device(first)) };
+        ibv_free_device_list(list);
+        opened
+    }
+}
+
+pub(super) fn close_device(context: *mut ibv_context) {
+    // SAFETY: nobody else has it.
+    unsafe { ibv_close_device(context) };
+}
+
+pub(super) fn query_device(context: *mut ibv_context) -> Result<ibv_device_attr> {
+    // SAFETY: zero is a value of every field.
+    let mut attr = unsafe { zeroed() };
+    // SAFETY: an open device, and room for the answer.
+    done(unsafe { ibv_query_device(context, &raw mut attr) })?;
+    Ok(attr)
+}
+
+pub(super) fn alloc_pd(context: *mut ibv_context) -> Result<*mut ibv_pd> {
+    // SAFETY: an open device.
+    made(unsafe { ibv_alloc_pd(context) })
+}
+
+pub(super) fn create_comp_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
+    // SAFETY: an open device.
+    made(unsafe { ibv_create_comp_channel(context) })
+}
+
+/// Does nothing for NULL.
+pub(super) fn destroy_comp_channel(channel: *mut ibv_comp_channel) {
+    if !channel.is_null() {
+        // SAFETY: the id's own, which it forgets.
+        unsafe { ibv_destroy_comp_channel(channel) };
+    }
+}
+
+/// A completion queue whose context is the id.
+pub(super) fn create_cq(id: &Id, size: u32, channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq> {
+    let size = c_int::try_from(size).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the device and the channel of the id.
+    made(unsafe { ibv_create_cq(id.verbs(), size, id.public().cast(), channel, 0) })
+}
+
+/// Does nothing for NULL.
+pub(super) fn destroy_cq(cq: *mut ibv_cq) {
+    if !cq.is_null() {
+        // SAFETY: the id's own, which it forgets.
+        unsafe { ibv_destroy_cq(cq) };
+    }
+}
+
+pub(super) fn create_qp(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: an open device; the attributes are the program's.
+    made(unsafe { create_qp_ex(context, attr) })
+}
+
+pub(super) fn modify_qp(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) -> Result<()> {
+    // SAFETY: the id's queue pair.
+    done(unsafe { ibv_modify_qp(qp, attr, mask.cast_signed()) })
+}
+
+pub(super) fn destroy_qp(qp: *mut ibv_qp) {
+    // SAFETY: the id's queue pair, which it forgets.
+    unsafe { ibv_destroy_qp(qp) };
+}
+
+pub(super) fn create_srq(
+    context: *mut ibv_context,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Result<*mut ibv_srq> {
+    // SAFETY: an open device; the attributes are the program's.
+    made(unsafe { create_srq_ex(context, attr) })
+}
+
+pub(super) fn destroy_srq(srq: *mut ibv_srq) {
+    // SAFETY: the id's own, which it forgets.
+    unsafe { ibv_destroy_srq(srq) };
+}
+
+pub(super) fn attach_mcast(qp: *mut ibv_qp, mgid: &ibv_gid) -> Result<()> {
+    // SAFETY: the id's queue pair.
+    done(unsafe { ibv_attach_mcast(qp, mgid, 0) })
+}
+
+pub(super) fn detach_mcast(qp: *mut ibv_qp, mgid: &ibv_gid) -> Result<()> {
+    // SAFETY: the id's queue pair.
+    done(unsafe { ibv_detach_mcast(qp, mgid, 0) })
+}
+
+/// A queue pair's options; none if it has no such thing.
+pub(super) fn query_ece(qp: *mut ibv_qp) -> Result<Ece> {
+    let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+    // SAFETY: the id's queue pair.
+    match unsafe { ibv_query_ece(qp, &raw mut ece) } {
+        libc::EOPNOTSUPP => Ok(Ece::default()),
+        code => done(code).map(|()| Ece { vendor_id: ece.vendor_id, options: ece.options }),
+    }
+}
+
+/// Does nothing if the queue pair has no such thing.
+pub(super) fn set_ece(qp: *mut ibv_qp, ece: Ece) -> Result<()> {
+    let Ece { vendor_id, options } = ece;
+    let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
+    // SAFETY: the id's queue pair.
+    match unsafe { ibv_set_ece(qp, &raw mut ece) } {
+        libc::EOPNOTSUPP => Ok(()),
+        code => done(code),
+    }
+}

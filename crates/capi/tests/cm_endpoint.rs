@@ -1,0 +1,198 @@
+//! Endpoints in synchronous mode, and finding addresses for them.
+
+mod cm_common;
+
+use std::ffi::CString;
+use std::ptr::{null, null_mut};
+
+use cm_common::*;
+
+/// What rdma_getaddrinfo finds for this host.
+unsafe fn info(port: u16, flags: i32, space: rdma_port_space) -> *mut rdma_addrinfo {
+    unsafe {
+        let mut hints: rdma_addrinfo = std::mem::zeroed();
+        hints.ai_flags = flags;
+        hints.ai_port_space = space.cast_signed();
+        let node = CString::new(ip().to_string()).unwrap();
+        let service = CString::new(port.to_string()).unwrap();
+        let mut res = null_mut();
+        ok(rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), &raw const hints, &raw mut res));
+        res
+    }
+}
+
+/// A listening endpoint whose connections get queue pairs, and its port.
+unsafe fn listener() -> (*mut rdma_cm_id, u16) {
+    unsafe {
+        let res = info(0, RAI_PASSIVE | RAI_NUMERICHOST, RDMA_PS_TCP);
+        assert_eq!((*res).ai_flags, RAI_PASSIVE);
+        let mut id = null_mut();
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        rdma_freeaddrinfo(res);
+        assert!((*id).qp.is_null());
+        ok(rdma_listen(id, 4));
+        (id, u16::from_be(rdma_get_src_port(id)))
+    }
+}
+
+#[test]
+fn endpoints_connect_and_disconnect_call_by_call() {
+    unsafe {
+        let (listen, port) = listener();
+        let listening = Id(listen);
+        let server = std::thread::spawn(move || {
+            let listen = listening.get();
+            let mut id = null_mut();
+            ok(rdma_get_request(listen, &raw mut id));
+            assert_eq!((*(*id).event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
+            assert!(!(*id).qp.is_null() && (*id).channel != (*listen).channel);
+            let mut to = Buffer::new((*id).pd);
+            to.post_recv((*id).qp);
+            ok(rdma_accept(id, null_mut()));
+            assert_eq!((*(*id).event).event, RDMA_CM_EVENT_ESTABLISHED);
+            assert_eq!(poll((*id).recv_cq).status, IBV_WC_SUCCESS);
+            assert_eq!(&to.bytes[..16], b"from an endpoint");
+            ok(rdma_disconnect(id));
+            to.free();
+            rdma_destroy_ep(id);
+        });
+        let res = info(port, 0, RDMA_PS_TCP);
+        assert_eq!((*res).ai_qp_type, IBV_QPT_RC.cast_signed());
+        let mut id = null_mut();
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        rdma_freeaddrinfo(res);
+        assert_eq!(qp_state((*id).qp), IBV_QPS_INIT);
+        ok(rdma_connect(id, null_mut()));
+        assert_eq!((*(*id).event).event, RDMA_CM_EVENT_ESTABLISHED);
+        let mut from = Buffer::new((*id).pd);
+        from.bytes[..16].copy_from_slice(b"from an endpoint");
+        from.post_send((*id).qp);
+        assert_eq!(poll((*id).send_cq).status, IBV_WC_SUCCESS);
+        ok(rdma_disconnect(id));
+        server.join().unwrap();
+        from.free();
+        rdma_destroy_ep(id);
+        rdma_destroy_ep(listen);
+    }
+}
+
+#[test]
+fn a_refused_endpoint_gets_econnrefused() {
+    unsafe {
+        let (listen, port) = listener();
+        let listening = Id(listen);
+        let server = std::thread::spawn(move || {
+            let mut id = null_mut();
+            ok(rdma_get_request(listening.get(), &raw mut id));
+            ok(rdma_reject(id, null(), 0));
+            rdma_destroy_ep(id);
+        });
+        let res = info(port, 0, RDMA_PS_TCP);
+        let mut id = null_mut();
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        rdma_freeaddrinfo(res);
+        fails(rdma_connect(id, null_mut()), libc::ECONNREFUSED);
+        assert_eq!((*(*id).event).event, RDMA_CM_EVENT_REJECTED);
+        rdma_destroy_ep(id);
+        server.join().unwrap();
+        rdma_destroy_ep(listen);
+    }
+}
+
+#[test]
+fn a_shared_receive_queue_serves_an_endpoint() {
+    unsafe {
+        let (_, port) = (Channel::new(), 9);
+        let res = info(port, 0, RDMA_PS_TCP);
+        let mut id = null_mut();
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), null_mut()));
+        rdma_freeaddrinfo(res);
+        let attr = ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+        let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+        ok(rdma_create_srq(id, null_mut(), &raw mut init));
+        assert!(init.attr.max_wr >= 8);
+        create_qp(id);
+        assert_eq!((*(*id).qp).srq, (*id).srq);
+        fails(rdma_create_qp(id, null_mut(), &raw mut qp_attr(IBV_QPT_RC)), libc::EINVAL);
+        rdma_destroy_ep(id);
+    }
+}
+
+#[test]
+fn requests_are_only_for_synchronous_listeners() {
+    unsafe {
+        let channel = Channel::new();
+        let (id, _) = channel.listener(RDMA_PS_TCP);
+        let mut new = null_mut();
+        fails(rdma_get_request(id, &raw mut new), libc::EINVAL);
+        ok(rdma_destroy_id(id));
+    }
+}
+
+#[test]
+fn names_are_found_as_asked() {
+    unsafe {
+        let _ = ip();
+        let mut res = null_mut();
+        fails(rdma_getaddrinfo(null(), null(), NO_HINTS, &raw mut res), libc::EINVAL);
+
+        // Datagrams, by port space or by queue pair.
+        let found = info(7174, 0, RDMA_PS_UDP);
+        assert_eq!((*found).ai_qp_type, IBV_QPT_UD.cast_signed());
+        assert_eq!((*found).ai_port_space, RDMA_PS_UDP.cast_signed());
+        assert_eq!(read((*found).ai_dst_addr.cast()), (ip(), 7174).into());
+        assert_eq!((*found).ai_src_len, 0);
+        rdma_freeaddrinfo(found);
+
+        // A source that the hints have, and IPv6.
+        let mut hints: rdma_addrinfo = std::mem::zeroed();
+        hints.ai_flags = RAI_FAMILY | RAI_NUMERICHOST;
+        hints.ai_family = libc::AF_INET6;
+        hints.ai_qp_type = IBV_QPT_UC.cast_signed();
+        let mut src = Addr::new(ip(), 5);
+        (hints.ai_src_addr, hints.ai_src_len) = (src.ptr(), 16);
+        let asked = &raw const hints;
+        ok(rdma_getaddrinfo(c"::1".as_ptr(), c"1".as_ptr(), asked, &raw mut res));
+        assert_eq!((*res).ai_family, libc::AF_INET6);
+        assert_eq!((*res).ai_qp_type, IBV_QPT_UC.cast_signed());
+        assert_eq!(read((*res).ai_src_addr.cast()), (ip(), 5).into());
+        rdma_freeaddrinfo(res);
+        let bad = rdma_getaddrinfo(c"localhost".as_ptr(), null(), asked, &raw mut res);
+        assert_eq!(bad, libc::EAI_NONAME);
+
+        // InfiniBand's own addresses are not RoCE's.
+        hints.ai_family = 27;
+        let ib = rdma_getaddrinfo(c"::1".as_ptr(), null(), asked, &raw mut res);
+        assert_eq!(ib, libc::EAI_FAMILY);
+        hints.ai_flags = RAI_SA;
+        fails(rdma_getaddrinfo(null(), c"1".as_ptr(), asked, &raw mut res), libc::EOPNOTSUPP);
+
+        // Without names the answer is the question.
+        let mut hints: rdma_addrinfo = std::mem::zeroed();
+        let mut dst = Addr::new(ip(), 6);
+        (hints.ai_dst_addr, hints.ai_dst_len) = (dst.ptr(), 16);
+        ok(rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut res));
+        assert_eq!(read((*res).ai_dst_addr.cast()), (ip(), 6).into());
+        rdma_freeaddrinfo(res);
+        rdma_freeaddrinfo(null_mut());
+    }
+}
+
+#[test]
+fn names_are_found_by_event() {
+    unsafe {
+        let channel = Channel::new();
+        let id = channel.id(RDMA_PS_TCP);
+        let mut res = null_mut();
+        fails(rdma_query_addrinfo(id, &raw mut res), libc::ENOENT);
+        let node = c"127.0.0.1".as_ptr();
+        ok(rdma_resolve_addrinfo(id, node, c"80".as_ptr(), NO_HINTS));
+        fails(rdma_resolve_addrinfo(id, node, null(), NO_HINTS), libc::EBUSY);
+        channel.expect(RDMA_CM_EVENT_ADDRINFO_RESOLVED).ack();
+        ok(rdma_query_addrinfo(id, &raw mut res));
+        assert_eq!(read((*res).ai_dst_addr.cast()).to_string(), "127.0.0.1:80");
+        rdma_freeaddrinfo(res);
+        fails(rdma_query_addrinfo(id, &raw mut res), libc::ENOENT);
+        ok(rdma_destroy_id(id));
+    }
+}

@@ -1,0 +1,59 @@
+//! A child of fork(2) starts anew, and leaves what is its parent's alone.
+
+mod cm_common;
+
+use std::ptr::null_mut;
+
+use cm_common::*;
+
+#[test]
+fn a_child_has_ids_of_its_own_and_none_of_its_parents() {
+    unsafe {
+        let channel = Channel::new();
+        let (listener, port) = channel.listener(RDMA_PS_TCP);
+        match libc::fork() {
+            0 => {
+                // A panic must not run the parent's tests.
+                let child = std::panic::catch_unwind(|| in_child(&channel, listener, port));
+                libc::_exit(i32::from(child.is_err()));
+            }
+            child => {
+                let request = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+                assert_eq!(request.get().listen_id, listener);
+                ok(rdma_reject(request.id(), null_mut(), 0));
+                let id = request.id();
+                request.ack();
+                ok(rdma_destroy_id(id));
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                assert_eq!(status, 0, "the child failed");
+            }
+        }
+        // Nothing that the child did was done to this.
+        fails(rdma_listen(listener, 1), libc::EINVAL);
+        ok(rdma_destroy_id(listener));
+        channel.destroy();
+    }
+}
+
+unsafe fn in_child(inherited: &Channel, listener: *mut rdma_cm_id, port: u16) {
+    unsafe {
+        let mut id = null_mut();
+        fails(rdma_listen(listener, 1), libc::ENODEV);
+        fails(rdma_get_cm_event(inherited.0, &raw mut null_mut()), libc::ENODEV);
+        fails(
+            rdma_create_id(inherited.0, &raw mut id, null_mut(), RDMA_PS_TCP),
+            libc::ENODEV,
+        );
+        ok(rdma_destroy_id(listener));
+        rdma_destroy_event_channel(inherited.0);
+
+        let own = Channel::new();
+        let id = own.resolved(RDMA_PS_TCP, port);
+        create_qp(id);
+        ok(rdma_connect(id, null_mut()));
+        let refused = own.event();
+        assert_eq!(refused.kind(), RDMA_CM_EVENT_REJECTED);
+        refused.ack();
+    }
+}
