@@ -1,8 +1,9 @@
 //! What every exported function goes through: no panic crosses it, and errors leave as C wants them.
 //!
 //! A thread may be cancelled while it is here (pthread_cancel(3)). That unwinds the stack at the next
-//! cancellation point, which Rust's frames cannot bear, so [`guarded`] puts it off. The functions that may wait for ever
-//! are cancellation points as in the reference implementation: they wait in [`wait_readable`], in a frame without destructors.
+//! cancellation point, which Rust's frames cannot bear, so [`guarded`] puts it off. The functions that may
+//! wait for ever are cancellation points as in the reference implementation: they are `extern "C-unwind"` and
+//! wait in a frame without destructors.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -119,17 +120,4 @@ impl Drop for Uncancelled {
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-unsafe extern "C-unwind" {
-    /// A cancellation point, which libc's declaration denies.
-    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
-}
-
-/// Waits until a descriptor is readable; -1 with errno set when that fails, EINTR for a signal. A cancellation point: call it
-/// outside [`guarded`], from functions that are `extern "C-unwind"` and hold nothing to drop.
-pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
-    let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, which lives on this frame.
-    unsafe { poll(&raw mut fds, 1, -1) }
 }
