@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-use rdmux_verbs as verbs;
+use rdmux_verbs::{self as verbs, CqInit};
 
 use super::context::comp_vectors;
 use super::ext::CqExt;
@@ -12,7 +12,8 @@ use super::objects::{CompChannel, Context, Cq, Object, Users};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// Makes a queue. The extended part of what the program sees is empty.
+/// Makes a queue as `init` says, apart from its channel and context. The extended part of what the program sees is
+/// empty.
 ///
 /// # Errors
 /// EINVAL when a number is out of range.
@@ -21,7 +22,7 @@ use crate::boundary::{Errno, Result, code, pointer};
 /// `channel` is NULL or a channel's.
 pub(crate) unsafe fn create(
     context: &Context,
-    cqe: c_int,
+    init: CqInit<'_>,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
@@ -29,7 +30,6 @@ pub(crate) unsafe fn create(
     if !(0..comp_vectors()).contains(&comp_vector) {
         return Err(Errno::EINVAL);
     }
-    let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
     let used = match channel.is_null() {
         true => None,
         // SAFETY: the caller's promise.
@@ -38,7 +38,8 @@ pub(crate) unsafe fn create(
     let opened = context.opened.clone();
     let mut object = Box::<Cq>::new_uninit();
     let address = object.as_ptr().expose_provenance() as u64;
-    let cq = verbs::Cq::new(&opened.device, entries, used.map(|c| &c.channel), address)?;
+    let init = CqInit { channel: used.map(|c| &c.channel), context: address, ..init };
+    let cq = verbs::Cq::with(&opened.device, &init)?;
     // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
     let mut public = unsafe { MaybeUninit::<ibv_cq_ex>::zeroed().assume_init() };
     (public.context, public.channel) = (context.as_ptr(), channel);
@@ -111,8 +112,10 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     pointer(|| {
+        let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let init = CqInit { entries, ..CqInit::default() };
         // SAFETY: the caller's promise.
-        let cq = unsafe { create(Context::get(context)?, cqe, cq_context, channel, comp_vector)? };
+        let cq = unsafe { create(Context::get(context)?, init, cq_context, channel, comp_vector)? };
         Ok(cq.into_ptr())
     })
 }

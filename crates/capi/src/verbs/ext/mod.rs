@@ -1,18 +1,68 @@
-//! The extended interface: what <infiniband/verbs.h> reaches through `verbs_context`, `ibv_cq_ex` and `ibv_qp_ex`.
+//! The extended interface: what <infiniband/verbs.h> reaches through `verbs_context`, `ibv_cq_ex` and `ibv_qp_ex`, and
+//! what release 44 and its successors added to the classic one.
+//!
+//! `cq` and `timestamp` poll, `send_ops` and `wr` post; then `device`, `mw`, `mr`, `dm`, `domain`, `import` and `ece`. What is
+//! newer than release 44 is in `recent`.
 
-use crate::abi::verbs::verbs_context;
+mod cq;
+mod device;
+mod dm;
+mod domain;
+pub(crate) mod ece;
+mod import;
+mod lock;
+mod mr;
+mod mw;
+mod recent;
+mod send_ops;
+mod timestamp;
+mod wr;
 
-/// State of a protection domain beyond the classic one.
-#[derive(Debug, Default)]
-pub(crate) struct PdExt {}
+use std::ffi::c_int;
 
-/// State of a completion queue that is polled by the extended interface.
-#[derive(Debug, Default)]
-pub(crate) struct CqExt {}
+pub(crate) use cq::CqExt;
+pub(crate) use dm::{Dms, MrExt};
+pub(crate) use domain::PdExt;
+pub(crate) use mw::bind_operation;
+pub(crate) use send_ops::offer_send_ops;
+pub(crate) use wr::QpExt;
 
-/// State of a queue pair that is posted to by the extended interface.
-#[derive(Debug, Default)]
-pub(crate) struct QpExt {}
+use crate::abi::verbs::{ibv_xrcd, verbs_context};
+use crate::boundary::{Result, caught};
 
-/// Puts the functions of this folder into a context's table.
-pub(crate) fn fill(_table: &mut verbs_context) {}
+/// As [`code`](crate::boundary::code), for the data path.
+fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
+    caught(f).map_or_else(
+        |errno| {
+            errno.set();
+            errno.0
+        },
+        |()| 0,
+    )
+}
+
+/// Puts the functions of this folder into a context's table. To programs, what stays empty is unsupported (flow steering, counters, work
+/// queues and their tables, tag matching, rate limits, XRC): <infiniband/verbs.h> says EOPNOTSUPP for it.
+pub(crate) fn fill(table: &mut verbs_context) {
+    table.create_cq_ex = Some(cq::create_cq_ex);
+    table.modify_cq = Some(cq::modify_cq);
+    table.query_device_ex = Some(device::query_device_ex);
+    table.query_rt_values = Some(device::query_rt_values);
+    table.alloc_td = Some(domain::alloc_td);
+    table.dealloc_td = Some(domain::dealloc_td);
+    table.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    table.alloc_null_mr = Some(mr::alloc_null_mr);
+    table.advise_mr = Some(mr::advise_mr);
+    table.alloc_dm = Some(dm::alloc_dm);
+    table.free_dm = Some(dm::free_dm);
+    table.reg_dm_mr = Some(dm::reg_dm_mr);
+    table.close_xrcd = Some(close_xrcd);
+    table.context.ops.alloc_mw = Some(mw::alloc_mw);
+    table.context.ops.bind_mw = Some(mw::bind_mw);
+    table.context.ops.dealloc_mw = Some(mw::dealloc_mw);
+}
+
+/// The one function that <infiniband/verbs.h> calls without looking whether it is there.
+unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
+    libc::EOPNOTSUPP
+}

@@ -1,0 +1,42 @@
+//! Enhanced connection establishment (`ibv_query_ece(3)`, `ibv_set_ece(3)`): options that two devices of one vendor
+//! may agree on. This one has none so far.
+
+use std::ffi::c_int;
+
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, code};
+use crate::verbs::objects::{Object, Qp};
+
+/// Options that are agreed to.
+const SUPPORTED: u32 = 0;
+
+/// `ibv_query_ece(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promises.
+        let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
+        let vendor_id = qp.opened.device.query().vendor_id;
+        *ece.ok_or(Errno::EINVAL)? = ibv_ece { vendor_id, options: SUPPORTED, comp_mask: 0 };
+        Ok(())
+    })
+}
+
+/// `ibv_set_ece(3)`: takes what is wanted, and returns what of it is agreed to.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promises.
+        let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
+        let ece = ece.ok_or(Errno::EINVAL)?;
+        // No vendor: a peer that knows of no options.
+        if ece.vendor_id == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if ece.vendor_id != qp.opened.device.query().vendor_id || ece.comp_mask != 0 {
+            return Err(Errno::EINVAL);
+        }
+        ece.options &= SUPPORTED;
+        Ok(())
+    })
+}

@@ -1,0 +1,125 @@
+//! Objects of another context of this process (`ibv_import_device(3)`, `ibv_import_pd(3)`, `ibv_import_mr(3)`).
+//!
+//! A context is found by its command descriptor, of which the program has a duplicate, and objects by their
+//! handles. What another process has open cannot be shared: each process is a device of its own.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::fs::fstat;
+
+use super::dm::MrExt;
+use super::domain::PdExt;
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, guarded, pointer};
+use crate::verbs::objects::{Context, Mr, Object, Opened, Pd};
+use crate::verbs::{context, pd, process};
+
+/// `ibv_import_device(3)`. The descriptor is the new context's then, which closes it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    pointer(|| {
+        if cmd_fd < 0 {
+            return Err(Errno(libc::EBADF));
+        }
+        // SAFETY: it is only asked about, and being closed is one of the answers.
+        let (opened, device) = find(unsafe { BorrowedFd::borrow_raw(cmd_fd) })?;
+        let events = opened.device.async_fd().try_clone_to_owned();
+        let events = events.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
+        // SAFETY: the program gives it away.
+        let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        Ok(context::publish(device, opened, Some([fd, events])))
+    })
+}
+
+/// What was opened with a command descriptor, and the device that it was opened on.
+///
+/// # Errors
+/// EBADF for no descriptor, EOPNOTSUPP for one that is no command descriptor of this process.
+fn find(fd: BorrowedFd<'_>) -> Result<(Arc<Opened>, *mut ibv_device)> {
+    let stat = fstat(fd).map_err(|e| Errno(e.raw_os_error()))?;
+    let is_it = |opened: &Arc<Opened>| {
+        let own = fstat(&opened.cmd_fd);
+        own.is_ok_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino))
+    };
+    let mut lists = process::lists();
+    let opened = lists.open_ones().find(is_it).ok_or(Errno::EOPNOTSUPP)?;
+    let device = lists.devices.iter().find(|device| device.host() == opened.client.host());
+    Ok((opened, device.ok_or(Errno(libc::ENODEV))?.as_ptr()))
+}
+
+/// `ibv_import_pd(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_pd(
+    context: *mut ibv_context,
+    pd_handle: u32,
+) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let opened = &unsafe { Context::get(context)? }.opened;
+        let core = opened.pds.lock().get(&pd_handle).and_then(Weak::upgrade);
+        let core = core.ok_or(Errno(libc::ENOENT))?;
+        Ok(pd::publish(context, opened, core, pd_handle, PdExt::default()))
+    })
+}
+
+/// `ibv_unimport_pd(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: the caller's promise.
+    unsafe { forget_import::<Pd>(pd) }
+}
+
+/// `ibv_import_mr(3)`. The program knows where it lies; its `addr` is NULL.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { Pd::get(pd)? };
+        let opened = domain.opened.clone();
+        let core = opened.mrs.lock().get(&mr_handle).and_then(Weak::upgrade);
+        let core = core.ok_or(Errno(libc::ENOENT))?;
+        let (lkey, rkey, length) = {
+            let mr = core.mr.lock();
+            (mr.lkey().0, mr.rkey().0, mr.init().length)
+        };
+        let public = ibv_mr {
+            // SAFETY: a field that is never written.
+            context: unsafe { (*pd).context },
+            pd,
+            addr: ptr::null_mut(),
+            length: usize::try_from(length).unwrap_or(usize::MAX),
+            handle: mr_handle,
+            lkey,
+            rkey,
+        };
+        let (public, pd) = (UnsafeCell::new(public), Mutex::new(None));
+        Ok(Box::new(Mr { public, opened, core, pd, ext: MrExt::default() }).into_ptr())
+    })
+}
+
+/// `ibv_unimport_mr(3)`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller's promise.
+    unsafe { forget_import::<Mr>(mr) }
+}
+
+/// Drops what the program holds of an object, which itself stays.
+///
+/// # Safety
+/// The pointer is NULL or one of ours, and not used any more.
+pub(super) unsafe fn forget_import<T: Object>(ptr: *mut T::Public) {
+    let _ = guarded(|| {
+        // SAFETY: the caller's promise.
+        if unsafe { T::peek(ptr)? }.opened().is_ours() {
+            // SAFETY: as above.
+            drop(unsafe { T::take(ptr) });
+        }
+        Ok(())
+    });
+}

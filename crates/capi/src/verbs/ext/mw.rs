@@ -1,0 +1,158 @@
+//! Memory windows (`ibv_alloc_mw(3)`, `ibv_bind_mw(3)`).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use rdmux_transport::attr::Access;
+use rdmux_transport::wr::{MwBind, SendData, SendFlags, SendOp, SendWr};
+use rdmux_verbs as verbs;
+use rdmux_wire::{Lkey, Rkey};
+
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result, code, pointer};
+use crate::verbs::objects::{Object, Opened, Pd, Qp, Use};
+
+/// `ibv_mw`.
+#[repr(C)]
+pub(crate) struct Mw {
+    public: UnsafeCell<ibv_mw>,
+    opened: Arc<Opened>,
+    /// Deallocates the window when it is dropped.
+    _mw: verbs::Mw,
+    _pd: Use,
+}
+
+// SAFETY: `repr(C)`, and the first field is the public structure.
+unsafe impl Object for Mw {
+    type Public = ibv_mw;
+    fn opened(&self) -> &Arc<Opened> {
+        &self.opened
+    }
+}
+
+pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
+    pointer(|| {
+        let kind = match mw_type {
+            IBV_MW_TYPE_1 => verbs::MwType::One,
+            IBV_MW_TYPE_2 => verbs::MwType::Two,
+            _ => return Err(Errno::EINVAL),
+        };
+        // SAFETY: the caller's promise.
+        let domain = unsafe { Pd::get(pd)? };
+        let mw = verbs::Mw::alloc(&domain.core.pd, kind)?;
+        let public = ibv_mw {
+            // SAFETY: a field that is never written.
+            context: unsafe { (*pd).context },
+            pd,
+            rkey: mw.rkey().0,
+            handle: domain.opened.next_handle(),
+            type_: mw_type,
+        };
+        let (opened, users) = (domain.opened.clone(), domain.core.users.add());
+        let public = UnsafeCell::new(public);
+        Ok(Box::new(Mw { public, opened, _mw: mw, _pd: users }).into_ptr())
+    })
+}
+
+pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        if unsafe { Mw::peek(mw)? }.opened.is_ours() {
+            // SAFETY: it is not used any more.
+            drop(unsafe { Mw::take(mw) });
+        }
+        Ok(())
+    })
+}
+
+/// Posts a bind of a window of type 1, and gives the window its next key. What <infiniband/verbs.h> has checked already is
+/// that it is of that type, and of the region's domain.
+pub(super) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    mw_bind: *mut ibv_mw_bind,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promises.
+        let (qp, window, bind) = unsafe { (Qp::get(qp)?, Mw::get(mw)?, mw_bind.as_ref()) };
+        let bind = bind.ok_or(Errno::EINVAL)?;
+        // SAFETY: a field of the object.
+        let key = unsafe { &raw mut (*window.public.get()).rkey };
+        // SAFETY: the program does not write it.
+        let rkey = next_key(unsafe { key.read() });
+        // SAFETY: the region is NULL or one of the program's.
+        let op = SendOp::BindMw(unsafe { bind_of(rkey, &bind.bind_info) });
+        let flags = SendFlags::from_bits_truncate(bind.send_flags);
+        let data = SendData::Sges(&[]);
+        qp.qp.post_send(&SendWr { wr_id: bind.wr_id, op, data, flags, dest: None })?;
+        // SAFETY: as above.
+        unsafe { key.write(rkey) };
+        Ok(())
+    })
+}
+
+/// What a send work request binds.
+///
+/// # Errors
+/// As for [`bind_of_type_2`].
+///
+/// # Safety
+/// As for [`bind_of_type_2`].
+pub(crate) unsafe fn bind_operation(wr: &ibv_send_wr_bind_mw) -> Result<SendOp> {
+    // SAFETY: the caller's promises.
+    unsafe { bind_of_type_2(wr.mw, wr.rkey, &raw const wr.bind_info) }.map(SendOp::BindMw)
+}
+
+/// What a window of type 2 is bound to, with a key of the program's choice.
+///
+/// # Errors
+/// EINVAL for a window of type 1, a key of another window, or no region.
+///
+/// # Safety
+/// The window is NULL or one of ours, the information NULL or readable, and its region NULL or one of ours.
+pub(super) unsafe fn bind_of_type_2(
+    mw: *const ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) -> Result<MwBind> {
+    // SAFETY: the caller's promises.
+    let (mw, info) = unsafe { (mw.as_ref(), info.as_ref()) };
+    let (mw, info) = (mw.ok_or(Errno::EINVAL)?, info.ok_or(Errno::EINVAL)?);
+    let same_window = (mw.rkey ^ rkey) >> 8 == 0;
+    if mw.type_ != IBV_MW_TYPE_2 || !same_window || info.mr.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as above.
+    Ok(unsafe { bind_of(rkey, info) })
+}
+
+/// # Safety
+/// The region is NULL or one of ours.
+unsafe fn bind_of(rkey: u32, info: &ibv_mw_bind_info) -> MwBind {
+    // SAFETY: the caller's promise.
+    let lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
+    MwBind {
+        rkey: Rkey(rkey),
+        lkey: Lkey(lkey),
+        addr: info.addr,
+        length: info.length,
+        access: Access::from_bits_retain(info.mw_access_flags),
+    }
+}
+
+/// The key of a window with its low 8 bits counted up, as `ibv_inc_rkey(3)` does.
+fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | rkey.wrapping_add(1) & 0xff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_key;
+
+    #[test]
+    fn only_the_low_bits_of_a_key_are_counted_up() {
+        assert_eq!(next_key(0x1234_5601), 0x1234_5602);
+        assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
+    }
+}

@@ -1,0 +1,380 @@
+//! Posting by building: `ibv_wr_start`, one or more requests with their data, `ibv_wr_complete` (`ibv_wr_post(3)`).
+//!
+//! Requests are gathered here and posted together at the end, all or none. What goes wrong meanwhile is
+//! told there too, because the calls that build return nothing.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
+use std::{fmt, slice};
+
+use rdmux_transport::wr::{SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
+use rdmux_verbs as verbs;
+use rdmux_wire::{Lkey, Qkey, Qpn, Rkey};
+
+use super::lock::Section;
+use super::{hot, mw};
+use crate::abi::verbs::*;
+use crate::boundary::{Errno, Result};
+use crate::verbs::objects::{Ah, Object, Qp};
+
+/// State of a queue pair that is posted to by building.
+#[derive(Default)]
+pub(crate) struct QpExt {
+    /// Held from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
+    section: Section,
+    batch: UnsafeCell<Batch>,
+    /// None for a queue pair that was not made for this.
+    allowed: Option<Allowed>,
+}
+
+impl QpExt {
+    /// For a queue pair that takes what `allowed` says.
+    pub(crate) fn new(allowed: Allowed, single_threaded: bool) -> Self {
+        let batch = UnsafeCell::default();
+        Self { section: Section::new(single_threaded), batch, allowed: Some(allowed) }
+    }
+
+    /// Whether the queue pair was made for this.
+    pub(super) fn is_built(&self) -> bool {
+        self.allowed.is_some()
+    }
+}
+
+impl fmt::Debug for QpExt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QpExt").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+/// What requests of a queue pair may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Allowed {
+    /// Bits of `ibv_qp_create_send_ops_flags`.
+    pub(super) ops: u64,
+    pub(super) max_send_wr: u32,
+    pub(super) max_send_sge: u32,
+    pub(super) max_inline_data: u32,
+}
+
+/// Requests on their way to being posted. The vectors keep their room from batch to batch.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// The first thing that went wrong.
+    error: Option<Errno>,
+}
+
+struct Request {
+    wr_id: u64,
+    flags: SendFlags,
+    op: SendOp,
+    data: Data,
+    dest: Option<UdDest>,
+}
+
+/// Which part of the batch's memory is a request's.
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.error.get_or_insert(errno);
+    }
+
+    /// Changes the request begun last.
+    fn change(&mut self, f: impl FnOnce(&mut Request)) {
+        match self.requests.last_mut() {
+            Some(request) => f(request),
+            None => self.fail(Errno::EINVAL),
+        }
+    }
+
+    fn set_sges(&mut self, allowed: &Allowed, sges: impl ExactSizeIterator<Item = Sge>) {
+        if sges.len() > allowed.max_send_sge as usize {
+            return self.fail(Errno::EINVAL);
+        }
+        let start = self.sges.len();
+        self.sges.extend(sges);
+        let data = Data::Sges(start..self.sges.len());
+        self.change(|request| request.data = data);
+    }
+
+    /// Copies the data now: the program may use the buffers again at once.
+    ///
+    /// # Safety
+    /// Each buffer is so many readable bytes.
+    unsafe fn set_inline(&mut self, allowed: &Allowed, bufs: &[ibv_data_buf]) {
+        let total = bufs.iter().try_fold(0_usize, |sum, b| sum.checked_add(b.length));
+        if total.is_none_or(|total| total > allowed.max_inline_data as usize) {
+            return self.fail(Errno::EINVAL);
+        }
+        let start = self.inline.len();
+        for buf in bufs {
+            // SAFETY: the caller's promise.
+            self.inline.extend_from_slice(unsafe { list_of(buf.addr.cast(), buf.length) });
+        }
+        let data = Data::Inline(start..self.inline.len());
+        self.change(|request| request.data = data);
+    }
+
+    /// Posts all requests or, if one of them is not taken, none.
+    fn post(&self, qp: &verbs::Qp) -> Result<()> {
+        if let Some(errno) = self.error {
+            return Err(errno);
+        }
+        let mut posting = qp.posting();
+        for request in &self.requests {
+            let inline;
+            let data = match &request.data {
+                Data::Sges(range) => SendData::Sges(&self.sges[range.clone()]),
+                Data::Inline(range) => {
+                    inline = [&self.inline[range.clone()]];
+                    SendData::Inline(&inline)
+                }
+            };
+            let Request { wr_id, flags, op, dest, .. } = *request;
+            if let Err(error) = posting.send(&SendWr { wr_id, op, data, flags, dest }) {
+                posting.cancel_sends();
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A queue pair between `ibv_wr_start` and `ibv_wr_complete`.
+///
+/// # Safety
+/// The pointer is one of ours, and the calling thread is the one that called `ibv_wr_start`.
+unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> (&'a Allowed, &'a mut Batch) {
+    // SAFETY: one of ours, made with these functions, so it has the state that goes with them.
+    let qp = unsafe { &*qp.cast::<Qp>() };
+    // SAFETY: one thread at a time is between the two calls, and no call keeps the reference.
+    let batch = unsafe { &mut *qp.ext.batch.get() };
+    (qp.ext.allowed.as_ref().unwrap_or(&NOTHING), batch)
+}
+
+const NOTHING: Allowed = Allowed { ops: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0 };
+
+/// Begins a request with the identifier and the flags that the program has put into the queue pair.
+///
+/// # Safety
+/// As for [`building`].
+unsafe fn begin(qp: *mut ibv_qp_ex, needs: ibv_qp_create_send_ops_flags, op: Result<SendOp>) {
+    // SAFETY: the caller's promise.
+    let (allowed, batch) = unsafe { building(qp) };
+    // SAFETY: both fields are the program's own, written by the thread that calls.
+    let (wr_id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    if allowed.ops & u64::from(needs) == 0 {
+        return batch.fail(Errno::EOPNOTSUPP);
+    }
+    // More cannot fit, so the batch need not grow beyond it.
+    if batch.requests.len() >= allowed.max_send_wr as usize {
+        return batch.fail(Errno::ENOMEM);
+    }
+    match op {
+        Ok(op) => batch.requests.push(Request {
+            wr_id,
+            flags: SendFlags::from_bits_truncate(wr_flags),
+            op,
+            data: Data::Sges(0..0),
+            dest: None,
+        }),
+        Err(errno) => batch.fail(errno),
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: one of ours.
+    if let Ok(qp) = unsafe { Qp::get(qp.cast()) } {
+        qp.ext.section.enter();
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    hot(|| {
+        // SAFETY: one of ours.
+        let object = unsafe { Qp::get(qp.cast())? };
+        // SAFETY: this thread called `ibv_wr_start`.
+        let (_, batch) = unsafe { building(qp) };
+        let result = batch.post(&object.qp);
+        batch.clear();
+        object.ext.section.leave();
+        result
+    })
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: one of ours, and this thread called `ibv_wr_start`.
+    if let Ok(object) = unsafe { Qp::get(qp.cast()) } {
+        // SAFETY: as above.
+        let (_, batch) = unsafe { building(qp) };
+        batch.clear();
+        object.ext.section.leave();
+    }
+}
+
+/// Functions that begin a request with an operation.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $type:ty),*), $needs:ident => $op:expr;)*) => { $(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+            // SAFETY: the program calls this between `ibv_wr_start` and `ibv_wr_complete`.
+            unsafe { begin(qp, $needs, Ok($op)) }
+        }
+    )* };
+}
+
+operations! {
+    wr_send(), IBV_QP_EX_WITH_SEND => SendOp::Send;
+    wr_send_imm(imm_data: u32), IBV_QP_EX_WITH_SEND_WITH_IMM
+        => SendOp::SendImm(imm_data.to_ne_bytes());
+    wr_send_inv(rkey: u32), IBV_QP_EX_WITH_SEND_WITH_INV => SendOp::SendInv(Rkey(rkey));
+    wr_rdma_write(rkey: u32, remote_addr: u64), IBV_QP_EX_WITH_RDMA_WRITE
+        => SendOp::Write { remote_addr, rkey: Rkey(rkey) };
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32),
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        => SendOp::WriteImm { remote_addr, rkey: Rkey(rkey), imm: imm_data.to_ne_bytes() };
+    wr_rdma_read(rkey: u32, remote_addr: u64), IBV_QP_EX_WITH_RDMA_READ
+        => SendOp::Read { remote_addr, rkey: Rkey(rkey) };
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64),
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        => SendOp::CmpSwap { remote_addr, rkey: Rkey(rkey), compare, swap };
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64),
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        => SendOp::FetchAdd { remote_addr, rkey: Rkey(rkey), add };
+    wr_local_inv(rkey: u32), IBV_QP_EX_WITH_LOCAL_INV => SendOp::LocalInv(Rkey(rkey));
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    bind_info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the window is NULL or one of ours, the information NULL or readable.
+    let bind = unsafe { mw::bind_of_type_2(mw, rkey, bind_info) };
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { begin(qp, IBV_QP_EX_WITH_BIND_MW, bind.map(SendOp::BindMw)) }
+}
+
+/// Operations that no queue pair here is made for.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
+}
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    _rkey: u32,
+    _remote_addr: u64,
+    _atomic_wr: *const c_void,
+) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
+}
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
+}
+
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    let (_, batch) = unsafe { building(qp) };
+    // SAFETY: NULL or one of ours.
+    match unsafe { Ah::get(ah) } {
+        Ok(ah) => {
+            let dest = UdDest { av: ah.av, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey) };
+            batch.change(|request| request.dest = Some(dest));
+        }
+        Err(errno) => batch.fail(errno),
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    let (allowed, batch) = unsafe { building(qp) };
+    batch.set_sges(allowed, [Sge { addr, length, lkey: Lkey(lkey) }].into_iter());
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    let (allowed, batch) = unsafe { building(qp) };
+    // SAFETY: as many entries as the program says.
+    let list = unsafe { list_of(sg_list, num_sge) };
+    let sge = |s: &ibv_sge| Sge { addr: s.addr, length: s.length, lkey: Lkey(s.lkey) };
+    batch.set_sges(allowed, list.iter().map(sge));
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let buf = ibv_data_buf { addr, length };
+    // SAFETY: passed on, as a list of one.
+    unsafe { wr_set_inline_data_list(qp, 1, &raw const buf) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
+    let (allowed, batch) = unsafe { building(qp) };
+    // SAFETY: as many entries as the program says.
+    let list = unsafe { list_of(buf_list, num_buf) };
+    // SAFETY: as many readable bytes as each entry says.
+    unsafe { batch.set_inline(allowed, list) }
+}
+
+/// A list of the program's; NULL is an empty one.
+///
+/// # Safety
+/// `first` is NULL or the first of `count`.
+pub(super) unsafe fn list_of<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if first.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(first, count) }
+}
+
+/// Puts these functions into a queue pair that is created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+pub(super) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_send_tso = Some(wr_send_tso);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_atomic_write = Some(wr_atomic_write);
+    qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_id = 0;
+    qp.wr_flags = c_uint::default();
+}
