@@ -26,6 +26,10 @@ const PACKAGES: &[&str] = &[
     "iproute2",
 ];
 
+/// The suite, and the C library.
+const SUITE: &str = "rdmux-programs";
+const LIBRARY: &str = "rdmux-capi";
+
 /// What to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
@@ -50,8 +54,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 }
 
 fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
-    let place = sh::target_dir().join("programs");
-    let built = build(&place.join("build"), args.list)?;
+    let place = place();
+    let built =
+        build(if args.list { &[SUITE] } else { &[SUITE, "rdmux-cli", LIBRARY, "rdmux-preload"] })?;
     let suite = || sh::command(built.join("program-suite"));
     let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
     let list = sh::output(suite().arg("list").args(&only))?;
@@ -76,14 +81,23 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// Builds the suite, and what it shows unless only its rows are wanted; says where they are.
-fn build(target: &PathBuf, suite_only: bool) -> Result<PathBuf> {
+/// The C library, as these programs use it.
+pub(crate) fn library() -> Result<PathBuf> {
+    Ok(build(&[LIBRARY])?.join("librdmux_capi.so"))
+}
+
+/// Where everything is kept.
+fn place() -> PathBuf {
+    sh::target_dir().join("programs")
+}
+
+/// Builds packages of the workspace; says where they are.
+fn build(packages: &[&str]) -> Result<PathBuf> {
+    let target = place().join("build");
     let mut cargo = sh::cargo();
-    cargo.args(["build", "--quiet", "--profile", "peer", "-p", "rdmux-programs"]);
-    if !suite_only {
-        cargo.args(["-p", "rdmux-cli", "-p", "rdmux-capi"]);
-    }
-    sh::run(cargo.arg("--target-dir").arg(target))?;
+    cargo.args(["build", "--quiet", "--profile", "peer"]);
+    cargo.args(packages.iter().flat_map(|p| ["-p", p]));
+    sh::run(cargo.arg("--target-dir").arg(&target))?;
     Ok(target.join("peer"))
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Exchange {
     clients: Vec<String>,
     /// Whether the sides are exchanged.
     turned: bool,
-    /// Whether programs look at `/sys/class/infiniband` or `/dev/infiniband`.
-    view: bool,
+    /// Options of `rdmux run`.
+    options: &'static [&'static str],
     proofs: Vec<Proof>,
     patience: Duration,
 }
@@ -67,7 +67,7 @@ impl Exchange {
             server: None,
             clients: Vec::new(),
             turned: false,
-            view: false,
+            options: &[],
             proofs: Vec::new(),
             patience: Duration::from_secs(30),
         }
@@ -91,9 +91,9 @@ impl Exchange {
         self
     }
 
-    /// With a view of `/sys/class/infiniband` and `/dev/infiniband`.
-    pub(crate) fn view(mut self) -> Self {
-        self.view = true;
+    /// With these options of `rdmux run`.
+    pub(crate) fn run_with(mut self, options: &'static [&'static str]) -> Self {
+        self.options = options;
         self
     }
 
@@ -119,7 +119,7 @@ impl Exchange {
         let server = self.server.as_ref().map(|s| self.serve(s, scene, there)).transpose()?;
         let mut clients = Vec::new();
         for (n, line) in (1..).zip(&self.clients) {
-            clients.push(scene.start(here, &format!("client{n}"), line, self.view)?);
+            clients.push(scene.start(here, &format!("client{n}"), self.options, line)?);
         }
         for client in &mut clients {
             client.succeed(self.patience)?;
@@ -138,7 +138,7 @@ impl Exchange {
 
     /// Starts the server and waits until it can be asked.
     fn serve(&self, server: &Server, scene: &Scene, side: &Side) -> Result<Process> {
-        let mut process = scene.start(side, "server", &server.line, self.view)?;
+        let mut process = scene.start(side, "server", self.options, &server.line)?;
         process.until("serve", self.patience, |p| match server.ready {
             Ready::Tcp => tcp_listens(p.pid(), scene.port),
             Ready::TcpPort(port) => tcp_listens(p.pid(), port),

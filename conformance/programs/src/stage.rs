@@ -194,18 +194,25 @@ impl Scene {
             .replace("{tmp}", &self.scratch.display().to_string())
     }
 
-    /// Starts a program on one of the sides.
+    /// Starts a program on one of the sides, with these options of `rdmux run`.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(crate) fn start(&self, side: &Side, role: &str, line: &str, view: bool) -> Result<Process> {
+    pub(crate) fn start(
+        &self,
+        side: &Side,
+        role: &str,
+        options: &[&str],
+        line: &str,
+    ) -> Result<Process> {
         let line = self.fill(side, line);
         let words: Vec<&str> = line.split_whitespace().collect();
-        let program = words.first().context("an empty command line")?;
+        let program = words.iter().find(|w| !side::is_assignment(w));
+        let program = program.context("an empty command line")?;
         ensure!(side::is_installed(program), "{program} is not installed");
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
-        Process::start(side.command(&words, view), &line, Path::new(&log))
+        Process::start(side.command(options, &words), &line, Path::new(&log))
     }
 
     /// Waits until the services of both sides have forgotten the programs of this row.

@@ -1,7 +1,7 @@
 //! One host, and how a program is run on it.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,9 +11,8 @@ use serde_json::Value;
 /// What our device is called.
 pub(super) const DEVICE: &str = "rdmux_roce0";
 
-/// The shared object, and the names by which programs ask for it.
-const LIBRARY: &str = "librdmux_capi.so";
-const KNOWN_AS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// Our program, the C library, and the one that shows the device where namespaces are forbidden.
+const FILES: [&str; 3] = ["rdmux", "librdmux_capi.so", "librdmux_view.so"];
 
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;
@@ -112,12 +111,13 @@ impl Side {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// A program on this host, as `rdmux run` starts it; with a view of `/sys/class/infiniband` and
-    /// `/dev/infiniband` for those that look there.
-    pub(super) fn command(&self, words: &[&str], _view: bool) -> Command {
-        let mut command = self.bare(Path::new("env"));
-        command.arg(format!("LD_LIBRARY_PATH={}", self.work.join("lib").display()));
-        command.args(words);
+    /// A program on this host, started by `rdmux run` with these options. Words like `NAME=VALUE`
+    /// before it are its environment.
+    pub(super) fn command(&self, options: &[&str], words: &[&str]) -> Command {
+        let mut command = self.bare(&self.work.join("rdmux"));
+        let set = words.iter().take_while(|w| is_assignment(w)).count();
+        command.envs(words[..set].iter().filter_map(|w| w.split_once('=')));
+        command.arg("run").args(options).arg("--").args(&words[set..]);
         command
     }
 
@@ -131,25 +131,26 @@ impl Side {
             None => Command::new(program),
         };
         command.env("RDMUX_RUNTIME_DIR", &self.runtime).env("RDMUX_HOST", &self.name);
-        command.env("RDMUX_DAEMON", self.work.join("rdmux"));
         command.env_remove("RUST_LOG").current_dir(&self.work);
         command
     }
 }
 
-/// Copies our program and the shared object to where everybody may read them, and gives the latter
-/// the names that programs ask for.
+/// Copies our program and the shared objects to where everybody may read them.
 pub(super) fn lay_out(work: &Path, rdmux: &Path) -> Result<()> {
     public_folder(work)?;
-    fs::copy(rdmux, work.join("rdmux")).with_context(|| rdmux.display().to_string())?;
-    let library = rdmux.with_file_name(LIBRARY);
-    fs::copy(&library, work.join(LIBRARY)).with_context(|| library.display().to_string())?;
-    let lib = work.join("lib");
-    public_folder(&lib)?;
-    for name in KNOWN_AS {
-        symlink(work.join(LIBRARY), lib.join(name)).with_context(|| name.to_owned())?;
+    for file in FILES {
+        let from = rdmux.with_file_name(file);
+        fs::copy(&from, work.join(file)).with_context(|| from.display().to_string())?;
     }
     Ok(())
+}
+
+/// Whether a word sets a variable for the program after it.
+pub(super) fn is_assignment(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
 /// Makes a folder in which every user may leave things.

@@ -17,14 +17,13 @@ pub(super) fn rows() -> Vec<Row> {
 
 fn fi_info() -> Exchange {
     let row = Exchange::new("fi_info -p verbs").client("fi_info -p verbs");
-    row.view().proof(Client("{dev}".into()))
+    row.proof(Client("{dev}".into()))
 }
 
 fn fi_pingpong(kind: &str) -> Exchange {
     let provider = if kind.ends_with("rdm") { "verbs;ofi_rxm" } else { "verbs" };
     let program = format!("fi_pingpong -p {provider} {kind} -c -I 100");
     Exchange::new(program.clone())
-        .view()
         .server(format!("{program} -B {{port}}"), Ready::Tcp, End::Alone)
         .client(format!("{program} -P {{port}} {{server}}"))
         .proof(Client("bytes   #sent   #ack".into()))

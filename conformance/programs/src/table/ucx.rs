@@ -41,11 +41,14 @@ const UCP: &[&str] = &[
 ];
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = Row::each(&[Way::Ring, Way::Default], &info());
+    let mut rows = Row::each(&[Way::Ring, Way::Default], &info("ucx_info -d"));
+    let preload = info("ucx_info -d, by --view preload").run_with(&["--view", "preload"]);
+    rows.extend(Row::each(&[Way::Ring, Way::Default], &preload));
     for (transport, tests) in UCT {
         for test in *tests {
-            let line = format!("-d {{dev}}:1 -x {transport} -t {test}");
-            rows.extend(Row::each(Way::HERE, &perftest(&line, &line, "")));
+            let title = format!("-x {transport} -t {test}");
+            let line = format!("-d {{dev}}:1 {title}");
+            rows.extend(Row::each(Way::HERE, &perftest(&title, &line, "")));
         }
     }
     for tls in ["rc_v", "ud_v"] {
@@ -62,20 +65,18 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-fn info() -> Exchange {
-    Exchange::new("ucx_info -d")
+fn info(title: &str) -> Exchange {
+    Exchange::new(title)
         .client("ucx_info -d")
-        .view()
         .proof(Client("Device: {dev}:1".into()))
         .proof(Client("Transport: rc_verbs".into()))
         .proof(Client("Transport: ud_verbs".into()))
 }
 
 fn perftest(title: &str, options: &str, env: &str) -> Exchange {
-    let program = format!("env UCX_IB_GID_INDEX={{gid}} {env} ucx_perftest -p {{port}}");
+    let program = format!("UCX_IB_GID_INDEX={{gid}} {env} ucx_perftest -p {{port}}");
     let count = if options.contains("-n ") { "" } else { " -n 2000" };
     Exchange::new(format!("ucx_perftest {title}"))
-        .view()
         .server(program.clone(), Ready::Tcp, End::Alone)
         .client(format!("{program} {{server}} -w 100{count} {options} -f -v"))
         .proof(Client("2000,".into()))
@@ -83,9 +84,8 @@ fn perftest(title: &str, options: &str, env: &str) -> Exchange {
 
 /// Connects by UCX's connection manager, which is on ours, and checks what it reads.
 fn io_demo() -> Exchange {
-    let program = "env UCX_TLS=rc_v,self UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -p {port} -q";
+    let program = "UCX_TLS=rc_v,self UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -p {port} -q";
     Exchange::new("io_demo -o read,write -i 1000 -q")
-        .view()
         .server(program, Ready::Cm, End::Told)
         .client(format!("{program} -o read,write -i 1000 {{server}}"))
 }
