@@ -106,8 +106,7 @@ fn udp_bandwidth(check: bool) -> f64 {
                     std::hint::spin_loop();
                 }
                 let bytes = &message[at % MESSAGE..][..SEGMENT];
-                // SAFETY: `message` outlives `batch`'s flush below, and nobody writes to it.
-                let piece = unsafe { Piece::new(bytes.as_ptr(), SEGMENT) };
+                let piece = Piece::new(bytes.as_ptr(), SEGMENT);
                 let header = [0; 12];
                 let frame = Frame { header: &header, payload: Payload::Pieces(&[piece]), pad: 0 };
                 while let Err(PushError::Full) = batch.push(&tx, &to, &frame) {

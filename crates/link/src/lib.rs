@@ -9,19 +9,22 @@
 //! - [`shm`]: shared memory as such, for rings and for pages of counters
 //! - [`doorbell`]: how one process wakes another
 //! - [`patience`]: looking for a moment before going to sleep
+//! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
 //! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`procmem`] and
+//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
 //! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
 #![deny(unsafe_code)]
 
 pub mod doorbell;
+#[expect(unsafe_code, reason = "touches memory that may not be there")]
+pub mod guarded;
 pub mod link;
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;
@@ -37,6 +40,7 @@ mod sys;
 pub mod udp;
 
 pub use doorbell::Doorbell;
+pub use guarded::Unmapped;
 pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};
 pub use procmem::{ProcMemError, ProcessMemory};
 pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};

@@ -1,14 +1,13 @@
 //! What links have in common.
 //!
-//! # What the unsafe code here relies on
-//!
 //! A [`Piece`] names memory by address and length, because a payload lies in memory that the
-//! application registered, which it may change or share while we read. Whoever makes one promises
-//! that the memory stays readable until the piece was used. Here it is only ever read, through
-//! pointers, into private memory or by the kernel.
+//! application registered, which it may change, share or unmap while we read. It is only ever read,
+//! by guarded copies into private memory or into a ring.
 
 use std::fmt;
 use std::io;
+
+use crate::guarded::{self, Unmapped};
 
 /// What a link can do.
 ///
@@ -32,27 +31,15 @@ pub struct Piece {
     len: usize,
 }
 
-// SAFETY: a piece is an address; the promise made to `Piece::new` does not depend on the thread.
+// SAFETY: a piece is an address; what is there is only ever read, by guarded copies.
 #[expect(unsafe_code, reason = "an address may travel between threads")]
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Names `len` bytes at `ptr`.
-    ///
-    /// # Safety
-    ///
-    /// The memory must stay mapped and readable until every batch or link that this piece was
-    /// pushed to has been flushed with success, cleared or dropped. It may be written meanwhile: the
-    /// packet then carries some mixture of old and new bytes, or is dropped by the receiver for its
-    /// checksum and sent again.
-    #[expect(unsafe_code, reason = "the promise that everything else relies on")]
-    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
+    /// Names `len` bytes at `ptr`, whatever is there when they are read. They may be written
+    /// meanwhile: the packet then carries some mixture of old and new bytes.
+    pub const fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len }
-    }
-
-    /// Bytes that live as long as the program.
-    pub const fn from_static(bytes: &'static [u8]) -> Self {
-        Self { ptr: bytes.as_ptr(), len: bytes.len() }
     }
 
     /// Where it starts.
@@ -71,30 +58,12 @@ impl Piece {
     }
 
     /// Copies all of it to the start of `to`, which must be as long.
-    pub(crate) fn copy_to(self, to: &mut [u8]) {
-        let to = &mut to[..self.len];
-        if to.is_empty() {
-            return;
-        }
-        // SAFETY: the maker of the piece promised that `len` bytes at `ptr` are readable, and `to`
-        // is as long and private to us, so the two do not overlap.
-        #[expect(unsafe_code, reason = "reads what the maker of the piece promised")]
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), self.len);
-        }
-    }
-
-    /// Lets `f` read it.
-    pub(crate) fn read<R>(self, f: impl FnOnce(&[u8]) -> R) -> R {
-        if self.len == 0 {
-            return f(&[]);
-        }
-        // SAFETY: as for `copy_to`. The slice does not outlive the call. The application may write
-        // to this memory meanwhile, which can change what a checksum comes to and nothing else:
-        // callers compute on the bytes and take no decision from them.
-        #[expect(unsafe_code, reason = "reads what the maker of the piece promised")]
-        let bytes = unsafe { std::slice::from_raw_parts(self.ptr, self.len) };
-        f(bytes)
+    ///
+    /// # Errors
+    ///
+    /// [`Unmapped`]; some of it may have been copied.
+    pub fn copy_to(self, to: &mut [u8]) -> Result<(), Unmapped> {
+        guarded::read(self.ptr, &mut to[..self.len])
     }
 }
 
@@ -111,7 +80,7 @@ pub enum Payload<'a> {
     None,
     /// Here; copied before the call returns.
     Bytes(&'a [u8]),
-    /// In memory that stays until the packet has left (see [`Piece::new`]); copied now if small.
+    /// In memory of the application's; copied before the call returns.
     Pieces(&'a [Piece]),
 }
 
@@ -156,6 +125,9 @@ pub enum LinkError {
         /// Bytes that would have been taken, 0 if not known.
         max: usize,
     },
+    /// The payload's memory is not there. The packet was not taken.
+    #[error(transparent)]
+    Unmapped(#[from] Unmapped),
     /// The other end is gone or broke the rules of the link, which is of no more use.
     #[error("the link is broken")]
     Broken,

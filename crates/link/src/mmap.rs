@@ -16,6 +16,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::guarded::{self, Unmapped};
+
 /// A memfd, mapped readable and writable. Page-aligned.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -108,6 +110,18 @@ impl Mapping {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
+    }
+
+    /// Copies `len` bytes from `from`, which may not be there, to `offset`.
+    pub(crate) fn write_guarded(
+        &self,
+        offset: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Unmapped> {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; no reference to these bytes exists.
+        unsafe { guarded::read_raw(from, self.base.as_ptr().add(offset), len) }
     }
 
     /// Copies `from` to `offset`.

@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 const MOMENT: Duration = Duration::from_micros(100);
 
 /// Asks `ready` again and again for a moment, until it says so. Returns whether it did.
-pub fn look(mut ready: impl FnMut() -> bool) -> bool {
+pub fn look(ready: impl FnMut() -> bool) -> bool {
+    look_for(MOMENT, ready)
+}
+
+fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if ready() {
             return true;
         }
-        if start.elapsed() > MOMENT {
+        if start.elapsed() > moment {
             return false;
         }
         std::thread::yield_now();
@@ -31,11 +35,12 @@ mod tests {
     #[test]
     fn looks_until_it_is_there_or_gives_up() {
         let mut looks = 0;
-        assert!(look(|| {
+        let third = || {
             looks += 1;
             looks == 3
-        }));
+        };
+        assert!(look_for(Duration::MAX, third));
         assert_eq!(looks, 3);
-        assert!(!look(|| false));
+        assert!(!look_for(Duration::ZERO, || false));
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! # What the unsafe code here relies on
 //!
-//! Every pointer given to the kernel is made from a slice, or from a [`Piece`] whose maker promised
-//! that it is readable, and lives until the call returns: no call here is asynchronous. The
-//! kernel writes at most the lengths that it is given.
+//! Every pointer given to the kernel is made from a slice that lives until the call returns: no call
+//! here is asynchronous. The kernel writes at most the lengths that it is given.
 //!
 //! Sending and receiving go past the C library's wrappers, which make each call a point where a
 //! thread may be cancelled and pay for it; no thread that runs this is ever cancelled.
@@ -13,16 +12,12 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::link::Piece;
-
 /// Bytes that hold any IPv4 or IPv6 socket address.
 pub(crate) const NAME_LEN: usize = mem::size_of::<libc::sockaddr_in6>();
 /// Bytes of control messages that a received datagram may come with.
 pub(crate) const CONTROL_LEN: usize = 128;
 /// The most messages of one [`receive`].
 pub(crate) const MAX_MESSAGES: usize = 64;
-/// The most pieces of one [`send`] (`UIO_MAXIOV`).
-pub(crate) const MAX_PIECES: usize = 1024;
 
 /// Sets a socket option that is an int.
 pub(crate) fn set_int(fd: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -59,65 +54,27 @@ pub(crate) fn attach_reuseport_cbpf(
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One run of bytes of a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Part {
-    /// Bytes `start..start + len` of the arena that goes with the parts.
-    Arena { start: usize, len: usize },
-    /// Bytes elsewhere.
-    Piece(Piece),
-}
-
-/// The gather list of a system call, kept for its allocation.
-#[derive(Default)]
-pub(crate) struct Gather(Vec<libc::iovec>);
-
-// SAFETY: the list has meaning only inside `send`, which fills it anew.
-unsafe impl Send for Gather {}
-
-impl Gather {
-    /// A list with room for the largest message.
-    pub(crate) fn new() -> Self {
-        Self(Vec::with_capacity(MAX_PIECES))
-    }
-}
-
-/// Sends one message, without blocking (`sendmsg(2)`): the `parts`, in order.
+/// Sends one message, without blocking (`sendmsg(2)`).
 pub(crate) fn send(
     fd: impl AsFd,
     name: &socket2::SockAddr,
-    arena: &[u8],
-    parts: &[Part],
+    bytes: &[u8],
     control: &[u8],
-    gather: &mut Gather,
 ) -> io::Result<usize> {
-    gather.0.clear();
-    for part in parts {
-        let (base, len) = match *part {
-            Part::Arena { start, len } => (arena[start..start + len].as_ptr(), len),
-            Part::Piece(p) => (p.as_ptr(), p.len()),
-        };
-        match gather.0.last_mut() {
-            // The end of one packet and the beginning of the next lie together in the arena.
-            Some(v) if v.iov_base.cast::<u8>().cast_const().wrapping_add(v.iov_len) == base => {
-                v.iov_len += len;
-            }
-            _ => gather.0.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }),
-        }
-    }
+    let mut iovec =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_name = name.as_ptr().cast_mut().cast();
     message.msg_namelen = name.len();
-    message.msg_iov = gather.0.as_mut_ptr();
-    message.msg_iovlen = gather.0.len() as _;
+    message.msg_iov = &raw mut iovec;
+    message.msg_iovlen = 1;
     if !control.is_empty() {
         message.msg_control = control.as_ptr().cast_mut().cast();
         message.msg_controllen = control.len() as _;
     }
     loop {
-        // SAFETY: name, control and arena are borrowed for the call; the pieces are readable by
-        // their makers' promise; sendmsg writes to none of them.
+        // SAFETY: name, control and bytes are borrowed for the call, which writes to none of them.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_sendmsg,

@@ -151,7 +151,7 @@ fn pieces_are_gathered_in_order() {
     static PARTS: [&[u8]; 5] = [&[1; 300], &[], &[2; 1], &[3; 211], &[4; 512]];
     let mut p = pair("127.77.201.7", "127.77.201.8");
     let port = p.port(0);
-    let pieces = PARTS.map(Piece::from_static);
+    let pieces = PARTS.map(|part| Piece::new(part.as_ptr(), part.len()));
     let mut batch = TxBatch::new();
     for psn in 0..3 {
         let header = bth(1, psn);

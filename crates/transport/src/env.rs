@@ -38,6 +38,9 @@ pub enum AccessFault {
     /// The region belongs to another protection domain.
     #[error("another protection domain")]
     Domain,
+    /// The memory was unmapped, or protected, while it was registered.
+    #[error("not mapped")]
+    Unmapped,
     /// The process that owns the memory is gone.
     #[error("the memory is gone")]
     Gone,

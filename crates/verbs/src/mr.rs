@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use rdmux_link::guarded;
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::Sge;
@@ -118,6 +119,7 @@ impl Mr {
     }
 
     fn insert(pd: &Pd, init: MrInit) -> Result<Self, VerbsError> {
+        guarded::protect();
         let device = pd.device().clone();
         let limit = device.limits().max_mr;
         let region = Region::new(init.clone(), pd.id());

@@ -55,7 +55,7 @@ impl Link for RingEnd {
         match frame.payload {
             Payload::None => {}
             Payload::Bytes(bytes) => record.put(bytes),
-            Payload::Pieces(pieces) => pieces.iter().for_each(|p| record.put_piece(*p)),
+            Payload::Pieces(pieces) => pieces.iter().try_for_each(|p| record.put_piece(*p))?,
         }
         record.put(&[0; 3][..usize::from(pad)]);
         let mut meta = [0; 16];

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use crate::guarded::Unmapped;
 use crate::link::Piece;
 
 /// Bytes ahead that are cleared: two small packets.
@@ -210,10 +211,15 @@ impl Reserved<'_> {
     }
 
     /// As [`put`](Self::put), from memory that is named by address.
-    pub fn put_piece(&mut self, piece: Piece) {
+    ///
+    /// # Errors
+    ///
+    /// [`Unmapped`]: drop the record then.
+    pub fn put_piece(&mut self, piece: Piece) -> Result<(), Unmapped> {
         let n = piece.len().min(self.end - self.at);
-        piece.read(|bytes| self.producer.ring.map.write(self.at, &bytes[..n]));
+        self.producer.ring.map.write_guarded(self.at, piece.as_ptr(), n)?;
         self.at += n;
+        Ok(())
     }
 
     /// Shows the record to the consumer.

@@ -114,6 +114,7 @@ impl Link for UdpLink<'_> {
             match self.batch.push(self.port, &self.to, frame) {
                 Ok(()) => return Ok(()),
                 Err(PushError::Full) => self.flush()?,
+                Err(PushError::Unmapped(fault)) => return Err(fault.into()),
                 Err(PushError::TooLarge { len }) => {
                     return Err(LinkError::TooLarge { len, max: TxBatch::MAX_PACKET });
                 }

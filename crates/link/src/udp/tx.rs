@@ -7,9 +7,14 @@
 //!
 //! On loopback a message is not cut at all before it is steered to a socket, by its first packet's
 //! QPN. So the packets of a batch go to queue pairs of one process, as their numbers tell.
+//!
+//! Payload is copied into the batch and its checksum made from the copy: the program may write to
+//! its memory meanwhile, or take it away, and what leaves is right nevertheless. The system call then
+//! takes one run of bytes from a warm cache, which makes up for most of the copy.
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 use rdmux_wire::icrc::Icrc;
 use socket2::SockAddr;
@@ -18,15 +23,14 @@ use super::checksum;
 use super::control::ControlBuf;
 use super::port::{Destination, UdpPort};
 use super::steer::SLOT_SHIFT;
-use crate::link::{Frame, Payload};
-use crate::sys::{self, Gather, MAX_PIECES, Part};
+use crate::guarded::Unmapped;
+use crate::link::{Frame, Payload, Piece};
+use crate::sys;
 
 /// The most segments of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
 const MAX_SEGMENTS: usize = 64;
 /// The most bytes of one UDP datagram over IPv4.
 const MAX_BYTES: usize = 65_507;
-/// A payload of no more bytes than this is copied, which is cheaper than another gather entry.
-const COPY_LIMIT: usize = 256;
 /// Zero bytes to pad with.
 const PAD: [u8; 4] = [0; 4];
 
@@ -34,11 +38,9 @@ const PAD: [u8; 4] = [0; 4];
 ///
 /// Nothing is allocated after [`new`](Self::new).
 pub struct TxBatch {
-    /// Headers, small payloads, pads and checksums.
+    /// All packets, one after the other.
     arena: Box<[u8]>,
     used: usize,
-    /// The bytes of all packets in order.
-    parts: Vec<Part>,
     packets: Vec<Queued>,
     to: Option<To>,
     /// The destination's slot: its host steers a message by the first packet's QPN.
@@ -48,18 +50,21 @@ pub struct TxBatch {
     closed: bool,
     /// Packet i's ICRC was computed with Identification i, else with zero.
     numbered: bool,
-    gather: Gather,
 }
 
 /// A packet of a batch.
 #[derive(Clone, Copy)]
 struct Queued {
-    /// The end of its parts.
-    end: usize,
+    /// Where it lies in the arena.
+    start: usize,
     /// Bytes with ICRC.
     len: usize,
-    /// Where its ICRC lies in the arena.
-    icrc: usize,
+}
+
+impl Queued {
+    fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
 }
 
 /// The destination of a batch.
@@ -74,6 +79,9 @@ pub enum PushError {
     /// It does not go with what is in the batch: flush, then push it again.
     #[error("flush the batch first")]
     Full,
+    /// Its payload is not there.
+    #[error(transparent)]
+    Unmapped(#[from] Unmapped),
     /// It can never be sent.
     #[error("a packet of {len} bytes does not fit in a datagram")]
     TooLarge {
@@ -134,14 +142,12 @@ impl TxBatch {
         Self {
             arena: vec![0; MAX_BYTES].into_boxed_slice(),
             used: 0,
-            parts: Vec::with_capacity(MAX_PIECES),
             packets: Vec::with_capacity(MAX_SEGMENTS),
             to: None,
             slot: 0,
             bytes: 0,
             closed: false,
             numbered: false,
-            gather: Gather::new(),
         }
     }
 
@@ -185,14 +191,8 @@ impl TxBatch {
         if len > MAX_BYTES {
             return Err(PushError::TooLarge { len });
         }
-        // A list of pieces that would overflow the system call's is copied instead.
-        let pieces = if let Payload::Pieces(p) = frame.payload { p.len() } else { 0 };
-        let refer = frame.payload.len() > COPY_LIMIT && pieces + 2 <= MAX_PIECES;
         let slot = slot_bits(frame.header);
-        if !self.room(to, len)
-            || (slot != self.slot && !self.is_empty())
-            || (refer && self.parts.len() + pieces + 2 > MAX_PIECES)
-        {
+        if !self.room(to, len) || (slot != self.slot && !self.is_empty()) {
             return Err(PushError::Full);
         }
         if self.packets.is_empty() {
@@ -201,35 +201,21 @@ impl TxBatch {
         }
         let id = if self.numbered { self.packets.len() } else { 0 };
         let id = u16::try_from(id).unwrap_or_default();
-        let mut icrc = checksum::begin(port.local_addr(), to.addr.ip(), id, len);
-        icrc.update(frame.header);
-        self.append(frame.header);
+        let icrc = checksum::begin(port.local_addr(), to.addr.ip(), id, len);
+        let start = self.used;
+        // Nothing was taken until `used` says so.
+        let mut packet = Packet { rest: &mut self.arena[start..start + len], icrc };
+        packet.put(frame.header);
         match frame.payload {
             Payload::None => {}
-            Payload::Bytes(bytes) => {
-                icrc.update(bytes);
-                self.append(bytes);
-            }
-            Payload::Pieces(pieces) => {
-                for piece in pieces.iter().filter(|p| !p.is_empty()) {
-                    if refer {
-                        piece.read(|bytes| icrc.update(bytes));
-                        self.parts.push(Part::Piece(*piece));
-                    } else {
-                        let start = self.used;
-                        piece.copy_to(&mut self.arena[start..start + piece.len()]);
-                        icrc.update(&self.arena[start..start + piece.len()]);
-                        self.extend(piece.len());
-                    }
-                }
-            }
+            Payload::Bytes(bytes) => packet.put(bytes),
+            Payload::Pieces(pieces) => pieces.iter().try_for_each(|p| packet.put_piece(*p))?,
         }
-        icrc.update(pad);
-        self.append(pad);
-        let at = self.used;
-        self.append(&icrc.finish());
+        packet.put(pad);
+        packet.finish();
+        self.used += len;
         self.closed |= self.packets.first().is_some_and(|first| len < first.len);
-        self.packets.push(Queued { end: self.parts.len(), len, icrc: at });
+        self.packets.push(Queued { start, len });
         self.bytes += len;
         Ok(())
     }
@@ -281,7 +267,6 @@ impl TxBatch {
         self.used = 0;
         self.bytes = 0;
         self.closed = false;
-        self.parts.clear();
         self.packets.clear();
         self.to = None;
     }
@@ -291,29 +276,13 @@ impl TxBatch {
         self.numbered = port.segments();
     }
 
-    /// Copies bytes into the arena, and to the end of the parts.
-    fn append(&mut self, bytes: &[u8]) {
-        self.arena[self.used..self.used + bytes.len()].copy_from_slice(bytes);
-        self.extend(bytes.len());
-    }
-
-    /// Adds the arena's next `n` bytes to the parts of the packet in the making.
-    fn extend(&mut self, n: usize) {
-        let first = self.packets.last().map_or(0, |p| p.end);
-        match self.parts[first..].last_mut() {
-            Some(Part::Arena { len, .. }) => *len += n,
-            _ => self.parts.push(Part::Arena { start: self.used, len: n }),
-        }
-        self.used += n;
-    }
-
     fn send_segmented(&mut self, port: &UdpPort) -> io::Result<()> {
-        let Some(to) = &self.to else { return Ok(()) };
-        let segment = self.packets.first().map_or(0, |p| p.len);
-        let segment = u16::try_from(segment).unwrap_or(u16::MAX);
+        let (Some(to), Some(first)) = (&self.to, self.packets.first()) else { return Ok(()) };
+        let segment = u16::try_from(first.len).unwrap_or(u16::MAX);
         let mut control = control_of(&to.destination);
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
-        sys::send(port, &to.name, &self.arena, &self.parts, control.as_slice(), &mut self.gather)?;
+        let bytes = &self.arena[first.start..self.used];
+        sys::send(port, &to.name, bytes, control.as_slice())?;
         Ok(())
     }
 
@@ -321,21 +290,15 @@ impl TxBatch {
     fn renumber(&mut self, port: &UdpPort) {
         let (true, Some(to)) = (self.numbered, &self.to) else { return };
         self.numbered = false;
-        let mut first = self.packets.first().map_or(0, |p| p.end);
         for packet in self.packets.iter().skip(1) {
-            let mut icrc =
-                checksum::begin(port.local_addr(), to.destination.addr.ip(), 0, packet.len);
-            for part in &self.parts[first..packet.end] {
-                match *part {
-                    Part::Arena { start, len } => {
-                        let end = if start + len > packet.icrc { packet.icrc } else { start + len };
-                        icrc.update(&self.arena[start..end]);
-                    }
-                    Part::Piece(piece) => piece.read(|bytes| icrc.update(bytes)),
-                }
+            let (src, dst) = (port.local_addr(), to.destination.addr.ip());
+            let mut icrc = checksum::begin(src, dst, 0, packet.len);
+            if let Some((bytes, old)) =
+                self.arena[packet.range()].split_last_chunk_mut::<{ Icrc::LEN }>()
+            {
+                icrc.update(bytes);
+                *old = icrc.finish();
             }
-            self.arena[packet.icrc..packet.icrc + Icrc::LEN].copy_from_slice(&icrc.finish());
-            first = packet.end;
         }
     }
 
@@ -344,15 +307,11 @@ impl TxBatch {
         let mut sent = Flushed::default();
         let Some(to) = &self.to else { return Ok(sent) };
         let control = control_of(&to.destination);
-        let mut first = 0;
         for packet in &self.packets {
-            let parts = &self.parts[first..packet.end];
-            let outcome =
-                sys::send(port, &to.name, &self.arena, parts, control.as_slice(), &mut self.gather);
-            let Err(source) = outcome else {
+            let bytes = &self.arena[packet.range()];
+            let Err(source) = sys::send(port, &to.name, bytes, control.as_slice()) else {
                 sent.packets += 1;
                 sent.bytes += packet.len;
-                first = packet.end;
                 continue;
             };
             let left = self.packets.len() - sent.packets;
@@ -374,16 +333,38 @@ impl TxBatch {
 
     /// Drops the first `n` packets, which left, and takes no more until the rest has left, too.
     fn forget(&mut self, n: usize) {
-        let Some(last) = n.checked_sub(1).and_then(|i| self.packets.get(i)) else { return };
-        let parts = last.end;
-        self.parts.drain(..parts);
-        for packet in self.packets.drain(..n) {
-            self.bytes -= packet.len;
-        }
-        for packet in &mut self.packets {
-            packet.end -= parts;
-        }
-        self.closed = true;
+        self.bytes -= self.packets.drain(..n).map(|packet| packet.len).sum::<usize>();
+        self.closed |= n != 0;
+    }
+}
+
+/// A packet that is being written.
+struct Packet<'a> {
+    rest: &'a mut [u8],
+    icrc: Icrc,
+}
+
+impl<'a> Packet<'a> {
+    fn next(&mut self, n: usize) -> &'a mut [u8] {
+        let (part, rest) = std::mem::take(&mut self.rest).split_at_mut(n);
+        self.rest = rest;
+        part
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.next(bytes.len()).copy_from_slice(bytes);
+        self.icrc.update(bytes);
+    }
+
+    fn put_piece(&mut self, piece: Piece) -> Result<(), Unmapped> {
+        let copy = self.next(piece.len());
+        piece.copy_to(copy)?;
+        self.icrc.update(copy);
+        Ok(())
+    }
+
+    fn finish(mut self) {
+        self.next(Icrc::LEN).copy_from_slice(&self.icrc.finish());
     }
 }
 

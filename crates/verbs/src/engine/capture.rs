@@ -170,7 +170,10 @@ fn put_frame(buffer: &mut Vec<u8>, frame: &Frame<'_>) {
     match frame.payload {
         Payload::None => {}
         Payload::Bytes(bytes) => buffer.extend_from_slice(bytes),
-        Payload::Pieces(pieces) => pieces.iter().for_each(|p| crate::memory::append(buffer, *p)),
+        Payload::Pieces(pieces) => pieces.iter().for_each(|p| {
+            // It was there a moment ago. If it is not any more, zeros are shown.
+            let _ = crate::memory::append(buffer, *p);
+        }),
     }
     buffer.extend_from_slice(&[0; 3][..usize::from(frame.pad & 3)]);
 }

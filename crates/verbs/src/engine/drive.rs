@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-use rdmux_link::TxBatch;
+use rdmux_link::{TxBatch, guarded};
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Qp as Machine, Time, TxState};
@@ -71,6 +71,7 @@ impl<'a> Bound<'a> {
 
     /// As [`transmit`](Self::transmit), for who has looked at the clock already.
     pub(crate) fn transmit_at(&mut self, now: Time) {
+        guarded::keep(now.0);
         let state = self.run(|machine, env| machine.poll_transmit(now, BUDGET, env));
         self.settle_after(state);
     }

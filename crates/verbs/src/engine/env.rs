@@ -104,6 +104,7 @@ impl<'a> QpEnv<'a> {
         match pushed {
             Ok(()) => Ok(()),
             Err(LinkError::Busy) => Err(TxError::Busy),
+            Err(LinkError::Unmapped(_)) => Err(TxError::Memory(AccessFault::Unmapped)),
             Err(error) => {
                 tracing::debug!(qpn = %self.core.qpn, %error, "a packet is lost");
                 self.count_one(Counter::TxErrors);
@@ -120,7 +121,6 @@ impl<'a> QpEnv<'a> {
     /// Changes the table of regions. Others may have changed it, too, when this returns; nothing
     /// found in it before is used any more.
     fn change_regions<R>(&mut self, f: impl FnOnce(&mut Regions, Asker) -> R) -> R {
-        self.flush();
         let (table, who) = (self.device.regions(), self.asker());
         RwLockReadGuard::unlocked(&mut self.regions, || f(&mut table.write(), who))
     }
@@ -161,7 +161,7 @@ impl Pieces {
                     self.foreign = true;
                     bounce.clear();
                     for piece in self.list.drain(..) {
-                        crate::memory::append(bounce, piece);
+                        crate::memory::append(bounce, piece)?;
                     }
                 }
                 let start = bounce.len();

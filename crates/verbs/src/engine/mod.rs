@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rdmux_link::{RxBatch, UdpPort};
+use rdmux_link::{RxBatch, UdpPort, guarded};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
@@ -229,6 +229,7 @@ impl Engine {
 
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
+        guarded::keep(now.0);
         round.polls = 0;
         self.queued.store(false, Ordering::Release);
         std::mem::swap(&mut *self.owed.lock(), &mut round.owed);

@@ -42,6 +42,7 @@ impl Link for UdpOut<'_> {
             match self.batch.push(&port.udp, &self.route.to, frame) {
                 Ok(()) => break,
                 Err(PushError::Full) => super::send::flush(self.device, port, self.batch),
+                Err(PushError::Unmapped(fault)) => return Err(fault.into()),
                 Err(PushError::TooLarge { len }) => {
                     return Err(LinkError::TooLarge { len, max: TxBatch::MAX_PACKET });
                 }

@@ -107,7 +107,7 @@ impl RingTx {
         match frame.payload {
             Payload::None => {}
             Payload::Bytes(bytes) => record.put(bytes),
-            Payload::Pieces(pieces) => pieces.iter().for_each(|p| record.put_piece(*p)),
+            Payload::Pieces(pieces) => pieces.iter().try_for_each(|p| record.put_piece(*p))?,
         }
         record.put(&[0; 3][..pad]);
         record.publish(PACKET, meta.to_bytes());

@@ -22,7 +22,7 @@ fn ports(host: u8) -> (UdpPort, UdpPort, Destination, [UdpGroup; 2]) {
 }
 
 fn fill(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8) {
-    let pieces = [Piece::from_static(&PIECE), Piece::from_static(&PIECE[..24])];
+    let pieces = [Piece::new(PIECE.as_ptr(), PIECE.len()), Piece::new(PIECE.as_ptr(), 24)];
     for i in 0..packets {
         let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, i];
         let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0 };

@@ -1,0 +1,244 @@
+//! Our handler of SIGSEGV and SIGBUS, over whatever the program has.
+//!
+//! A fault in one of the [`routine`]s is ours; every other signal goes to the action that was there
+//! before, as the kernel would have done it: its mask, its flags, the default action as if nobody
+//! had ever changed it.
+//!
+//! A program may install a handler of its own over ours at any time, keep ours as the one to call
+//! next, and later put it back. So each time that we come over an action we come with another entry
+//! ([`Layer`]), which knows for good what lies below it: whoever calls an entry that he found, or puts
+//! it back, gets what he found, and no two handlers call each other in circles.
+//!
+//! # What the unsafe code here relies on
+//!
+//! The kernel calls a handler with a `siginfo_t` and a `ucontext_t` that are valid for the call, and
+//! a handler that calls the previous one passes on what it got (`sigaction(2)`). All that the entries
+//! do is safe in a signal handler: atomics, and system calls. An `Action` is a handler that some
+//! program had installed, and is called as the kernel would have called it.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::routine;
+use super::turn::Turn;
+
+/// What we handle.
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// How many different actions of a program we come over, for each signal. After that the operating
+/// system guards.
+const LAYERS: usize = 16;
+
+type Entry = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// What becomes of a signal (`struct sigaction`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Action {
+    /// The address of a handler, or `SIG_DFL`, or `SIG_IGN`.
+    handler: usize,
+    flags: c_int,
+    /// Signals that are blocked meanwhile, as the kernel has them: one bit each.
+    mask: u64,
+}
+
+/// An entry of ours, and what lies below it.
+struct Layer {
+    below: OnceLock<Action>,
+    /// It was to be used once (`SA_RESETHAND`), and was.
+    spent: AtomicBool,
+}
+
+static TABLE: [[Layer; LAYERS]; SIGNALS.len()] =
+    [const { [const { Layer { below: OnceLock::new(), spent: AtomicBool::new(false) } }; LAYERS] };
+        SIGNALS.len()];
+
+/// The entries; their numbers are those of the layers.
+static ENTRIES: [Entry; LAYERS] = [
+    enter::<0>,
+    enter::<1>,
+    enter::<2>,
+    enter::<3>,
+    enter::<4>,
+    enter::<5>,
+    enter::<6>,
+    enter::<7>,
+    enter::<8>,
+    enter::<9>,
+    enter::<10>,
+    enter::<11>,
+    enter::<12>,
+    enter::<13>,
+    enter::<14>,
+    enter::<15>,
+];
+
+/// Sees to it that both signals come to us first. False if that cannot be.
+pub(super) fn install() -> bool {
+    static TURN: Turn = Turn::new();
+    // Who finds another thread at it may rely on that one.
+    TURN.take(|| SIGNALS.iter().all(|&signal| come_over(signal))).unwrap_or(true)
+}
+
+fn come_over(signal: c_int) -> bool {
+    let Some(mut below) = Action::of(signal) else { return false };
+    while !below.is_ours() {
+        let Some(ours) = Layer::over(signal, below) else { return false };
+        let Some(before) = ours.set(signal) else { return false };
+        if before == below {
+            break;
+        }
+        // The program changed it meanwhile.
+        if before.is_ours() {
+            return before.set(signal).is_some();
+        }
+        below = before;
+    }
+    true
+}
+
+impl Layer {
+    /// An action of ours over another, which is used again if the program comes back to that one.
+    fn over(signal: c_int, below: Action) -> Option<Action> {
+        let (layer, entry) = layers(signal)
+            .iter()
+            .zip(ENTRIES)
+            .find(|(layer, _)| *layer.below.get_or_init(|| below) == below)?;
+        layer.spent.store(false, Ordering::Relaxed);
+        // The handler below runs on the stack that it asked for, and interrupts what it asked for.
+        let kept = match below.handler {
+            libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK,
+            _ => below.flags & (libc::SA_ONSTACK | libc::SA_RESTART),
+        };
+        Some(Action {
+            handler: entry as *const () as usize,
+            flags: libc::SA_SIGINFO | kept,
+            mask: 0,
+        })
+    }
+}
+
+fn layers(signal: c_int) -> &'static [Layer; LAYERS] {
+    &TABLE[usize::from(signal == SIGNALS[1])]
+}
+
+/// What the kernel calls.
+unsafe extern "C" fn enter<const LAYER: usize>(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    // SAFETY: the kernel's arguments, or those that another handler passed on.
+    unsafe {
+        // A positive code says that the thread itself did it, and not kill(2).
+        let fault = (*info).si_code > 0;
+        if fault && routine::resume(context.cast()) {
+            return;
+        }
+        let layer = &layers(signal)[LAYER];
+        let Some(below) = layer.below.get() else { return };
+        let once = below.flags & libc::SA_RESETHAND != 0;
+        if once && layer.spent.swap(true, Ordering::Relaxed) {
+            return Action::DEFAULT.deliver(signal, info, context);
+        }
+        below.deliver(signal, info, context);
+    }
+}
+
+impl Action {
+    const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+
+    fn is_ours(&self) -> bool {
+        ENTRIES.iter().any(|entry| *entry as *const () as usize == self.handler)
+    }
+
+    /// The present one.
+    fn of(signal: c_int) -> Option<Self> {
+        Self::exchange(signal, None)
+    }
+
+    /// Makes this the present one, and returns the one before.
+    fn set(&self, signal: c_int) -> Option<Self> {
+        Self::exchange(signal, Some(self))
+    }
+
+    fn exchange(signal: c_int, new: Option<&Self>) -> Option<Self> {
+        // SAFETY: all zeros is a valid `sigaction`; the pointers are to such or null. The new action
+        // is an entry of ours, or one that the kernel returned, or the default.
+        unsafe {
+            let mut before: libc::sigaction = mem::zeroed();
+            let mut action: libc::sigaction = mem::zeroed();
+            let mut new_ptr = std::ptr::null();
+            if let Some(new) = new {
+                action.sa_sigaction = new.handler;
+                action.sa_flags = new.flags;
+                (&raw mut action.sa_mask).cast::<u64>().write_unaligned(new.mask);
+                new_ptr = &raw const action;
+            }
+            if libc::sigaction(signal, new_ptr, &raw mut before) != 0 {
+                return None;
+            }
+            let mask = (&raw const before.sa_mask).cast::<u64>().read_unaligned();
+            Some(Self { handler: before.sa_sigaction, flags: before.sa_flags, mask })
+        }
+    }
+
+    /// Does what the kernel would have done. In a signal handler.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are those of a signal handler that is being called.
+    unsafe fn deliver(&self, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: by the caller's promise; see the head of this file.
+        unsafe {
+            match self.handler {
+                // The kernel lets nobody ignore a fault of his own.
+                libc::SIG_IGN if (*info).si_code <= 0 => {}
+                libc::SIG_IGN | libc::SIG_DFL => end(signal, info),
+                handler => {
+                    self.block(signal, context.cast());
+                    if self.flags & libc::SA_SIGINFO != 0 {
+                        let handler: Entry = mem::transmute(handler);
+                        handler(signal, info, context);
+                    } else {
+                        let handler: unsafe extern "C" fn(c_int) = mem::transmute(handler);
+                        handler(signal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocks what the kernel would block while this handler runs: its mask, and the signal. When it
+    /// returns, or jumps, the mask is set anew in any case.
+    ///
+    /// # Safety
+    ///
+    /// `context` is that of a signal handler.
+    unsafe fn block(&self, signal: c_int, context: *const libc::ucontext_t) {
+        let itself = if self.flags & libc::SA_NODEFER == 0 { 1_u64 << (signal - 1) } else { 0 };
+        // SAFETY: the kernel's mask is the first eight bytes of the C library's; the call reads one.
+        unsafe {
+            let before = (&raw const (*context).uc_sigmask).cast::<u64>().read_unaligned();
+            let mask = before | self.mask | itself;
+            let none = std::ptr::null_mut::<u64>();
+            let set = libc::SIG_SETMASK;
+            libc::syscall(libc::SYS_rt_sigprocmask, set, &raw const mask, none, size_of::<u64>());
+        }
+    }
+}
+
+/// The default action: the end of the program, by this signal, with the same particulars. It is
+/// blocked now, and takes effect when the handler returns, at the instruction that faulted.
+///
+/// # Safety
+///
+/// `info` is what the handler that is being called was given.
+unsafe fn end(signal: c_int, info: *mut libc::siginfo_t) {
+    Action::DEFAULT.set(signal);
+    // SAFETY: `info` is valid; the call reads it.
+    unsafe {
+        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info);
+    }
+}

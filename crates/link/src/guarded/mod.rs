@@ -1,0 +1,178 @@
+//! The program's memory, which may not be there.
+//!
+//! A program may unmap memory, protect it, or truncate the file behind it, while it is registered.
+//! Whoever touches it then gets a signal. Every access to memory of the program's goes through the
+//! functions here, which say [`Unmapped`] instead.
+//!
+//! They are a few instructions in one place ([`routine`]). Our handler of SIGSEGV and SIGBUS
+//! ([`handler`]) lets a fault in that place return to the caller, and hands every other one to
+//! whoever would have got it without us. Where the handler cannot be, the operating system copies
+//! ([`kernel`]). `docs/safety.md` tells the whole story.
+
+mod handler;
+mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod routine;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_routine.rs"]
+mod routine;
+mod turn;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// The memory is not there, or not for this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory is not mapped, or not for this")]
+pub struct Unmapped;
+
+/// Who notices that memory is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Guard {
+    /// Nobody yet.
+    None,
+    /// Our signal handler.
+    Handler,
+    /// The operating system.
+    Kernel,
+}
+
+static GUARD: AtomicU8 = AtomicU8::new(Guard::None as u8);
+
+/// Whether the handler is the guard. The first to ask installs it.
+#[inline]
+fn handler_guards() -> bool {
+    GUARD.load(Ordering::Relaxed) == Guard::Handler as u8 || choose_guard()
+}
+
+#[cold]
+fn choose_guard() -> bool {
+    if GUARD.load(Ordering::Acquire) == Guard::None as u8 {
+        protect();
+    }
+    GUARD.load(Ordering::Acquire) == Guard::Handler as u8
+}
+
+/// How long a handler that the program installs over ours may stay unnoticed, in nanoseconds, while
+/// [`keep`] is called: it gets our faults meanwhile.
+pub const NOTICE: u64 = 1_000_000;
+
+/// Sees to it that accesses are guarded: installs our handler, or puts it over one that the program
+/// installed since. Takes two system calls; call it where memory is registered.
+pub fn protect() {
+    let guard = if routine::EXISTS && handler::install() { Guard::Handler } else { Guard::Kernel };
+    GUARD.store(guard as u8, Ordering::Release);
+}
+
+/// As [`protect`], every [`NOTICE`] at most. `now` is in nanoseconds of any one clock.
+#[inline]
+pub fn keep(now: u64) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    if now >= NEXT.load(Ordering::Relaxed) {
+        NEXT.store(now + NOTICE, Ordering::Relaxed);
+        protect();
+    }
+}
+
+/// Fills `to` from the program's memory.
+///
+/// # Errors
+///
+/// [`Unmapped`]; some of `to` may have been filled.
+#[inline]
+#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "any address will do")]
+pub fn read(from: *const u8, to: &mut [u8]) -> Result<(), Unmapped> {
+    // SAFETY: `to` is valid and exclusive.
+    unsafe { read_raw(from, to.as_mut_ptr(), to.len()) }
+}
+
+/// As [`read`], to memory that is named by address.
+///
+/// # Safety
+///
+/// `to` must be writable for `len` bytes that no Rust reference covers.
+///
+/// # Errors
+///
+/// As for [`read`].
+#[inline]
+pub unsafe fn read_raw(from: *const u8, to: *mut u8, len: usize) -> Result<(), Unmapped> {
+    if handler_guards() {
+        // SAFETY: `to` by the caller's promise; `from` may be anything, since the handler guards.
+        return outcome(unsafe { routine::copy(to, from, len) });
+    }
+    // SAFETY: `to` by the caller's promise.
+    unsafe { kernel::read(from, to, len) }
+}
+
+/// Writes `from` to the program's memory, in ascending order: who sees the last byte sees all.
+///
+/// # Safety
+///
+/// What is there must be nobody's but the program's, and no Rust reference may cover it.
+///
+/// # Errors
+///
+/// [`Unmapped`]; some of it may have been written.
+#[inline]
+pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
+    if handler_guards() {
+        // SAFETY: `from` is a slice; `to` may not be there, since the handler guards, and what is
+        // there may be overwritten by the caller's promise.
+        return outcome(unsafe { routine::copy(to, from.as_ptr(), from.len()) });
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { kernel::write(to, from) }
+}
+
+/// Adds to eight bytes of the program's memory, atomically, and returns what was there. They must be
+/// aligned to eight.
+///
+/// # Safety
+///
+/// As for [`write`].
+///
+/// # Errors
+///
+/// [`Unmapped`]; nothing was changed.
+pub unsafe fn fetch_add(cell: *mut u64, add: u64) -> Result<u64, Unmapped> {
+    debug_assert!(cell.is_aligned());
+    let mut before = 0;
+    if handler_guards() {
+        // SAFETY: `before` is ours; `cell` as in `write`.
+        outcome(unsafe { routine::fetch_add(cell, add, &raw mut before) })?;
+        return Ok(before);
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { kernel::update(cell, |value| value.wrapping_add(add)) }
+}
+
+/// Replaces eight bytes of the program's memory by `swap` if they are `compare`, atomically, and
+/// returns what was there. They must be aligned to eight.
+///
+/// # Safety
+///
+/// As for [`write`].
+///
+/// # Errors
+///
+/// [`Unmapped`]; nothing was changed.
+pub unsafe fn compare_swap(cell: *mut u64, compare: u64, swap: u64) -> Result<u64, Unmapped> {
+    debug_assert!(cell.is_aligned());
+    let mut before = 0;
+    if handler_guards() {
+        // SAFETY: `before` is ours; `cell` as in `write`.
+        outcome(unsafe { routine::compare_swap(cell, compare, swap, &raw mut before) })?;
+        return Ok(before);
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { kernel::update(cell, |value| if value == compare { swap } else { value }) }
+}
+
+#[inline]
+fn outcome(code: u32) -> Result<(), Unmapped> {
+    if code == 0 { Ok(()) } else { Err(Unmapped) }
+}
+
+#[cfg(test)]
+mod tests;

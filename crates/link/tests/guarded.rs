@@ -1,0 +1,315 @@
+//! Signals of a program that uses guarded copies: each scenario is a process of its own, this test's
+//! program started anew, because a handler is a process's and the end of it is what some look for.
+
+use std::mem;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use rdmux_link::guarded::{self, Unmapped};
+
+const SCENARIO: &str = "RDMUX_TEST_SCENARIO";
+
+fn run(scenario: &str) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(SCENARIO, scenario)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("panicked"), "{scenario}: {said}");
+    output.status
+}
+
+/// What the other tests start.
+#[test]
+fn child() {
+    let Ok(scenario) = std::env::var(SCENARIO) else { return };
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: no core file is wanted.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+    // Rust's own handler is not what is tried here.
+    set(libc::SIGSEGV, libc::SIG_DFL, 0);
+    match scenario.as_str() {
+        "default" => {
+            guarded::protect();
+            ours_is_an_error();
+            fault();
+        }
+        "killed" => {
+            guarded::protect();
+            raise();
+        }
+        "ignored" => {
+            set(libc::SIGSEGV, libc::SIG_IGN, 0);
+            guarded::protect();
+            raise();
+            ours_is_an_error();
+            fault();
+        }
+        "before" => {
+            set(libc::SIGSEGV, count as *const () as usize, libc::SA_SIGINFO);
+            guarded::protect();
+            counted_and_resumed(1);
+        }
+        "after" => {
+            guarded::protect();
+            set(libc::SIGSEGV, count as *const () as usize, libc::SA_SIGINFO);
+            guarded::protect();
+            counted_and_resumed(1);
+            guarded::protect();
+            counted_and_resumed(2);
+        }
+        "noticed" => {
+            guarded::keep(5);
+            set(libc::SIGSEGV, count as *const () as usize, libc::SA_SIGINFO);
+            guarded::keep(5 + guarded::NOTICE);
+            counted_and_resumed(1);
+        }
+        "chained" => {
+            guarded::protect();
+            let before = set(libc::SIGSEGV, pass_on as *const () as usize, libc::SA_SIGINFO);
+            NEXT.store(before.sa_sigaction, Ordering::Relaxed);
+            guarded::protect();
+            ours_is_an_error();
+            fault();
+        }
+        "put back" => {
+            guarded::protect();
+            let before = set(libc::SIGSEGV, leave as *const () as usize, 0);
+            guarded::protect();
+            // SAFETY: what was there.
+            unsafe { libc::sigaction(libc::SIGSEGV, &raw const before, ptr::null_mut()) };
+            guarded::protect();
+            ours_is_an_error();
+            fault();
+        }
+        "once" => {
+            let flags = libc::SA_SIGINFO | libc::SA_RESETHAND;
+            set(libc::SIGSEGV, count as *const () as usize, flags);
+            guarded::protect();
+            counted_and_resumed(1);
+            fault();
+        }
+        "stack and mask" => {
+            on_a_stack();
+            set(libc::SIGSEGV, look as *const () as usize, libc::SA_ONSTACK | libc::SA_NODEFER);
+            guarded::protect();
+            raise();
+            assert_eq!(LOOKED.load(Ordering::Relaxed), ON_STACK | USR1_BLOCKED);
+        }
+        "plain stack" => {
+            on_a_stack();
+            set(libc::SIGSEGV, look as *const () as usize, 0);
+            guarded::protect();
+            raise();
+            assert_eq!(LOOKED.load(Ordering::Relaxed), USR1_BLOCKED | SEGV_BLOCKED);
+        }
+        "many" => {
+            // More handlers than there are layers: the operating system guards.
+            for flags in 0..64 {
+                let bits = [
+                    libc::SA_NODEFER,
+                    libc::SA_RESTART,
+                    libc::SA_NOCLDSTOP,
+                    libc::SA_NOCLDWAIT,
+                    libc::SA_ONSTACK,
+                    libc::SA_SIGINFO,
+                ];
+                let flags = (0..6).filter(|i| flags >> i & 1 != 0).map(|i| bits[i]).sum();
+                set(libc::SIGSEGV, leave as *const () as usize, flags);
+                guarded::protect();
+                ours_is_an_error();
+            }
+        }
+        "unmapped" => {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: new pages, and one of them less; nobody else maps memory here.
+            let page = unsafe {
+                let pages = libc::mmap(ptr::null_mut(), 3 * 4096, access, kind, -1, 0);
+                let page = pages.cast::<u8>().add(4096);
+                assert_eq!(libc::munmap(page.cast(), 4096), 0);
+                page
+            };
+            let mut private = [0; 64];
+            assert_eq!(guarded::read(page, &mut private), Err(Unmapped));
+            assert_eq!(guarded::read(page.wrapping_sub(1), &mut private), Err(Unmapped));
+            assert_eq!(guarded::read(page.wrapping_sub(64), &mut private), Ok(()));
+            // SAFETY: nothing is there.
+            assert_eq!(unsafe { guarded::write(page, &private) }, Err(Unmapped));
+        }
+        "forked" => {
+            guarded::protect();
+            // SAFETY: the child copies, and ends.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    ours_is_an_error();
+                    guarded::protect();
+                    ours_is_an_error();
+                    libc::_exit(0);
+                }
+                let mut status = -1;
+                libc::waitpid(child, &raw mut status, 0);
+                assert_eq!(status, 0);
+            }
+        }
+        other => panic!("no scenario {other}"),
+    }
+}
+
+/// A guarded copy of memory that is not there.
+fn ours_is_an_error() {
+    assert_eq!(guarded::read(ptr::without_provenance(16), &mut [0; 99]), Err(Unmapped));
+}
+
+fn counted_and_resumed(times: u32) {
+    ours_is_an_error();
+    fault();
+    assert_eq!(COUNT.load(Ordering::Relaxed), times);
+    ours_is_an_error();
+}
+
+/// A fault of the program's own, at address 8; a handler may skip it.
+fn fault() {
+    // SAFETY: a load of two bytes of code, the only one here that faults; see `count`.
+    unsafe {
+        std::arch::asm!("mov al, [rcx]", in("rcx") 8_u64, out("al") _);
+    }
+}
+
+fn raise() {
+    // SAFETY: a signal to this thread.
+    unsafe { libc::raise(libc::SIGSEGV) };
+}
+
+/// Installs a handler that blocks SIGUSR1 meanwhile.
+fn set(signal: i32, handler: usize, flags: i32) -> libc::sigaction {
+    // SAFETY: all zeros is a valid action; the handlers of this file are what their flags say.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        let mut before: libc::sigaction = mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler, flags);
+        libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR1);
+        assert_eq!(libc::sigaction(signal, &raw const action, &raw mut before), 0);
+        before
+    }
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the fault and skips its instruction.
+unsafe extern "C" fn count(_: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's arguments.
+    unsafe {
+        if (*info).si_addr() as usize != 8 {
+            libc::_exit(99);
+        }
+        (&mut (*context).uc_mcontext.gregs)[libc::REG_RIP as usize] += 2;
+    }
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Does what well-behaved handlers do: calls the one that was there before, once.
+unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if COUNT.fetch_add(1, Ordering::Relaxed) != 0 {
+        // SAFETY: the end.
+        unsafe { libc::_exit(98) };
+    }
+    type Entry = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+    // SAFETY: `NEXT` is a handler with three arguments.
+    unsafe {
+        let next: Entry = mem::transmute(NEXT.load(Ordering::Relaxed));
+        next(signal, info, context);
+    }
+}
+
+unsafe extern "C" fn leave(_: i32) {
+    // SAFETY: the end.
+    unsafe { libc::_exit(97) };
+}
+
+const ON_STACK: i32 = 1;
+const USR1_BLOCKED: i32 = 2;
+const SEGV_BLOCKED: i32 = 4;
+static LOOKED: AtomicI32 = AtomicI32::new(-1);
+
+/// Says where it runs, and what is blocked.
+unsafe extern "C" fn look(_: i32) {
+    // SAFETY: the calls fill in what they are given.
+    unsafe {
+        let mut stack: libc::stack_t = mem::zeroed();
+        libc::sigaltstack(ptr::null(), &raw mut stack);
+        let mut mask: libc::sigset_t = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &raw mut mask);
+        let mut seen = 0;
+        for (bit, is) in [
+            (ON_STACK, stack.ss_flags & libc::SS_ONSTACK != 0),
+            (USR1_BLOCKED, libc::sigismember(&raw const mask, libc::SIGUSR1) == 1),
+            (SEGV_BLOCKED, libc::sigismember(&raw const mask, libc::SIGSEGV) == 1),
+        ] {
+            seen |= if is { bit } else { 0 };
+        }
+        LOOKED.store(seen, Ordering::Relaxed);
+    }
+}
+
+fn on_a_stack() {
+    let bytes = Box::leak(vec![0_u8; 1 << 16].into_boxed_slice());
+    let stack =
+        libc::stack_t { ss_sp: bytes.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes.len() };
+    // SAFETY: the memory stays.
+    assert_eq!(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) }, 0);
+}
+
+#[test]
+fn the_default_action_ends_the_program_as_ever() {
+    for scenario in ["default", "killed", "ignored"] {
+        assert_eq!(run(scenario).signal(), Some(libc::SIGSEGV), "{scenario}");
+    }
+}
+
+#[test]
+fn a_handler_of_the_programs_gets_its_own_faults_and_no_others() {
+    for scenario in ["before", "after", "noticed"] {
+        assert!(run(scenario).success(), "{scenario}: {}", run(scenario));
+    }
+}
+
+#[test]
+fn a_handler_over_ours_may_pass_on() {
+    assert_eq!(run("chained").signal(), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_handler_over_ours_may_go_away_again() {
+    assert_eq!(run("put back").signal(), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn flags_of_a_handler_below_ours_keep_their_meaning() {
+    assert_eq!(run("once").signal(), Some(libc::SIGSEGV));
+    for scenario in ["stack and mask", "plain stack"] {
+        assert!(run(scenario).success(), "{scenario}: {}", run(scenario));
+    }
+}
+
+#[test]
+fn the_operating_system_guards_when_the_handler_cannot() {
+    assert!(run("many").success(), "{}", run("many"));
+}
+
+#[test]
+fn what_is_unmapped_is_an_error() {
+    assert!(run("unmapped").success(), "{}", run("unmapped"));
+}
+
+#[test]
+fn a_forked_child_is_guarded() {
+    assert!(run("forked").success());
+}
