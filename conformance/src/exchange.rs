@@ -12,6 +12,10 @@ pub const QKEY: u32 = 0x1122_3344;
 pub const SIZES: &[usize] =
     &[0, 1, 3, 4, 63, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65536, 1_048_576 + 5];
 
+/// How a client's report begins when the server refused a request and the wire lost its saying so, which
+/// happens once.
+pub const LOST_ANSWER: &str = "the answer was lost";
+
 /// The tests that need no loss: what is lost stays lost.
 pub const UNRELIABLE: &[&str] = &[
     "uc/send",

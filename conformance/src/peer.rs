@@ -115,7 +115,7 @@ impl Peer {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             min_rnr_timer: RnrTimer::new(12),
-            timeout: AckTimeout::new(14),
+            timeout: AckTimeout::new(16), // 268 ms: a slow machine is not a dead one
             retry_cnt: self.wants.retry_cnt,
             rnr_retry: self.wants.rnr_retry,
             ..self.qp.attr()

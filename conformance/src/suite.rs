@@ -9,6 +9,7 @@ mod guest;
 mod icrc;
 mod messages;
 mod multicast;
+mod programs;
 mod rping;
 mod table;
 mod verbs;
@@ -19,6 +20,7 @@ use anyhow::Result;
 
 pub use guest::{Guest, Place};
 pub use icrc::send_datagram;
+pub use programs::Program;
 pub use table::table;
 
 /// The conditions on the wire.
@@ -105,7 +107,8 @@ impl fmt::Display for Asks {
 /// One run of processes, which fills one row or several.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The part of the requirements that it shows: 3 transports, 5 verbs, 7 connections, 11 both.
+    /// The part of the requirements that it shows: 3 transports, 5 verbs, 7 connections, 11 both,
+    /// 8 unmodified programs.
     pub part: u8,
     /// The conditions.
     pub link: Link,
@@ -135,6 +138,8 @@ pub enum What {
     Verbs(&'static [&'static str]),
     /// `mckey` against `rdmux mctest`.
     Multicast,
+    /// A program of the distribution against itself.
+    Program(&'static Program),
     /// Every frame on the wire, and what is done with a wrong one.
     Icrc,
 }
@@ -153,6 +158,7 @@ impl Check {
             What::Datagrams => one("udaddy: SIDR, datagrams"),
             What::Verbs(tests) => tests.iter().map(|t| self.row(t)).collect(),
             What::Multicast => multicast::ROWS.iter().map(|r| self.row(r)).collect(),
+            What::Program(program) => one(&format!("rdmux run -- {}", program.name)),
             What::Icrc => icrc::ROWS.iter().map(|r| self.row(r)).collect(),
         }
     }
@@ -174,6 +180,7 @@ impl Check {
             What::Datagrams => vec![datagram::run(guest, self)],
             What::Verbs(tests) => verbs::run(guest, self, tests),
             What::Multicast => multicast::run(guest, self),
+            What::Program(program) => vec![programs::run(guest, self, program)],
             What::Icrc => icrc::run(guest, self),
         }
     }

@@ -171,6 +171,16 @@ static void do_drop(struct peer *p)
 	answer(p, failed ? "err drop" : "ok");
 }
 
+static void do_state(struct peer *p)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	if (ibv_query_qp(p->qp, &attr, IBV_QP_STATE, &init))
+		return answer(p, "err state");
+	answer(p, "ok %x", attr.qp_state);
+}
+
 static void do_limit(struct peer *p, uint32_t limit)
 {
 	struct ibv_srq_attr attr = { .srq_limit = limit };
@@ -205,8 +215,6 @@ static void do_region(struct peer *p, const char *what, uint32_t off, uint32_t l
 
 static void handle(struct peer *p, const char *line, const union ibv_gid *local)
 {
-	struct ibv_qp_attr attr;
-	struct ibv_qp_init_attr init;
 	char what[9] = "";
 	uint32_t a = 0, b = 0;
 	uint64_t value = 0;
@@ -226,8 +234,7 @@ static void handle(struct peer *p, const char *line, const union ibv_gid *local)
 	else if (!strcmp(what, "wait"))
 		do_wait(p, a);
 	else if (!strcmp(what, "state"))
-		answer(p, ibv_query_qp(p->qp, &attr, IBV_QP_STATE, &init) ? "err state" : "ok %x",
-		       attr.qp_state);
+		do_state(p);
 	else if (!strcmp(what, "limit"))
 		do_limit(p, a);
 	else if (!strcmp(what, "event"))

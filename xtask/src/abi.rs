@@ -1,9 +1,11 @@
 //! `cargo xtask abi`: the shared object is to programs what the distribution's libraries are.
 //!
-//! `exports` compares symbols and version nodes, `headers` what programs have compiled in. The tables in
+//! `exports` compares symbols and version nodes, `headers` what programs have compiled in; `behaviour` runs
+//! C programs on it. The tables in
 //! `conformance/abi` were made from rdma-core 44; where the distribution's own files are installed, they
 //! are compared as well.
 
+mod behaviour;
 mod exports;
 mod headers;
 
@@ -14,11 +16,12 @@ use anyhow::Result;
 use crate::report::Report;
 use crate::sh;
 
-/// Runs both comparisons. What cannot be compared here is skipped.
+/// Runs all of it. What cannot be compared here is skipped.
 pub(crate) fn run(report: &mut Report) {
     report.heading("C ABI");
     exports::run(report);
     headers::run(report);
+    behaviour::run(report);
 }
 
 /// The committed tables.

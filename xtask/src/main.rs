@@ -7,6 +7,7 @@
 mod abi;
 mod ci;
 mod fuzz;
+mod install;
 mod layout;
 mod no_os;
 mod peer;
@@ -37,7 +38,7 @@ enum Chore {
     Test,
     /// `test`, then the suites that need the kernel's drivers and real programs.
     Ci,
-    /// The C library's symbols and layouts beside the distribution's.
+    /// The C library: symbols and layouts beside the distribution's, and programs that try it.
     Abi,
     /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
     Peer(peer::Args),
@@ -45,6 +46,8 @@ enum Chore {
     Programs(programs::Args),
     /// The fuzz targets, with the built-in mutator.
     Fuzz(fuzz::Args),
+    /// Installs the command, the C libraries and their header, or removes them.
+    Install(install::Args),
     /// Builds the crates that do no I/O for a target without an operating system.
     NoOs,
     /// Deterministic simulation: many seeds, or one that failed.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Chore::Peer(args) => peer::run(&args, &mut report),
         Chore::Programs(args) => programs::run(&args, &mut report),
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),
+        Chore::Install(args) => install::run(&args, &mut report),
         Chore::NoOs => no_os::run(&mut report),
         Chore::Sim(args) => sim::run(&args, &mut report),
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::programs;
 use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
@@ -89,6 +90,10 @@ fn build(place: &Place) -> Result<()> {
         let from = built.join(TARGET).join("peer").join(name);
         fs::copy(&from, place.program(name)).with_context(|| from.display().to_string())?;
     }
+    // The C library is for dynamic programs, those of the guest.
+    let library = programs::library()?;
+    fs::copy(&library, place.program("librdmux_capi.so"))
+        .with_context(|| library.display().to_string())?;
     let sources = sh::root().join("conformance/verbs-peer");
     let mut cc = sh::command("cc");
     cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::report::Report;
-use crate::{abi, fuzz, layout, no_os, sh, sim};
+use crate::{abi, fuzz, install, layout, no_os, sh, sim};
 
 /// Runs all of it; one failure does not hide another.
 pub(crate) fn run(report: &mut Report) {
@@ -23,6 +23,7 @@ pub(crate) fn run(report: &mut Report) {
     report.check("documentation", doc());
 
     abi::run(report);
+    install::check(report);
     no_os::run(report);
     sim::run(&sim::Args::brief(), report);
     fuzz::run(&fuzz::Args::brief(), report);

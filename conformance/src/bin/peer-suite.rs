@@ -38,6 +38,12 @@ enum Cli {
         /// Only the checks that have a row with this text
         #[arg(long)]
         only: Option<String>,
+        /// How often each check is run, to find what fails rarely
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        repeat: u32,
+        /// Per cent that the wire loses in the checks with loss, instead of the table's
+        #[arg(long, value_name = "PERCENT")]
+        loss: Option<u8>,
     },
 }
 
@@ -53,11 +59,14 @@ fn main() -> anyhow::Result<ExitCode> {
             send_datagram(to, wrong)?;
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { programs, logs, only } => {
+        Cli::Run { programs, logs, only, repeat, loss } => {
             let guest = Guest::new(&programs, &logs)?;
             let mut clean = true;
-            for (n, check) in wanted(only.as_deref()) {
-                clean &= run(&guest, n, &check);
+            for (n, mut check) in wanted(only.as_deref()) {
+                check.link.loss = loss.filter(|_| check.link.loss > 0).unwrap_or(check.link.loss);
+                for _ in 0..repeat {
+                    clean &= run(&guest, n, &check);
+                }
             }
             Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }

@@ -7,7 +7,10 @@ use rdmux::{Context, RemoteMr, Rkey, SendWr, Sge, WcOpcode, WcStatus};
 
 use super::tests::TESTS;
 use super::{Control, Peer, Side, Wants, Words};
-use crate::exchange::{REGION, fill};
+use crate::exchange::{LOST_ANSWER, REGION, fill};
+
+/// The state ERR, in the words of the server.
+const FAILED: &str = "6";
 
 /// Runs the tests whose names begin with one of `names`, or all, a line each. Whether all passed.
 ///
@@ -105,6 +108,21 @@ impl Session {
     pub(super) fn done(&self, status: WcStatus) -> Result<()> {
         let wc = self.peer.completion()?;
         ensure!(wc.status == status, "completed with {:?}, not {status:?}", wc.status);
+        Ok(())
+    }
+
+    /// The next completion of ours has one of these statuses, by which the server's queue pair says, before
+    /// it fails, that it cannot do what was asked.
+    ///
+    /// It says so once: a queue pair that has failed drops what comes (IBTA 9.9.3, 10.3.1). On a wire
+    /// that lost the NAK the request is sent in vain until its retries are over, and the server's
+    /// state alone tells that it was refused. That is an error that begins with [`LOST_ANSWER`].
+    pub(super) fn refused(&mut self, statuses: &[WcStatus]) -> Result<()> {
+        let status = self.peer.completion()?.status;
+        if status == WcStatus::RetryExcErr && self.ask("state")?.trim() == FAILED {
+            bail!("{LOST_ANSWER}: the server's queue pair failed, but its NAK did not come");
+        }
+        ensure!(statuses.contains(&status), "completed with {status:?}, not {statuses:?}");
         Ok(())
     }
 

@@ -16,6 +16,10 @@ use super::{Family, Link};
 /// How often something is looked at that does not tell by itself.
 const GLANCE: Duration = Duration::from_millis(20);
 
+/// How long anything may take that takes a moment: only a failure, or a machine with much else to do,
+/// needs it.
+pub(super) const WAIT: Duration = Duration::from_secs(60);
+
 /// How much of each log is shown when a check fails: the last lines, and of each so many characters.
 const LAST_LINES: usize = 60;
 const LINE: usize = 8000;
@@ -135,22 +139,21 @@ impl Guest {
         7300 + self.check.get()
     }
 
-    /// How long a process may take under the conditions of the wire.
+    /// How long a process may take under the conditions of the wire: many times what it does take, for
+    /// the machine may be slow and do other things.
     pub fn patience(&self) -> Duration {
         let lossy = self.link.get().is_some_and(|l| l.loss > 0);
-        Duration::from_secs(if lossy { 150 } else { 45 })
+        Duration::from_secs(if lossy { 240 } else { 120 })
     }
 
     fn set_up(&self, link: Link) -> Result<()> {
         // The service asks its interfaces for their MTU when it starts.
-        let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(GLANCE * 500);
+        let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
         for place in [Place::Kernel, Place::Rdmux] {
             let dev = place.interface();
             let mtu = link.interface_mtu().to_string();
             self.must(place, "ip", &["link", "set", dev, "mtu", &mtu])?;
-            let _ = self
-                .start(place, "tc", &["qdisc", "del", "dev", dev, "root"])?
-                .finish(GLANCE * 500);
+            let _ = self.start(place, "tc", &["qdisc", "del", "dev", dev, "root"])?.finish(WAIT);
             if link.loss > 0 {
                 let loss = format!("{}%", link.loss);
                 let netem = ["qdisc", "add", "dev", dev, "root", "netem", "limit", "20000", "loss"];
@@ -170,7 +173,7 @@ impl Guest {
     /// When it is not.
     pub fn must(&self, place: Place, program: &str, args: &[&str]) -> Result<String> {
         let mut p = self.start(place, program, args)?;
-        p.succeed(Duration::from_secs(20))?;
+        p.succeed(WAIT)?;
         Ok(p.output())
     }
 
@@ -221,7 +224,7 @@ impl Guest {
     pub fn counter(&self, name: &str) -> Result<u64> {
         let args = ["host", "status", "default", "--json", "--all"];
         let mut status = self.start(Place::Rdmux, "rdmux", &args)?;
-        if !status.finish(Duration::from_secs(20))?.success() {
+        if !status.finish(WAIT)?.success() {
             return Ok(0);
         }
         let json = status.output();
@@ -241,7 +244,7 @@ impl Guest {
     /// When it has none in time.
     pub fn kernel_listens(&self, port: u16) -> Result<()> {
         let wanted = format!(":{port} ");
-        wait_for("a listener in the kernel", Duration::from_secs(10), || {
+        wait_for("a listener in the kernel", WAIT, || {
             let out = Command::new("rdma").args(["resource", "show", "cm_id"]).output()?;
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
             Ok(text.lines().any(|l| l.contains("LISTEN") && l.contains(&wanted)))
@@ -257,7 +260,7 @@ impl Guest {
         // The table shows the group as a number in the byte order of the machine.
         let number = format!("{:08X}", u32::from_ne_bytes(octets.octets()));
         let what = format!("{group} {} /proc/net/igmp", if wanted { "in" } else { "not in" });
-        wait_for(&what, Duration::from_secs(10), || {
+        wait_for(&what, WAIT, || {
             let mut command = match place {
                 Place::Kernel => Command::new("cat"),
                 Place::Rdmux => Command::new("ip"),

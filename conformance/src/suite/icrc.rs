@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdmux_wire::icrc::{Icrc, Ipv6Pseudo};
 use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Pkey, Psn, Qkey, Qpn};
 
-use super::guest::wait_for;
+use super::guest::{WAIT, wait_for};
 use super::{Check, Family, Guest, Outcome, Place};
 
 pub(super) const ROWS: &[&str] = &[
@@ -34,45 +32,64 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     let args = [&["--immediate-mode"], &args[..]].concat();
     let mut dump = guest.start(Place::Kernel, "tcpdump", &args)?;
     dump.says("listening on", guest.patience())?;
-    let before = taken_by_kernel()?;
+    let before = settled()?;
     for family in [Family::V4, Family::V6] {
         super::rping::ping(guest, &Check { family, ..check.clone() }, 4000)?;
     }
-    let mut ours = 0;
-    wait_for("frames of both sides and families", Duration::from_secs(5), || {
+    // What we sent, once frames of both sides and families are there, and what the kernel took of it.
+    let seen = || {
+        // It fails at a wrong checksum.
         let decoded = guest.must(Place::Kernel, "rdmux", &["decode", file])?;
-        let from = |place: Place, family| {
-            let arrow = format!("{} > ", place.address(family));
-            decoded.lines().filter(|l| l.contains(&arrow)).count() as u64
+        let from = |place: Place| {
+            let arrows = [Family::V4, Family::V6].map(|f| format!("{} > ", place.address(f)));
+            arrows.map(|arrow| decoded.lines().filter(|l| l.contains(&arrow)).count() as u64)
         };
-        ours = from(Place::Rdmux, Family::V4) + from(Place::Rdmux, Family::V6);
-        let theirs = [Family::V4, Family::V6].map(|f| from(Place::Kernel, f));
-        Ok(from(Place::Rdmux, Family::V6) > 0 && ours > 20 && !theirs.contains(&0))
-    })?;
-    let got = taken_by_kernel()? - before;
-    *taken = if got == ours { Ok(()) } else { Err(anyhow!("it took {got} of {ours} packets")) };
+        let [v4, v6] = from(Place::Rdmux);
+        let complete = v6 > 0 && v4 + v6 > 20 && !from(Place::Kernel).contains(&0);
+        let taken = taken_by_kernel()? - before;
+        anyhow::Ok(complete.then_some((v4 + v6, taken)))
+    };
+    wait_for("frames of both sides and families", WAIT, || Ok(seen()?.is_some()))?;
+    // The last ones may not be in the file yet, or not counted.
+    let mut last = None;
+    let all = wait_for("the kernel to take all", WAIT / 4, || {
+        last = seen()?;
+        Ok(last.is_some_and(|(ours, taken)| ours == taken))
+    });
+    *taken = all.with_context(|| format!("(sent, taken) is {last:?}"));
     Ok(())
 }
 
-/// Packets that the kernel's driver has received and whose checksum was right.
+/// Packets that the kernel's driver has received and whose checksum was right. It brings its counters
+/// up to date every 12 ms.
 fn taken_by_kernel() -> Result<u64> {
-    // The driver brings its counters up to date every 12 ms.
-    sleep(Duration::from_millis(50));
     let file = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
     Ok(fs::read_to_string(file).context(file)?.trim().parse()?)
 }
 
-/// The kernel says nothing of a packet that it drops, but counts only those that it takes.
+/// The kernel says nothing of a packet that it drops, but counts only those that it takes, one after
+/// another: when it has counted the right one behind a wrong one, it has dropped the wrong one.
 fn kernel_drops(guest: &Guest) -> Result<()> {
     let to = Place::Kernel.address(Family::V6);
-    let before = taken_by_kernel()?;
-    guest.must(Place::Rdmux, "peer-suite", &["datagram", to])?;
-    let right = taken_by_kernel()?;
-    ensure!(right == before + 1, "of one right datagram it took {}", right - before);
+    let before = settled()?;
     guest.must(Place::Rdmux, "peer-suite", &["datagram", "--wrong", to])?;
-    let wrong = taken_by_kernel()?;
-    ensure!(wrong == right, "it took a wrong one");
+    guest.must(Place::Rdmux, "peer-suite", &["datagram", to])?;
+    wait_for("the kernel to take a right datagram", WAIT, || Ok(taken_by_kernel()? > before))?;
+    let taken = settled()? - before;
+    ensure!(taken == 1, "of a wrong and a right datagram it took {taken}");
     Ok(())
+}
+
+/// The kernel's counter once it stands still: nothing is under way any more.
+fn settled() -> Result<u64> {
+    let (mut last, mut same) = (taken_by_kernel()?, 0);
+    wait_for("the wire to be quiet", WAIT, || {
+        let now = taken_by_kernel()?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        Ok(same == 10)
+    })?;
+    Ok(last)
 }
 
 fn we_drop(guest: &Guest) -> Result<()> {
@@ -83,7 +100,7 @@ fn we_drop(guest: &Guest) -> Result<()> {
     guest.must(Place::Kernel, "peer-suite", &["datagram", to])?;
     ensure!(counted()? == before, "it dropped a right one");
     guest.must(Place::Kernel, "peer-suite", &["datagram", "--wrong", to])?;
-    wait_for("the counter to rise", Duration::from_secs(5), || Ok(counted()? > before))
+    wait_for("the counter to rise", WAIT, || Ok(counted()? > before))
 }
 
 /// Sends a management datagram to QP1, with a right checksum or a wrong one. Over IPv6, for there a

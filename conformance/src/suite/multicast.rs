@@ -1,9 +1,8 @@
 //! `mckey` and `rdmux mctest`: datagrams to a group, and what the network is told of the membership.
 
-use std::time::Duration;
-
 use anyhow::{Result, anyhow, ensure};
 
+use super::guest::WAIT;
 use super::{Asks, Check, Family, Guest, Outcome, Place};
 
 pub(super) const ROWS: &[&str] = &[
@@ -34,9 +33,10 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
     let kernel = Place::Kernel.address(Family::V4);
     let ours = Place::Rdmux.address(Family::V4);
     let mckey = ["-m", &group, "-b", kernel, "-C", COUNT, "-S", "100"];
-    let mctest = ["mctest", "-m", &group, "-b", ours, "-C", COUNT, "-S", "100"];
-    // Long enough to see the membership.
-    let send = ["--sender", "--delay", "1000"];
+    let mctest = ["mctest", "--timeout", "60", "-m", &group, "-b", ours, "-C", COUNT, "-S", "100"];
+    // Long enough for the receiver to be ready behind what its kernel's table shows, and for us to see
+    // the sender's membership.
+    let send = ["--sender", "--delay", "3000"];
     let (mut receiver, mut sender);
     match check.asks {
         Asks::Rdmux => {
@@ -61,10 +61,9 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
         *igmp = guest.member(Place::Rdmux, &group, false);
     }
     *wire = (|| {
-        let patience = Duration::from_secs(10);
-        dump.says(&format!("{ours} > 224.0.0.22"), patience)?;
-        dump.says(&format!("{group} to_ex"), patience)?;
-        dump.says(&format!("{group} to_in"), patience)
+        dump.says(&format!("{ours} > 224.0.0.22"), WAIT)?;
+        dump.says(&format!("{group} to_ex"), WAIT)?;
+        dump.says(&format!("{group} to_in"), WAIT)
     })();
     let kernel = if check.asks == Asks::Rdmux { receiver.output() } else { sender.output() };
     ensure!(kernel.contains("return status 0"), "mckey does not say that it went well");

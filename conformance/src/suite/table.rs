@@ -1,5 +1,6 @@
 //! Which checks are run under which conditions.
 
+use super::programs::{MORE, PROGRAMS};
 use super::{Asks, Check, Family, Link, What};
 use crate::exchange::{OBJECTS, RELIABLE, UNRELIABLE};
 
@@ -22,6 +23,11 @@ pub fn table() -> Vec<Check> {
         t.both(5, PLAIN, family, &[Verbs(OBJECTS)]);
     }
     t.both(5, PLAIN, V4, &[Multicast]);
+    for (family, programs) in [(V4, PROGRAMS), (V6, PROGRAMS), (V4, MORE)] {
+        for program in programs {
+            t.both(8, PLAIN, family, &[What::Program(program)]);
+        }
+    }
     for family in [V4, V6] {
         t.both(11, LARGE, family, &[Rping { size: 16384 }]);
     }

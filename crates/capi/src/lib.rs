@@ -9,6 +9,7 @@
 
 mod abi;
 mod boundary;
+mod cm;
 mod log;
 mod own;
 mod private;

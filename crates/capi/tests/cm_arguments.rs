@@ -1,4 +1,8 @@
 //! Options, and what wrong arguments get.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -77,8 +81,8 @@ fn what_makes_no_sense_is_refused() {
         fails(rdma_resolve_addr(id, null_mut(), null_mut(), 1000), libc::EINVAL);
         // All these want more than a new id.
         fails(rdma_resolve_route(id, 1000), libc::EINVAL);
-        fails(rdma_connect(id, &raw mut conn_param(b"")), libc::EINVAL);
-        fails(rdma_accept(id, &raw mut conn_param(b"")), libc::EINVAL);
+        fails(rdma_connect(id, &mut conn_param(b"")), libc::EINVAL);
+        fails(rdma_accept(id, &mut conn_param(b"")), libc::EINVAL);
         fails(rdma_reject(id, null_mut(), 0), libc::EINVAL);
         fails(rdma_establish(id), libc::EINVAL);
         fails(rdma_disconnect(id), libc::EINVAL);

@@ -1,4 +1,8 @@
 //! Connections through the C functions of librdmacm, both sides in one process.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -12,11 +16,11 @@ unsafe fn connected(server: &Channel, client: &Channel) -> (*mut rdma_cm_id, *mu
         let (listener, port) = server.listener(RDMA_PS_TCP);
         let active = client.resolved(RDMA_PS_TCP, port);
         create_qp(active);
-        ok(rdma_connect(active, &raw mut conn_param(b"hello")));
+        ok(rdma_connect(active, &mut conn_param(b"hello")));
         let request = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         let passive = request.id();
         create_qp(passive);
-        ok(rdma_accept(passive, &raw mut conn_param(b"welcome")));
+        ok(rdma_accept(passive, &mut conn_param(b"welcome")));
         request.ack();
         client.expect(RDMA_CM_EVENT_ESTABLISHED).ack();
         server.expect(RDMA_CM_EVENT_ESTABLISHED).ack();
@@ -94,7 +98,7 @@ fn ids_and_events_say_what_the_manual_promises() {
         create_qp(active);
         assert_eq!(qp_state((*active).qp), IBV_QPS_INIT);
         assert_eq!((*(*active).send_cq).cq_context, active.cast());
-        ok(rdma_connect(active, &raw mut conn_param(b"hello")));
+        ok(rdma_connect(active, &mut conn_param(b"hello")));
         let request = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         assert_eq!(request.get().listen_id, listener);
         let passive = request.id();
@@ -185,7 +189,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         go(active, ours, IBV_QPS_INIT);
         let mut attr: ibv_qp_attr = std::mem::zeroed();
         attr.qp_state = IBV_QPS_RTR;
-        fails(rdma_init_qp_attr(active, &raw mut attr, &raw mut 0), libc::EINVAL);
+        fails(rdma_init_qp_attr(active, &raw mut attr, &mut 0), libc::EINVAL);
 
         fails(rdma_connect(active, null_mut()), libc::EINVAL);
         let mut param = conn_param(b"");

@@ -1,4 +1,8 @@
 //! Datagram ids: services, and multicast groups.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -16,7 +20,7 @@ fn a_service_names_its_queue_pair() {
         let active = client.resolved(RDMA_PS_UDP, port);
         create_qp(active);
         assert_eq!(qp_state((*active).qp), IBV_QPS_RTS);
-        ok(rdma_connect(active, &raw mut conn_param(b"who")));
+        ok(rdma_connect(active, &mut conn_param(b"who")));
         let request = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         let passive = request.id();
         assert_eq!((*passive).qp_type, IBV_QPT_UD);
@@ -24,7 +28,7 @@ fn a_service_names_its_queue_pair() {
         assert_eq!(ud.private_data_len, 180);
         assert_eq!(std::slice::from_raw_parts(ud.private_data.cast::<u8>(), 3), b"who");
         create_qp(passive);
-        ok(rdma_accept(passive, &raw mut conn_param(b"me")));
+        ok(rdma_accept(passive, &mut conn_param(b"me")));
         request.ack();
         let established = client.expect(RDMA_CM_EVENT_ESTABLISHED);
         let ud = established.ud();

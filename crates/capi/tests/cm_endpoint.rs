@@ -1,4 +1,8 @@
 //! Endpoints in synchronous mode, and finding addresses for them.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -27,7 +31,7 @@ unsafe fn listener() -> (*mut rdma_cm_id, u16) {
         let res = info(0, RAI_PASSIVE | RAI_NUMERICHOST, RDMA_PS_TCP);
         assert_eq!((*res).ai_flags, RAI_PASSIVE);
         let mut id = null_mut();
-        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &mut qp_attr(IBV_QPT_RC)));
         rdma_freeaddrinfo(res);
         assert!((*id).qp.is_null());
         ok(rdma_listen(id, 4));
@@ -59,7 +63,7 @@ fn endpoints_connect_and_disconnect_call_by_call() {
         let res = info(port, 0, RDMA_PS_TCP);
         assert_eq!((*res).ai_qp_type, IBV_QPT_RC.cast_signed());
         let mut id = null_mut();
-        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &mut qp_attr(IBV_QPT_RC)));
         rdma_freeaddrinfo(res);
         assert_eq!(qp_state((*id).qp), IBV_QPS_INIT);
         ok(rdma_connect(id, null_mut()));
@@ -89,7 +93,7 @@ fn a_refused_endpoint_gets_econnrefused() {
         });
         let res = info(port, 0, RDMA_PS_TCP);
         let mut id = null_mut();
-        ok(rdma_create_ep(&raw mut id, res, null_mut(), &raw mut qp_attr(IBV_QPT_RC)));
+        ok(rdma_create_ep(&raw mut id, res, null_mut(), &mut qp_attr(IBV_QPT_RC)));
         rdma_freeaddrinfo(res);
         fails(rdma_connect(id, null_mut()), libc::ECONNREFUSED);
         assert_eq!((*(*id).event).event, RDMA_CM_EVENT_REJECTED);
@@ -113,7 +117,7 @@ fn a_shared_receive_queue_serves_an_endpoint() {
         assert!(init.attr.max_wr >= 8);
         create_qp(id);
         assert_eq!((*(*id).qp).srq, (*id).srq);
-        fails(rdma_create_qp(id, null_mut(), &raw mut qp_attr(IBV_QPT_RC)), libc::EINVAL);
+        fails(rdma_create_qp(id, null_mut(), &mut qp_attr(IBV_QPT_RC)), libc::EINVAL);
         rdma_destroy_ep(id);
     }
 }

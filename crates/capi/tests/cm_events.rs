@@ -1,4 +1,8 @@
 //! Event channels and events: descriptors, acknowledgement, several threads, migration.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -137,9 +141,8 @@ fn a_thread_that_waits_for_an_event_can_be_cancelled() {
     unsafe {
         let channel = Channel::new();
         let mut thread = 0;
-        let start: extern "C" fn(*mut c_void) -> *mut c_void = std::mem::transmute(
-            wait as extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-        );
+        let start: extern "C" fn(*mut c_void) -> *mut c_void =
+            std::mem::transmute(wait as extern "C-unwind" fn(*mut c_void) -> *mut c_void);
         ok(libc::pthread_create(&raw mut thread, std::ptr::null(), start, channel.0.cast()));
         ok(pthread_cancel(thread));
         let mut result = null_mut();

@@ -1,4 +1,8 @@
 //! A child of fork(2) starts anew, and leaves what is its parent's alone.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "C functions, passed what the test itself made"
+)]
 
 mod cm_common;
 
@@ -40,11 +44,8 @@ unsafe fn in_child(inherited: &Channel, listener: *mut rdma_cm_id, port: u16) {
     unsafe {
         let mut id = null_mut();
         fails(rdma_listen(listener, 1), libc::ENODEV);
-        fails(rdma_get_cm_event(inherited.0, &raw mut null_mut()), libc::ENODEV);
-        fails(
-            rdma_create_id(inherited.0, &raw mut id, null_mut(), RDMA_PS_TCP),
-            libc::ENODEV,
-        );
+        fails(rdma_get_cm_event(inherited.0, &mut null_mut()), libc::ENODEV);
+        fails(rdma_create_id(inherited.0, &raw mut id, null_mut(), RDMA_PS_TCP), libc::ENODEV);
         ok(rdma_destroy_id(listener));
         rdma_destroy_event_channel(inherited.0);
 

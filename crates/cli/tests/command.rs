@@ -1,85 +1,12 @@
 //! The command as its users meet it.
 
-use std::io::{BufRead, BufReader, Read as _};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
+mod common;
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
+use common::Net;
 use serde_json::Value;
-
-/// Hosts of a test's own, in a directory of its own. They end with it.
-struct Net {
-    dir: PathBuf,
-    second: u8,
-}
-
-impl Net {
-    fn new() -> Self {
-        static COUNT: AtomicU8 = AtomicU8::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        Self { dir, second: 100 + n }
-    }
-
-    /// An address that no other test has: tests of one process differ in the second number.
-    fn address(&self, host: u8) -> String {
-        let [.., high, low] = std::process::id().to_be_bytes();
-        format!("127.{}.{high}.{}", self.second, low.wrapping_mul(4).wrapping_add(host))
-    }
-
-    /// Starts hosts with these names.
-    fn hosts(self, names: &[&str]) -> Self {
-        for (i, name) in (1..).zip(names) {
-            self.ok(&["host", "up", name, "--addr", &self.address(i)]);
-        }
-        self
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmux"));
-        command.args(args).env("RDMUX_RUNTIME_DIR", &self.dir);
-        command.env_remove("RDMUX_HOST").env_remove("RUST_LOG");
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// Runs what must succeed; its output.
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// Runs what must fail with this status; what it says.
-    fn fails(&self, args: &[&str], status: i32) -> String {
-        let output = self.run(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
-        said
-    }
-
-    /// Starts a server and waits until it says where it is; its port.
-    fn server(&self, args: &[&str]) -> (Child, String) {
-        let mut child = self.command(args).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().unwrap().to_owned();
-        (child, port)
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        // A test that failed may have left anything.
-        let _ = self.run(&["host", "down"]);
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -170,7 +97,7 @@ fn the_exchanges_of_the_example_programs_run() {
 #[test]
 fn a_capture_can_be_decoded() {
     let net = Net::new().hosts(&["one", "two"]);
-    let file = net.dir.join("capture.pcapng");
+    let file = net.path().join("capture.pcapng");
     let file = file.to_str().unwrap();
     // Two CM messages of each side before the first ping make four frames at the least.
     let mut capture = net

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_transport::wr::{Completion, WcStatus};
+use rdmux_wire::Qpn;
 
 use crate::channel::CompChannel;
 use crate::counters::{Counter, Counters};
@@ -275,6 +276,13 @@ impl CqCore {
             channel.0.push(Arc::downgrade(self));
         }
         Ok(())
+    }
+
+    /// Forgets what a queue pair has completed.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut queue = self.queue.lock();
+        queue.entries.retain(|completion| completion.qpn != qpn);
+        self.len.store(queue.entries.len(), Ordering::Release);
     }
 
     /// Whether completions are to tell their time.

@@ -130,7 +130,8 @@ impl Mr {
         Ok(Self { device, pd: pd.clone(), init, key })
     }
 
-    /// Changes a region in place (`ibv_rereg_mr(3)`); its key changes.
+    /// Changes a region in place (`ibv_rereg_mr(3)`). Its key stays, and peers who have it reach what the
+    /// region is now.
     ///
     /// # Errors
     ///
@@ -160,8 +161,8 @@ impl Mr {
         }
         let region = Region::new(init.clone(), pd.id());
         let replaced = self.device.regions().write().replace(self.key, region);
-        let key = replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
-        (self.key, self.init, self.pd) = (key, init, pd);
+        replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
+        (self.init, self.pd) = (init, pd);
         Ok(())
     }
 

@@ -176,7 +176,8 @@ impl Qp {
         Posting { bound, start, since: None }
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state. In RESET its work requests are forgotten, and completions of
+    /// theirs that nobody has polled.
     ///
     /// # Errors
     ///
@@ -189,6 +190,10 @@ impl Qp {
         bound
             .modify(attr, mask, path)
             .map_err(|error| VerbsError::Modify { qpn: self.core.qpn, error })?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            self.core.send_cq.forget(self.core.qpn);
+            self.core.recv_cq.forget(self.core.qpn);
+        }
         bound.transmit();
         Ok(())
     }

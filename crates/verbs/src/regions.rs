@@ -301,16 +301,14 @@ impl Regions {
         Some(index << 8 | u32::from(slot.generation))
     }
 
-    /// Puts another region in place of one, unless windows are bound to it. The key changes.
-    pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<u32, StillBound> {
+    /// Puts another region in place of one, unless windows are bound to it. The key stays.
+    pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<(), StillBound> {
         match self.windows_of(key) {
             0 => {}
             n => return Err(StillBound(n)),
         }
-        let slot = &mut self.slots[(key >> 8) as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.entry = Some(Entry::Region(by));
-        Ok(key & !0xff | u32::from(slot.generation))
+        self.slots[(key >> 8) as usize].entry = Some(Entry::Region(by));
+        Ok(())
     }
 
     /// Takes a region out. Windows that are bound to it open nothing from then on.

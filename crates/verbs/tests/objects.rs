@@ -7,7 +7,7 @@ mod lab;
 use lab::{Lab, Node, caps, pair};
 use rdmux_verbs::control::ControlEvent;
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::{QpState, QpType};
+use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_verbs::transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
@@ -242,4 +242,26 @@ fn sizes_above_the_limits_are_refused() {
     );
     assert!(a.device.query_port(2).is_err());
     assert_eq!(a.device.query_port(1).unwrap().gid_tbl_len, 1);
+}
+
+#[test]
+fn a_reset_forgets_completions_that_nobody_polled() {
+    let (a, b) = pair(QpType::Rc, false, 4096);
+    (0..2).for_each(|i| b.recv(i, 0, 8));
+    let state = |state| {
+        let attr = QpAttr { state, ..b.qp.query() };
+        b.qp.modify(&attr, AttrMask::STATE).unwrap();
+    };
+    state(QpState::Err);
+    let other = Node::on(b.device.clone(), b.control.clone(), b.pd.clone(), QpType::Rc, 64, None);
+    let init = QpInit { send_cq: b.cq.clone(), recv_cq: b.cq.clone(), ..other.qp.init().clone() };
+    let other = Qp::new(&b.pd, init).unwrap();
+    let attr = QpAttr { state: QpState::Err, ..other.query() };
+    other.modify(&attr, AttrMask::STATE).unwrap();
+    other.post_recv(&RecvWr { wr_id: 7, sges: &[] }).unwrap();
+    state(QpState::Reset);
+    let mut out = [Completion::EMPTY; 4];
+    assert_eq!(b.cq.poll(&mut out), 1);
+    assert_eq!((out[0].wr_id, out[0].qpn), (7, other.qpn()));
+    drop(a);
 }

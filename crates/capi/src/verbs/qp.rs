@@ -226,10 +226,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
         }
         // SAFETY: a destroyed queue pair is not used any more. The waiting comes while the rest of the object still
         // is there: until then, events name it.
-        let Qp { public, opened: _opened, qp, groups: _, ext: _ext, needs: _needs } =
+        let Qp { public: _public, opened: _opened, qp, groups: _, ext: _ext, needs: _needs } =
             *unsafe { Qp::take(ptr) };
         qp.destroy();
-        drop(public);
         Ok(())
     })
 }

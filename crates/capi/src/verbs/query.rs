@@ -8,6 +8,7 @@ use rdmux_verbs::Device;
 use rdmux_verbs::control::GidEntry;
 use rdmux_verbs::device::PORT;
 use rdmux_verbs::query::{PortAttr, PortState};
+use rdmux_wire::{Gid, Mtu};
 
 use super::names;
 use super::objects::{Context, Object};
@@ -147,7 +148,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         state: attr.state as u32,
         max_mtu: attr.max_mtu.code().into(),
         active_mtu: attr.active_mtu.code().into(),
-        gid_tbl_len: attr.gid_tbl_len.into(),
+        gid_tbl_len: attr.gid_tbl_len.max(GID_TABLE).into(),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: attr.max_msg_sz,
         bad_pkey_cntr: 0,
@@ -169,13 +170,21 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     }
 }
 
-/// An entry of a port's GID table, which is 0 where an address was.
+/// Entries that the GID table has at least, so that addresses may come while programs run.
+const GID_TABLE: u16 = 16;
+
+/// An entry of a port's GID table, which is 0 where an address was or may come.
 fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
     if port != u32::from(PORT) {
         return Err(Errno::EINVAL);
     }
     let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;
-    device.gid(index).ok_or(Errno::EINVAL)
+    let empty = || {
+        let (gid, mtu) = (Gid::ZERO, Mtu::M1024);
+        GidEntry { gid, interface: String::new(), interface_index: 0, mtu }
+    };
+    let in_table = u16::from(index) < GID_TABLE;
+    device.gid(index).or_else(|| in_table.then(empty)).ok_or(Errno::EINVAL)
 }
 
 /// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
@@ -263,7 +272,10 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         let gids = device.gids();
         let present = (0..).zip(&gids).filter(|(_, entry)| !entry.gid.is_zero());
         let mut count = 0;
-        for (index, found) in present.take(max_entries) {
+        if present.clone().count() > max_entries {
+            return Err(Errno::EINVAL);
+        }
+        for (index, found) in present {
             // SAFETY: the caller has `max_entries` times `size` bytes there.
             unsafe { write_entry(entries.byte_add(count * size), size, index, found) };
             count += 1;

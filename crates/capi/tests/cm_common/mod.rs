@@ -8,10 +8,10 @@
 )]
 
 #[path = "../../src/abi/cma.rs"]
-#[allow(non_camel_case_types, missing_docs)]
+#[allow(non_camel_case_types, non_snake_case, missing_docs)]
 pub mod cma;
 #[path = "../../src/abi/verbs.rs"]
-#[allow(non_camel_case_types, missing_docs)]
+#[allow(non_camel_case_types, non_snake_case, missing_docs)]
 pub mod verbs;
 
 use std::ffi::{c_char, c_int, c_void};
@@ -373,7 +373,7 @@ pub fn conn_param(data: &[u8]) -> rdma_conn_param {
 }
 
 pub unsafe fn create_qp(id: *mut rdma_cm_id) {
-    unsafe { ok(rdma_create_qp(id, null_mut(), &raw mut qp_attr((*id).qp_type))) }
+    unsafe { ok(rdma_create_qp(id, null_mut(), &mut qp_attr((*id).qp_type))) }
 }
 
 pub unsafe fn qp_state(qp: *mut ibv_qp) -> ibv_qp_state {

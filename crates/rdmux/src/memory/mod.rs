@@ -191,7 +191,8 @@ impl Mr {
     pub fn store(&self, at: usize, value: u64) {
         self.0.bytes.atomic(at).store(value, Ordering::Release);
     }
-    /// Changes who may do what with it. Its keys change, and the old ones open nothing any more.
+    /// Changes who may do what with it. Its keys stay: peers who have them may do more, or less, from
+    /// now on.
     ///
     /// # Errors
     /// When clones of it exist, or the rights make no sense; it then stays as it was.

@@ -22,6 +22,7 @@ const ODP: ibv_odp_caps = ibv_odp_caps {
 const ODP_MESSAGES: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 const ODP_WRITE: u32 = IBV_ODP_SUPPORT_WRITE;
 
+/// Nothing of it changes, so a child may still ask after a fork.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -30,7 +31,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     code(|| {
         // SAFETY: the caller's promises.
-        let (context, input) = unsafe { (Context::get(context)?, input.as_ref()) };
+        let (context, input) = unsafe { (Context::peek(context)?, input.as_ref()) };
         if attr.is_null()
             || attr_size < size_of::<ibv_device_attr>()
             || input.is_some_and(|input| input.comp_mask != 0)

@@ -109,7 +109,7 @@ impl DmCore {
 
     /// As [`range`](Self::range), for a copy: whole words only.
     fn words(&self, offset: u64, length: usize) -> Result<*mut u8> {
-        if offset % WORD != 0 || length as u64 % WORD != 0 {
+        if !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
         }
         self.range(offset, length)

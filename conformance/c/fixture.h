@@ -1,0 +1,59 @@
+/* What most tests begin with. Each function ends the test if it cannot do what it says. */
+#ifndef FIXTURE_H
+#define FIXTURE_H
+
+#include "check.h"
+
+#include <infiniband/verbs.h>
+
+enum {
+	PORT = 1,
+	BUFFER = 64 << 10, /* bytes of a fixture's memory */
+	ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		     IBV_ACCESS_REMOTE_ATOMIC,
+};
+
+/* A device with one of each. */
+struct fixture {
+	struct ibv_context *device;
+	struct ibv_comp_channel *channel;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq; /* on the channel */
+	struct ibv_mr *mr; /* of `memory`, with all rights */
+	uint8_t *memory;
+	int gid_index;
+	union ibv_gid gid; /* an IPv4 address, in the last four bytes */
+};
+
+struct ibv_context *open_device(void);
+void open_fixture(struct fixture *f);
+void close_fixture(struct fixture *f);
+
+/* A queue pair in RESET whose every completion is for `f->cq`. */
+struct ibv_qp *create_qp(struct fixture *f, enum ibv_qp_type type);
+
+/* Takes an RC queue pair to INIT, or as far as RTS with another one of this host as its peer. */
+void to_init(struct ibv_qp *qp);
+void to_rts(struct fixture *f, struct ibv_qp *qp, uint32_t peer);
+
+/* Two RC queue pairs, connected. */
+void connected_pair(struct fixture *f, struct ibv_qp *pair[2]);
+
+/* A signalled request of this kind with one gather entry. The caller posts it before it makes another. */
+struct ibv_send_wr *request(enum ibv_wr_opcode opcode, void *addr, uint32_t length,
+			    struct ibv_mr *mr, void *remote, uint32_t rkey);
+
+void post(struct ibv_qp *qp, struct ibv_send_wr *wr);
+void post_receive(struct ibv_qp *qp, void *addr, uint32_t length, struct ibv_mr *mr);
+
+/* Polls until a completion is there. */
+struct ibv_wc completion(struct ibv_cq *cq);
+
+/* An RDMA WRITE from one to the other, and what it completes with. */
+enum ibv_wc_status write_bytes(struct fixture *f, struct ibv_qp *qp, void *from, struct ibv_mr *mr,
+			       void *to, uint32_t rkey, uint32_t length);
+
+/* A message of a pair's first queue pair that its second one receives, verified. */
+void exchange(struct fixture *f, struct ibv_qp *pair[2]);
+
+#endif

@@ -1,0 +1,126 @@
+/* Both libraries in one process, as programs and plug-ins load them. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <string.h>
+
+/* Not linked: the symbols come from what is loaded, as in a plug-in. */
+static void *load(const char *name)
+{
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+
+	if (!library)
+		FAIL("%s", dlerror());
+	return library;
+}
+
+static void *symbol(void *library, const char *name, const char *version)
+{
+	void *address = dlvsym(library, name, version);
+
+	if (!address)
+		FAIL("%s", dlerror());
+	return address;
+}
+
+/* Opens the first device with one library's functions; its name. */
+static const char *first_device(void *verbs)
+{
+	struct ibv_device **(*list)(int *) = symbol(verbs, "ibv_get_device_list", "IBVERBS_1.1");
+	void (*free_list)(struct ibv_device **) = symbol(verbs, "ibv_free_device_list", "IBVERBS_1.1");
+	struct ibv_context *(*open)(struct ibv_device *) =
+		symbol(verbs, "ibv_open_device", "IBVERBS_1.1");
+	int (*close)(struct ibv_context *) = symbol(verbs, "ibv_close_device", "IBVERBS_1.1");
+	static char name[64];
+	struct ibv_device **devices;
+	struct ibv_context *context;
+
+	CHECK((devices = list(NULL)) && devices[0]);
+	strcpy(name, devices[0]->name);
+	CHECK((context = open(devices[0])) != NULL);
+	free_list(devices);
+	EQUAL(close(context), 0);
+	return name;
+}
+
+/* The connection manager's context is on a device of the verbs library. */
+static void one_object(void)
+{
+	void *verbs = load("libibverbs.so.1"), *cm = load("librdmacm.so.1");
+	struct ibv_context **(*get)(int *) = symbol(cm, "rdma_get_devices", "RDMACM_1.0");
+	void (*free_devices)(struct ibv_context **) = symbol(cm, "rdma_free_devices", "RDMACM_1.0");
+	const char *(*name)(struct ibv_device *) =
+		symbol(verbs, "ibv_get_device_name", "IBVERBS_1.1");
+	struct ibv_context **contexts;
+	int n = 0;
+
+	CHECK((contexts = get(&n)) && n > 0);
+	EQUAL(strcmp(name(contexts[0]->device), first_device(verbs)), 0);
+	free_devices(contexts);
+}
+
+static void closed_and_opened_again(void)
+{
+	for (int i = 0; i < 3; i++) {
+		void *verbs = load("libibverbs.so.1"), *cm = load("librdmacm.so.1");
+
+		first_device(verbs);
+		/* In either order. */
+		EQUAL(dlclose(i & 1 ? verbs : cm), 0);
+		EQUAL(dlclose(i & 1 ? cm : verbs), 0);
+	}
+}
+
+/* What was made before goes on working: the threads behind it are still there. */
+static void closed_while_in_use(void)
+{
+	void *verbs = load("libibverbs.so.1");
+	struct ibv_device **(*list)(int *) = symbol(verbs, "ibv_get_device_list", "IBVERBS_1.1");
+	struct ibv_context *(*open)(struct ibv_device *) =
+		symbol(verbs, "ibv_open_device", "IBVERBS_1.1");
+	int (*close)(struct ibv_context *) = symbol(verbs, "ibv_close_device", "IBVERBS_1.1");
+	struct ibv_device **devices;
+	struct ibv_context *context;
+
+	CHECK((devices = list(NULL)) && devices[0]);
+	CHECK((context = open(devices[0])) != NULL);
+	EQUAL(dlclose(verbs), 0);
+	verbs = load("libibverbs.so.1");
+	EQUAL(close(context), 0);
+}
+
+static void versions_of_2005_fail_as_they_should(void)
+{
+	void *verbs = load("libibverbs.so.1");
+	void *(*list)(int *) = symbol(verbs, "ibv_get_device_list", "IBVERBS_1.0");
+	int (*query)(void *, void *) = symbol(verbs, "ibv_query_device", "IBVERBS_1.0");
+
+	REFUSED(list(NULL), EOPNOTSUPP);
+	RETURNS(query(NULL, NULL), EOPNOTSUPP);
+}
+
+/* As libmlx5's constructor does. */
+static void a_driver_may_register(void)
+{
+	void *verbs = load("libibverbs.so.1");
+	void (*registers)(const void *) =
+		symbol(verbs, "verbs_register_driver_34", "IBVERBS_PRIVATE_34");
+	int (*command)(void *) = symbol(verbs, "ibv_cmd_dealloc_pd", "IBVERBS_PRIVATE_34");
+
+	registers("an operations table");
+	RETURNS(command(NULL), EOPNOTSUPP);
+	first_device(verbs);
+}
+
+static const struct test tests[] = {
+	TEST(one_object),
+	TEST(closed_and_opened_again),
+	TEST(closed_while_in_use),
+	TEST(versions_of_2005_fail_as_they_should),
+	TEST(a_driver_may_register),
+};
+
+CHECK_MAIN(tests)

@@ -1,0 +1,122 @@
+//! What the tests of the command share.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Hosts of a test's own, in a directory of its own. They end with it.
+pub(crate) struct Net {
+    dir: PathBuf,
+    second: u8,
+}
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Self { dir, second: 100 + n }
+    }
+
+    /// An address that no other test has: tests of one process differ in the second number.
+    pub(crate) fn address(&self, host: u8) -> String {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        format!("127.{}.{high}.{}", self.second, low.wrapping_mul(4).wrapping_add(host))
+    }
+
+    /// Starts hosts with these names.
+    pub(crate) fn hosts(self, names: &[&str]) -> Self {
+        for (i, name) in (1..).zip(names) {
+            self.ok(&["host", "up", name, "--addr", &self.address(i)]);
+        }
+        self
+    }
+
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmux"));
+        command.args(args).env("RDMUX_RUNTIME_DIR", &self.dir);
+        command.env_remove("RDMUX_HOST").env_remove("RUST_LOG");
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs what must succeed; its output.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs what must fail with this status; what it says.
+    pub(crate) fn fails(&self, args: &[&str], status: i32) -> String {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        said
+    }
+
+    /// Starts a server and waits until it says where it is; its port.
+    pub(crate) fn server(&self, args: &[&str]) -> (Child, String) {
+        let mut child = self.command(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap().to_owned();
+        (child, port)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // A test that failed may have left anything.
+        let _ = self.run(&["host", "down"]);
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Compiles one of the C programs in `tests/programs`; none if this machine cannot. What a machine must
+/// have is told by `libraries`: without a compiler or these, there is a message, and a failure where
+/// nothing may be left out.
+pub(crate) fn compile(net: &Net, name: &str, libraries: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let program = net.path().join(name).with_extension("");
+    let has = |lib: &&str| {
+        let mut cc = Command::new("cc");
+        let output = cc.arg(format!("-print-file-name=lib{lib}.so")).output();
+        // The answer is a path if there is one.
+        output.is_ok_and(|o| o.stdout.contains(&b'/'))
+    };
+    let missing: Vec<_> = libraries.iter().filter(|lib| !has(lib)).collect();
+    if !missing.is_empty() || Command::new("cc").arg("--version").output().is_err() {
+        missing_here(&format!("{name} is not compiled: no cc, or without {missing:?}"));
+        return None;
+    }
+    let capi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi");
+    let status = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg(format!("-I{}", capi.join("include").display()))
+        .args(libraries.iter().map(|lib| format!("-l{lib}")))
+        .status()
+        .unwrap();
+    assert!(status.success(), "{name}");
+    Some(program)
+}
+
+/// Says that something is left out, which fails where nothing may be.
+pub(crate) fn missing_here(what: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true: {what}");
+    eprintln!("left out: {what}");
+}

@@ -1,0 +1,232 @@
+//! `rdmux run`, `env` and `doctor` as users meet them.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+
+use common::{Net, compile, missing_here};
+use serde_json::Value;
+
+/// What a program sees of the device.
+const FILES: [&str; 4] = [
+    "/sys/class/infiniband",
+    "/sys/class/infiniband/rdmux_roce0/ports/1/gid_attrs/types/0",
+    "/sys/class/infiniband_verbs/uverbs0/ibdev",
+    "/dev/infiniband/uverbs0",
+];
+const SEEN: &str = "/sys/class/infiniband: has rdmux_roce0\n\
+    /sys/class/infiniband/rdmux_roce0/ports/1/gid_attrs/types/0: RoCE v2\n\
+    /sys/class/infiniband_verbs/uverbs0/ibdev: rdmux_roce0\n\
+    /dev/infiniband/uverbs0: device, read and write\n";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let net = Net::new().hosts(&["one"]);
+    let run = |args: &[&str]| net.run(&[&["--host", "one", "run"], args].concat());
+    for (args, status) in [
+        (&["--", "true"][..], 0),
+        (&["--", "sh", "-c", "exit 77"], 77),
+        (&["sh", "-c", "exit 1"], 1),
+        (&["--", "no-such-program"], 127),
+        (&["--", "/etc/passwd"], 126),
+        (&["--device", "iw", "--", "true"], 125),
+        (&["--device", "ib", "--", "true"], 125),
+        (&["--device", "tokenring", "--", "true"], 2),
+        (&[], 2),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(output.stderr.is_empty(), status < 2 || status == 77, "{args:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_program_itself() {
+    let net = Net::new().hosts(&["one"]);
+    let output = net.run(&["--host", "one", "run", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(output.status.signal(), Some(15), "{}", text(&output.stderr));
+
+    // There is nobody in between: who signals the process that was started reaches the program.
+    let mut run = net.command(&["--host", "one", "run", "--", "sh", "-c", "echo $$; exec cat"]);
+    let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut pid).unwrap();
+    assert_eq!(pid.trim(), child.id().to_string());
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn the_program_gets_what_it_needs_to_find_the_library_and_the_host() {
+    let net = Net::new().hosts(&["one"]);
+    let script = r#"echo "$RDMUX_HOST"; echo "$LD_LIBRARY_PATH"; echo "$GREETING"; ls "${LD_LIBRARY_PATH%%:*}""#;
+    let mut run = net.command(&["--host", "one", "run", "--", "sh", "-c", script]);
+    run.env("LD_LIBRARY_PATH", "/nowhere").env("GREETING", "hello");
+    let output = run.output().unwrap();
+    let said = text(&output.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!((lines[0], lines[2]), ("one", "hello"), "{said}");
+    assert!(lines[1].ends_with(":/nowhere") && lines[1].starts_with('/'), "{said}");
+    assert!(lines.contains(&"libibverbs.so.1") && lines.contains(&"librdmacm.so.1"), "{said}");
+}
+
+#[test]
+fn the_environment_works_without_the_wrapper() {
+    let net = Net::new().hosts(&["one"]);
+    let all: Value = serde_json::from_str(&net.ok(&["--host", "one", "env", "--json"])).unwrap();
+    assert_eq!(all["RDMUX_HOST"], "one");
+    assert_eq!(all.get("LD_PRELOAD"), None);
+
+    let rdmux = env!("CARGO_BIN_EXE_rdmux");
+    let script = format!("eval \"$('{rdmux}' env --view preload)\"; \"$@\"");
+    let Some(look) = compile(&net, "look.c", &[]) else { return };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(look).args(FILES);
+    shell.env("RDMUX_RUNTIME_DIR", net.path()).env("RDMUX_HOST", "one");
+    let output = shell.output().unwrap();
+    assert_eq!(text(&output.stdout), SEEN, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_c_program_gets_the_library_and_its_device() {
+    let net = Net::new().hosts(&["one"]);
+    let Some(program) = compile(&net, "devices.c", &["ibverbs", "rdmacm"]) else { return };
+    let said = net.ok(&["--host", "one", "run", "--", program.to_str().unwrap()]);
+    assert!(said.contains("device rdmux_roce0\n") && said.contains("channel yes\n"), "{said}");
+    let libraries: Vec<_> = said.lines().filter(|line| line.starts_with("library ")).collect();
+    assert!(libraries.len() == 1 && libraries[0].contains("librdmux_capi.so"), "{said}");
+}
+
+#[test]
+fn the_header_is_that_of_the_library() {
+    let net = Net::new().hosts(&["one"]);
+    let Some(program) = compile(&net, "version.c", &[]) else { return };
+    net.ok(&["--host", "one", "run", "--", program.to_str().unwrap()]);
+}
+
+/// Runs the C program that looks at the device's files.
+fn look(net: &Net, before: &[&str], how: &str) -> Option<Output> {
+    let program = compile(net, "look.c", &[])?;
+    let rdmux = env!("CARGO_BIN_EXE_rdmux");
+    let run = ["--host", "one", "run", "--view", how, "--", program.to_str().unwrap()];
+    let line = [before, &[rdmux], &run, &FILES].concat();
+    let mut command = Command::new(line[0]);
+    command.args(&line[1..]).env("RDMUX_RUNTIME_DIR", net.path()).env_remove("RDMUX_HOST");
+    Some(command.output().unwrap())
+}
+
+#[test]
+fn the_device_is_seen_where_programs_look() {
+    let net = Net::new().hosts(&["one"]);
+    for how in ["auto", "preload"] {
+        let Some(output) = look(&net, &[], how) else { return };
+        assert_eq!(text(&output.stdout), SEEN, "{how}: {}", text(&output.stderr));
+    }
+    let output = look(&net, &[], "none").unwrap();
+    assert!(!text(&output.stdout).contains("rdmux"), "{}", text(&output.stdout));
+
+    let output = look(&net, &[], "namespace").unwrap();
+    match output.status.code() {
+        Some(0) => assert_eq!(text(&output.stdout), SEEN),
+        _ => missing_here(&text(&output.stderr)),
+    }
+}
+
+#[test]
+fn where_there_can_be_no_namespace_a_library_is_preloaded_and_it_says_so() {
+    let net = Net::new().hosts(&["one"]);
+    let Some(forbid) = compile(&net, "forbid.c", &[]) else { return };
+    let forbid = forbid.to_str().unwrap();
+    let output = look(&net, &[forbid], "auto").unwrap();
+    assert_eq!(text(&output.stdout), SEEN);
+    let said = text(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("librdmux_view.so") && said.contains("not permitted"), "{said}");
+
+    let output = look(&net, &[forbid], "namespace").unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("--view preload"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn all_programs_of_a_host_share_one_namespace() {
+    let net = Net::new().hosts(&["one"]);
+    let run = |args: &[&str]| {
+        net.command(&[&["--host", "one", "run", "--view", "namespace", "--"], args].concat())
+    };
+    let output = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]).output().unwrap();
+    if output.status.code() == Some(125) {
+        return missing_here(&text(&output.stderr));
+    }
+    let again = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]).output().unwrap();
+    assert_eq!(text(&again.stdout), text(&output.stdout));
+    let rdmux = env!("CARGO_BIN_EXE_rdmux");
+    let nested =
+        ["--view", "namespace", "--", "readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"];
+    let nested = run(&[&[rdmux, "run"], &nested[..]].concat()).output().unwrap();
+    assert_eq!(text(&nested.stdout), text(&output.stdout), "{}", text(&nested.stderr));
+
+    // So they may copy each other's memory, as far as processes of this user may at all.
+    let Some(copy) = compile(&net, "copy.c", &[]) else { return };
+    let copy = copy.to_str().unwrap();
+    let mut server = run(&[copy]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut place = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut place).unwrap();
+    let (pid, address) = place.trim().split_once(' ').unwrap();
+    let copied = run(&[copy, pid, address]).output().unwrap();
+    let plain = Command::new(copy).args([pid, address]).output().unwrap();
+    assert_eq!(text(&copied.stdout), text(&plain.stdout), "{}", text(&copied.stderr));
+    drop(server.stdin.take());
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_namespace_leaves_terminals_shared_memory_and_the_directory_as_they_were() {
+    let net = Net::new().hosts(&["one"]);
+    let script = "pwd; test -c /dev/null && echo x > /dev/null && head -c 1 /dev/zero | wc -c; \
+        echo shared > /dev/shm/rdmux-$$ && cat /dev/shm/rdmux-$$ && rm /dev/shm/rdmux-$$; \
+        test -e /dev/pts && test -d /sys/class/net/lo/ && echo all";
+    let mut run =
+        net.command(&["--host", "one", "run", "--view", "namespace", "--", "sh", "-c", script]);
+    let output = run.current_dir(net.path()).output().unwrap();
+    if output.status.code() == Some(125) {
+        return missing_here(&text(&output.stderr));
+    }
+    let here = net.path().canonicalize().unwrap();
+    let expected = format!("{}\n1\nshared\nall\n", here.display());
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_doctor_tells_what_is_wrong() {
+    let net = Net::new().hosts(&["one"]);
+    let all: Value = serde_json::from_str(&net.ok(&["--host", "one", "doctor", "--json"])).unwrap();
+    let state = |all: &Value, name: &str| {
+        let check = all.as_array().unwrap().iter().find(|check| check["name"] == name);
+        check.unwrap_or_else(|| panic!("no {name}: {all}"))["state"].as_str().unwrap().to_owned()
+    };
+    for name in ["service", "C library", "offload"] {
+        assert_eq!(state(&all, name), "ok", "{all}");
+    }
+
+    let mut lost = net.command(&["--host", "one", "doctor", "--json"]);
+    let lost = lost.env("RDMUX_LIB_DIR", net.path()).output().unwrap();
+    let lost: Value = serde_json::from_slice(&lost.stdout).unwrap();
+    assert_eq!(state(&lost, "C library"), "warn");
+
+    // Another service, of a directory of its own, finds the address of the first one taken.
+    let other = Net::new();
+    let two = ["--host", "two", "doctor"];
+    let registry = format!("two {}\n", net.address(1));
+    std::fs::write(other.path().join("registry"), registry).unwrap();
+    let said = other.run(&two);
+    assert_eq!(said.status.code(), Some(1));
+    let said = text(&said.stdout);
+    assert!(said.contains("FAIL  service") && said.contains("in use"), "{said}");
+}

@@ -1,0 +1,161 @@
+//! The C programs of `conformance/c` on the shared object, on a virtual host of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::report::Report;
+use crate::rows::Rows;
+use crate::sh;
+
+/// In the order in which their failures explain each other.
+const PROGRAMS: &[&str] = &[
+    "loading",
+    "arguments",
+    "cm_arguments",
+    "descriptors",
+    "threads",
+    "forks",
+    "unmapped",
+    "exits",
+];
+
+/// How long the service may take to notice that a process has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn run(report: &mut Report) {
+    if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
+        return report
+            .skip("behaviour of the C library", "no headers (libibverbs-dev, librdmacm-dev)");
+    }
+    let host = match Host::start() {
+        Ok(host) => host,
+        Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
+    };
+    for program in PROGRAMS {
+        let mut rows = Rows::default();
+        if let Err(e) = host.run(program, &mut rows) {
+            report.fail(program, &format!("{e:#}"));
+        }
+        rows.report(report);
+        report.check(&format!("{program} leaves nothing"), host.is_empty());
+    }
+}
+
+/// A virtual host, in a runtime directory of its own.
+struct Host {
+    /// Where programs and links to the library are.
+    place: PathBuf,
+    runtime: PathBuf,
+    rdmux: PathBuf,
+}
+
+impl Host {
+    const NAME: &str = "abi";
+
+    fn start() -> Result<Self> {
+        let library = super::shared_object()?;
+        sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-cli"]))?;
+        let place = sh::target_dir().join("abi");
+        let links = place.join("lib");
+        fs::create_dir_all(&links).with_context(|| links.display().to_string())?;
+        for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+            let link = links.join(name);
+            if fs::read_link(&link).ok().as_ref() != Some(&library) {
+                let _ = fs::remove_file(&link);
+                std::os::unix::fs::symlink(&library, &link)
+                    .with_context(|| link.display().to_string())?;
+            }
+        }
+        // Sockets live in it, so its path must be short.
+        let runtime = std::env::temp_dir().join(format!("rdmux-abi-{}", std::process::id()));
+        fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
+        let host = Self { place, runtime, rdmux: sh::target_dir().join("debug/rdmux") };
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let address = format!("127.79.{high}.{low}");
+        sh::run(host.command(&host.rdmux).args(["host", "up", Self::NAME, "--addr", &address]))?;
+        Ok(host)
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = sh::command(program);
+        command.env("RDMUX_RUNTIME_DIR", &self.runtime).env("RDMUX_HOST", Self::NAME);
+        command
+    }
+
+    /// Compiles a program and runs its tests.
+    fn run(&self, name: &str, rows: &mut Rows) -> Result<()> {
+        let program = self.compile(name)?;
+        rows.expect(&sh::output(sh::command(&program).arg("--list"))?);
+        let mut run = self.command(&program);
+        run.env("LD_LIBRARY_PATH", self.place.join("lib"));
+        let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
+        ensure!(ended_well || rows.any_failed(), "it did not run to its end");
+        Ok(())
+    }
+
+    fn compile(&self, name: &str) -> Result<PathBuf> {
+        let sources = sh::root().join("conformance/c");
+        let source = sources.join(format!("{name}.c"));
+        let text = fs::read_to_string(&source).with_context(|| source.display().to_string())?;
+        let program = self.place.join(name);
+        let mut cc = sh::command("cc");
+        cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+        cc.arg(source).arg(sources.join("check.c"));
+        if text.contains("\"fixture.h\"") {
+            cc.arg(sources.join("fixture.c"));
+        }
+        // One that loads the libraries itself must not be linked with them.
+        sh::run(cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]))?;
+        Ok(program)
+    }
+
+    /// Waits until the service knows of no process, connection id or ring any more.
+    fn is_empty(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut status = self.command(&self.rdmux);
+            let status = sh::output(status.args(["host", "status", Self::NAME]))?;
+            let left: Vec<&str> = status.lines().filter(|line| tells_of_something(line)).collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("left behind:\n{status}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let mut down = self.command(&self.rdmux);
+        let _ = sh::run(down.args(["host", "down", Self::NAME]));
+        let _ = fs::remove_dir_all(&self.runtime);
+    }
+}
+
+/// Whether a line of `rdmux host status` says that somebody is there.
+fn tells_of_something(line: &str) -> bool {
+    let in_use =
+        line.strip_prefix("slots").is_some_and(|l| !l.trim_start().starts_with("0 in use, 0 "));
+    in_use || line == "PROCESSES" || line == "CONNECTIONS AND LISTENERS"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tells_of_something;
+
+    #[test]
+    fn an_empty_host_is_told_from_a_busy_one() {
+        assert!(!tells_of_something("slots      0 in use, 0 ring pairs"));
+        assert!(tells_of_something("slots      1 in use, 0 ring pairs"));
+        assert!(tells_of_something("slots      0 in use, 1 ring pairs"));
+        assert!(tells_of_something("PROCESSES"));
+        assert!(!tells_of_something("host       abi"));
+    }
+}

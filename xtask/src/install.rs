@@ -1,0 +1,233 @@
+//! `cargo xtask install`: the command, the C libraries, their header and pkg-config file under a prefix.
+//!
+//! ```text
+//! bin/rdmux
+//! lib/rdmux/librdmux_capi.so          and links by the names that programs ask for
+//! lib/rdmux/librdmux_view.so
+//! lib/rdmux/installed                 the list of all files, which --uninstall goes by
+//! lib/pkgconfig/rdmux.pc
+//! include/rdmux/rdmux.h
+//! ```
+//!
+//! The libraries lie in a folder of their own, where the loader does not look by itself: the system's
+//! stay what other programs get.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::report::Report;
+use crate::sh;
+
+const OBJECT: &str = "librdmux_capi.so";
+/// Names of the object: as programs are linked, for dlopen(3) and the linker, and for `-lrdmux`.
+const LINKS: [&str; 5] =
+    ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so", "librdmux.so"];
+const LIB: &str = "lib/rdmux";
+const LIST: &str = "lib/rdmux/installed";
+
+/// Where to, or back.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder that has `bin`, `lib` and `include`
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// Put everything below this folder, to be packaged; the prefix is where it will be used
+    #[arg(long, value_name = "DIR")]
+    destdir: Option<PathBuf>,
+    /// Remove what was installed there
+    #[arg(long)]
+    uninstall: bool,
+}
+
+/// Installs or uninstalls.
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    report.heading(if args.uninstall { "uninstall" } else { "install" });
+    let go = || -> Result<()> {
+        let prefix = std::path::absolute(&args.prefix)?;
+        let place = Place { root: rooted(args.destdir.as_deref(), &prefix)?, prefix };
+        if args.uninstall { place.uninstall() } else { place.install(&build("release")?) }
+    };
+    report.check("install", go());
+}
+
+/// The prefix below the folder for packages.
+fn rooted(destdir: Option<&Path>, prefix: &Path) -> Result<PathBuf> {
+    Ok(match destdir {
+        None => prefix.to_owned(),
+        Some(dir) => std::path::absolute(dir)?.join(prefix.strip_prefix("/")?),
+    })
+}
+
+/// Builds everything; the folder in which cargo leaves it.
+fn build(profile: &str) -> Result<PathBuf> {
+    sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-cli", "--profile", profile]))?;
+    Ok(sh::target_dir().join(if profile == "dev" { "debug" } else { profile }))
+}
+
+/// A prefix.
+struct Place {
+    /// Where it is used.
+    prefix: PathBuf,
+    /// Where it is written.
+    root: PathBuf,
+}
+
+impl Place {
+    fn install(&self, built: &Path) -> Result<()> {
+        if self.root.join(LIST).exists() {
+            self.uninstall().context("removing what was installed before")?;
+        }
+        let capi = sh::root().join("crates/capi");
+        let mut list = Vec::new();
+        let files = [
+            (built.join("rdmux"), "bin/rdmux".to_owned()),
+            (built.join("deps").join(OBJECT), format!("{LIB}/{OBJECT}")),
+            (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
+            (capi.join("include/rdmux/rdmux.h"), "include/rdmux/rdmux.h".to_owned()),
+        ];
+        for (from, to) in files {
+            let path = self.fresh(&to)?;
+            fs::copy(&from, &path).with_context(|| format!("copying {}", from.display()))?;
+            list.push(to);
+        }
+        for name in LINKS {
+            let to = format!("{LIB}/{name}");
+            symlink(OBJECT, self.fresh(&to)?).with_context(|| to.clone())?;
+            list.push(to);
+        }
+        let template = fs::read_to_string(capi.join("rdmux.pc.in"))?;
+        let text = filled(&template, &self.prefix)?;
+        let to = "lib/pkgconfig/rdmux.pc".to_owned();
+        fs::write(self.fresh(&to)?, text).with_context(|| to.clone())?;
+        list.push(to);
+        list.push(LIST.to_owned());
+        fs::write(self.root.join(LIST), list.join("\n") + "\n").context(LIST)?;
+        println!("{} files below {}", list.len(), self.root.display());
+        Ok(())
+    }
+
+    /// The path of a file that is to be made anew, in a folder that is there. A file that programs have
+    /// mapped is not written to, but replaced.
+    fn fresh(&self, file: &str) -> Result<PathBuf> {
+        let path = self.root.join(file);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        gone(fs::remove_file(&path)).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// Removes the files of the list, and those of our folders that are empty then.
+    fn uninstall(&self) -> Result<()> {
+        let list = self.root.join(LIST);
+        let files = fs::read_to_string(&list)
+            .with_context(|| format!("nothing was installed here: {}", list.display()))?;
+        for file in files.lines() {
+            ensure!(!file.split('/').any(|part| part == ".."), "{}: {file}", list.display());
+            let path = self.root.join(file);
+            gone(fs::remove_file(&path)).with_context(|| path.display().to_string())?;
+        }
+        for folder in [LIB, "include/rdmux"] {
+            // What somebody else put there stays, and so does the folder.
+            let _ = fs::remove_dir(self.root.join(folder));
+        }
+        println!("{} files removed from {}", files.lines().count(), self.root.display());
+        Ok(())
+    }
+}
+
+/// What is not there need not be removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The pkg-config file.
+fn filled(template: &str, prefix: &Path) -> Result<String> {
+    let prefix = prefix.to_str().context("a prefix that is not UTF-8")?;
+    let text = template
+        .replace("@prefix@", prefix)
+        .replace("@version@", env!("CARGO_PKG_VERSION"))
+        .replace("@url@", env!("CARGO_PKG_REPOSITORY"));
+    if let Some(left) = text.lines().find(|line| line.contains('@')) {
+        bail!("rdmux.pc.in: {left}");
+    }
+    Ok(text)
+}
+
+/// Installs below the target folder, builds a C program as a user would and runs it, and removes all of
+/// it again.
+pub(crate) fn check(report: &mut Report) {
+    report.heading("installation");
+    if !sh::have("pkg-config") {
+        return report.skip("installation", "no pkg-config");
+    }
+    let prefix = sh::target_dir().join("installed");
+    let place = Place { root: prefix.clone(), prefix };
+    report.check("installation", build("dev").and_then(|built| try_out(&place, &built)));
+}
+
+const PROGRAM: &str = r#"
+#include <rdmux/rdmux.h>
+#include <stdio.h>
+int main(void)
+{
+    puts(rdmux_version_string());
+    return rdmux_version() != RDMUX_VERSION;
+}
+"#;
+
+fn try_out(place: &Place, built: &Path) -> Result<()> {
+    place.install(built)?;
+    let work = sh::target_dir().join("installed.test");
+    fs::create_dir_all(&work)?;
+    let (source, program) = (work.join("version.c"), work.join("version"));
+    fs::write(&source, PROGRAM)?;
+    let mut pkg_config = sh::command("pkg-config");
+    pkg_config.args(["--cflags", "--libs", "rdmux"]);
+    let flags = sh::output(pkg_config.env("PKG_CONFIG_PATH", place.prefix.join("lib/pkgconfig")))?;
+    let mut cc = sh::command("cc");
+    cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
+    sh::run(cc.arg(&source).args(flags.split_whitespace()))?;
+
+    // By itself, for it was linked with a path to the library; and under the installed command, which
+    // must find the installed library.
+    let rdmux = place.prefix.join("bin/rdmux");
+    let runtime = work.join("run");
+    let alone = sh::output(&mut sh::command(&program))?;
+    let mut under = sh::command(&rdmux);
+    under.args(["--host", "installed", "run", "--view", "none", "--"]).arg(&program);
+    let under = sh::output(under.env("RDMUX_RUNTIME_DIR", &runtime));
+    let mut down = sh::command(&rdmux);
+    let down = sh::output(down.args(["host", "down"]).env("RDMUX_RUNTIME_DIR", &runtime));
+    let under = under?;
+    down?;
+    for said in [&alone, &under] {
+        ensure!(said == env!("CARGO_PKG_VERSION"), "the program said {said}");
+    }
+
+    place.uninstall()?;
+    ensure!(!place.root.join(LIB).exists(), "something is left in {LIB}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_written_elsewhere_than_it_is_used() {
+        let prefix = Path::new("/usr");
+        assert_eq!(rooted(None, prefix).unwrap(), Path::new("/usr"));
+        assert_eq!(rooted(Some(Path::new("/tmp/p")), prefix).unwrap(), Path::new("/tmp/p/usr"));
+        let text = filled("prefix=@prefix@\nVersion: @version@\n", prefix).unwrap();
+        assert!(text.starts_with("prefix=/usr\nVersion: 0."), "{text}");
+        assert!(filled("x=@unknown@", prefix).is_err());
+    }
+}
