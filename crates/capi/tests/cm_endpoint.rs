@@ -155,21 +155,23 @@ fn names_are_found_as_asked() {
         hints.ai_qp_type = IBV_QPT_UC.cast_signed();
         let mut src = Addr::new(ip(), 5);
         (hints.ai_src_addr, hints.ai_src_len) = (src.ptr(), 16);
-        let asked = &raw const hints;
-        ok(rdma_getaddrinfo(c"::1".as_ptr(), c"1".as_ptr(), asked, &raw mut res));
+        ok(rdma_getaddrinfo(c"::1".as_ptr(), c"1".as_ptr(), &raw const hints, &raw mut res));
         assert_eq!((*res).ai_family, libc::AF_INET6);
         assert_eq!((*res).ai_qp_type, IBV_QPT_UC.cast_signed());
         assert_eq!(read((*res).ai_src_addr.cast()), (ip(), 5).into());
         rdma_freeaddrinfo(res);
-        let bad = rdma_getaddrinfo(c"localhost".as_ptr(), null(), asked, &raw mut res);
+        let bad = rdma_getaddrinfo(c"localhost".as_ptr(), null(), &raw const hints, &raw mut res);
         assert_eq!(bad, libc::EAI_NONAME);
 
         // InfiniBand's own addresses are not RoCE's.
         hints.ai_family = 27;
-        let ib = rdma_getaddrinfo(c"::1".as_ptr(), null(), asked, &raw mut res);
+        let ib = rdma_getaddrinfo(c"::1".as_ptr(), null(), &raw const hints, &raw mut res);
         assert_eq!(ib, libc::EAI_FAMILY);
         hints.ai_flags = RAI_SA;
-        fails(rdma_getaddrinfo(null(), c"1".as_ptr(), asked, &raw mut res), libc::EOPNOTSUPP);
+        fails(
+            rdma_getaddrinfo(null(), c"1".as_ptr(), &raw const hints, &raw mut res),
+            libc::EOPNOTSUPP,
+        );
 
         // Without names the answer is the question.
         let mut hints: rdma_addrinfo = std::mem::zeroed();

@@ -54,7 +54,7 @@ impl Qp {
     /// See [`ModifyError`]; then nothing was changed.
     pub fn modify<E: Env>(
         &mut self,
-        _now: Time,
+        now: Time,
         attr: &QpAttr,
         mask: AttrMask,
         env: &mut E,
@@ -69,6 +69,10 @@ impl Qp {
         check_values(attr, mask, self.qp_type, link)?;
         if mask.contains(AttrMask::PKEY_INDEX) && env.pkey(attr.pkey_index).is_none() {
             return Err(ModifyError::PkeyIndex(attr.pkey_index));
+        }
+        if matches!(to, QpState::Err | QpState::Reset) {
+            // The program has seen what is owed an ACK, and may end because it has.
+            self.flush_ack(now, env);
         }
         self.copy_attributes(attr, mask);
         self.act(from, to, link, env);

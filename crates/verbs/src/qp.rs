@@ -342,6 +342,9 @@ impl Drop for Qp {
                 tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
             }
         }
+        // What was received is acknowledged: nobody can ask for it any more.
+        let now = device.now();
+        Bound::lock(&device, &self.core).run(|machine, env| machine.flush_ack(now, env));
         device.remove_qp(&self.core);
         device.events().withdraw(|e| e.is_about_qp(&self.core));
         self.core.send_cq.remove_user();

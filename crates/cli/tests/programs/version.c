@@ -1,4 +1,5 @@
 /* The library is of the version that this was compiled with. */
+#define _GNU_SOURCE /* dlvsym */
 #include <rdmux/rdmux.h>
 #include <dlfcn.h>
 #include <stdio.h>

@@ -242,6 +242,23 @@ fn a_full_link_loses_nothing() {
 }
 
 #[test]
+fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
+    for end in [QpState::Err, QpState::Reset] {
+        let mut p = Pair::new(QpType::Rc);
+        p.b.recv(0, 0, 100);
+        p.a.send(1, SendOp::Send, 0, 100);
+        p.a.poll(p.now);
+        let bytes = p.a.w.out.pop_front().unwrap();
+        p.b.feed(p.now, &bytes, 1);
+        assert_eq!(p.b.w.statuses(), [(0, OK)]);
+        assert!(p.b.qp.wants_ack());
+        p.b.step(&attributes(2, 1), end);
+        p.run();
+        assert_eq!(p.a.w.statuses(), [(1, OK)], "{end:?}");
+    }
+}
+
+#[test]
 fn the_first_packet_in_rtr_says_that_the_peer_is_there() {
     let mut p = Pair::down(QpType::Rc, false);
     p.a.up(&attributes(1, 2));
