@@ -104,7 +104,8 @@ static void extended_device_query(void)
 	open_fixture(&f);
 	EQUAL(ibv_query_device(f.device, &plain), 0);
 	EQUAL(ibv_query_device_ex(f.device, NULL, &attr), 0);
-	EQUAL(memcmp(&plain, &attr.orig_attr, sizeof(plain)), 0);
+	/* Up to the last field; what pads the structure is nobody's. */
+	EQUAL(memcmp(&plain, &attr.orig_attr, offsetof(struct ibv_device_attr, phys_port_cnt) + 1), 0);
 	CHECK(ibv_query_device_ex(f.device, &input, &attr) != 0);
 	CHECK(plain.max_qp > 0 && plain.max_qp_wr > 0 && plain.max_cq > 0 && plain.max_cqe > 0);
 	CHECK(plain.max_mr > 0 && plain.max_pd > 0 && plain.max_sge > 0 && plain.phys_port_cnt == 1);
@@ -438,7 +439,7 @@ static void address_handles(void)
 
 static void multicast(void)
 {
-	union ibv_gid group = { .raw = { 0xff, 0x0e, [10] = 0xff, 0xff, 239, 1, 2, 3 } };
+	union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 239, 1, 2, 3 } };
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = 1 };
 	struct ibv_qp *rc, *ud;
 	struct fixture f;

@@ -9,6 +9,9 @@
 //! ([`Layer`]), which knows for good what lies below it: whoever calls an entry that he found, or puts
 //! it back, gets what he found, and no two handlers call each other in circles.
 //!
+//! A program whose `sigaction(2)` can be ours ([`replace`]) has its handlers put below at once, and sees
+//! nothing of this.
+//!
 //! # What the unsafe code here relies on
 //!
 //! The kernel calls a handler with a `siginfo_t` and a `ucontext_t` that are valid for the call, and
@@ -17,12 +20,19 @@
 //! program had installed, and is called as the kernel would have called it.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{mem, ptr};
 
 use super::routine;
 use super::turn::Turn;
+
+unsafe extern "C" {
+    /// The C library's, by the name that nobody else defines: what programs call may be ours.
+    #[cfg_attr(target_env = "gnu", link_name = "__sigaction")]
+    fn sigaction(signal: c_int, new: *const libc::sigaction, before: *mut libc::sigaction)
+    -> c_int;
+}
 
 /// What we handle.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -97,7 +107,32 @@ fn come_over(signal: c_int) -> bool {
     true
 }
 
+/// What `sigaction(2)` says, and does with a `new` action, to a program that is not to know of our handler: the
+/// new action comes below it, in one step. None, and nothing is done, if we do not lie over that signal.
+pub(super) fn replace(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    if !SIGNALS.contains(&signal) {
+        return None;
+    }
+    let mut before = Action::of(signal).filter(Action::is_ours)?;
+    if let Some(new) = new.map(Action::from_c) {
+        let ours = if new.is_ours() { new } else { Layer::over(signal, new)? };
+        before = ours.set(signal)?;
+    }
+    Some(Layer::below(signal, before).to_c())
+}
+
 impl Layer {
+    /// What a program that knows nothing of us thinks the action is.
+    fn below(signal: c_int, action: Action) -> Action {
+        let entry = |entry: &Entry| *entry as *const () as usize == action.handler;
+        let Some(layer) = ENTRIES.iter().position(entry).map(|at| &layers(signal)[at]) else {
+            return action;
+        };
+        let below = *layer.below.get().unwrap_or(&action);
+        let spent = below.flags & libc::SA_RESETHAND != 0 && layer.spent.load(Ordering::Relaxed);
+        if spent { Action::DEFAULT } else { below }
+    }
+
     /// An action of ours over another, which is used again if the program comes back to that one.
     fn over(signal: c_int, below: Action) -> Option<Action> {
         let (layer, entry) = layers(signal)
@@ -163,23 +198,32 @@ impl Action {
     }
 
     fn exchange(signal: c_int, new: Option<&Self>) -> Option<Self> {
+        let new = new.map(|new| new.to_c());
         // SAFETY: all zeros is a valid `sigaction`; the pointers are to such or null. The new action
         // is an entry of ours, or one that the kernel returned, or the default.
         unsafe {
             let mut before: libc::sigaction = mem::zeroed();
+            let new = new.as_ref().map_or(ptr::null(), ptr::from_ref);
+            (sigaction(signal, new, &raw mut before) == 0).then(|| Self::from_c(&before))
+        }
+    }
+
+    fn from_c(action: &libc::sigaction) -> Self {
+        /// A flag by which the C library tells the kernel of something of its own.
+        const SA_RESTORER: c_int = 0x0400_0000;
+        // SAFETY: the kernel's mask is the first eight bytes of the C library's.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+        Self { handler: action.sa_sigaction, flags: action.sa_flags & !SA_RESTORER, mask }
+    }
+
+    fn to_c(self) -> libc::sigaction {
+        // SAFETY: all zeros is a valid `sigaction`, and the mask is as above.
+        unsafe {
             let mut action: libc::sigaction = mem::zeroed();
-            let mut new_ptr = std::ptr::null();
-            if let Some(new) = new {
-                action.sa_sigaction = new.handler;
-                action.sa_flags = new.flags;
-                (&raw mut action.sa_mask).cast::<u64>().write_unaligned(new.mask);
-                new_ptr = &raw const action;
-            }
-            if libc::sigaction(signal, new_ptr, &raw mut before) != 0 {
-                return None;
-            }
-            let mask = (&raw const before.sa_mask).cast::<u64>().read_unaligned();
-            Some(Self { handler: before.sa_sigaction, flags: before.sa_flags, mask })
+            action.sa_sigaction = self.handler;
+            action.sa_flags = self.flags;
+            (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask);
+            action
         }
     }
 

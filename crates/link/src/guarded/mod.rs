@@ -74,6 +74,19 @@ pub fn keep(now: u64) {
     }
 }
 
+/// For a library that stands between a program and its C library's `sigaction(2)`: what that says, and does
+/// with a `new` action, as if there were no handler of ours. The program's comes below it at once, so that
+/// not even for [`NOTICE`] it gets our faults. None if the C library is to be asked: we have no handler for
+/// this signal.
+///
+/// Safe to call in a signal handler, as `sigaction(2)` is.
+pub fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    if GUARD.load(Ordering::Acquire) != Guard::Handler as u8 {
+        return None;
+    }
+    handler::replace(signal, new)
+}
+
 /// Fills `to` from the program's memory.
 ///
 /// # Errors

@@ -153,3 +153,40 @@ fn faults_of_many_threads_at_once() {
         }
     });
 }
+
+/// What the kernel has, by the C library's other name for asking it.
+fn installed(signal: i32) -> usize {
+    unsafe extern "C" {
+        fn __sigaction(s: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32;
+    }
+    // SAFETY: all zeros is an action; the call fills it in.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        assert_eq!(__sigaction(signal, ptr::null(), &raw mut action), 0);
+        action.sa_sigaction
+    }
+}
+
+#[test]
+fn a_program_that_asks_us_sees_its_own_handlers_only() {
+    extern "C" fn own(_: i32) {}
+    protect();
+    let ours = installed(libc::SIGBUS);
+    let before = super::sigaction(libc::SIGBUS, None).unwrap();
+    assert_ne!(before.sa_sigaction, ours, "somebody's lies below");
+
+    let mut new = before;
+    new.sa_sigaction = own as *const () as usize;
+    new.sa_flags = libc::SA_RESTART;
+    let replaced = super::sigaction(libc::SIGBUS, Some(&new)).unwrap();
+    assert_eq!(replaced.sa_sigaction, before.sa_sigaction);
+    assert_eq!(replaced.sa_flags, before.sa_flags);
+    assert_ne!(installed(libc::SIGBUS), new.sa_sigaction, "it never is on top");
+    let read = super::read(Pages::truncated().second(), &mut [0; 8]);
+    assert_eq!(read, Err(Unmapped));
+
+    let back = super::sigaction(libc::SIGBUS, Some(&before)).unwrap();
+    assert_eq!((back.sa_sigaction, back.sa_flags), (new.sa_sigaction, new.sa_flags));
+    assert_eq!(installed(libc::SIGBUS), ours, "the same entry as before");
+    assert!(super::sigaction(libc::SIGTERM, None).is_none(), "the C library's business");
+}
