@@ -13,7 +13,8 @@ use crate::stage::{SHORTLY, Scene, Side};
 
 /// What is started in a row, in what order, and what must come of it.
 ///
-/// In command lines `{server}` and `{client}` stand for the addresses of both sides, `{port}` for a
+/// In command lines `{server}` and `{client}` stand for the addresses of both sides, `{server4}` for the
+/// server's IPv4 address, `{port}` for a
 /// port that is the row's own, `{gid}` for the place of the side's address in its GID table, `{dev}`
 /// for the device, `{group}` for a multicast group and `{tmp}` for a folder.
 #[derive(Clone, Debug)]

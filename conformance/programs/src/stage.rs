@@ -186,6 +186,7 @@ impl Scene {
     /// The words of a command line, with what stands for the row's own things put in.
     pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
         line.replace("{server}", &self.server.address)
+            .replace("{server4}", &self.server.address4)
             .replace("{client}", &self.client.address)
             .replace("{port}", &self.port.to_string())
             .replace("{gid}", &side.gid_index.to_string())

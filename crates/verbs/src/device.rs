@@ -209,6 +209,11 @@ impl Device {
         self.engine.poll(self);
     }
 
+    /// Takes in everything that has arrived, and acknowledges it: for who will not look any more, because
+    /// its program ends or disconnects. A peer would repeat in vain what it gets no answer to.
+    pub fn settle(self: &Arc<Self>) {
+        self.engine.drain(self);
+    }
     /// Whether the host service is gone and the device of no more use.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)

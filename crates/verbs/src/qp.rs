@@ -186,6 +186,9 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         let device = self.device();
         let path = device.engine().path_for(device, &self.core, attr, mask)?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            device.settle();
+        }
         let mut bound = Bound::lock(device, &self.core);
         bound
             .modify(attr, mask, path)
@@ -342,9 +345,7 @@ impl Drop for Qp {
                 tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
             }
         }
-        // What was received is acknowledged: nobody can ask for it any more.
-        let now = device.now();
-        Bound::lock(&device, &self.core).run(|machine, env| machine.flush_ack(now, env));
+        device.settle();
         device.remove_qp(&self.core);
         device.events().withdraw(|e| e.is_about_qp(&self.core));
         self.core.send_cq.remove_user();

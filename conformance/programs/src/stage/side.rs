@@ -1,6 +1,7 @@
 //! One host, and how a program is run on it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,8 @@ pub(crate) struct Side {
     pub(crate) name: String,
     /// An address of it.
     pub(crate) address: String,
+    /// Its first one, which is IPv4.
+    pub(crate) address4: String,
     /// Where that is in the GID table.
     pub(crate) gid_index: u64,
     work: PathBuf,
@@ -66,10 +69,13 @@ impl Side {
     fn up(work: &Path, runtime: &Path, name: &str, enter: Vec<String>) -> Result<Self> {
         let (work, runtime) = (work.to_path_buf(), runtime.to_path_buf());
         let name = name.to_owned();
-        let mut side = Self { name, address: String::new(), gid_index: 0, work, runtime, enter };
+        let (address, address4) = (String::new(), String::new());
+        let mut side = Self { name, address, address4, gid_index: 0, work, runtime, enter };
         side.rdmux(&["host", "up", &side.name]).with_context(|| format!("host {}", side.name))?;
         let first = side.gids()?.into_iter().next().context("a host without an address")?;
         (side.address, side.gid_index) = first;
+        let v4 = side.gids()?.into_iter().find(|(a, _)| a.parse::<Ipv4Addr>().is_ok());
+        side.address4 = v4.context("a host without an IPv4 address")?.0;
         Ok(side)
     }
 

@@ -13,7 +13,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(EVERYWHERE, &rping("-C 1000 -v", 1000)));
     for (options, count) in [
         ("-C 200 -v -V -S 65000", 200),
-        ("-C 300 -v -S 16", 300),
+        ("-C 300 -v -S 23", 300),
         // Queue pairs that the program makes and modifies itself.
         ("-C 300 -v -V -q", 300),
     ] {
@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(&[Way::Ring, Way::Udp, Way::Wire4], &mckey("-m {group}", "")));
     rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o")));
     rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back()));
-    rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::{port}", "")));
+    rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "")));
 
     rows.extend(Row::each(EVERYWHERE, &cmtime()));
     rows.extend(Row::each(EVERYWHERE, &synchronous("rdma_server", "rdma_client", "")));
@@ -52,7 +52,7 @@ fn rping(options: &str, count: usize) -> Exchange {
 
 fn persistent_rping() -> Exchange {
     let client = "rping -c -v -V -C 100 -S 1000 -a {server} -p {port}";
-    let server = "rping -s -P -a {server} -p {port}";
+    let server = "rping -s -P -S 1000 -a {server} -p {port}";
     Exchange::new("rping -P, four clients at once")
         .server(server, Ready::Cm, End::Told)
         .client(client)
@@ -74,7 +74,7 @@ fn both(program: &str, options: &str, port: &str) -> Exchange {
 /// The receiver is the first to join, so it is what the others call the server.
 fn mckey(group: &str, how: &str) -> Exchange {
     let common = format!("{group} -c 2 -C 20 -S 500{how}");
-    Exchange::new(format!("mckey {} -c 2 -C 20 -S 500{how}", group.replace("{port}", "1")))
+    Exchange::new(format!("mckey {common}"))
         .server(
             format!("mckey -b {{server}} {}", common.replace(" -o", "")),
             Ready::Group,
@@ -103,10 +103,11 @@ fn cmtime() -> Exchange {
         .proof(Client("disconnect".into()))
 }
 
-/// The synchronous examples.
+/// The synchronous examples. Only one of the servers can be told an address; without, it listens on IPv4.
 fn synchronous(server: &str, client: &str, options: &str) -> Exchange {
+    let address = if server == "rdma_server" { " -s {server}" } else { "" };
     Exchange::new(format!("{client}{options}"))
-        .server(format!("{server} -p {{port}}{options}"), Ready::Cm, End::Alone)
+        .server(format!("{server}{address} -p {{port}}{options}"), Ready::Cm, End::Alone)
         .client(format!("{client} -s {{server}} -p {{port}}{options}"))
         .proof(Server("end 0".into()))
         .proof(Client("end 0".into()))

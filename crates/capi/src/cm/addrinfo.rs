@@ -143,7 +143,12 @@ impl Found {
         asked: &rdma_addrinfo,
         hinted: bool,
     ) -> std::result::Result<(), Failure> {
-        let hints = as_addrinfo(asked);
+        let mut hints = as_addrinfo(asked);
+        if node.is_null() && asked.ai_flags & RAI_PASSIVE != 0 && hints.ai_family == 0 {
+            // The first answer is 0.0.0.0 in any case. Sorting it before `::` takes the C library longer than a
+            // client needs to connect, and clients that shook hands with this program do.
+            hints.ai_family = libc::AF_INET;
+        }
         let hints = if hinted { ptr::from_ref(&hints) } else { ptr::null() };
         let mut list = ptr::null_mut();
         // SAFETY: as promised.

@@ -5,7 +5,8 @@
 //! opens itself works.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Once, Weak};
+use std::sync::{Arc, Once, Weak, mpsc};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -70,6 +71,33 @@ fn watch_forks() {
         let failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         if failed != 0 {
             tracing::warn!(errno = failed, "a fork of this program must not use what it inherits");
+        }
+    });
+}
+
+/// How long the end of a program may be held up.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// Programs may exit with everything open. An adapter has acknowledged by then whatever it had received; so
+/// does what is open here when the program exits.
+pub(crate) fn settle_at_exit() {
+    extern "C" fn at_exit() {
+        // In a thread of its own: a signal handler that exits may have interrupted anything here.
+        let (done, all) = mpsc::channel();
+        let settle = move || {
+            let open: Vec<_> = lists().open_ones().collect();
+            open.iter().for_each(|opened| opened.device.settle());
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().spawn(settle).is_ok() {
+            let _ = all.recv_timeout(FAREWELL);
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler takes nothing from the program, and the shared object is never unloaded.
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            tracing::warn!("what arrives as this program exits may stay unacknowledged");
         }
     });
 }

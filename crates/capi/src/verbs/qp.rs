@@ -22,6 +22,10 @@ use crate::boundary::{Errno, Result, code, pointer};
 /// # Errors
 /// EINVAL for sizes beyond the device's or a missing completion queue, EOPNOTSUPP for other transports.
 ///
+/// How many bytes may be sent inline for each gather entry that was asked for, and how many at most, if no more was asked for.
+const INLINE_PER_SGE: u32 = 16;
+const LEAST_INLINE: u32 = 64;
+
 /// # Safety
 /// The pointers in `init` are NULL or of such objects.
 pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {
@@ -34,6 +38,10 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
         false => Some(unsafe { Srq::get(init.srq)? }),
     };
     let mut caps = attr::caps(&init.cap);
+    // As much as the gather list takes in an adapter's queue: programs post short messages inline without having asked
+    // for room (rdma_xclient does).
+    let gather = caps.max_send_sge.saturating_mul(INLINE_PER_SGE).min(LEAST_INLINE);
+    caps.max_inline_data = caps.max_inline_data.max(gather);
     if srq.is_some() {
         (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
     }

@@ -213,8 +213,9 @@ impl Engine {
         }
     }
 
-    /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread.
-    fn drain(&self, device: &Arc<Device>) {
+    /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread, and when
+    /// nobody will poll any more.
+    pub(crate) fn drain(&self, device: &Arc<Device>) {
         for _ in 0..TURNS {
             let mut round = self.round.lock();
             if self.run_round(device, &mut round, device.now()) == 0 {
