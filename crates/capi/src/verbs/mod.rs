@@ -2,7 +2,7 @@
 //!
 //! In reading order: `objects` (what C pointers point to), `process` (what there is once, and forks), `device` (the
 //! list), `context` (open, close, the table of functions), `query`; then what is made of a context: `pd`, `mr`, `channel`,
-//! `cq`, `srq`, `qp`, `ah`; then work: `post`, `poll`, `event`. `attr` translates attributes and `wait` waits.
+//! `cq`, `srq`, `qp`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` translates attributes and `wait` waits.
 //! `names`, `rate`, `fork`, `sysfs` and `marshall` are the small rest, `ext` the extended interface.
 
 pub(crate) mod ah;
@@ -14,6 +14,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod ext;
 pub(crate) mod fork;
+mod inline;
 pub(crate) mod marshall;
 pub(crate) mod mr;
 pub(crate) mod names;

@@ -1,18 +1,18 @@
 //! Work requests in (`ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`).
 //!
 //! Nothing is allocated and nothing locked here but the queue itself: requests are translated on the stack, and
-//! scatter and gather lists are the program's own.
+//! scatter and gather lists are the program's own. Inline data go by way of the stack, too.
 
 use std::ffi::c_int;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 use rdmux_transport::attr::QpType;
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
-use rdmux_verbs::VerbsError;
+use rdmux_verbs::{QpInit, VerbsError};
 use rdmux_wire::{Qkey, Qpn, Rkey};
 
-use super::ext;
 use super::objects::{Ah, Object, Qp, Srq};
+use super::{ext, inline};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, caught};
 
@@ -24,9 +24,6 @@ const _: () = {
     assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
 };
 
-/// The most pieces of inline data that are taken.
-const MAX_INLINE_PIECES: usize = 32;
-
 /// `ibv_post_send(3)`: a chain of requests; `bad_wr` is the first that was not taken.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -37,12 +34,12 @@ pub(crate) unsafe extern "C" fn post_send(
     let result = answer(|| {
         // SAFETY: the caller's promise.
         let qp = unsafe { Qp::get(qp)? };
-        let is_datagram = qp.qp.init().qp_type == QpType::Ud;
+        let init = qp.qp.init();
         let mut posting = qp.qp.posting();
         // SAFETY: a chain that ends with NULL.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the caller's promise for each request.
-            unsafe { with_send_wr(wr, is_datagram, |wr| Ok(posting.send(&wr)?))? };
+            unsafe { with_send_wr(wr, init, |wr| Ok(posting.send(&wr)?))? };
             next = wr.next;
         }
         Ok(())
@@ -79,11 +76,11 @@ unsafe fn tell_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
 /// `wr` is as `ibv_post_send(3)` wants it: what it points to is there.
 unsafe fn with_send_wr(
     wr: &ibv_send_wr,
-    is_datagram: bool,
+    init: &QpInit,
     post: impl FnOnce(SendWr<'_>) -> Result<()>,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
-    let (op, dest) = unsafe { (operation(wr)?, destination(wr, is_datagram)?) };
+    let (op, dest) = unsafe { (operation(wr)?, destination(wr, init.qp_type)?) };
     // SAFETY: the caller's promise.
     let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
@@ -91,27 +88,12 @@ unsafe fn with_send_wr(
     if wr.send_flags & IBV_SEND_INLINE == 0 {
         return post(SendWr { wr_id, op, data: SendData::Sges(sges), flags, dest });
     }
-    let mut pieces: [&[u8]; MAX_INLINE_PIECES] = [&[]; MAX_INLINE_PIECES];
-    let pieces = pieces.get_mut(..sges.len()).ok_or(Errno::EINVAL)?;
-    for (piece, sge) in pieces.iter_mut().zip(sges) {
-        // SAFETY: the caller's promise: with inline data the entries are plain memory.
-        *piece = unsafe { bytes(sge)? };
-    }
-    post(SendWr { wr_id, op, data: SendData::Inline(pieces), flags, dest })
-}
-
-/// # Safety
-/// The entry names readable memory, which stays as it is meanwhile.
-unsafe fn bytes<'a>(sge: &Sge) -> Result<&'a [u8]> {
-    if sge.length == 0 {
-        return Ok(&[]);
-    }
-    let from: *const u8 = std::ptr::with_exposed_provenance(usize::try_from(sge.addr).unwrap_or(0));
-    if from.is_null() {
+    if sges.len() > init.caps.max_send_sge as usize {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: as promised.
-    Ok(unsafe { std::slice::from_raw_parts(from, sge.length as usize) })
+    let (mut stack, mut heap) = ([MaybeUninit::uninit(); inline::ON_STACK], Vec::new());
+    let data = inline::gather(sges, init.caps.max_inline_data, &mut stack, &mut heap)?;
+    post(SendWr { wr_id, op, data: SendData::Inline(&[data]), flags, dest })
 }
 
 /// A scatter or gather list, where it lies.
@@ -173,8 +155,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
 ///
 /// # Safety
 /// As for [`operation`].
-unsafe fn destination(wr: &ibv_send_wr, is_datagram: bool) -> Result<Option<UdDest>> {
-    if !is_datagram {
+unsafe fn destination(wr: &ibv_send_wr, qp_type: QpType) -> Result<Option<UdDest>> {
+    if qp_type != QpType::Ud {
         return Ok(None);
     }
     // SAFETY: a request to a datagram queue pair names an address handle, or NULL.

@@ -16,6 +16,7 @@ use super::lock::Section;
 use super::{hot, mw};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
+use crate::verbs::inline;
 use crate::verbs::objects::{Ah, Object, Qp};
 
 /// State of a queue pair that is posted to by building.
@@ -112,18 +113,16 @@ impl Batch {
     }
 
     /// Copies the data now: the program may use the buffers again at once.
-    ///
-    /// # Safety
-    /// Each buffer is so many readable bytes.
-    unsafe fn set_inline(&mut self, allowed: &Allowed, bufs: &[ibv_data_buf]) {
+    fn set_inline(&mut self, allowed: &Allowed, bufs: &[ibv_data_buf]) {
         let total = bufs.iter().try_fold(0_usize, |sum, b| sum.checked_add(b.length));
         if total.is_none_or(|total| total > allowed.max_inline_data as usize) {
             return self.fail(Errno::EINVAL);
         }
         let start = self.inline.len();
         for buf in bufs {
-            // SAFETY: the caller's promise.
-            self.inline.extend_from_slice(unsafe { list_of(buf.addr.cast(), buf.length) });
+            if let Err(errno) = inline::append(&mut self.inline, buf.addr.cast(), buf.length) {
+                return self.fail(errno);
+            }
         }
         let data = Data::Inline(start..self.inline.len());
         self.change(|request| request.data = data);
@@ -165,6 +164,9 @@ unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> (&'a Allowed, &'a mut Batch) {
     let batch = unsafe { &mut *qp.ext.batch.get() };
     (qp.ext.allowed.as_ref().unwrap_or(&NOTHING), batch)
 }
+
+/// The most pieces of inline data that a request is made of; the manual names no limit.
+const MAX_INLINE_PIECES: usize = 4096;
 
 const NOTHING: Allowed = Allowed { ops: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0 };
 
@@ -315,6 +317,9 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     let (allowed, batch) = unsafe { building(qp) };
+    if num_sge > allowed.max_send_sge as usize {
+        return batch.fail(Errno::EINVAL);
+    }
     // SAFETY: as many entries as the program says.
     let list = unsafe { list_of(sg_list, num_sge) };
     let sge = |s: &ibv_sge| Sge { addr: s.addr, length: s.length, lkey: Lkey(s.lkey) };
@@ -334,10 +339,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     let (allowed, batch) = unsafe { building(qp) };
+    if num_buf > MAX_INLINE_PIECES {
+        return batch.fail(Errno::EINVAL);
+    }
     // SAFETY: as many entries as the program says.
-    let list = unsafe { list_of(buf_list, num_buf) };
-    // SAFETY: as many readable bytes as each entry says.
-    unsafe { batch.set_inline(allowed, list) }
+    batch.set_inline(allowed, unsafe { list_of(buf_list, num_buf) });
 }
 
 /// A list of the program's; NULL is an empty one.
