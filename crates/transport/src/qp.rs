@@ -41,7 +41,8 @@ pub struct Source<'a> {
     pub grh: &'a [u8; 40],
     /// The sender's LID; InfiniBand only.
     pub slid: u16,
-    /// The service level.
+    /// The service level. RoCE has none: there it is the kind of packet (IBTA A17.4.5.1), as adapters
+    /// report it, 8 for a UDP header and 1 for IPv6 or 2 for IPv4.
     pub sl: u8,
     /// The low bits of the LID that the packet was sent to.
     pub dlid_path_bits: u8,

@@ -245,7 +245,7 @@ pub struct Completion {
     pub pkey: Pkey,
     /// The sender's LID; InfiniBand only.
     pub slid: u16,
-    /// The service level.
+    /// The service level, or what stands for it (`Source::sl`).
     pub sl: u8,
     /// The path bits of the destination LID.
     pub dlid_path_bits: u8,

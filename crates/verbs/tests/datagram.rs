@@ -60,6 +60,21 @@ fn a_datagram_brings_its_network_header() {
 }
 
 #[test]
+fn a_completion_tells_the_kind_of_packet_as_its_service_level() {
+    for (from, to, kind) in [("127.77.201.9", "127.77.201.10", 0b1010), ("::1", "::1", 0b1001)] {
+        if std::net::UdpSocket::bind((to, 0)).is_err() {
+            println!("skipped: no {to} here");
+            continue;
+        }
+        let lab = Lab::new(false);
+        let (a, b) = (ready(&lab, from), ready(&lab, to));
+        b.recv(1, 0, 48);
+        send_to(&a, 2, b.gid(), b.qp.qpn(), KEY, 0, 8);
+        assert_eq!(b.wait().sl, kind, "{to}");
+    }
+}
+
+#[test]
 fn a_wrong_key_is_dropped_and_counted() {
     let lab = Lab::new(false);
     let (a, b) = (ready(&lab, "127.77.201.3"), ready(&lab, "127.77.201.4"));
