@@ -32,7 +32,7 @@ impl From<Errno> for Failure {
 /// node and a service (rdma_getaddrinfo(3)). Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
 ///
 /// # Safety
-/// `node` and `service` are NULL or strings, `hints` is NULL or may be read, `res` may be written.
+/// `node` and `service` are NULL or strings, `hints` is NULL or may be read, `res` is NULL or may be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -43,10 +43,11 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     let mut code = 0;
     let found = status(|| {
         // SAFETY: as promised.
+        let res = unsafe { res.as_mut() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: as promised.
         match unsafe { lookup(node, service, hints.as_ref()) } {
             Ok(info) => {
-                // SAFETY: as promised.
-                unsafe { *res = info };
+                *res = info;
                 Ok(())
             }
             Err(Failure::Errno(errno)) => Err(errno),

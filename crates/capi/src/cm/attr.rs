@@ -50,7 +50,7 @@ fn before_anything(id: &Id) -> Negotiated {
 /// (rdma_init_qp_attr(3)).
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call; the others may be read and written.
+/// `id` is an id of this library that outlives the call; the others are NULL or may be read and written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
@@ -59,14 +59,12 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let (id, state) = unsafe { (Id::get(id)?, (*to).qp_state) };
-        let state = attr::state(state)?;
+        let (id, to, mask) = unsafe { (Id::get(id)?, to.as_mut(), mask.as_mut()) };
+        let (Some(to), Some(mask)) = (to, mask) else { return Err(Errno::EINVAL) };
+        let state = attr::state(to.qp_state)?;
         let (set, which) = attr_for(id, state)?;
-        // SAFETY: as promised.
-        unsafe {
-            *to = attr::to_c(&set);
-            *mask = which.bits().cast_signed();
-        }
+        *to = attr::to_c(&set);
+        *mask = which.bits().cast_signed();
         Ok(())
     })
 }

@@ -14,6 +14,9 @@ use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use crate::boundary::{Errno, Result, guarded, status};
 
+/// The most bytes that a program can have go before its private data (`ai_connect_len`), whose own length is one byte.
+const MAX_CONNECT_DATA: usize = 255;
+
 /// How long an address and a route may take to resolve, in milliseconds.
 const TIMEOUT_MS: c_int = 2000;
 
@@ -21,7 +24,7 @@ const TIMEOUT_MS: c_int = 2000;
 /// a queue pair. A passive one keeps them for the queue pairs of [`rdma_get_request`] (rdma_create_ep(3)).
 ///
 /// # Safety
-/// `id` may be written, `res` read; `pd` is NULL or a domain; `attr` is NULL or may be read and written, and its pointers are
+/// `id` is NULL or may be written, `res` NULL or read; `pd` is NULL or a domain; `attr` is NULL or may be read and written, and its pointers are
 /// NULL or objects of this library that live as long as the endpoint.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_create_ep(
@@ -32,7 +35,11 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let (res, attr) = unsafe { (res.as_ref().ok_or(Errno::EINVAL)?, attr.as_mut()) };
+        let (id, res, attr) = unsafe { (id.as_mut(), res.as_ref(), attr.as_mut()) };
+        let (Some(id), Some(res)) = (id, res) else { return Err(Errno::EINVAL) };
+        if res.ai_connect_len > MAX_CONNECT_DATA {
+            return Err(Errno::EINVAL);
+        }
         if res.ai_family == AF_IB {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
@@ -141,7 +148,7 @@ unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
 /// request is in its `event` (rdma_get_request(3)).
 ///
 /// # Safety
-/// `listen` is an id of this library that outlives the call; `id` may be written.
+/// `listen` is an id of this library that outlives the call; `id` is NULL or may be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_get_request(
     listen: *mut rdma_cm_id,
@@ -149,7 +156,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let listener = unsafe { Id::get(listen)? };
+        let (listener, id) = unsafe { (Id::get(listen)?, id.as_mut().ok_or(Errno::EINVAL)?) };
         if !listener.lock().synchronous {
             return Err(Errno::EINVAL);
         }

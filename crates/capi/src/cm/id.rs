@@ -271,7 +271,7 @@ pub(super) unsafe fn create(
 /// A new id (rdma_create_id(3)). With a `channel` of NULL its calls complete before they return.
 ///
 /// # Safety
-/// `channel` is NULL or a channel of this library that outlives the id; `id` may be written.
+/// `channel` is NULL or a channel of this library that outlives the id; `id` is NULL or may be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
@@ -283,7 +283,10 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
         let datagrams = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
         let qp_type = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
         // SAFETY: as promised.
-        unsafe { *id = create(channel, context, ps, qp_type)?.into_ptr() };
+        unsafe {
+            let id = id.as_mut().ok_or(Errno::EINVAL)?;
+            *id = create(channel, context, ps, qp_type)?.into_ptr();
+        }
         Ok(())
     })
 }

@@ -19,7 +19,7 @@ use crate::verbs::attr;
 /// queue pair got are put into `attr`.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` may be read and written, and its
+/// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` is NULL or may be read and written, and its
 /// pointers are NULL or objects of this library.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_create_qp(
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: as promised.
-    status(|| unsafe { create_from(Id::get(id)?, pd, &mut *attr) })
+    status(|| unsafe { create_from(Id::get(id)?, pd, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
 /// # Safety
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     // SAFETY: as promised.
-    status(|| unsafe { create(Id::get(id)?, &mut *attr) })
+    status(|| unsafe { create(Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
 /// # Safety

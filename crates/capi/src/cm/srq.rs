@@ -14,7 +14,7 @@ use crate::boundary::{Errno, Result, guarded, status};
 /// the id's. The sizes that it got are put into `attr`.
 ///
 /// # Safety
-/// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` may be read and written.
+/// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` is NULL or may be read and written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -23,6 +23,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: as promised; zero is NULL, or nothing, in every field; the one structure begins as the other.
     status(|| unsafe {
+        let attr = attr.as_mut().ok_or(Errno::EINVAL)?;
         let mut extended: ibv_srq_init_attr_ex = zeroed();
         ptr::from_mut(&mut extended).cast::<ibv_srq_init_attr>().write(*attr);
         extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
@@ -44,7 +45,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     // SAFETY: as promised.
-    status(|| unsafe { create(Id::get(id)?, &mut *attr) })
+    status(|| unsafe { create(Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?) })
 }
 
 fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {

@@ -112,6 +112,7 @@ pub(crate) fn to_engine(
     mask: u32,
 ) -> Result<(QpAttr, AttrMask)> {
     let mask = AttrMask::from_bits(mask).ok_or(Errno::EINVAL)?;
+    let limits = device.query().limits;
     let mut to = current;
     let has = |bit| mask.contains(bit);
     // The engine keeps five bits of a time; more are a mistake, not a shorter time.
@@ -157,7 +158,7 @@ pub(crate) fn to_engine(
         to.rq_psn = Psn::new(attr.rq_psn);
     }
     if has(AttrMask::MAX_QP_RD_ATOMIC) {
-        to.max_rd_atomic = depth(device, attr.max_rd_atomic)?;
+        to.max_rd_atomic = depth(attr.max_rd_atomic, limits.max_init_rd_atomic)?;
     }
     if has(AttrMask::ALT_PATH) {
         to.alt_av = address_vector(device, &attr.alt_ah_attr)?;
@@ -172,7 +173,7 @@ pub(crate) fn to_engine(
         to.sq_psn = Psn::new(attr.sq_psn);
     }
     if has(AttrMask::MAX_DEST_RD_ATOMIC) {
-        to.max_dest_rd_atomic = depth(device, attr.max_dest_rd_atomic)?;
+        to.max_dest_rd_atomic = depth(attr.max_dest_rd_atomic, limits.max_rd_atomic)?;
     }
     if has(AttrMask::PATH_MIG_STATE) {
         to.path_mig_state = u8::try_from(attr.path_mig_state).map_err(|_| Errno::EINVAL)?;
@@ -194,8 +195,8 @@ fn port(port: u8) -> Result<u8> {
 }
 
 /// READs and atomics outstanding: no more than the device's limit.
-fn depth(device: &Device, depth: u8) -> Result<u8> {
-    if depth <= device.query().limits.max_rd_atomic { Ok(depth) } else { Err(Errno::EINVAL) }
+fn depth(depth: u8, limit: u8) -> Result<u8> {
+    if depth <= limit { Ok(depth) } else { Err(Errno::EINVAL) }
 }
 
 /// All attributes of a queue pair as C has them.

@@ -115,7 +115,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     from: *const KernelAhAttr,
 ) {
     // SAFETY: the caller's structures.
-    unsafe { to.write(ah_attr(&*from)) }
+    if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
+        *to = ah_attr(from);
+    }
 }
 
 /// `ibv_copy_qp_attr_from_kern`.
@@ -125,7 +127,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     from: *const KernelQpAttr,
 ) {
     // SAFETY: the caller's structures.
-    unsafe { to.write(qp_attr(&*from)) }
+    if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
+        *to = qp_attr(from);
+    }
 }
 
 fn qp_attr(from: &KernelQpAttr) -> ibv_qp_attr {
@@ -172,7 +176,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     from: *const KernelPathRec,
 ) {
     // SAFETY: the caller's structures.
-    unsafe { to.write(path_rec(&*from)) }
+    if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
+        *to = path_rec(from);
+    }
 }
 
 fn path_rec(from: &KernelPathRec) -> ibv_sa_path_rec {
@@ -206,7 +212,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     from: *const ibv_sa_path_rec,
 ) {
     // SAFETY: the caller's structures.
-    unsafe { to.write(kernel_path_rec(&*from)) }
+    if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
+        *to = kernel_path_rec(from);
+    }
 }
 
 fn kernel_path_rec(from: &ibv_sa_path_rec) -> KernelPathRec {

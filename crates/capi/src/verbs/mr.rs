@@ -46,12 +46,6 @@ pub(crate) unsafe fn register(
         return Err(Errno::EINVAL);
     }
     let init = MrInit { iova, ..MrInit::own(addr.cast(), length, access) };
-    if init.addr.checked_add(init.length).is_none() {
-        return Err(Errno::EINVAL);
-    }
-    if !access.contains(Access::ON_DEMAND) {
-        check_mapped(init.addr, init.length)?;
-    }
     // SAFETY: the caller's promise.
     let mr = unsafe { verbs::Mr::register(&pd.core.pd, init)? };
     Ok(publish(pd.as_ptr(), pd, mr, MrExt::default()))
@@ -72,28 +66,6 @@ pub(crate) fn publish(pd: *mut ibv_pd, domain: &Pd, region: verbs::Mr, ext: MrEx
     let public = UnsafeCell::new(ibv_mr { context, pd, addr, length, handle, lkey, rkey });
     let user = Mutex::new(Some(domain.core.users.add()));
     Box::new(Mr { public, opened, core, pd: user, ext }).into_ptr()
-}
-
-/// EFAULT if a page of the range is not mapped.
-fn check_mapped(addr: u64, length: u64) -> Result<()> {
-    /// How many pages are asked for at a time.
-    const BATCH: usize = 4096;
-    let page = rustix::param::page_size() as u64;
-    let end = addr.saturating_add(length);
-    let mut at = addr - addr % page;
-    let mut resident = [0_u8; BATCH];
-    while at < end {
-        let span = (end - at).min(BATCH as u64 * page);
-        let from =
-            ptr::without_provenance_mut(usize::try_from(at).map_err(|_| Errno(libc::EFAULT))?);
-        let bytes = usize::try_from(span).map_err(|_| Errno(libc::EFAULT))?;
-        // SAFETY: only asks; the answer is a byte a page, for which there is room.
-        if unsafe { libc::mincore(from, bytes, resident.as_mut_ptr()) } != 0 {
-            return Err(Errno(libc::EFAULT));
-        }
-        at += span;
-    }
-    Ok(())
 }
 
 /// Deregisters a region.
@@ -223,11 +195,9 @@ unsafe fn reregister(
     let mut change = MrChange::default();
     if has(IBV_REREG_MR_CHANGE_TRANSLATION) {
         let start = addr as u64;
-        let end = start.checked_add(length as u64);
-        if length == 0 || addr.is_null() || end.is_none() {
+        if length == 0 || addr.is_null() || start.checked_add(length as u64).is_none() {
             return Err(input(Errno::EINVAL));
         }
-        check_mapped(start, length as u64).map_err(|errno| (IBV_REREG_MR_ERR_CMD, errno))?;
         change.range = Some((start, length as u64, start));
     }
     if has(IBV_REREG_MR_CHANGE_ACCESS) {

@@ -6,13 +6,16 @@ use rdmux_transport::wr::{Completion, WcFlags};
 
 use super::objects::{Cq, Object};
 use crate::abi::verbs::*;
-use crate::boundary::{caught, code};
+use crate::boundary::{Errno, caught, code};
 
 /// `ibv_poll_cq(3)`: how many completions were taken, or -1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
     let taken = caught(|| {
         // SAFETY: the caller's promise.
         let cq = unsafe { Cq::get(cq)? };
+        if wc.is_null() && num > 0 {
+            return Err(Errno::EINVAL);
+        }
         let mut at = wc;
         let taken = cq.cq.poll_each(usize::try_from(num).unwrap_or(0), |completion| {
             // SAFETY: the caller has room for `num` of them.

@@ -73,7 +73,7 @@ pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
         max_qp_rd_atom: depth,
         max_ee_rd_atom: 0,
         max_res_rd_atom: int(limits.max_qp).saturating_mul(depth),
-        max_qp_init_rd_atom: depth,
+        max_qp_init_rd_atom: limits.max_init_rd_atomic.into(),
         max_ee_init_rd_atom: 0,
         atomic_cap: IBV_ATOMIC_HCA,
         max_ee: 0,
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
         let entry = gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
-        unsafe { gid.write(ibv_gid { raw: entry.gid.0 }) };
+        *unsafe { gid.as_mut() }.ok_or(Errno::EINVAL)? = ibv_gid { raw: entry.gid.0 };
         Ok(())
     })
 }
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let device = &unsafe { Context::get(context)? }.opened.device;
         gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
-        unsafe { gid_type.write(SYSFS_ROCE_V2) };
+        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? = SYSFS_ROCE_V2;
         Ok(())
     })
 }
@@ -317,7 +317,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
         let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = device.pkey(index).filter(|_| port == PORT).ok_or(Errno::EINVAL)?;
         // SAFETY: the caller's variable.
-        unsafe { pkey.write(found.0.to_be()) };
+        *unsafe { pkey.as_mut() }.ok_or(Errno::EINVAL)? = found.0.to_be();
         Ok(())
     })
 }

@@ -27,15 +27,15 @@ pub(super) unsafe fn read(from: *const u8, to: *mut u8, len: usize) -> Result<()
     Ok(())
 }
 
-/// Writes `from` to `to`.
+/// Writes `len` bytes at `from` to `to`.
 ///
 /// # Safety
 ///
-/// What is at `to` may be overwritten.
-pub(super) unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
-    match transfer(from.as_ptr().cast_mut(), to, from.len(), true) {
-        // SAFETY: `from` is a slice; nothing vouches for `to`.
-        Outcome::Forbidden => unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) },
+/// They are readable, and what is at `to` may be overwritten.
+pub(super) unsafe fn write(to: *mut u8, from: *const u8, len: usize) -> Result<(), Unmapped> {
+    match transfer(from.cast_mut(), to, len, true) {
+        // SAFETY: `from` by the caller's promise; nothing vouches for `to`.
+        Outcome::Forbidden => unsafe { std::ptr::copy(from, to, len) },
         Outcome::Done => {}
         Outcome::Fault => return Err(Unmapped),
     }
@@ -56,7 +56,7 @@ pub(super) unsafe fn update(cell: *mut u64, f: impl Fn(u64) -> u64) -> Result<u6
         unsafe { read(cell.cast(), bytes.as_mut_ptr(), 8)? };
         let before = u64::from_ne_bytes(bytes);
         // SAFETY: by the caller's promise.
-        unsafe { write(cell.cast(), &f(before).to_ne_bytes())? };
+        unsafe { write(cell.cast(), f(before).to_ne_bytes().as_ptr(), 8)? };
         Ok(before)
     };
     loop {

@@ -129,13 +129,28 @@ pub unsafe fn read_raw(from: *const u8, to: *mut u8, len: usize) -> Result<(), U
 /// [`Unmapped`]; some of it may have been written.
 #[inline]
 pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
+    // SAFETY: `from` is a slice; the rest by the caller's promise.
+    unsafe { write_raw(to, from.as_ptr(), from.len()) }
+}
+
+/// As [`write`], from memory that is named by address.
+///
+/// # Safety
+///
+/// As for [`write`], and `from` must be readable for `len` bytes.
+///
+/// # Errors
+///
+/// As for [`write`].
+#[inline]
+pub unsafe fn write_raw(to: *mut u8, from: *const u8, len: usize) -> Result<(), Unmapped> {
     if handler_guards() {
-        // SAFETY: `from` is a slice; `to` may not be there, since the handler guards, and what is
-        // there may be overwritten by the caller's promise.
-        return outcome(unsafe { routine::copy(to, from.as_ptr(), from.len()) });
+        // SAFETY: `from` by the caller's promise; `to` may not be there, since the handler guards, and
+        // what is there may be overwritten by the caller's promise.
+        return outcome(unsafe { routine::copy(to, from, len) });
     }
     // SAFETY: by the caller's promise.
-    unsafe { kernel::write(to, from) }
+    unsafe { kernel::write(to, from, len) }
 }
 
 /// Adds to eight bytes of the program's memory, atomically, and returns what was there. They must be

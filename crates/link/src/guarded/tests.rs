@@ -45,11 +45,11 @@ impl Pages {
 }
 
 type Read = unsafe fn(*const u8, *mut u8, usize) -> Result<(), Unmapped>;
-type Write = unsafe fn(*mut u8, &[u8]) -> Result<(), Unmapped>;
+type Write = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Unmapped>;
 
 /// Both guards.
 const GUARDS: [(&str, Read, Write); 2] =
-    [("handler", read_raw, write), ("kernel", kernel::read, kernel::write)];
+    [("handler", read_raw, write_raw), ("kernel", kernel::read, kernel::write)];
 
 #[test]
 fn copies_of_every_size_and_alignment() {
@@ -67,7 +67,7 @@ fn copies_of_every_size_and_alignment() {
                     read(source[from..].as_ptr(), target[to..].as_mut_ptr(), len).unwrap();
                     assert!(right(&target), "{name}: read {len} from {from} to {to}");
                     target.fill(0xee);
-                    write(target[to..].as_mut_ptr(), &source[from..from + len]).unwrap();
+                    write(target[to..].as_mut_ptr(), source[from..].as_ptr(), len).unwrap();
                     assert!(right(&target), "{name}: write {len} from {from} to {to}");
                 }
             }
@@ -90,7 +90,7 @@ fn memory_that_is_not_there_is_an_error_wherever_it_begins() {
                     let mut private = vec![0; len];
                     // SAFETY: `private` is as long; what `at` names is the test's own or not there.
                     unsafe {
-                        let wrote = write(at, &private);
+                        let wrote = write(at, private.as_ptr(), len);
                         assert_eq!(wrote, Err(Unmapped), "{name}: write {len}, {inside} inside");
                         let got = read(at, private.as_mut_ptr(), len);
                         assert_eq!(got.is_ok(), readable, "{name}: read {len}, {inside} inside");
@@ -113,7 +113,7 @@ fn no_address_is_too_strange() {
             // SAFETY: no program has memory at these addresses.
             unsafe {
                 assert_eq!(read(at, private.as_mut_ptr(), 100), Err(Unmapped), "{name} {at:p}");
-                assert_eq!(write(at, &private), Err(Unmapped), "{name} {at:p}");
+                assert_eq!(write(at, private.as_ptr(), 100), Err(Unmapped), "{name} {at:p}");
             }
         }
     }

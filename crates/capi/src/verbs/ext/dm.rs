@@ -7,11 +7,12 @@ use std::alloc::{self, Layout};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rdmux_link::guarded;
 use rdmux_transport::attr::Access;
 use rdmux_verbs as verbs;
 
@@ -172,9 +173,8 @@ unsafe extern "C" fn memcpy_to_dm(
     code(|| {
         // SAFETY: the caller's promise.
         let to = unsafe { Dm::peek(dm)? }.core.words(dm_offset, length)?;
-        // SAFETY: `to` was checked, and the program has so many bytes.
-        unsafe { ptr::copy(host_addr.cast(), to, length) };
-        Ok(())
+        // SAFETY: `to` was checked; the program's memory may be anything.
+        unsafe { guarded::read_raw(host_addr.cast(), to, length) }.map_err(|_| Errno(libc::EFAULT))
     })
 }
 
@@ -187,9 +187,9 @@ unsafe extern "C" fn memcpy_from_dm(
     code(|| {
         // SAFETY: the caller's promise.
         let from = unsafe { Dm::peek(dm)? }.core.words(dm_offset, length)?;
-        // SAFETY: `from` was checked, and the program has room for so many bytes.
-        unsafe { ptr::copy(from, host_addr.cast(), length) };
-        Ok(())
+        // SAFETY: `from` was checked, and what the program has there may be overwritten.
+        unsafe { guarded::write_raw(host_addr.cast(), from, length) }
+            .map_err(|_| Errno(libc::EFAULT))
     })
 }
 
