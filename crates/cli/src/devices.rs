@@ -105,6 +105,7 @@ fn describe(context: &Context) -> Result<Device> {
             ("max_srq_wr", l.max_srq_wr.into()),
             ("max_ah", l.max_ah.into()),
             ("max_rd_atomic", l.max_rd_atomic.into()),
+            ("max_init_rd_atomic", l.max_init_rd_atomic.into()),
             ("max_mcast_grp", l.max_mcast_grp.into()),
             ("max_mcast_qp_attach", l.max_mcast_qp_attach.into()),
         ],

@@ -33,10 +33,11 @@ pub struct Config {
     /// Linux's CM sets code 0, the *longest* time, 655 ms, by which a single late receive stalls
     /// a connection. Ours is code 12, 0.64 ms, as MPI libraries choose.
     pub min_rnr_timer: RnrTimer,
-    /// The most READs and atomics a queue pair serves or has outstanding
-    /// (`max_qp_rd_atom`); larger values in connection parameters are an error, larger ones
-    /// of a peer are cut down.
+    /// The most READs and atomics that a queue pair serves (`max_qp_rd_atom`); larger values in
+    /// connection parameters are an error, larger ones of a peer are cut down.
     pub max_rd_atomic: u8,
+    /// The most that it has outstanding itself (`max_qp_init_rd_atom`), likewise.
+    pub max_init_rd_atomic: u8,
     /// Hop limit of a routed path.
     pub hop_limit: u8,
     /// The ports that a bind to port 0 takes from.
@@ -62,6 +63,7 @@ impl Default for Config {
             timewait: None,
             min_rnr_timer: RnrTimer::new(12),
             max_rd_atomic: 128,
+            max_init_rd_atomic: 128,
             hop_limit: 64,
             ephemeral_ports: 32768..=60999,
             max_backlog: 1024,

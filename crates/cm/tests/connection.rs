@@ -3,7 +3,7 @@
 mod net;
 
 use net::{CLIENT, Net, SERVER, param};
-use rdmux_cm::{ChannelId, CmError, ConnParam, EventKind, EventParam, IdState};
+use rdmux_cm::{ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdState};
 use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
 use rdmux_wire::cm::Message;
 use rdmux_wire::{Mtu, Psn, Qpn};
@@ -491,5 +491,29 @@ fn as_much_as_possible_is_what_the_other_asked_for() {
     net.settle();
     let response = *net.hosts[1].event(EventKind::ConnectResponse).negotiated.unwrap();
     assert_eq!((response.max_rd_atomic, response.max_dest_rd_atomic), (5, 4));
+    net.end();
+}
+
+/// The peer of a device that serves few may serve many.
+#[test]
+fn depths_have_a_limit_for_each_direction() {
+    let config = Config { max_rd_atomic: 2, max_init_rd_atomic: 4, ..Config::default() };
+    let mut net = Net::with(2, config);
+    net.listener(0, QpType::Rc);
+    let id = net.routed(1, 0, QpType::Rc);
+    let now = net.now;
+    let host = &mut net.hosts[1];
+    for (responder_resources, initiator_depth) in [(3, 4), (2, 5)] {
+        let deep = ConnParam { responder_resources, initiator_depth, ..param(1) };
+        assert_eq!(host.cm.connect(now, id, &deep, &mut host.out).unwrap_err().errno(), 22);
+    }
+    let most = ConnParam { responder_resources: 255, initiator_depth: 255, ..param(1) };
+    host.cm.connect(now, id, &most, &mut host.out).unwrap();
+    net.settle();
+    let request = net.hosts[0].event(EventKind::ConnectRequest);
+    let EventParam::Conn(asked) = &request.param else { panic!("{request:?}") };
+    assert_eq!((asked.responder_resources, asked.initiator_depth), (4, 2), "sides are swapped");
+    let passive = request.negotiated.unwrap();
+    assert_eq!((passive.max_dest_rd_atomic, passive.max_rd_atomic), (2, 2));
     net.end();
 }

@@ -93,8 +93,11 @@ pub struct Limits {
     pub max_srq_wr: u32,
     /// Address handles.
     pub max_ah: u32,
-    /// READs and atomics outstanding per queue pair.
+    /// READs and atomics of the peer that a queue pair holds resources for (`max_qp_rd_atom`).
     pub max_rd_atomic: u8,
+    /// READs and atomics that a queue pair has outstanding itself (`max_qp_init_rd_atom`). They cost
+    /// nothing, and peers that serve more than we do are asked for what they offer.
+    pub max_init_rd_atomic: u8,
     /// Bytes that may be posted inline.
     pub max_inline_data: u32,
     /// Multicast groups.
@@ -118,6 +121,7 @@ impl Default for Limits {
             max_srq_wr: 32767,
             max_ah: 1 << 20,
             max_rd_atomic: 16,
+            max_init_rd_atomic: 128,
             max_inline_data: 1024,
             max_mcast_grp: 8192,
             max_mcast_qp_attach: 256,

@@ -47,8 +47,9 @@ impl Manager {
         let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
         let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
         check_len(id, command, param.private_data.len(), max)?;
-        let most = self.cm.config.max_rd_atomic;
-        let param = self.depths(id, command, param, (most, most))?;
+        let config = &self.cm.config;
+        let most = (config.max_rd_atomic, config.max_init_rd_atomic);
+        let param = self.depths(id, command, param, most)?;
         let Some(route) = self.refresh_route(id) else { return Err(self.wrong_state(id, command)) };
         let Some(addrs) = IpPair::new(route.src.ip(), route.dst.ip()) else {
             return Err(CmError::Family { id, command });
@@ -112,7 +113,10 @@ impl Manager {
         if param.initiator_depth == ConnParam::MAX_DEPTH {
             param.initiator_depth = most.1;
         }
-        if param.responder_resources.max(param.initiator_depth) > self.cm.config.max_rd_atomic {
+        let config = &self.cm.config;
+        if param.responder_resources > config.max_rd_atomic
+            || param.initiator_depth > config.max_init_rd_atomic
+        {
             let what = "more READs and atomics than the device can do";
             return Err(CmError::Invalid { id, command, what });
         }

@@ -188,14 +188,14 @@ impl Manager {
         let Some(child) = self.requested(target, route, Link::Conn(conn)) else { return };
         self.cm.set_owner(conn, child);
         let Some(new) = self.ids.get_mut(&child) else { return };
-        let max = self.cm.config.max_rd_atomic;
+        let config = &self.cm.config;
         let negotiated = Negotiated {
             qp_type: new.qp_type,
             dest_qpn: req.local_qpn,
             rq_psn: new.psn,
             sq_psn: req.starting_psn,
-            max_rd_atomic: req.responder_resources.min(max),
-            max_dest_rd_atomic: req.initiator_depth.min(max),
+            max_rd_atomic: req.responder_resources.min(config.max_init_rd_atomic),
+            max_dest_rd_atomic: req.initiator_depth.min(config.max_rd_atomic),
             timeout: options.ack_timeout.map_or(req.primary.ack_timeout, AckTimeout::new),
             retry_cnt: req.retry_count,
             rnr_retry: req.rnr_retry_count,

@@ -91,7 +91,7 @@ impl Manager {
     /// The peer accepted: its depths are ours with the sides swapped, and it says how often we
     /// retry when it is not ready.
     fn response(&mut self, id: IdHandle, rep: &Rep, options: u32) -> News {
-        let max = self.cm.config.max_rd_atomic;
+        let (serves, asks) = (self.cm.config.max_rd_atomic, self.cm.config.max_init_rd_atomic);
         let code = match self.ids.get(&id).map(|i| i.link) {
             Some(Link::Conn(conn)) => self.cm.ack_timeout(conn),
             _ => 0,
@@ -113,8 +113,8 @@ impl Manager {
         let negotiated = wishes.map(|n| {
             n.dest_qpn = rep.local_qpn;
             n.sq_psn = rep.starting_psn;
-            n.max_rd_atomic = rep.responder_resources.min(max);
-            n.max_dest_rd_atomic = rep.initiator_depth.min(max);
+            n.max_rd_atomic = rep.responder_resources.min(asks);
+            n.max_dest_rd_atomic = rep.initiator_depth.min(serves);
             n.timeout = timeout;
             n.rnr_retry = rep.rnr_retry_count;
             n.srq = rep.srq;

@@ -261,8 +261,8 @@ macro_rules! limits_row {
 }
 limits_row! {
     max_qp: u32, max_qp_wr: u32, max_sge: u32, max_cq: u32, max_cqe: u32, max_mr: u32, max_mw: u32,
-    max_pd: u32, max_srq: u32, max_srq_wr: u32, max_ah: u32, max_rd_atomic: u8, max_inline_data: u32,
-    max_mcast_grp: u32, max_mcast_qp_attach: u32,
+    max_pd: u32, max_srq: u32, max_srq_wr: u32, max_ah: u32, max_rd_atomic: u8,
+    max_init_rd_atomic: u8, max_inline_data: u32, max_mcast_grp: u32, max_mcast_qp_attach: u32,
 }
 
 /// What the service tells a process of its own accord.
