@@ -156,6 +156,13 @@ impl Qp {
         size_of::<Self>() + self.sq.footprint() + self.rq.footprint() + self.resp.footprint()
     }
 
+    /// Bytes of memory that the queues of a queue pair take which is created so; `usize::MAX` if that
+    /// is more than there can be.
+    pub fn queues_size(init: &QpInit) -> usize {
+        let send = SendQueue::size_for(&init.caps, init.qp_type);
+        send.saturating_add(RecvQueue::size_for(&init.caps, init.has_srq))
+    }
+
     /// Queues a send work request. Call [`poll_transmit`](Self::poll_transmit) to get it moving; in
     /// the states SQE and ERR that completes it flushed.
     ///

@@ -37,11 +37,7 @@ pub(crate) struct RecvQueue {
 
 impl RecvQueue {
     pub(crate) fn new(caps: &QpCaps, shared: bool) -> Self {
-        let (slots, max_sge) = match (shared, caps.max_recv_sge) {
-            (true, 0) => (1, DEFAULT_SRQ_SGES),
-            (true, n) => (1, n),
-            (false, n) => (caps.max_recv_wr.max(1).next_power_of_two(), n),
-        };
+        let (slots, max_sge) = Self::sizes(caps, shared);
         Self {
             wqes: vec![RecvWqe::default(); slots as usize].into_boxed_slice(),
             sges: vec![Sge::default(); slots as usize * max_sge as usize].into_boxed_slice(),
@@ -53,6 +49,22 @@ impl RecvQueue {
             shared,
             active: false,
         }
+    }
+
+    /// Slots, and scatter entries of each.
+    fn sizes(caps: &QpCaps, shared: bool) -> (u32, u32) {
+        match (shared, caps.max_recv_sge) {
+            (true, 0) => (1, DEFAULT_SRQ_SGES),
+            (true, n) => (1, n),
+            (false, n) => (caps.max_recv_wr.max(1).next_power_of_two(), n),
+        }
+    }
+
+    /// Bytes that [`new`](Self::new) will allocate; `usize::MAX` if that is more.
+    pub(crate) fn size_for(caps: &QpCaps, shared: bool) -> usize {
+        let (slots, max_sge) = Self::sizes(caps, shared);
+        let entry = (max_sge as usize).saturating_mul(size_of::<Sge>()) + size_of::<RecvWqe>();
+        (slots as usize).saturating_mul(entry)
     }
 
     /// Forgets every entry.

@@ -120,6 +120,16 @@ impl SendQueue {
         }
     }
 
+    /// Bytes that [`new`](Self::new) will allocate; `usize::MAX` if that is more.
+    pub(crate) fn size_for(caps: &QpCaps, qp_type: QpType) -> usize {
+        let dest = if qp_type == QpType::Ud { size_of::<UdDest>() } else { 0 };
+        let entry = (caps.max_send_sge as usize)
+            .saturating_mul(size_of::<Sge>())
+            .saturating_add(caps.max_inline_data as usize)
+            .saturating_add(size_of::<SendWqe>() + dest);
+        (caps.max_send_wr.max(1) as usize).next_power_of_two().saturating_mul(entry)
+    }
+
     /// Forgets every entry.
     pub(crate) fn clear(&mut self) {
         (self.head, self.tail) = (0, 0);

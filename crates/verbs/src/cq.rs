@@ -13,6 +13,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::error::VerbsError;
 use crate::event::{Raised, Unacked};
+use crate::room;
 
 /// A completion queue. Any thread may poll it; polling an empty one drives the device.
 #[derive(Clone, Debug)]
@@ -91,7 +92,9 @@ impl Cq {
     ///
     /// As for [`new`](Self::new).
     pub fn with(device: &Arc<Device>, init: &CqInit<'_>) -> Result<Self, VerbsError> {
-        let capacity = check_capacity(device, "create a completion queue", init.entries)?;
+        const WHAT: &str = "create a completion queue";
+        let capacity = check_capacity(device, WHAT, init.entries)?;
+        room::check(WHAT, capacity.min(PREALLOCATED) * size_of::<Completion>())?;
         Ok(Self(Arc::new(CqCore {
             device: device.clone(),
             context: init.context,
@@ -252,7 +255,8 @@ impl CqCore {
         if queue.overflowed {
             return Err(Overflow);
         }
-        let full = queue.entries.len() >= queue.capacity;
+        // A large queue grows when it first needs to, if the memory for that can be had.
+        let full = queue.entries.len() >= queue.capacity || queue.entries.try_reserve(1).is_err();
         if full && self.ignore_overrun {
             queue.entries.pop_front();
         } else if full {

@@ -22,6 +22,7 @@ pub mod pd;
 pub mod qp;
 pub mod query;
 mod regions;
+mod room;
 pub mod signals;
 pub mod srq;
 

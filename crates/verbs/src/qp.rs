@@ -15,6 +15,7 @@ use crate::engine::path::Path;
 use crate::error::VerbsError;
 use crate::event::Unacked;
 use crate::pd::Pd;
+use crate::room;
 use crate::srq::{Srq, SrqCore};
 
 /// With what a queue pair is created.
@@ -103,18 +104,21 @@ impl Qp {
     /// # Errors
     ///
     /// EINVAL when a size is above the device's limit or an object belongs to another device,
-    /// ENOMEM when the device has no queue pair left.
+    /// ENOMEM when the device has no queue pair left, or no memory can be had.
     pub fn new(pd: &Pd, init: QpInit) -> Result<Self, VerbsError> {
         check(pd, &init)?;
         let device = pd.device();
-        let qpn = device.alloc_qpn()?;
-        let machine = rdmux_transport::Qp::new(&MachineInit {
-            qpn,
+        let mut machine = MachineInit {
+            qpn: Qpn::default(),
             qp_type: init.qp_type,
             caps: machine_caps(&init),
             sq_sig_all: init.sq_sig_all,
             has_srq: init.srq.is_some(),
-        });
+        };
+        room::check("create a queue pair", rdmux_transport::Qp::queues_size(&machine))?;
+        let qpn = device.alloc_qpn()?;
+        machine.qpn = qpn;
+        let machine = rdmux_transport::Qp::new(&machine);
         let core = Arc::new(QpCore {
             qpn,
             qp_type: init.qp_type,

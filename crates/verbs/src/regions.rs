@@ -283,6 +283,7 @@ impl Regions {
     }
 
     fn put(&mut self, entry: Entry) -> Option<u32> {
+        self.slots.try_reserve(2).ok()?;
         if self.slots.is_empty() {
             // No entry has index 0: programs take a key of 0 for none.
             self.slots.push(Slot::default());

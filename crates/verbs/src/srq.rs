@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::error::VerbsError;
 use crate::event::{Raised, Unacked};
 use crate::pd::Pd;
+use crate::room;
 
 /// Sizes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +50,12 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// EINVAL when a size is 0 or above the device's limit.
+    /// EINVAL when a size is 0 or above the device's limit, ENOMEM when no memory can be had.
     pub fn new(pd: &Pd, attr: SrqAttr, context: u64) -> Result<Self, VerbsError> {
-        check(pd.device(), "create a shared receive queue", &attr)?;
-        let (wrs, sges) = (attr.max_wr as usize, attr.max_sge as usize);
+        const WHAT: &str = "create a shared receive queue";
+        check(pd.device(), WHAT, &attr)?;
+        let (wrs, sges) = (attr.max_wr as usize, attr.max_sge.min(4) as usize);
+        room::check(WHAT, wrs * (size_of::<SrqEntry>() + sges * size_of::<Sge>()))?;
         Ok(Self(Arc::new(SrqCore {
             device: pd.device().clone(),
             pd: pd.clone(),
@@ -60,7 +63,7 @@ impl Srq {
             queue: Mutex::new(Queue {
                 attr,
                 entries: VecDeque::with_capacity(wrs),
-                sges: VecDeque::with_capacity(wrs * sges.min(4)),
+                sges: VecDeque::with_capacity(wrs * sges),
             }),
             unacked: Unacked::default(),
         })))
@@ -83,6 +86,9 @@ impl Srq {
                 WHAT,
                 format!("all {} are posted", queue.attr.max_wr),
             ));
+        }
+        if queue.entries.try_reserve(1).is_err() || queue.sges.try_reserve(wr.sges.len()).is_err() {
+            return Err(VerbsError::no_memory(WHAT, "no memory can be had"));
         }
         queue.entries.push_back(SrqEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() });
         queue.sges.extend(wr.sges);

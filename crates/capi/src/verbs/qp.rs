@@ -16,16 +16,16 @@ use super::objects::{Context, Cq, Object, Pd, Qp, Srq};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
+/// How many bytes may be sent inline for each gather entry that was asked for, and how many at most, if no more was asked for.
+const INLINE_PER_SGE: u32 = 16;
+const LEAST_INLINE: u32 = 64;
+
 /// Makes a queue pair in RESET, and writes the sizes that it has into `init`. The extended part of what the program
 /// sees is empty.
 ///
 /// # Errors
 /// EINVAL for sizes beyond the device's or a missing completion queue, EOPNOTSUPP for other transports.
 ///
-/// How many bytes may be sent inline for each gather entry that was asked for, and how many at most, if no more was asked for.
-const INLINE_PER_SGE: u32 = 16;
-const LEAST_INLINE: u32 = 64;
-
 /// # Safety
 /// The pointers in `init` are NULL or of such objects.
 pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {

@@ -1,0 +1,24 @@
+//! Memory for what a program asks to be large: where it cannot be had, the program is told. (Collections end it.)
+
+use crate::error::VerbsError;
+
+/// Asks for so many bytes at once, and lets them go.
+///
+/// # Errors
+///
+/// ENOMEM if they cannot be had.
+pub(crate) fn check(what: &'static str, bytes: usize) -> Result<(), VerbsError> {
+    Vec::<u8>::new()
+        .try_reserve_exact(bytes)
+        .map_err(|_| VerbsError::no_memory(what, format!("{bytes} bytes of memory cannot be had")))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        assert!(super::check("try", 1 << 20).is_ok());
+        assert_eq!(super::check("try", 1 << 46).unwrap_err().errno(), libc::ENOMEM);
+        assert!(super::check("try", usize::MAX).is_err());
+    }
+}
