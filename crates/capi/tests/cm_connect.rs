@@ -187,7 +187,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         let ours = ibv_create_qp((*active).pd, &raw mut init);
         let theirs = ibv_create_qp((*active).pd, &raw mut init);
         go(active, ours, IBV_QPS_INIT);
-        let mut attr: ibv_qp_attr = std::mem::zeroed();
+        let (mut attr, mut mask): (ibv_qp_attr, _) = (std::mem::zeroed(), 0);
         attr.qp_state = IBV_QPS_RTR;
         fails(rdma_init_qp_attr(active, &raw mut attr, &mut 0), libc::EINVAL);
 
@@ -207,9 +207,17 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         let response = client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
         assert_eq!(response.conn().qp_num, (*theirs).qp_num);
         response.ack();
-        for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
-            go(active, ours, state);
-        }
+        go(active, ours, IBV_QPS_RTR);
+        // It may ask for more than it serves, as a peer that serves more offers.
+        let mut device: ibv_device_attr = std::mem::zeroed();
+        assert_eq!(ibv_query_device((*active).verbs, &raw mut device), 0);
+        assert!(device.max_qp_init_rd_atom > device.max_qp_rd_atom);
+        (attr.qp_state, mask) = (IBV_QPS_RTS, 0);
+        ok(rdma_init_qp_attr(active, &raw mut attr, &raw mut mask));
+        attr.max_rd_atomic = u8::try_from(device.max_qp_init_rd_atom).unwrap() + 1;
+        assert_eq!(ibv_modify_qp(ours, &raw mut attr, mask), libc::EINVAL);
+        attr.max_rd_atomic -= 1;
+        assert_eq!(ibv_modify_qp(ours, &raw mut attr, mask), 0);
         ok(rdma_establish(active));
         server.expect(RDMA_CM_EVENT_ESTABLISHED).ack();
 

@@ -133,6 +133,7 @@ unsafe extern "C" {
     pub fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
     pub fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 
+    pub fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
     pub fn ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,
