@@ -238,6 +238,10 @@ fn host_info(welcome: Welcome) -> HostInfo {
 fn control_error(error: HostError) -> ControlError {
     match error {
         HostError::Refused { what, why, errno } => ControlError::Refused { what, why, errno },
+        HostError::Io { what, source } => {
+            let errno = source.raw_os_error().unwrap_or(libc::EIO);
+            ControlError::Refused { what, why: source.to_string(), errno }
+        }
         _ => ControlError::Gone,
     }
 }
@@ -317,6 +321,11 @@ impl Control for HostClient {
             let notify = match notify {
                 Ok(notify) => notify,
                 Err(MessageError::WouldBlock) => return Ok(None),
+                // One peer or one capture goes without; the rest of the device goes on.
+                Err(MessageError::FdsCut) => {
+                    tracing::warn!("no descriptor is left for what the host service hands over");
+                    continue;
+                }
                 Err(_) => {
                     self.session.set_gone();
                     return Err(ControlError::Gone);

@@ -102,6 +102,11 @@ impl Session {
         socket::send(self.socket.as_fd(), request, fds, tx).map_err(|e| self.broken(&e))?;
         patience::look(|| socket::is_readable(self.socket.as_fd()));
         let bytes = socket::recv_bytes(self.socket.as_fd(), rx, received);
+        if let Err(MessageError::FdsCut) = bytes {
+            // The answer came, but not all that came with it: the next request is answered as ever.
+            received.clear();
+            return Err(HostError::io(what(), rustix::io::Errno::MFILE));
+        }
         let reply: Reply = bytes.and_then(socket::decode).map_err(|e| self.broken(&e))?;
         match reply {
             Ok(response) => Ok((response, std::mem::take(received))),
