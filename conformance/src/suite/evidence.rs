@@ -9,14 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::guest::Process;
+use super::guest::{Process, RXE_PORT};
 use super::{Guest, Place};
 
 /// A process that runs for so long may be stuck.
 const LONG: Duration = Duration::from_secs(20);
-
-/// What the kernel's driver and its connection manager count.
-const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1";
 
 /// The commands that show why a process does not end.
 const STATE: &[(Place, &str)] = &[
@@ -25,7 +22,7 @@ const STATE: &[(Place, &str)] = &[
     (Place::Kernel, "tc -s qdisc show dev veth0"),
     (Place::Kernel, "rdma resource show cm_id"),
     (Place::Kernel, "rdma resource show qp"),
-    (Place::Kernel, "cd COUNTERS; grep -r '[1-9]' hw_counters cm_tx_msgs cm_tx_retries cm_rx_msgs"),
+    (Place::Kernel, "cd RXE_PORT; grep -r '[1-9]' hw_counters cm_tx_msgs cm_tx_retries cm_rx_msgs"),
 ];
 
 /// Notes the state of both sides, once, when a process has run for long.
@@ -59,7 +56,7 @@ impl Watch {
         let mut file = File::options().append(true).create(true).open(&self.file)?;
         writeln!(file, "{program} runs for {} s:", LONG.as_secs())?;
         for &(place, what) in STATE {
-            let line = what.replace("COUNTERS", COUNTERS);
+            let line = what.replace("RXE_PORT", RXE_PORT);
             writeln!(file, "$ {what}")?;
             let mut command = match place {
                 Place::Kernel => Command::new("timeout"),
@@ -124,7 +121,7 @@ impl Guest {
     /// When the kernel's counters cannot be read.
     pub(super) fn goodbyes(&self) -> Result<Goodbyes> {
         let count = |folder: &str| -> Result<u64> {
-            let file = format!("{COUNTERS}/{folder}/dreq");
+            let file = format!("{RXE_PORT}/{folder}/dreq");
             Ok(fs::read_to_string(&file).context(file)?.trim().parse()?)
         };
         Ok(Goodbyes { sent: count("cm_tx_msgs")?, again: count("cm_tx_retries")? })

@@ -24,6 +24,9 @@ pub(super) const WAIT: Duration = Duration::from_secs(60);
 const LAST_LINES: usize = 60;
 const LINE: usize = 8000;
 
+/// The port of the kernel's device in sysfs.
+pub(super) const RXE_PORT: &str = "/sys/class/infiniband/rxe0/ports/1";
+
 /// A side of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -64,6 +67,8 @@ pub struct Guest {
     /// What the check that runs has said, for the log on the host.
     said: RefCell<Vec<PathBuf>>,
     capture: RefCell<Option<Capture>>,
+    /// What `ibv_devinfo` says of our device while the wire is as it is.
+    devinfo: RefCell<Option<String>>,
 }
 
 impl Guest {
@@ -81,6 +86,7 @@ impl Guest {
             processes: Cell::new(0),
             said: RefCell::new(Vec::new()),
             capture: RefCell::new(None),
+            devinfo: RefCell::new(None),
         })
     }
 
@@ -147,6 +153,7 @@ impl Guest {
     }
 
     fn set_up(&self, link: Link) -> Result<()> {
+        self.devinfo.take();
         // The service asks its interfaces for their MTU when it starts.
         let _ = self.start(Place::Rdmux, "rdmux", &["host", "down"])?.finish(WAIT);
         for place in [Place::Kernel, Place::Rdmux] {
@@ -204,6 +211,19 @@ impl Guest {
         self.said.borrow_mut().push(log.clone());
         let watch = Watch::new(&self.programs, self.state_file());
         Ok(Process { child, program: program.to_owned(), log, watch })
+    }
+
+    /// What `ibv_devinfo` says of our device, as `ask` finds out.
+    ///
+    /// # Errors
+    /// That of `ask`.
+    pub(super) fn devinfo(&self, ask: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
+        if let Some(known) = &*self.devinfo.borrow() {
+            return Ok(known.clone());
+        }
+        let found = ask(self)?;
+        self.devinfo.replace(Some(found.clone()));
+        Ok(found)
     }
 
     /// Keeps our service running for as long as this lives, by a program that waits.
@@ -303,9 +323,20 @@ pub struct Process {
 }
 
 impl Process {
-    /// What it has printed so far.
+    /// Its log so far: a line with its name and arguments, then what it has printed.
     pub fn output(&self) -> String {
         fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+    }
+
+    /// What it has printed so far.
+    pub(super) fn said(&self) -> String {
+        let log = self.output();
+        log.split_once('\n').map(|(_, said)| said.to_owned()).unwrap_or_default()
+    }
+
+    /// The number of the process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until it has printed `text`.
@@ -313,15 +344,28 @@ impl Process {
     /// # Errors
     /// When it ends or time is up before.
     pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
-        wait_for(&format!("{} to say {text:?}", self.program), patience, || {
+        let what = format!("{} to say {text:?}", self.program);
+        self.until(&what, patience, |process| Ok(process.output().contains(text)))
+    }
+
+    /// Waits until `there` says yes.
+    ///
+    /// # Errors
+    /// When it ends or time is up before.
+    pub(super) fn until(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut there: impl FnMut(&Self) -> Result<bool>,
+    ) -> Result<()> {
+        wait_for(what, patience, || {
             self.watch.look(&self.program);
-            if self.output().contains(text) {
-                return Ok(true);
+            let ended = self.child.try_wait()?;
+            match ended {
+                _ if there(self)? => Ok(true),
+                Some(status) => bail!("{} ended with {status}: {}", self.program, self.last_line()),
+                None => Ok(false),
             }
-            if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended with {status}: {}", self.program, self.last_line());
-            }
-            Ok(false)
         })
     }
 

@@ -1,18 +1,19 @@
 //! The distribution's programs against themselves: on one side on the kernel's driver, on the other,
 //! through `rdmux run`, on ours.
 
-use std::net::IpAddr;
-use std::process::Command;
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::{Process, WAIT, wait_for};
+use super::guest::{Process, RXE_PORT, WAIT};
 use super::{Asks, Check, Family, Guest, Place};
 
 /// A program, and how it is run on both sides.
 ///
-/// In the command lines `{to}` stands for the server's address, `{here}` for that of the side itself,
-/// `{gid}` for where that is in its GID table, `{port}` for a port and `{group}` for a multicast group.
+/// In the command lines `{to}` stands for the server's address, `{tcp}` for its IPv4 address, `{here}`
+/// for that of the side itself, `{gid}` for where that is in its GID table, `{port}` for a port and
+/// `{group}` for a multicast group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// The program and its options, for the row's name.
@@ -20,7 +21,7 @@ pub struct Program {
     server: &'static str,
     client: &'static str,
     ready: Ready,
-    /// What both print when it went well, and an exit status of 0 does not tell.
+    /// What both print when it went well, for an exit status of 0 does not tell.
     proof: &'static str,
 }
 
@@ -31,14 +32,21 @@ enum Ready {
     Tcp,
     /// It listens on this port of the connection manager, or on `{port}`.
     Cm(Option<u16>),
-    /// It is a member of `{group}`.
-    Member,
+    /// It says so.
+    Says(&'static str),
 }
+
+/// What perftest prints at its end: so many iterations.
+const RESULT: &str = "  200  ";
+
+/// What it prints on both sides where only the client shows the result.
+const STARTED: &str = "remote address:";
 
 /// The only port that udaddy knows.
 const UDADDY: u16 = 7174;
 
-/// A program whose server is told nothing but to be one, and whose client the server's address.
+/// A program whose two sides tell each other of their queue pairs over TCP, and do that over IPv4
+/// whatever the queue pairs are to use.
 const fn by_tcp(name: &'static str, line: [&'static str; 2], proof: &'static str) -> Program {
     Program { name, server: line[0], client: line[1], ready: Ready::Tcp, proof }
 }
@@ -51,7 +59,18 @@ const fn by_cm(name: &'static str, line: [&'static str; 2], proof: &'static str)
 /// Command lines of a server and its client.
 macro_rules! lines {
     ($line:literal) => {
-        [$line, concat!($line, " {to}")]
+        [$line, concat!($line, " {tcp}")]
+    };
+}
+
+/// Command lines of perftest. An ACK timeout of 1.1 s (code 18), for its own of 67 ms is little where the
+/// processor does other things.
+macro_rules! perftest {
+    ($line:literal) => {
+        [
+            concat!($line, " -F -n 200 -u 18 -x {gid} -p {port}"),
+            concat!($line, " -F -n 200 -u 18 -x {gid} -p {port} {tcp}"),
+        ]
     };
 }
 
@@ -95,52 +114,41 @@ pub(super) const PROGRAMS: &[Program] = &[
         ready: Ready::Cm(Some(UDADDY)),
         proof: "return status 0",
     },
-    by_tcp("ib_send_bw", lines!("ib_send_bw -F -n 200 -s 16384 -x {gid} -p {port}"), "200 "),
-    by_tcp("ib_write_bw", lines!("ib_write_bw -F -n 200 -s 16384 -x {gid} -p {port}"), "200 "),
-    by_tcp("ib_read_bw", lines!("ib_read_bw -F -n 200 -s 16384 -x {gid} -p {port}"), "200 "),
-    by_tcp("ib_atomic_lat", lines!("ib_atomic_lat -F -n 200 -x {gid} -p {port}"), "GID index"),
+    by_tcp("ib_send_bw", perftest!("ib_send_bw -s 16384"), RESULT),
+    by_tcp("ib_write_bw", perftest!("ib_write_bw -s 16384"), RESULT),
+    by_tcp("ib_read_bw", perftest!("ib_read_bw -s 16384"), RESULT),
+    by_tcp("ib_atomic_lat", perftest!("ib_atomic_lat"), STARTED),
 ];
 
 /// Those that are run over IPv4 only.
 pub(super) const MORE: &[Program] = &[
     Program {
         name: "mckey",
-        server: "mckey -m {group} -b {here} -C 10 -S 500",
+        // Its words come late otherwise, when its output is a file.
+        server: "stdbuf -oL mckey -m {group} -b {here} -C 10 -S 500",
         client: "mckey -m {group} -b {here} -C 10 -S 500 -s",
-        ready: Ready::Member,
+        ready: Ready::Says("joined dgid"),
         proof: "return status 0",
     },
-    by_cm("ib_send_bw -R", lines!("ib_send_bw -F -R -n 200 -s 16384 -p {port}"), "200 "),
-    by_cm("ib_write_bw -R", lines!("ib_write_bw -F -R -n 200 -s 16384 -p {port}"), "200 "),
-    by_tcp("ib_send_lat", lines!("ib_send_lat -F -n 200 -x {gid} -p {port}"), "200 "),
-    by_tcp(
-        "ib_send_bw -c UD",
-        lines!("ib_send_bw -F -c UD -n 200 -s 1024 -x {gid} -p {port}"),
-        "200 ",
-    ),
-    by_tcp(
-        "ib_atomic_bw -A CMP_AND_SWAP",
-        lines!("ib_atomic_bw -F -A CMP_AND_SWAP -n 200 -x {gid} -p {port}"),
-        "GID index",
-    ),
+    by_tcp("ib_send_lat", perftest!("ib_send_lat"), RESULT),
+    by_tcp("ib_send_bw -c UD", perftest!("ib_send_bw -c UD -s 1024"), RESULT),
+    by_tcp("ib_atomic_bw -A CMP_AND_SWAP", perftest!("ib_atomic_bw -A CMP_AND_SWAP"), RESULT),
 ];
 
 /// Both must end well and say so.
 pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()> {
     let [server_at, client_at] = [check.asks.server(), check.asks.client()];
-    // Our service is there before anybody asks how it is.
-    let _holder = guest.our_service()?;
     let mut server = start(guest, check, server_at, program.server)?;
     match program.ready {
-        Ready::Tcp => tcp_listens(guest, server_at)?,
-        Ready::Cm(port) => cm_listens(guest, server_at, port.unwrap_or(guest.port()))?,
-        Ready::Member => guest.member(server_at, &group(guest, check), true)?,
+        Ready::Tcp => tcp_listens(&mut server, guest.port())?,
+        Ready::Cm(port) => cm_listens(guest, &mut server, server_at, port.unwrap_or(guest.port()))?,
+        Ready::Says(words) => server.says(words, guest.patience())?,
     }
     let mut client = start(guest, check, client_at, program.client)?;
     client.succeed(guest.patience())?;
     server.succeed(guest.patience())?;
     for (who, process) in [("server", &server), ("client", &client)] {
-        let said = process.output();
+        let said = process.said();
         ensure!(said.contains(program.proof), "the {who} does not say {:?}", program.proof);
     }
     Ok(())
@@ -149,6 +157,7 @@ pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()>
 fn start(guest: &Guest, check: &Check, at: Place, line: &str) -> Result<Process> {
     let mut line = line
         .replace("{to}", check.asks.server().address(check.family))
+        .replace("{tcp}", check.asks.server().address(Family::V4))
         .replace("{here}", at.address(check.family))
         .replace("{port}", &guest.port().to_string())
         .replace("{group}", &group(guest, check));
@@ -172,57 +181,77 @@ fn group(guest: &Guest, check: &Check) -> String {
     format!("239.78.{direction}.{}", guest.port() % 200)
 }
 
-/// Where the address of a side is in its GID table, as `ibv_devinfo` shows that:
-/// `GID[  1]: ::ffff:10.77.0.1, RoCE v2`.
+/// Where the address of a side is in its GID table.
 fn gid_index(guest: &Guest, at: Place, family: Family) -> Result<String> {
     let gid = match at.address(family).parse()? {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
     };
-    let mut devinfo = launch(guest, at, &["ibv_devinfo", "-v"])?;
+    let index = match at {
+        Place::Kernel => index_in_sysfs(gid),
+        Place::Rdmux => index_in_devinfo(gid, &guest.devinfo(devinfo)?),
+    };
+    index.with_context(|| format!("no GID {gid}"))
+}
+
+/// What `ibv_devinfo` says of our device.
+fn devinfo(guest: &Guest) -> Result<String> {
+    let mut devinfo = launch(guest, Place::Rdmux, &["ibv_devinfo", "-v"])?;
     devinfo.succeed(WAIT)?;
-    let output = devinfo.output();
-    let index = output.lines().find_map(|line| {
+    Ok(devinfo.said())
+}
+
+/// From lines like `GID[  1]: ::ffff:10.77.0.1, RoCE v2`.
+fn index_in_devinfo(gid: Ipv6Addr, devinfo: &str) -> Option<String> {
+    devinfo.lines().find_map(|line| {
         let (index, rest) = line.trim().strip_prefix("GID[")?.split_once("]:")?;
         let (address, kind) = rest.split_once(',')?;
         let found = address.trim().parse() == Ok(gid) && kind.trim() == "RoCE v2";
         found.then(|| index.trim().to_owned())
-    });
-    index.with_context(|| format!("no GID {gid} in ibv_devinfo -v"))
+    })
 }
 
-/// Waits until somebody on a side listens on this check's TCP port.
-fn tcp_listens(guest: &Guest, at: Place) -> Result<()> {
+/// From the files of the kernel's device. An entry that is free cannot be read.
+fn index_in_sysfs(gid: Ipv6Addr) -> Option<String> {
+    (0..16).map(|index| index.to_string()).find(|index| {
+        let read =
+            |file: String| fs::read_to_string(format!("{RXE_PORT}/{file}")).unwrap_or_default();
+        read(format!("gids/{index}")).trim().parse() == Ok(gid)
+            && read(format!("gid_attrs/types/{index}")).trim() == "RoCE v2"
+    })
+}
+
+/// Waits until a process listens on a TCP port.
+fn tcp_listens(process: &mut Process, port: u16) -> Result<()> {
     /// The state `TCP_LISTEN` in `/proc/net/tcp`.
     const LISTEN: &str = "0A";
-    let port = format!(":{:04X}", guest.port());
-    wait_for("a listener on TCP", WAIT, || {
-        let mut cat = match at {
-            Place::Kernel => Command::new("cat"),
-            Place::Rdmux => Command::new("ip"),
+    let port = format!(":{port:04X}");
+    process.until("a listener on TCP", WAIT, |process| {
+        let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", process.id()));
+        let listens = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let local = words.next();
+            local.is_some_and(|l| l.ends_with(&port)) && words.nth(1) == Some(LISTEN)
         };
-        if at == Place::Rdmux {
-            cat.args(["netns", "exec", "b", "cat"]);
-        }
-        let out = cat.args(["/proc/net/tcp", "/proc/net/tcp6"]).output()?;
-        Ok(String::from_utf8_lossy(&out.stdout).lines().any(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.len() > 3 && words[1].ends_with(&port) && words[3] == LISTEN
-        }))
+        let read = |table| fs::read_to_string(table).unwrap_or_default();
+        Ok(tables.into_iter().any(|table| read(table).lines().any(listens)))
     })
 }
 
 /// Waits until somebody on a side listens on this port of the connection manager.
-fn cm_listens(guest: &Guest, at: Place, port: u16) -> Result<()> {
+fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u16) -> Result<()> {
     if at == Place::Kernel {
         return guest.kernel_listens(port);
     }
     let wanted = format!(":{port}\"");
-    wait_for("a listener of ours", WAIT, || {
+    server.until("a listener of ours", WAIT, |_| {
         let args = ["host", "status", "default", "--json"];
         let mut status = guest.start(at, "rdmux", &args)?;
-        status.succeed(WAIT)?;
-        let json = status.output();
+        if !status.finish(WAIT)?.success() {
+            // The service starts when the server asks for it.
+            return Ok(false);
+        }
+        let json = status.said();
         // Each id is an object of its own, with its state and its address.
         Ok(json.split('}').any(|id| id.contains("\"LISTEN\"") && id.contains(&wanted)))
     })
@@ -230,14 +259,26 @@ fn cm_listens(guest: &Guest, at: Place, port: u16) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MORE, PROGRAMS};
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::{MORE, PROGRAMS, index_in_devinfo};
 
     #[test]
     fn clients_are_told_where_the_server_is() {
         for program in PROGRAMS.iter().chain(MORE) {
-            let told = program.client.contains("{to}") || program.client.contains("{group}");
+            let told = ["{to}", "{tcp}", "{group}"].iter().any(|at| program.client.contains(at));
             assert!(told, "{}", program.name);
             assert!(program.client.starts_with(program.name.split(' ').next().unwrap()));
         }
+    }
+
+    #[test]
+    fn a_gid_is_found_by_its_address() {
+        let devinfo = "\t\tport:\t1\n\t\t\tGID[  0]:\t\t::ffff:10.77.0.2, RoCE v2\n\
+            \t\t\tGID[ 11]:\t\tfd77::2, IB/RoCE v1\n\t\t\tGID[ 12]:\t\tfd77::2, RoCE v2\n";
+        let index = |gid: Ipv6Addr| index_in_devinfo(gid, devinfo);
+        assert_eq!(index(Ipv4Addr::new(10, 77, 0, 2).to_ipv6_mapped()).as_deref(), Some("0"));
+        assert_eq!(index("fd77::2".parse().unwrap()).as_deref(), Some("12"));
+        assert_eq!(index("fd77::1".parse().unwrap()), None);
     }
 }
