@@ -25,7 +25,7 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
         .map_err(|e| Errno(e.raw_os_error()))?;
     let engine = verbs::Device::open(client.clone())?;
     let opened = Arc::new(Opened::new(engine, client, cmd_fd));
-    process::lists().opened.push(Arc::downgrade(&opened));
+    process::lists().add(&opened);
     process::settle_at_exit();
     Ok(publish(device.as_ptr(), opened, None))
 }

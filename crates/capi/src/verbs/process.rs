@@ -19,7 +19,7 @@ pub(crate) struct Process {
     /// them after they have freed the list.
     pub(crate) devices: Vec<&'static Device>,
     /// What is open, for those who import it.
-    pub(crate) opened: Vec<Weak<Opened>>,
+    opened: Vec<Weak<Opened>>,
 }
 
 static PROCESS: Mutex<Process> = Mutex::new(Process { devices: Vec::new(), opened: Vec::new() });
@@ -31,9 +31,14 @@ pub(crate) fn lists() -> MutexGuard<'static, Process> {
 }
 
 impl Process {
-    /// What of it is still open, and this process's own.
-    pub(crate) fn open_ones(&mut self) -> impl Iterator<Item = Arc<Opened>> {
+    /// Notes what was just opened, and forgets what is closed.
+    pub(crate) fn add(&mut self, opened: &Arc<Opened>) {
         self.opened.retain(|opened| opened.strong_count() != 0);
+        self.opened.push(Arc::downgrade(opened));
+    }
+
+    /// What of it is still open, and this process's own.
+    pub(crate) fn open_ones(&self) -> impl Iterator<Item = Arc<Opened>> {
         self.opened.iter().filter_map(Weak::upgrade).filter(|opened| opened.is_ours())
     }
 }

@@ -46,7 +46,7 @@ fn find(fd: BorrowedFd<'_>) -> Result<(Arc<Opened>, *mut ibv_device)> {
         let own = fstat(&opened.cmd_fd);
         own.is_ok_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino))
     };
-    let mut lists = process::lists();
+    let lists = process::lists();
     let opened = lists.open_ones().find(is_it).ok_or(Errno::EOPNOTSUPP)?;
     let device = lists.devices.iter().find(|device| device.host() == opened.client.host());
     Ok((opened, device.ok_or(Errno(libc::ENODEV))?.as_ptr()))
