@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rdmux_transport::wr::{Completion, WcStatus};
 use rdmux_wire::Qpn;
 
@@ -45,6 +45,8 @@ pub(crate) struct CqCore {
     ignore_overrun: bool,
     /// How many completions wait: lets an empty queue be seen without the lock.
     len: AtomicUsize,
+    /// Whether the last look at it took all there was, so that the program believes it empty.
+    seen_empty: AtomicBool,
     queue: Mutex<Queue>,
     unacked: Unacked,
     async_unacked: Unacked,
@@ -65,6 +67,16 @@ enum Armed {
     No,
     Solicited,
     Any,
+}
+
+impl Armed {
+    fn wants(self, completion: &Completion) -> bool {
+        match self {
+            Self::No => false,
+            Self::Any => true,
+            Self::Solicited => completion.solicited || completion.status != WcStatus::Success,
+        }
+    }
 }
 
 /// A completion did not fit: the queue is broken, and with it the queue pairs that use it.
@@ -102,6 +114,7 @@ impl Cq {
             timestamps: init.timestamps,
             ignore_overrun: init.ignore_overrun,
             len: AtomicUsize::new(0),
+            seen_empty: AtomicBool::new(false),
             queue: Mutex::new(Queue {
                 entries: VecDeque::with_capacity(capacity.min(PREALLOCATED)),
                 capacity,
@@ -131,18 +144,24 @@ impl Cq {
         if self.0.len.load(Ordering::Acquire) == 0 {
             self.0.device.progress();
             if self.0.len.load(Ordering::Acquire) == 0 {
+                if !self.0.seen_empty.load(Ordering::Relaxed) {
+                    self.0.seen_empty.store(true, Ordering::Relaxed);
+                }
                 return 0;
             }
         }
         let mut queue = self.0.queue.lock();
         let n = max.min(queue.entries.len());
+        self.0.seen_empty.store(n < max, Ordering::Relaxed);
         queue.entries.drain(..n).for_each(|completion| take(&completion));
         self.0.len.store(queue.entries.len(), Ordering::Release);
         n
     }
 
     /// Asks for an event on the channel at the next completion, or at the next one that is
-    /// solicited or an error. Completions that are already there make none.
+    /// solicited or an error. Completions that are already there make none, unless they came after a
+    /// poll that took the last one or found none: for these the event is made at once, as adapters
+    /// do it. UCX sleeps without another look at the queue.
     ///
     /// # Errors
     ///
@@ -154,17 +173,7 @@ impl Cq {
                 "the completion queue was created without a channel",
             ));
         }
-        {
-            let mut queue = self.0.queue.lock();
-            let was = queue.armed;
-            queue.armed = match (was, solicited_only) {
-                (Armed::No | Armed::Solicited, true) => Armed::Solicited,
-                _ => Armed::Any,
-            };
-            if was == Armed::No {
-                self.0.device.engine().cq_armed();
-            }
-        }
+        self.0.arm(solicited_only);
         self.0.device.engine().expect_sleep();
         Ok(())
     }
@@ -268,18 +277,36 @@ impl CqCore {
         }
         queue.entries.push_back(completion);
         self.len.store(queue.entries.len(), Ordering::Release);
-        let wakes = match queue.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
-        };
-        if wakes && let Some(channel) = &self.channel {
-            queue.armed = Armed::No;
-            drop(queue);
-            self.device.engine().cq_disarmed();
-            channel.0.push(Arc::downgrade(self));
+        if queue.armed.wants(&completion) {
+            self.announce(queue);
         }
         Ok(())
+    }
+
+    /// Promises an event for the next completion, and keeps the promise at once if the program does not
+    /// know of one that is there.
+    fn arm(self: &Arc<Self>, solicited_only: bool) {
+        let mut queue = self.queue.lock();
+        if queue.armed == Armed::No {
+            self.device.engine().cq_armed();
+        }
+        queue.armed = match (queue.armed, solicited_only) {
+            (Armed::No | Armed::Solicited, true) => Armed::Solicited,
+            _ => Armed::Any,
+        };
+        let unknown = self.seen_empty.load(Ordering::Relaxed);
+        if unknown && queue.entries.iter().any(|completion| queue.armed.wants(completion)) {
+            self.announce(queue);
+        }
+    }
+
+    /// Makes the event that was promised.
+    fn announce(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
+        let Some(channel) = &self.channel else { return };
+        queue.armed = Armed::No;
+        drop(queue);
+        self.device.engine().cq_disarmed();
+        channel.0.push(Arc::downgrade(self));
     }
 
     /// Forgets what a queue pair has completed.

@@ -53,6 +53,46 @@ fn a_channel_tells_of_a_completion_once_asked() {
 }
 
 #[test]
+fn who_saw_the_queue_empty_is_told_of_what_came_since() {
+    let lab = Lab::new(false);
+    let node = Node::new(&lab, "127.77.202.20", QpType::Rc, 64);
+    let channel = CompChannel::new().unwrap();
+    let cq = Cq::new(&node.device, 16, Some(&channel), 0).unwrap();
+    let init = QpInit { recv_cq: cq.clone(), ..node.qp.init().clone() };
+    let qp = Qp::new(&node.pd, init).unwrap();
+    let failed = QpAttr { state: QpState::Err, ..qp.query() };
+    qp.modify(&failed, AttrMask::STATE).unwrap();
+    // A receive posted to a queue pair in error completes at once.
+    let complete = || qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    let told = || channel.try_get_event().inspect(|event| event.ack_events(1)).is_some();
+    let mut out = [Completion::EMPTY; 4];
+
+    // Nobody has looked: what is there makes no event, the next one does.
+    complete();
+    cq.req_notify(false).unwrap();
+    assert!(!told());
+    complete();
+    assert!(told());
+
+    // There was no more than these two; and then there was nothing.
+    assert_eq!(cq.poll(&mut out), 2);
+    complete();
+    cq.req_notify(true).unwrap();
+    assert!(told());
+    assert_eq!(cq.poll(&mut out[..1]), 1);
+    assert_eq!(cq.poll(&mut out), 0);
+    complete();
+    cq.req_notify(false).unwrap();
+    assert!(told() && !told());
+
+    // There may have been more than this one.
+    assert_eq!(cq.poll(&mut out[..1]), 1);
+    complete();
+    cq.req_notify(false).unwrap();
+    assert!(!told());
+}
+
+#[test]
 fn completions_tell_their_time_where_asked() {
     let lab = Lab::new(false);
     let a = Node::new(&lab, "127.77.202.8", QpType::Rc, 4096);
