@@ -33,7 +33,7 @@ impl Process {
         writeln!(out, "$ {line}")?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
         command.process_group(0);
-        let name = line.split_whitespace().next().unwrap_or("?").to_owned();
+        let name = line.split_whitespace().find(|w| !w.contains('=')).unwrap_or("?").to_owned();
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         Ok(Self { child, name, log: log.to_path_buf() })
     }
