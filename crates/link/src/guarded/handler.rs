@@ -35,7 +35,7 @@ unsafe extern "C" {
 }
 
 /// What we handle.
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// How many different actions of a program we come over, for each signal. After that the operating
 /// system guards.
 const LAYERS: usize = 16;

@@ -84,7 +84,12 @@ pub fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Option<libc::sig
     if GUARD.load(Ordering::Acquire) != Guard::Handler as u8 {
         return None;
     }
-    handler::replace(signal, new)
+    let before = handler::replace(signal, new);
+    if before.is_none() && new.is_some() && handler::SIGNALS.contains(&signal) {
+        // The program's is about to be on top.
+        GUARD.store(Guard::Kernel as u8, Ordering::Release);
+    }
+    before
 }
 
 /// Fills `to` from the program's memory.
