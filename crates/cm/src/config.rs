@@ -44,6 +44,9 @@ pub struct Config {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// The largest backlog; larger ones are cut down, as is 0 (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
+    /// How long a request for a port waits for its next listener if the last one has just gone; zero
+    /// refuses at once.
+    pub listener_grace: Duration,
     /// Whether an IPv6 listener on the wildcard address refuses IPv4 unless its id says otherwise
     /// (`net.ipv6.bindv6only`).
     pub bind_v6_only: bool,
@@ -67,6 +70,7 @@ impl Default for Config {
             hop_limit: 64,
             ephemeral_ports: 32768..=60999,
             max_backlog: 1024,
+            listener_grace: Duration::from_millis(500),
             bind_v6_only: false,
             max_ids_per_channel: 1 << 20,
         }

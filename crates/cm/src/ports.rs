@@ -150,6 +150,11 @@ impl PortTable {
         claims.min_by_key(|c| (c.ip.is_unspecified(), c.ip != ip)).map(|c| c.id)
     }
 
+    /// Whether somebody listens, at whatever address.
+    pub(crate) fn is_listened_to(&self, port: u16) -> bool {
+        self.ports.get(&port).is_some_and(|claims| claims.iter().any(|c| c.listening))
+    }
+
     /// Gives a port back.
     pub(crate) fn release(&mut self, port: u16, id: IdHandle) {
         if let Some(claims) = self.ports.get_mut(&port) {

@@ -146,6 +146,48 @@ fn nobody_listens() {
 }
 
 #[test]
+fn between_two_listeners_of_a_port_a_request_waits() {
+    for qp_type in [QpType::Rc, QpType::Ud] {
+        let mut net = Net::new(2);
+        let first = net.listener(0, qp_type);
+        net.destroy(0, first);
+        let active = net.connecting(1, 0, qp_type);
+        net.settle();
+        assert!(net.hosts[1].kinds().is_empty());
+        net.listener(0, qp_type);
+        net.pass(Duration::ZERO);
+        net.hosts[0].event(EventKind::ConnectRequest);
+        net.destroy(1, active);
+        net.settle();
+    }
+}
+
+#[test]
+fn a_listener_that_does_not_come_back_is_not_waited_for_long() {
+    let grace = Config::default().listener_grace;
+    let mut net = Net::new(2);
+    let first = net.listener(0, QpType::Rc);
+    net.destroy(0, first);
+    net.connecting(1, 0, QpType::Rc);
+    let gone = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    net.destroy(1, gone);
+    net.settle();
+    net.pass(grace / 2);
+    assert!(net.hosts[1].kinds().is_empty());
+    net.pass(grace);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
+    assert_eq!(net.hosts[0].cm.counters().no_listener, 1, "who went away is not answered");
+    // Much later nobody remembers.
+    net.pass(Duration::from_secs(60));
+    net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
+    net.end();
+}
+
+#[test]
 fn a_program_refuses_with_its_reason_and_data() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);

@@ -99,6 +99,8 @@ impl Process {
     /// ENODEV for what was inherited over a fork.
     pub(super) fn client(&self) -> Result<&Arc<HostClient>> {
         self.opened.check()?;
+        // Programs shake hands over a queue pair and then connect others: both should begin at once.
+        self.opened.device.acknowledge();
         Ok(&self.opened.client)
     }
 

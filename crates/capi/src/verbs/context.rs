@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rdmux_verbs as verbs;
 
@@ -76,7 +76,11 @@ fn fill(table: &mut verbs_context) {
 /// Completion vectors are interrupts elsewhere; here they only balance what needs no balance. One for each
 /// processor, as usual.
 pub(crate) fn comp_vectors() -> c_int {
-    std::thread::available_parallelism().map_or(1, |n| c_int::try_from(n.get()).unwrap_or(1))
+    // Asking reads files.
+    static PROCESSORS: OnceLock<c_int> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| {
+        std::thread::available_parallelism().map_or(1, |n| c_int::try_from(n.get()).unwrap_or(1))
+    })
 }
 
 /// `ibv_open_device(3)`.

@@ -222,6 +222,11 @@ impl Cm {
         self.sidr_forget(key);
     }
 
+    /// Whether a lookup of a peer waits for its answer.
+    pub(crate) fn is_asked(&self, key: SidrKey) -> bool {
+        self.sidr_servers.get(&key).is_some_and(|server| server.reply.is_none())
+    }
+
     /// Forgets a lookup of a peer, without a word.
     pub(crate) fn sidr_forget(&mut self, key: SidrKey) {
         if let Some(mut server) = self.sidr_servers.remove(&key) {

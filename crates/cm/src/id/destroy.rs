@@ -39,6 +39,9 @@ impl Manager {
         self.timers.clear(&mut gone.deadline, id);
         if let Some(local) = gone.local.filter(|_| gone.owns_port) {
             self.port_table(gone.ps).release(local.port(), id);
+            if gone.state() == IdState::Listen {
+                self.held.listener_ended(now, (gone.ps, local.port()));
+            }
         }
         for (group, left) in core::mem::take(&mut gone.groups) {
             leave_at_network(id, &gone, group, &left, sink);

@@ -7,6 +7,7 @@
 //! | `options` | set_option |
 //! | `resolve` | resolve_addr, resolve_route |
 //! | `listen` | listen, take, the requests that come |
+//! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
 //! | `upcall` | what connections tell, as events |
 //! | `mcast` | join, leave |
@@ -16,6 +17,7 @@ mod bind;
 mod connect;
 mod destroy;
 mod entry;
+mod held;
 mod listen;
 mod mcast;
 mod options;
@@ -33,6 +35,7 @@ use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
+use self::held::Held;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{CmError, Command};
@@ -54,6 +57,7 @@ pub struct Manager {
     channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
     ports: BTreeMap<PortSpace, PortTable>,
     addresses: Vec<LocalAddress>,
+    held: Held,
     /// When route queries end in vain.
     timers: Timers<IdHandle>,
     last_id: u64,
@@ -69,6 +73,7 @@ impl Manager {
             channels: BTreeMap::new(),
             ports: BTreeMap::new(),
             addresses: Vec::new(),
+            held: Held::default(),
             timers: Timers::new(),
             last_id: 0,
         }
@@ -84,7 +89,8 @@ impl Manager {
 
     /// The earliest time at which [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        [self.cm.poll_timeout(), self.timers.next()].into_iter().flatten().min()
+        let all = [self.cm.poll_timeout(), self.timers.next(), self.held.poll_timeout()];
+        all.into_iter().flatten().min()
     }
 
     /// Does what is due at `now`.
@@ -97,6 +103,7 @@ impl Manager {
         while let Some(id) = self.timers.pop_due(now) {
             self.resolve_timeout(id, sink);
         }
+        self.release_held(now, sink);
     }
 
     /// A hint: the host with this address does not exist or nobody there speaks RoCE (ICMP).
@@ -129,7 +136,7 @@ impl Manager {
     }
     /// The number of deadlines that are set.
     pub fn deadlines(&self) -> usize {
-        self.cm.deadlines() + self.timers.len()
+        self.cm.deadlines() + self.timers.len() + self.held.len()
     }
     /// The number of ports in use, in all port spaces.
     pub fn ports_in_use(&self) -> usize {

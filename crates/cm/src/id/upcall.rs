@@ -41,13 +41,8 @@ impl Manager {
     /// Something happened below an id, or for none yet.
     pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
         match upcall {
-            Upcall::Request { conn, path, req, options } => {
-                self.handle_request(now, conn, &path, (&req, options), sink);
-            }
-            Upcall::SidrRequest { key, path, req } => {
-                self.handle_lookup(now, key, &path, &req, sink);
-            }
             Upcall::ToOwner { id, what } => self.handle_conn_event(id, what, sink),
+            wish => self.handle_wish(now, wish, sink),
         }
     }
 

@@ -318,6 +318,16 @@ impl Engine {
         self.settle_acks(device, round);
     }
 
+    /// Sends the ACKs that are owed, unless another thread is at it.
+    pub(crate) fn acknowledge(&self, device: &Arc<Device>) {
+        if self.owed.lock().is_empty() {
+            return;
+        }
+        if let Some(mut round) = self.round.try_lock() {
+            self.flush_acks(device, &mut round);
+        }
+    }
+
     fn with_qp(&self, device: &Arc<Device>, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
         let table = device.qps().read();
         if let Some(core) = table.get(qpn) {

@@ -1,0 +1,145 @@
+//! Requests that came between two listeners of a port.
+//!
+//! A program that shakes hands over one connection and then listens again on the same port races its
+//! peer, which connects at once: perftest's `-R` does. Elsewhere the peer loses, for an adapter takes milliseconds to make
+//! queue pairs; here nothing takes that long. So a request for a port whose listener has just gone
+//! waits a little for the next one, before it is refused as any other that nobody listens for.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_wire::ServiceId;
+
+use super::Manager;
+use crate::ib::{State, Upcall};
+use crate::ports::PortSpace;
+use crate::sink::Sink;
+
+/// How long after its listener's end a port counts as one that may be listened to again.
+const LATELY: Duration = Duration::from_secs(5);
+/// How many requests wait at most, and how many ports are remembered: peers decide how many there could be.
+const MOST: usize = 256;
+
+/// A port of a port space.
+type Port = (PortSpace, u16);
+
+/// Ports that were listened to lately, and the requests that wait for it to happen again.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    ended: BTreeMap<Port, Time>,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    port: Port,
+    until: Time,
+    request: Box<Upcall>,
+}
+
+impl Held {
+    /// Nobody listens to a port any more.
+    pub(super) fn listener_ended(&mut self, now: Time, port: Port) {
+        self.ended.retain(|_, ended| now.since(*ended) < LATELY);
+        if self.ended.len() < MOST {
+            self.ended.insert(port, now);
+        }
+    }
+
+    /// Somebody listens to a port again: what waited for that is due.
+    pub(super) fn listener_came(&mut self, port: Port) {
+        self.ended.remove(&port);
+        self.waiting.iter_mut().filter(|w| w.port == port).for_each(|w| w.until = Time(0));
+    }
+
+    /// Takes a request that nobody listens for, or gives it back.
+    fn hold(
+        &mut self,
+        now: Time,
+        grace: Duration,
+        request: Box<Upcall>,
+    ) -> Result<(), Box<Upcall>> {
+        let port = port_of(&request);
+        let lately = port
+            .and_then(|port| self.ended.get(&port))
+            .is_some_and(|ended| now.since(*ended) < LATELY);
+        match port.filter(|_| lately && !grace.is_zero() && self.waiting.len() < MOST) {
+            Some(port) => {
+                let until = now.after(grace);
+                self.waiting.push_back(Waiting { port, until, request });
+                Ok(())
+            }
+            None => Err(request),
+        }
+    }
+
+    fn pop_due(&mut self, now: Time) -> Option<Box<Upcall>> {
+        let due = self.waiting.iter().position(|w| w.until <= now)?;
+        self.waiting.remove(due).map(|w| w.request)
+    }
+
+    /// When the first one has waited long enough.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.waiting.iter().map(|w| w.until).min()
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Manager {
+    /// A peer wants to connect or looks a service up. If nobody listens, it may wait a little.
+    pub(super) fn handle_wish(&mut self, now: Time, request: Upcall, sink: &mut impl Sink) {
+        let listened = port_of(&request).is_none_or(|(ps, port)| {
+            self.ports.get(&ps).is_some_and(|table| table.is_listened_to(port))
+        });
+        if listened {
+            return self.dispatch(now, request, sink);
+        }
+        let grace = self.cm.config.listener_grace;
+        if let Err(request) = self.held.hold(now, grace, Box::new(request)) {
+            self.dispatch(now, *request, sink);
+        }
+    }
+
+    /// Those that have waited long enough, or for whom somebody listens now.
+    pub(super) fn release_held(&mut self, now: Time, sink: &mut impl Sink) {
+        while let Some(request) = self.held.pop_due(now) {
+            let wanted = match &*request {
+                Upcall::Request { conn, .. } => self.cm.state(*conn) == Some(State::ReqRcvd),
+                Upcall::SidrRequest { key, .. } => self.cm.is_asked(*key),
+                Upcall::ToOwner { .. } => false,
+            };
+            if wanted {
+                self.dispatch(now, *request, sink);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, now: Time, request: Upcall, sink: &mut impl Sink) {
+        match request {
+            Upcall::Request { conn, path, req, options } => {
+                self.handle_request(now, conn, &path, (&req, options), sink);
+            }
+            Upcall::SidrRequest { key, path, req } => {
+                self.handle_lookup(now, key, &path, &req, sink);
+            }
+            Upcall::ToOwner { .. } => {}
+        }
+    }
+}
+
+/// The port that a request is for, if it is for one.
+fn port_of(request: &Upcall) -> Option<Port> {
+    let service_id: ServiceId = match request {
+        Upcall::Request { req, .. } => req.service_id,
+        Upcall::SidrRequest { req, .. } => req.service_id,
+        Upcall::ToOwner { .. } => return None,
+    };
+    let (ps, port) = service_id.port()?;
+    Some((PortSpace::from_code(ps)?, port))
+}
