@@ -22,6 +22,8 @@ pub(crate) struct Exchange {
     pub(crate) title: String,
     server: Option<Server>,
     clients: Vec<String>,
+    /// Whether a client is started when the one before it has ended.
+    in_turn: bool,
     /// Whether the sides are exchanged.
     turned: bool,
     /// Options of `rdmux run`.
@@ -67,6 +69,7 @@ impl Exchange {
             title: title.into(),
             server: None,
             clients: Vec::new(),
+            in_turn: false,
             turned: false,
             options: &[],
             proofs: Vec::new(),
@@ -80,7 +83,13 @@ impl Exchange {
         self
     }
 
-    /// The command line of a client; all of them run at the same time.
+    /// One client after the other.
+    pub(crate) fn in_turn(mut self) -> Self {
+        self.in_turn = true;
+        self
+    }
+
+    /// The command line of a client; all of them run at the same time, unless they do so in turn.
     pub(crate) fn client(mut self, line: impl Into<String>) -> Self {
         self.clients.push(line.into());
         self
@@ -120,7 +129,11 @@ impl Exchange {
         let server = self.server.as_ref().map(|s| self.serve(s, scene, there)).transpose()?;
         let mut clients = Vec::new();
         for (n, line) in (1..).zip(&self.clients) {
-            clients.push(scene.start(here, &format!("client{n}"), self.options, line)?);
+            let mut client = scene.start(here, &format!("client{n}"), self.options, line)?;
+            if self.in_turn {
+                client.succeed(self.patience)?;
+            }
+            clients.push(client);
         }
         for client in &mut clients {
             client.succeed(self.patience)?;

@@ -28,10 +28,10 @@ impl Process {
     /// # Errors
     /// When it cannot be started.
     pub(crate) fn start(mut command: Command, line: &str, log: &Path) -> Result<Self> {
-        let mut out = File::options().append(true).create(true).open(log);
-        let out = out.as_mut().map_err(|e| anyhow::anyhow!("{}: {e}", log.display()))?;
+        let mut out = fresh(log)?;
         writeln!(out, "$ {line}")?;
-        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?);
+        // Each stream has a file: together they would interrupt each other in the middle of a line.
+        command.stdin(Stdio::null()).stdout(out).stderr(fresh(&errors(log))?);
         command.process_group(0);
         let name = line.split_whitespace().find(|w| !w.contains('=')).unwrap_or("?").to_owned();
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
@@ -43,11 +43,13 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has printed so far.
+    /// What it has printed so far: first what it printed, then its complaints.
     pub(crate) fn output(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        text.split_once('\n').map_or_else(String::new, |(_command, said)| said.to_owned())
+        let read =
+            |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        let (text, errors) = (read(&self.log), read(&errors(&self.log)));
+        let said = text.split_once('\n').map_or("", |(_command, said)| said);
+        format!("{said}{errors}")
     }
 
     /// Waits until `there` says yes, or the program ends.
@@ -140,6 +142,18 @@ impl Drop for Process {
         }
         let _ = self.child.wait();
     }
+}
+
+/// An empty file that is only appended to.
+fn fresh(path: &Path) -> Result<File> {
+    let old = fs::remove_file(path);
+    ensure!(old.is_ok() || !path.exists(), "{}: cannot be replaced", path.display());
+    File::options().append(true).create(true).open(path).with_context(|| path.display().to_string())
+}
+
+/// Where the complaints of a program go whose output goes to `log`.
+fn errors(log: &Path) -> PathBuf {
+    log.with_extension("err.log")
 }
 
 /// How it ended, in words.

@@ -137,7 +137,7 @@ impl Device {
             return Err(VerbsError::invalid("query a port", format!("there is no port {port}")));
         }
         let gids = self.gids.read();
-        let mtu = gids.iter().map(|g| g.mtu).max().unwrap_or(Mtu::M1024);
+        let mtu = active_mtu(&gids);
         let down = self.failed.load(Ordering::Acquire);
         Ok(PortAttr {
             state: if down { PortState::Down } else { PortState::Active },
@@ -298,6 +298,14 @@ impl Device {
     }
 }
 
+/// The MTU that fits whichever GID a program takes: that of the narrowest interface. The loopback's, which is wide,
+/// counts only where there is no other.
+fn active_mtu(gids: &[GidEntry]) -> Mtu {
+    let used = || gids.iter().filter(|g| !g.gid.is_zero());
+    let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();
+    outside.or_else(|| used().map(|g| g.mtu).max()).unwrap_or(Mtu::M1024)
+}
+
 impl SlotUse {
     fn new(grant: SlotGrant) -> Self {
         Self { slot: grant.slot, next: u32::from(grant.first_index), used: 0 }
@@ -327,5 +335,28 @@ impl Drop for Device {
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Device").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_port_carries_what_its_narrowest_way_out_carries() {
+        let gid = |ip: &str, mtu| GidEntry {
+            gid: ip.parse::<IpAddr>().unwrap().into(),
+            interface: String::new(),
+            interface_index: 1,
+            mtu,
+        };
+        let lo = [gid("127.0.0.1", Mtu::M4096), gid("::1", Mtu::M4096)];
+        assert_eq!(active_mtu(&lo), Mtu::M4096);
+        let [v4, v6] = lo;
+        let all = [v4, gid("10.0.0.1", Mtu::M4096), gid("fd00::1", Mtu::M1024), v6];
+        assert_eq!(active_mtu(&all), Mtu::M1024);
+        assert_eq!(active_mtu(&[]), Mtu::M1024);
     }
 }

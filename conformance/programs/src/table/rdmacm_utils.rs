@@ -50,10 +50,12 @@ fn rping(options: &str, count: usize) -> Exchange {
         .proof(Server(format!("rdma-ping-{}: ", count - 1)))
 }
 
+/// Its server serves several at once, but mixes them up when they come at the same moment.
 fn persistent_rping() -> Exchange {
     let client = "rping -c -v -V -C 100 -S 1000 -a {server} -p {port}";
     let server = "rping -s -P -S 1000 -a {server} -p {port}";
-    Exchange::new("rping -P, four clients at once")
+    Exchange::new("rping -P, four clients")
+        .in_turn()
         .server(server, Ready::Cm, End::Told)
         .client(client)
         .client(client)

@@ -40,7 +40,7 @@ impl Manager {
         if let Some(local) = gone.local.filter(|_| gone.owns_port) {
             self.port_table(gone.ps).release(local.port(), id);
             if gone.state() == IdState::Listen {
-                self.held.listener_ended(now, (gone.ps, local.port()));
+                self.held.listener_ended(now, local.port());
             }
         }
         for (group, left) in core::mem::take(&mut gone.groups) {

@@ -22,8 +22,8 @@ const LATELY: Duration = Duration::from_secs(5);
 /// How many requests wait at most, and how many ports are remembered: peers decide how many there could be.
 const MOST: usize = 256;
 
-/// A port of a port space.
-type Port = (PortSpace, u16);
+/// A port, of whatever port space: programs shake hands by messages and go on with datagrams.
+type Port = u16;
 
 /// Ports that were listened to lately, and the requests that wait for it to happen again.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Held {
         grace: Duration,
         request: Box<Upcall>,
     ) -> Result<(), Box<Upcall>> {
-        let port = port_of(&request);
+        let port = service_of(&request).map(|(_, port)| port);
         let lately = port
             .and_then(|port| self.ended.get(&port))
             .is_some_and(|ended| now.since(*ended) < LATELY);
@@ -94,7 +94,7 @@ impl Held {
 impl Manager {
     /// A peer wants to connect or looks a service up. If nobody listens, it may wait a little.
     pub(super) fn handle_wish(&mut self, now: Time, request: Upcall, sink: &mut impl Sink) {
-        let listened = port_of(&request).is_none_or(|(ps, port)| {
+        let listened = service_of(&request).is_none_or(|(ps, port)| {
             self.ports.get(&ps).is_some_and(|table| table.is_listened_to(port))
         });
         if listened {
@@ -133,8 +133,8 @@ impl Manager {
     }
 }
 
-/// The port that a request is for, if it is for one.
-fn port_of(request: &Upcall) -> Option<Port> {
+/// The port space and port that a request is for, if it is for one.
+fn service_of(request: &Upcall) -> Option<(PortSpace, Port)> {
     let service_id: ServiceId = match request {
         Upcall::Request { req, .. } => req.service_id,
         Upcall::SidrRequest { req, .. } => req.service_id,

@@ -60,7 +60,7 @@ impl Manager {
         found.options.reuse_addr = false;
         found.backlog = if backlog == 0 { max } else { backlog.min(max) };
         found.go(IdState::Listen);
-        self.held.listener_came((ps, local.port()));
+        self.held.listener_came(local.port());
         Ok(local)
     }
 
