@@ -83,7 +83,7 @@ fn perftest(title: &str, options: &str, env: &str) -> Exchange {
     Exchange::new(format!("ucx_perftest {title}"))
         .server(program.clone(), Ready::Tcp, End::Alone)
         .client(format!("{program} {{server}} -w 100 -n {count} {options} -f -v"))
-        .proof(Client(format!("\n{count},")))
+        .proof(Client(format!("{count},")))
 }
 
 /// Connects by UCX's connection manager, which is on ours, and checks what it reads.
