@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -140,6 +142,74 @@ static void completion_channel_of_two_queues(void)
 	SETS(ibv_get_cq_event(f.channel, &cq, &context), EAGAIN);
 }
 
+/* A further event is a further edge, though the one before was not taken. */
+static void an_edge_for_each_event(void)
+{
+	struct fixture f;
+	struct ibv_qp *pair[2];
+	struct ibv_cq *cqs[2], *cq;
+	void *context;
+	int epoll;
+
+	open_fixture(&f);
+	epoll = watch(f.channel->fd);
+	cqs[0] = f.cq;
+	CHECK((cqs[1] = ibv_create_cq(f.device, 16, NULL, f.channel, 0)) != NULL);
+	for (int i = 0; i < 2; i++) {
+		f.cq = cqs[i];
+		connected_pair(&f, pair);
+		EQUAL(ibv_req_notify_cq(cqs[i], 0), 0);
+		EQUAL(write_bytes(&f, pair[0], f.memory, f.mr, f.memory + 64, f.mr->rkey, 8),
+		      IBV_WC_SUCCESS);
+		EQUAL(ready(epoll, -1), 1);
+		EQUAL(ready(epoll, 0), 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		EQUAL(ibv_get_cq_event(f.channel, &cq, &context), 0);
+		CHECK(cq == cqs[i]);
+		ibv_ack_cq_events(cq, 1);
+	}
+}
+
+static volatile bool interrupted;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+}
+
+static void *interrupts(void *waiting)
+{
+	while (!interrupted)
+		pthread_kill(*(pthread_t *)waiting, SIGUSR1);
+	return NULL;
+}
+
+/* A signal ends the waiting if its handler was installed without SA_RESTART (signal(7)). */
+static void interrupted_by_a_signal(void)
+{
+	struct sigaction action = { .sa_handler = on_signal };
+	struct rdma_event_channel *events;
+	struct ibv_async_event async;
+	struct rdma_cm_event *event;
+	pthread_t self = pthread_self(), thread;
+	struct fixture f;
+	struct ibv_cq *cq;
+	void *context;
+
+	open_fixture(&f);
+	CHECK((events = rdma_create_event_channel()) != NULL);
+	EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
+	EQUAL(pthread_create(&thread, NULL, interrupts, &self), 0);
+	SETS(ibv_get_async_event(f.device, &async), EINTR);
+	SETS(ibv_get_cq_event(f.channel, &cq, &context), EINTR);
+	SETS(rdma_get_cm_event(events, &event), EINTR);
+	interrupted = true;
+	EQUAL(pthread_join(thread, NULL), 0);
+	rdma_destroy_event_channel(events);
+	close_fixture(&f);
+}
+
 /* A queue pair that a bad request takes to the error state gives events to the device's descriptor. */
 static void async_events_edge_by_edge(void)
 {
@@ -205,6 +275,8 @@ static const struct test tests[] = {
 	TEST(nothing_yet_is_eagain),
 	TEST(completion_channel_edge_by_edge),
 	TEST(completion_channel_of_two_queues),
+	TEST(an_edge_for_each_event),
+	TEST(interrupted_by_a_signal),
 	TEST(async_events_edge_by_edge),
 	TEST(event_channel_edge_by_edge),
 };

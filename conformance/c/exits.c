@@ -1,7 +1,9 @@
 /* Processes that just end. Whoever runs this looks afterwards whether the host still knows of anything. */
+#define _GNU_SOURCE
 #include "fixture.h"
 
 #include <arpa/inet.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -106,6 +108,68 @@ static void killed_while_its_child_lives(void)
 	be_busy();
 }
 
+static void *never_stops(void *unused)
+{
+	struct fixture f;
+	struct ibv_qp *pair[2];
+
+	(void)unused;
+	for (;;) {
+		open_fixture(&f);
+		connected_pair(&f, pair);
+		exchange(&f, pair);
+		for (int i = 0; i < 2; i++)
+			EQUAL(ibv_destroy_qp(pair[i]), 0);
+		close_fixture(&f);
+	}
+}
+
+/* A process ends by exit, in which its threads go on until the very end. */
+static void exits_while_threads_work(void)
+{
+	pthread_t thread;
+	int child;
+
+	for (int i = 0; i < 20; i++) {
+		if ((child = check_fork()) == 0) {
+			for (int j = 0; j < 3; j++)
+				EQUAL(pthread_create(&thread, NULL, never_stops, NULL), 0);
+			be_busy();
+			exit(0);
+		}
+		check_child(child);
+	}
+}
+
+/* Killed at whatever it is doing. */
+static void killed_at_any_time(void)
+{
+	int status, child, go[2];
+	char byte = 0;
+
+	for (int i = 0; i < 60; i++) {
+		EQUAL(pipe(go), 0);
+		if ((child = check_fork()) == 0) {
+			close(go[0]);
+			for (;;) {
+				if (write(go[1], &byte, 1) != 1)
+					_exit(1);
+				be_busy();
+			}
+		}
+		close(go[1]);
+		EQUAL(read(go[0], &byte, 1), 1);
+		/* From before the device is open until long after. */
+		for (volatile int spin = 0; spin < i * i * 1000; spin++)
+			;
+		EQUAL(kill(child, SIGKILL), 0);
+		EQUAL(waitpid(child, &status, 0), child);
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		close(go[0]);
+	}
+	be_busy();
+}
+
 static const struct test tests[] = {
 	TEST(returns_from_main),
 	TEST(exits_without_handlers),
@@ -113,6 +177,8 @@ static const struct test tests[] = {
 	TEST(terminated),
 	TEST(crashed),
 	TEST(killed_while_its_child_lives),
+	TEST(exits_while_threads_work),
+	TEST(killed_at_any_time),
 };
 
 CHECK_MAIN(tests)

@@ -1,6 +1,7 @@
 /* A process that forks with a device open. What the child inherits is dead in it; what it opens itself works. */
 #include "fixture.h"
 
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +184,36 @@ static void three_generations(void)
 	close_fixture(&f);
 }
 
+static bool done;
+
+/* Is somewhere inside the library whenever the process forks. */
+static void *works(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&done, __ATOMIC_RELAXED))
+		opens_afresh();
+	return NULL;
+}
+
+static void while_other_threads_work(void)
+{
+	pthread_t threads[4];
+	int child;
+
+	for (int i = 0; i < 4; i++)
+		EQUAL(pthread_create(&threads[i], NULL, works, NULL), 0);
+	for (int i = 0; i < 40; i++) {
+		if ((child = check_fork()) == 0) {
+			opens_afresh();
+			exit(0);
+		}
+		check_child(child);
+	}
+	__atomic_store_n(&done, true, __ATOMIC_RELAXED);
+	for (int i = 0; i < 4; i++)
+		EQUAL(pthread_join(threads[i], NULL), 0);
+}
+
 static void fork_init_is_not_needed(void)
 {
 	EQUAL(ibv_fork_init(), 0);
@@ -197,6 +228,7 @@ static const struct test tests[] = {
 	TEST(connection_manager_afresh),
 	TEST(programs_may_be_started),
 	TEST(three_generations),
+	TEST(while_other_threads_work),
 	TEST(fork_init_is_not_needed),
 };
 

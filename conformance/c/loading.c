@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <string.h>
 
@@ -74,6 +75,38 @@ static void closed_and_opened_again(void)
 	}
 }
 
+static void opened_and_closed_often(void)
+{
+	for (int i = 0; i < 10000; i++) {
+		void *library = load(i & 1 ? "libibverbs.so.1" : "librdmacm.so.1");
+
+		if (i % 500 == 0)
+			first_device(load("libibverbs.so.1"));
+		EQUAL(dlclose(library), 0);
+	}
+}
+
+static void *loads_and_ends(void *unused)
+{
+	void *verbs = load("libibverbs.so.1");
+
+	(void)unused;
+	first_device(verbs);
+	EQUAL(dlclose(verbs), 0);
+	return NULL;
+}
+
+/* What the library keeps for a thread is let go when that ends, after the library was closed. */
+static void closed_by_a_thread_that_ends(void)
+{
+	pthread_t thread;
+
+	for (int i = 0; i < 20; i++) {
+		EQUAL(pthread_create(&thread, NULL, loads_and_ends, NULL), 0);
+		EQUAL(pthread_join(thread, NULL), 0);
+	}
+}
+
 /* What was made before goes on working: the threads behind it are still there. */
 static void closed_while_in_use(void)
 {
@@ -118,6 +151,8 @@ static void a_driver_may_register(void)
 static const struct test tests[] = {
 	TEST(one_object),
 	TEST(closed_and_opened_again),
+	TEST(opened_and_closed_often),
+	TEST(closed_by_a_thread_that_ends),
 	TEST(closed_while_in_use),
 	TEST(versions_of_2005_fail_as_they_should),
 	TEST(a_driver_may_register),

@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include <pthread.h>
+#include <rdma/rdma_cma.h>
 #include <string.h>
 
 enum { THREADS = 8 };
@@ -127,11 +128,174 @@ static void one_queue_pair_for_all(void)
 		EQUAL(completion(s.f.cq).status, IBV_WC_SUCCESS);
 }
 
+/* A thread that posts, and is gone before anything of it completes. */
+static void *post_one(void *argument)
+{
+	struct shared *s = argument;
+
+	post(s->pair[0], request(IBV_WR_RDMA_WRITE, s->f.memory, 4096, s->f.mr,
+				 s->f.memory + BUFFER / 2, s->f.mr->rkey));
+	return NULL;
+}
+
+static void threads_come_and_go(void)
+{
+	struct shared s = { .completed = 0 };
+	pthread_t thread;
+
+	open_fixture(&s.f);
+	connected_pair(&s.f, s.pair);
+	for (int i = 0; i < 500; i++) {
+		EQUAL(pthread_create(&thread, NULL, post_one, &s), 0);
+		EQUAL(pthread_join(thread, NULL), 0);
+		EQUAL(completion(s.f.cq).status, IBV_WC_SUCCESS);
+	}
+}
+
+static void *wait_for_completion(void *argument)
+{
+	struct fixture *f = argument;
+	struct ibv_cq *cq;
+	void *context;
+
+	EQUAL(ibv_get_cq_event(f->channel, &cq, &context), 0);
+	CHECK(cq == f->cq && context == f);
+	ibv_ack_cq_events(cq, 1);
+	return f;
+}
+
+static void *wait_for_event(void *argument)
+{
+	struct fixture *f = argument;
+	struct ibv_async_event event;
+
+	EQUAL(ibv_get_async_event(f->device, &event), 0);
+	return f;
+}
+
+static void *wait_for_connection(void *argument)
+{
+	struct rdma_cm_event *event;
+
+	EQUAL(rdma_get_cm_event(argument, &event), 0);
+	return argument;
+}
+
+/* Threads wait for what never comes, are cancelled, and leave everything as it was (pthreads(7)). */
+static void cancelled_while_they_wait(void)
+{
+	struct rdma_event_channel *events;
+	struct ibv_qp *pair[2];
+	struct fixture f;
+	pthread_t thread;
+	void *result;
+
+	open_fixture(&f);
+	CHECK((events = rdma_create_event_channel()) != NULL);
+	for (int i = 0; i < 30; i++) {
+		void *(*waits[])(void *) = { wait_for_completion, wait_for_event,
+					     wait_for_connection };
+		void *arguments[] = { &f, &f, events };
+
+		EQUAL(pthread_create(&thread, NULL, waits[i % 3], arguments[i % 3]), 0);
+		EQUAL(pthread_cancel(thread), 0);
+		EQUAL(pthread_join(thread, &result), 0);
+		CHECK(result == PTHREAD_CANCELED);
+	}
+	connected_pair(&f, pair);
+	for (int i = 0; i < 20; i++) {
+		EQUAL(pthread_create(&thread, NULL, wait_for_completion, &f), 0);
+		EQUAL(ibv_req_notify_cq(f.cq, 0), 0);
+		post(pair[0], request(IBV_WR_RDMA_WRITE, f.memory, 8, f.mr, f.memory + 64,
+				      f.mr->rkey));
+		EQUAL(pthread_join(thread, &result), 0);
+		CHECK(result == &f);
+		EQUAL(completion(f.cq).status, IBV_WC_SUCCESS);
+	}
+	for (int i = 0; i < 2; i++)
+		EQUAL(ibv_destroy_qp(pair[i]), 0);
+	rdma_destroy_event_channel(events);
+	close_fixture(&f);
+}
+
+/* Takes an event that must be this one, and gives its id back. */
+static struct rdma_cm_id *take(struct rdma_event_channel *events, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	EQUAL(rdma_get_cm_event(events, &event), 0);
+	EQUAL(event->event, type);
+	EQUAL(event->status, 0);
+	id = event->id;
+	EQUAL(rdma_ack_cm_event(event), 0);
+	return id;
+}
+
+/* From listening to the end of a connection, on the context that all ids of a process share. */
+static void connect_once(struct sockaddr *address, uint16_t *port)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_event_channel *there, *here;
+	struct rdma_cm_id *listener, *server, *client;
+
+	CHECK((there = rdma_create_event_channel()) && (here = rdma_create_event_channel()));
+	*port = 0;
+	EQUAL(rdma_create_id(there, &listener, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(listener, address), 0);
+	EQUAL(rdma_listen(listener, 1), 0);
+	*port = rdma_get_src_port(listener);
+	EQUAL(rdma_create_id(here, &client, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_resolve_addr(client, NULL, address, 5000), 0);
+	CHECK(take(here, RDMA_CM_EVENT_ADDR_RESOLVED) == client);
+	EQUAL(rdma_resolve_route(client, 5000), 0);
+	CHECK(take(here, RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
+	EQUAL(rdma_create_qp(client, NULL, &attr), 0);
+	EQUAL(rdma_connect(client, &param), 0);
+	server = take(there, RDMA_CM_EVENT_CONNECT_REQUEST);
+	EQUAL(rdma_create_qp(server, NULL, &attr), 0);
+	EQUAL(rdma_accept(server, &param), 0);
+	CHECK(take(here, RDMA_CM_EVENT_ESTABLISHED) == client);
+	CHECK(take(there, RDMA_CM_EVENT_ESTABLISHED) == server);
+	EQUAL(rdma_disconnect(client), 0);
+	CHECK(take(there, RDMA_CM_EVENT_DISCONNECTED) == server);
+	rdma_destroy_qp(server);
+	rdma_destroy_qp(client);
+	EQUAL(rdma_destroy_id(server), 0);
+	EQUAL(rdma_destroy_id(client), 0);
+	EQUAL(rdma_destroy_id(listener), 0);
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+static void *connect_often(void *argument)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+
+	memcpy(&address.sin_addr, argument, 4);
+	for (int i = 0; i < 10; i++)
+		connect_once((struct sockaddr *)&address, &address.sin_port);
+	return NULL;
+}
+
+static void connections_from_all(void)
+{
+	struct fixture f;
+
+	open_fixture(&f);
+	in_threads(connect_often, f.gid.raw + 12);
+	close_fixture(&f);
+}
+
 static const struct test tests[] = {
 	TEST(devices_come_and_go),
 	TEST(a_device_each),
 	TEST(one_device_for_all),
 	TEST(one_queue_pair_for_all),
+	TEST(threads_come_and_go),
+	TEST(cancelled_while_they_wait),
+	TEST(connections_from_all),
 };
 
 CHECK_MAIN(tests)

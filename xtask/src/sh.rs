@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -62,6 +63,25 @@ pub(crate) fn run_lines(c: &mut Command, mut line: impl FnMut(&str)) -> Result<b
         line(&l);
     }
     Ok(child.wait()?.success())
+}
+
+/// As [`run_lines`], but ends it if it takes longer.
+pub(crate) fn run_lines_within(
+    limit: Duration,
+    c: &mut Command,
+    line: impl FnMut(&str),
+) -> Result<bool> {
+    // It watches over the whole group, and ends what a program leaves running with our end of its output.
+    let mut timed = command("timeout");
+    timed.args(["--signal=KILL", &limit.as_secs().to_string()]);
+    timed.arg(c.get_program()).args(c.get_args());
+    for (name, value) in c.get_envs() {
+        match value {
+            Some(value) => timed.env(name, value),
+            None => timed.env_remove(name),
+        };
+    }
+    run_lines(&mut timed, line)
 }
 
 /// Runs it quietly and returns what it printed.

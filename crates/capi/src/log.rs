@@ -1,20 +1,21 @@
 //! What the library has to say: nothing, unless `$RDMUX_LOG` holds a filter as of `tracing_subscriber`, as in
 //! `RDMUX_LOG=debug`. It goes to standard error.
 
-use std::sync::Once;
-
 use tracing_subscriber::EnvFilter;
+
+use crate::verbs::process;
 
 /// Starts to log if that is wanted. Programs of Rust that log by themselves keep what they have.
 pub(crate) fn start() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if let Ok(filter) = EnvFilter::try_from_env("RDMUX_LOG") {
-            // Fails only when there is a subscriber already.
-            let _ = tracing_subscriber::fmt()
-                .with_env_filter(filter)
-                .with_writer(std::io::stderr)
-                .try_init();
-        }
-    });
+    let started = &mut process::lists().logs;
+    if std::mem::replace(started, true) {
+        return;
+    }
+    if let Ok(filter) = EnvFilter::try_from_env("RDMUX_LOG") {
+        // Fails only when there is a subscriber already.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .try_init();
+    }
 }

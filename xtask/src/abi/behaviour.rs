@@ -1,4 +1,4 @@
-//! The C programs of `conformance/c` on the shared object, on a virtual host of their own.
+//! The C programs of `conformance/c` on the shared object, on virtual hosts of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,18 @@ const PROGRAMS: &[&str] = &[
     "loading",
     "arguments",
     "cm_arguments",
+    "hostile",
     "descriptors",
     "threads",
     "forks",
     "unmapped",
     "exits",
+    "cycles",
 ];
+
+/// How long a program may take. Each of its tests has a limit of its own, so this is for what no test expects.
+const LIMIT: Duration = Duration::from_secs(300);
+
 
 /// How long the service may take to notice that a process has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,7 +51,7 @@ pub(super) fn run(report: &mut Report) {
     }
 }
 
-/// A virtual host, in a runtime directory of its own.
+/// A virtual host, and another one that programs may open, in a runtime directory of their own.
 struct Host {
     /// Where programs and links to the library are.
     place: PathBuf,
@@ -55,6 +61,7 @@ struct Host {
 
 impl Host {
     const NAME: &str = "abi";
+    const OTHER: &str = "abi-other";
 
     fn start() -> Result<Self> {
         let library = super::shared_object()?;
@@ -75,8 +82,10 @@ impl Host {
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let host = Self { place, runtime, rdmux: sh::target_dir().join("debug/rdmux") };
         let [.., high, low] = std::process::id().to_be_bytes();
-        let address = format!("127.79.{high}.{low}");
-        sh::run(host.command(&host.rdmux).args(["host", "up", Self::NAME, "--addr", &address]))?;
+        for (name, net) in [(Self::NAME, 79), (Self::OTHER, 80)] {
+            let address = format!("127.{net}.{high}.{low}");
+            sh::run(host.command(&host.rdmux).args(["host", "up", name, "--addr", &address]))?;
+        }
         Ok(host)
     }
 
@@ -92,7 +101,8 @@ impl Host {
         rows.expect(&sh::output(sh::command(&program).arg("--list"))?);
         let mut run = self.command(&program);
         run.env("LD_LIBRARY_PATH", self.place.join("lib"));
-        let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
+        run.env("RDMUX_OTHER_HOST", Self::OTHER);
+        let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
         Ok(())
     }
@@ -113,12 +123,16 @@ impl Host {
         Ok(program)
     }
 
-    /// Waits until the service knows of no process, connection id or ring any more.
+    /// Waits until neither service knows of any process, connection id or ring any more.
     fn is_empty(&self) -> Result<()> {
+        [Self::NAME, Self::OTHER].into_iter().try_for_each(|name| self.is_idle(name))
+    }
+
+    fn is_idle(&self, name: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut status = self.command(&self.rdmux);
-            let status = sh::output(status.args(["host", "status", Self::NAME]))?;
+            let status = sh::output(status.args(["host", "status", name]))?;
             let left: Vec<&str> = status.lines().filter(|line| tells_of_something(line)).collect();
             if left.is_empty() {
                 return Ok(());
@@ -133,8 +147,10 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let mut down = self.command(&self.rdmux);
-        let _ = sh::run(down.args(["host", "down", Self::NAME]));
+        for name in [Self::NAME, Self::OTHER] {
+            let mut down = self.command(&self.rdmux);
+            let _ = sh::run(down.args(["host", "down", name]));
+        }
         let _ = fs::remove_dir_all(&self.runtime);
     }
 }

@@ -3,8 +3,10 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rdmux_verbs as verbs;
 
@@ -77,10 +79,15 @@ fn fill(table: &mut verbs_context) {
 /// processor, as usual.
 pub(crate) fn comp_vectors() -> c_int {
     // Asking reads files.
-    static PROCESSORS: OnceLock<c_int> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| {
-        std::thread::available_parallelism().map_or(1, |n| c_int::try_from(n.get()).unwrap_or(1))
-    })
+    static PROCESSORS: AtomicI32 = AtomicI32::new(0);
+    let known = PROCESSORS.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let found = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let found = c_int::try_from(found).unwrap_or(1);
+    PROCESSORS.store(found, Ordering::Relaxed);
+    found
 }
 
 /// `ibv_open_device(3)`.

@@ -5,7 +5,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rdmux_host::{ConnectOptions, HostError, HostName};
@@ -116,9 +115,9 @@ pub(crate) fn list() -> std::result::Result<Vec<&'static Device>, HostError> {
 /// How to reach services: as the environment says, and the program to start is the `rdmux` that was installed or built
 /// with this library.
 pub(crate) fn connect_options() -> std::result::Result<ConnectOptions, HostError> {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let mut options = ConnectOptions::of_environment()?;
-    options.program = PROGRAM.get_or_init(|| own_program(&own_path()?)).clone();
+    let find = || own_path().and_then(|library| own_program(&library));
+    options.program = process::lists().program.get_or_insert_with(find).clone();
     Ok(options)
 }
 

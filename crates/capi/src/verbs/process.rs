@@ -4,30 +4,47 @@
 //! parent. So its objects are dead: calls on them fail with ENODEV, and destroying them does nothing. What it
 //! opens itself works.
 
+use std::cell::UnsafeCell;
+use std::ffi::CString;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Once, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
-
-use parking_lot::{Mutex, MutexGuard};
 
 use super::device::Device;
 use super::objects::Opened;
 
-/// The lists of a process.
+/// What is there once. It is changed under a lock that a fork takes first, so no child finds it half done.
 pub(crate) struct Process {
     /// Every device that was ever listed. They are never freed: programs compare their addresses, and use
     /// them after they have freed the list.
     pub(crate) devices: Vec<&'static Device>,
     /// What is open, for those who import it.
     opened: Vec<Weak<Opened>>,
+    /// The program of the host service that belongs to this library, once it was looked for.
+    pub(crate) program: Option<Option<PathBuf>>,
+    /// Where sysfs is, once somebody asked.
+    pub(crate) sysfs: Option<CString>,
+    /// Whether it was looked whether to log.
+    pub(crate) logs: bool,
+    /// Whether [`settle_at_exit`] was called.
+    settles: bool,
 }
 
-static PROCESS: Mutex<Process> = Mutex::new(Process { devices: Vec::new(), opened: Vec::new() });
+/// The standard library's lock, since a child can unlock it: parking_lot's hands itself over to a thread that waits, which the
+/// child does not have.
+static PROCESS: Mutex<Process> = Mutex::new(Process {
+    devices: Vec::new(),
+    opened: Vec::new(),
+    program: None,
+    sysfs: None,
+    logs: false,
+    settles: false,
+});
 
-/// The lists of this process.
+/// What this process has.
 pub(crate) fn lists() -> MutexGuard<'static, Process> {
-    watch_forks();
-    PROCESS.lock()
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {
@@ -56,28 +73,38 @@ impl Generation {
     }
 }
 
+/// Called when the library is loaded, before anything else of it.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = watch_forks;
+
+/// Holds the lock of [`lists`] while a thread forks.
+struct Forking(UnsafeCell<Option<MutexGuard<'static, Process>>>);
+
+// SAFETY: who has the lock, and nobody else, puts the guard here and takes it out.
+unsafe impl Sync for Forking {}
+
+static FORKING: Forking = Forking(UnsafeCell::new(None));
+
 /// Counts forks, and keeps the lists whole over them: another thread may be at them meanwhile.
-fn watch_forks() {
+extern "C" fn watch_forks() {
     extern "C" fn before() {
-        std::mem::forget(PROCESS.lock());
+        let guard = lists();
+        // SAFETY: this thread has the lock.
+        unsafe { *FORKING.0.get() = Some(guard) }
     }
     extern "C" fn in_parent() {
-        // SAFETY: this thread locked it in `before` and let go of the guard without unlocking.
-        unsafe { PROCESS.force_unlock() }
+        // SAFETY: this thread has had the lock since `before`.
+        drop(unsafe { (*FORKING.0.get()).take() });
     }
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as in the parent; the child's only thread is a copy of the one that locked it.
-        unsafe { PROCESS.force_unlock() }
+        // The child's only thread is a copy of the one that has the lock.
+        in_parent();
     }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the handlers do what a child with one thread of many may do: they change memory of their own.
-        let failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-        if failed != 0 {
-            tracing::warn!(errno = failed, "a fork of this program must not use what it inherits");
-        }
-    });
+    // SAFETY: the handlers do what a child with one thread of many may do: they change memory of their own. It fails
+    // only where there is no memory for three pointers.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 /// How long the end of a program may be held up.
@@ -98,13 +125,13 @@ pub(crate) fn settle_at_exit() {
             let _ = all.recv_timeout(FAREWELL);
         }
     }
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the handler takes nothing from the program, and the shared object is never unloaded.
-        if unsafe { libc::atexit(at_exit) } != 0 {
-            tracing::warn!("what arrives as this program exits may stay unacknowledged");
-        }
-    });
+    if std::mem::replace(&mut lists().settles, true) {
+        return;
+    }
+    // SAFETY: the handler takes nothing from the program, and the shared object is never unloaded.
+    if unsafe { libc::atexit(at_exit) } != 0 {
+        tracing::warn!("what arrives as this program exits may stay unacknowledged");
+    }
 }
 
 #[cfg(test)]
@@ -113,12 +140,11 @@ mod tests {
 
     #[test]
     fn a_child_is_of_another_generation_and_can_use_the_lists() {
-        drop(lists());
         let parent = Generation::current();
         // SAFETY: the child does nothing but look, and ends without cleaning up.
         match unsafe { libc::fork() } {
             0 => {
-                let free = PROCESS.try_lock().is_some();
+                let free = PROCESS.try_lock().is_ok();
                 let other = Generation::current() != parent;
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(if free && other { 0 } else { 1 }) }
@@ -129,7 +155,7 @@ mod tests {
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0);
                 assert_eq!(Generation::current(), parent);
-                assert!(PROCESS.try_lock().is_some());
+                assert!(PROCESS.try_lock().is_ok());
             }
         }
     }

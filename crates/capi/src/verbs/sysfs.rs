@@ -5,14 +5,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::OnceLock;
 
+use super::process;
 use crate::boundary::{Errno, guarded};
 
 /// Where sysfs is mounted: `$SYSFS_PATH`, or /sys.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    static PATH: OnceLock<CString> = OnceLock::new();
     let find = || {
         let set = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
         let path = set.as_deref().map_or(&b"/sys"[..], OsStrExt::as_bytes);
@@ -20,7 +19,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
         // A variable of the environment has no NUL in it.
         CString::new(&path[..end]).unwrap_or_default()
     };
-    PATH.get_or_init(find).as_ptr()
+    // It stays where it is: nobody changes it again.
+    process::lists().sysfs.get_or_insert_with(find).as_ptr()
 }
 
 /// Reads the first bytes of `dir/file` and ends them with a NUL in place of a final newline. Returns how many there

@@ -20,8 +20,7 @@
 //! program had installed, and is called as the kernel would have called it.
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::{mem, ptr};
 
 use super::routine;
@@ -52,16 +51,20 @@ struct Action {
     mask: u64,
 }
 
-/// An entry of ours, and what lies below it.
+/// An entry of ours, and what lies below it. Nobody waits for anybody here: a signal handler may have interrupted
+/// who is writing, and a child of `fork(2)` does not have the thread that is.
 struct Layer {
-    below: OnceLock<Action>,
+    /// Nothing, [`WRITING`](Self::WRITING) or [`WRITTEN`](Self::WRITTEN), for good.
+    state: AtomicU8,
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
     /// It was to be used once (`SA_RESETHAND`), and was.
     spent: AtomicBool,
 }
 
 static TABLE: [[Layer; LAYERS]; SIGNALS.len()] =
-    [const { [const { Layer { below: OnceLock::new(), spent: AtomicBool::new(false) } }; LAYERS] };
-        SIGNALS.len()];
+    [const { [const { Layer::new() }; LAYERS] }; SIGNALS.len()];
 
 /// The entries; their numbers are those of the layers.
 static ENTRIES: [Entry; LAYERS] = [
@@ -122,23 +125,55 @@ pub(super) fn replace(signal: c_int, new: Option<&libc::sigaction>) -> Option<li
 }
 
 impl Layer {
+    const WRITING: u8 = 1;
+    const WRITTEN: u8 = 2;
+
+    const fn new() -> Self {
+        Self {
+            state: AtomicU8::new(0),
+            handler: AtomicUsize::new(0),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+            spent: AtomicBool::new(false),
+        }
+    }
+
+    /// What lies below, if that is known yet.
+    fn get(&self) -> Option<Action> {
+        (self.state.load(Ordering::Acquire) == Self::WRITTEN).then(|| Action {
+            handler: self.handler.load(Ordering::Relaxed),
+            flags: self.flags.load(Ordering::Relaxed),
+            mask: self.mask.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Whether this is what lies below, from now on if nothing does yet.
+    fn is_over(&self, below: Action) -> bool {
+        let (empty, order) = (0, Ordering::Relaxed);
+        if self.state.compare_exchange(empty, Self::WRITING, order, order).is_ok() {
+            self.handler.store(below.handler, Ordering::Relaxed);
+            self.flags.store(below.flags, Ordering::Relaxed);
+            self.mask.store(below.mask, Ordering::Relaxed);
+            self.state.store(Self::WRITTEN, Ordering::Release);
+        }
+        self.get() == Some(below)
+    }
+
     /// What a program that knows nothing of us thinks the action is.
     fn below(signal: c_int, action: Action) -> Action {
         let entry = |entry: &Entry| *entry as *const () as usize == action.handler;
         let Some(layer) = ENTRIES.iter().position(entry).map(|at| &layers(signal)[at]) else {
             return action;
         };
-        let below = *layer.below.get().unwrap_or(&action);
+        let below = layer.get().unwrap_or(action);
         let spent = below.flags & libc::SA_RESETHAND != 0 && layer.spent.load(Ordering::Relaxed);
         if spent { Action::DEFAULT } else { below }
     }
 
     /// An action of ours over another, which is used again if the program comes back to that one.
     fn over(signal: c_int, below: Action) -> Option<Action> {
-        let (layer, entry) = layers(signal)
-            .iter()
-            .zip(ENTRIES)
-            .find(|(layer, _)| *layer.below.get_or_init(|| below) == below)?;
+        let (layer, entry) =
+            layers(signal).iter().zip(ENTRIES).find(|(layer, _)| layer.is_over(below))?;
         layer.spent.store(false, Ordering::Relaxed);
         // The handler below runs on the stack that it asked for, and interrupts what it asked for.
         let kept = match below.handler {
@@ -171,7 +206,7 @@ unsafe extern "C" fn enter<const LAYER: usize>(
             return;
         }
         let layer = &layers(signal)[LAYER];
-        let Some(below) = layer.below.get() else { return };
+        let Some(below) = layer.get() else { return };
         let once = below.flags & libc::SA_RESETHAND != 0;
         if once && layer.spent.swap(true, Ordering::Relaxed) {
             return Action::DEFAULT.deliver(signal, info, context);
