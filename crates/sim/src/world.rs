@@ -169,7 +169,7 @@ impl World {
                 self.crash(node);
                 Ok(())
             }
-            Event::PeerGone(id) => self.act(id, |ep, now, env| ep.qp.peer_gone(now, env)),
+            Event::PeerGone(id) => self.act(id, |ep, now, _| ep.qp.peer_gone(now)),
             Event::Drain(id) => self.drain(id),
             Event::Resume(id) => self.resume(id),
         }

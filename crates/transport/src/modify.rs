@@ -158,6 +158,7 @@ impl Qp {
         self.resp = Responder::default();
         self.attr = initial_attr(self.init().caps);
         self.established = false;
+        self.gone_at = Time::NEVER;
     }
 }
 

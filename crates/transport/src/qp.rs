@@ -1,5 +1,7 @@
 //! The queue pair: what a driver holds, posts to, feeds packets and asks for packets.
 
+use core::time::Duration;
+
 use rdmux_wire::{Packet, Qpn};
 
 use crate::attr::{QpAttr, QpCaps, QpState, QpType};
@@ -59,6 +61,9 @@ pub struct RxPacket<'a> {
     pub source: Source<'a>,
 }
 
+/// How long a queue pair whose peer's process is gone is left as it is.
+pub const PEER_GONE: Duration = Duration::from_millis(500);
+
 /// A place in a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendMark(u32);
@@ -91,6 +96,8 @@ pub struct Qp {
     pub(crate) lossless: bool,
     /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
     pub(crate) mtu: u32,
+    /// When the queue pair fails because its peer's process is gone.
+    pub(crate) gone_at: Time,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     pub(crate) req: Requester,
@@ -110,6 +117,7 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             lossless: false,
             mtu: 256,
+            gone_at: Time::NEVER,
             sq: SendQueue::new(&init.caps, init.qp_type),
             rq: RecvQueue::new(&init.caps, init.has_srq),
             req: Requester::default(),
@@ -251,11 +259,16 @@ impl Qp {
     }
 
     /// The driver knows that the peer's process is gone, which it will never learn from silence on
-    /// a lossless link. What is outstanding ends as after the last retry.
-    pub fn peer_gone<E: Env>(&mut self, _now: Time, env: &mut E) {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-            return;
+    /// a lossless link. What is outstanding ends as after the last retry, and so late that a program which ends
+    /// when its peer does has ended: [`PEER_GONE`] from now.
+    pub fn peer_gone(&mut self, now: Time) {
+        if matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            self.gone_at = self.gone_at.min(now.after(PEER_GONE));
         }
+    }
+
+    /// The time since the peer's end is over.
+    pub(crate) fn give_peer_up<E: Env>(&mut self, env: &mut E) {
         if self.req.is_outstanding() {
             self.fail_send(WcStatus::RetryExcErr, env);
         } else {
@@ -274,6 +287,7 @@ impl Qp {
             return;
         }
         self.state = QpState::Err;
+        self.gone_at = Time::NEVER;
         self.req.stop();
         self.resp.stop();
         self.flush(env);

@@ -164,7 +164,7 @@ impl Qp {
     /// When to call [`handle_timeout`](Self::handle_timeout), if ever. It changes with every call
     /// that takes the queue pair by `&mut`.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let at = self.req.retransmit_at.min(self.req.rnr_until);
+        let at = self.req.retransmit_at.min(self.req.rnr_until).min(self.gone_at);
         (at != Time::NEVER).then_some(at)
     }
 

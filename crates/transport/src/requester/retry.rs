@@ -26,6 +26,9 @@ impl Qp {
     /// A time that [`poll_timeout`](Self::poll_timeout) named has come. Call
     /// [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
+        if self.gone_at <= now {
+            return self.give_peer_up(env);
+        }
         if self.req.rnr_until <= now {
             self.req.rnr_until = Time::NEVER;
         }

@@ -153,7 +153,10 @@ fn a_peer_that_is_gone() {
     p.a.send(1, write(KEY), 0, 10);
     p.a.poll(p.now);
     p.a.send(2, write(KEY), 0, 10);
-    p.a.qp.peer_gone(p.now, &mut p.a.w);
+    p.a.qp.peer_gone(p.now);
+    assert_eq!(p.a.w.statuses(), [], "a program that ends with its peer sees nothing of this");
+    p.now = p.now.after(crate::qp::PEER_GONE);
+    p.a.qp.handle_timeout(p.now, &mut p.a.w);
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, FLUSHED), (9, FLUSHED)]);
     assert_eq!(p.a.qp.poll_timeout(), None);
 }

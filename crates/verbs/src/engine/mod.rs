@@ -440,8 +440,10 @@ impl Engine {
         }
     }
 
-    /// A process of this host is gone: what was connected to it is flushed.
+    /// A process of this host is gone: what is connected to it will be flushed. What it sent and acknowledged before
+    /// its end counts.
     fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
+        self.drain(device);
         let table = device.qps().read();
         for core in table.iter() {
             let mut bound = Bound::lock(device, core);
@@ -452,7 +454,7 @@ impl Engine {
                 && device.gid_index(attr.av.dgid).is_some()
             {
                 let now = device.now();
-                bound.run(|machine, env| machine.peer_gone(now, env));
+                bound.machine().peer_gone(now);
                 bound.settle();
             }
         }
