@@ -26,6 +26,8 @@ pub(crate) struct Exchange {
     in_turn: bool,
     /// Whether the sides are exchanged.
     turned: bool,
+    /// Whether all are on the server's side.
+    beside: bool,
     /// Options of `rdmux run`.
     options: &'static [&'static str],
     proofs: Vec<Proof>,
@@ -71,6 +73,7 @@ impl Exchange {
             clients: Vec::new(),
             in_turn: false,
             turned: false,
+            beside: false,
             options: &[],
             proofs: Vec::new(),
             patience: Duration::from_secs(30),
@@ -101,6 +104,12 @@ impl Exchange {
         self
     }
 
+    /// With the clients on the server's side too.
+    pub(crate) fn beside(mut self) -> Self {
+        self.beside = true;
+        self
+    }
+
     /// With these options of `rdmux run`.
     pub(crate) fn run_with(mut self, options: &'static [&'static str]) -> Self {
         self.options = options;
@@ -124,7 +133,7 @@ impl Exchange {
     /// # Errors
     /// When a program does not end as it should, or its output does not show what it must.
     pub(crate) fn run(&self, scene: &Scene) -> Result<()> {
-        let sides = [&scene.server, &scene.client];
+        let sides = [&scene.server, if self.beside { &scene.server } else { &scene.client }];
         let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };
         let server = self.server.as_ref().map(|s| self.serve(s, scene, there)).transpose()?;
         let mut clients = Vec::new();
