@@ -42,6 +42,7 @@ pub mod udp;
 pub use doorbell::Doorbell;
 pub use guarded::Unmapped;
 pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};
+pub use mmap::has_room;
 pub use procmem::{ProcMemError, ProcessMemory};
 pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};
 pub use shm::SharedMem;

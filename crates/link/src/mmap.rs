@@ -1,4 +1,4 @@
-//! Mapped memfds.
+//! Mapped memory: memfds.
 //!
 //! # What the unsafe code here relies on
 //!
@@ -17,6 +17,17 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::guarded::{self, Unmapped};
+
+/// Whether so many bytes of memory can be had at once: maps them, and lets them go.
+pub fn has_room(bytes: usize) -> bool {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows of.
+    unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes.max(1), access, flags)
+            .and_then(|base| rustix::mm::munmap(base, bytes.max(1)))
+            .is_ok()
+    }
+}
 
 /// A memfd, mapped readable and writable. Page-aligned.
 #[derive(Debug)]

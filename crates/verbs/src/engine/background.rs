@@ -39,6 +39,7 @@ impl Engine {
 }
 
 fn run(device: &Weak<Device>) {
+    super::drive::prepare_thread();
     let mut seen = 0;
     // The device must be able to go while this thread sleeps, so it sleeps without holding it.
     while let Some(strong) = device.upgrade() {

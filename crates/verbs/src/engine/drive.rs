@@ -20,6 +20,11 @@ thread_local! {
     static SCRATCH: RefCell<(TxBatch, Bounce)> = RefCell::new((TxBatch::new(), Bounce::new()));
 }
 
+/// Allocates what the calling thread will need, so that it is not missing later.
+pub(crate) fn prepare_thread() {
+    SCRATCH.with(|_| ());
+}
+
 /// How many packets a queue pair may send before others get their turn.
 pub(crate) const BUDGET: u32 = 256;
 
