@@ -28,7 +28,6 @@ const PROGRAMS: &[&str] = &[
 /// How long a program may take. Each of its tests has a limit of its own, so this is for what no test expects.
 const LIMIT: Duration = Duration::from_secs(300);
 
-
 /// How long the service may take to notice that a process has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
