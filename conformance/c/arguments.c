@@ -460,6 +460,64 @@ static void multicast(void)
 	close_fixture(&f);
 }
 
+/* NULL where an object or a variable should be. (Functions that the headers define look into it themselves.) */
+static void null_pointers(void)
+{
+	struct ibv_ah_attr ah;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc = { 0 };
+	struct fixture f;
+	struct ibv_qp *qp;
+	void *context;
+
+	open_fixture(&f);
+	qp = create_qp(&f, IBV_QPT_UD);
+	REFUSED(ibv_open_device(NULL), EINVAL);
+	RETURNS(ibv_close_device(NULL), EINVAL);
+	REFUSED(ibv_alloc_pd(NULL), EINVAL);
+	RETURNS(ibv_dealloc_pd(NULL), EINVAL);
+	REFUSED(ibv_create_comp_channel(NULL), EINVAL);
+	RETURNS(ibv_destroy_comp_channel(NULL), EINVAL);
+	REFUSED(ibv_create_cq(NULL, 4, NULL, NULL, 0), EINVAL);
+	RETURNS(ibv_resize_cq(NULL, 4), EINVAL);
+	RETURNS(ibv_destroy_cq(NULL), EINVAL);
+	REFUSED(ibv_create_srq(f.pd, NULL), EINVAL);
+	RETURNS(ibv_query_srq(NULL, NULL), EINVAL);
+	RETURNS(ibv_destroy_srq(NULL), EINVAL);
+	REFUSED(ibv_create_qp(f.pd, NULL), EINVAL);
+	REFUSED(ibv_create_qp(NULL, &init), EINVAL);
+	RETURNS(ibv_modify_qp(qp, NULL, IBV_QP_STATE), EINVAL);
+	RETURNS(ibv_modify_qp(NULL, &attr, IBV_QP_STATE), EINVAL);
+	RETURNS(ibv_query_qp(qp, NULL, 0, &init), EINVAL);
+	RETURNS(ibv_query_qp(qp, &attr, 0, NULL), EINVAL);
+	RETURNS(ibv_destroy_qp(NULL), EINVAL);
+	RETURNS(ibv_attach_mcast(qp, NULL, 0), EINVAL);
+	REFUSED(ibv_create_ah(f.pd, NULL), EINVAL);
+	RETURNS(ibv_destroy_ah(NULL), EINVAL);
+	SETS(ibv_init_ah_from_wc(f.device, PORT, &wc, NULL, &ah), EINVAL);
+	SETS(ibv_init_ah_from_wc(f.device, PORT, NULL, NULL, &ah), EINVAL);
+	RETURNS(ibv_query_device(f.device, NULL), EINVAL);
+	SETS(ibv_query_gid(f.device, PORT, 0, NULL), EINVAL);
+	SETS(ibv_query_pkey(f.device, PORT, 0, NULL), EINVAL);
+	RETURNS(ibv_dereg_mr(NULL), EINVAL);
+	EQUAL(ibv_rereg_mr(NULL, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0),
+	      IBV_REREG_MR_ERR_INPUT);
+	SETS(ibv_get_async_event(f.device, NULL), EINVAL);
+	SETS(ibv_get_cq_event(f.channel, NULL, &context), EINVAL);
+	SETS(ibv_get_cq_event(NULL, NULL, NULL), EINVAL);
+	EQUAL(ibv_poll_cq(f.cq, 1, NULL), -1);
+	EQUAL(ibv_poll_cq(f.cq, -1, &wc), 0);
+	EQUAL(ibv_post_send(qp, NULL, NULL), 0);
+	EQUAL(ibv_post_recv(qp, NULL, NULL), 0);
+	CHECK(ibv_get_device_name(NULL) == NULL);
+	ibv_free_device_list(NULL);
+	ibv_ack_async_event(NULL);
+	ibv_ack_cq_events(NULL, 1);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	close_fixture(&f);
+}
+
 /* What a software device cannot have. */
 static void unsupported(void)
 {
@@ -570,6 +628,7 @@ static const struct test tests[] = {
 	TEST(keys_and_bounds),
 	TEST(address_handles),
 	TEST(multicast),
+	TEST(null_pointers),
 	TEST(unsupported),
 	TEST(imports),
 	TEST(names),

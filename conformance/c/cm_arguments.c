@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <rdma/rsocket.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,61 @@ static void at_the_wrong_time(void)
 	SETS(rdma_get_cm_event(c.events, NULL), EINVAL);
 	SETS(rdma_get_cm_event(NULL, &event), EINVAL);
 	SETS(rdma_ack_cm_event(NULL), EINVAL);
+	close_cm(&c);
+}
+
+/* NULL where an object or a variable should be. */
+static void null_pointers(void)
+{
+	struct ibv_qp_init_attr attr = { 0 };
+	struct rdma_addrinfo info = { 0 };
+	struct rdma_cm_id *id;
+	struct ibv_qp_attr qp;
+	struct cm c;
+	int mask;
+
+	open_cm(&c, RDMA_PS_TCP);
+	SETS(rdma_create_id(c.events, NULL, NULL, RDMA_PS_TCP), EINVAL);
+	SETS(rdma_destroy_id(NULL), EINVAL);
+	SETS(rdma_bind_addr(c.id, NULL), EINVAL);
+	SETS(rdma_bind_addr(NULL, any(&c.here)), EINVAL);
+	SETS(rdma_resolve_addr(c.id, NULL, NULL, 100), EINVAL);
+	SETS(rdma_resolve_route(NULL, 100), EINVAL);
+	SETS(rdma_listen(NULL, 1), EINVAL);
+	SETS(rdma_connect(NULL, NULL), EINVAL);
+	SETS(rdma_accept(NULL, NULL), EINVAL);
+	SETS(rdma_reject(NULL, NULL, 0), EINVAL);
+	SETS(rdma_disconnect(NULL), EINVAL);
+	SETS(rdma_establish(NULL), EINVAL);
+	SETS(rdma_create_qp(c.id, NULL, NULL), EINVAL);
+	SETS(rdma_create_qp(NULL, NULL, &attr), EINVAL);
+	SETS(rdma_create_qp_ex(c.id, NULL), EINVAL);
+	SETS(rdma_create_srq(c.id, NULL, NULL), EINVAL);
+	SETS(rdma_create_srq_ex(c.id, NULL), EINVAL);
+	SETS(rdma_init_qp_attr(c.id, NULL, &mask), EINVAL);
+	SETS(rdma_init_qp_attr(c.id, &qp, NULL), EINVAL);
+	SETS(rdma_set_option(c.id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, NULL, 1), EINVAL);
+	SETS(rdma_join_multicast(c.id, NULL, NULL), EINVAL);
+	SETS(rdma_join_multicast_ex(c.id, NULL, NULL), EINVAL);
+	SETS(rdma_leave_multicast(c.id, NULL), EINVAL);
+	SETS(rdma_migrate_id(NULL, c.events), EINVAL);
+	SETS(rdma_get_request(NULL, &id), EINVAL);
+	SETS(rdma_create_ep(NULL, &info, NULL, NULL), EINVAL);
+	SETS(rdma_create_ep(&id, NULL, NULL, NULL), EINVAL);
+	SETS(rdma_getaddrinfo("127.0.0.1", NULL, NULL, NULL), EINVAL);
+	SETS(rdma_set_local_ece(c.id, NULL), EINVAL);
+	SETS(rdma_get_remote_ece(c.id, NULL), EINVAL);
+	/* An endpoint with more to send ahead than any message holds. */
+	info.ai_connect = &info;
+	info.ai_connect_len = SIZE_MAX;
+	info.ai_port_space = RDMA_PS_TCP;
+	info.ai_qp_type = IBV_QPT_RC;
+	SETS(rdma_create_ep(&id, &info, NULL, NULL), EINVAL);
+	rdma_destroy_event_channel(NULL);
+	rdma_freeaddrinfo(NULL);
+	rdma_destroy_ep(NULL);
+	rdma_destroy_qp(NULL);
+	rdma_destroy_srq(NULL);
 	close_cm(&c);
 }
 
@@ -250,6 +306,7 @@ static void no_rsockets_yet(void)
 static const struct test tests[] = {
 	TEST(identifiers),
 	TEST(at_the_wrong_time),
+	TEST(null_pointers),
 	TEST(binding),
 	TEST(listening_without_an_address),
 	TEST(options),
