@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -221,6 +222,54 @@ static void nobody_listens(void)
 	close_cm(&c);
 }
 
+/* More private data than any message holds, more depth than any queue pair has, numbers that are none. */
+static void too_much(void)
+{
+	static const uint8_t data[255];
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct rdma_cm_id *other;
+	struct cm c;
+
+	open_cm(&c, RDMA_PS_TCP);
+	EQUAL(rdma_create_id(c.events, &other, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(other, any(&c.here)), 0);
+	EQUAL(rdma_listen(other, INT_MAX), 0);
+	EQUAL(rdma_destroy_id(other), 0);
+	EQUAL(rdma_create_id(c.events, &other, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(other, any(&c.here)), 0);
+	EQUAL(rdma_listen(other, INT_MIN), 0);
+	EQUAL(rdma_destroy_id(other), 0);
+	for (int ps = -2; ps < 0x200; ps++) {
+		if (rdma_create_id(c.events, &other, NULL, ps) == 0)
+			EQUAL(rdma_destroy_id(other), 0);
+	}
+	c.here.sin_port = htons(1);
+	EQUAL(rdma_resolve_addr(c.id, NULL, any(&c.here), INT_MAX), 0);
+	expect(&c, RDMA_CM_EVENT_ADDR_RESOLVED);
+	EQUAL(rdma_resolve_route(c.id, INT_MAX), 0);
+	expect(&c, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	attr.cap.max_send_wr = UINT_MAX;
+	CHECK(rdma_create_qp(c.id, NULL, &attr) == -1 && !c.id->qp && !c.id->send_cq);
+	attr.cap.max_send_wr = 1;
+	attr.cap.max_recv_wr = 1u << 31;
+	CHECK(rdma_create_qp(c.id, NULL, &attr) == -1 && !c.id->qp && !c.id->recv_cq);
+	attr.cap.max_recv_wr = 1;
+	EQUAL(rdma_create_qp(c.id, NULL, &attr), 0);
+	param.private_data = data;
+	param.private_data_len = sizeof(data);
+	SETS(rdma_connect(c.id, &param), EINVAL);
+	param.private_data_len = 0;
+	param.responder_resources = 200;
+	SETS(rdma_connect(c.id, &param), EINVAL);
+	param.responder_resources = 1;
+	param.initiator_depth = 200;
+	SETS(rdma_connect(c.id, &param), EINVAL);
+	SETS(rdma_reject(c.id, data, sizeof(data)), EINVAL);
+	rdma_destroy_qp(c.id);
+	close_cm(&c);
+}
+
 static void synchronous(void)
 {
 	struct rdma_cm_id *id;
@@ -311,6 +360,7 @@ static const struct test tests[] = {
 	TEST(listening_without_an_address),
 	TEST(options),
 	TEST(nobody_listens),
+	TEST(too_much),
 	TEST(synchronous),
 	TEST(migration),
 	TEST(names_and_services),
