@@ -48,6 +48,9 @@ enum Cli {
         /// Only rows with this text
         #[arg(long)]
         only: Option<String>,
+        /// Without a second try for rows that fail: some of the programs have races of their own
+        #[arg(long)]
+        strict: bool,
     },
 }
 
@@ -59,9 +62,9 @@ fn main() -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { rdmux, logs, junit, only } => {
+        Cli::Run { rdmux, logs, junit, only, strict } => {
             let mut stage = Stage::new(&rdmux, &logs)?;
-            let mut report = Report::new(&junit);
+            let mut report = Report::new(&junit, strict);
             for row in wanted(only.as_deref()) {
                 report.take(&row, || run(&mut stage, &row));
             }

@@ -14,6 +14,10 @@ use crate::row::{Outcome, Row, Trouble};
 pub(crate) struct Report {
     junit: PathBuf,
     start: Instant,
+    /// Whether the first try counts.
+    strict: bool,
+    /// How many rows were given a second one.
+    again: usize,
     cases: Vec<Case>,
 }
 
@@ -26,14 +30,22 @@ struct Case {
 
 impl Report {
     /// An empty one, to be written to this file in the end.
-    pub(crate) fn new(junit: &Path) -> Self {
-        Self { junit: junit.to_path_buf(), start: Instant::now(), cases: Vec::new() }
+    pub(crate) fn new(junit: &Path, strict: bool) -> Self {
+        let (junit, start) = (junit.to_path_buf(), Instant::now());
+        Self { junit, start, strict, again: 0, cases: Vec::new() }
     }
 
-    /// Runs a row and prints its line.
-    pub(crate) fn take(&mut self, row: &Row, run: impl FnOnce() -> Outcome) {
+    /// Runs a row, a second time if it fails, and prints its line.
+    pub(crate) fn take(&mut self, row: &Row, mut run: impl FnMut() -> Outcome) {
         let start = Instant::now();
-        let outcome = run();
+        let mut outcome = run();
+        if let Err(Trouble::Failed(e)) = &outcome
+            && !self.strict
+        {
+            println!("again | {row} | {}", one_line(&format!("{e:#}")));
+            self.again += 1;
+            outcome = run();
+        }
         let took = start.elapsed();
         match &outcome {
             Ok(()) => println!("pass | {row}"),
@@ -52,7 +64,10 @@ impl Report {
         let [passed, skipped, failed] = self.counts();
         fs::write(&self.junit, self.xml()).with_context(|| self.junit.display().to_string())?;
         let s = self.start.elapsed().as_secs();
-        println!("     # {passed} passed, {failed} failed, {skipped} skipped, in {s} s");
+        let again = self.again;
+        println!(
+            "     # {passed} passed, {failed} failed, {skipped} skipped, {again} tried twice, in {s} s"
+        );
         Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
