@@ -212,7 +212,7 @@ fn programs_may_bring_queue_pairs_of_their_own() {
         let mut device: ibv_device_attr = std::mem::zeroed();
         assert_eq!(ibv_query_device((*active).verbs, &raw mut device), 0);
         assert!(device.max_qp_init_rd_atom > device.max_qp_rd_atom);
-        (attr.qp_state, mask) = (IBV_QPS_RTS, 0);
+        attr.qp_state = IBV_QPS_RTS;
         ok(rdma_init_qp_attr(active, &raw mut attr, &raw mut mask));
         attr.max_rd_atomic = u8::try_from(device.max_qp_init_rd_atom).unwrap() + 1;
         assert_eq!(ibv_modify_qp(ours, &raw mut attr, mask), libc::EINVAL);
