@@ -76,7 +76,7 @@ impl Exchange {
             beside: false,
             options: &[],
             proofs: Vec::new(),
-            patience: Duration::from_secs(30),
+            patience: Duration::from_secs(60),
         }
     }
 
@@ -122,7 +122,7 @@ impl Exchange {
         self
     }
 
-    /// How long a client may run, if not half a minute.
+    /// How long a client may run, if not a minute.
     pub(crate) fn patience(mut self, seconds: u64) -> Self {
         self.patience = Duration::from_secs(seconds);
         self

@@ -27,7 +27,7 @@ fn fi_info() -> Exchange {
 
 fn fi_pingpong(kind: &str, address: &str) -> Exchange {
     let provider = if kind.ends_with("rdm") { "verbs;ofi_rxm" } else { "verbs" };
-    let program = format!("fi_pingpong -p {provider} {kind} -c -I 100");
+    let program = format!("fi_pingpong -p {provider} {kind} -c -I 50");
     Exchange::new(program.clone())
         .server(format!("{program} -B {{port}}"), Ready::Tcp, End::Alone)
         .client(format!("{program} -P {{port}} {address}"))

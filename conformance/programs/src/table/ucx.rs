@@ -89,7 +89,7 @@ fn perftest(title: &str, options: &str, env: &str) -> Exchange {
 /// Connects by UCX's connection manager, which is on ours, and checks what it reads.
 fn io_demo() -> Exchange {
     let program = "UCX_TLS=rc_v,self UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -p {port} -q";
-    Exchange::new("io_demo -o read,write -i 1000 -q")
+    Exchange::new("io_demo -o read,write -i 300 -q")
         .server(program, Ready::Cm, End::Told)
-        .client(format!("{program} -o read,write -i 1000 {{server}}"))
+        .client(format!("{program} -o read,write -i 300 {{server}}"))
 }
