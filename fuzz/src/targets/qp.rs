@@ -342,7 +342,7 @@ impl<'a> Script<'a> {
 
     fn oddities(&mut self) {
         match self.byte() % 16 {
-            0 => self.qp.peer_gone(self.now, &mut self.world),
+            0 => self.qp.peer_gone(self.now),
             1..=8 => self.qp.flush_ack(self.now, &mut self.world),
             _ => self.qp.handle_timeout(self.now, &mut self.world),
         }
