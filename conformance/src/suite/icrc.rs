@@ -87,7 +87,7 @@ fn settled() -> Result<u64> {
         let now = taken_by_kernel()?;
         same = if now == last { same + 1 } else { 0 };
         last = now;
-        Ok(same == 10)
+        Ok(same == 50)
     })?;
     Ok(last)
 }

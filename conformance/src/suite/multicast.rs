@@ -32,24 +32,23 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
     dump.says("listening on", guest.patience())?;
     let kernel = Place::Kernel.address(Family::V4);
     let ours = Place::Rdmux.address(Family::V4);
-    let mckey = ["-m", &group, "-b", kernel, "-C", COUNT, "-S", "100"];
+    // mckey's own words come late otherwise, when its output is a file.
+    let mckey = ["-oL", "mckey", "-m", &group, "-b", kernel, "-C", COUNT, "-S", "100"];
     let mctest = ["mctest", "--timeout", "60", "-m", &group, "-b", ours, "-C", COUNT, "-S", "100"];
-    // Long enough for the receiver to be ready behind what its kernel's table shows, and for us to see
-    // the sender's membership.
+    // Long enough for us to see the sender's membership.
     let send = ["--sender", "--delay", "3000"];
     let (mut receiver, mut sender);
     match check.asks {
         Asks::Rdmux => {
-            receiver = guest.start(Place::Kernel, "mckey", &mckey)?;
-            // mckey's own words come late, when its output is a file; the kernel's table does not.
-            guest.member(Place::Kernel, &group, true)?;
+            receiver = guest.start(Place::Kernel, "stdbuf", &mckey)?;
+            receiver.says("joined dgid", guest.patience())?;
             sender = guest.start(Place::Rdmux, "rdmux", &[&mctest[..], &send].concat())?;
         }
         Asks::Kernel => {
             receiver = guest.start(Place::Rdmux, "rdmux", &mctest)?;
             receiver.says("joined", guest.patience())?;
             *igmp = guest.member(Place::Rdmux, &group, true);
-            sender = guest.start(Place::Kernel, "mckey", &[&mckey[..], &["-s"]].concat())?;
+            sender = guest.start(Place::Kernel, "stdbuf", &[&mckey[..], &["-s"]].concat())?;
         }
     }
     if check.asks == Asks::Rdmux {
