@@ -25,4 +25,4 @@ pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
 pub use status::{ClientStatus, GroupStatus, IdStatus, Status};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
