@@ -101,6 +101,27 @@ fn an_ipv6_wildcard_listens_for_ipv4_too() {
 }
 
 #[test]
+fn localhost_is_the_host_itself() {
+    for (mut net, localhost) in [(Net::new(1), "127.0.0.1:7174"), (Net::v6(1), "[::1]:7174")] {
+        let own = net.addr(0, 7174);
+        let net::Host { cm, out, .. } = &mut net.hosts[0];
+        let (listener, client) = (tcp(cm), tcp(cm));
+        assert_eq!(cm.bind(listener, sock(localhost), false), Ok(own));
+        cm.resolve_addr(net.now, client, None, sock(localhost), SECOND, false, out).unwrap();
+        assert_eq!(cm.query(client).unwrap().peer, Some(own));
+        // What it does not have of a family it cannot be.
+        let other = if own.is_ipv4() { "[::1]:1" } else { "127.0.0.1:1" };
+        let third = tcp(cm);
+        assert_eq!(cm.bind(third, sock(other), true).unwrap_err().errno(), 99);
+        // Where it is an address like others it means that one.
+        let lo = local_address(sock(localhost).ip(), 2);
+        let addrs = vec![local_address(own.ip(), 1), lo];
+        cm.set_addresses(net.now, addrs, out);
+        assert_eq!(cm.bind(third, sock(localhost), false), Ok(sock(localhost)));
+    }
+}
+
+#[test]
 fn ipv6_connects_and_looks_up() {
     let mut net = Net::v6(2);
     net.listener(0, QpType::Rc);

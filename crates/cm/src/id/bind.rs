@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use rdmux_transport::attr::QpType;
 use rdmux_wire::Psn;
 
+use super::Manager;
 use super::entry::{Id, IdInfo, IdState};
-use super::{Manager, normalised};
 use crate::error::{CmError, Command};
 use crate::ports::{Claim, PortError, PortSpace};
 use crate::sink::{ChannelId, IdHandle};
@@ -58,7 +58,7 @@ impl Manager {
 
     /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,
     /// where 0 takes an ephemeral one. Gives the address with its port. `privileged` allows ports
-    /// below 1024. An IPv4 address in IPv6 form is taken as IPv4.
+    /// below 1024. An IPv4 address in IPv6 form is taken as IPv4, and `localhost` as this host.
     ///
     /// # Errors
     /// When the id is bound, the address is not ours, or the port is taken.
@@ -69,7 +69,7 @@ impl Manager {
         privileged: bool,
     ) -> Result<SocketAddr, CmError> {
         self.in_state(id, Command::Bind, IdState::Idle)?;
-        self.bind_to(id, normalised(addr), None, privileged, Command::Bind)
+        self.bind_to(id, self.meant(addr), None, privileged, Command::Bind)
     }
 
     /// Binds an idle id, on behalf of `command`.

@@ -27,7 +27,7 @@ mod upcall;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
@@ -185,6 +185,23 @@ impl Manager {
 
     fn address(&self, ip: IpAddr) -> Option<&LocalAddress> {
         self.addresses.iter().find(|a| a.ip == ip)
+    }
+
+    /// The first address of the family of `ip`.
+    fn first_address(&self, ip: IpAddr) -> Option<IpAddr> {
+        self.addresses.iter().map(|a| a.ip).find(|a| a.is_ipv4() == ip.is_ipv4())
+    }
+
+    /// What a program means by an address of its own host: 127.0.0.1 and ::1 are this host, also where it
+    /// does not have them, as a virtual host; an IPv4 address in IPv6's clothes is an IPv4 address.
+    fn meant(&self, addr: SocketAddr) -> SocketAddr {
+        let addr = normalised(addr);
+        let ip = addr.ip();
+        let localhost = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
+        match self.first_address(ip) {
+            Some(own) if localhost && self.address(ip).is_none() => (own, addr.port()).into(),
+            _ => addr,
+        }
     }
 
     /// Gives an event to the id's channel and counts it.

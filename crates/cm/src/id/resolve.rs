@@ -25,7 +25,7 @@ const fn any(ip: IpAddr) -> IpAddr {
 
 impl Manager {
     /// Finds the local address and device for `dst` (rdma_resolve_addr(3)); binds to `src` first
-    /// if the id is not bound. A wildcard `dst` means this host. ADDR_RESOLVED or ADDR_ERROR
+    /// if the id is not bound. A wildcard `dst` means this host, as `localhost` does. ADDR_RESOLVED or ADDR_ERROR
     /// follows within `timeout`. `privileged` allows a source port below 1024.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::ResolveAddr;
-        let (src, dst) = (src.map(normalised), normalised(dst));
+        let (src, dst) = (src.map(|src| self.meant(src)), self.meant(dst));
         let found = self.get(id, command)?;
         let state = found.state();
         let local = match state {
@@ -79,8 +79,7 @@ impl Manager {
         if !dst.ip().is_unspecified() {
             return Some(dst);
         }
-        let first = || self.addresses.iter().map(|a| a.ip).find(|a| a.is_ipv4() == dst.is_ipv4());
-        let ip = if local.is_unspecified() { first()? } else { local };
+        let ip = if local.is_unspecified() { self.first_address(dst.ip())? } else { local };
         Some(SocketAddr::new(ip, dst.port()))
     }
 
