@@ -6,7 +6,7 @@
 //! `$RDMUX_VIEW` names; every other one goes on as it came. So a program finds the device by its path, but
 //! does not see it when it lists `/sys/class`, nor does a program that is linked statically.
 //!
-//! In reading order: [`path`] decides, `forward` finds the C library's own function, `hooks` are ours.
+//! In reading order: `path` decides, `forward` finds the C library's own function, `hooks` are ours.
 //!
 //! # What the unsafe code here relies on
 //!

@@ -1,7 +1,7 @@
 //! What programs find in the file system beside the libraries.
 //!
 //! Some programs look at `/sys/class/infiniband` and `/dev/infiniband` themselves (UCX, Open MPI,
-//! pyverbs, scripts). The service writes a [`tree`] of such files for its device into the host's
+//! pyverbs, scripts). The service writes a tree of such files for its device into the host's
 //! runtime directory, and keeps it up to date once anybody has asked for it. A program gets to see it
 //! at the usual place
 //!

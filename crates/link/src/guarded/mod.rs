@@ -4,10 +4,10 @@
 //! Whoever touches it then gets a signal. Every access to memory of the program's goes through the
 //! functions here, which say [`Unmapped`] instead.
 //!
-//! They are a few instructions in one place ([`routine`]). Our handler of SIGSEGV and SIGBUS
-//! ([`handler`]) lets a fault in that place return to the caller, and hands every other one to
+//! They are a few instructions in one place (`routine`). Our handler of SIGSEGV and SIGBUS
+//! (`handler`) lets a fault in that place return to the caller, and hands every other one to
 //! whoever would have got it without us. Where the handler cannot be, the operating system copies
-//! ([`kernel`]). `docs/safety.md` tells the whole story.
+//! (`kernel`). `docs/safety.md` tells the whole story.
 
 mod handler;
 mod kernel;
@@ -138,15 +138,15 @@ pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
     unsafe { write_raw(to, from.as_ptr(), from.len()) }
 }
 
-/// As [`write`], from memory that is named by address.
+/// As [`write()`], from memory that is named by address.
 ///
 /// # Safety
 ///
-/// As for [`write`], and `from` must be readable for `len` bytes.
+/// As for [`write()`], and `from` must be readable for `len` bytes.
 ///
 /// # Errors
 ///
-/// As for [`write`].
+/// As for [`write()`].
 #[inline]
 pub unsafe fn write_raw(to: *mut u8, from: *const u8, len: usize) -> Result<(), Unmapped> {
     if handler_guards() {
@@ -163,7 +163,7 @@ pub unsafe fn write_raw(to: *mut u8, from: *const u8, len: usize) -> Result<(), 
 ///
 /// # Safety
 ///
-/// As for [`write`].
+/// As for [`write()`].
 ///
 /// # Errors
 ///
@@ -185,7 +185,7 @@ pub unsafe fn fetch_add(cell: *mut u64, add: u64) -> Result<u64, Unmapped> {
 ///
 /// # Safety
 ///
-/// As for [`write`].
+/// As for [`write()`].
 ///
 /// # Errors
 ///
