@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use anyhow::{Context, Result, ensure};
 
 use super::guest::{Process, RXE_PORT, WAIT};
-use super::{Asks, Check, Family, Guest, Place};
+use super::{Asks, Check, Family, Guest, Place, rping};
 
 /// A program, and how it is run on both sides.
 ///
@@ -145,8 +145,9 @@ pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()>
         Ready::Says(words) => server.says(words, guest.patience())?,
     }
     let mut client = start(guest, check, client_at, program.client)?;
-    client.succeed(guest.patience())?;
-    server.succeed(guest.patience())?;
+    let ended = if program.name.starts_with("rping") { rping::ended } else { Process::succeed };
+    ended(&mut client, guest.patience())?;
+    ended(&mut server, guest.patience())?;
     for (who, process) in [("server", &server), ("client", &client)] {
         let said = process.said();
         ensure!(said.contains(program.proof), "the {who} does not say {:?}", program.proof);
