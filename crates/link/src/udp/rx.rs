@@ -207,6 +207,12 @@ impl<'a> Datagram<'a> {
         Some(u32::from_be_bytes(*word) & 0x00ff_ffff)
     }
 
+    /// Whether this answers a request: a READ or ATOMIC response or an acknowledgement, by its opcode, of whatever
+    /// transport (IBTA table 38).
+    pub fn is_response(&self) -> bool {
+        self.bytes.first().is_some_and(|opcode| (0x0d..=0x12).contains(&(opcode & 0x1f)))
+    }
+
     /// The network header as the 40-byte GRH area of a UD receive shows it: an IPv6 header, or an
     /// IPv4 header in the last 20 bytes (IBTA A17.4.5.1). Fields that a socket does not tell are zero:
     /// flow label, Identification, and what was not asked for.

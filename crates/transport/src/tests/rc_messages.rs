@@ -242,6 +242,27 @@ fn a_full_link_loses_nothing() {
 }
 
 #[test]
+fn where_it_costs_nothing_an_ack_goes_before_the_answer() {
+    for (lossless, order) in [(true, [0x11, 0x04]), (false, [0x04, 0x11])] {
+        let mut p = Pair::down(QpType::Rc, false);
+        for side in [&mut p.a, &mut p.b] {
+            side.w.link.lossless = lossless;
+        }
+        p.a.up(&attributes(1, 2));
+        p.b.up(&attributes(2, 1));
+        p.b.recv(0, 0, 100);
+        p.a.send(1, SendOp::Send, 0, 100);
+        p.a.poll(p.now);
+        let bytes = p.a.w.out.pop_front().unwrap();
+        p.b.feed(p.now, &bytes, 1);
+        p.b.send(2, SendOp::Send, 0, 100);
+        p.b.poll(p.now);
+        let opcodes: Vec<u8> = p.b.w.out.iter().map(|bytes| bytes[0]).collect();
+        assert_eq!(opcodes, order);
+    }
+}
+
+#[test]
 fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
     for end in [QpState::Err, QpState::Reset] {
         let mut p = Pair::new(QpType::Rc);

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rdmux_link::udp::Datagram;
 use rdmux_link::{RxBatch, UdpPort, guarded};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
@@ -256,7 +257,7 @@ impl Engine {
                 Ok(messages) => {
                     received += messages;
                     receive::count(device, Counter::RxCalls);
-                    self.deliver(device, &device.qps().read(), rx.datagrams());
+                    self.deliver_batch(device, rx);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "receive failed");
@@ -269,6 +270,17 @@ impl Engine {
             Counters(device.counters()).add(Counter::RxTruncated, lost);
         }
         received
+    }
+
+    /// Takes in responses before requests: a peer's ACK may come behind the answer that it was sent along with, and
+    /// programs expect their completion first. Nothing depends on the order of the two.
+    fn deliver_batch(&self, device: &Arc<Device>, rx: &RxBatch) {
+        let table = device.qps().read();
+        if rx.datagrams().nth(1).is_none() {
+            return self.deliver(device, &table, rx.datagrams());
+        }
+        self.deliver(device, &table, rx.datagrams().filter(Datagram::is_response));
+        self.deliver(device, &table, rx.datagrams().filter(|d| !d.is_response()));
     }
 
     fn run_timers(&self, device: &Arc<Device>, now: Time) {
