@@ -76,8 +76,7 @@ fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> 
         h if h.contains("MsgRate") || h.contains("t_typical") => 4,
         _ => 2,
     };
-    let mut measured = 0;
-    for row in &rows {
+    for row in rows {
         let line = row.iter().map(f64::to_string).collect::<Vec<_>>().join(" ");
         // Beyond the average it prints a deviation that is not a number where rounding makes a square negative.
         let sensible = row.iter().take(measure + 1).all(|n| n.is_finite() && *n >= 0.0);
@@ -85,10 +84,8 @@ fn perftest(output: &str, wanted: usize, iterations: Option<u64>) -> Result<()> 
         #[expect(clippy::cast_precision_loss, reason = "iterations are few")]
         let counted = iterations.is_none_or(|n| row[1] == n as f64);
         ensure!(counted && row[1] > 0.0, "{line:?}: {} iterations", row[1]);
-        measured += usize::from(row.get(measure).is_some_and(|n| *n > 0.0));
+        ensure!(row.get(measure).is_some_and(|n| *n > 0.0), "{line:?}: nothing measured");
     }
-    // Where processors' clocks differ, a short exchange ends before it begins.
-    ensure!(2 * measured > rows.len(), "nothing measured");
     Ok(())
 }
 
