@@ -83,7 +83,7 @@ impl Peer {
         let builder = srq.iter().fold(builder, |b, srq| b.srq(srq));
         let qp = builder.max_sge(16).max_inline(64).build()?;
         let access = match wants.qp_type {
-            QpType::Rc => ALL_RIGHTS - Access::LOCAL_WRITE,
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => ALL_RIGHTS - Access::LOCAL_WRITE,
             QpType::Uc => Access::REMOTE_WRITE,
             QpType::Ud => Access::empty(),
         };

@@ -149,17 +149,18 @@ impl Negotiated {
             (QpState::Init, _) => {
                 mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
             }
-            (QpState::Rtr, QpType::Rc) => {
+            (QpState::Rtr, QpType::Rc | QpType::XrcRecv) => {
                 mask |= Self::RTR | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
             }
-            (QpState::Rtr, QpType::Uc) => mask |= Self::RTR,
-            (QpState::Rts, QpType::Rc) => {
+            (QpState::Rtr, QpType::Uc | QpType::XrcSend) => mask |= Self::RTR,
+            (QpState::Rts, QpType::Rc | QpType::XrcSend) => {
                 mask |= AttrMask::SQ_PSN
                     | AttrMask::RETRY_CNT
                     | AttrMask::RNR_RETRY
                     | AttrMask::MAX_QP_RD_ATOMIC
                     | AttrMask::TIMEOUT;
             }
+            (QpState::Rts, QpType::XrcRecv) => mask |= AttrMask::SQ_PSN | AttrMask::TIMEOUT,
             (QpState::Rts, _) => mask |= AttrMask::SQ_PSN,
             _ => {}
         }

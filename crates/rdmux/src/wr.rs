@@ -26,8 +26,7 @@ pub struct SendWr<'a>(raw::SendWr<'a>);
 
 impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp) -> Self {
-        let data = SendData::Sges(&[]);
-        Self(raw::SendWr { wr_id, op, data, flags: SendFlags::empty(), dest: None })
+        Self(raw::SendWr::new(wr_id, op, SendData::Sges(&[])))
     }
     /// SEND: a message to a receive that the peer posted.
     pub fn send(wr_id: u64) -> Self {

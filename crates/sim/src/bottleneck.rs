@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
-use rdmux_transport::wr::{Completion, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_transport::wr::{Completion, SendData, SendOp, SendWr, Sge};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
 use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
 
@@ -108,8 +108,14 @@ impl Env for Port {
     fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
         Ok(())
     }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
-        Ok(0)
+    fn atomic(
+        &mut self,
+        _: Psn,
+        _: Rkey,
+        _: u64,
+        _: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
+        Ok(AtomicAnswer::Now(0))
     }
     fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
         Ok(())
@@ -236,7 +242,7 @@ fn post(qp: &mut Qp, now: Time, read: bool) {
     let op =
         if read { SendOp::Read { remote_addr, rkey } } else { SendOp::Write { remote_addr, rkey } };
     let data = SendData::Sges(&sges);
-    let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::empty(), dest: None };
+    let wr = SendWr::new(0, op, data);
     qp.post_send(now, &wr).expect("there is room");
 }
 

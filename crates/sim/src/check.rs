@@ -139,7 +139,7 @@ impl World {
                 ensure!(gone, "ep {id}: {op} did not invalidate");
             }
             Kind::Write(mr) | Kind::WriteImm(mr) => {
-                if self.endpoints[id].qp.qp_type() == QpType::Rc {
+                if self.endpoints[id].qp.qp_type().is_reliable() {
                     let bytes = self.memory(peer).deregister(&mr);
                     ensure!(bytes == pattern(op, len), "ep {id}: WRITE {op} wrote other bytes");
                 } else {
@@ -191,7 +191,9 @@ impl World {
             return Ok(());
         }
         match self.endpoints[id].qp.qp_type() {
-            QpType::Rc => self.check_reliable(id, wc, &record, &bytes)?,
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                self.check_reliable(id, wc, &record, &bytes)?
+            }
             QpType::Uc => self.check_unreliable(id, wc, &bytes)?,
             QpType::Ud => {
                 let grh = rdmux_transport::GRH_AREA;

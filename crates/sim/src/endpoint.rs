@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rdmux_transport::attr::{Access, QpType};
+use rdmux_transport::attr::Access;
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, Sge};
 use rdmux_transport::{Qp, Time};
-use rdmux_wire::{Pkey, Rkey};
+use rdmux_wire::{Pkey, Psn, Rkey};
 
 use crate::memory::{Memory, Mr};
 use crate::net::NodeId;
@@ -127,7 +127,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Whether its application has nothing left to do or to wait for.
     pub(crate) fn is_finished(&self) -> bool {
-        let waits = self.qp.qp_type() == QpType::Rc && !self.doomed && !self.expected.is_empty();
+        let waits = self.qp.qp_type().is_reliable() && !self.doomed && !self.expected.is_empty();
         self.to_post == 0 && self.sends.is_empty() && !waits
     }
 }
@@ -188,7 +188,7 @@ impl Env for SimEnv<'_> {
             TxPayload::Gather { sges, offset, len } => {
                 bytes.extend(memory.gather(sges, offset, len).map_err(TxError::Memory)?);
             }
-            TxPayload::Remote { rkey, va, len } => bytes.extend_from_slice(
+            TxPayload::Remote { rkey, va, len, .. } => bytes.extend_from_slice(
                 memory
                     .read(rkey.0, va, len.into(), Access::REMOTE_READ)
                     .map_err(TxError::Memory)?,
@@ -218,7 +218,13 @@ impl Env for SimEnv<'_> {
         self.node.memory.write(rkey.0, va, data, Access::REMOTE_WRITE)
     }
 
-    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic(
+        &mut self,
+        _psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
         let memory = &mut self.node.memory;
         let bytes = memory.read(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
         let old = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessFault::Bounds)?);
@@ -228,7 +234,7 @@ impl Env for SimEnv<'_> {
             AtomicOp::CmpSwap { .. } => old,
         };
         memory.write(rkey.0, va, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
-        Ok(old)
+        Ok(AtomicAnswer::Now(old))
     }
 
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {

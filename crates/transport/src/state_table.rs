@@ -22,13 +22,22 @@ pub struct ByType {
     pub uc: AttrMask,
     /// Of UD.
     pub ud: AttrMask,
+    /// Of the initiator of XRC.
+    pub xrc_send: AttrMask,
+    /// Of the target of XRC.
+    pub xrc_recv: AttrMask,
 }
 
 impl ByType {
     const NONE: Self = Self::all(AttrMask::empty());
 
     const fn all(mask: AttrMask) -> Self {
-        Self { rc: mask, uc: mask, ud: mask }
+        Self { ud: mask, ..Self::connected(mask) }
+    }
+
+    /// The same for all types but UD, which has none.
+    const fn connected(mask: AttrMask) -> Self {
+        Self { rc: mask, uc: mask, ud: AttrMask::empty(), xrc_send: mask, xrc_recv: mask }
     }
 
     /// Those of one type.
@@ -37,6 +46,8 @@ impl ByType {
             QpType::Rc => self.rc,
             QpType::Uc => self.uc,
             QpType::Ud => self.ud,
+            QpType::XrcSend => self.xrc_send,
+            QpType::XrcRecv => self.xrc_recv,
         }
     }
 }
@@ -70,12 +81,32 @@ use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
 const INIT_CONNECTED: A = mask(&[A::PKEY_INDEX, A::PORT, A::ACCESS_FLAGS]);
 const INIT_DATAGRAM: A = mask(&[A::PKEY_INDEX, A::PORT, A::QKEY]);
-const INIT: ByType = ByType { rc: INIT_CONNECTED, uc: INIT_CONNECTED, ud: INIT_DATAGRAM };
+const INIT: ByType = ByType { ud: INIT_DATAGRAM, ..ByType::connected(INIT_CONNECTED) };
 
 const PATH: A = mask(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]);
-const RTR_RC: A = mask(&[PATH, A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
-const RTR_OPTIONAL: A = mask(&[A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX]);
-const RTS_RC: A = mask(&[A::SQ_PSN, A::TIMEOUT, A::RETRY_CNT, A::RNR_RETRY, A::MAX_QP_RD_ATOMIC]);
+/// What only a responder needs, and only a requester. Of the two ends of XRC each is one of them.
+const RESPONDER: A = mask(&[A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
+const REQUESTER: A = mask(&[A::RETRY_CNT, A::RNR_RETRY, A::MAX_QP_RD_ATOMIC]);
+
+const RTR: ByType = ByType {
+    rc: PATH.union(RESPONDER),
+    uc: PATH,
+    ud: A::empty(),
+    xrc_send: PATH,
+    xrc_recv: PATH.union(RESPONDER),
+};
+const RTR_OPTIONAL: ByType = ByType {
+    ud: mask(&[A::PKEY_INDEX, A::QKEY]),
+    ..ByType::connected(mask(&[A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX]))
+};
+
+const RTS: ByType = ByType {
+    rc: mask(&[A::SQ_PSN, A::TIMEOUT, REQUESTER]),
+    uc: A::SQ_PSN,
+    ud: A::SQ_PSN,
+    xrc_send: mask(&[A::SQ_PSN, A::TIMEOUT, REQUESTER]),
+    xrc_recv: mask(&[A::SQ_PSN, A::TIMEOUT]),
+};
 
 /// What may change on the way to RTS and within it.
 const RUNNING_UC: A = mask(&[A::CUR_STATE, A::ACCESS_FLAGS, A::ALT_PATH, A::PATH_MIG_STATE]);
@@ -83,19 +114,19 @@ const RUNNING: ByType = ByType {
     rc: mask(&[RUNNING_UC, A::MIN_RNR_TIMER]),
     uc: RUNNING_UC,
     ud: mask(&[A::CUR_STATE, A::QKEY]),
+    xrc_send: RUNNING_UC,
+    xrc_recv: mask(&[RUNNING_UC, A::MIN_RNR_TIMER]),
 };
 
 const SQD_UC: A = mask(&[A::AV, A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX, A::PATH_MIG_STATE]);
-const SQD_RC: A = mask(&[
-    SQD_UC,
-    A::PORT,
-    A::TIMEOUT,
-    A::RETRY_CNT,
-    A::RNR_RETRY,
-    A::MAX_QP_RD_ATOMIC,
-    A::MAX_DEST_RD_ATOMIC,
-    A::MIN_RNR_TIMER,
-]);
+const SQD_RELIABLE: A = mask(&[SQD_UC, A::PORT, A::TIMEOUT]);
+const SQD: ByType = ByType {
+    rc: mask(&[SQD_RELIABLE, REQUESTER, RESPONDER]),
+    uc: SQD_UC,
+    ud: mask(&[A::PKEY_INDEX, A::QKEY]),
+    xrc_send: SQD_RELIABLE.union(REQUESTER),
+    xrc_recv: SQD_RELIABLE.union(RESPONDER),
+};
 
 const fn line(from: QpState, to: QpState, required: ByType, optional: ByType) -> Transition {
     Transition { from, to, required, optional }
@@ -106,27 +137,17 @@ const fn line(from: QpState, to: QpState, required: ByType, optional: ByType) ->
 pub static TRANSITIONS: &[Transition] = &[
     line(Reset, Init, INIT, ByType::NONE),
     line(Init, Init, ByType::NONE, INIT),
-    line(
-        Init,
-        Rtr,
-        ByType { rc: RTR_RC, uc: PATH, ud: A::empty() },
-        ByType { rc: RTR_OPTIONAL, uc: RTR_OPTIONAL, ud: mask(&[A::PKEY_INDEX, A::QKEY]) },
-    ),
-    line(Rtr, Rts, ByType { rc: RTS_RC, uc: A::SQ_PSN, ud: A::SQ_PSN }, RUNNING),
+    line(Init, Rtr, RTR, RTR_OPTIONAL),
+    line(Rtr, Rts, RTS, RUNNING),
     line(Rts, Rts, ByType::NONE, RUNNING),
     line(Rts, Sqd, ByType::NONE, ByType::all(A::EN_SQD_ASYNC_NOTIFY)),
     line(Sqd, Rts, ByType::NONE, RUNNING),
-    line(
-        Sqd,
-        Sqd,
-        ByType::NONE,
-        ByType { rc: SQD_RC, uc: SQD_UC, ud: mask(&[A::PKEY_INDEX, A::QKEY]) },
-    ),
+    line(Sqd, Sqd, ByType::NONE, SQD),
     line(
         Sqe,
         Rts,
         ByType::NONE,
-        ByType { rc: A::empty(), uc: RUNNING_UC, ud: mask(&[A::CUR_STATE, A::QKEY]) },
+        ByType { uc: RUNNING_UC, ud: mask(&[A::CUR_STATE, A::QKEY]), ..ByType::NONE },
     ),
 ];
 
@@ -175,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_required_is_not_optional_too() {
         for t in TRANSITIONS {
-            for ty in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            for ty in QpType::ALL {
                 assert!(!t.required.of(ty).intersects(t.optional.of(ty)), "{t:?}");
             }
         }
@@ -192,5 +213,22 @@ mod tests {
         assert_eq!(rts.ud, A::SQ_PSN);
         let more = A::MAX_QP_RD_ATOMIC | A::RETRY_CNT | A::RNR_RETRY | A::TIMEOUT;
         assert_eq!(rts.rc, A::SQ_PSN | more);
+    }
+
+    /// The manual page is silent about XRC; this is what the kernel's drivers ask for. With RC's masks
+    /// less what the other end needs, programs that know drivers get along.
+    #[test]
+    fn the_two_ends_of_xrc_together_need_what_rc_needs() {
+        for t in TRANSITIONS.iter().filter(|t| t.from != Sqe) {
+            let both = |by: ByType| by.xrc_send | by.xrc_recv;
+            assert_eq!(both(t.required), t.required.rc, "{t:?}");
+            assert_eq!(both(t.optional), t.optional.rc, "{t:?}");
+        }
+        let rtr = find(Init, Rtr).unwrap().required;
+        assert_eq!(rtr.xrc_recv - rtr.xrc_send, A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER);
+        let rts = find(Rtr, Rts).unwrap().required;
+        let requester = A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
+        assert_eq!(rts.xrc_send - rts.xrc_recv, requester);
+        assert_eq!(rts.xrc_recv, A::SQ_PSN | A::TIMEOUT);
     }
 }

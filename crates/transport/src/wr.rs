@@ -136,6 +136,15 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// The destination; UD only.
     pub dest: Option<UdDest>,
+    /// The peer's shared receive queue, 24 bits; XRC only, 0 elsewhere.
+    pub srqn: u32,
+}
+
+impl<'a> SendWr<'a> {
+    /// A work request without modifiers, for a connected queue pair.
+    pub const fn new(wr_id: u64, op: SendOp, data: SendData<'a>) -> Self {
+        Self { wr_id, op, data, flags: SendFlags::empty(), dest: None, srqn: 0 }
+    }
 }
 
 /// A receive work request.

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use pcap_file::pcap::PcapReader;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
@@ -59,8 +59,14 @@ impl Env for Permissive {
     fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
         Ok(())
     }
-    fn atomic(&mut self, _: Rkey, _: u64, _: AtomicOp) -> Result<u64, AccessFault> {
-        Ok(self.originals.pop_front().unwrap_or(0))
+    fn atomic(
+        &mut self,
+        _: Psn,
+        _: Rkey,
+        _: u64,
+        _: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
+        Ok(AtomicAnswer::Now(self.originals.pop_front().unwrap_or(0)))
     }
     fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
         Ok(())
@@ -322,8 +328,7 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
                     let data = SendData::Sges(&sges);
                     let flags =
                         if p.bth.solicited { SendFlags::SOLICITED } else { SendFlags::empty() };
-                    qp.post_send(Time(1), &SendWr { wr_id: 0, op, data, flags, dest: None })
-                        .unwrap();
+                    qp.post_send(Time(1), &SendWr { flags, ..SendWr::new(0, op, data) }).unwrap();
                 }
                 qp.poll_transmit(Time(1), 1, &mut env);
                 let ours = env.out.pop_front().expect("a packet");

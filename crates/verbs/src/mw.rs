@@ -99,7 +99,7 @@ impl Mw {
         let before = self.rkey().0;
         let rkey = Rkey(before & !0xff | before.wrapping_add(1) & 0xff);
         let op = SendOp::BindMw(part.bind(rkey));
-        qp.post_send(&SendWr { wr_id, op, data: SendData::Sges(&[]), flags, dest: None })?;
+        qp.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, SendData::Sges(&[])) })?;
         self.key.store(rkey.0, Ordering::Release);
         Ok(rkey)
     }

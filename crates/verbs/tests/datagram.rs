@@ -25,11 +25,9 @@ fn send_to(from: &Node, wr_id: u64, dgid: Gid, qpn: Qpn, qkey: Qkey, at: usize, 
     let sges = [from.sge(at, len)];
     from.qp
         .post_send(&SendWr {
-            wr_id,
-            op: SendOp::SendImm([1, 2, 3, 4]),
-            data: SendData::Sges(&sges),
             flags: SendFlags::SIGNALED,
             dest: Some(UdDest { av, qpn, qkey }),
+            ..SendWr::new(wr_id, SendOp::SendImm([1, 2, 3, 4]), SendData::Sges(&sges))
         })
         .unwrap();
 }

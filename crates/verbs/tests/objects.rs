@@ -42,7 +42,7 @@ fn a_channel_tells_of_a_completion_once_asked() {
     a.send(2, SendOp::Send, 0, 8);
     let data = SendData::Inline(&[b"now"]);
     let flags = SendFlags::SOLICITED;
-    a.qp.post_send(&SendWr { wr_id: 3, op: SendOp::Send, data, flags, dest: None }).unwrap();
+    a.qp.post_send(&SendWr { flags, ..SendWr::new(3, SendOp::Send, data) }).unwrap();
     let event = channel.get_event().unwrap();
     assert!(event == cq && event.context() == 99);
     assert!(channel.try_get_event().is_none());

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
@@ -77,7 +77,7 @@ impl Env for World {
                 assert!(u64::from(offset) + u64::from(len) <= all, "beyond the gather list");
                 len as usize
             }
-            TxPayload::Remote { rkey, va, len } => {
+            TxPayload::Remote { rkey, va, len, .. } => {
                 Self::range(rkey.0, va, len.into()).map_err(TxError::Memory)?;
                 len as usize
             }
@@ -104,9 +104,15 @@ impl Env for World {
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
         Self::range(rkey.0, va, data.len() as u64)
     }
-    fn atomic(&mut self, rkey: Rkey, va: u64, _: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic(
+        &mut self,
+        _psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        _: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
         assert!(va.is_multiple_of(8), "an atomic on {va:#x}");
-        Self::range(rkey.0, va, 8).map(|()| 7)
+        Self::range(rkey.0, va, 8).map(|()| AtomicAnswer::Now(7))
     }
     fn invalidate(&mut self, rkey: Rkey, _: bool) -> Result<(), AccessFault> {
         Self::range(rkey.0, 0, 0)
@@ -300,7 +306,7 @@ impl<'a> Script<'a> {
             qkey: Qkey(1),
         });
         let flags = SendFlags::from_bits_truncate(self.byte().into());
-        let wr = SendWr { wr_id: 1, op, data, flags, dest };
+        let wr = SendWr { flags, dest, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
             self.world.sends_posted += 1;
         }
@@ -354,6 +360,7 @@ impl<'a> Script<'a> {
             QpType::Rc => 0,
             QpType::Uc => 0x20,
             QpType::Ud => 0x60,
+            QpType::XrcSend | QpType::XrcRecv => 0xa0,
         };
         let how = self.byte();
         let opcode = Opcode(if how < 10 { self.byte() } else { service | self.operation(how) });

@@ -86,14 +86,14 @@ unsafe fn with_send_wr(
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     let wr_id = wr.wr_id;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return post(SendWr { wr_id, op, data: SendData::Sges(sges), flags, dest });
+        return post(SendWr { flags, dest, ..SendWr::new(wr_id, op, SendData::Sges(sges)) });
     }
     if sges.len() > init.caps.max_send_sge as usize {
         return Err(Errno::EINVAL);
     }
     let (mut stack, mut heap) = ([MaybeUninit::uninit(); inline::ON_STACK], Vec::new());
     let data = inline::gather(sges, init.caps.max_inline_data, &mut stack, &mut heap)?;
-    post(SendWr { wr_id, op, data: SendData::Inline(&[data]), flags, dest })
+    post(SendWr { flags, dest, ..SendWr::new(wr_id, op, SendData::Inline(&[data])) })
 }
 
 /// A scatter or gather list, where it lies.

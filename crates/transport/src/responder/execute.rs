@@ -3,7 +3,7 @@
 use rdmux_wire::Packet;
 
 use crate::attr::{Access, QpType};
-use crate::env::{AtomicOp, Env, Side};
+use crate::env::{AtomicAnswer, AtomicOp, Env, Side};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
@@ -150,7 +150,9 @@ impl Qp {
         } else {
             AtomicOp::CmpSwap { compare: eth.compare, swap: eth.swap_add }
         };
-        let original = env.atomic(eth.rkey, eth.va, op).map_err(ResponderFault::remote)?;
+        let answer =
+            env.atomic(packet.bth.psn, eth.rkey, eth.va, op).map_err(ResponderFault::remote)?;
+        let AtomicAnswer::Now(original) = answer else { return Err(INVALID) };
         let msn = self.resp.msn.wrapping_add(1);
         let resource = Resource::atomic(packet.bth.psn, original, msn);
         self.resp.resources.push(resource).map_err(|_| INVALID)?;

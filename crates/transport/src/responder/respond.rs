@@ -117,7 +117,7 @@ fn response_packet(resource: &Resource, mtu: u32) -> ResponsePacket {
     let payload = if len == 0 {
         TxPayload::None
     } else {
-        TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len }
+        TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len, srqn: 0 }
     };
     ResponsePacket { opcode, psn, payload, len }
 }

@@ -17,8 +17,8 @@ use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qkey, Qpn, Rkey,
 
 use crate::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use crate::env::{
-    AccessFault, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError, TxPacket,
-    TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
+    TxPacket, TxPayload,
 };
 use crate::wr::{Completion, MwBind, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use crate::{Qp, QpInit, RxPacket, Source, Time};
@@ -123,7 +123,7 @@ impl Env for World {
                 }
                 bytes.extend_from_slice(&all[offset as usize..(offset + len) as usize]);
             }
-            TxPayload::Remote { rkey, va, len } => {
+            TxPayload::Remote { rkey, va, len, .. } => {
                 let at = self
                     .slice(rkey.0, va, len.into(), Access::REMOTE_READ)
                     .map_err(TxError::Memory)?;
@@ -165,7 +165,13 @@ impl Env for World {
         self.mem[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
-    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic(
+        &mut self,
+        _psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
         let at = self.slice(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
         let old = u64::from_ne_bytes(self.mem[at..at + 8].try_into().unwrap());
         let new = match op {
@@ -179,7 +185,7 @@ impl Env for World {
             }
         };
         self.mem[at..at + 8].copy_from_slice(&new.to_ne_bytes());
-        Ok(old)
+        Ok(AtomicAnswer::Now(old))
     }
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
         if rkey.0 == KEY {
@@ -282,7 +288,7 @@ impl Side2 {
     }
 
     pub(super) fn post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
-        let wr = SendWr { wr_id, op, data: SendData::Sges(sges), flags, dest: None };
+        let wr = SendWr { flags, ..SendWr::new(wr_id, op, SendData::Sges(sges)) };
         self.qp.post_send(Time::ZERO, &wr).unwrap();
     }
 

@@ -45,7 +45,7 @@ fn immediate_invalidate_solicited_and_inline() {
     }
     let send = |p: &mut Pair, op, flags| {
         let data = SendData::Inline(&[b"hel", b"lo"]);
-        let wr = SendWr { wr_id: 0, op, data, flags, dest: None };
+        let wr = SendWr { flags, ..SendWr::new(0, op, data) };
         p.a.qp.post_send(Time::ZERO, &wr).unwrap();
     };
     send(&mut p, SendOp::SendImm([1, 2, 3, 4]), SendFlags::SOLICITED);
@@ -71,7 +71,7 @@ fn what_is_withdrawn_was_never_posted() {
     p.b.recv(0, 1000, 100);
     let post = |p: &mut Pair, wr_id, bytes: &[u8]| {
         let (op, data) = (SendOp::Send, SendData::Inline(&[bytes]));
-        let wr = SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, dest: None };
+        let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, op, data) };
         p.a.qp.post_send(Time::ZERO, &wr).unwrap();
     };
     let mark = p.a.qp.sends_posted();

@@ -67,13 +67,7 @@ fn values_are_checked_and_nothing_changes_on_error() {
 fn posting_by_state() {
     let mut s = Side2::new(1, QpType::Rc, false);
     let attr = attributes(1, 2);
-    let send = SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        data: SendData::Inline(&[]),
-        flags: SendFlags::empty(),
-        dest: None,
-    };
+    let send = SendWr::new(1, SendOp::Send, SendData::Inline(&[]));
     let recv = RecvWr { wr_id: 2, sges: &[] };
     assert_eq!(s.qp.post_recv(&recv), Err(PostError::State(QpState::Reset)));
     for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -95,7 +89,7 @@ fn posting_by_state() {
 fn posting_too_much() {
     let mut p = Pair::new(QpType::Rc);
     let mut post = |op, data: SendData<'_>| {
-        let wr = SendWr { wr_id: 0, op, data, flags: SendFlags::empty(), dest: None };
+        let wr = SendWr::new(0, op, data);
         p.a.qp.post_send(Time::ZERO, &wr)
     };
     let five = [sge(0, 1); 5];

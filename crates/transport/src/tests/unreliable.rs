@@ -8,12 +8,11 @@ const OK: WcStatus = WcStatus::Success;
 fn datagram(p: &mut Pair, wr_id: u64, len: u32, change: impl Fn(&mut UdDest)) {
     let mut dest = UdDest { av: attributes(1, 2).av, qpn: Qpn::new(2), qkey: QKEY };
     change(&mut dest);
+    let sges = [sge(0, len)];
     let wr = SendWr {
-        wr_id,
-        op: SendOp::SendImm([4, 3, 2, 1]),
-        data: SendData::Sges(&[sge(0, len)]),
         flags: SendFlags::SOLICITED,
         dest: Some(dest),
+        ..SendWr::new(wr_id, SendOp::SendImm([4, 3, 2, 1]), SendData::Sges(&sges))
     };
     p.a.qp.post_send(Time::ZERO, &wr).unwrap();
 }

@@ -46,7 +46,7 @@ fn datagrams_have_no_windows() {
     let mut p = Pair::new(QpType::Ud);
     let op = SendOp::BindMw(bind(8));
     let data = SendData::Sges(&[]);
-    let wr = SendWr { wr_id: 1, op, data, flags: SendFlags::empty(), dest: None };
+    let wr = SendWr::new(1, op, data);
     assert_eq!(
         p.a.qp.post_send(Time::ZERO, &wr),
         Err(crate::error::PostError::Operation(QpType::Ud))

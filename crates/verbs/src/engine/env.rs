@@ -8,11 +8,11 @@ use parking_lot::RwLockReadGuard;
 use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
 use rdmux_transport::attr::{Access, AddressVector};
 use rdmux_transport::env::{
-    AccessFault, AtomicOp, Drop as DropReason, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Drop as DropReason, Env, LinkCaps, QpEvent, Side,
+    SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
-use rdmux_wire::{Pkey, Rkey};
+use rdmux_wire::{Pkey, Psn, Rkey};
 
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
@@ -198,7 +198,7 @@ impl Env for QpEnv<'_> {
                         .map_err(TxError::Memory)?;
                 }
             }
-            TxPayload::Remote { rkey, va, len } => {
+            TxPayload::Remote { rkey, va, len, .. } => {
                 self.regions
                     .remote(self.asker(), rkey, va, len.into(), Access::REMOTE_READ)
                     .and_then(|at| pieces.add(at, len, self.bounce))
@@ -248,13 +248,19 @@ impl Env for QpEnv<'_> {
         at.space.write(at.addr, data)
     }
 
-    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+    fn atomic(
+        &mut self,
+        _psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<AtomicAnswer, AccessFault> {
         let at = self.regions.remote(self.asker(), rkey, va, 8, Access::REMOTE_ATOMIC)?;
         // The name is aligned, as the transport checked; the bytes behind it must be too.
         if at.addr % 8 != 0 {
             return Err(AccessFault::Bounds);
         }
-        at.space.atomic(at.addr, op)
+        at.space.atomic(at.addr, op).map(AtomicAnswer::Now)
     }
 
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {

@@ -291,7 +291,7 @@ impl Node {
     }
     pub fn post(&self, wr_id: u64, op: SendOp, data: SendData<'_>) {
         let flags = SendFlags::SIGNALED;
-        self.qp.post_send(&SendWr { wr_id, op, data, flags, dest: None }).unwrap();
+        self.qp.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, data) }).unwrap();
     }
     pub fn recv(&self, wr_id: u64, at: usize, len: usize) {
         self.qp.post_recv(&RecvWr { wr_id, sges: &[self.sge(at, len)] }).unwrap();

@@ -27,9 +27,10 @@ const RELIABLE: u32 = UNRELIABLE
 pub(crate) fn offer_send_ops(qp: &mut Qp, send_ops: u64) -> Result<()> {
     let init = qp.qp.init();
     let served = match init.qp_type {
-        QpType::Rc => RELIABLE,
+        QpType::Rc | QpType::XrcSend => RELIABLE,
         QpType::Uc => UNRELIABLE,
         QpType::Ud => DATAGRAMS,
+        QpType::XrcRecv => 0,
     };
     if send_ops & !u64::from(served) != 0 {
         return Err(Errno::EOPNOTSUPP);

@@ -144,7 +144,9 @@ impl Batch {
                 }
             };
             let Request { wr_id, flags, op, dest, .. } = *request;
-            if let Err(error) = posting.send(&SendWr { wr_id, op, data, flags, dest }) {
+            if let Err(error) =
+                posting.send(&SendWr { flags, dest, ..SendWr::new(wr_id, op, data) })
+            {
                 posting.cancel_sends();
                 return Err(error.into());
             }
