@@ -6,6 +6,7 @@ use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 bitflags! {
     /// Who may do what with memory; the values of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Access: u32 {
         /// The owner's receives, READ responses and atomic results may write it.
         const LOCAL_WRITE = 1;
@@ -129,6 +130,7 @@ pub struct QpCaps {
 bitflags! {
     /// Which attributes a modify sets; the values of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct AttrMask: u32 {
         /// `state`
         const STATE = 1;
@@ -179,6 +181,7 @@ bitflags! {
 
 /// Attributes of a queue pair (`ibv_qp_attr`). A mask says which are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
     /// The state to go to, or that it is in.
     pub state: QpState,

@@ -151,6 +151,7 @@ pub enum Side {
 
 /// What a queue pair tells asynchronously; a part of `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpEvent {
     /// The first packet came while in RTR.
     CommEst,

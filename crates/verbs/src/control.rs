@@ -8,7 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rdmux_link::{Doorbell, SharedMem};
+use rdmux_transport::env::QpEvent;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
+
+use crate::xrc::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
 pub const SLOT_SHIFT: u32 = 12;
@@ -168,6 +171,13 @@ pub enum ControlEvent {
     Gids(Vec<GidEntry>),
     /// Frames are wanted on this socket, or no longer.
     Capture(Option<OwnedFd>),
+    /// Something happened to an XRC target that this process holds.
+    Target {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
 }
 
 /// Why the service did not do it.
@@ -186,6 +196,11 @@ pub enum ControlError {
         /// The number that the C interface gives.
         errno: i32,
     },
+}
+
+fn no_hub(what: &str) -> ControlError {
+    let why = "this host has no XRC".to_owned();
+    ControlError::Refused { what: what.to_owned(), why, errno: libc::EOPNOTSUPP }
 }
 
 /// What a device in a process asks of its host service. Calls may take a round trip; none is made
@@ -211,6 +226,21 @@ pub trait Control: Send + Sync + 'static {
 
     /// Leaves a group for a queue pair.
     fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
+
+    /// The slot of the hub, which keeps what belongs to no process: it is started if need be.
+    fn hub_slot(&self) -> Result<u16, ControlError> {
+        Err(no_hub("find the XRC hub"))
+    }
+
+    /// Asks the hub, with a descriptor where the request takes one. `what` is for the error.
+    fn ask_hub(
+        &self,
+        _request: &XrcRequest,
+        _fd: Option<BorrowedFd<'_>>,
+        what: &'static str,
+    ) -> Result<XrcReply, ControlError> {
+        Err(no_hub(what))
+    }
 
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);

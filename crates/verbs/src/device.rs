@@ -19,6 +19,7 @@ use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
 use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
 use crate::regions::Regions;
+use crate::xrc::side::Side;
 
 /// The only port.
 pub const PORT: u8 = 1;
@@ -35,6 +36,7 @@ pub struct Device {
     next_pd: AtomicU32,
     failed: AtomicBool,
     slots: Mutex<Vec<SlotUse>>,
+    xrc: Side,
 }
 
 /// How far the numbers of a slot are used.
@@ -102,6 +104,7 @@ impl Device {
             next_pd: AtomicU32::new(1),
             failed: AtomicBool::new(false),
             slots: Mutex::new(vec![SlotUse::new(slot)]),
+            xrc: Side::default(),
             control,
         });
         Engine::start(&device)?;
@@ -234,6 +237,9 @@ impl Device {
     }
     pub(crate) fn regions(&self) -> &RwLock<Regions> {
         &self.regions
+    }
+    pub(crate) fn xrc(&self) -> &Side {
+        &self.xrc
     }
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine

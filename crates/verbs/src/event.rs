@@ -4,10 +4,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 use rdmux_transport::env::QpEvent;
+use rdmux_wire::Qpn;
 
 use crate::cq::{Cq, CqCore};
 use crate::qp::{QpCore, QpRef};
 use crate::srq::{Srq, SrqCore};
+use crate::xrc::target::{TargetCore, TargetRef};
 
 /// Something that happened to the device or to an object.
 #[derive(Clone, Debug)]
@@ -18,6 +20,10 @@ pub enum AsyncEventKind {
     CqError(Cq),
     /// A shared receive queue fell below its limit.
     SrqLimit(Srq),
+    /// On an XRC target, to one of the handles on it.
+    Target(TargetRef, QpEvent),
+    /// On an XRC target that this process is registered for.
+    XrcQp(Qpn, QpEvent),
     /// The GID table changed.
     GidChange,
     /// The host service is gone, and the device with it.
@@ -50,7 +56,10 @@ impl AsyncEvent {
             AsyncEventKind::Qp(qp, _) => Some(qp.0.unacked()),
             AsyncEventKind::CqError(cq) => Some(cq.0.async_unacked()),
             AsyncEventKind::SrqLimit(srq) => Some(srq.0.unacked()),
-            AsyncEventKind::GidChange | AsyncEventKind::DeviceFatal => None,
+            AsyncEventKind::Target(target, _) => Some(target.0.unacked()),
+            AsyncEventKind::XrcQp(..) | AsyncEventKind::GidChange | AsyncEventKind::DeviceFatal => {
+                None
+            }
         }
     }
 }
@@ -71,6 +80,8 @@ pub(crate) enum Raised {
     Qp(Weak<QpCore>, QpEvent),
     CqError(Weak<CqCore>),
     SrqLimit(Weak<SrqCore>),
+    Target(Weak<TargetCore>, QpEvent),
+    XrcQp(Qpn, QpEvent),
     GidChange,
     DeviceFatal,
 }
@@ -82,6 +93,10 @@ impl Raised {
             Self::Qp(qp, event) => AsyncEventKind::Qp(QpRef(qp.upgrade()?), event),
             Self::CqError(cq) => AsyncEventKind::CqError(Cq(cq.upgrade()?)),
             Self::SrqLimit(srq) => AsyncEventKind::SrqLimit(Srq(srq.upgrade()?)),
+            Self::Target(target, event) => {
+                AsyncEventKind::Target(TargetRef(target.upgrade()?), event)
+            }
+            Self::XrcQp(qpn, event) => AsyncEventKind::XrcQp(qpn, event),
             Self::GidChange => AsyncEventKind::GidChange,
             Self::DeviceFatal => AsyncEventKind::DeviceFatal,
         };
@@ -97,6 +112,9 @@ impl Raised {
     }
     pub(crate) fn is_about_cq(&self, core: &Arc<CqCore>) -> bool {
         matches!(self, Self::CqError(cq) if cq.as_ptr() == Arc::as_ptr(core))
+    }
+    pub(crate) fn is_about_target(&self, core: &Arc<TargetCore>) -> bool {
+        matches!(self, Self::Target(target, _) if target.as_ptr() == Arc::as_ptr(core))
     }
     pub(crate) fn is_about_srq(&self, core: &Arc<SrqCore>) -> bool {
         matches!(self, Self::SrqLimit(srq) if srq.as_ptr() == Arc::as_ptr(core))

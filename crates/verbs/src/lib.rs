@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`control`] (what the device asks of the host service), [`device`] (opening,
 //! queries), [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`] (the objects of
-//! `libibverbs`), and `engine` (sockets and rings in, packets to queue pairs, completions out).
+//! `libibverbs`), [`xrc`] (queue pairs that belong to no process), and `engine` (sockets and rings in, packets to queue pairs, completions out).
 #![deny(unsafe_code)]
 
 pub mod channel;
@@ -25,6 +25,7 @@ mod regions;
 mod room;
 pub mod signals;
 pub mod srq;
+pub mod xrc;
 
 pub use channel::CompChannel;
 pub use cq::{Cq, CqInit};
@@ -38,6 +39,7 @@ pub use mw::{Mw, MwPart, MwType};
 pub use pd::Pd;
 pub use qp::{Posting, Qp, QpInit, QpRef};
 pub use srq::{Srq, SrqAttr};
+pub use xrc::{Target, TargetRef, Xrcd, XrcdFlags};
 
 pub use rdmux_transport as transport;
 pub use rdmux_wire as wire;

@@ -123,9 +123,16 @@ impl Mr {
         let device = pd.device().clone();
         let limit = device.limits().max_mr;
         let region = Region::new(init.clone(), pd.id());
+        let row = region.row();
+        let mirror = device.xrc().mirror(&device);
         let key = device.regions().write().insert(region, limit).ok_or_else(|| {
             VerbsError::no_memory("register memory", format!("there are {limit} regions already"))
         })?;
+        if let Err(error) = mirror.add(key, row) {
+            device.regions().write().remove(key);
+            return Err(error);
+        }
+        drop(mirror);
         Counters(device.counters()).add(Counter::MrsOpen, 1);
         Ok(Self { device, pd: pd.clone(), init, key })
     }
@@ -160,8 +167,12 @@ impl Mr {
             return Err(VerbsError::invalid(WHAT, "the domain is another device's"));
         }
         let region = Region::new(init.clone(), pd.id());
+        let row = region.row();
+        let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
         replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
+        mirror.add(self.key, row)?;
+        drop(mirror);
         (self.init, self.pd) = (init, pd);
         Ok(())
     }
@@ -173,11 +184,14 @@ impl Mr {
     ///
     /// EBUSY; the region stays as it was.
     pub fn deregister(&mut self) -> Result<(), VerbsError> {
+        let mirror = self.device.xrc().mirror(&self.device);
         let mut regions = self.device.regions().write();
         match regions.windows_of(self.key) {
-            0 => regions.remove(self.key),
+            0 => _ = regions.remove(self.key),
             n => return Err(VerbsError::still_bound("deregister memory", StillBound(n))),
         }
+        drop(regions);
+        mirror.remove(self.key);
         Ok(())
     }
 
@@ -205,7 +219,10 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.regions().write().remove(self.key);
+        let mirror = self.device.xrc().mirror(&self.device);
+        if self.device.regions().write().remove(self.key) {
+            mirror.remove(self.key);
+        }
         Counters(self.device.counters()).sub(Counter::MrsOpen, 1);
     }
 }

@@ -17,6 +17,7 @@ use crate::memory::Space;
 use crate::mr::MrInit;
 use crate::mw::{MwType, Window};
 use crate::pd::PdId;
+use crate::xrc::request::RegionRow;
 
 /// The access that peers can have.
 pub(crate) const REMOTE: Access =
@@ -58,6 +59,18 @@ impl Region {
 
     pub(crate) fn access(&self) -> Access {
         self.init.access
+    }
+
+    /// As the XRC hub mirrors it; none if it is another process's memory.
+    pub(crate) fn row(&self) -> Option<RegionRow> {
+        let MrInit { addr, length, iova, access, ref space } = self.init;
+        let null = match space {
+            Space::Own => false,
+            Space::Null => true,
+            Space::Process(_) => return None,
+        };
+        let access = if self.remote { access } else { access.difference(REMOTE) };
+        Some(RegionRow { addr, length, iova, access, null, pd: self.pd.0 })
     }
 }
 
@@ -173,6 +186,16 @@ impl Regions {
             }
             _ => Err(AccessFault::Key),
         }
+    }
+
+    /// All regions that the XRC hub can mirror, by key.
+    pub(crate) fn rows(&self) -> Vec<(u32, RegionRow)> {
+        let row = |(index, slot): (usize, &Slot)| {
+            let Some(Entry::Region(region)) = &slot.entry else { return None };
+            let key = u32::try_from(index).ok()? << 8 | u32::from(slot.generation);
+            Some((key, region.row()?))
+        };
+        self.slots.iter().enumerate().filter_map(row).collect()
     }
 
     /// Checks every entry of a list.
@@ -313,11 +336,14 @@ impl Regions {
     }
 
     /// Takes a region out. Windows that are bound to it open nothing from then on.
-    pub(crate) fn remove(&mut self, key: u32) {
-        if self.region(key).is_ok() {
+    /// Whether it was there.
+    pub(crate) fn remove(&mut self, key: u32) -> bool {
+        let there = self.region(key).is_ok();
+        if there {
             self.regions -= 1;
             self.clear(key >> 8);
         }
+        there
     }
 
     /// Takes a window out, whatever its present key.

@@ -7,11 +7,14 @@ use parking_lot::Mutex;
 use rdmux_transport::env::SrqEntry;
 use rdmux_transport::wr::{RecvWr, Sge};
 
+use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::VerbsError;
 use crate::event::{Raised, Unacked};
 use crate::pd::Pd;
 use crate::room;
+use crate::xrc::Xrcd;
+use crate::xrc::queue::XrcQueue;
 
 /// Sizes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(crate) struct SrqCore {
     pd: Pd,
     context: u64,
     queue: Mutex<Queue>,
+    /// In place of entries of its own.
+    xrc: Option<XrcQueue>,
     unacked: Unacked,
 }
 
@@ -56,17 +61,55 @@ impl Srq {
         check(pd.device(), WHAT, &attr)?;
         let (wrs, sges) = (attr.max_wr as usize, attr.max_sge.min(4) as usize);
         room::check(WHAT, wrs * (size_of::<SrqEntry>() + sges * size_of::<Sge>()))?;
-        Ok(Self(Arc::new(SrqCore {
+        let (entries, sges) = (VecDeque::with_capacity(wrs), VecDeque::with_capacity(wrs * sges));
+        Ok(Self::with(pd, Queue { attr, entries, sges }, None, context))
+    }
+
+    /// Makes a queue of an XRC domain (`ibv_create_srq_ex(3)`), whose receives complete in `cq`. Targets of
+    /// the domain deliver to it, by its [`number`](Self::number).
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new), EINVAL when an object belongs to another device, and the service's, when
+    /// it is gone or has no number left.
+    pub fn for_xrc(
+        pd: &Pd,
+        domain: &Xrcd,
+        cq: &Cq,
+        attr: SrqAttr,
+        context: u64,
+    ) -> Result<Self, VerbsError> {
+        check(pd.device(), "create an XRC shared receive queue", &attr)?;
+        let xrc = XrcQueue::new(pd, domain, cq, &attr)?;
+        let srqn = xrc.number();
+        let queue = Queue { attr, entries: VecDeque::new(), sges: VecDeque::new() };
+        let srq = Self::with(pd, queue, Some(xrc), context);
+        pd.device().xrc().add_srq(srqn, &srq.0);
+        Ok(srq)
+    }
+
+    fn with(pd: &Pd, queue: Queue, xrc: Option<XrcQueue>, context: u64) -> Self {
+        Self(Arc::new(SrqCore {
             device: pd.device().clone(),
             pd: pd.clone(),
             context,
-            queue: Mutex::new(Queue {
-                attr,
-                entries: VecDeque::with_capacity(wrs),
-                sges: VecDeque::with_capacity(wrs * sges),
-            }),
+            queue: Mutex::new(queue),
+            xrc,
             unacked: Unacked::default(),
-        })))
+        }))
+    }
+
+    /// The number that senders name it by (`ibv_get_srq_num(3)`); only a queue of an XRC domain has one.
+    pub fn number(&self) -> Option<u32> {
+        self.0.xrc.as_ref().map(XrcQueue::number)
+    }
+    /// Its XRC domain.
+    pub fn domain(&self) -> Option<&Xrcd> {
+        self.0.xrc.as_ref().map(XrcQueue::domain)
+    }
+    /// Where the receives of a queue of an XRC domain complete.
+    pub fn cq(&self) -> Option<&Cq> {
+        self.0.xrc.as_ref().map(XrcQueue::cq)
     }
 
     /// Posts a receive.
@@ -80,6 +123,11 @@ impl Srq {
         if wr.sges.len() > queue.attr.max_sge as usize {
             let max = queue.attr.max_sge;
             return Err(VerbsError::invalid(WHAT, format!("{} entries; {max} fit", wr.sges.len())));
+        }
+        if let Some(xrc) = &self.0.xrc {
+            let attr = queue.attr;
+            drop(queue);
+            return xrc.post(wr, &attr);
         }
         if queue.entries.len() >= queue.attr.max_wr as usize {
             return Err(VerbsError::no_memory(
@@ -99,7 +147,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// EINVAL when more receives are posted than would fit, or the limit is above the size.
+    /// EINVAL when more receives are posted than would fit, the limit is above the size, or a queue of an
+    /// XRC domain is to grow.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), VerbsError> {
         const WHAT: &str = "modify a shared receive queue";
         let mut queue = self.0.queue.lock();
@@ -107,6 +156,9 @@ impl Srq {
         attr.max_wr = max_wr.unwrap_or(attr.max_wr);
         attr.limit = limit.unwrap_or(attr.limit);
         check(&self.0.device, WHAT, &attr)?;
+        if self.0.xrc.is_some() && attr.max_wr > queue.attr.max_wr {
+            return Err(VerbsError::invalid(WHAT, "a queue of an XRC domain does not grow"));
+        }
         if queue.entries.len() > attr.max_wr as usize {
             return Err(VerbsError::invalid(WHAT, format!("{} are posted", queue.entries.len())));
         }
@@ -176,7 +228,33 @@ impl SrqCore {
         Some(entry)
     }
 
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+    pub(crate) fn xrc(&self) -> Option<&XrcQueue> {
+        self.xrc.as_ref()
+    }
+
+    /// A receive that the hub took is complete.
+    pub(crate) fn completed(self: &Arc<Self>) {
+        let Some(left) = self.xrc.as_ref().map(XrcQueue::completed) else { return };
+        let mut queue = self.queue.lock();
+        if left < queue.attr.limit {
+            queue.attr.limit = 0;
+            drop(queue);
+            self.device.raise(Raised::SrqLimit(Arc::downgrade(self)));
+        }
+    }
+
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
+    }
+}
+
+impl Drop for SrqCore {
+    fn drop(&mut self) {
+        if let Some(xrc) = &self.xrc {
+            self.device.xrc().remove_srq(xrc.number());
+        }
     }
 }

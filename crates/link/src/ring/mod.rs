@@ -132,8 +132,12 @@ impl RingFds {
     }
 }
 
-/// Creates the memfd of one ring.
-fn create(capacity: usize) -> io::Result<OwnedFd> {
+/// Creates one ring with `capacity` bytes of data, rounded as for [`RingPair::create`].
+///
+/// # Errors
+///
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn create(capacity: usize) -> io::Result<OwnedFd> {
     let capacity = capacity.clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two();
     let fd = Mapping::create_fd("rdmux-ring", HEADER + capacity)?;
     let map = Mapping::map(&fd, HEADER + capacity)?;

@@ -264,7 +264,9 @@ impl Env for QpEnv<'_> {
     }
 
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
-        self.change_regions(|regions, who| regions.invalidate(who, rkey))
+        self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
+        self.device.xrc().invalidated(self.device, rkey);
+        Ok(())
     }
 
     fn bind(&mut self, bind: &MwBind) -> Result<(), AccessFault> {

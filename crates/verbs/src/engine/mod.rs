@@ -15,7 +15,7 @@ mod env;
 mod multicast;
 mod out;
 pub(crate) mod path;
-mod receive;
+pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
 mod timers;
@@ -240,6 +240,7 @@ impl Engine {
         round.looked = now;
         self.run_timers(device, now);
         self.run_pending(device);
+        device.xrc().flush(device);
         self.settle_acks(device, round);
         if received > FEW {
             self.flush_acks(device, round);
@@ -437,6 +438,7 @@ impl Engine {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
             ControlEvent::Gids(gids) => device.set_gids(gids),
             ControlEvent::Capture(fd) => self.capture.set(fd),
+            ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let datagram = rdmux_link::udp::Datagram {

@@ -43,6 +43,31 @@ struct RingRx {
     broken: bool,
 }
 
+impl RingTx {
+    /// Puts in a record that is no packet, and wakes the peer if it sleeps.
+    pub(crate) fn put(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: [u8; 16],
+        bytes: &[u8],
+    ) -> Result<(), LinkError> {
+        let mut tx = self.tx.lock();
+        let mut record = tx.reserve_or_wait(bytes.len()).map_err(|error| {
+            let full = error == RingError::Full;
+            count(device, if full { Counter::TxBusy } else { Counter::TxErrors });
+            LinkError::from(error)
+        })?;
+        record.put(bytes);
+        record.publish(kind, meta);
+        if tx.consumer_sleeps() {
+            // As in `send`.
+            let _ = self.peer.ring();
+        }
+        Ok(())
+    }
+}
+
 /// All rings that a round empties.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -237,7 +262,7 @@ impl RingRx {
                 Ok(Some(record)) => {
                     private.resize(record.len(), 0);
                     record.copy(0, private);
-                    (record.kind(), Meta::parse(record.meta()))
+                    (record.kind(), record.meta())
                 }
                 Ok(None) => break,
                 Err(broken) => {
@@ -250,8 +275,8 @@ impl RingRx {
             records += 1;
             bytes += private.len() as u64;
             if kind == PACKET {
-                deliver(device, table, &meta, private);
-            } else {
+                deliver(device, table, &Meta::parse(meta), private);
+            } else if !device.xrc().take(device, self.peer, kind, meta, private) {
                 count(device, Counter::RxMalformed);
             }
         }

@@ -1,0 +1,28 @@
+//! Extended reliable connections (IBTA annex A14): one connection that reaches the shared receive
+//! queues of many processes.
+//!
+//! The receive queue pair, *target* for short, belongs to no process. It lives in the host service's
+//! *hub*, a device of the service's own, and goes when nobody holds it any more. Each request names a
+//! shared receive queue, and by it the process and the protection domain that it is for:
+//!
+//! ```text
+//! sender ──packets──▶ hub: target's machine ──records, by a ring──▶ process: memory, completion queue
+//!                      ▲ takes receives from a ring per shared receive queue ──┘
+//! ```
+//!
+//! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
+//! `queue` are the objects in a process, `side` what a process does with the hub's records (`record`);
+//! `hub` keeps everything, with `numbers` and `registry` (who holds what), and `member` is a process as
+//! the hub sees it, by which `place` reaches its memory.
+
+pub mod domain;
+mod numbers;
+pub(crate) mod queue;
+mod record;
+pub mod request;
+pub(crate) mod side;
+pub mod target;
+
+pub use domain::{Xrcd, XrcdFlags};
+pub use request::{Hold, XrcReply, XrcRequest};
+pub use target::{Target, TargetRef};

@@ -1,0 +1,92 @@
+//! Numbers of targets and of XRC shared receive queues: bit 23 is set, then come nine bits that advance at each
+//! allocation, then fourteen that say which. So a number returns only after 512 allocations of its index,
+//! and an index rests as long as others are free.
+
+use std::collections::VecDeque;
+
+/// Bit 23: set in the numbers of all that belongs to no process.
+pub(crate) const TOP: u32 = 1 << 23;
+/// Bits of the index.
+const INDEX_BITS: u32 = 14;
+/// Bits of the generation.
+const GENERATION_BITS: u32 = 9;
+/// How many numbers can be in use at a time. One less than there are: all ones is the QPN of multicast.
+pub(crate) const MOST: usize = (1 << INDEX_BITS) - 1;
+
+/// Numbers of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    /// By index: the generation that comes next.
+    generations: Vec<u16>,
+    free: VecDeque<u16>,
+}
+
+impl Numbers {
+    /// A number that was not in use lately; none when all are in use.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let fresh =
+            || u16::try_from(self.generations.len()).ok().filter(|&i| usize::from(i) < MOST);
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None => {
+                let index = fresh()?;
+                self.generations.push(0);
+                index
+            }
+        };
+        let next = &mut self.generations[usize::from(index)];
+        let generation = u32::from(*next);
+        *next = (*next + 1) % (1 << GENERATION_BITS);
+        Some(TOP | generation << INDEX_BITS | u32::from(index))
+    }
+
+    /// Takes a number back.
+    pub(crate) fn give_back(&mut self, number: u32) {
+        if let Ok(index) = u16::try_from(index_of(number)) {
+            self.free.push_back(index);
+        }
+    }
+}
+
+/// The index in a number.
+pub(crate) fn index_of(number: u32) -> usize {
+    (number & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// X8: bit 23 is set, and the same slot gives another number for several hundred rounds.
+    #[test]
+    fn x8_a_number_returns_only_after_hundreds_of_allocations_of_its_slot() {
+        let mut numbers = Numbers::default();
+        let mut seen = HashSet::new();
+        let mut last = None;
+        for _ in 0..1 << GENERATION_BITS {
+            let number = numbers.take().unwrap();
+            assert_eq!(number & TOP, TOP);
+            assert_eq!(index_of(number), 0, "one at a time is in use");
+            assert!(last.is_none_or(|last| number > last), "the upper bits advance");
+            assert!(seen.insert(number));
+            last = Some(number);
+            numbers.give_back(number);
+        }
+        assert!(!seen.insert(numbers.take().unwrap()), "then it begins anew");
+    }
+
+    #[test]
+    fn all_numbers_can_be_in_use_and_no_more() {
+        let mut numbers = Numbers::default();
+        let all: HashSet<u32> = std::iter::from_fn(|| numbers.take()).collect();
+        assert_eq!(all.len(), MOST);
+        let one = *all.iter().next().unwrap();
+        numbers.give_back(one);
+        let again = numbers.take().unwrap();
+        assert_eq!(index_of(again), index_of(one));
+        assert_ne!(again, one);
+        assert!(numbers.take().is_none());
+    }
+}

@@ -1,0 +1,335 @@
+//! What hub and process put into the rings between them, and into the rings of receives. Whoever reads
+//! checks: the other side may write anything.
+
+use rdmux_transport::env::{AccessFault, AtomicOp};
+use rdmux_transport::wr::{Completion, Sge, WcFlags, WcOpcode, WcStatus};
+use rdmux_wire::{Lkey, Qpn, Rkey};
+
+/// Kinds of records in the ring between hub and process; a packet is 1.
+pub(crate) mod kind {
+    /// Hub to process: bytes for memory.
+    pub(crate) const PLACE: u8 = 2;
+    /// Hub to process: a receive is complete.
+    pub(crate) const COMPLETE: u8 = 3;
+    /// Hub to process: an atomic to carry out.
+    pub(crate) const ATOMIC: u8 = 4;
+    /// Process to hub: its result.
+    pub(crate) const RESULT: u8 = 5;
+    /// Process to hub: a region's remote key opens nothing any more.
+    pub(crate) const INVALIDATE: u8 = 6;
+    /// In a ring of receives: one of them.
+    pub(crate) const RECEIVE: u8 = 7;
+}
+
+/// The most entries of a scatter list, whatever the device's limit.
+pub(crate) const MAX_SGES: usize = 32;
+/// Bytes of a scatter entry.
+const SGE: usize = 16;
+
+/// Sixteen bytes of a record's head, as three numbers.
+pub(crate) type Meta = [u8; 16];
+
+fn meta(a: u64, b: u32, c: u32) -> Meta {
+    let mut meta = [0; 16];
+    meta[..8].copy_from_slice(&a.to_ne_bytes());
+    meta[8..12].copy_from_slice(&b.to_ne_bytes());
+    meta[12..].copy_from_slice(&c.to_ne_bytes());
+    meta
+}
+
+fn parse_meta(meta: Meta) -> (u64, u32, u32) {
+    let [a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, c0, c1, c2, c3] = meta;
+    (
+        u64::from_ne_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+        u32::from_ne_bytes([b0, b1, b2, b3]),
+        u32::from_ne_bytes([c0, c1, c2, c3]),
+    )
+}
+
+/// Takes numbers off the front of some bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_ne_bytes(*first))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*first))
+    }
+    fn bytes4(&mut self) -> Option<[u8; 4]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+}
+
+fn put(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend_from_slice(bytes);
+}
+
+fn put_sge(to: &mut Vec<u8>, sge: &Sge) {
+    put(to, &sge.addr.to_ne_bytes());
+    put(to, &sge.length.to_ne_bytes());
+    put(to, &sge.lkey.0.to_ne_bytes());
+}
+
+fn sge(bytes: &[u8]) -> Option<Sge> {
+    let mut reader = Reader(bytes);
+    Some(Sge { addr: reader.u64()?, length: reader.u32()?, lkey: Lkey(reader.u32()?) })
+}
+
+/// A receive that was posted.
+pub(crate) struct Receive;
+
+impl Receive {
+    /// Head and bytes.
+    pub(crate) fn encode(wr_id: u64, sges: &[Sge], to: &mut Vec<u8>) -> Meta {
+        to.clear();
+        sges.iter().for_each(|sge| put_sge(to, sge));
+        meta(wr_id, u32::try_from(sges.len()).unwrap_or(u32::MAX), 0)
+    }
+
+    /// The work request's id and how many entries were put into `sges`; none if it makes no sense.
+    pub(crate) fn parse(meta: Meta, bytes: &[u8], sges: &mut [Sge]) -> Option<(u64, usize)> {
+        let (wr_id, n, _) = parse_meta(meta);
+        let n = usize::try_from(n).ok()?;
+        if n > sges.len() || bytes.len() != n * SGE {
+            return None;
+        }
+        for (to, from) in sges.iter_mut().zip(bytes.chunks_exact(SGE)) {
+            *to = sge(from)?;
+        }
+        Some((wr_id, n))
+    }
+}
+
+/// Bytes for a process's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// The shared receive queue whose protection domain counts.
+    pub(crate) srqn: u32,
+    /// Whether a peer named the memory, by its remote key; else the process itself, by a local one.
+    pub(crate) remote: bool,
+    /// Address, key and length of the piece.
+    pub(crate) at: Sge,
+    pub(crate) data: &'a [u8],
+}
+
+impl<'a> Place<'a> {
+    pub(crate) fn meta(&self) -> Meta {
+        let flag = u32::from(self.remote) << 24;
+        meta(self.at.addr, self.at.lkey.0, self.srqn & 0x00ff_ffff | flag)
+    }
+
+    pub(crate) fn parse(meta: Meta, data: &'a [u8]) -> Option<Self> {
+        let (addr, key, word) = parse_meta(meta);
+        let length = u32::try_from(data.len()).ok()?;
+        let at = Sge { addr, length, lkey: Lkey(key) };
+        Some(Self { srqn: word & 0x00ff_ffff, remote: word >> 24 & 1 == 1, at, data })
+    }
+}
+
+/// A completed receive: what of a completion means something for it.
+pub(crate) struct Completed;
+
+impl Completed {
+    /// The longest it can be.
+    pub(crate) const LEN: usize = 24;
+
+    pub(crate) fn encode(srqn: u32, completion: &Completion, to: &mut Vec<u8>) -> Meta {
+        to.clear();
+        put(to, &(completion.status as u32).to_ne_bytes());
+        put(to, &(completion.opcode as u32).to_ne_bytes());
+        put(to, &completion.byte_len.to_ne_bytes());
+        put(to, &completion.imm);
+        put(to, &completion.invalidated.0.to_ne_bytes());
+        put(to, &(completion.flags.bits() << 1 | u32::from(completion.solicited)).to_ne_bytes());
+        meta(completion.wr_id, srqn, completion.qpn.get())
+    }
+
+    /// The queue's number, and the completion.
+    pub(crate) fn parse(meta: Meta, bytes: &[u8]) -> Option<(u32, Completion)> {
+        let (wr_id, srqn, qpn) = parse_meta(meta);
+        let mut reader = Reader(bytes);
+        let status = status(reader.u32()?)?;
+        let opcode = match reader.u32()? {
+            n if n == WcOpcode::Recv as u32 => WcOpcode::Recv,
+            n if n == WcOpcode::RecvRdmaWithImm as u32 => WcOpcode::RecvRdmaWithImm,
+            _ => return None,
+        };
+        let byte_len = reader.u32()?;
+        let imm = reader.bytes4()?;
+        let invalidated = Rkey(reader.u32()?);
+        let flags = reader.u32()?;
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len,
+            imm,
+            invalidated,
+            qpn: Qpn::new(qpn & 0x00ff_ffff),
+            flags: WcFlags::from_bits_truncate(flags >> 1),
+            solicited: flags & 1 == 1,
+            ..Completion::EMPTY
+        };
+        Some((srqn, completion))
+    }
+}
+
+/// The statuses that a receive ends with.
+fn status(code: u32) -> Option<WcStatus> {
+    use WcStatus as S;
+    [S::Success, S::LocLenErr, S::LocQpOpErr, S::LocProtErr, S::WrFlushErr, S::LocAccessErr]
+        .into_iter()
+        .chain([S::RemInvReqErr, S::RemAccessErr, S::RemOpErr, S::RemAbortErr, S::GeneralErr])
+        .find(|status| *status as u32 == code)
+}
+
+/// An atomic for a process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Atomic {
+    /// The target that asks, and the PSN of the request: the result names both.
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: u32,
+    /// The shared receive queue whose protection domain counts.
+    pub(crate) srqn: u32,
+    pub(crate) rkey: Rkey,
+    pub(crate) va: u64,
+    pub(crate) op: AtomicOp,
+}
+
+impl Atomic {
+    pub(crate) fn encode(&self, to: &mut Vec<u8>) -> Meta {
+        let (compares, first, second) = match self.op {
+            AtomicOp::FetchAdd { add } => (0, add, 0),
+            AtomicOp::CmpSwap { compare, swap } => (1, swap, compare),
+        };
+        to.clear();
+        put(to, &first.to_ne_bytes());
+        put(to, &second.to_ne_bytes());
+        put(to, &self.qpn.get().to_ne_bytes());
+        put(to, &self.psn.to_ne_bytes());
+        meta(self.va, self.rkey.0, self.srqn & 0x00ff_ffff | compares << 24)
+    }
+
+    pub(crate) fn parse(meta: Meta, bytes: &[u8]) -> Option<Self> {
+        let (va, rkey, word) = parse_meta(meta);
+        let mut reader = Reader(bytes);
+        let (first, second) = (reader.u64()?, reader.u64()?);
+        let op = if word >> 24 & 1 == 1 {
+            AtomicOp::CmpSwap { compare: second, swap: first }
+        } else {
+            AtomicOp::FetchAdd { add: first }
+        };
+        let (qpn, psn) = (reader.u32()?, reader.u32()?);
+        let qpn = Qpn::new(qpn & 0x00ff_ffff);
+        Some(Self { qpn, psn, srqn: word & 0x00ff_ffff, rkey: Rkey(rkey), va, op })
+    }
+}
+
+/// What became of an [`Atomic`].
+pub(crate) struct Outcome;
+
+impl Outcome {
+    pub(crate) fn encode(qpn: Qpn, psn: u32, result: Result<u64, AccessFault>) -> Meta {
+        let word = psn & 0x00ff_ffff | u32::from(result.is_err()) << 24;
+        meta(result.unwrap_or(0), qpn.get(), word)
+    }
+
+    /// The target, the PSN, and the value that was there; of a failure nothing but that it was one.
+    pub(crate) fn parse(meta: Meta) -> (Qpn, u32, Result<u64, AccessFault>) {
+        let (value, qpn, word) = parse_meta(meta);
+        let result = if word >> 24 & 1 == 1 { Err(AccessFault::Gone) } else { Ok(value) };
+        (Qpn::new(qpn & 0x00ff_ffff), word & 0x00ff_ffff, result)
+    }
+}
+
+/// A key that opens nothing to peers any more.
+pub(crate) struct Invalidated;
+
+impl Invalidated {
+    pub(crate) fn encode(rkey: Rkey) -> Meta {
+        meta(0, rkey.0, 0)
+    }
+    pub(crate) fn parse(meta: Meta) -> Rkey {
+        Rkey(parse_meta(meta).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_comes_back_as_it_was_posted() {
+        let list = [
+            Sge { addr: 0x1234_5678_9abc_def0, length: 77, lkey: Lkey(0x1_0203) },
+            Sge { addr: 1, length: u32::MAX, lkey: Lkey(u32::MAX) },
+        ];
+        let mut bytes = Vec::new();
+        let meta = Receive::encode(u64::MAX - 1, &list, &mut bytes);
+        let mut got = [Sge::default(); MAX_SGES];
+        let (wr_id, n) = Receive::parse(meta, &bytes, &mut got).unwrap();
+        assert_eq!((wr_id, &got[..n]), (u64::MAX - 1, &list[..]));
+        assert!(Receive::parse(meta, &bytes, &mut got[..1]).is_none(), "too many entries");
+        assert!(Receive::parse(meta, &bytes[1..], &mut got).is_none(), "cut short");
+    }
+
+    #[test]
+    fn a_completion_keeps_what_means_something() {
+        let completion = Completion {
+            wr_id: 99,
+            opcode: WcOpcode::RecvRdmaWithImm,
+            byte_len: 4096,
+            imm: [1, 2, 3, 4],
+            invalidated: Rkey(5),
+            qpn: Qpn::new(0x80_0007),
+            flags: WcFlags::WITH_IMM,
+            solicited: true,
+            ..Completion::EMPTY
+        };
+        let mut bytes = Vec::new();
+        let meta = Completed::encode(0xff_0001, &completion, &mut bytes);
+        assert_eq!(bytes.len(), Completed::LEN);
+        assert_eq!(Completed::parse(meta, &bytes), Some((0xff_0001, completion)));
+        bytes[4] = WcOpcode::Send as u8;
+        assert!(Completed::parse(meta, &bytes).is_none(), "a receive is no send");
+        bytes[0] = 99;
+        assert!(Completed::parse(meta, &bytes).is_none());
+        assert!(Completed::parse(meta, &[]).is_none());
+    }
+
+    #[test]
+    fn atomics_and_their_outcomes() {
+        for op in [AtomicOp::FetchAdd { add: 7 }, AtomicOp::CmpSwap { compare: 1, swap: 2 }] {
+            let (qpn, rkey) = (Qpn::new(0x80_0001), Rkey(0x300));
+            let atomic = Atomic { qpn, psn: 0xff_ffff, srqn: 0x80_0002, rkey, va: 64, op };
+            let mut bytes = Vec::new();
+            let meta = atomic.encode(&mut bytes);
+            assert_eq!(Atomic::parse(meta, &bytes), Some(atomic));
+            assert_eq!(Atomic::parse(meta, &bytes[1..]), None);
+        }
+        let qpn = Qpn::new(0x80_0001);
+        assert_eq!(Outcome::parse(Outcome::encode(qpn, 5, Ok(6))), (qpn, 5, Ok(6)));
+        let gone = Err(AccessFault::Gone);
+        assert_eq!(Outcome::parse(Outcome::encode(qpn, 5, Err(AccessFault::Key))), (qpn, 5, gone));
+    }
+
+    #[test]
+    fn a_place_names_its_memory() {
+        let at = Sge { addr: 1 << 40, length: 3, lkey: Lkey(9) };
+        for remote in [false, true] {
+            let place = Place { srqn: 0x80_0003, remote, at, data: b"abc" };
+            let got = Place::parse(place.meta(), b"abc").unwrap();
+            assert_eq!(
+                (got.srqn, got.remote, got.at, got.data),
+                (0x80_0003, remote, at, &b"abc"[..])
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A process's side of XRC: what it tells the hub, and what it does with the hub's records.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use rdmux_link::LinkError;
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::{AccessFault, QpEvent};
+use rdmux_transport::wr::WcFlags;
+use rdmux_wire::{Qpn, Rkey};
+
+use super::domain::Use;
+use super::record::{Atomic, Completed, Invalidated, Meta, Outcome, Place, kind};
+use super::request::{RegionRow, XrcReply, XrcRequest};
+use super::target::{TargetCore, TargetRef};
+use crate::control::ControlError;
+use crate::counters::Counter;
+use crate::device::Device;
+use crate::engine::receive::count;
+use crate::engine::ring::RingTx;
+use crate::error::VerbsError;
+use crate::event::Raised;
+use crate::regions::Asker;
+use crate::srq::SrqCore;
+
+/// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.
+const MAX_BACKLOG: usize = 1 << 16;
+
+/// A ring to the other side, for records that must not be lost.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    ring: Arc<RingTx>,
+    backlog: Mutex<VecDeque<(u8, Meta, Vec<u8>)>>,
+    waiting: AtomicBool,
+}
+
+impl Outbox {
+    pub(crate) fn new(ring: Arc<RingTx>) -> Self {
+        Self { ring, backlog: Mutex::default(), waiting: AtomicBool::new(false) }
+    }
+
+    /// Sends a record, or nothing at all while the ring is full.
+    pub(crate) fn offer(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<(), LinkError> {
+        if self.is_waiting() && !self.flush(device) {
+            return Err(LinkError::Busy);
+        }
+        self.ring.put(device, kind, meta, bytes)
+    }
+
+    /// Sends a record now, or as soon as there is room.
+    pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, bytes: &[u8]) {
+        match self.offer(device, kind, meta, bytes) {
+            Err(LinkError::Busy) => {
+                let mut backlog = self.backlog.lock();
+                if backlog.len() < MAX_BACKLOG {
+                    backlog.push_back((kind, meta, bytes.to_vec()));
+                    self.waiting.store(true, Ordering::Release);
+                }
+            }
+            // The other side is gone, or broke its ring: nobody is left to tell.
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Sends what waits, as far as there is room. Whether nothing waits any more.
+    pub(crate) fn flush(&self, device: &Device) -> bool {
+        let mut backlog = self.backlog.lock();
+        while let Some((kind, meta, bytes)) = backlog.front() {
+            if let Err(LinkError::Busy) = self.ring.put(device, *kind, *meta, bytes) {
+                return false;
+            }
+            backlog.pop_front();
+        }
+        self.waiting.store(false, Ordering::Release);
+        true
+    }
+}
+
+/// What a device knows of XRC.
+#[derive(Debug, Default)]
+pub(crate) struct Side {
+    /// Whether the hub mirrors our regions. Locked while it is told of one.
+    mirrored: Mutex<bool>,
+    /// The hub's slot, and the ring to it.
+    hub: OnceLock<(u16, Outbox)>,
+    srqs: RwLock<HashMap<u32, Weak<SrqCore>>>,
+    targets: Mutex<Vec<Weak<TargetCore>>>,
+    registrations: Mutex<HashMap<Qpn, Use>>,
+}
+
+/// An answer of the hub's that does not belong to the question.
+pub(crate) fn unexpected(reply: &XrcReply) -> VerbsError {
+    tracing::error!(?reply, "an answer that does not belong to the question");
+    ControlError::Gone.into()
+}
+
+impl Device {
+    /// Asks the hub. `what` is for the error.
+    pub(crate) fn ask_hub(
+        &self,
+        request: &XrcRequest,
+        fd: Option<BorrowedFd<'_>>,
+        what: &'static str,
+    ) -> Result<XrcReply, VerbsError> {
+        Ok(self.control().ask_hub(request, fd, what)?)
+    }
+
+    /// Sets up the ring to the hub, and has it mirror our regions: those that are, and those to come.
+    pub(crate) fn join_hub(self: &Arc<Self>) -> Result<(), VerbsError> {
+        let mut mirrored = self.xrc().mirrored.lock();
+        if *mirrored {
+            return Ok(());
+        }
+        let slot = self.control().hub_slot()?;
+        let ring = self.engine().rings().to(self, slot)?.ok_or(ControlError::Gone)?;
+        // Only we set it, with the lock held.
+        let _ = self.xrc().hub.set((slot, Outbox::new(ring)));
+        let rows = self.regions().read().rows();
+        rows.into_iter().try_for_each(|(key, region)| self.mirror(key, region))?;
+        *mirrored = true;
+        Ok(())
+    }
+
+    fn mirror(&self, key: u32, region: RegionRow) -> Result<(), VerbsError> {
+        self.ask_hub(&XrcRequest::AddRegion { key, region }, None, "register memory for XRC")
+            .map(drop)
+    }
+}
+
+/// Locked while the table of regions is changed, so that the hub's mirror changes in the same order.
+pub(crate) struct Mirror<'a> {
+    device: &'a Device,
+    mirrored: MutexGuard<'a, bool>,
+}
+
+impl Mirror<'_> {
+    /// There is a region, or another in its place.
+    pub(crate) fn add(&self, key: u32, row: Option<RegionRow>) -> Result<(), VerbsError> {
+        match row {
+            Some(row) if *self.mirrored => self.device.mirror(key, row),
+            _ => Ok(()),
+        }
+    }
+
+    /// A region is no more: when this returns nobody uses it.
+    pub(crate) fn remove(&self, key: u32) {
+        if *self.mirrored {
+            let request = XrcRequest::RemoveRegion { key };
+            // Where the service is gone, so is the mirror.
+            let _ = self.device.ask_hub(&request, None, "deregister memory");
+        }
+    }
+}
+
+impl Side {
+    pub(crate) fn mirror<'a>(&'a self, device: &'a Device) -> Mirror<'a> {
+        Mirror { device, mirrored: self.mirrored.lock() }
+    }
+
+    /// A remote key opens nothing any more. The hub learns it a moment later; until then what it
+    /// sends for that memory is refused here.
+    pub(crate) fn invalidated(&self, device: &Device, rkey: Rkey) {
+        if let Some((_, outbox)) = self.hub.get() {
+            outbox.send(device, kind::INVALIDATE, Invalidated::encode(rkey), &[]);
+        }
+    }
+
+    pub(crate) fn add_srq(&self, srqn: u32, srq: &Arc<SrqCore>) {
+        self.srqs.write().insert(srqn, Arc::downgrade(srq));
+    }
+    pub(crate) fn remove_srq(&self, srqn: u32) {
+        self.srqs.write().remove(&srqn);
+    }
+    fn srq(&self, srqn: u32) -> Option<Arc<SrqCore>> {
+        self.srqs.read().get(&srqn)?.upgrade()
+    }
+
+    pub(crate) fn opened(&self, target: &Arc<TargetCore>) {
+        self.targets.lock().push(Arc::downgrade(target));
+    }
+    pub(crate) fn closed(&self, target: &Arc<TargetCore>) {
+        self.targets.lock().retain(|t| t.as_ptr() != Arc::as_ptr(target));
+    }
+    pub(crate) fn registered(&self, qpn: Qpn, domain: Use) {
+        self.registrations.lock().insert(qpn, domain);
+    }
+    pub(crate) fn unregistered(&self, qpn: Qpn) {
+        self.registrations.lock().remove(&qpn);
+    }
+
+    /// Something happened to a target: every handle hears of it, and who is registered.
+    pub(crate) fn raise(&self, device: &Device, qpn: Qpn, event: QpEvent) {
+        let targets = self.targets.lock();
+        for target in targets.iter().filter(|t| t.upgrade().is_some_and(|t| t.qpn == qpn)) {
+            device.raise(Raised::Target(target.clone(), event));
+        }
+        drop(targets);
+        if self.registrations.lock().contains_key(&qpn) {
+            device.raise(Raised::XrcQp(qpn, event));
+        }
+    }
+
+    /// Sends what waits for room.
+    pub(crate) fn flush(&self, device: &Device) {
+        if let Some((_, outbox)) = self.hub.get()
+            && outbox.is_waiting()
+        {
+            outbox.flush(device);
+        }
+    }
+
+    /// Takes a record of the process whose slot is `from`. Whether it was one that may come from there.
+    pub(crate) fn take(
+        &self,
+        device: &Arc<Device>,
+        from: u16,
+        kind: u8,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> bool {
+        let Some((slot, outbox)) = self.hub.get() else { return false };
+        if *slot != from {
+            return false;
+        }
+        match kind {
+            kind::PLACE => self.place(device, meta, bytes),
+            kind::COMPLETE => self.complete(device, meta, bytes),
+            kind::ATOMIC => self.atomic(device, outbox, meta, bytes),
+            _ => None,
+        }
+        .is_some()
+    }
+
+    fn place(&self, device: &Device, meta: Meta, bytes: &[u8]) -> Option<()> {
+        let place = Place::parse(meta, bytes)?;
+        let Some(srq) = self.srq(place.srqn) else { return Some(()) };
+        let (pd, at, len) = (srq.pd().id(), place.at, u64::from(place.at.length));
+        let regions = device.regions().read();
+        let located = if place.remote {
+            let asker = Asker { qpn: Qpn::default(), pd };
+            regions.remote(asker, Rkey(at.lkey.0), at.addr, len, Access::REMOTE_WRITE)
+        } else {
+            regions.local(pd, at.lkey, at.addr, len, Access::LOCAL_WRITE)
+        };
+        // The hub checked it, too; since then it was deregistered, or unmapped.
+        if located.and_then(|to| to.space.write(to.addr, place.data)).is_err() {
+            count(device, Counter::RxMemory);
+        }
+        Some(())
+    }
+
+    fn complete(&self, device: &Arc<Device>, meta: Meta, bytes: &[u8]) -> Option<()> {
+        let (srqn, mut completion) = Completed::parse(meta, bytes)?;
+        let Some(srq) = self.srq(srqn) else { return Some(()) };
+        if completion.flags.contains(WcFlags::WITH_INV) {
+            let asker = Asker { qpn: completion.qpn, pd: srq.pd().id() };
+            // What the sender invalidates twice is invalid.
+            let _ = device.regions().write().invalidate(asker, completion.invalidated);
+        }
+        let queue = srq.xrc()?;
+        if queue.cq_core().wants_time() {
+            completion.timestamp = device.now().0;
+        }
+        srq.completed();
+        // A queue that overflowed has raised its event; the target belongs to others, too, and goes on.
+        let _ = queue.cq_core().push(completion);
+        Some(())
+    }
+
+    fn atomic(&self, device: &Device, outbox: &Outbox, meta: Meta, bytes: &[u8]) -> Option<()> {
+        let atomic = Atomic::parse(meta, bytes)?;
+        let result = self.carry_out(device, &atomic);
+        let meta = Outcome::encode(atomic.qpn, atomic.psn, result);
+        outbox.send(device, kind::RESULT, meta, &[]);
+        Some(())
+    }
+
+    fn carry_out(&self, device: &Device, atomic: &Atomic) -> Result<u64, AccessFault> {
+        let srq = self.srq(atomic.srqn).ok_or(AccessFault::Gone)?;
+        let asker = Asker { qpn: atomic.qpn, pd: srq.pd().id() };
+        let regions = device.regions().read();
+        let at = regions.remote(asker, atomic.rkey, atomic.va, 8, Access::REMOTE_ATOMIC)?;
+        if at.addr % 8 != 0 {
+            return Err(AccessFault::Bounds);
+        }
+        at.space.atomic(at.addr, atomic.op)
+    }
+}
+
+impl TargetCore {
+    /// For an event that was delivered.
+    pub(crate) fn reference(self: Arc<Self>) -> TargetRef {
+        TargetRef(self)
+    }
+}
