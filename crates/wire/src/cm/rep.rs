@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{bits, put_bits};
+use super::{Transport, bits, put_bits};
 use crate::bytes::{get, get24, get32, get64, put, put24, put32, put64};
 use crate::{Guid, Psn, Qkey, Qpn, WireError};
 
@@ -15,9 +15,9 @@ pub struct Rep {
     pub remote_comm_id: u32,
     /// The sender's Q_Key, of reliable datagrams.
     pub local_qkey: Qkey,
-    /// The sender's queue pair.
+    /// The sender's queue pair; zero with XRC.
     pub local_qpn: Qpn,
-    /// The sender's end-to-end context, 24 bits; with XRC its queue pair.
+    /// The sender's end-to-end context, 24 bits; with XRC its queue pair, see [`Self::qpn`].
     pub local_eecn: u32,
     /// Vendor ID of enhanced connection establishment, 24 bits.
     pub vendor_id: u32,
@@ -95,6 +95,15 @@ impl Rep {
         })
     }
 
+    /// The sender's queue pair on a connection of this transport, which REQ has said and REP does
+    /// not: with XRC it stands where the end-to-end context is (IBTA annex A14).
+    pub const fn qpn(&self, transport: Transport) -> Qpn {
+        match transport {
+            Transport::XRC => Qpn::new(self.local_eecn),
+            _ => self.local_qpn,
+        }
+    }
+
     /// The message as it goes on the wire, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -123,9 +132,14 @@ impl Rep {
 
 impl fmt::Display for Rep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { local_comm_id, remote_comm_id, local_qpn, starting_psn, .. } = self;
+        let Self { local_comm_id, remote_comm_id, local_qpn, local_eecn, starting_psn, .. } = self;
         write!(f, "REP id {local_comm_id:#010x} remote {remote_comm_id:#010x}")?;
-        write!(f, " qpn {local_qpn} psn {starting_psn}")?;
+        match (local_qpn.get(), local_eecn) {
+            (_, 0) => write!(f, " qpn {local_qpn}")?,
+            (0, _) => write!(f, " XRC qpn {}", self.qpn(Transport::XRC))?,
+            _ => write!(f, " qpn {local_qpn} eecn {local_eecn:#08x}")?,
+        }
+        write!(f, " psn {starting_psn}")?;
         write!(f, " resources {}/{}", self.responder_resources, self.initiator_depth)
     }
 }

@@ -93,6 +93,27 @@ fn req_layout() {
     assert_eq!(req.to_bytes(), body);
 }
 
+/// REP of XRC has the queue pair in the field of the end-to-end context, and shows it as such.
+#[test]
+fn rep_of_xrc() {
+    let mut body = [0; BODY_LEN];
+    body[16] = 0x80;
+    body[18] = 0x12;
+    body[27] = 1 << 4;
+    let rep = Rep::parse(&body).unwrap();
+    assert_eq!((rep.local_qpn.get(), rep.local_eecn, rep.srq), (0, 0x80_0012, true));
+    assert_eq!(rep.qpn(Transport::XRC).get(), 0x80_0012);
+    assert_eq!(rep.qpn(Transport::Rc).get(), 0);
+    assert!(rep.to_string().contains(" XRC qpn 0x800012 "), "{rep}");
+
+    body[14] = 0x34;
+    let rep = Rep::parse(&body).unwrap();
+    assert!(rep.to_string().contains(" qpn 0x000034 eecn 0x800012 "), "{rep}");
+    body[16..19].fill(0);
+    let rep = Rep::parse(&body).unwrap();
+    assert!(rep.to_string().contains(" qpn 0x000034 psn"), "{rep}");
+}
+
 /// LAP and REQ describe paths with the last bytes in different orders.
 #[test]
 fn lap_layout() {
