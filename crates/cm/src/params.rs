@@ -24,7 +24,8 @@ pub struct ConnParam {
     pub retry_count: u8,
     /// Retries after receiver-not-ready that the peer shall make, 0 to 7; larger is 7.
     pub rnr_retry_count: u8,
-    /// Whether our queue pair receives from a shared receive queue.
+    /// Whether our queue pair receives from a shared receive queue. With XRC the receiving end always
+    /// does, and the sending end never.
     pub srq: bool,
     /// Our queue pair. In events the peer's.
     pub qp_num: Qpn,
@@ -222,7 +223,8 @@ pub enum IdOption {
     ReuseAddr(bool),
     /// Whether an IPv6 wildcard listener refuses IPv4. Before `bind`.
     AfOnly(bool),
-    /// ACK timeout code of the queue pair, 0 (none) to 31. Before `connect`; RC only.
+    /// ACK timeout code of the queue pair, 0 (none) to 31. Before `connect`; RC, and XRC's sending
+    /// end.
     AckTimeout(u8),
 }
 

@@ -15,7 +15,7 @@ use crate::sink::IdHandle;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u16)]
 pub enum PortSpace {
-    /// Connections (RC, UC).
+    /// Connections (RC, UC, XRC).
     Tcp = 0x0106,
     /// Datagrams (UD), multicast.
     Udp = 0x0111,

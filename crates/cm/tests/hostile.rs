@@ -221,6 +221,7 @@ fn a_request_must_be_true_to_its_datagram() {
         ("no IP service", lies(&|r| r.service_id.0 |= 1 << 40), 8),
         ("reliable datagrams", lies(&|r| r.transport = rdmux_wire::cm::Transport::Rd), 9),
         ("XRC", lies(&|r| r.transport = rdmux_wire::cm::Transport::XRC), 9),
+        ("no transport", lies(&|r| r.transport = rdmux_wire::cm::Transport::Extended(5)), 9),
     ] {
         net.deliver(&right, &mad);
         let (_, answer) = net.hosts[0].out.mads.pop_front().expect(what);

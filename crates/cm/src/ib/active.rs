@@ -3,8 +3,7 @@
 use alloc::boxed::Box;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::QpType;
-use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep};
+use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep, Transport};
 use rdmux_wire::{Guid, Mtu, Psn, Qpn, ServiceId};
 
 use super::conn::{Conn, Mad, NewConn, tid_of};
@@ -20,7 +19,7 @@ pub(crate) struct Connect<'a> {
     pub(crate) owner: IdHandle,
     pub(crate) service_id: ServiceId,
     pub(crate) node_guid: Guid,
-    pub(crate) qp_type: QpType,
+    pub(crate) transport: Transport,
     pub(crate) psn: Psn,
     pub(crate) path: MadPath,
     pub(crate) mtu: Mtu,
@@ -46,6 +45,7 @@ impl Cm {
         let mut conn = Conn::new(NewConn {
             state: State::ReqSent,
             owner: Some(connect.owner),
+            transport: connect.transport,
             local_id,
             tid,
             path: connect.path,
@@ -67,12 +67,12 @@ impl Cm {
         now: Time,
         path: &MadPath,
         (tid, options): (u64, u32),
-        rep: Box<Rep>,
+        mut rep: Box<Rep>,
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
         let local_id = rep.remote_comm_id;
-        let state = match self.conns.get(&local_id) {
-            Some(c) if c.path.remote == path.remote => c.state(),
+        let (state, transport) = match self.conns.get(&local_id) {
+            Some(c) if c.path.remote == path.remote => (c.state(), c.transport),
             _ => {
                 // The peer would repeat its REP in vain (IBTA 12.6.7.2, reason 6).
                 self.counters.unknown_connection += 1;
@@ -93,6 +93,8 @@ impl Cm {
             self.duplicate_rep(local_id, &rep, sink);
             return None;
         }
+        // From here on it is where it is with all other transports.
+        rep.local_qpn = rep.qpn(transport);
         if !self.list_remote(local_id, rep.local_ca_guid, rep.local_comm_id, rep.local_qpn) {
             self.counters.stale += 1;
             let ids = (local_id, rep.local_comm_id);

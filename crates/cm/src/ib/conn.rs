@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use rdmux_transport::Time;
+use rdmux_wire::cm::Transport;
 use rdmux_wire::{Guid, Qpn};
 
 use super::state::State;
@@ -19,6 +20,8 @@ pub(crate) struct Conn {
     /// The id that hears of it; none once that was destroyed.
     pub(crate) owner: Option<IdHandle>,
     state: State,
+    /// What REQ asked for.
+    pub(super) transport: Transport,
     /// Our communication id.
     pub(super) local_id: u32,
     /// The peer's communication id; 0 while unknown.
@@ -55,6 +58,7 @@ pub(crate) struct Conn {
 pub(super) struct NewConn {
     pub(super) state: State,
     pub(super) owner: Option<IdHandle>,
+    pub(super) transport: Transport,
     pub(super) local_id: u32,
     pub(super) tid: u64,
     pub(super) path: MadPath,
@@ -68,6 +72,7 @@ impl Conn {
         Self {
             owner: new.owner,
             state: new.state,
+            transport: new.transport,
             local_id: new.local_id,
             remote_id: 0,
             local_guid: Guid(0),

@@ -1,11 +1,10 @@
 //! How our own messages are filled in. What a field means is said in [`rdmux_wire::cm`].
 
-use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{
     CmMad, Drep, Dreq, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu, Transport,
     private_data,
 };
-use rdmux_wire::{AckTimeout, Lid, Pkey, Qkey};
+use rdmux_wire::{AckTimeout, Lid, Pkey, Qkey, Qpn};
 
 use super::active::Connect;
 use super::conn::{Conn, Mad};
@@ -47,7 +46,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         subnet_local: path.hop_limit <= 1,
         ack_timeout: Config::ack_timeout(config.ack_delay, connect.packet_lifetime),
     };
-    let req = Req {
+    let mut req = Req {
         local_comm_id: local_id,
         vendor_id: param.ece.vendor_id,
         service_id: connect.service_id,
@@ -59,7 +58,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         initiator_depth: param.initiator_depth,
         remote_eecn: 0,
         remote_cm_response_timeout: config.cm_response_timeout,
-        transport: if connect.qp_type == QpType::Uc { Transport::Uc } else { Transport::Rc },
+        transport: connect.transport,
         end_to_end_flow_control: param.flow_control,
         starting_psn: connect.psn,
         local_cm_response_timeout: config.cm_response_timeout,
@@ -74,12 +73,17 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         alternate: Path { ack_timeout: AckTimeout::new(0), ..Path::default() },
         private_data: padded(connect.private_data),
     };
+    if req.transport == Transport::XRC {
+        // Our end serves nobody and the peer's asks for nothing (Linux leaves these out, too).
+        (req.responder_resources, req.srq) = (0, false);
+        (req.retry_count, req.rnr_retry_count) = (0, 0);
+    }
     mad_with(param.ece, tid, req)
 }
 
 pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
     let param = accept.param;
-    let rep = Rep {
+    let mut rep = Rep {
         local_comm_id: c.local_id,
         remote_comm_id: c.remote_id,
         local_qkey: Qkey(0),
@@ -97,6 +101,11 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
         local_ca_guid: accept.node_guid,
         private_data: padded(&param.private_data),
     };
+    if c.transport == Transport::XRC {
+        // Each request names the shared receive queue that it is for, and our end asks for nothing.
+        (rep.local_eecn, rep.local_qpn) = (rep.local_qpn.get(), Qpn::default());
+        (rep.srq, rep.initiator_depth, rep.end_to_end_flow_control) = (true, 0, false);
+    }
     mad_with(param.ece, c.tid, rep)
 }
 

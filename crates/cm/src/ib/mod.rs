@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `state` | the states of a connection, and what may follow on what |
 //! | `conn` | one connection |
+//! | `transport` | which queue pairs a REQ joins |
 //! | `active` | REQ out, REP and MRA in, RTU out |
 //! | `passive` | REQ in, MRA out, REP out, RTU in |
 //! | `reject` | REJ both ways |
@@ -29,6 +30,7 @@ mod reject;
 pub(crate) mod sidr;
 pub mod state;
 mod timers;
+pub(crate) mod transport;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -63,8 +65,8 @@ pub(crate) enum Upcall {
 /// What happened to a connection or a lookup.
 #[derive(Debug)]
 pub(crate) enum ConnEvent {
-    /// The peer accepted; the program must establish or reject. With the options of enhanced
-    /// connection establishment.
+    /// The peer accepted; the program must establish or reject. `local_qpn` is the peer's queue
+    /// pair, whatever the transport. With the options of enhanced connection establishment.
     Response(Box<Rep>, u32),
     /// The connection is up.
     Established,

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use rdmux_transport::Time;
-use rdmux_wire::cm::{MraOf, RejOf, RejReason, Req, Rtu, Transport};
+use rdmux_wire::cm::{MraOf, RejOf, RejReason, Req, Rtu};
 use rdmux_wire::{Guid, Psn};
 
 use super::conn::{Conn, NewConn};
@@ -50,16 +50,12 @@ impl Cm {
             self.disconnect_stale(now, guid, req.local_qpn, sink);
             return None;
         }
-        if !matches!(req.transport, Transport::Rc | Transport::Uc) {
-            let reason = RejReason::INVALID_TRANSPORT_TYPE;
-            self.refuse_message(path, tid, (0, remote_id), RejOf::Req, reason, &[], sink);
-            return None;
-        }
         let local_id = self.new_local_id();
         let interval = self.config.retry_interval;
         let conn = Conn::new(NewConn {
             state: State::ReqRcvd,
             owner: None,
+            transport: req.transport,
             local_id,
             tid,
             path: MadPath { hop_limit: self.config.hop_limit, ..*path },

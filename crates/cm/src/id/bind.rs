@@ -12,9 +12,10 @@ use crate::ports::{Claim, PortError, PortSpace};
 use crate::sink::{ChannelId, IdHandle};
 
 impl Manager {
-    /// A new id (rdma_create_id(3)). `qp_type` is what `connect` asks the peer for: RC or UC in
-    /// [`PortSpace::Tcp`], UD in [`PortSpace::Udp`] and [`PortSpace::IpoIb`], any in
-    /// [`PortSpace::Ib`].
+    /// A new id (rdma_create_id(3)). `qp_type` is the end of a connection that the id is for: UD in
+    /// [`PortSpace::Udp`] and [`PortSpace::IpoIb`], all others in [`PortSpace::Tcp`], any in
+    /// [`PortSpace::Ib`]. With XRC, ids of [`QpType::XrcSend`] connect and those of
+    /// [`QpType::XrcRecv`] listen. (Linux has XRC in [`PortSpace::Ib`] only; elsewhere it speaks RC.)
     ///
     /// # Errors
     /// When the port space does not have the transport, or the channel has too many ids.

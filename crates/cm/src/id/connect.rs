@@ -14,6 +14,7 @@ use crate::error::{CmError, Command};
 use crate::ib::active::Connect;
 use crate::ib::passive::Accept;
 use crate::ib::sidr::SidrAnswer;
+use crate::ib::transport;
 use crate::params::{ConnParam, Negotiated};
 use crate::sink::{IdHandle, Sink};
 
@@ -34,7 +35,8 @@ impl Manager {
     /// REJECTED or UNREACHABLE follows.
     ///
     /// # Errors
-    /// When the route is not resolved, the private data are too long, or a depth is too large.
+    /// When the route is not resolved, the private data are too long, a depth is too large, or the
+    /// id is for the receiving end of XRC, which peers connect to.
     pub fn connect(
         &mut self,
         now: Time,
@@ -62,11 +64,15 @@ impl Manager {
         let link = if qp_type == QpType::Ud {
             Link::Lookup(self.cm.sidr_connect(now, id, path, service_id, &private_data, sink))
         } else {
+            let Some(transport) = transport::asked_by(qp_type) else {
+                let what = "the receiving end of XRC does not connect, it is connected to";
+                return Err(CmError::Invalid { id, command, what });
+            };
             let connect = Connect {
                 owner: id,
                 service_id,
                 node_guid: self.node_guid(id),
-                qp_type,
+                transport,
                 psn,
                 path,
                 mtu: route.mtu,

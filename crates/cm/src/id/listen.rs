@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::QpType;
-use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus, Transport};
+use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus};
 use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
 
 use super::entry::{Id, IdState, Link, Options};
@@ -14,6 +14,7 @@ use super::{Manager, News, route_of};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
+use crate::ib::transport;
 use crate::params::{ConnParam, Ece, Negotiated, Route, UdParam};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, MadPath, Sink};
@@ -42,11 +43,21 @@ impl Manager {
     /// [`Config::max_backlog`](crate::Config::max_backlog), which 0 means too. Further requests are
     /// dropped without an answer, so that the peer tries again; Linux does likewise.
     ///
+    /// A request for another transport than the listener's is refused with reason 9, invalid
+    /// transport type; Linux says 28, as if the program had refused. The receiving end of XRC
+    /// takes what the sending end asks for, and nothing else.
+    ///
     /// # Errors
-    /// When the id does something else, or the port is another listener's.
+    /// When the id does something else, the port is another listener's, or the id is for the
+    /// sending end of XRC, which connects.
     pub fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
         let command = Command::Listen;
-        if self.get(id, command)?.state() == IdState::Idle {
+        let found = self.get(id, command)?;
+        if found.qp_type == QpType::XrcSend {
+            let what = "the sending end of XRC does not listen, it connects";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        if found.state() == IdState::Idle {
             let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
             self.bind_to(id, any, None, false, command)?;
         }
@@ -99,7 +110,8 @@ impl Manager {
     }
 
     fn request_target(&mut self, path: &MadPath, req: &Req) -> Result<(Target, Mtu), Refusal> {
-        let qp_type = if req.transport == Transport::Uc { QpType::Uc } else { QpType::Rc };
+        let unknown = Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None);
+        let qp_type = transport::asked_for(req.transport).ok_or(unknown)?;
         let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
         if req.primary.local_gid != path.remote || req.primary.remote_gid != path.local {
             // Whoever answered would send its data to a third party.

@@ -27,8 +27,8 @@ impl Manager {
             }
             IdOption::ReuseAddr(reuse) => found.options.reuse_addr = reuse,
             IdOption::AfOnly(only) => found.options.af_only = Some(only),
-            IdOption::AckTimeout(_) if found.qp_type != QpType::Rc => {
-                return invalid("only RC has an ACK timeout");
+            IdOption::AckTimeout(_) if !matches!(found.qp_type, QpType::Rc | QpType::XrcSend) => {
+                return invalid("only RC and the sending end of XRC have an ACK timeout");
             }
             IdOption::AckTimeout(32..) => return invalid("the ACK timeout code exceeds 31"),
             IdOption::AckTimeout(code) => {

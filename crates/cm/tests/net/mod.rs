@@ -207,10 +207,11 @@ impl Net {
         SocketAddr::new(self.hosts[host].ip, port)
     }
 
-    /// A listener on port 7174 of a host's own address.
+    /// A listener on port 7174 of a host's own address, for what ids of this type ask for.
     pub fn listener(&mut self, host: usize, qp_type: QpType) -> IdHandle {
         let addr = self.addr(host, 7174);
         let cm = &mut self.hosts[host].cm;
+        let qp_type = if qp_type == QpType::XrcSend { QpType::XrcRecv } else { qp_type };
         let id = cm.create_id(SERVER, space(qp_type), qp_type, 77).unwrap();
         cm.bind(id, addr, false).unwrap();
         cm.listen(id, 16).unwrap();
@@ -279,7 +280,11 @@ impl Net {
 }
 
 pub fn space(qp_type: QpType) -> PortSpace {
-    if qp_type == QpType::Ud { PortSpace::Udp } else { PortSpace::Tcp }
+    match qp_type {
+        QpType::Ud => PortSpace::Udp,
+        QpType::Rc | QpType::Uc => PortSpace::Tcp,
+        QpType::XrcSend | QpType::XrcRecv => PortSpace::Ib,
+    }
 }
 
 pub fn param(qpn: u32) -> ConnParam {

@@ -1,0 +1,30 @@
+//! Which queue pairs a REQ joins (IBTA 12.6.5; XRC: annex A14).
+//!
+//! | asks | REQ's transport | is asked |
+//! |---|---|---|
+//! | RC | 0 | RC |
+//! | UC | 1 | UC |
+//! | XRC, sending end | 3, extended transport 1 | XRC, receiving end |
+
+use rdmux_transport::attr::QpType;
+use rdmux_wire::cm::Transport;
+
+/// What a queue pair of this type asks its peer for; none if it is not one that asks.
+pub(crate) const fn asked_by(qp_type: QpType) -> Option<Transport> {
+    match qp_type {
+        QpType::Rc => Some(Transport::Rc),
+        QpType::Uc => Some(Transport::Uc),
+        QpType::XrcSend => Some(Transport::XRC),
+        QpType::Ud | QpType::XrcRecv => None,
+    }
+}
+
+/// The queue pair that a REQ for this transport is for; none if we have no such transport.
+pub(crate) const fn asked_for(transport: Transport) -> Option<QpType> {
+    match transport {
+        Transport::Rc => Some(QpType::Rc),
+        Transport::Uc => Some(QpType::Uc),
+        Transport::XRC => Some(QpType::XrcRecv),
+        Transport::Rd | Transport::Extended(_) => None,
+    }
+}
