@@ -3,7 +3,8 @@
 //!
 //! What must be true: every connection ends in a defined state on both sides, each event comes at
 //! most once for its cause and in an order that makes sense, and when everything is destroyed,
-//! nothing is left. Where the seed has no long cut and no node that starts anew, nobody may give up
+//! nothing is left. Each side knows the other's queue pair, and who asks for a transport that is not
+//! served there is never connected. Where the seed has no long cut and no node that starts anew, nobody may give up
 //! and no connection may be up on one side only.
 
 mod life;
@@ -28,6 +29,10 @@ pub struct CmScenario {
     pub faults: Faults,
     /// How many connections are tried.
     pub connections: u32,
+    /// How many of them, at random, are XRC's: out of one.
+    pub extended: f64,
+    /// How many clients ask the service of XRC for a connection of RC.
+    pub strays: u32,
     /// How many lookups of datagram services are tried.
     pub lookups: u32,
     /// How many commands come from nowhere.
@@ -65,6 +70,8 @@ impl CmScenario {
             nodes: rng.random_range(1..=4),
             faults,
             connections: rng.random_range(1..=12),
+            extended: rng.random_range(0.0..0.6),
+            strays: rng.random_range(0..=2),
             lookups: rng.random_range(0..=4),
             chaos: if rng.random_bool(0.5) { rng.random_range(1..=20) } else { 0 },
             deaths: if rng.random_bool(0.3) { rng.random_range(1..=3) } else { 0 },
@@ -89,6 +96,8 @@ pub struct CmStats {
     pub seeds: u64,
     /// Connections that came up on both sides.
     pub established: u64,
+    /// Those of XRC among them.
+    pub extended: u64,
     /// Refusals that arrived.
     pub rejected: u64,
     /// Connections and lookups that nobody answered.
@@ -111,6 +120,7 @@ impl AddAssign for CmStats {
     fn add_assign(&mut self, other: Self) {
         self.seeds += other.seeds;
         self.established += other.established;
+        self.extended += other.extended;
         self.rejected += other.rejected;
         self.unreachable += other.unreachable;
         self.looked_up += other.looked_up;
@@ -128,10 +138,11 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections, {} refusals, {} given up, {} lookups, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} refusals, {} given up, {} lookups, {} disconnections, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
+            self.extended,
             self.rejected,
             self.unreachable,
             self.looked_up,
@@ -201,6 +212,7 @@ mod tests {
         }
         // The seeds do reach what they are for.
         assert!(all.established > 1000 && all.disconnected > 1000, "{all:?}");
+        assert!(all.extended > 300, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use rdmux_cm::{ChannelId, Event, EventKind};
 
+use rdmux_wire::Qpn;
+
 use crate::net::NodeId;
 
 /// Which side of what an id is.
@@ -11,6 +13,8 @@ use crate::net::NodeId;
 pub(super) enum Role {
     Active,
     Passive,
+    /// Active, but asks for what is not served there.
+    Stray,
     Asking,
     Answering,
 }
@@ -25,6 +29,8 @@ pub(super) struct Life {
     pub(super) token: u64,
     /// The program called connect or accept, and it was not an error.
     pub(super) said_yes: bool,
+    /// The queue pair that it then named.
+    pub(super) qpn: Option<Qpn>,
     /// The program called establish, and it was not an error.
     pub(super) established: bool,
     /// The program refused, or destroyed the id, or died.
@@ -43,6 +49,7 @@ impl Life {
             role,
             token,
             said_yes: false,
+            qpn: None,
             established: false,
             ended_here: false,
             destroyed: false,
@@ -97,7 +104,7 @@ impl Life {
             }
             EventKind::Established => match self.role {
                 Role::Passive | Role::Asking => self.said_yes && !self.told_over(),
-                Role::Active | Role::Answering => false,
+                Role::Active | Role::Stray | Role::Answering => false,
             },
             EventKind::Rejected | EventKind::Unreachable => {
                 self.role != Role::Answering && !self.has(EventKind::Disconnected)
@@ -106,7 +113,7 @@ impl Life {
                 let connected = match self.role {
                     Role::Active => self.established,
                     Role::Passive => self.said_yes,
-                    Role::Asking | Role::Answering => false,
+                    Role::Stray | Role::Asking | Role::Answering => false,
                 };
                 connected && !self.has(EventKind::Rejected) && !self.has(EventKind::Unreachable)
             }
@@ -122,7 +129,7 @@ impl Life {
             || self.has(EventKind::Established)
             || self.has(EventKind::ConnectResponse);
         match self.role {
-            Role::Active | Role::Asking | Role::Passive
+            Role::Active | Role::Stray | Role::Asking | Role::Passive
                 if self.said_yes && !self.ended_here && !outcome =>
             {
                 Err(format!("waits for ever: {self:?}"))

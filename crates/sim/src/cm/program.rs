@@ -17,12 +17,33 @@ use crate::net::NodeId;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Thought {
     /// A client starts: a connection, or a lookup.
-    Start { from: NodeId, to: NodeId, qp_type: QpType },
+    Start { from: NodeId, to: NodeId, wish: Wish },
     /// About an id.
     Do(Key, Deed),
     /// A command from nowhere, for any id of a node.
     Chaos(NodeId),
 }
+
+/// What a client asks for, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    space: PortSpace,
+    qp_type: QpType,
+    role: Role,
+}
+
+impl Wish {
+    const CONNECTION: Self =
+        Self { space: PortSpace::Tcp, qp_type: QpType::Rc, role: Role::Active };
+    const EXTENDED: Self =
+        Self { space: PortSpace::Ib, qp_type: QpType::XrcSend, role: Role::Active };
+    const STRAY: Self = Self { space: PortSpace::Ib, qp_type: QpType::Rc, role: Role::Stray };
+    const LOOKUP: Self = Self { space: PortSpace::Udp, qp_type: QpType::Ud, role: Role::Asking };
+}
+
+/// What every node serves.
+pub(super) const SERVICES: [(PortSpace, QpType); 3] =
+    [(PortSpace::Tcp, QpType::Rc), (PortSpace::Ib, QpType::XrcRecv), (PortSpace::Udp, QpType::Ud)];
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +78,17 @@ impl World {
     /// Puts everything down that comes from outside.
     pub(super) fn plan(&mut self) {
         let nodes = self.scenario.nodes;
-        let starts = [(self.scenario.connections, QpType::Rc), (self.scenario.lookups, QpType::Ud)];
-        for (count, qp_type) in starts {
+        for (count, wish) in [
+            (self.scenario.connections, Wish::CONNECTION),
+            (self.scenario.strays, Wish::STRAY),
+            (self.scenario.lookups, Wish::LOOKUP),
+        ] {
             for _ in 0..count {
                 let (from, to) = (self.rng.random_range(0..nodes), self.rng.random_range(0..nodes));
-                self.sometime(Happening::Thinks(Thought::Start { from, to, qp_type }));
+                let extended =
+                    wish.role == Role::Active && self.rng.random_bool(self.scenario.extended);
+                let wish = if extended { Wish::EXTENDED } else { wish };
+                self.sometime(Happening::Thinks(Thought::Start { from, to, wish }));
             }
         }
         for _ in 0..self.scenario.chaos {
@@ -101,7 +128,7 @@ impl World {
 
     pub(super) fn thinks(&mut self, thought: Thought) -> Result<(), String> {
         match thought {
-            Thought::Start { from, to, qp_type } => self.start(from, to, qp_type),
+            Thought::Start { from, to, wish } => self.start(from, to, wish),
             Thought::Do(key, deed) => self.does(key, deed),
             Thought::Chaos(node) => {
                 let life = self.nodes[node].life;
@@ -119,17 +146,14 @@ impl World {
     }
 
     /// A client process starts, with a channel of its own or another client's.
-    fn start(&mut self, from: NodeId, to: NodeId, qp_type: QpType) -> Result<(), String> {
+    fn start(&mut self, from: NodeId, to: NodeId, wish: Wish) -> Result<(), String> {
         let (now, dst) = (self.agenda.now(), SocketAddr::new(self.nodes[to].ip, PORT));
         let clients = SERVER.0 + u64::from(self.scenario.connections);
         self.last_channel = (self.last_channel + 1).min(clients);
         let channel = ChannelId(self.last_channel.max(SERVER.0 + 1));
-        let (ps, role) = match qp_type {
-            QpType::Ud => (PortSpace::Udp, Role::Asking),
-            _ => (PortSpace::Tcp, Role::Active),
-        };
+        let Wish { space, qp_type, role } = wish;
         let node = &mut self.nodes[from];
-        let id = node.cm.create_id(channel, ps, qp_type, 0).map_err(|e| e.to_string())?;
+        let id = node.cm.create_id(channel, space, qp_type, 0).map_err(|e| e.to_string())?;
         self.last_token += 1;
         let key = (from, node.life, id);
         self.lives.insert(key, Life::new(from, channel, role, self.last_token));
@@ -184,7 +208,10 @@ impl World {
         self.trace(format_args!("{key:?} {deed:?}: {result:?}"));
         if let (Ok(()), Some(life)) = (result, self.lives.get_mut(&key)) {
             match deed {
-                Deed::Connect | Deed::Accept => life.said_yes = true,
+                Deed::Connect | Deed::Accept => {
+                    life.said_yes = true;
+                    life.qpn = Some(param.qp_num);
+                }
                 Deed::Establish => life.established = true,
                 Deed::Reject => life.ended_here = true,
                 Deed::Destroy => {
@@ -215,12 +242,14 @@ impl World {
             return Err(format!("{key:?}: {} on the wrong channel", event.kind));
         }
         life.take(&event).map_err(|what| format!("{key:?}: {what}"))?;
-        let role = life.role;
+        let (role, token) = (life.role, life.token);
         match event.kind {
             EventKind::AddrResolved => return self.resolve_route(at, event.id),
             EventKind::RouteResolved => self.later(key, Deed::Connect),
             EventKind::ConnectResponse => {
                 self.stats.established += 1;
+                self.stats.extended += u64::from(qp_type_of(&event) == Some(QpType::XrcSend));
+                self.names_peer(key, token, Role::Passive, &event)?;
                 let refuses = self.rng.random_bool(0.1);
                 self.later(key, if refuses { Deed::Reject } else { Deed::Establish });
                 if !refuses {
@@ -264,8 +293,11 @@ impl World {
     fn requested(&mut self, key: Key, channel: ChannelId, event: &Event) -> Result<(), String> {
         let data = event.param.private_data();
         let token = data.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-        let datagram = event.negotiated.as_ref().is_some_and(|n| n.qp_type == QpType::Ud);
+        let datagram = qp_type_of(event) == Some(QpType::Ud);
         let role = if datagram { Role::Answering } else { Role::Passive };
+        if !datagram {
+            self.names_peer(key, token, Role::Active, event)?;
+        }
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
         if again {
             return Err(format!("{key:?}: request {token} came again"));
@@ -285,4 +317,19 @@ impl World {
         }
         Ok(())
     }
+
+    /// Whether the peer that an event names is the one that this connection has.
+    fn names_peer(&self, key: Key, token: u64, role: Role, event: &Event) -> Result<(), String> {
+        let named = event.negotiated.as_ref().map(|n| n.dest_qpn);
+        let is_peer = |l: &Life| l.token == token && l.role == role && l.qpn == named;
+        if named.is_some() && self.lives.values().any(is_peer) {
+            return Ok(());
+        }
+        Err(format!("{key:?}: {} names {named:?}, which is not {role:?} in {token}", event.kind))
+    }
+}
+
+/// The transport that an event speaks of.
+fn qp_type_of(event: &Event) -> Option<QpType> {
+    event.negotiated.as_ref().map(|n| n.qp_type)
 }

@@ -10,15 +10,14 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_cm::{
-    ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, PortSpace,
-    Resolved, RouteQuery, Sink, Time,
+    ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Resolved,
+    RouteQuery, Sink, Time,
 };
-use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::CmMad;
 use rdmux_wire::{Gid, Guid, Mtu};
 
 use super::life::{Life, Role};
-use super::program::Thought;
+use super::program::{SERVICES, Thought};
 use super::{CmFailure, CmScenario, CmStats};
 use crate::agenda::Agenda;
 use crate::net::{Network, NodeId};
@@ -148,12 +147,12 @@ impl World {
         cm
     }
 
-    /// Servers of both kinds.
+    /// Servers of all kinds.
     pub(super) fn listen(&mut self, node: NodeId) {
         let backlog = self.scenario.backlog;
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
         let cm = &mut self.nodes[node].cm;
-        for (ps, qp_type) in [(PortSpace::Tcp, QpType::Rc), (PortSpace::Udp, QpType::Ud)] {
+        for (ps, qp_type) in SERVICES {
             let id = cm.create_id(SERVER, ps, qp_type, 0).expect("a new id");
             cm.bind(id, any, false).expect("a free port");
             cm.listen(id, backlog).expect("a bound id");
