@@ -26,7 +26,10 @@ impl Process {
     }
 
     fn id(&self, space: PortSpace, context: u64) -> IdHandle {
-        let qp_type = if space == PortSpace::Tcp { QpType::Rc } else { QpType::Ud };
+        self.id_of(space, asking(space), context)
+    }
+
+    fn id_of(&self, space: PortSpace, qp_type: QpType, context: u64) -> IdHandle {
         self.client.create_id(&self.channel, space, qp_type, context).unwrap()
     }
 
@@ -38,7 +41,8 @@ impl Process {
 
     /// Listens on an ephemeral port; returns the id and the port.
     fn listen(&self, host: &Host, space: PortSpace) -> (IdHandle, u16) {
-        let id = self.id(space, 1);
+        let answering = if space == PortSpace::Ib { QpType::XrcRecv } else { asking(space) };
+        let id = self.id_of(space, answering, 1);
         let bound = self.client.bind_addr(id, host.at(0)).unwrap();
         assert_eq!(self.client.listen(id, 8).unwrap(), bound);
         (id, bound.port())
@@ -52,6 +56,15 @@ impl Process {
         self.client.resolve_route(id, SECOND).unwrap();
         self.expect(EventKind::RouteResolved);
         id
+    }
+}
+
+/// What these tests ask for in a port space.
+fn asking(space: PortSpace) -> QpType {
+    match space {
+        PortSpace::Tcp => QpType::Rc,
+        PortSpace::Udp | PortSpace::IpoIb => QpType::Ud,
+        PortSpace::Ib => QpType::XrcSend,
     }
 }
 
@@ -216,6 +229,30 @@ fn datagram_peers_find_each_other() {
     let EventParam::Ud(ud) = b.expect(EventKind::Established).param else { panic!() };
     assert_eq!(ud.qp_num, Qpn::new(0x5678));
     assert_eq!(ud.av.dgid.ip(), here.ip);
+}
+
+/// The receiving end tells its queue pair in a field of its own, and numbers of shared receive queues in
+/// private data.
+#[test]
+fn the_two_ends_of_xrc_connect() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, port) = a.listen(&here, PortSpace::Ib);
+    let sender = b.resolved(&here, port, PortSpace::Ib);
+    b.client.connect_id(sender, &param(0x1234, &[])).unwrap();
+    let request = a.expect(EventKind::ConnectRequest);
+    let negotiated = request.negotiated.unwrap();
+    assert_eq!((negotiated.qp_type, negotiated.dest_qpn), (QpType::XrcRecv, Qpn::new(0x1234)));
+    let (target, srqs) = (0x80_4321, 77_u32.to_be_bytes());
+    a.client.accept(request.id, &param(target, &srqs)).unwrap();
+    let response = b.expect(EventKind::ConnectResponse);
+    assert_eq!(response.param.private_data()[..4], srqs);
+    let negotiated = response.negotiated.unwrap();
+    assert_eq!((negotiated.qp_type, negotiated.dest_qpn), (QpType::XrcSend, Qpn::new(target)));
+    b.client.establish(sender).unwrap();
+    a.expect(EventKind::Established);
+    b.client.disconnect(sender).unwrap();
+    a.expect(EventKind::Disconnected);
 }
 
 #[test]

@@ -16,10 +16,14 @@ pub fn cm_manager(data: &[u8]) {
     Script::new(data).run();
 }
 
-/// Datagrams to a host that listens on every service that the captures ask for.
+/// Datagrams to a host that listens on every service that the captures ask for, and on those of XRC.
 pub fn cm_mad(data: &[u8]) {
     let mut s = Script::new(&[]);
-    for (ps, qp_type) in [(PortSpace::Tcp, QpType::Rc), (PortSpace::Udp, QpType::Ud)] {
+    for (ps, qp_type) in [
+        (PortSpace::Tcp, QpType::Rc),
+        (PortSpace::Udp, QpType::Ud),
+        (PortSpace::Ib, QpType::XrcRecv),
+    ] {
         for port in [7174, 7471] {
             let id = s.manager.create_id(CHANNEL, ps, qp_type, 0).expect("a new id");
             s.manager.bind(id, SocketAddr::new(HERE, port), true).expect("a free port");
@@ -178,10 +182,12 @@ impl<'a> Script<'a> {
 
     fn create(&mut self) {
         let b = self.byte();
-        let (ps, qp_type) = match b % 4 {
+        let (ps, qp_type) = match b % 6 {
             0 | 1 => (PortSpace::Tcp, QpType::Rc),
             2 => (PortSpace::Udp, QpType::Ud),
-            _ => (PortSpace::Tcp, QpType::Uc),
+            3 => (PortSpace::Tcp, QpType::Uc),
+            4 => (PortSpace::Ib, QpType::XrcSend),
+            _ => (PortSpace::Ib, QpType::XrcRecv),
         };
         let channel = ChannelId(1 + u64::from(b >= 128));
         self.ids.extend(self.manager.create_id(channel, ps, qp_type, 0));
