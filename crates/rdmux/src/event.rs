@@ -19,6 +19,20 @@ pub enum AsyncEvent {
     CqError,
     /// A shared receive queue fell below its limit.
     SrqLimit,
+    /// On an XRC receive queue pair that this program holds a handle on; once for each handle.
+    XrcTarget {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
+    /// On an XRC receive queue pair that this program is registered for.
+    XrcRegistered {
+        /// Its number.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
     /// The GID table changed.
     GidChange,
     /// The host service is gone, and the device with it: open a new context.
@@ -31,6 +45,10 @@ impl From<&Raw> for AsyncEvent {
             AsyncEventKind::Qp(qp, event) => Self::Qp { qpn: qp.qpn(), event: *event },
             AsyncEventKind::CqError(_) => Self::CqError,
             AsyncEventKind::SrqLimit(_) => Self::SrqLimit,
+            AsyncEventKind::Target(target, event) => {
+                Self::XrcTarget { qpn: target.qpn(), event: *event }
+            }
+            AsyncEventKind::XrcQp(qpn, event) => Self::XrcRegistered { qpn: *qpn, event: *event },
             AsyncEventKind::GidChange => Self::GidChange,
             AsyncEventKind::DeviceFatal => Self::DeviceFatal,
         }

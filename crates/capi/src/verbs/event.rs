@@ -47,6 +47,10 @@ unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result
     Ok(true)
 }
 
+/// Marks an event as one of an XRC queue pair that the process is registered for, whose number takes the place of the
+/// object (`IBV_XRC_QP_EVENT_FLAG` of <rdmux/xrc.h>).
+const XRC_QP_EVENT: ibv_event_type = 1 << 31;
+
 /// An event as C has it: the object that it is about cannot be destroyed before it is acknowledged.
 fn describe(kind: &AsyncEventKind) -> ibv_async_event {
     let port = ibv_async_event_element { port_num: PORT.into() };
@@ -60,6 +64,13 @@ fn describe(kind: &AsyncEventKind) -> ibv_async_event {
         AsyncEventKind::SrqLimit(srq) => {
             let element = ibv_async_event_element { srq: Srq::of_context(srq.context()) };
             (element, IBV_EVENT_SRQ_LIMIT_REACHED)
+        }
+        AsyncEventKind::Target(target, event) => {
+            (ibv_async_event_element { qp: Qp::of_context(target.context()) }, qp_event(*event))
+        }
+        AsyncEventKind::XrcQp(qpn, event) => {
+            let number = c_int::try_from(qpn.get()).unwrap_or(c_int::MAX);
+            (ibv_async_event_element { port_num: number }, qp_event(*event) | XRC_QP_EVENT)
         }
         AsyncEventKind::GidChange => (port, IBV_EVENT_GID_CHANGE),
         AsyncEventKind::DeviceFatal => (port, IBV_EVENT_DEVICE_FATAL),
