@@ -236,3 +236,37 @@ pub struct QpAttr {
     /// Kilobits a second; 0 is no limit.
     pub rate_limit: u32,
 }
+
+/// Those of a queue pair in RESET.
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: Mtu::M256,
+            path_mig_state: 0,
+            qkey: Qkey(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            dest_qpn: Qpn::new(0),
+            access: Access::empty(),
+            caps: QpCaps::default(),
+            av: AddressVector::default(),
+            alt_av: AddressVector::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::new(0),
+            port_num: 0,
+            timeout: AckTimeout::new(0),
+            retry_cnt: 0,
+            rnr_retry: 0,
+            alt_port_num: 0,
+            alt_timeout: AckTimeout::new(0),
+            rate_limit: 0,
+        }
+    }
+}

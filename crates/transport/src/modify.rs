@@ -1,8 +1,8 @@
 //! Changing attributes: the table's rules, the values' ranges, and what each transition does.
 
-use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
+use rdmux_wire::Mtu;
 
-use crate::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use crate::attr::{AttrMask, QpAttr, QpState, QpType};
 use crate::env::{Env, LinkCaps};
 use crate::error::ModifyError;
 use crate::qp::Qp;
@@ -13,38 +13,6 @@ use crate::time::Time;
 
 /// The payload of a datagram is at most this, on any link.
 const MAX_DATAGRAM: u32 = 4096;
-
-/// The attributes of a queue pair in RESET.
-pub(crate) fn initial_attr(caps: QpCaps) -> QpAttr {
-    QpAttr {
-        state: QpState::Reset,
-        cur_state: QpState::Reset,
-        path_mtu: Mtu::M256,
-        path_mig_state: 0,
-        qkey: Qkey(0),
-        rq_psn: Psn::new(0),
-        sq_psn: Psn::new(0),
-        dest_qpn: Qpn::new(0),
-        access: Access::empty(),
-        caps,
-        av: AddressVector::default(),
-        alt_av: AddressVector::default(),
-        pkey_index: 0,
-        alt_pkey_index: 0,
-        en_sqd_async_notify: false,
-        sq_draining: false,
-        max_rd_atomic: 0,
-        max_dest_rd_atomic: 0,
-        min_rnr_timer: RnrTimer::new(0),
-        port_num: 0,
-        timeout: AckTimeout::new(0),
-        retry_cnt: 0,
-        rnr_retry: 0,
-        alt_port_num: 0,
-        alt_timeout: AckTimeout::new(0),
-        rate_limit: 0,
-    }
-}
 
 impl Qp {
     /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). On the
@@ -156,7 +124,7 @@ impl Qp {
         self.rq.clear();
         self.req = Requester::default();
         self.resp = Responder::default();
-        self.attr = initial_attr(self.init().caps);
+        self.attr = QpAttr { caps: self.init().caps, ..QpAttr::default() };
         self.established = false;
         self.gone_at = Time::NEVER;
     }

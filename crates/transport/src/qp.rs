@@ -7,7 +7,6 @@ use rdmux_wire::{Packet, Qpn};
 use crate::attr::{QpAttr, QpCaps, QpState, QpType};
 use crate::env::{Drop, Env, QpEvent, Side};
 use crate::error::PostError;
-use crate::modify::initial_attr;
 use crate::optable::{self, Kind};
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -122,7 +121,7 @@ impl Qp {
             rq: RecvQueue::new(&init.caps, init.has_srq),
             req: Requester::default(),
             resp: Responder::default(),
-            attr: initial_attr(init.caps),
+            attr: QpAttr { caps: init.caps, ..QpAttr::default() },
             init: *init,
         }
     }

@@ -236,7 +236,7 @@ pub(super) const CAPS: QpCaps = QpCaps {
 
 /// Attributes that connect queue pair `from` to `to`, for every transition up to RTS.
 pub(super) fn attributes(from: u32, to: u32) -> QpAttr {
-    let mut a = crate::modify::initial_attr(CAPS);
+    let mut a = QpAttr { caps: CAPS, ..QpAttr::default() };
     a.dest_qpn = Qpn::new(to);
     a.sq_psn = Psn::new(0xff_fff0 + from);
     a.rq_psn = Psn::new(0xff_fff0 + to);
