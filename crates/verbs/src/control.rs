@@ -22,12 +22,20 @@ pub const SERVICE_SLOT: u16 = 0;
 
 /// The slot that a QP number belongs to. Numbers with bit 23 set are the service's.
 pub fn slot_of(qpn: Qpn) -> u16 {
-    if qpn.get() & 0x80_0000 != 0 {
+    if qpn.get() & TARGET_QPNS != 0 {
         SERVICE_SLOT
     } else {
         ((qpn.get() >> SLOT_SHIFT) & 0x7ff) as u16
     }
 }
+
+/// Whether a QP number is that of an XRC target, or could be.
+pub fn is_target(qpn: Qpn) -> bool {
+    qpn.get() & TARGET_QPNS != 0 && qpn != Qpn::MULTICAST
+}
+
+/// The bit in the numbers of XRC targets, which are the service's.
+pub const TARGET_QPNS: u32 = 1 << 23;
 
 /// A block of QP numbers, granted to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::control::{Control, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant};
+use crate::control::{Control, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target};
 use crate::counters::{Counter, Counters};
 use crate::engine::Engine;
 use crate::error::VerbsError;
@@ -19,6 +19,7 @@ use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
 use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
 use crate::regions::Regions;
+use crate::xrc::numbers;
 use crate::xrc::side::Side;
 
 /// The only port.
@@ -51,10 +52,16 @@ struct SlotUse {
 #[derive(Debug, Default)]
 pub(crate) struct QpTable {
     slots: Vec<(u16, Vec<Option<Arc<QpCore>>>)>,
+    /// XRC targets by index; only the hub has any.
+    targets: Vec<Option<Arc<QpCore>>>,
 }
 
 impl QpTable {
     pub(crate) fn get(&self, qpn: Qpn) -> Option<&Arc<QpCore>> {
+        if is_target(qpn) {
+            let target = self.targets.get(numbers::index_of(qpn.get()))?.as_ref();
+            return target.filter(|core| core.qpn == qpn);
+        }
         let slot = crate::control::slot_of(qpn);
         let (_, row) = self.slots.iter().find(|(s, _)| *s == slot)?;
         row.get(index_of(qpn))?.as_ref()
@@ -66,7 +73,17 @@ impl QpTable {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpCore>> {
-        self.slots.iter().flat_map(|(_, row)| row.iter().flatten())
+        let own = self.slots.iter().flat_map(|(_, row)| row.iter().flatten());
+        own.chain(self.targets.iter().flatten())
+    }
+
+    /// Puts a target in, or takes it out.
+    pub(crate) fn set_target(&mut self, qpn: Qpn, target: Option<Arc<QpCore>>) {
+        let index = numbers::index_of(qpn.get());
+        if self.targets.len() <= index {
+            self.targets.resize(index + 1, None);
+        }
+        self.targets[index] = target;
     }
 
     fn set(&mut self, qpn: Qpn, qp: Option<Arc<QpCore>>) {
@@ -98,7 +115,7 @@ impl Device {
         let device = Arc::new(Self {
             gids: RwLock::new(info.gids.clone()),
             regions: RwLock::default(),
-            qps: RwLock::new(QpTable { slots: vec![(slot.slot, Vec::new())] }),
+            qps: RwLock::new(QpTable { slots: vec![(slot.slot, Vec::new())], targets: Vec::new() }),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
             engine: Engine::new(control.as_ref())?,
             next_pd: AtomicU32::new(1),
@@ -249,6 +266,13 @@ impl Device {
     }
     pub(crate) fn events(&self) -> &NotifyQueue<Raised> {
         &self.events
+    }
+    /// The slot whose sockets a queue pair uses.
+    pub(crate) fn slot_for(&self, qpn: Qpn) -> u16 {
+        if is_target(qpn) {
+            return self.control.info().slot.slot;
+        }
+        crate::control::slot_of(qpn)
     }
     pub(crate) fn next_pd(&self) -> u32 {
         self.next_pd.fetch_add(1, Ordering::Relaxed)

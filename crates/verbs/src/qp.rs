@@ -17,6 +17,8 @@ use crate::event::Unacked;
 use crate::pd::Pd;
 use crate::room;
 use crate::srq::{Srq, SrqCore};
+use crate::xrc::place::TargetEnds;
+use crate::xrc::record::MAX_SGES;
 
 /// With what a queue pair is created.
 #[derive(Clone, Debug)]
@@ -41,6 +43,7 @@ pub struct QpInit {
 #[derive(Debug)]
 pub struct Qp {
     core: Arc<QpCore>,
+    pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,
 }
@@ -60,15 +63,30 @@ impl QpRef {
     }
 }
 
+/// What a queue pair works with.
+#[derive(Debug)]
+pub(crate) enum Ends {
+    /// Objects of its process.
+    Own(Objects),
+    /// An XRC target belongs to no process, and works with objects of many.
+    Target(TargetEnds),
+}
+
+/// The objects that a queue pair was created with.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) pd: Pd,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+}
+
 /// The part of a queue pair that the engine drives.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
-    pub(crate) pd: Pd,
-    pub(crate) send_cq: Arc<CqCore>,
-    pub(crate) recv_cq: Arc<CqCore>,
-    pub(crate) srq: Option<Arc<SrqCore>>,
+    pub(crate) ends: Ends,
     context: u64,
     unacked: Unacked,
     pub(crate) state: Mutex<Driven>,
@@ -88,6 +106,64 @@ pub(crate) struct Driven {
 }
 
 impl QpCore {
+    fn new(machine: &MachineInit, ends: Ends, context: u64) -> Arc<Self> {
+        Arc::new(Self {
+            qpn: machine.qpn,
+            qp_type: machine.qp_type,
+            ends,
+            context,
+            unacked: Unacked::default(),
+            state: Mutex::new(Driven {
+                machine: rdmux_transport::Qp::new(machine),
+                path: Path::None,
+                armed: None,
+                queued: false,
+                owes_ack: false,
+            }),
+        })
+    }
+
+    /// An XRC target in RESET.
+    pub(crate) fn target(qpn: Qpn, ends: TargetEnds) -> Arc<Self> {
+        let caps = QpCaps { max_recv_sge: MAX_SGES, ..QpCaps::default() };
+        let qp_type = QpType::XrcRecv;
+        let machine = MachineInit { qpn, qp_type, caps, sq_sig_all: false, has_srq: true };
+        Self::new(&machine, Ends::Target(ends), 0)
+    }
+
+    /// Changes attributes and state, and with them the path.
+    pub(crate) fn modify(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), VerbsError> {
+        let path = device.engine().path_for(device, self, attr, mask)?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            device.settle();
+        }
+        let mut bound = Bound::lock(device, self);
+        bound
+            .modify(attr, mask, path)
+            .map_err(|error| VerbsError::Modify { qpn: self.qpn, error })?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            self.forget();
+        }
+        bound.transmit();
+        Ok(())
+    }
+
+    /// In RESET nobody hears of what was before.
+    fn forget(&self) {
+        match &self.ends {
+            Ends::Own(objects) => {
+                objects.send_cq.forget(self.qpn);
+                objects.recv_cq.forget(self.qpn);
+            }
+            Ends::Target(target) => target.forget(),
+        }
+    }
+
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
     }
@@ -118,28 +194,17 @@ impl Qp {
         room::check("create a queue pair", rdmux_transport::Qp::queues_size(&machine))?;
         let qpn = device.alloc_qpn()?;
         machine.qpn = qpn;
-        let machine = rdmux_transport::Qp::new(&machine);
-        let core = Arc::new(QpCore {
-            qpn,
-            qp_type: init.qp_type,
+        let objects = Objects {
             pd: pd.clone(),
             send_cq: init.send_cq.0.clone(),
             recv_cq: init.recv_cq.0.clone(),
             srq: init.srq.as_ref().map(|s| s.0.clone()),
-            context: init.context,
-            unacked: Unacked::default(),
-            state: Mutex::new(Driven {
-                machine,
-                path: Path::None,
-                armed: None,
-                queued: false,
-                owes_ack: false,
-            }),
-        });
+        };
+        let core = QpCore::new(&machine, Ends::Own(objects), init.context);
         init.send_cq.0.add_user();
         init.recv_cq.0.add_user();
         device.insert_qp(&core);
-        Ok(Self { core, init, groups: Mutex::default() })
+        Ok(Self { core, pd: pd.clone(), init, groups: Mutex::default() })
     }
 
     /// Posts a send. It is on its way when this returns, as far as the window and the link let it.
@@ -188,21 +253,7 @@ impl Qp {
     /// EINVAL when the table of transitions does not admit it; ENETUNREACH and the like when there
     /// is no way to the peer. Nothing was changed then.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
-        let device = self.device();
-        let path = device.engine().path_for(device, &self.core, attr, mask)?;
-        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
-            device.settle();
-        }
-        let mut bound = Bound::lock(device, &self.core);
-        bound
-            .modify(attr, mask, path)
-            .map_err(|error| VerbsError::Modify { qpn: self.core.qpn, error })?;
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
-            self.core.send_cq.forget(self.core.qpn);
-            self.core.recv_cq.forget(self.core.qpn);
-        }
-        bound.transmit();
-        Ok(())
+        self.core.modify(self.device(), attr, mask)
     }
 
     /// All attributes.
@@ -223,11 +274,11 @@ impl Qp {
     }
     /// Its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.core.pd
+        &self.pd
     }
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
-        self.core.pd.device()
+        self.pd.device()
     }
 
     /// Whether messages to the peer go through shared memory.
@@ -352,8 +403,8 @@ impl Drop for Qp {
         device.settle();
         device.remove_qp(&self.core);
         device.events().withdraw(|e| e.is_about_qp(&self.core));
-        self.core.send_cq.remove_user();
-        self.core.recv_cq.remove_user();
+        self.init.send_cq.0.remove_user();
+        self.init.recv_cq.0.remove_user();
     }
 }
 
@@ -369,6 +420,12 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     ];
     if let Some((name, n, max)) = sizes.iter().find(|(_, n, max)| n > max) {
         return Err(VerbsError::invalid(WHAT, format!("{n} {name}; at most {max} are possible")));
+    }
+    if init.qp_type == QpType::XrcRecv {
+        return Err(VerbsError::invalid(WHAT, "XRC receive queue pairs are made in an XRC domain"));
+    }
+    if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
+        return Err(VerbsError::invalid(WHAT, "its shared receive queue is for XRC targets only"));
     }
     let same = |device: &Arc<Device>| Arc::ptr_eq(device, pd.device());
     let foreign = !same(init.send_cq.device())

@@ -60,6 +60,13 @@ impl Region {
     pub(crate) fn access(&self) -> Access {
         self.init.access
     }
+    pub(crate) fn is_open_to_peers(&self) -> bool {
+        self.remote
+    }
+    /// Its key opens nothing to peers any more.
+    pub(crate) fn close_to_peers(&mut self) {
+        self.remote = false;
+    }
 
     /// As the XRC hub mirrors it; none if it is another process's memory.
     pub(crate) fn row(&self) -> Option<RegionRow> {

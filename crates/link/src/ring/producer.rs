@@ -165,6 +165,18 @@ impl Producer {
         Ok(self.tail == self.head)
     }
 
+    /// The position after the last record.
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// The position that the consumer has come to, as far as it says; never beyond
+    /// [`position`](Self::position). Of a broken ring the last that made sense.
+    pub fn consumed(&mut self) -> u64 {
+        let _ = self.read_tail();
+        self.tail
+    }
+
     /// Clears the state words of some lines to come. Their cache lines then belong to this core when
     /// the next record is written, which would otherwise wait for each of them.
     fn clear_ahead(&mut self) {

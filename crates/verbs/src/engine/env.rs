@@ -16,12 +16,12 @@ use rdmux_wire::{Pkey, Psn, Rkey};
 
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
-use crate::control::slot_of;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
-use crate::qp::QpCore;
+use crate::qp::{Ends, Objects, QpCore};
 use crate::regions::{Asker, Located, Regions};
+use crate::xrc::place::Placing;
 
 /// The most pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;
@@ -29,13 +29,21 @@ const MAX_PIECES: usize = 32;
 /// The bytes that a packet takes from another process's memory, on their way.
 pub(crate) type Bounce = Vec<u8>;
 
+/// Whose objects a queue pair works with.
+enum Here<'a> {
+    /// Its own process's.
+    Own(&'a Objects, RwLockReadGuard<'a, Regions>),
+    /// Those of the process that the packet in hand names.
+    Target(Placing<'a>),
+}
+
 /// A queue pair's surroundings while it is locked. Dropped before the lock: whatever was gathered
 /// into the batch is sent then.
 pub(crate) struct QpEnv<'a> {
     device: &'a Arc<Device>,
     core: &'a Arc<QpCore>,
     path: &'a mut Path,
-    regions: RwLockReadGuard<'a, Regions>,
+    here: Here<'a>,
     batch: &'a mut TxBatch,
     bounce: &'a mut Bounce,
     /// The socket that the batch is gathered for.
@@ -54,9 +62,12 @@ impl<'a> QpEnv<'a> {
         batch: &'a mut TxBatch,
         bounce: &'a mut Bounce,
     ) -> Self {
-        let regions = device.regions().read();
+        let here = match &core.ends {
+            Ends::Own(objects) => Here::Own(objects, device.regions().read()),
+            Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target)),
+        };
         let (gathered, time) = (None, None);
-        Self { device, core, path, regions, batch, bounce, gathered, time, overflow: false }
+        Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
     }
 
     /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
@@ -73,7 +84,7 @@ impl<'a> QpEnv<'a> {
             Path::Udp(_) | Path::Ring(_) => Ok(()),
             Path::Datagram(Some((last, _))) if last == av => Ok(()),
             Path::Datagram(last) => {
-                let slot = slot_of(self.core.qpn);
+                let slot = self.device.slot_for(self.core.qpn);
                 match self.device.engine().route(self.device, slot, av) {
                     Ok(route) => {
                         *last = Some((*av, route));
@@ -113,16 +124,15 @@ impl<'a> QpEnv<'a> {
         }
     }
 
-    /// Who asks for access to memory here.
-    fn asker(&self) -> Asker {
-        Asker { qpn: self.core.qpn, pd: self.core.pd.id() }
-    }
-
-    /// Changes the table of regions. Others may have changed it, too, when this returns; nothing
-    /// found in it before is used any more.
-    fn change_regions<R>(&mut self, f: impl FnOnce(&mut Regions, Asker) -> R) -> R {
-        let (table, who) = (self.device.regions(), self.asker());
-        RwLockReadGuard::unlocked(&mut self.regions, || f(&mut table.write(), who))
+    /// Changes the table of regions, for `asker`. Others may have changed it, too, when this returns;
+    /// nothing found in it before is used any more.
+    fn change_regions<R>(
+        &mut self,
+        f: impl FnOnce(&mut Regions, Asker) -> Result<R, AccessFault>,
+    ) -> Result<R, AccessFault> {
+        let Here::Own(objects, regions) = &mut self.here else { return Err(AccessFault::Key) };
+        let (table, who) = (self.device.regions(), asker(self.core, objects));
+        RwLockReadGuard::unlocked(regions, || f(&mut table.write(), who))
     }
 
     fn count_one(&self, counter: Counter) {
@@ -130,8 +140,13 @@ impl<'a> QpEnv<'a> {
     }
 }
 
+/// Who asks for access to memory of a process's own.
+fn asker(core: &QpCore, objects: &Objects) -> Asker {
+    Asker { qpn: core.qpn, pd: objects.pd.id() }
+}
+
 /// The parts of a gather list from `offset` on, `len` bytes in all.
-fn parts(sges: &[Sge], offset: u32, len: u32) -> impl Iterator<Item = (Sge, u64, u32)> {
+pub(crate) fn parts(sges: &[Sge], offset: u32, len: u32) -> impl Iterator<Item = (Sge, u64, u32)> {
     let (mut skip, mut left) = (offset, len);
     sges.iter().filter_map(move |sge| {
         let skipped = skip.min(sge.length);
@@ -190,20 +205,36 @@ impl Env for QpEnv<'_> {
                 return self.send(packet.av, &Frame { header, payload, pad });
             }
             TxPayload::Gather { sges, offset, len } => {
+                let Here::Own(objects, regions) = &self.here else {
+                    return Err(TxError::Memory(AccessFault::Key));
+                };
                 for (sge, addr, take) in parts(sges, offset, len) {
-                    let pd = self.core.pd.id();
-                    self.regions
-                        .local(pd, sge.lkey, addr, take.into(), Access::empty())
+                    regions
+                        .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::empty())
                         .and_then(|at| pieces.add(at, take, self.bounce))
                         .map_err(TxError::Memory)?;
                 }
             }
-            TxPayload::Remote { rkey, va, len, .. } => {
-                self.regions
-                    .remote(self.asker(), rkey, va, len.into(), Access::REMOTE_READ)
-                    .and_then(|at| pieces.add(at, len, self.bounce))
-                    .map_err(TxError::Memory)?;
-            }
+            TxPayload::Remote { rkey, va, len, srqn } => match &mut self.here {
+                Here::Own(objects, regions) => {
+                    let who = asker(self.core, objects);
+                    regions
+                        .remote(who, rkey, va, len.into(), Access::REMOTE_READ)
+                        .and_then(|at| pieces.add(at, len, self.bounce))
+                        .map_err(TxError::Memory)?;
+                }
+                Here::Target(place) => {
+                    pieces.foreign = true;
+                    self.bounce.clear();
+                    self.bounce.resize(len as usize, 0);
+                    let read = place.select(srqn);
+                    match read.and_then(|()| place.read_remote(rkey, va, self.bounce)) {
+                        Ok(()) => {}
+                        Err(AccessFault::Busy) => return Err(TxError::Busy),
+                        Err(fault) => return Err(TxError::Memory(fault)),
+                    }
+                }
+            },
         }
         if pieces.foreign {
             let bounce = std::mem::take(self.bounce);
@@ -216,15 +247,22 @@ impl Env for QpEnv<'_> {
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
-        self.regions.check_list(self.core.pd.id(), sges, access)
+        match &self.here {
+            Here::Own(objects, regions) => regions.check_list(objects.pd.id(), sges, access),
+            Here::Target(place) => place.check_local(sges, access),
+        }
     }
 
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let pd = self.core.pd.id();
+        let (objects, regions) = match &self.here {
+            Here::Own(objects, regions) => (objects, regions),
+            Here::Target(place) => return place.scatter(sges, offset, data),
+        };
+        let pd = objects.pd.id();
         let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
         let mut rest = data;
         for (sge, addr, take) in parts(sges, offset, len) {
-            let at = self.regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;
+            let at = regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;
             let (now, later) = rest.split_at(take as usize);
             at.space.write(at.addr, now)?;
             rest = later;
@@ -239,23 +277,39 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: Access,
     ) -> Result<(), AccessFault> {
-        self.regions.remote(self.asker(), rkey, va, len, access).map(drop)
+        match &self.here {
+            Here::Own(objects, regions) => {
+                regions.remote(asker(self.core, objects), rkey, va, len, access).map(drop)
+            }
+            Here::Target(place) => place.check_remote(rkey, va, len, access),
+        }
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
-        let len = data.len() as u64;
-        let at = self.regions.remote(self.asker(), rkey, va, len, Access::REMOTE_WRITE)?;
-        at.space.write(at.addr, data)
+        match &self.here {
+            Here::Own(objects, regions) => {
+                let (who, len) = (asker(self.core, objects), data.len() as u64);
+                let at = regions.remote(who, rkey, va, len, Access::REMOTE_WRITE)?;
+                at.space.write(at.addr, data)
+            }
+            Here::Target(place) => place.write_remote(rkey, va, data),
+        }
     }
 
     fn atomic(
         &mut self,
-        _psn: Psn,
+        psn: Psn,
         rkey: Rkey,
         va: u64,
         op: AtomicOp,
     ) -> Result<AtomicAnswer, AccessFault> {
-        let at = self.regions.remote(self.asker(), rkey, va, 8, Access::REMOTE_ATOMIC)?;
+        let (objects, regions) = match &self.here {
+            Here::Own(objects, regions) => (objects, regions),
+            Here::Target(place) => {
+                return place.atomic(psn, rkey, va, op).map(|()| AtomicAnswer::Later);
+            }
+        };
+        let at = regions.remote(asker(self.core, objects), rkey, va, 8, Access::REMOTE_ATOMIC)?;
         // The name is aligned, as the transport checked; the bytes behind it must be too.
         if at.addr % 8 != 0 {
             return Err(AccessFault::Bounds);
@@ -264,9 +318,19 @@ impl Env for QpEnv<'_> {
     }
 
     fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
+        if let Here::Target(place) = &self.here {
+            return place.invalidate(rkey);
+        }
         self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
         self.device.xrc().invalidated(self.device, rkey);
         Ok(())
+    }
+
+    fn select_srq(&mut self, srqn: u32) -> Result<(), AccessFault> {
+        match &mut self.here {
+            Here::Own(..) => Err(AccessFault::Domain),
+            Here::Target(place) => place.select(srqn),
+        }
     }
 
     fn bind(&mut self, bind: &MwBind) -> Result<(), AccessFault> {
@@ -274,13 +338,17 @@ impl Env for QpEnv<'_> {
     }
 
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
-        self.core.srq.as_ref()?.pop(sges)
+        match &self.here {
+            Here::Own(objects, _) => objects.srq.as_ref()?.pop(sges),
+            Here::Target(place) => place.pop(sges),
+        }
     }
 
     fn complete(&mut self, side: Side, mut completion: Completion) {
-        let cq = match side {
-            Side::Send => &self.core.send_cq,
-            Side::Recv => &self.core.recv_cq,
+        let cq = match (&self.here, side) {
+            (Here::Own(objects, _), Side::Send) => &objects.send_cq,
+            (Here::Own(objects, _), Side::Recv) => &objects.recv_cq,
+            (Here::Target(place), _) => return place.complete(&completion),
         };
         if cq.wants_time() {
             completion.timestamp = *self.time.get_or_insert_with(|| self.device.now().0);

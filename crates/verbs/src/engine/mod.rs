@@ -11,7 +11,7 @@
 pub(crate) mod background;
 pub(crate) mod capture;
 pub(crate) mod drive;
-mod env;
+pub(crate) mod env;
 mod multicast;
 mod out;
 pub(crate) mod path;

@@ -13,7 +13,7 @@ use rdmux_wire::Qpn;
 use super::Engine;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
-use crate::control::slot_of;
+use crate::control::{is_target, slot_of};
 use crate::device::{Device, PORT};
 use crate::error::VerbsError;
 use crate::qp::QpCore;
@@ -88,7 +88,7 @@ impl Engine {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             return Ok(Some(Path::None));
         }
-        let slot = slot_of(qp.qpn);
+        let slot = device.slot_for(qp.qpn);
         if qp.qp_type == QpType::Ud {
             let ready = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
             if ready {
@@ -120,7 +120,9 @@ impl Engine {
         dest: Qpn,
     ) -> Result<Option<Arc<RingTx>>, VerbsError> {
         let peer = slot_of(dest);
-        if device.gid_index(av.dgid).is_none() || peer == crate::control::SERVICE_SLOT {
+        // What belongs to no process is reached by the hub's ring, save QP1.
+        let nobody = peer == crate::control::SERVICE_SLOT && !is_target(dest);
+        if device.gid_index(av.dgid).is_none() || nobody {
             return Ok(None);
         }
         self.rings().to(device, peer)

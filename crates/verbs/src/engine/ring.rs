@@ -44,14 +44,14 @@ struct RingRx {
 }
 
 impl RingTx {
-    /// Puts in a record that is no packet, and wakes the peer if it sleeps.
+    /// Puts in a record that is no packet, and wakes the peer if it sleeps. Returns the position after it.
     pub(crate) fn put(
         &self,
         device: &Device,
         kind: u8,
         meta: [u8; 16],
         bytes: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<u64, LinkError> {
         let mut tx = self.tx.lock();
         let mut record = tx.reserve_or_wait(bytes.len()).map_err(|error| {
             let full = error == RingError::Full;
@@ -64,7 +64,12 @@ impl RingTx {
             // As in `send`.
             let _ = self.peer.ring();
         }
-        Ok(())
+        Ok(tx.position())
+    }
+
+    /// The position that the peer has come to. It passes a record that is no packet when it is done with it.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.tx.lock().consumed()
     }
 }
 
@@ -258,11 +263,17 @@ impl RingRx {
         let rx = &mut self.rx;
         let (mut records, mut bytes) = (0, 0);
         while records < TURNS {
-            let (kind, meta) = match rx.pop() {
+            match rx.pop() {
                 Ok(Some(record)) => {
                     private.resize(record.len(), 0);
                     record.copy(0, private);
-                    (record.kind(), record.meta())
+                    let (kind, meta) = (record.kind(), record.meta());
+                    if kind == PACKET {
+                        drop(record);
+                        deliver(device, table, &Meta::parse(meta), private);
+                    } else if !device.xrc().take(device, table, self.peer, kind, meta, private) {
+                        count(device, Counter::RxMalformed);
+                    }
                 }
                 Ok(None) => break,
                 Err(broken) => {
@@ -271,14 +282,9 @@ impl RingRx {
                     self.broken = true;
                     break;
                 }
-            };
+            }
             records += 1;
             bytes += private.len() as u64;
-            if kind == PACKET {
-                deliver(device, table, &Meta::parse(meta), private);
-            } else if !device.xrc().take(device, self.peer, kind, meta, private) {
-                count(device, Counter::RxMalformed);
-            }
         }
         if records != 0 {
             let counters = Counters(device.counters());

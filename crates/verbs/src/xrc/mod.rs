@@ -12,13 +12,18 @@
 //!
 //! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
 //! `queue` are the objects in a process, `side` what a process does with the hub's records (`record`);
-//! `hub` keeps everything, with `numbers` and `registry` (who holds what), and `member` is a process as
+//! [`hub`] keeps everything, with `numbers` and `registry` (who holds what), and `member` is a process as
 //! the hub sees it, by which `place` reaches its memory.
 
 pub mod domain;
-mod numbers;
+pub mod hub;
+mod member;
+mod members;
+pub(crate) mod numbers;
+pub(crate) mod place;
 pub(crate) mod queue;
-mod record;
+pub(crate) mod record;
+mod registry;
 pub mod request;
 pub(crate) mod side;
 pub mod target;

@@ -22,7 +22,7 @@ pub(crate) mod kind {
 }
 
 /// The most entries of a scatter list, whatever the device's limit.
-pub(crate) const MAX_SGES: usize = 32;
+pub(crate) const MAX_SGES: u32 = 32;
 /// Bytes of a scatter entry.
 const SGE: usize = 16;
 
@@ -67,14 +67,10 @@ impl Reader<'_> {
     }
 }
 
-fn put(to: &mut Vec<u8>, bytes: &[u8]) {
-    to.extend_from_slice(bytes);
-}
-
 fn put_sge(to: &mut Vec<u8>, sge: &Sge) {
-    put(to, &sge.addr.to_ne_bytes());
-    put(to, &sge.length.to_ne_bytes());
-    put(to, &sge.lkey.0.to_ne_bytes());
+    to.extend_from_slice(&sge.addr.to_ne_bytes());
+    to.extend_from_slice(&sge.length.to_ne_bytes());
+    to.extend_from_slice(&sge.lkey.0.to_ne_bytes());
 }
 
 fn sge(bytes: &[u8]) -> Option<Sge> {
@@ -137,18 +133,19 @@ impl<'a> Place<'a> {
 pub(crate) struct Completed;
 
 impl Completed {
-    /// The longest it can be.
-    pub(crate) const LEN: usize = 24;
-
-    pub(crate) fn encode(srqn: u32, completion: &Completion, to: &mut Vec<u8>) -> Meta {
-        to.clear();
-        put(to, &(completion.status as u32).to_ne_bytes());
-        put(to, &(completion.opcode as u32).to_ne_bytes());
-        put(to, &completion.byte_len.to_ne_bytes());
-        put(to, &completion.imm);
-        put(to, &completion.invalidated.0.to_ne_bytes());
-        put(to, &(completion.flags.bits() << 1 | u32::from(completion.solicited)).to_ne_bytes());
-        meta(completion.wr_id, srqn, completion.qpn.get())
+    pub(crate) fn encode(srqn: u32, completion: &Completion) -> (Meta, [u8; 24]) {
+        let mut bytes = [0; 24];
+        let flags = completion.flags.bits() << 1 | u32::from(completion.solicited);
+        let words = [
+            (completion.status as u32).to_ne_bytes(),
+            (completion.opcode as u32).to_ne_bytes(),
+            completion.byte_len.to_ne_bytes(),
+            completion.imm,
+            completion.invalidated.0.to_ne_bytes(),
+            flags.to_ne_bytes(),
+        ];
+        bytes.as_chunks_mut().0.copy_from_slice(&words);
+        (meta(completion.wr_id, srqn, completion.qpn.get()), bytes)
     }
 
     /// The queue's number, and the completion.
@@ -204,17 +201,16 @@ pub(crate) struct Atomic {
 }
 
 impl Atomic {
-    pub(crate) fn encode(&self, to: &mut Vec<u8>) -> Meta {
+    pub(crate) fn encode(&self) -> (Meta, [u8; 24]) {
         let (compares, first, second) = match self.op {
             AtomicOp::FetchAdd { add } => (0, add, 0),
             AtomicOp::CmpSwap { compare, swap } => (1, swap, compare),
         };
-        to.clear();
-        put(to, &first.to_ne_bytes());
-        put(to, &second.to_ne_bytes());
-        put(to, &self.qpn.get().to_ne_bytes());
-        put(to, &self.psn.to_ne_bytes());
-        meta(self.va, self.rkey.0, self.srqn & 0x00ff_ffff | compares << 24)
+        let names = u64::from(self.psn) << 32 | u64::from(self.qpn.get());
+        let words = [first.to_ne_bytes(), second.to_ne_bytes(), names.to_ne_bytes()];
+        let mut bytes = [0; 24];
+        bytes.as_chunks_mut().0.copy_from_slice(&words);
+        (meta(self.va, self.rkey.0, self.srqn & 0x00ff_ffff | compares << 24), bytes)
     }
 
     pub(crate) fn parse(meta: Meta, bytes: &[u8]) -> Option<Self> {
@@ -226,8 +222,9 @@ impl Atomic {
         } else {
             AtomicOp::FetchAdd { add: first }
         };
-        let (qpn, psn) = (reader.u32()?, reader.u32()?);
-        let qpn = Qpn::new(qpn & 0x00ff_ffff);
+        let names = reader.u64()?;
+        let qpn = Qpn::new((names & 0x00ff_ffff) as u32);
+        let psn = (names >> 32 & 0x00ff_ffff) as u32;
         Some(Self { qpn, psn, srqn: word & 0x00ff_ffff, rkey: Rkey(rkey), va, op })
     }
 }
@@ -273,7 +270,7 @@ mod tests {
         ];
         let mut bytes = Vec::new();
         let meta = Receive::encode(u64::MAX - 1, &list, &mut bytes);
-        let mut got = [Sge::default(); MAX_SGES];
+        let mut got = [Sge::default(); MAX_SGES as usize];
         let (wr_id, n) = Receive::parse(meta, &bytes, &mut got).unwrap();
         assert_eq!((wr_id, &got[..n]), (u64::MAX - 1, &list[..]));
         assert!(Receive::parse(meta, &bytes, &mut got[..1]).is_none(), "too many entries");
@@ -293,9 +290,7 @@ mod tests {
             solicited: true,
             ..Completion::EMPTY
         };
-        let mut bytes = Vec::new();
-        let meta = Completed::encode(0xff_0001, &completion, &mut bytes);
-        assert_eq!(bytes.len(), Completed::LEN);
+        let (meta, mut bytes) = Completed::encode(0xff_0001, &completion);
         assert_eq!(Completed::parse(meta, &bytes), Some((0xff_0001, completion)));
         bytes[4] = WcOpcode::Send as u8;
         assert!(Completed::parse(meta, &bytes).is_none(), "a receive is no send");
@@ -309,8 +304,7 @@ mod tests {
         for op in [AtomicOp::FetchAdd { add: 7 }, AtomicOp::CmpSwap { compare: 1, swap: 2 }] {
             let (qpn, rkey) = (Qpn::new(0x80_0001), Rkey(0x300));
             let atomic = Atomic { qpn, psn: 0xff_ffff, srqn: 0x80_0002, rkey, va: 64, op };
-            let mut bytes = Vec::new();
-            let meta = atomic.encode(&mut bytes);
+            let (meta, bytes) = atomic.encode();
             assert_eq!(Atomic::parse(meta, &bytes), Some(atomic));
             assert_eq!(Atomic::parse(meta, &bytes[1..]), None);
         }

@@ -13,12 +13,13 @@ use rdmux_transport::wr::WcFlags;
 use rdmux_wire::{Qpn, Rkey};
 
 use super::domain::Use;
+use super::members::Members;
 use super::record::{Atomic, Completed, Invalidated, Meta, Outcome, Place, kind};
 use super::request::{RegionRow, XrcReply, XrcRequest};
 use super::target::{TargetCore, TargetRef};
 use crate::control::ControlError;
 use crate::counters::Counter;
-use crate::device::Device;
+use crate::device::{Device, QpTable};
 use crate::engine::receive::count;
 use crate::engine::ring::RingTx;
 use crate::error::VerbsError;
@@ -42,33 +43,41 @@ impl Outbox {
         Self { ring, backlog: Mutex::default(), waiting: AtomicBool::new(false) }
     }
 
-    /// Sends a record, or nothing at all while the ring is full.
+    /// Sends a record, or nothing at all while the ring is full. Returns the ring's position after it.
     pub(crate) fn offer(
         &self,
         device: &Device,
         kind: u8,
         meta: Meta,
         bytes: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<u64, LinkError> {
         if self.is_waiting() && !self.flush(device) {
             return Err(LinkError::Busy);
         }
         self.ring.put(device, kind, meta, bytes)
     }
 
-    /// Sends a record now, or as soon as there is room.
-    pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, bytes: &[u8]) {
+    /// Sends a record now, or as soon as there is room. Returns the ring's position after it, if it is
+    /// there.
+    pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, bytes: &[u8]) -> Option<u64> {
         match self.offer(device, kind, meta, bytes) {
+            Ok(position) => Some(position),
             Err(LinkError::Busy) => {
                 let mut backlog = self.backlog.lock();
                 if backlog.len() < MAX_BACKLOG {
                     backlog.push_back((kind, meta, bytes.to_vec()));
                     self.waiting.store(true, Ordering::Release);
                 }
+                None
             }
             // The other side is gone, or broke its ring: nobody is left to tell.
-            Ok(()) | Err(_) => {}
+            Err(_) => None,
         }
+    }
+
+    /// Whether the other side is done with all records up to a position, and with those that waited.
+    pub(crate) fn has_done(&self, position: u64) -> bool {
+        !self.is_waiting() && self.ring.consumed() >= position
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -99,6 +108,8 @@ pub(crate) struct Side {
     srqs: RwLock<HashMap<u32, Weak<SrqCore>>>,
     targets: Mutex<Vec<Weak<TargetCore>>>,
     registrations: Mutex<HashMap<Qpn, Use>>,
+    /// In the hub's own device: the processes.
+    members: OnceLock<Members>,
 }
 
 /// An answer of the hub's that does not belong to the question.
@@ -166,6 +177,15 @@ impl Mirror<'_> {
 }
 
 impl Side {
+    /// This is the hub's device.
+    pub(crate) fn host_members(&self) -> &Members {
+        self.members.get_or_init(Members::default)
+    }
+    /// Whether it is.
+    pub(crate) fn is_hub(&self) -> bool {
+        self.members.get().is_some()
+    }
+
     pub(crate) fn mirror<'a>(&'a self, device: &'a Device) -> Mirror<'a> {
         Mirror { device, mirrored: self.mirrored.lock() }
     }
@@ -220,21 +240,27 @@ impl Side {
         {
             outbox.flush(device);
         }
+        if let Some(members) = self.members.get() {
+            members.flush(device);
+        }
     }
 
     /// Takes a record of the process whose slot is `from`. Whether it was one that may come from there.
     pub(crate) fn take(
         &self,
         device: &Arc<Device>,
+        table: &QpTable,
         from: u16,
         kind: u8,
         meta: Meta,
         bytes: &[u8],
     ) -> bool {
-        let Some((slot, outbox)) = self.hub.get() else { return false };
-        if *slot != from {
-            return false;
+        if let Some(members) = self.members.get() {
+            return members.take(device, table, from, kind, meta);
         }
+        let Some((_, outbox)) = self.hub.get().filter(|(slot, _)| *slot == from) else {
+            return false;
+        };
         match kind {
             kind::PLACE => self.place(device, meta, bytes),
             kind::COMPLETE => self.complete(device, meta, bytes),

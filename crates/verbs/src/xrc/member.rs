@@ -1,0 +1,205 @@
+//! A process as the hub sees it: its memory, its ring, its shared receive queues.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rdmux_link::{Consumer, ProcMemError, ProcessMemory};
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::{AccessFault, SrqEntry};
+use rdmux_transport::wr::Sge;
+use rdmux_wire::Rkey;
+
+use super::record::{Receive, kind};
+use super::request::RegionRow;
+use super::side::Outbox;
+use crate::memory::Space;
+use crate::mr::MrInit;
+use crate::pd::PdId;
+use crate::regions::{Located, REMOTE, Region};
+
+/// A process that came to the hub; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// Who a process is.
+#[derive(Debug)]
+pub struct Identity {
+    /// Its number.
+    pub pid: i32,
+    /// Its name.
+    pub comm: String,
+    /// Its first slot, by which its ring is known.
+    pub slot: u16,
+    /// A descriptor of it, so that a later process of the same number is not taken for it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) id: MemberId,
+    pub(crate) pid: i32,
+    pub(crate) comm: String,
+    pub(crate) slot: u16,
+    space: Space,
+    /// Whether the operating system lets us reach its memory, as far as is known.
+    direct: AtomicBool,
+    regions: RwLock<HashMap<u32, Region>>,
+    outbox: OnceLock<Outbox>,
+}
+
+impl Member {
+    pub(crate) fn new(id: MemberId, who: Identity) -> Self {
+        let Identity { pid, comm, slot, pidfd } = who;
+        let space = match ProcessMemory::new(pid, pidfd) {
+            Ok(memory) => Space::Process(Arc::new(memory)),
+            // The service is a thread of this very process.
+            Err(ProcMemError::OwnProcess { .. }) => Space::Own,
+            Err(_) => Space::Null,
+        };
+        let direct = AtomicBool::new(!matches!(space, Space::Null));
+        let (regions, outbox) = (RwLock::default(), OnceLock::new());
+        Self { id, pid, comm, slot, space, direct, regions, outbox }
+    }
+
+    /// Keeps the ring to it, unless there is one.
+    pub(crate) fn reach_by(&self, outbox: Outbox) {
+        let _ = self.outbox.set(outbox);
+    }
+    pub(crate) fn outbox(&self) -> Option<&Outbox> {
+        self.outbox.get()
+    }
+
+    /// Mirrors a region. False if it makes no sense.
+    pub(crate) fn add_region(&self, key: u32, row: &RegionRow, most: u32) -> bool {
+        let fits = |start: u64| start.checked_add(row.length).is_some();
+        let mut regions = self.regions.write();
+        let room = regions.len() < most as usize || regions.contains_key(&key);
+        if !fits(row.iova) || !(row.null || fits(row.addr)) || !room {
+            return false;
+        }
+        let space = if row.null { Space::Null } else { self.space.clone() };
+        let RegionRow { addr, length, iova, access, .. } = *row;
+        let init = MrInit { addr, length, iova, access, space };
+        regions.insert(key, Region::new(init, PdId(row.pd)));
+        true
+    }
+
+    pub(crate) fn remove_region(&self, key: u32) {
+        self.regions.write().remove(&key);
+    }
+
+    /// Takes a region away from peers.
+    pub(crate) fn close_region(&self, rkey: Rkey) {
+        if let Some(region) = self.regions.write().get_mut(&rkey.0) {
+            region.close_to_peers();
+        }
+    }
+
+    /// As a sender asks for it in a SEND with invalidate.
+    pub(crate) fn invalidate(&self, pd: PdId, rkey: Rkey) -> Result<(), AccessFault> {
+        let mut regions = self.regions.write();
+        let region = regions.get_mut(&rkey.0).ok_or(AccessFault::Key)?;
+        if region.pd != pd {
+            return Err(AccessFault::Domain);
+        }
+        if !region.access().intersects(REMOTE) {
+            return Err(AccessFault::Rights);
+        }
+        region.close_to_peers();
+        Ok(())
+    }
+
+    /// Its regions, for as long as one is used: none is taken away meanwhile.
+    pub(crate) fn regions(&self) -> Mirrored<'_> {
+        Mirrored(self.regions.read())
+    }
+
+    /// Whether its memory can be reached without its help.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+    /// It cannot: the operating system refused.
+    pub(crate) fn not_direct(&self) {
+        if self.direct.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                pid = self.pid,
+                "the system refuses access to the memory of process {}: RDMA READ from it by XRC fails \
+                 (see ptrace(2), access mode checking)",
+                self.pid
+            );
+        }
+    }
+}
+
+/// The regions of a member, locked.
+pub(crate) struct Mirrored<'a>(RwLockReadGuard<'a, HashMap<u32, Region>>);
+
+impl Mirrored<'_> {
+    /// Finds memory, for the process itself by a local key, or for a peer by a remote one.
+    pub(crate) fn find(
+        &self,
+        pd: PdId,
+        remote: bool,
+        at: &Sge,
+        access: Access,
+    ) -> Result<Located<'_>, AccessFault> {
+        let region = self.0.get(&at.lkey.0).ok_or(AccessFault::Key)?;
+        if remote && !region.is_open_to_peers() {
+            return Err(AccessFault::Key);
+        }
+        if region.pd != pd {
+            return Err(AccessFault::Domain);
+        }
+        region.locate(at.addr, at.length.into(), access)
+    }
+}
+
+/// A shared receive queue of a member's.
+#[derive(Debug)]
+pub(crate) struct RemoteSrq {
+    pub(crate) srqn: u32,
+    pub(crate) member: Arc<Member>,
+    pub(crate) pd: PdId,
+    ring: Mutex<Receives>,
+}
+
+#[derive(Debug)]
+struct Receives {
+    ring: Consumer,
+    bytes: Vec<u8>,
+    broken: bool,
+}
+
+impl RemoteSrq {
+    pub(crate) fn new(srqn: u32, member: Arc<Member>, pd: PdId, ring: Consumer) -> Self {
+        let ring = Mutex::new(Receives { ring, bytes: Vec::new(), broken: false });
+        Self { srqn, member, pd, ring }
+    }
+
+    /// Takes the oldest receive.
+    pub(crate) fn pop(&self, sges: &mut [Sge]) -> Option<SrqEntry> {
+        let mut receives = self.ring.lock();
+        let Receives { ring, bytes, broken } = &mut *receives;
+        if *broken {
+            return None;
+        }
+        let parsed = match ring.pop() {
+            Ok(None) => return None,
+            Ok(Some(record)) if record.kind() == kind::RECEIVE => {
+                bytes.resize(record.len(), 0);
+                record.copy(0, bytes);
+                Receive::parse(record.meta(), bytes, sges)
+            }
+            Ok(Some(_)) | Err(_) => None,
+        };
+        if parsed.is_none() {
+            tracing::warn!(pid = self.member.pid, srqn = self.srqn, "a ring of receives is broken");
+            *broken = true;
+        }
+        parsed.map(|(wr_id, num_sge)| SrqEntry { wr_id, num_sge })
+    }
+}

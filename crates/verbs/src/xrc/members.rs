@@ -1,0 +1,81 @@
+//! The processes of the hub, by slot: what its engine needs of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rdmux_transport::env::AccessFault;
+use rdmux_wire::Psn;
+
+use super::member::Member;
+use super::record::{Invalidated, Meta, Outcome, kind};
+use crate::device::{Device, QpTable};
+use crate::engine::drive::Bound;
+use crate::qp::{Ends, QpCore};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Members(RwLock<HashMap<u16, Arc<Member>>>);
+
+impl Members {
+    pub(crate) fn add(&self, member: &Arc<Member>) {
+        self.0.write().insert(member.slot, member.clone());
+    }
+
+    /// Forgets a process. The atomics that it will not answer fail.
+    pub(crate) fn remove(&self, device: &Arc<Device>, member: &Member) {
+        self.0.write().remove(&member.slot);
+        for core in device.qps().read().iter() {
+            let Ends::Target(ends) = &core.ends else { continue };
+            for psn in ends.abandoned(member.slot) {
+                answer(device, core, psn, Err(AccessFault::Gone));
+            }
+        }
+    }
+
+    /// Takes a record of the process of a slot. Whether it was one that may come from there.
+    pub(crate) fn take(
+        &self,
+        device: &Arc<Device>,
+        table: &QpTable,
+        from: u16,
+        kind: u8,
+        meta: Meta,
+    ) -> bool {
+        match kind {
+            kind::RESULT => {
+                let (qpn, psn, result) = Outcome::parse(meta);
+                let Some(core) = table.get(qpn) else { return true };
+                let Ends::Target(ends) = &core.ends else { return false };
+                let awaited = ends.answered(psn, from);
+                if awaited {
+                    answer(device, core, psn, result);
+                }
+                // After a RESET there may be answers that nobody waits for.
+                true
+            }
+            kind::INVALIDATE => {
+                let member = self.0.read().get(&from).cloned();
+                member.inspect(|m| m.close_region(Invalidated::parse(meta))).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends what waits for room.
+    pub(crate) fn flush(&self, device: &Device) {
+        for member in self.0.read().values() {
+            if let Some(outbox) = member.outbox().filter(|outbox| outbox.is_waiting()) {
+                outbox.flush(device);
+            }
+        }
+    }
+}
+
+/// Hands an atomic's answer to its target.
+fn answer(device: &Arc<Device>, core: &Arc<QpCore>, psn: u32, result: Result<u64, AccessFault>) {
+    let mut bound = Bound::lock(device, core);
+    let now = device.now();
+    bound.run(|machine, env| machine.atomic_done(now, Psn::new(psn), result, env));
+    bound.transmit_at(now);
+}
