@@ -8,9 +8,11 @@ use parking_lot::Mutex;
 use rdmux_link::{Doorbell, SharedMem};
 use rdmux_verbs::control::{Control, ControlError, ControlEvent, HostInfo, RingEnd, SlotGrant};
 use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
 
 use super::connect::ConnectOptions;
+use super::hub::HubSession;
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::HostName;
@@ -47,6 +49,7 @@ pub struct HostClient {
     doorbell: Doorbell,
     counters: SharedMem,
     notify: OwnedFd,
+    pub(super) hub: HubSession,
     inbox: Mutex<Inbox>,
 }
 
@@ -67,7 +70,7 @@ impl HostClient {
     }
 
     /// Greets the service behind a connected socket.
-    pub(super) fn open(host: &HostName, socket: OwnedFd) -> Result<Arc<Self>, HostError> {
+    pub(crate) fn open(host: &HostName, socket: OwnedFd) -> Result<Arc<Self>, HostError> {
         let doorbell = Doorbell::new().map_err(|e| HostError::io("make a doorbell", e))?;
         let (session, welcome, fds) =
             Session::open(host, socket, ClientKind::Device, &[doorbell.as_fd()])?;
@@ -87,6 +90,7 @@ impl HostClient {
             doorbell,
             counters,
             notify,
+            hub: HubSession::new(),
             inbox: Mutex::new(inbox),
         }))
     }
@@ -180,7 +184,7 @@ impl HostClient {
     }
 
     /// A request whose answer has one descriptor, or none.
-    fn descriptor(
+    pub(super) fn descriptor(
         &self,
         request: &Request,
         what: impl FnOnce() -> String,
@@ -203,6 +207,7 @@ impl HostClient {
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Gids(rows) => ControlEvent::Gids(rows.into_iter().map(GidRow::into).collect()),
+            Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
             Notify::Capture => ControlEvent::Capture(fds.into_iter().next()),
             Notify::Mad { agent, from, errno, mad } => {
                 if inbox.mads.len() < MAX_MADS {
@@ -235,7 +240,7 @@ fn host_info(welcome: Welcome) -> HostInfo {
 }
 
 /// The device's view of an error.
-fn control_error(error: HostError) -> ControlError {
+pub(super) fn control_error(error: HostError) -> ControlError {
     match error {
         HostError::Refused { what, why, errno } => ControlError::Refused { what, why, errno },
         HostError::Io { what, source } => {
@@ -293,6 +298,19 @@ impl Control for HostClient {
             format!("leave {} for queue pair {qpn}", mgid.ip())
         })
         .map_err(control_error)
+    }
+
+    fn hub_slot(&self) -> Result<u16, ControlError> {
+        self.ask_hub_slot()
+    }
+
+    fn ask_hub(
+        &self,
+        request: &XrcRequest,
+        fd: Option<BorrowedFd<'_>>,
+        what: &'static str,
+    ) -> Result<XrcReply, ControlError> {
+        self.ask_hub_xrc(request, fd, what)
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {

@@ -8,6 +8,7 @@ pub mod admin;
 mod cm;
 mod connect;
 mod control;
+mod hub;
 mod rpc;
 
 pub use cm::EventChannel;

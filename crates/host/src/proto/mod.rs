@@ -1,28 +1,33 @@
 //! What processes and their host service say to each other.
 //!
-//! Three kinds of `SOCK_SEQPACKET` socket, each message one value in postcard's encoding:
+//! Four kinds of `SOCK_SEQPACKET` socket, each message one value in postcard's encoding:
 //!
 //! | socket | how a process gets it | direction |
 //! |---|---|---|
 //! | rpc | connects to the service's path | [`Request`], then [`Reply`] |
 //! | notify | descriptor in the reply to [`Request::Hello`] | [`Notify`] to the process |
 //! | event channel | descriptor in the reply to [`Request::OpenChannel`] | [`rdmux_cm::Event`] to the process |
+//! | hub | descriptor in the reply to [`Request::OpenHub`] | [`HubRequest`], then [`HubReply`] |
 //!
 //! A message that does not decode, a request out of place or a descriptor too many closes that
 //! client, and nobody else notices.
 
 mod cm;
+mod hub;
 mod request;
 pub mod socket;
 mod status;
 
 pub use cm::{CmReply, CmRequest};
+pub use hub::{HubReply, HubRequest, HubResponse};
 pub use request::{
     AgentRequest, ClientKind, Failure, GidRow, LimitsRow, MadAddress, Notify, Reply, Request,
     Response, Welcome,
 };
 pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
-pub use status::{ClientStatus, GroupStatus, IdStatus, Status};
+pub use status::{
+    ClientStatus, DomainStatus, GroupStatus, HolderStatus, IdStatus, Status, TargetStatus,
+};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux_verbs::control::{GidEntry, Limits};
+use rdmux_verbs::transport::env::QpEvent;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,8 @@ pub enum ClientKind {
     Tool,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray) has one [`Reply`].
+/// What a process asks. Every request but [`Stray`](Self::Stray) and
+/// [`TargetEvent`](Self::TargetEvent) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The first request; no other is heard before it. The version comes first in every version.
@@ -91,6 +93,17 @@ pub enum Request {
     /// The files of a view, written and up to date when the reply comes. With it come two descriptors,
     /// the user and the mount namespace that the service holds for the caller's user, if it does.
     View,
+    /// A socket to the hub, where XRC's objects are, in the reply.
+    OpenHub,
+    /// Of the hub itself: something happened to an XRC target. No reply.
+    TargetEvent {
+        /// The target.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+        /// The clients that hold it.
+        holders: Vec<u64>,
+    },
     /// Takes the descriptors of these two namespaces, to be held for the caller's user.
     HoldView,
 }
@@ -290,6 +303,13 @@ pub enum Notify {
     },
     /// The GID table changed.
     Gids(Vec<GidRow>),
+    /// Something happened to an XRC target that we hold.
+    Target {
+        /// The target.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
     /// With a descriptor: copies of all traffic are wanted there. Without: no longer.
     Capture,
     /// A management datagram for one of our agents.

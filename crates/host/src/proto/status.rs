@@ -27,6 +27,10 @@ pub struct Status {
     pub ids: Vec<IdStatus>,
     /// Multicast groups.
     pub groups: Vec<GroupStatus>,
+    /// XRC domains.
+    pub xrc_domains: Vec<DomainStatus>,
+    /// XRC receive queue pairs, which belong to no process.
+    pub xrc_targets: Vec<TargetStatus>,
     /// Of all devices, those of dead processes included: name and value, zero or not.
     pub device_counters: Vec<(String, u64)>,
     /// Of the service: management datagrams, clients, protocol errors.
@@ -84,6 +88,49 @@ pub struct IdStatus {
     pub src: Option<SocketAddr>,
     /// The peer's, if known.
     pub dst: Option<SocketAddr>,
+}
+
+/// An XRC domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainStatus {
+    /// Its number.
+    pub id: u64,
+    /// Device and inode of its file; none if it is private.
+    pub file: Option<(u64, u64)>,
+    /// The processes that opened it, once for each opening.
+    pub pids: Vec<i32>,
+    /// Its shared receive queues.
+    pub srqs: u64,
+}
+
+/// An XRC receive queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Its number.
+    pub qpn: u32,
+    /// The number of its domain.
+    pub domain: u64,
+    /// Its state.
+    pub state: String,
+    /// The sender's queue pair.
+    pub dest_qpn: u32,
+    /// Bytes of memory that it takes.
+    pub bytes: u64,
+    /// Who holds it.
+    pub holders: Vec<HolderStatus>,
+}
+
+/// A process that holds an XRC receive queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderStatus {
+    /// Its number.
+    pub pid: i32,
+    /// Its name.
+    pub comm: String,
+    /// How many handles it has.
+    pub handles: u32,
+    /// Whether it is registered.
+    pub registered: bool,
 }
 
 /// A multicast group.

@@ -185,10 +185,19 @@ impl Addresses {
             .collect()
     }
 
-    /// A slot's socket on the address of a GID index.
-    pub(super) fn socket(&mut self, index: u8, slot: u16) -> std::io::Result<Option<OwnedFd>> {
+    /// A slot's socket on the address of a GID index; if so told, it also gets what is for XRC `targets`.
+    pub(super) fn socket(
+        &mut self,
+        index: u8,
+        slot: u16,
+        targets: bool,
+    ) -> std::io::Result<Option<OwnedFd>> {
         let Some(Some(row)) = self.rows.get_mut(usize::from(index)) else { return Ok(None) };
-        row.group.socket(slot).map(Some)
+        let socket = row.group.socket(slot)?;
+        if targets {
+            row.group.steer_targets(slot)?;
+        }
+        Ok(Some(socket))
     }
 
     /// Drops what waits in a slot's sockets, before another process gets it.

@@ -161,9 +161,9 @@ impl Clients {
         self.all.keys().copied().collect()
     }
 
-    /// Whether anybody is here who has greeted.
-    pub(super) fn is_idle(&self) -> bool {
-        self.all.values().all(|c| c.kind.is_none())
+    /// Whether nobody is here who has greeted, save one of our own.
+    pub(super) fn is_idle(&self, own: Option<ClientId>) -> bool {
+        self.all.iter().all(|(id, c)| c.kind.is_none() || Some(*id) == own)
     }
 
     /// What all devices counted, those of dead processes included.

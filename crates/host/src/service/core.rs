@@ -15,6 +15,7 @@ use super::capture::Capture;
 use super::clients::{Client, ClientId, Clients, Gone};
 use super::cm::Outbox;
 use super::counters::{Count, Counts};
+use super::hub::HubThread;
 use super::mad::Agents;
 use super::mcast::Groups;
 use super::netlink::Netlink;
@@ -54,6 +55,7 @@ pub(super) struct Core {
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
+    pub(super) hub: Option<HubThread>,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
     /// Taken while it is in use.
@@ -101,6 +103,7 @@ impl Core {
             agents: Agents::new(),
             capture: Capture::default(),
             views: Views::default(),
+            hub: None,
             counts: Counts::new(),
             tx: TxBatch::new(),
             rx: Some(RxBatch::new(RX_MESSAGES)),
@@ -215,6 +218,7 @@ impl Core {
         self.agents.client_gone(id);
         self.groups.client_gone(id);
         self.capture_client_gone(id);
+        self.hub_client_gone(id);
         for &slot in &client.slots {
             self.remove_slot(slot, None);
         }
@@ -326,8 +330,13 @@ impl Core {
     /// How long nobody has to be here until the service ends. It stays for connections whose peers do
     /// not know yet that they are over, for a lost DREQ is sent again by nobody else.
     pub(super) fn idle_exit(&self) -> Option<Duration> {
-        let done = self.clients.is_idle() && !self.manager.says_goodbye();
+        let done = self.is_alone() && !self.manager.says_goodbye();
         self.options.idle_exit.filter(|_| done)
+    }
+
+    /// Whether nobody uses the host.
+    pub(super) fn is_alone(&self) -> bool {
+        self.clients.is_idle(self.hub.as_ref().map(HubThread::client))
     }
 
     /// Whether a process has a device.

@@ -6,7 +6,6 @@ use rdmux_cm::{MadPath, Time};
 use rdmux_link::Destination;
 use rdmux_link::link::{Frame, Payload};
 use rdmux_link::udp::{Datagram, IcrcCheck, TxFail};
-use rdmux_verbs::control::slot_of;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qkey, Qpn};
 
@@ -73,7 +72,7 @@ impl Core {
         dst: IpAddr,
         bytes: &[u8],
     ) {
-        let Some(owner) = self.slots.owner(slot_of(qpn)) else {
+        let Some(owner) = self.owner_of(qpn) else {
             return self.counts.add(Count::DropNoQp);
         };
         let stray = Notify::Stray { src, dst, bytes: bytes.to_vec() };

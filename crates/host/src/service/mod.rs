@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `gsi` and `mad` are QP1,
-//! `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
+//! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `hub` is where XRC
+//! lives; `gsi` and `mad` are QP1, `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
 //! for programs that look for the device in the file system.
 
 mod addresses;
@@ -14,6 +14,7 @@ mod core;
 mod counters;
 pub mod daemon;
 mod gsi;
+mod hub;
 mod listener;
 mod mad;
 mod mcast;
@@ -157,6 +158,8 @@ impl Service {
             Token::Channel(id) if event.writable && !event.readable => self.core.flush_channel(id),
             Token::Channel(id) => self.core.channel_closed(id),
             Token::Qp1(index) => self.core.receive(index),
+            // Of the hub's own poller.
+            Token::Events => {}
         }
     }
 
@@ -214,7 +217,7 @@ impl Service {
     /// Stops listening, unless somebody just came. Who comes later starts a new service.
     fn leave(&mut self) -> bool {
         self.accept();
-        let alone = self.core.clients.iter().next().is_none();
+        let alone = self.core.clients.iter().all(|(id, _)| self.core.is_hub(id));
         if !alone {
             self.idle_since = None;
         }

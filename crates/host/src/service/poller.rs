@@ -30,6 +30,8 @@ pub(super) enum Token {
     Channel(ChannelId),
     /// The service's socket on an address, by GID index.
     Qp1(u8),
+    /// What happened to XRC targets.
+    Events,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -45,6 +47,7 @@ impl Token {
             Self::Notify(ClientId(id)) => (5, id),
             Self::Channel(ChannelId(id)) => (6, id),
             Self::Qp1(index) => (7, index.into()),
+            Self::Events => (8, 0),
         };
         kind << KIND_SHIFT | id
     }
@@ -60,6 +63,7 @@ impl Token {
             5 => Self::Notify(ClientId(id)),
             6 => Self::Channel(ChannelId(id)),
             7 => Self::Qp1(u8::try_from(id).ok()?),
+            8 => Self::Events,
             _ => return None,
         })
     }
@@ -162,6 +166,7 @@ mod tests {
             Token::Notify(ClientId(0)),
             Token::Channel(ChannelId(7)),
             Token::Qp1(255),
+            Token::Events,
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

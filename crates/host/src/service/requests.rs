@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_link::SharedMem;
-use rdmux_verbs::control::slot_of;
+use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
 use rdmux_wire::{Pkey, Qpn};
 
 use super::clients::{ClientId, DeviceSide, Gone};
@@ -243,6 +244,12 @@ impl Core {
                 self.handle_cm(id, request, None).map_or(Outcome::Silent, Outcome::from)
             }
             Request::Agent(request) => self.handle_agent(id, request).into(),
+            Request::OpenHub => self.open_hub(id).map(|fd| (Response::Done, vec![fd])).into(),
+            Request::TargetEvent { qpn, event, holders } if self.is_hub(id) => {
+                let holders = holders.into_iter().map(MemberId).collect();
+                self.tell_target_event(&TargetEvent { qpn, event, holders });
+                Outcome::Silent
+            }
             other => self.handle_tool(id, other),
         }
     }
@@ -258,7 +265,8 @@ impl Core {
 
     fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
         self.check_slot(id, slot)?;
-        let socket = self.addresses.socket(index, slot).map_err(|e| failure(&e))?;
+        let targets = self.is_hub(id);
+        let socket = self.addresses.socket(index, slot, targets).map_err(|e| failure(&e))?;
         socket.ok_or_else(|| Failure::new(libc::EINVAL, format!("GID index {index} is empty")))
     }
 
@@ -279,6 +287,8 @@ impl Core {
         peer: u16,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let no_ring = Ok((Response::NoRing, Vec::new()));
+        // What belongs to no process is the hub's.
+        let peer = if peer == SERVICE_SLOT { self.hub_slot().unwrap_or(peer) } else { peer };
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
             return no_ring;
         };

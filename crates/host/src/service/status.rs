@@ -4,11 +4,15 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use rdmux_verbs::counters::Counter;
+use rdmux_verbs::xrc::hub::{self, Hub};
 
-use super::clients::Client;
+use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::requests::failure;
-use crate::proto::{ClientKind, ClientStatus, Failure, IdStatus, Response, Status};
+use crate::proto::{
+    ClientKind, ClientStatus, DomainStatus, Failure, HolderStatus, IdStatus, Response, Status,
+    TargetStatus,
+};
 
 impl Core {
     /// The status in a memfd, since it may be longer than a message.
@@ -27,11 +31,12 @@ impl Core {
     }
 
     fn status(&self) -> Status {
-        let own = self
-            .clients
-            .iter()
-            .any(|(_, c)| c.pid == own_pid() && c.kind == Some(ClientKind::Device));
-        let devices = self.clients.iter().filter(|(_, c)| c.kind == Some(ClientKind::Device));
+        let device =
+            |(id, c): &(ClientId, &Client)| c.kind == Some(ClientKind::Device) && !self.is_hub(*id);
+        let own = self.clients.iter().filter(device).any(|(_, c)| c.pid == own_pid());
+        let devices = self.clients.iter().filter(device);
+        let (domains, targets) =
+            self.hub.as_ref().and_then(|t| t.hub()).map(Hub::status).unwrap_or_default();
         Status {
             host: self.options.host.to_string(),
             pid: std::process::id(),
@@ -42,6 +47,8 @@ impl Core {
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
             groups: self.groups.status(),
+            xrc_domains: domains.into_iter().map(domain_row).collect(),
+            xrc_targets: targets.into_iter().map(target_row).collect(),
             device_counters: self.clients.counters(),
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
@@ -109,6 +116,27 @@ impl Core {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
+    }
+}
+
+fn domain_row(domain: hub::DomainStatus) -> DomainStatus {
+    let hub::DomainStatus { id, file, pids, srqs } = domain;
+    DomainStatus { id, file, pids, srqs: srqs as u64 }
+}
+
+fn target_row(target: hub::TargetStatus) -> TargetStatus {
+    let hub::TargetStatus { qpn, domain, state, dest_qpn, bytes, holders } = target;
+    let holder = |holder: hub::HolderStatus| {
+        let hub::HolderStatus { pid, comm, handles, registered } = holder;
+        HolderStatus { pid, comm, handles, registered }
+    };
+    TargetStatus {
+        qpn: qpn.get(),
+        domain,
+        state: format!("{state:?}"),
+        dest_qpn: dest_qpn.get(),
+        bytes: bytes as u64,
+        holders: holders.into_iter().map(holder).collect(),
     }
 }
 

@@ -67,7 +67,7 @@ impl Core {
 
     /// Sees to it that the tree is looked at again, if there is one: somebody came, who may count.
     pub(super) fn watch_view(&mut self) {
-        let wanted = self.views.root.is_some() && !self.clients.is_idle();
+        let wanted = self.views.root.is_some() && !self.is_alone();
         self.views.due = wanted.then(|| self.now().after(REFRESH));
     }
 

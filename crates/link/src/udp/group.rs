@@ -82,6 +82,8 @@ pub struct UdpGroup {
     sockets: Vec<OwnedFd>,
     /// How many sockets the attached program knows; it leaves what is beyond to slot 0.
     steered: usize,
+    /// The slot that gets what belongs to no process.
+    nobodys: u16,
 }
 
 impl UdpGroup {
@@ -96,7 +98,8 @@ impl UdpGroup {
         if let SocketAddr::V6(v6) = &mut local {
             v6.set_scope_id(options.scope_id);
         }
-        let mut group = Self { local, options: *options, sockets: Vec::new(), steered: 1 };
+        let mut group =
+            Self { local, options: *options, sockets: Vec::new(), steered: 1, nobodys: 0 };
         let socket = group.bind_one().map_err(|e| group.explain(e))?;
         let bound = socket.local_addr().map_err(|e| group.explain(e))?;
         group.local = bound.as_socket().unwrap_or(local);
@@ -129,16 +132,37 @@ impl UdpGroup {
             self.sockets.push(socket.into());
         }
         if self.sockets.len() > self.steered {
-            let count = u16::try_from(self.sockets.len()).unwrap_or(SLOTS);
-            sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count))?;
-            self.steered = self.sockets.len();
+            self.steer()?;
         }
         self.sockets[usize::from(slot)].try_clone()
     }
 
+    /// Sends packets to QPNs that belong to no process to the socket of `slot`, which there must be.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a slot without a socket; whatever `setsockopt(2)` says.
+    pub fn steer_targets(&mut self, slot: u16) -> io::Result<()> {
+        if usize::from(slot) >= self.sockets.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.nobodys != slot {
+            self.nobodys = slot;
+            self.steer()?;
+        }
+        Ok(())
+    }
+
+    fn steer(&mut self) -> io::Result<()> {
+        let count = u16::try_from(self.sockets.len()).unwrap_or(SLOTS);
+        sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count, self.nobodys))?;
+        self.steered = self.sockets.len();
+        Ok(())
+    }
+
     /// The socket that a packet to this QPN arrives at, in this group as it is now.
     pub fn slot_of(&self, qpn: u32) -> u16 {
-        steer::slot_of(qpn, self.sockets.len())
+        steer::slot_of(qpn, self.sockets.len(), self.nobodys)
     }
 
     /// Drops what waits in a slot's socket, before the slot is given to another process. Returns

@@ -9,7 +9,7 @@ use libc::{
     sock_filter,
 };
 
-/// The QPN bit of what belongs to the service: it goes to slot 0, whatever the slot bits say.
+/// The QPN bit of what belongs to no process: it goes to one slot, whatever the slot bits say.
 pub const SERVICE_QPNS: u32 = 1 << 23;
 /// The lowest of the QPN's slot bits.
 pub const SLOT_SHIFT: u32 = 12;
@@ -18,18 +18,20 @@ pub const SLOTS: u16 = 1 << 11;
 
 const BPF_A: u32 = 0x10;
 
-/// The slot that a packet to `qpn` goes to in a group of `sockets` sockets.
-pub(crate) fn slot_of(qpn: u32, sockets: usize) -> u16 {
+/// The slot that a packet to `qpn` goes to in a group of `sockets` sockets, of which `nobodys` gets what
+/// belongs to no process.
+pub(crate) fn slot_of(qpn: u32, sockets: usize, nobodys: u16) -> u16 {
     let slot = (qpn >> SLOT_SHIFT) & (u32::from(SLOTS) - 1);
     match u16::try_from(slot) {
-        Ok(slot) if qpn & SERVICE_QPNS == 0 && usize::from(slot) < sockets => slot,
+        _ if qpn & SERVICE_QPNS != 0 => nobodys,
+        Ok(slot) if usize::from(slot) < sockets => slot,
         _ => 0,
     }
 }
 
 /// [`slot_of`] as a program. What is too short for a BTH goes to slot 0: a load out of bounds ends
 /// a program with zero.
-pub(crate) fn program(sockets: u16) -> [sock_filter; 7] {
+pub(crate) fn program(sockets: u16, nobodys: u16) -> [sock_filter; 8] {
     let op = |code: u32, jt, jf, k| sock_filter {
         code: u16::try_from(code).unwrap_or_default(),
         jt,
@@ -38,12 +40,13 @@ pub(crate) fn program(sockets: u16) -> [sock_filter; 7] {
     };
     [
         op(BPF_LD | BPF_W | BPF_ABS, 0, 0, 4),
-        op(BPF_JMP | BPF_JSET | BPF_K, 4, 0, SERVICE_QPNS),
+        op(BPF_JMP | BPF_JSET | BPF_K, 5, 0, SERVICE_QPNS),
         op(BPF_ALU | BPF_AND | BPF_K, 0, 0, (u32::from(SLOTS) - 1) << SLOT_SHIFT),
         op(BPF_ALU | BPF_RSH | BPF_K, 0, 0, SLOT_SHIFT),
         op(BPF_JMP | BPF_JGE | BPF_K, 1, 0, u32::from(sockets)),
         op(BPF_RET | BPF_A, 0, 0, 0),
         op(BPF_RET | BPF_K, 0, 0, 0),
+        op(BPF_RET | BPF_K, 0, 0, nobodys.into()),
     ]
 }
 
@@ -53,12 +56,13 @@ mod tests {
 
     #[test]
     fn slots_of_numbers() {
-        assert_eq!(slot_of(1, 4), 0);
-        assert_eq!(slot_of(0x001_fff, 4), 1);
-        assert_eq!(slot_of(0x003_000, 4), 3);
-        assert_eq!(slot_of(0x003_000, 3), 0, "nobody has this slot");
-        assert_eq!(slot_of(0xff_ffff, 4000), 0, "multicast is the service's");
-        assert_eq!(slot_of(0x80_1000, 4), 0);
-        assert_eq!(slot_of(0x7f_f000, 2048), 2047);
+        assert_eq!(slot_of(1, 4, 0), 0);
+        assert_eq!(slot_of(0x001_fff, 4, 0), 1);
+        assert_eq!(slot_of(0x003_000, 4, 0), 3);
+        assert_eq!(slot_of(0x003_000, 3, 0), 0, "nobody has this slot");
+        assert_eq!(slot_of(0xff_ffff, 4000, 0), 0, "multicast is the service's");
+        assert_eq!(slot_of(0x80_1000, 4, 0), 0);
+        assert_eq!(slot_of(0x80_1000, 4, 3), 3, "it belongs to no process");
+        assert_eq!(slot_of(0x7f_f000, 2048, 3), 2047);
     }
 }

@@ -15,6 +15,8 @@ use crate::error::VerbsError;
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How long it waits for room in a ring or socket that was full.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
+/// For how long the hub looks in vain before it sleeps.
+const LINGER: Duration = Duration::from_micros(50);
 /// How many polls since it last looked make a program that polls.
 const POLLING: u64 = 32;
 
@@ -54,6 +56,23 @@ fn run(device: &Weak<Device>) {
 }
 
 impl Engine {
+    /// Goes on for a while as long as packets come: nobody else polls the hub's device, and to be woken
+    /// takes longer than to look.
+    fn linger(&self, device: &Arc<Device>) {
+        let mut found = device.now();
+        loop {
+            let received = self.round(device);
+            let now = device.now();
+            if received != 0 {
+                found = now;
+            } else if now.since(found) > LINGER {
+                return;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Does what is to be done, and says how to sleep.
     fn look_around(
         &self,
@@ -64,6 +83,9 @@ impl Engine {
         self.control_events(device);
         if device.has_failed() {
             self.let_go(device);
+        }
+        if device.xrc().is_hub() {
+            self.linger(device);
         }
         self.drain(device);
         let polls = self.polls();

@@ -229,6 +229,12 @@ impl Engine {
         self.flush_acks(device, &mut round);
     }
 
+    /// One round. Returns how many packets came.
+    fn round(&self, device: &Arc<Device>) -> usize {
+        let mut round = self.round.lock();
+        self.run_round(device, &mut round, device.now())
+    }
+
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
         guarded::keep(now.0);

@@ -8,7 +8,7 @@ use rdmux_wire::{Gid, Packet, Qpn, WireError};
 
 use super::Engine;
 use super::drive::Bound;
-use crate::control::{SERVICE_SLOT, slot_of};
+use crate::control::{SERVICE_SLOT, is_target, slot_of};
 use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
 
@@ -48,7 +48,9 @@ impl Engine {
         let slot = slot_of(qpn);
         if table.owns(slot) {
             count(device, Counter::RxNoQp);
-        } else if slot != SERVICE_SLOT || qpn == Qpn::QP1 {
+        } else if device.xrc().is_hub() && is_target(qpn) {
+            count(device, Counter::RxNoQp);
+        } else if slot != SERVICE_SLOT || qpn == Qpn::QP1 || is_target(qpn) {
             // The kernel merged packets of several owners into one.
             count(device, Counter::RxStray);
             device.control().stray(datagram.src, datagram.dst.ip(), datagram.bytes);

@@ -16,7 +16,7 @@ use super::domain::Use;
 use super::members::Members;
 use super::record::{Atomic, Completed, Invalidated, Meta, Outcome, Place, kind};
 use super::request::{RegionRow, XrcReply, XrcRequest};
-use super::target::{TargetCore, TargetRef};
+use super::target::TargetCore;
 use crate::control::ControlError;
 use crate::counters::Counter;
 use crate::device::{Device, QpTable};
@@ -323,12 +323,5 @@ impl Side {
             return Err(AccessFault::Bounds);
         }
         at.space.atomic(at.addr, atomic.op)
-    }
-}
-
-impl TargetCore {
-    /// For an event that was delivered.
-    pub(crate) fn reference(self: Arc<Self>) -> TargetRef {
-        TargetRef(self)
     }
 }

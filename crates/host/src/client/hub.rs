@@ -1,0 +1,100 @@
+//! A process's connection to the hub.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rdmux_link::patience;
+use rdmux_verbs::control::ControlError;
+use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
+use rdmux_verbs::xrc::{XrcReply, XrcRequest};
+use rustix::process::Pid;
+
+use super::control::{HostClient, control_error};
+use crate::error::HostError;
+use crate::proto::socket::{self, MAX_MESSAGE};
+use crate::proto::{HubReply, HubRequest, HubResponse, Request};
+
+/// The socket to the hub, once it was asked for.
+#[derive(Debug)]
+pub(super) struct HubSession {
+    inner: Mutex<Option<Inner>>,
+    /// A forked child shares the socket, but must not speak on it.
+    owner: Pid,
+}
+
+#[derive(Debug)]
+struct Inner {
+    socket: OwnedFd,
+    tx: Vec<u8>,
+    rx: Vec<u8>,
+}
+
+impl HubSession {
+    pub(super) fn new() -> Self {
+        Self { inner: Mutex::new(None), owner: rustix::process::getpid() }
+    }
+}
+
+impl HostClient {
+    /// Asks the hub, to which a connection is made when it is first asked.
+    fn call_hub(
+        &self,
+        request: &HubRequest,
+        fd: Option<BorrowedFd<'_>>,
+        what: &'static str,
+    ) -> Result<HubResponse, ControlError> {
+        if self.is_gone() || rustix::process::getpid() != self.hub.owner {
+            return Err(ControlError::Gone);
+        }
+        let mut inner = self.hub.inner.lock();
+        let Inner { socket, tx, rx } = match &mut *inner {
+            Some(inner) => inner,
+            none => {
+                let fd = self.descriptor(&Request::OpenHub, || what.to_owned());
+                let socket = fd.map_err(control_error)?.ok_or(ControlError::Gone)?;
+                none.insert(Inner { socket, tx: Vec::new(), rx: vec![0; MAX_MESSAGE] })
+            }
+        };
+        let mut fds = Vec::new();
+        let reply = socket::send(socket.as_fd(), request, fd.as_slice(), tx).and_then(|()| {
+            patience::look(|| socket::is_readable(socket.as_fd()));
+            socket::recv_bytes(socket.as_fd(), rx, &mut fds).and_then(socket::decode::<HubReply>)
+        });
+        match reply {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(failure)) => Err(ControlError::Refused {
+                what: what.to_owned(),
+                why: failure.why,
+                errno: failure.errno,
+            }),
+            // The hub goes only with the service.
+            Err(_) => Err(ControlError::Gone),
+        }
+    }
+
+    pub(super) fn ask_hub_slot(&self) -> Result<u16, ControlError> {
+        match self.call_hub(&HubRequest::Slot, None, "find the XRC hub")? {
+            HubResponse::Slot(slot) => Ok(slot),
+            HubResponse::Xrc(_) => Err(ControlError::Gone),
+        }
+    }
+
+    pub(super) fn ask_hub_xrc(
+        &self,
+        request: &XrcRequest,
+        fd: Option<BorrowedFd<'_>>,
+        what: &'static str,
+    ) -> Result<XrcReply, ControlError> {
+        match self.call_hub(&HubRequest::Xrc(request.clone()), fd, what)? {
+            HubResponse::Xrc(reply) => Ok(reply),
+            HubResponse::Slot(_) => Err(ControlError::Gone),
+        }
+    }
+
+    /// The hub has the service tell processes of an event.
+    pub(crate) fn tell_target_event(&self, event: TargetEvent) -> Result<(), HostError> {
+        let TargetEvent { qpn, event, holders } = event;
+        let holders = holders.into_iter().map(|MemberId(id)| id).collect();
+        self.session.tell(&Request::TargetEvent { qpn, event, holders })
+    }
+}

@@ -1,0 +1,267 @@
+//! The hub as a part of the service: a thread that asks its own service as any process does, so that it can wait
+//! for it while the service goes on.
+//!
+//! The service tells the thread who comes and goes ([`Order`]); processes ask it on sockets of their own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+use rdmux_link::Doorbell;
+use rdmux_verbs::control::Control;
+use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
+
+use super::clients::ClientId;
+use super::core::Core;
+use super::poller::{Interest, Poller, Token};
+use super::requests::failure;
+use crate::client::HostClient;
+use crate::error::HostError;
+use crate::names::HostName;
+use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
+use crate::proto::{Failure, HubReply, HubRequest, HubResponse, Notify};
+
+/// What the service tells the thread.
+#[derive(Debug)]
+enum Order {
+    /// A process, and the socket on which it asks.
+    Join(ClientId, Identity, OwnedFd),
+    /// A process is gone.
+    Leave(ClientId),
+}
+
+/// The service's end of the thread.
+#[derive(Debug)]
+pub(super) struct HubThread {
+    /// The thread as a client of the service.
+    client: ClientId,
+    orders: Sender<Order>,
+    bell: Doorbell,
+    /// Set once the thread has it.
+    hub: Arc<OnceLock<Arc<Hub>>>,
+}
+
+impl HubThread {
+    fn order(&self, order: Order) {
+        // It ends only when the service does.
+        let _ = self.orders.send(order);
+        let _ = self.bell.ring();
+    }
+
+    /// The thread as a client of the service.
+    pub(super) fn client(&self) -> ClientId {
+        self.client
+    }
+    /// The hub, once it is up.
+    pub(super) fn hub(&self) -> Option<&Hub> {
+        self.hub.get().map(Arc::as_ref)
+    }
+}
+
+impl Drop for HubThread {
+    fn drop(&mut self) {
+        // The thread sees that nobody gives orders any more.
+        self.orders = channel().0;
+        let _ = self.bell.ring();
+    }
+}
+
+impl Core {
+    /// A socket on which a process may ask the hub, which is started if need be.
+    pub(super) fn open_hub(&mut self, id: ClientId) -> Result<OwnedFd, Failure> {
+        if self.hub.is_none() {
+            self.hub = Some(self.start_hub().map_err(|e| failure(&e))?);
+        }
+        let (ours, theirs) = socket::pair().map_err(|e| failure(&e))?;
+        socket::set_nonblocking(&ours, true).map_err(|e| failure(&e))?;
+        let (Some(client), Some(thread)) = (self.clients.get(id), &self.hub) else {
+            return Err(Failure::new(libc::ESRCH, "the process is gone"));
+        };
+        let pidfd = client.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
+        let slot = client.slots.first().copied().unwrap_or(0);
+        let who = Identity { pid: client.pid, comm: client.comm.clone(), slot, pidfd };
+        thread.order(Order::Join(id, who, ours));
+        Ok(theirs)
+    }
+
+    fn start_hub(&mut self) -> io::Result<HubThread> {
+        let (ours, theirs) = socket::pair()?;
+        socket::set_nonblocking(&ours, true)?;
+        let client = self.add_client(ours)?;
+        let (orders, inbox) = channel();
+        let bell = Doorbell::new()?;
+        let thread = Thread {
+            poller: Poller::new()?,
+            inbox,
+            bell: Doorbell::from_fd(bell.duplicate()?),
+            sessions: BTreeMap::new(),
+            buf: vec![0; MAX_MESSAGE],
+            scratch: Vec::new(),
+        };
+        let hub = Arc::<OnceLock<_>>::default();
+        let (host, shared) = (self.options.host.clone(), hub.clone());
+        let run = move || {
+            if let Err(error) = thread.run(&host, theirs, &shared) {
+                tracing::error!("XRC receive queue pairs end: {error}");
+            }
+        };
+        rdmux_verbs::signals::with_blocked(|| {
+            std::thread::Builder::new().name("rdmux-hub".to_owned()).spawn(run)
+        })?;
+        Ok(HubThread { client, orders, bell, hub })
+    }
+
+    /// Whether a client is the hub.
+    pub(super) fn is_hub(&self, id: ClientId) -> bool {
+        self.hub.as_ref().is_some_and(|thread| thread.client == id)
+    }
+
+    /// The first slot of the hub.
+    pub(super) fn hub_slot(&self) -> Option<u16> {
+        let client = self.clients.get(self.hub.as_ref()?.client)?;
+        client.slots.first().copied()
+    }
+
+    /// The client that has a queue pair number: those of XRC targets are the hub's.
+    pub(super) fn owner_of(&self, qpn: rdmux_wire::Qpn) -> Option<ClientId> {
+        if rdmux_verbs::control::is_target(qpn) {
+            return self.hub.as_ref().map(|thread| thread.client);
+        }
+        self.slots.owner(rdmux_verbs::control::slot_of(qpn))
+    }
+
+    /// Tells the hub that a process is gone.
+    pub(super) fn hub_client_gone(&mut self, id: ClientId) {
+        if self.is_hub(id) {
+            self.hub = None;
+        } else if let Some(thread) = &self.hub {
+            thread.order(Order::Leave(id));
+        }
+    }
+
+    /// Something happened to a target: who holds it is told.
+    pub(super) fn tell_target_event(&mut self, event: &TargetEvent) {
+        let notify = Notify::Target { qpn: event.qpn, event: event.event };
+        for &MemberId(id) in &event.holders {
+            self.notify(ClientId(id), &notify, Vec::new());
+        }
+    }
+}
+
+/// What the thread works with.
+#[derive(Debug)]
+struct Thread {
+    poller: Poller,
+    inbox: Receiver<Order>,
+    bell: Doorbell,
+    sessions: BTreeMap<ClientId, OwnedFd>,
+    buf: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Thread {
+    /// Opens the hub and serves until the service ends.
+    fn run(
+        mut self,
+        host: &HostName,
+        socket: OwnedFd,
+        shared: &OnceLock<Arc<Hub>>,
+    ) -> Result<(), HostError> {
+        let client = HostClient::open(host, socket)?;
+        let opened = Hub::open(client.clone());
+        let hub = Arc::new(opened.map_err(|e| HostError::io("open the hub", io::Error::other(e)))?);
+        let fail = |e| HostError::io("watch a descriptor", e);
+        self.poller.add(&self.bell, Token::Stop, Interest::Read).map_err(fail)?;
+        let events = hub.device().async_fd();
+        self.poller.add(events, Token::Events, Interest::Read).map_err(fail)?;
+        let _ = shared.set(hub.clone());
+        let mut ready = Vec::new();
+        loop {
+            self.poller.wait(None, &mut ready).map_err(|e| HostError::io("wait for events", e))?;
+            for event in &ready {
+                match event.token {
+                    Token::Stop => {
+                        self.bell.clear();
+                        if !self.take_orders(&hub) {
+                            return Ok(());
+                        }
+                    }
+                    Token::Events => {
+                        while let Some(event) = hub.next_event() {
+                            client.tell_target_event(event)?;
+                        }
+                        if client.is_gone() || hub.device().has_failed() {
+                            return Ok(());
+                        }
+                    }
+                    Token::Rpc(id) => self.serve(&hub, id, client.info().slot.slot),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Follows the service's orders. False when there will be no more.
+    fn take_orders(&mut self, hub: &Hub) -> bool {
+        use std::sync::mpsc::TryRecvError;
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Order::Join(id, who, socket)) => {
+                    match self.poller.add(&socket, Token::Rpc(id), Interest::Read) {
+                        Ok(()) => {
+                            hub.join(MemberId(id.0), who);
+                            self.sessions.insert(id, socket);
+                        }
+                        // Its end closes, and the process sees that.
+                        Err(error) => tracing::warn!(%error, "a process cannot be served"),
+                    }
+                }
+                Ok(Order::Leave(id)) => self.leave(hub, id),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn leave(&mut self, hub: &Hub, id: ClientId) {
+        if let Some(socket) = self.sessions.remove(&id) {
+            self.poller.remove(&socket);
+            // A child of the process may have it, too.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        }
+        hub.leave(MemberId(id.0));
+    }
+
+    /// Takes one request and answers it.
+    fn serve(&mut self, hub: &Hub, id: ClientId, slot: u16) {
+        let Some(socket) = self.sessions.get(&id) else { return };
+        let mut fds = Vec::new();
+        let request = socket::recv_bytes(socket.as_fd(), &mut self.buf, &mut fds)
+            .and_then(socket::decode::<HubRequest>);
+        let reply: HubReply = match request {
+            Ok(HubRequest::Slot) => Ok(HubResponse::Slot(slot)),
+            Ok(HubRequest::Xrc(request)) => hub
+                .handle(MemberId(id.0), request, fds.pop())
+                .map(HubResponse::Xrc)
+                .map_err(|e| Failure::new(e.errno(), reason(&e))),
+            Err(MessageError::WouldBlock) => return,
+            Err(_) => return self.leave(hub, id),
+        };
+        if socket::send(socket.as_fd(), &reply, &[], &mut self.scratch).is_err() {
+            self.leave(hub, id);
+        }
+    }
+}
+
+/// Why it was not done, without what was asked: the process says that.
+fn reason(error: &rdmux_verbs::VerbsError) -> String {
+    use rdmux_verbs::VerbsError as E;
+    use rdmux_verbs::control::ControlError;
+    match error {
+        E::Invalid { why, .. } | E::NoMemory { why, .. } => why.clone(),
+        E::Control(ControlError::Refused { why, .. }) => why.clone(),
+        other => other.to_string(),
+    }
+}
