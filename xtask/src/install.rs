@@ -1,4 +1,4 @@
-//! `cargo xtask install`: the command, the C libraries, their header and pkg-config file under a prefix.
+//! `cargo xtask install`: the command, the C libraries, their headers and pkg-config file under a prefix.
 //!
 //! ```text
 //! bin/rdmux
@@ -7,6 +7,7 @@
 //! lib/rdmux/installed                 the list of all files, which --uninstall goes by
 //! lib/pkgconfig/rdmux.pc
 //! include/rdmux/rdmux.h
+//! include/rdmux/xrc.h
 //! ```
 //!
 //! The libraries lie in a folder of their own, where the loader does not look by itself: the system's
@@ -88,6 +89,7 @@ impl Place {
             (built.join("deps").join(OBJECT), format!("{LIB}/{OBJECT}")),
             (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
             (capi.join("include/rdmux/rdmux.h"), "include/rdmux/rdmux.h".to_owned()),
+            (capi.join("include/rdmux/xrc.h"), "include/rdmux/xrc.h".to_owned()),
         ];
         for (from, to) in files {
             let path = self.fresh(&to)?;

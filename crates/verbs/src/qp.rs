@@ -434,6 +434,9 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     if foreign {
         return Err(VerbsError::invalid(WHAT, "a completion or receive queue of another device"));
     }
+    if init.srq.as_ref().is_some_and(|srq| srq.domain().is_some()) {
+        return Err(VerbsError::invalid(WHAT, "the receive queue belongs to an XRC domain"));
+    }
     Ok(())
 }
 

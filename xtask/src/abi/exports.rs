@@ -25,6 +25,7 @@ const BEYOND: &[&str] = &[
     "RDMACM_1.4",
     "RDMACM_1.5",
     "RDMUX_0.1",
+    "RDMUX_XRC_1.0",
 ];
 
 /// What stands between a program and its C library, without a version so that it is found first.

@@ -27,9 +27,9 @@ pub(crate) fn qp_type(qp_type: ibv_qp_type) -> Result<QpType> {
         IBV_QPT_RC => QpType::Rc,
         IBV_QPT_UC => QpType::Uc,
         IBV_QPT_UD => QpType::Ud,
-        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        IBV_QPT_XRC_SEND => QpType::XrcSend,
+        IBV_QPT_XRC_RECV => QpType::XrcRecv,
+        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => return Err(Errno::EOPNOTSUPP),
         _ => return Err(Errno::EINVAL),
     })
 }

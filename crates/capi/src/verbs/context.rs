@@ -12,7 +12,7 @@ use rdmux_verbs as verbs;
 
 use super::device::{self, Device};
 use super::objects::{Context, Object, Opened};
-use super::{ext, poll, post, process, qp, query, srq};
+use super::{ext, poll, post, process, qp, query, srq, xrc};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
@@ -67,6 +67,10 @@ fn fill(table: &mut verbs_context) {
     table.query_port = Some(query::query_port);
     table.create_qp_ex = Some(qp::create_qp_ex);
     table.create_srq_ex = Some(srq::create_srq_ex);
+    table.get_srq_num = Some(srq::get_srq_num);
+    table.open_xrcd = Some(xrc::open_xrcd);
+    table.close_xrcd = Some(xrc::close_xrcd);
+    table.open_qp = Some(xrc::open_qp);
     let ops = &mut table.context.ops;
     ops.poll_cq = Some(poll::poll_cq);
     ops.req_notify_cq = Some(poll::req_notify_cq);

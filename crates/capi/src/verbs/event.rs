@@ -7,7 +7,7 @@ use rdmux_transport::env::QpEvent;
 use rdmux_verbs::AsyncEventKind;
 use rdmux_verbs::device::PORT;
 
-use super::objects::{Context, Cq, Object, Qp, Srq};
+use super::objects::{Context, Cq, End, Object, Qp, Srq};
 use super::wait;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded};
@@ -113,7 +113,10 @@ unsafe fn acknowledge(event: &ibv_async_event) -> Result<()> {
             | IBV_EVENT_SQ_DRAINED
             | IBV_EVENT_PATH_MIG
             | IBV_EVENT_PATH_MIG_ERR
-            | IBV_EVENT_QP_LAST_WQE_REACHED => Qp::get(event.element.qp)?.qp.ack_async_event(),
+            | IBV_EVENT_QP_LAST_WQE_REACHED => match &Qp::get(event.element.qp)?.end {
+                End::Own(qp) => qp.ack_async_event(),
+                End::Target(target) => target.ack_async_event(),
+            },
             _ => {}
         }
     }

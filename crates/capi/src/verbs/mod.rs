@@ -2,7 +2,7 @@
 //!
 //! In reading order: `objects` (what C pointers point to), `process` (what there is once, and forks), `device` (the
 //! list), `context` (open, close, the table of functions), `query`; then what is made of a context: `pd`, `mr`, `channel`,
-//! `cq`, `srq`, `qp`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` translates attributes and `wait` waits.
+//! `cq`, `srq`, `qp`, `xrc`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` translates attributes and `wait` waits.
 //! `names`, `rate`, `fork`, `sysfs` and `marshall` are the small rest, `ext` the extended interface.
 
 pub(crate) mod ah;
@@ -29,3 +29,4 @@ pub(crate) mod rate;
 pub(crate) mod srq;
 pub(crate) mod sysfs;
 mod wait;
+pub(crate) mod xrc;

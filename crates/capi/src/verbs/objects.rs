@@ -19,8 +19,8 @@ use rdmux_host::HostClient;
 use rdmux_transport::attr::AddressVector;
 use rdmux_verbs as verbs;
 
-use super::ext;
 use super::process::Generation;
+use super::{ext, xrc};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
 
@@ -284,9 +284,20 @@ pub(crate) struct Srq {
     /// Its context is the address of this object.
     pub(crate) srq: verbs::Srq,
     pub(crate) users: Users,
-    pub(crate) pd: Use,
+    /// Its domain and, if it belongs to an XRC domain, its completion queue.
+    pub(crate) needs: [Option<Use>; 2],
 }
 object!(Srq: ibv_srq);
+
+/// `ibv_xrcd`, which is the head of an `ibv_xrc_domain`.
+#[repr(C)]
+pub(crate) struct Xrcd {
+    pub(crate) public: UnsafeCell<xrc::ibv_xrc_domain>,
+    pub(crate) opened: Arc<Opened>,
+    /// It knows who uses it.
+    pub(crate) xrcd: verbs::Xrcd,
+}
+object!(Xrcd: ibv_xrcd);
 
 /// `ibv_qp`, which is the head of an `ibv_qp_ex`.
 #[repr(C)]
@@ -294,7 +305,7 @@ pub(crate) struct Qp {
     pub(crate) public: UnsafeCell<ibv_qp_ex>,
     pub(crate) opened: Arc<Opened>,
     /// Its context is the address of this object; its `qpn()` is `qp_num`.
-    pub(crate) qp: verbs::Qp,
+    pub(crate) end: End,
     /// The multicast groups that it is attached to.
     pub(crate) groups: AtomicUsize,
     /// State of the extended interface.
@@ -303,6 +314,28 @@ pub(crate) struct Qp {
     pub(crate) needs: [Option<Use>; 4],
 }
 object!(Qp: ibv_qp);
+
+/// Which end of a connection a queue pair is to its program.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// A queue pair of the process.
+    Own(verbs::Qp),
+    /// A handle on an XRC receive queue pair, which belongs to no process. Nothing is posted to it.
+    Target(verbs::Target),
+}
+
+impl Qp {
+    /// The queue pair, if it is the process's own.
+    ///
+    /// # Errors
+    /// EINVAL for an XRC receive queue pair.
+    pub(crate) fn own(&self) -> Result<&verbs::Qp> {
+        match &self.end {
+            End::Own(qp) => Ok(qp),
+            End::Target(_) => Err(Errno::EINVAL),
+        }
+    }
+}
 
 /// `ibv_ah`.
 #[repr(C)]

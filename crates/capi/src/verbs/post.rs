@@ -33,9 +33,8 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = first;
     let result = answer(|| {
         // SAFETY: the caller's promise.
-        let qp = unsafe { Qp::get(qp)? };
-        let init = qp.qp.init();
-        let mut posting = qp.qp.posting();
+        let qp = unsafe { Qp::get(qp)?.own()? };
+        let (init, mut posting) = (qp.init(), qp.posting());
         // SAFETY: a chain that ends with NULL.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the caller's promise for each request.
@@ -81,19 +80,24 @@ unsafe fn with_send_wr(
 ) -> Result<()> {
     // SAFETY: the caller's promise.
     let (op, dest) = unsafe { (operation(wr)?, destination(wr, init.qp_type)?) };
+    let srqn = match init.qp_type {
+        // SAFETY: a request to an XRC queue pair names a shared receive queue.
+        QpType::XrcSend => unsafe { wr.qp_type.xrc.remote_srqn },
+        _ => 0,
+    };
     // SAFETY: the caller's promise.
     let sges = unsafe { list(wr.sg_list, wr.num_sge)? };
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     let wr_id = wr.wr_id;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return post(SendWr { flags, dest, ..SendWr::new(wr_id, op, SendData::Sges(sges)) });
+        return post(SendWr { flags, dest, srqn, ..SendWr::new(wr_id, op, SendData::Sges(sges)) });
     }
     if sges.len() > init.caps.max_send_sge as usize {
         return Err(Errno::EINVAL);
     }
     let (mut stack, mut heap) = ([MaybeUninit::uninit(); inline::ON_STACK], Vec::new());
     let data = inline::gather(sges, init.caps.max_inline_data, &mut stack, &mut heap)?;
-    post(SendWr { flags, dest, ..SendWr::new(wr_id, op, SendData::Inline(&[data])) })
+    post(SendWr { flags, dest, srqn, ..SendWr::new(wr_id, op, SendData::Inline(&[data])) })
 }
 
 /// A scatter or gather list, where it lies.
@@ -176,7 +180,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     let mut next = first;
     let result = answer(|| {
         // SAFETY: the caller's promise.
-        let mut posting = unsafe { Qp::get(qp)? }.qp.posting();
+        let mut posting = unsafe { Qp::get(qp)? }.own()?.posting();
         // SAFETY: a chain that ends with NULL.
         unsafe { receives(&mut next, |wr| posting.recv(wr)) }
     });

@@ -4,15 +4,16 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps};
+use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpType};
 use rdmux_verbs as verbs;
 use rdmux_wire::Gid;
 
-use super::attr;
 use super::ext::{self, QpExt};
-use super::objects::{Context, Cq, Object, Pd, Qp, Srq};
+use super::objects::{Context, Cq, End, Object, Pd, Qp, Srq};
+use super::{attr, xrc};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
@@ -24,14 +25,26 @@ const LEAST_INLINE: u32 = 64;
 /// sees is empty.
 ///
 /// # Errors
-/// EINVAL for sizes beyond the device's or a missing completion queue, EOPNOTSUPP for other transports.
+/// EINVAL for sizes beyond the device's, a missing completion queue, the shared receive queue of an XRC domain or an XRC
+/// receive queue pair, which has no protection domain; EOPNOTSUPP for other transports.
 ///
 /// # Safety
 /// The pointers in `init` are NULL or of such objects.
 pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {
     let qp_type = attr::qp_type(init.qp_type)?;
+    match qp_type {
+        QpType::XrcRecv => return Err(Errno::EINVAL),
+        // It receives nothing, so it has no use for what programs may have put there.
+        QpType::XrcSend => (init.recv_cq, init.srq) = (ptr::null_mut(), ptr::null_mut()),
+        QpType::Rc | QpType::Uc | QpType::Ud => {}
+    }
     // SAFETY: the caller's promise.
-    let (send_cq, recv_cq) = unsafe { (Cq::get(init.send_cq)?, Cq::get(init.recv_cq)?) };
+    let send_cq = unsafe { Cq::get(init.send_cq)? };
+    let recv_cq = match qp_type {
+        QpType::XrcSend => None,
+        // SAFETY: the caller's promise.
+        _ => Some(unsafe { Cq::get(init.recv_cq)? }),
+    };
     let srq = match init.srq.is_null() {
         true => None,
         // SAFETY: the caller's promise.
@@ -42,7 +55,7 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
     // for room (rdma_xclient does).
     let gather = caps.max_send_sge.saturating_mul(INLINE_PER_SGE).min(LEAST_INLINE);
     caps.max_inline_data = caps.max_inline_data.max(gather);
-    if srq.is_some() {
+    if srq.is_some() || recv_cq.is_none() {
         (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
     }
     let opened = pd.opened.clone();
@@ -53,7 +66,7 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
         verbs::QpInit {
             qp_type,
             send_cq: send_cq.cq.clone(),
-            recv_cq: recv_cq.cq.clone(),
+            recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
             srq: srq.map(|srq| srq.srq.clone()),
             caps,
             sq_sig_all: init.sq_sig_all != 0,
@@ -73,13 +86,13 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
     object.write(Qp {
         public: UnsafeCell::new(public),
         opened,
-        qp,
+        end: End::Own(qp),
         groups: AtomicUsize::new(0),
         ext: QpExt::default(),
         needs: [
             Some(pd.core.users.add()),
             Some(send_cq.users.add()),
-            Some(recv_cq.users.add()),
+            recv_cq.map(|cq| cq.users.add()),
             srq.map(|srq| srq.users.add()),
         ],
     });
@@ -94,15 +107,33 @@ impl Qp {
     }
 
     /// Changes attributes, and keeps `state` of what the program sees.
-    pub(crate) fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.qp.modify(attr, mask)?;
+    fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<()> {
+        let current = match &self.end {
+            End::Own(qp) => qp.query(),
+            // Who is asked for them is another process, and has them at hand.
+            End::Target(_) => QpAttr::default(),
+        };
+        let (attr, mask) =
+            attr::to_engine(&self.opened.device, current, attr, mask.cast_unsigned())?;
+        match &self.end {
+            End::Own(qp) => qp.modify(&attr, mask)?,
+            End::Target(target) => target.modify(&attr, mask)?,
+        }
         if mask.contains(AttrMask::STATE) {
             self.show_state(attr.state as u32);
         }
         Ok(())
     }
 
-    fn show_state(&self, state: ibv_qp_state) {
+    /// All attributes, and whether every send makes a completion.
+    fn query(&self) -> Result<(QpAttr, bool)> {
+        Ok(match &self.end {
+            End::Own(qp) => (QpAttr { caps: qp.init().caps, ..qp.query() }, qp.init().sq_sig_all),
+            End::Target(target) => (target.query()?, false),
+        })
+    }
+
+    pub(super) fn show_state(&self, state: ibv_qp_state) {
         // SAFETY: a field of the object, which nobody refers to.
         unsafe { (&raw mut (*self.as_ptr()).state).write(state) }
     }
@@ -136,12 +167,20 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             Context::get(context)?;
             init.as_mut().ok_or(Errno::EINVAL)?
         };
-        attr::qp_type(init.qp_type)?;
+        let qp_type = attr::qp_type(init.qp_type)?;
         let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit != 0;
-        if init.comp_mask & !SUPPORTED != 0
+        let supported = match qp_type {
+            QpType::XrcSend | QpType::XrcRecv => SUPPORTED | IBV_QP_INIT_ATTR_XRCD,
+            QpType::Rc | QpType::Uc | QpType::Ud => SUPPORTED,
+        };
+        if init.comp_mask & !supported != 0
             || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
         {
             return Err(Errno::EOPNOTSUPP);
+        }
+        if qp_type == QpType::XrcRecv {
+            // SAFETY: the caller's promise.
+            return unsafe { xrc::create_target(context, init) };
         }
         if !has(IBV_QP_INIT_ATTR_PD) {
             return Err(Errno::EINVAL);
@@ -176,9 +215,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     code(|| {
         // SAFETY: the caller's promise.
         let (qp, attr) = unsafe { (Qp::get(qp)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
-        let device = qp.qp.device();
-        let (attr, mask) = attr::to_engine(device, qp.qp.query(), attr, mask.cast_unsigned())?;
-        qp.modify(&attr, mask)
+        qp.modify(attr, mask)
     })
 }
 
@@ -196,12 +233,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         if to.is_null() || init.is_null() {
             return Err(Errno::EINVAL);
         }
-        let attr = QpAttr { caps: qp.qp.init().caps, ..qp.qp.query() };
+        let (attr, sq_sig_all) = qp.query()?;
         qp.show_state(attr.state as u32);
         // SAFETY: the caller's variables, and the public part of the object.
         unsafe {
             to.write(attr::to_c(&attr));
-            init.write(init_attr(&*ptr, &attr.caps, qp.qp.init().sq_sig_all));
+            init.write(init_attr(&*ptr, &attr.caps, sq_sig_all));
         }
         Ok(())
     })
@@ -234,9 +271,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
         }
         // SAFETY: a destroyed queue pair is not used any more. The waiting comes while the rest of the object still
         // is there: until then, events name it.
-        let Qp { public: _public, opened: _opened, qp, groups: _, ext: _ext, needs: _needs } =
+        let Qp { public: _public, opened: _opened, end, groups: _, ext: _ext, needs: _needs } =
             *unsafe { Qp::take(ptr) };
-        qp.destroy();
+        match end {
+            End::Own(qp) => qp.destroy(),
+            End::Target(target) => target.destroy(),
+        }
         Ok(())
     })
 }
@@ -261,7 +301,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     code(|| {
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
-        qp.qp.attach_multicast(gid)?;
+        qp.own()?.attach_multicast(gid)?;
         qp.groups.fetch_add(1, Ordering::AcqRel);
         Ok(())
     })
@@ -277,7 +317,7 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     code(|| {
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
-        qp.qp.detach_multicast(gid)?;
+        qp.own()?.detach_multicast(gid)?;
         qp.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })

@@ -6,27 +6,36 @@ use std::mem::MaybeUninit;
 
 use rdmux_verbs as verbs;
 
-use super::objects::{Context, Object, Pd, Srq, Users};
+use super::objects::{Context, Cq, Object, Pd, Srq, Users, Xrcd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
-/// Makes a queue, and writes the sizes that it has into `attr`.
-fn create(pd: &Pd, srq_context: *mut c_void, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq> {
+/// Makes a queue, of an XRC domain if there is one, and writes the sizes that it has into `attr`.
+pub(super) fn create(
+    pd: &Pd,
+    xrc: Option<(&Xrcd, &Cq)>,
+    srq_context: *mut c_void,
+    attr: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq> {
     let opened = pd.opened.clone();
     let mut object = Box::<Srq>::new_uninit();
     let address = object.as_ptr().expose_provenance() as u64;
     // A limit is set when it is armed, by `ibv_modify_srq`.
     let sizes = verbs::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-    let srq = verbs::Srq::new(&pd.core.pd, sizes, address)?;
+    let pds = &pd.core.pd;
+    let srq = match xrc {
+        None => verbs::Srq::new(pds, sizes, address)?,
+        Some((xrcd, cq)) => verbs::Srq::for_xrc(pds, &xrcd.xrcd, &cq.cq, sizes, address)?,
+    };
     // SAFETY: all zero is a valid value: NULL, 0, an unlocked mutex, a condition nobody waits for.
     let mut public = unsafe { MaybeUninit::<ibv_srq>::zeroed().assume_init() };
     // SAFETY: the domain is the program's, who sees its public part.
     public.context = unsafe { (*pd.as_ptr()).context };
     (public.srq_context, public.pd) = (srq_context, pd.as_ptr());
     public.handle = opened.next_handle();
-    let pd = pd.core.users.add();
+    let needs = [Some(pd.core.users.add()), xrc.map(|(_, cq)| cq.users.add())];
     let users = Users::default();
-    object.write(Srq { public: UnsafeCell::new(public), opened, srq, users, pd });
+    object.write(Srq { public: UnsafeCell::new(public), opened, srq, users, needs });
     // SAFETY: written just now.
     Ok(unsafe { object.assume_init() }.into_ptr())
 }
@@ -47,11 +56,11 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pointer(|| {
         // SAFETY: the caller's promise.
         let (pd, init) = unsafe { (Pd::get(pd)?, init.as_mut().ok_or(Errno::EINVAL)?) };
-        create(pd, init.srq_context, &mut init.attr)
+        create(pd, None, init.srq_context, &mut init.attr)
     })
 }
 
-/// `ibv_create_srq_ex(3)`: basic queues only.
+/// `ibv_create_srq_ex(3)`: basic queues, and those of XRC domains.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -67,12 +76,29 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED || !has(IBV_SRQ_INIT_ATTR_PD) {
             return Err(Errno::EINVAL);
         }
-        if has(IBV_SRQ_INIT_ATTR_TYPE) && init.srq_type != IBV_SRQT_BASIC {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        let xrc = match init.srq_type {
+            _ if !has(IBV_SRQ_INIT_ATTR_TYPE) => None,
+            IBV_SRQT_BASIC => None,
+            IBV_SRQT_XRC if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) => {
+                return Err(Errno::EINVAL);
+            }
+            // SAFETY: the caller's promise.
+            IBV_SRQT_XRC => Some(unsafe { (Xrcd::get(init.xrcd)?, Cq::get(init.cq)?) }),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
         // SAFETY: the caller's promise.
         let pd = unsafe { Pd::get(init.pd)? };
-        create(pd, init.srq_context, &mut init.attr)
+        create(pd, xrc, init.srq_context, &mut init.attr)
+    })
+}
+
+/// `ibv_get_srq_num(3)`: EINVAL for a queue that has none, because it belongs to no XRC domain.
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let (srq, srq_num) = unsafe { (Srq::get(srq)?, srq_num.as_mut().ok_or(Errno::EINVAL)?) };
+        *srq_num = srq.srq.number().ok_or(Errno::EINVAL)?;
+        Ok(())
     })
 }
 

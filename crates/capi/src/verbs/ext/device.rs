@@ -84,7 +84,7 @@ fn attributes(orig_attr: ibv_device_attr) -> ibv_device_attr_ex {
         max_dm_size: MAX_DM_SIZE,
         // Atomics of the PCI bus, on which this device is not.
         pci_atomic_caps: ibv_pci_atomic_caps { fetch_add: 0, swap: 0, compare_swap: 0 },
-        xrc_odp_caps: 0,
+        xrc_odp_caps: ODP.per_transport_caps.rc_odp_caps,
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         orig_attr,
     }

@@ -27,7 +27,7 @@ pub(crate) use mw::bind_operation;
 pub(crate) use send_ops::offer_send_ops;
 pub(crate) use wr::QpExt;
 
-use crate::abi::verbs::{ibv_xrcd, verbs_context};
+use crate::abi::verbs::verbs_context;
 use crate::boundary::{Result, caught};
 
 /// As [`code`](crate::boundary::code), for the data path.
@@ -42,7 +42,7 @@ fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
 }
 
 /// Puts the functions of this folder into a context's table. To programs, what stays empty is unsupported (flow steering, counters, work
-/// queues and their tables, tag matching, rate limits, XRC): <infiniband/verbs.h> says EOPNOTSUPP for it.
+/// queues and their tables, tag matching, rate limits): <infiniband/verbs.h> says EOPNOTSUPP for it.
 pub(crate) fn fill(table: &mut verbs_context) {
     table.create_cq_ex = Some(cq::create_cq_ex);
     table.modify_cq = Some(cq::modify_cq);
@@ -56,13 +56,7 @@ pub(crate) fn fill(table: &mut verbs_context) {
     table.alloc_dm = Some(dm::alloc_dm);
     table.free_dm = Some(dm::free_dm);
     table.reg_dm_mr = Some(dm::reg_dm_mr);
-    table.close_xrcd = Some(close_xrcd);
     table.context.ops.alloc_mw = Some(mw::alloc_mw);
     table.context.ops.bind_mw = Some(mw::bind_mw);
     table.context.ops.dealloc_mw = Some(mw::dealloc_mw);
-}
-
-/// The one function that <infiniband/verbs.h> calls without looking whether it is there.
-unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
-    libc::EOPNOTSUPP
 }

@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         let op = SendOp::BindMw(unsafe { bind_of(rkey, &bind.bind_info) });
         let flags = SendFlags::from_bits_truncate(bind.send_flags);
         let data = SendData::Sges(&[]);
-        qp.qp.post_send(&SendWr { flags, ..SendWr::new(bind.wr_id, op, data) })?;
+        qp.own()?.post_send(&SendWr { flags, ..SendWr::new(bind.wr_id, op, data) })?;
         // SAFETY: as above.
         unsafe { key.write(rkey) };
         Ok(())

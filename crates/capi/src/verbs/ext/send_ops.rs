@@ -25,7 +25,7 @@ const RELIABLE: u32 = UNRELIABLE
 /// # Errors
 /// EOPNOTSUPP for operations that its transport has not.
 pub(crate) fn offer_send_ops(qp: &mut Qp, send_ops: u64) -> Result<()> {
-    let init = qp.qp.init();
+    let init = qp.own()?.init();
     let served = match init.qp_type {
         QpType::Rc | QpType::XrcSend => RELIABLE,
         QpType::Uc => UNRELIABLE,

@@ -74,6 +74,7 @@ struct Request {
     op: SendOp,
     data: Data,
     dest: Option<UdDest>,
+    srqn: u32,
 }
 
 /// Which part of the batch's memory is a request's.
@@ -143,10 +144,9 @@ impl Batch {
                     SendData::Inline(&inline)
                 }
             };
-            let Request { wr_id, flags, op, dest, .. } = *request;
-            if let Err(error) =
-                posting.send(&SendWr { flags, dest, ..SendWr::new(wr_id, op, data) })
-            {
+            let Request { wr_id, flags, op, dest, srqn, .. } = *request;
+            let wr = SendWr { flags, dest, srqn, ..SendWr::new(wr_id, op, data) };
+            if let Err(error) = posting.send(&wr) {
                 posting.cancel_sends();
                 return Err(error.into());
             }
@@ -195,6 +195,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, needs: ibv_qp_create_send_ops_flags, op: Res
             op,
             data: Data::Sges(0..0),
             dest: None,
+            srqn: 0,
         }),
         Err(errno) => batch.fail(errno),
     }
@@ -213,7 +214,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let object = unsafe { Qp::get(qp.cast())? };
         // SAFETY: this thread called `ibv_wr_start`.
         let (_, batch) = unsafe { building(qp) };
-        let result = batch.post(&object.qp);
+        let result = object.own().and_then(|qp| batch.post(qp));
         batch.clear();
         object.ext.section.leave();
         result
@@ -287,9 +288,11 @@ unsafe extern "C" fn wr_atomic_write(
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
 }
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+
+/// Which of the peer's shared receive queues the request is for; XRC only, elsewhere it means nothing.
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
-    unsafe { building(qp) }.1.fail(Errno::EOPNOTSUPP);
+    unsafe { building(qp) }.1.change(|request| request.srqn = remote_srqn);
 }
 
 unsafe extern "C" fn wr_set_ud_addr(
