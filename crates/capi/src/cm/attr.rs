@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 
 use rdmux_cm::Negotiated;
-use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
-use super::id::Id;
+use super::id::{self, Id};
 use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_qp_attr;
 use crate::boundary::{Errno, Result, status};
@@ -21,14 +21,18 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
         return Err(Errno::EINVAL);
     }
     let agreed = id.lock().negotiated;
-    let nothing = || (state == QpState::Init || id.is_ud()).then(|| before_anything(id));
-    agreed.or_else(nothing).map(|known| known.qp_attr(state)).ok_or(Errno::EINVAL)
+    let known = match agreed {
+        Some(agreed) => agreed,
+        None if state == QpState::Init || id.is_ud() => before_anything(id)?,
+        None => return Err(Errno::EINVAL),
+    };
+    Ok(known.qp_attr(state))
 }
 
 /// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all.
-fn before_anything(id: &Id) -> Negotiated {
-    Negotiated {
-        qp_type: if id.is_ud() { QpType::Ud } else { QpType::Rc },
+fn before_anything(id: &Id) -> Result<Negotiated> {
+    Ok(Negotiated {
+        qp_type: id::transport(id.qp_type())?,
         av: AddressVector { port_num: id.port_num(), ..AddressVector::default() },
         path_mtu: Mtu::M1024,
         pkey_index: 0,
@@ -43,7 +47,7 @@ fn before_anything(id: &Id) -> Negotiated {
         retry_cnt: 0,
         rnr_retry: 0,
         srq: false,
-    }
+    })
 }
 
 /// For queue pairs that the program brings itself: the attributes that take one to `qp_attr->qp_state`, and their mask

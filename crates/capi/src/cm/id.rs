@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rdmux_cm::{Ece, EventKind, IdHandle, Negotiated, PortSpace};
+use rdmux_transport::attr::QpType;
 
 use super::addrinfo::Resolving;
 use super::channel::Channel;
@@ -45,6 +46,8 @@ pub(super) struct State {
     pub(super) failed: bool,
     /// What rdma_get_request makes queue pairs of.
     pub(super) qp_init_attr: Option<ibv_qp_init_attr>,
+    /// The shared receive queue completes to `recv_cq`, which therefore outlives the queue pair.
+    pub(super) cq_of_srq: bool,
     /// What goes before the program's private data (`ai_connect`).
     pub(super) connect_data: Vec<u8>,
     pub(super) local_ece: Ece,
@@ -92,6 +95,7 @@ impl Id {
             depths: Depths::default(),
             failed: false,
             qp_init_attr: None,
+            cq_of_srq: false,
             connect_data: Vec::new(),
             local_ece: Ece::default(),
             remote_ece: Ece::default(),
@@ -241,6 +245,25 @@ impl Id {
     pub(super) fn is_ud(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
     }
+
+    /// Whether its queue pair completes receives to `recv_cq`. Neither end of XRC has a receive queue.
+    pub(super) fn qp_receives(&self) -> bool {
+        // SAFETY: NULL, or the id's, which lives.
+        let qp = unsafe { self.qp().as_ref() };
+        qp.is_some_and(|qp| !matches!(qp.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV))
+    }
+}
+
+/// The end of a connection that an id of this type is for.
+///
+/// # Errors
+/// EOPNOTSUPP for one that this device does not have, EINVAL for what is none.
+pub(super) fn transport(qp_type: ibv_qp_type) -> Result<QpType> {
+    match qp_type {
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
+        IBV_QPT_XRC_RECV => Ok(QpType::XrcRecv),
+        other => attr::qp_type(other),
+    }
 }
 
 /// A new id, on `channel`, or in synchronous mode on one of its own if that is NULL.
@@ -254,7 +277,7 @@ pub(super) unsafe fn create(
     qp_type: ibv_qp_type,
 ) -> Result<Box<Id>> {
     let code = u16::try_from(space).ok().and_then(PortSpace::from_code).ok_or(Errno::EINVAL)?;
-    let transport = attr::qp_type(qp_type)?;
+    let transport = transport(qp_type)?;
     let own = if channel.is_null() { Some(Channel::open(Process::current()?)?) } else { None };
     let on = match &own {
         Some(own) => own,

@@ -1,4 +1,4 @@
-//! What a process has once: the device, its default protection domain, and the ids by number.
+//! What a process has once: the device, its default domains, and the ids by number.
 //!
 //! The first function of librdmacm that needs the device opens it. A child after a fork finds its parent's and opens
 //! one of its own, as does a process whose host service is gone.
@@ -16,7 +16,7 @@ use rdmux_host::HostClient;
 use super::event::Delivered;
 use super::id::Id;
 use super::verbs;
-use crate::abi::verbs::{ibv_context, ibv_pd};
+use crate::abi::verbs::{ibv_context, ibv_pd, ibv_xrcd};
 use crate::boundary::{Errno, Result, pointer};
 use crate::verbs::objects::{Context, Object, Opened};
 
@@ -28,8 +28,10 @@ pub(super) struct Process {
     pub(super) max_responder_resources: u8,
     /// READs and atomics that a queue pair can have outstanding.
     pub(super) max_initiator_depth: u8,
-    /// The domain of ids whose program gives none.
+    /// The protection domain of ids whose program gives none.
     pd: Mutex<*mut ibv_pd>,
+    /// And their domain of XRC.
+    xrcd: Mutex<*mut ibv_xrcd>,
     ids: Mutex<HashMap<IdHandle, NonNull<Id>>>,
 }
 
@@ -79,6 +81,7 @@ impl Process {
             max_responder_resources: depth(limits.max_qp_rd_atom),
             max_initiator_depth: depth(limits.max_qp_init_rd_atom),
             pd: Mutex::new(ptr::null_mut()),
+            xrcd: Mutex::new(ptr::null_mut()),
             ids: Mutex::default(),
         })
     }
@@ -111,6 +114,15 @@ impl Process {
             *pd = verbs::alloc_pd(self.context)?;
         }
         Ok(*pd)
+    }
+
+    /// The default domain of XRC, which no other process can open; made when it is first asked for.
+    pub(super) fn default_xrcd(&self) -> Result<*mut ibv_xrcd> {
+        let mut xrcd = self.xrcd.lock();
+        if xrcd.is_null() {
+            *xrcd = verbs::open_private_xrcd(self.context)?;
+        }
+        Ok(*xrcd)
     }
 
     pub(super) fn insert(&self, id: &Id) {

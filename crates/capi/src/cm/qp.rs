@@ -18,6 +18,9 @@ use crate::verbs::attr;
 /// it is in the id's, and completion queues that `attr` does not name are made, each with a channel. The sizes that the
 /// queue pair got are put into `attr`.
 ///
+/// Of XRC the sending end gets no completion queue for receives. The receiving end gets none at all: what comes is for the shared
+/// receive queues of its domain, which is the process's own if `attr` names none.
+///
 /// # Safety
 /// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` is NULL or may be read and written, and its
 /// pointers are NULL or objects of this library.
@@ -82,8 +85,11 @@ unsafe fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     if differ(id.recv_cq(), attr.recv_cq) || differ(id.send_cq(), attr.send_cq) {
         return Err(Errno::EINVAL);
     }
-    if attr.srq.is_null() {
-        attr.srq = id.srq();
+    match attr.qp_type {
+        IBV_QPT_XRC_SEND => (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0),
+        IBV_QPT_XRC_RECV => for_any_queue(id, attr)?,
+        _ if attr.srq.is_null() => attr.srq = id.srq(),
+        _ => {}
     }
     let created = create_cqs(id, attr).and_then(|()| {
         let qp = verbs::create_qp(id.verbs(), attr)?;
@@ -106,19 +112,29 @@ unsafe fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     }
 }
 
+/// A queue pair of XRC's receiving end has no queues, but a domain of those that requests may name.
+fn for_any_queue(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
+    (attr.cap.max_send_wr, attr.cap.max_send_sge) = (0, 0);
+    (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+    if attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        attr.xrcd = id.process.default_xrcd()?;
+    }
+    Ok(())
+}
+
 /// Makes the completion queues that neither the id nor the program has. Their context is the id.
 fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     if attr.recv_cq.is_null() && id.recv_cq().is_null() && attr.cap.max_recv_wr > 0 {
-        id.set_recv_cq_channel(verbs::create_comp_channel(id.verbs())?);
-        let size = attr.cap.max_recv_wr;
-        id.set_recv_cq(verbs::create_cq(id, size, id.recv_cq_channel())?);
+        create_recv_cq(id, attr.cap.max_recv_wr)?;
     }
     if attr.send_cq.is_null() && id.send_cq().is_null() && attr.cap.max_send_wr > 0 {
         id.set_send_cq_channel(verbs::create_comp_channel(id.verbs())?);
         let size = attr.cap.max_send_wr;
         id.set_send_cq(verbs::create_cq(id, size, id.send_cq_channel())?);
     }
-    if attr.recv_cq.is_null() {
+    let receives = !matches!(attr.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
+    if attr.recv_cq.is_null() && receives {
         attr.recv_cq = id.recv_cq();
     }
     if attr.send_cq.is_null() {
@@ -127,22 +143,36 @@ fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
+/// Makes the id's completion queue for receives, with its channel.
+pub(super) fn create_recv_cq(id: &Id, size: u32) -> Result<()> {
+    id.set_recv_cq_channel(verbs::create_comp_channel(id.verbs())?);
+    id.set_recv_cq(verbs::create_cq(id, size, id.recv_cq_channel())?);
+    Ok(())
+}
+
 /// Destroys what [`create_cqs`] made.
 pub(super) fn destroy_cqs(id: &Id) {
-    let (recv, send) = (id.recv_cq(), id.send_cq());
-    let (recv_channel, send_channel) = (id.recv_cq_channel(), id.send_cq_channel());
-    id.set_recv_cq(ptr::null_mut());
+    let (send, channel) = (id.send_cq(), id.send_cq_channel());
     id.set_send_cq(ptr::null_mut());
-    id.set_recv_cq_channel(ptr::null_mut());
     id.set_send_cq_channel(ptr::null_mut());
-    verbs::destroy_cq(recv);
-    if send != recv {
+    if send != id.recv_cq() {
         verbs::destroy_cq(send);
     }
-    verbs::destroy_comp_channel(recv_channel);
-    if send_channel != recv_channel {
-        verbs::destroy_comp_channel(send_channel);
+    if channel != id.recv_cq_channel() {
+        verbs::destroy_comp_channel(channel);
     }
+    if !id.lock().cq_of_srq {
+        destroy_recv_cq(id);
+    }
+}
+
+/// Destroys what [`create_recv_cq`] made.
+pub(super) fn destroy_recv_cq(id: &Id) {
+    let (cq, channel) = (id.recv_cq(), id.recv_cq_channel());
+    id.set_recv_cq(ptr::null_mut());
+    id.set_recv_cq_channel(ptr::null_mut());
+    verbs::destroy_cq(cq);
+    verbs::destroy_comp_channel(channel);
 }
 
 /// Takes a new queue pair as far as it goes before a connection.

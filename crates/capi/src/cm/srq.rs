@@ -13,6 +13,9 @@ use crate::boundary::{Errno, Result, guarded, status};
 /// Makes a shared receive queue, which the id's queue pair will receive from (rdma_create_srq(3)). Without `pd` it is in
 /// the id's. The sizes that it got are put into `attr`.
 ///
+/// For an id of XRC's receiving end it is a queue of the process's domain, with a completion queue and a channel of its own
+/// in `recv_cq` and `recv_cq_channel`; peers name it by its number (`ibv_get_srq_num`).
+///
 /// # Safety
 /// `id` is an id of this library that outlives the call, `pd` NULL or a domain; `attr` is NULL or may be read and written.
 #[unsafe(no_mangle)]
@@ -23,19 +26,21 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: as promised; zero is NULL, or nothing, in every field; the one structure begins as the other.
     status(|| unsafe {
-        let attr = attr.as_mut().ok_or(Errno::EINVAL)?;
+        let (id, attr) = (Id::get(id)?, attr.as_mut().ok_or(Errno::EINVAL)?);
+        let extends = id.qp_type() == IBV_QPT_XRC_RECV;
         let mut extended: ibv_srq_init_attr_ex = zeroed();
         ptr::from_mut(&mut extended).cast::<ibv_srq_init_attr>().write(*attr);
         extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-        extended.srq_type = IBV_SRQT_BASIC;
+        extended.srq_type = if extends { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
         extended.pd = pd;
-        let created = create(Id::get(id)?, &mut extended);
+        let created = create(id, &mut extended);
         *attr = ptr::from_ref(&extended).cast::<ibv_srq_init_attr>().read();
         created
     })
 }
 
-/// As [`rdma_create_srq`], with all that `ibv_create_srq_ex` takes (rdma_create_srq(3)).
+/// As [`rdma_create_srq`], with all that `ibv_create_srq_ex` takes (rdma_create_srq(3)). `attr` says in the end which domain
+/// and which completion queue a queue of XRC has.
 ///
 /// # Safety
 /// As [`rdma_create_srq`].
@@ -52,15 +57,53 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || id.verbs().is_null() {
         return Err(Errno::EINVAL);
     }
+    if !id.srq().is_null() {
+        // An id has one at most.
+        return Err(Errno::EINVAL);
+    }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         attr.pd = id.pd();
     }
-    id.set_srq(verbs::create_srq(id.verbs(), attr)?);
+    let created = match attr.srq_type {
+        IBV_SRQT_XRC => complete(id, attr),
+        _ => Ok(()),
+    };
+    match created.and_then(|()| verbs::create_srq(id.verbs(), attr)) {
+        Ok(srq) => id.set_srq(srq),
+        Err(errno) => {
+            release_cq(id);
+            return Err(errno);
+        }
+    }
     if id.pd().is_null() {
         id.set_pd(attr.pd);
     }
     Ok(())
+}
+
+/// What a queue of XRC has and the program does not name: a domain and a completion queue.
+fn complete(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.xrcd = id.process.default_xrcd()?;
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+        if id.recv_cq().is_null() {
+            qp::create_recv_cq(id, attr.attr.max_wr)?;
+        }
+        id.lock().cq_of_srq = true;
+        attr.cq = id.recv_cq();
+    }
+    attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    Ok(())
+}
+
+/// The shared receive queue needs the id's completion queue no more.
+fn release_cq(id: &Id) {
+    id.lock().cq_of_srq = false;
+    if !id.qp_receives() {
+        qp::destroy_recv_cq(id);
+    }
 }
 
 /// Destroys the id's shared receive queue (rdma_destroy_srq(3)); its queue pair must be gone.
@@ -81,6 +124,7 @@ pub(super) fn destroy(id: &Id) {
         verbs::destroy_srq(id.srq());
         id.set_srq(ptr::null_mut());
     }
+    release_cq(id);
     if id.qp().is_null() {
         qp::destroy_cqs(id);
     }
