@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use rdmux_host::client::admin;
-use rdmux_host::proto::Status;
+use rdmux_host::proto::{HolderStatus, Status};
 use rdmux_host::service::daemon;
 use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
 use serde_json::{Map, Value, json};
@@ -241,9 +241,50 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
         }
         report.print()?;
     }
+    print_xrc(s)?;
     counters("DEVICES", &s.device_counters, all_counters)?;
     counters("SERVICE", &s.service_counters, all_counters)?;
     counters("CONNECTION MANAGER", &s.cm_counters, all_counters)
+}
+
+/// XRC domains, and the queue pairs in them that belong to no process.
+fn print_xrc(s: &Status) -> Result<()> {
+    if !s.xrc_domains.is_empty() {
+        say!("\nXRC DOMAINS");
+        let mut report = Report::new(&["ID", "FILE", "SRQS", "OPENED BY"]).right(&[0, 2]);
+        for d in &s.xrc_domains {
+            let file = d.file.map_or("private".into(), |(dev, ino)| format!("{dev:#x}:{ino}"));
+            let pids: Vec<_> = d.pids.iter().map(i32::to_string).collect();
+            report.row([d.id.to_string(), file, d.srqs.to_string(), pids.join(" ")]);
+        }
+        report.print()?;
+    }
+    if !s.xrc_targets.is_empty() {
+        say!("\nXRC RECEIVE QUEUE PAIRS");
+        let mut report =
+            Report::new(&["QPN", "DOMAIN", "STATE", "PEER QPN", "HELD BY"]).right(&[1]);
+        for t in &s.xrc_targets {
+            report.row([
+                format!("{:#08x}", t.qpn),
+                t.domain.to_string(),
+                t.state.clone(),
+                format!("{:#08x}", t.dest_qpn),
+                t.holders.iter().map(holder).collect::<Vec<_>>().join(", "),
+            ]);
+        }
+        report.print()?;
+    }
+    Ok(())
+}
+
+/// A process that holds an XRC receive queue pair, and how.
+fn holder(h: &HolderStatus) -> String {
+    let how = match (h.registered, h.handles) {
+        (true, 0) => "registered".into(),
+        (true, n) => format!("registered, {n} handles"),
+        (false, n) => format!("{n} handles"),
+    };
+    format!("{} {} ({how})", h.pid, h.comm)
 }
 
 fn counters(title: &str, counters: &[(String, u64)], all: bool) -> Result<()> {
@@ -284,6 +325,8 @@ fn as_json(s: &Status) -> Value {
         "processes": s.clients,
         "ids": s.ids,
         "groups": s.groups,
+        "xrc_domains": s.xrc_domains,
+        "xrc_targets": s.xrc_targets,
         "counters": {
             "devices": by_name(&s.device_counters),
             "service": by_name(&s.service_counters),

@@ -45,12 +45,9 @@ impl Engine {
         if qpn == Qpn::MULTICAST {
             return self.deliver_multicast(device, datagram);
         }
-        let slot = slot_of(qpn);
-        if table.owns(slot) {
-            count(device, Counter::RxNoQp);
-        } else if device.xrc().is_hub() && is_target(qpn) {
-            count(device, Counter::RxNoQp);
-        } else if slot != SERVICE_SLOT || qpn == Qpn::QP1 || is_target(qpn) {
+        let (slot, target) = (slot_of(qpn), is_target(qpn));
+        let ours = table.owns(slot) || (target && device.xrc().is_hub());
+        if !ours && (slot != SERVICE_SLOT || qpn == Qpn::QP1 || target) {
             // The kernel merged packets of several owners into one.
             count(device, Counter::RxStray);
             device.control().stray(datagram.src, datagram.dst.ip(), datagram.bytes);

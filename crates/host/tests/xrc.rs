@@ -1,0 +1,512 @@
+//! XRC receive queue pairs that belong to no process: the requirements X1 to X9, through the service and the hub in
+//! it. X8 (numbers) is also tested where numbers are made.
+#![expect(unsafe_code, reason = "memory is registered")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::Host;
+use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
+use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::wr::{
+    Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+};
+use rdmux_verbs::{
+    Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq, SrqAttr, Target, VerbsError, Xrcd, XrcdFlags,
+};
+use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, RnrTimer};
+
+const BYTES: usize = 256 << 10;
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+/// A process's device, memory and completion queue.
+struct Process {
+    mr: Mr,
+    memory: *mut u8,
+    cq: Cq,
+    pd: Pd,
+    device: Arc<Device>,
+    _owner: Vec<u64>,
+}
+
+impl Process {
+    fn on(host: &Host) -> Self {
+        Self::with(host.client())
+    }
+
+    fn with(client: Arc<HostClient>) -> Self {
+        let device = Device::open(client).unwrap();
+        let pd = Pd::new(&device);
+        let cq = Cq::new(&device, 512, None, 0).unwrap();
+        let mut owner = vec![0_u64; BYTES / 8];
+        let memory: *mut u8 = owner.as_mut_ptr().cast();
+        // SAFETY: the memory is dropped after the region (fields drop in order).
+        let mr = unsafe { Mr::register(&pd, MrInit::own(memory, BYTES, ALL)).unwrap() };
+        Self { mr, memory, cq, pd, device, _owner: owner }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= BYTES);
+        // SAFETY: inside the memory.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.memory.add(at), bytes.len()) };
+    }
+    fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= BYTES);
+        let mut bytes = vec![0; len];
+        // SAFETY: inside the memory.
+        unsafe { std::ptr::copy(self.memory.add(at), bytes.as_mut_ptr(), len) };
+        bytes
+    }
+    fn addr(&self, at: usize) -> u64 {
+        self.mr.range().start + at as u64
+    }
+    fn sge(&self, at: usize, length: usize) -> Sge {
+        let length = u32::try_from(length).unwrap();
+        Sge { addr: self.addr(at), length, lkey: self.mr.lkey() }
+    }
+
+    /// Polls until a completion comes.
+    fn wait(&self) -> Completion {
+        let mut out = [Completion::EMPTY];
+        while self.cq.poll(&mut out) == 0 {
+            std::thread::yield_now();
+        }
+        out[0]
+    }
+
+    fn gid(&self) -> Gid {
+        self.device.gid(0).unwrap().gid
+    }
+
+    fn domain(&self, file: &File) -> Xrcd {
+        let flags = XrcdFlags { create: true, exclusive: false };
+        Xrcd::open(&self.device, Some(file.as_fd()), flags).unwrap()
+    }
+
+    fn srq(&self, domain: &Xrcd) -> Srq {
+        let attr = SrqAttr { max_wr: 64, max_sge: 4, limit: 0 };
+        Srq::for_xrc(&self.pd, domain, &self.cq, attr, 0).unwrap()
+    }
+
+    /// A queue pair that sends by XRC.
+    fn sender(&self) -> Qp {
+        let caps =
+            QpCaps { max_send_wr: 64, max_send_sge: 4, max_inline_data: 64, ..QpCaps::default() };
+        let init = QpInit {
+            qp_type: QpType::XrcSend,
+            send_cq: self.cq.clone(),
+            recv_cq: self.cq.clone(),
+            srq: None,
+            caps,
+            sq_sig_all: true,
+            context: 0,
+        };
+        Qp::new(&self.pd, init).unwrap()
+    }
+}
+
+/// The attributes of both ends of a connection; `Psn` 100 to the target.
+fn attr(dgid: Gid, dest_qpn: Qpn, default: &QpAttr) -> QpAttr {
+    QpAttr {
+        path_mtu: Mtu::M1024,
+        dest_qpn,
+        rq_psn: Psn::new(100),
+        sq_psn: Psn::new(100),
+        access: ALL,
+        av: AddressVector {
+            is_global: true,
+            dgid,
+            hop_limit: 64,
+            port_num: 1,
+            ..Default::default()
+        },
+        port_num: 1,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: RnrTimer::new(1),
+        timeout: AckTimeout::new(10),
+        retry_cnt: 2,
+        rnr_retry: 7,
+        ..*default
+    }
+}
+
+/// Takes a sending queue pair to RTS.
+fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
+    let attr = attr(dgid, target, &qp.query());
+    let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    let rtr =
+        AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    let rts = AttrMask::STATE
+        | AttrMask::TIMEOUT
+        | AttrMask::RETRY_CNT
+        | AttrMask::RNR_RETRY
+        | AttrMask::SQ_PSN
+        | AttrMask::MAX_QP_RD_ATOMIC;
+    qp.modify(&QpAttr { state: QpState::Init, ..attr }, init).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, rtr).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
+}
+
+/// The proposal's alloc: a target in RTR, for which the domain's process is registered.
+fn alloc(domain: &Xrcd, sender: &Qp, of: &Process) -> Qpn {
+    domain.alloc_registered(&attr(of.gid(), sender.qpn(), &sender.query())).unwrap()
+}
+
+fn post(qp: &Qp, srq: u32, op: SendOp, sges: &[Sge]) {
+    let wr = SendWr::new(1, op, SendData::Sges(sges));
+    qp.post_send(&SendWr { srqn: srq, flags: SendFlags::SIGNALED, ..wr }).unwrap();
+}
+
+fn number(srq: &Srq) -> u32 {
+    srq.number().unwrap()
+}
+
+fn errno<T>(result: Result<T, VerbsError>) -> i32 {
+    result.map(drop).expect_err("it was refused").errno()
+}
+
+/// A sender and two receivers of one domain, on one host or on two.
+struct Scene {
+    // The order in which they go.
+    qp: Qp,
+    srqs: [Srq; 2],
+    domains: [Xrcd; 2],
+    receivers: [Process; 2],
+    sender: Process,
+    there: Host,
+    _here: Option<Host>,
+}
+
+impl Scene {
+    fn on_two_hosts() -> Self {
+        Self::new(Some(Host::start()))
+    }
+    fn on_one_host() -> Self {
+        Self::new(None)
+    }
+
+    fn new(here: Option<Host>) -> Self {
+        let there = Host::start();
+        let sender = Process::on(here.as_ref().unwrap_or(&there));
+        let receivers = [Process::on(&there), Process::on(&there)];
+        let file = File::create(there.dir.path().join("domain")).unwrap();
+        let domains = receivers.each_ref().map(|r| r.domain(&file));
+        let srqs = [0, 1].map(|i| receivers[i].srq(&domains[i]));
+        let qp = sender.sender();
+        Self { qp, srqs, domains, receivers, sender, there, _here: here }
+    }
+
+    /// Steps 3 to 6: the first receiver allocates, the second registers, the sender connects.
+    fn connected(self) -> (Self, Qpn) {
+        let target = alloc(&self.domains[0], &self.qp, &self.sender);
+        self.domains[1].register(target).unwrap();
+        connect(&self.qp, self.receivers[0].gid(), target);
+        (self, target)
+    }
+
+    fn recv(&self, i: usize, wr_id: u64, at: usize, len: usize) {
+        let sges = [self.receivers[i].sge(at, len)];
+        self.srqs[i].post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+
+    /// Sends `len` bytes to a receiver, and checks that they come.
+    fn deliver(&self, i: usize, len: usize) {
+        let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + i).to_le_bytes()[0]).collect();
+        self.sender.write(0, &bytes);
+        self.recv(i, 9, 4096, len.max(1));
+        post(&self.qp, number(&self.srqs[i]), SendOp::Send, &[self.sender.sge(0, len)]);
+        let received = self.receivers[i].wait();
+        assert_eq!((received.status, received.wr_id), (WcStatus::Success, 9));
+        assert_eq!((received.opcode, received.byte_len as usize), (WcOpcode::Recv, len));
+        assert_eq!(self.receivers[i].read(4096, len), bytes);
+        assert_eq!(self.sender.wait().status, WcStatus::Success);
+    }
+}
+
+#[test]
+fn x1_alloc_creates_takes_to_rtr_and_registers() {
+    let scene = Scene::on_one_host();
+    let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
+    let attr = scene.domains[0].query(target).unwrap();
+    assert_eq!((attr.state, attr.dest_qpn), (QpState::Rtr, scene.qp.qpn()));
+    let status = scene.there.status();
+    let [row] = &status.xrc_targets[..] else { panic!("{:?}", status.xrc_targets) };
+    assert_eq!((row.qpn, row.holders.len()), (target.get(), 1));
+    assert!(row.holders[0].registered);
+    // What does not come to RTR leaves nothing.
+    let wrong = QpAttr { av: AddressVector { port_num: 7, ..attr.av }, ..attr };
+    assert!(scene.domains[0].alloc_registered(&wrong).is_err());
+    assert_eq!(scene.there.status().xrc_targets.len(), 1);
+}
+
+#[test]
+fn x2_it_outlives_its_creator() {
+    let (scene, _) = Scene::on_two_hosts().connected();
+    scene.deliver(0, 100);
+    let Scene { qp, srqs, domains, receivers, sender, there, _here } = scene;
+    let ([srq, kept_srq], [domain, _kept_domain], [creator, kept]) = (srqs, domains, receivers);
+    // Its whole process goes, with everything it had.
+    drop((srq, domain, creator));
+    for wr_id in 0..3 {
+        kept_srq.post_recv(&RecvWr { wr_id, sges: &[kept.sge(0, 64)] }).unwrap();
+        post(&qp, number(&kept_srq), SendOp::Send, &[sender.sge(0, 8)]);
+        assert_eq!((kept.wait().wr_id, sender.wait().status), (wr_id, WcStatus::Success));
+    }
+    assert_eq!(there.status().xrc_targets[0].holders.len(), 1);
+}
+
+#[test]
+fn x3_a_process_registers_once_however_often_it_does() {
+    let scene = Scene::on_one_host();
+    let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
+    scene.domains[0].register(target).unwrap();
+    scene.domains[0].register(target).unwrap();
+    scene.domains[0].unregister(target).unwrap();
+    assert!(scene.there.status().xrc_targets.is_empty());
+    assert_eq!(errno(scene.domains[0].unregister(target)), libc::EINVAL);
+}
+
+#[test]
+fn x4_unknown_numbers_others_and_other_domains_are_einval() {
+    let scene = Scene::on_one_host();
+    let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
+    let private =
+        Xrcd::open(&scene.receivers[1].device, None, XrcdFlags { create: true, exclusive: false });
+    let private = private.unwrap();
+    let unknown = Qpn::new(target.get() + 1);
+    for (domain, qpn) in
+        [(&scene.domains[1], unknown), (&scene.domains[1], scene.qp.qpn()), (&private, target)]
+    {
+        assert_eq!(errno(domain.register(qpn)), libc::EINVAL, "{qpn}");
+        assert_eq!(errno(domain.unregister(qpn)), libc::EINVAL, "{qpn}");
+        assert_eq!(errno(Target::open(domain, qpn, 0)), libc::EINVAL, "{qpn}");
+        assert_eq!(errno(domain.query(qpn)), libc::EINVAL, "{qpn}");
+    }
+    assert_eq!(errno(scene.domains[1].unregister(target)), libc::EINVAL, "not registered");
+}
+
+#[test]
+fn x5_the_last_one_destroys_and_the_sender_learns_it() {
+    let (scene, target) = Scene::on_two_hosts().connected();
+    scene.deliver(0, 100);
+    scene.domains[0].unregister(target).unwrap();
+    scene.deliver(1, 100);
+    scene.domains[1].unregister(target).unwrap();
+    assert_eq!(errno(scene.domains[1].query(target)), libc::EINVAL);
+    scene.recv(1, 1, 0, 64);
+    post(&scene.qp, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.sender.wait().status, WcStatus::RetryExcErr);
+}
+
+const ROLE: &str = "RDMUX_TEST_XRC_DIR";
+
+/// Not a test, but what the processes of X6 do: open the domain, register for a target, wait to be killed.
+#[test]
+fn role() {
+    let Ok(dir) = std::env::var(ROLE) else { return };
+    let options = ConnectOptions {
+        dir: RuntimeDir::at(std::path::Path::new(&dir).join("run")).unwrap(),
+        config: rdmux_host::Config::default(),
+        embedded: true,
+        program: None,
+    };
+    let client = options.connect(&HostName::new("test").unwrap()).unwrap();
+    let process = Process::with(client);
+    let file = File::open(std::path::Path::new(&dir).join("domain")).unwrap();
+    let domain = process.domain(&file);
+    let srq = process.srq(&domain);
+    let target = Qpn::new(std::env::var("TARGET").unwrap().parse().unwrap());
+    domain.register(target).unwrap();
+    let _handle = Target::open(&domain, target, 0).unwrap();
+    println!("SAYS {}", number(&srq));
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn x6_sudden_death_unregisters() {
+    let scene = Scene::on_one_host();
+    let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
+    connect(&scene.qp, scene.receivers[0].gid(), target);
+    let mut children: Vec<_> = (0..3)
+        .map(|_| {
+            let child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+                .env(ROLE, scene.there.dir.path())
+                .env("TARGET", target.get().to_string())
+                .stdout(Stdio::piped())
+                .spawn();
+            let mut child = child.unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            let said = { lines }.find_map(|l| l.split_once("SAYS ").map(|(_, w)| w.to_owned()));
+            (child, said.expect("it says the number of its queue").parse::<u32>().unwrap())
+        })
+        .collect();
+    assert_eq!(scene.there.status().xrc_targets[0].holders.len(), 4);
+    scene.domains[0].unregister(target).unwrap();
+    let srqns: Vec<u32> = children.iter().map(|(_, srqn)| *srqn).collect();
+    for (child, _) in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // The service hears of each death by itself.
+    while !scene.there.status().xrc_targets.is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(scene.there.status().xrc_domains.len(), 1, "two processes still have it open");
+    assert_eq!(scene.there.status().xrc_domains[0].srqs, 2, "{srqns:x?} are gone");
+}
+
+#[test]
+fn x7_nothing_accumulates() {
+    let scene = Scene::on_one_host();
+    let before = scene.there.status();
+    for round in 0..200 {
+        let qp = scene.sender.sender();
+        let target = alloc(&scene.domains[0], &qp, &scene.sender);
+        connect(&qp, scene.receivers[0].gid(), target);
+        scene.recv(0, round, 0, 64);
+        post(&qp, number(&scene.srqs[0]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+        assert_eq!(scene.receivers[0].wait().status, WcStatus::Success);
+        assert_eq!(scene.sender.wait().status, WcStatus::Success);
+        scene.domains[0].unregister(target).unwrap();
+    }
+    let after = scene.there.status();
+    assert_eq!(after.xrc_targets, before.xrc_targets);
+    assert_eq!(after.xrc_domains, before.xrc_domains);
+    assert_eq!((after.slots, after.rings), (before.slots, before.rings + 2));
+}
+
+#[test]
+fn x8_numbers_have_their_top_bit_and_do_not_come_back_soon() {
+    let scene = Scene::on_one_host();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..300 {
+        let target = Target::create(&scene.domains[0], 0).unwrap();
+        assert_eq!(target.qpn().get() >> 23, 1);
+        assert!(seen.insert(target.qpn()));
+    }
+}
+
+/// The proposal's steps: 1 the receivers open a domain, 2 and make queues; 3 the sender makes its queue pair; 4 one
+/// receiver allocates the target; 5 the others register; 6 the sender connects; 7 all send and receive; 8 each
+/// unregisters; 9 the last one's call destroys.
+#[test]
+fn x9_one_connection_serves_two_receivers() {
+    for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
+        let (scene, target) = scene.connected();
+        assert_eq!(scene.qp.is_same_host(), scene._here.is_none());
+        for round in 0..20 {
+            for i in [0, 1, 1, 0] {
+                scene.deliver(i, [0, 1, 1000, 1024, 3000, 100_000][round % 6]);
+            }
+        }
+        everything_else(&scene);
+        scene.domains[0].unregister(target).unwrap();
+        scene.domains[1].unregister(target).unwrap();
+        assert!(scene.there.status().xrc_targets.is_empty());
+    }
+}
+
+/// Immediate data, WRITE, READ and atomics, to both receivers.
+fn everything_else(scene: &Scene) {
+    let Scene { qp, srqs, receivers, sender, .. } = scene;
+    for i in [0, 1] {
+        let (srqn, to) = (number(&srqs[i]), &receivers[i]);
+        let (rkey, remote_addr) = (to.mr.rkey(), to.addr(8192));
+        scene.recv(i, 5, 0, 64);
+        post(qp, srqn, SendOp::SendImm([1, 2, 3, 4]), &[sender.sge(0, 5)]);
+        let received = to.wait();
+        assert_eq!((received.wr_id, received.byte_len, received.imm), (5, 5, [1, 2, 3, 4]));
+        assert_eq!(sender.wait().status, WcStatus::Success);
+
+        let bytes: Vec<u8> = (0..70_000_u32).map(|n| (n % 251) as u8).collect();
+        sender.write(0, &bytes);
+        post(qp, srqn, SendOp::Write { remote_addr, rkey }, &[sender.sge(0, bytes.len())]);
+        assert_eq!(sender.wait().status, WcStatus::Success);
+        sender.write(0, &[0; 70_000]);
+        // A READ sees what was written before it.
+        post(qp, srqn, SendOp::Read { remote_addr, rkey }, &[sender.sge(0, bytes.len())]);
+        assert_eq!(sender.wait().status, WcStatus::Success);
+        assert_eq!(sender.read(0, bytes.len()), bytes);
+
+        scene.recv(i, 6, 0, 64);
+        let imm = [9, 9, 9, 9];
+        sender.write(0, &40_u64.to_ne_bytes());
+        post(qp, srqn, SendOp::WriteImm { remote_addr, rkey, imm }, &[sender.sge(0, 8)]);
+        let received = to.wait();
+        assert_eq!((received.wr_id, received.opcode), (6, WcOpcode::RecvRdmaWithImm));
+        assert_eq!(sender.wait().status, WcStatus::Success);
+        assert_eq!(to.read(8192, 8), 40_u64.to_ne_bytes());
+
+        post(qp, srqn, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[sender.sge(64, 8)]);
+        let swap = SendOp::CmpSwap { remote_addr, rkey, compare: 42, swap: 7 };
+        post(qp, srqn, swap, &[sender.sge(72, 8)]);
+        post(qp, srqn, SendOp::Read { remote_addr, rkey }, &[sender.sge(80, 8)]);
+        for _ in 0..3 {
+            assert_eq!(sender.wait().status, WcStatus::Success);
+        }
+        let word = |at| u64::from_ne_bytes(sender.read(at, 8).try_into().unwrap());
+        assert_eq!((word(64), word(72), word(80)), (40, 42, 7));
+    }
+}
+
+#[test]
+fn a_wrong_queue_or_key_ends_the_connection_and_nothing_else() {
+    let (scene, target) = Scene::on_two_hosts().connected();
+    let private = XrcdFlags { create: true, exclusive: false };
+    let other = Xrcd::open(&scene.receivers[1].device, None, private).unwrap();
+    let foreign = scene.receivers[1].srq(&other);
+    post(&scene.qp, number(&foreign), SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.sender.wait().status, WcStatus::RemInvReqErr);
+    assert_eq!(scene.domains[0].query(target).unwrap().state, QpState::Err);
+    // A key of the one process opens nothing through the queue of the other.
+    let (scene, _) = Scene::on_one_host().connected();
+    let [a, b] = &scene.receivers;
+    let unknown = a.mr.rkey().0 + 0x4000;
+    let op = SendOp::Write { remote_addr: b.addr(0), rkey: rdmux_wire::Rkey(unknown) };
+    post(&scene.qp, number(&scene.srqs[1]), op, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.sender.wait().status, WcStatus::RemAccessErr);
+}
+
+#[test]
+fn a_receiver_that_posts_late_is_waited_for() {
+    let (scene, _) = Scene::on_one_host().connected();
+    post(&scene.qp, number(&scene.srqs[0]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.there.status().xrc_targets.len(), 1);
+    scene.recv(0, 3, 0, 64);
+    assert_eq!(scene.receivers[0].wait().wr_id, 3);
+    assert_eq!(scene.sender.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn domains_open_as_files_do() {
+    let host = Host::start();
+    let process = Process::on(&host);
+    let file = File::create(host.dir.path().join("file")).unwrap();
+    let open = |create, exclusive| {
+        Xrcd::open(&process.device, Some(file.as_fd()), XrcdFlags { create, exclusive })
+    };
+    assert_eq!(errno(open(false, false)), libc::EAGAIN);
+    let first = open(true, true).unwrap();
+    assert_eq!(errno(open(true, true)), libc::EINVAL);
+    let second = open(false, false).unwrap();
+    let srq = process.srq(&first);
+    let (first, error) = first.close().unwrap_err();
+    assert_eq!(error.errno(), libc::EBUSY);
+    drop(srq);
+    first.close().unwrap();
+    assert_eq!(host.status().xrc_domains.len(), 1);
+    second.close().unwrap();
+    assert_eq!(errno(open(false, false)), libc::EAGAIN);
+}
