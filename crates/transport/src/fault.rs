@@ -13,6 +13,8 @@ pub(crate) enum ResponderFault {
     /// An operation out of sequence, of a wrong length, misaligned, or one that this queue pair
     /// does not serve.
     InvalidRequest,
+    /// The shared receive queue that an XRC packet names is not there, or not in this domain.
+    NoSuchSrq,
     /// The message is longer than the receive.
     ReceiveTooShort,
     /// Key, range or right of remote memory did not fit.
@@ -40,6 +42,10 @@ impl ResponderFault {
             Self::InvalidRequest => {
                 (NakCode::InvalidRequest, WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
             }
+            // The program hears of it as of a broken access rule (IBTA annex A14).
+            Self::NoSuchSrq => {
+                (NakCode::InvalidRequest, WcStatus::RemInvReqErr, Some(QpEvent::AccessErr))
+            }
             Self::ReceiveTooShort => (NakCode::InvalidRequest, WcStatus::LocLenErr, None),
             Self::RemoteAccess => {
                 (NakCode::RemoteAccess, WcStatus::RemAccessErr, Some(QpEvent::AccessErr))
@@ -55,7 +61,7 @@ impl ResponderFault {
     /// A fault of memory that the peer named.
     pub(crate) const fn remote(fault: AccessFault) -> Self {
         match fault {
-            AccessFault::Gone => Self::Operation,
+            AccessFault::Gone | AccessFault::Busy => Self::Operation,
             _ => Self::RemoteAccess,
         }
     }
@@ -63,7 +69,7 @@ impl ResponderFault {
     /// A fault of memory that the receive named.
     pub(crate) const fn local(fault: AccessFault) -> Self {
         match fault {
-            AccessFault::Gone => Self::Operation,
+            AccessFault::Gone | AccessFault::Busy => Self::Operation,
             _ => Self::LocalProtection,
         }
     }
@@ -72,7 +78,7 @@ impl ResponderFault {
 /// How a work request ends whose own memory may not be used.
 pub(crate) const fn local_status(fault: AccessFault) -> WcStatus {
     match fault {
-        AccessFault::Gone => WcStatus::LocQpOpErr,
+        AccessFault::Gone | AccessFault::Busy => WcStatus::LocQpOpErr,
         _ => WcStatus::LocProtErr,
     }
 }

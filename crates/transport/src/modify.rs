@@ -10,6 +10,7 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::state_table;
 use crate::time::Time;
+use crate::wr::WcStatus;
 
 /// The payload of a datagram is at most this, on any link.
 const MAX_DATAGRAM: u32 = 4096;
@@ -101,7 +102,7 @@ impl Qp {
     fn act<E: Env>(&mut self, from: QpState, to: QpState, link: LinkCaps, env: &mut E) {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
         match (from, to) {
-            (_, Reset) => self.reset(),
+            (_, Reset) => self.reset(env),
             (_, Err) => return self.enter_error(env),
             (Init, Rtr) => {
                 self.lossless = link.lossless;
@@ -119,7 +120,11 @@ impl Qp {
         }
     }
 
-    fn reset(&mut self) {
+    fn reset<E: Env>(&mut self, env: &mut E) {
+        if self.qp_type == QpType::XrcRecv && self.rq.is_active() {
+            // Another process posted it. It has not reset anything, and would miss it.
+            self.fail_oldest_receive(WcStatus::WrFlushErr, env);
+        }
         self.sq.clear();
         self.rq.clear();
         self.req = Requester::default();

@@ -131,6 +131,12 @@ pub(crate) fn rx(qp_type: QpType, opcode: Opcode) -> RxRow {
     RX[usize::from(code)]
 }
 
+/// The opcode by which queue pairs of this type do something.
+#[inline]
+pub(crate) const fn opcode(qp_type: QpType, operation: Operation) -> Opcode {
+    Opcode(service(qp_type).0 | operation as u8)
+}
+
 /// The operation of a queued send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -177,8 +183,7 @@ impl TxRow {
     /// The opcode of a packet that starts the message, ends it, both or neither.
     #[inline]
     pub(crate) fn opcode(&self, qp_type: QpType, starts: bool, ends: bool) -> Opcode {
-        let code = self.codes[usize::from(starts) | usize::from(ends) << 1];
-        Opcode(service(qp_type).0 | code as u8)
+        opcode(qp_type, self.codes[usize::from(starts) | usize::from(ends) << 1])
     }
 
     /// Whether queue pairs of this type have the operation.
@@ -260,7 +265,7 @@ mod tests {
     fn rows_agree_with_the_names_of_the_wire() {
         for code in 0..=255_u8 {
             let op = Opcode(code);
-            for ty in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            for ty in QpType::ALL {
                 let row = rx(ty, op);
                 if row.kind == Kind::Reserved {
                     continue;
@@ -283,11 +288,26 @@ mod tests {
     }
 
     #[test]
+    fn of_the_two_ends_of_xrc_one_takes_responses_and_the_other_requests() {
+        let takes = |ty, op| rx(ty, op).kind != Kind::Reserved;
+        for code in 0..=255_u8 {
+            let op = Opcode(code);
+            let xrc = takes(QpType::Rc, Opcode(code ^ 0xa0));
+            assert_eq!(takes(QpType::XrcSend, op), xrc && op.is_response(), "{op}");
+            assert_eq!(takes(QpType::XrcRecv, op), xrc && !op.is_response(), "{op}");
+            assert_eq!(takes(QpType::XrcRecv, op), xrc && op.has_xrceth(), "{op}");
+        }
+    }
+
+    #[test]
     fn a_work_request_becomes_the_opcodes_of_its_type() {
         let row = TxKind::WriteImm.row();
         assert_eq!(row.opcode(QpType::Rc, false, true), Opcode::RC_WRITE_LAST_IMM);
         assert_eq!(row.opcode(QpType::Uc, true, false), Opcode::UC_WRITE_FIRST);
         assert_eq!(TxKind::SendImm.row().opcode(QpType::Ud, true, true), Opcode::UD_SEND_ONLY_IMM);
         assert!(!TxKind::Read.row().serves(QpType::Uc));
+        assert_eq!(row.opcode(QpType::XrcSend, true, true), Opcode::XRC_WRITE_ONLY_IMM);
+        assert!(TX.iter().all(|row| row.serves(QpType::XrcSend) == row.serves(QpType::Rc)));
+        assert!(!TX.iter().any(|row| row.serves(QpType::XrcRecv)));
     }
 }

@@ -27,7 +27,8 @@ pub struct QpInit {
     pub caps: QpCaps,
     /// Whether every send completes visibly, signaled or not.
     pub sq_sig_all: bool,
-    /// Whether receives come from a shared receive queue, through [`Env::pop_srq`].
+    /// Whether receives come from a shared receive queue, through [`Env::pop_srq`]. Means nothing for
+    /// XRC: its initiator has no receives, its target takes them from the queues that the peer names.
     pub has_srq: bool,
 }
 
@@ -118,7 +119,7 @@ impl Qp {
             mtu: 256,
             gone_at: Time::NEVER,
             sq: SendQueue::new(&init.caps, init.qp_type),
-            rq: RecvQueue::new(&init.caps, init.has_srq),
+            rq: RecvQueue::new(init),
             req: Requester::default(),
             resp: Responder::default(),
             attr: QpAttr { caps: init.caps, ..QpAttr::default() },
@@ -167,7 +168,7 @@ impl Qp {
     /// is more than there can be.
     pub fn queues_size(init: &QpInit) -> usize {
         let send = SendQueue::size_for(&init.caps, init.qp_type);
-        send.saturating_add(RecvQueue::size_for(&init.caps, init.has_srq))
+        send.saturating_add(RecvQueue::size_for(init))
     }
 
     /// Queues a send work request. Call [`poll_transmit`](Self::poll_transmit) to get it moving; in
@@ -176,6 +177,9 @@ impl Qp {
     /// # Errors
     /// See [`PostError`].
     pub fn post_send(&mut self, _now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.qp_type == QpType::XrcRecv {
+            return Err(PostError::NoSendQueue(self.qp_type));
+        }
         if self.state < QpState::Rts {
             return Err(PostError::State(self.state));
         }
@@ -199,6 +203,9 @@ impl Qp {
     /// # Errors
     /// See [`PostError`].
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.qp_type.is_xrc() {
+            return Err(PostError::NoReceiveQueue(self.qp_type));
+        }
         if self.state == QpState::Reset {
             return Err(PostError::State(self.state));
         }
@@ -228,7 +235,7 @@ impl Qp {
             Kind::Ack => self.handle_ack(now, &rx.packet, env),
             Kind::ReadResponse => self.handle_read_response(now, &rx.packet, row, env),
             Kind::AtomicAck => self.handle_atomic_ack(now, &rx.packet, env),
-            _ if self.qp_type == QpType::Rc => self.handle_request(now, &rx.packet, row, env),
+            _ if self.qp_type.is_reliable() => self.handle_request(now, &rx.packet, row, env),
             _ => self.handle_uc(&rx.packet, row, env),
         }
     }
@@ -290,7 +297,8 @@ impl Qp {
         self.req.stop();
         self.resp.stop();
         self.flush(env);
-        if self.rq.is_shared() {
+        // Nobody waits for a target of XRC before destroying a shared receive queue.
+        if self.rq.is_shared() && self.qp_type != QpType::XrcRecv {
             env.event(QpEvent::LastWqeReached);
         }
     }
@@ -299,9 +307,18 @@ impl Qp {
     fn flush<E: Env>(&mut self, env: &mut E) {
         self.flush_sends(env);
         while !self.rq.is_empty() {
-            let wr_id = self.rq.finish();
-            env.complete(Side::Recv, self.completion(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv));
+            self.fail_oldest_receive(WcStatus::WrFlushErr, env);
         }
+    }
+
+    /// Completes the receive that is taken in error, or if none is the oldest.
+    pub(crate) fn fail_oldest_receive<E: Env>(&mut self, status: WcStatus, env: &mut E) {
+        let wr_id = self.rq.finish();
+        if self.qp_type == QpType::XrcRecv && env.select_srq(self.resp.srqn).is_err() {
+            // The shared receive queue that it was taken from is gone, and its completion queue with it.
+            return;
+        }
+        env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
     }
 
     /// Completes all send work flushed, in order.

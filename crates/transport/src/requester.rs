@@ -20,7 +20,7 @@ use core::time::Duration;
 
 use rdmux_wire::Psn;
 
-use crate::attr::{QpAttr, QpState, QpType};
+use crate::attr::{QpAttr, QpState};
 use crate::env::{Env, QpEvent};
 use crate::qp::{Qp, TxState};
 use crate::time::Time;
@@ -232,13 +232,13 @@ impl Qp {
         }
     }
 
-    /// The oldest send work request failed. RC goes to ERR; UC and UD flush their send queue and
+    /// The oldest send work request failed. RC and XRC go to ERR; UC and UD flush their send queue and
     /// go on receiving in SQE (IBTA 10.3.1.6).
     pub(crate) fn fail_send<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         if self.sq.head != self.sq.tail {
             self.complete_head(status, env);
         }
-        if self.qp_type == QpType::Rc {
+        if self.qp_type.is_reliable() {
             return self.enter_error(env);
         }
         self.state = QpState::Sqe;

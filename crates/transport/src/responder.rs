@@ -13,12 +13,11 @@ mod respond;
 use rdmux_wire::{NakCode, Packet, Psn, Rkey, Syndrome};
 
 use crate::attr::QpState;
-use crate::env::{AccessFault, Drop, Env, QpEvent, Side};
+use crate::env::{AccessFault, Drop, Env, QpEvent};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::time::Time;
-use crate::wr::WcOpcode;
 use resources::Resources;
 
 /// What kind of message is being received.
@@ -36,10 +35,28 @@ pub(crate) enum Message {
 /// Why a packet's request is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No receive is posted.
+    /// No receive is posted, or the owner of the memory is busy.
     NotReady,
     /// It cannot be.
     Fault(ResponderFault),
+}
+
+impl Refusal {
+    /// Memory that the peer named is not to be had.
+    fn remote(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Busy => Self::NotReady,
+            _ => Self::Fault(ResponderFault::remote(fault)),
+        }
+    }
+
+    /// Memory that the receive named is not to be had.
+    fn local(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Busy => Self::NotReady,
+            _ => Self::Fault(ResponderFault::local(fault)),
+        }
+    }
 }
 
 /// The state of the responder.
@@ -54,6 +71,8 @@ pub(crate) struct Responder {
     msn: u32,
     /// Bytes of the message so far.
     pub(crate) offset: u32,
+    /// The shared receive queue of the message, and of the receive that is taken; XRC only.
+    pub(crate) srqn: u32,
     /// Where the WRITE goes, by which key, and how long it is.
     write_va: u64,
     write_rkey: Rkey,
@@ -108,7 +127,7 @@ impl Responder {
 }
 
 impl Qp {
-    /// Takes a request packet of RC: as expected, ahead or behind (IBTA 9.7.5.1).
+    /// Takes a request packet of RC or XRC: as expected, ahead or behind (IBTA 9.7.5.1).
     pub(crate) fn handle_request<E: Env>(
         &mut self,
         now: Time,
@@ -129,7 +148,7 @@ impl Qp {
             self.established = true;
             env.event(QpEvent::CommEst);
         }
-        match self.execute(packet, row, env) {
+        match self.execute(now, packet, row, env) {
             Ok(()) => {}
             Err(Refusal::NotReady) => {
                 env.count(Drop::NoReceive);
@@ -158,7 +177,8 @@ impl Qp {
             Kind::Send | Kind::Write => self.resp.ack_owed = true,
             Kind::Read => {
                 if let Some(reth) = packet.reth {
-                    self.resp.resources.replay_read(psn, &reth, self.mtu);
+                    let srqn = packet.xrceth.map_or(0, |h| h.srqn);
+                    self.resp.resources.replay_read(psn, &reth, srqn, self.mtu);
                 }
             }
             Kind::Atomic => self.resp.resources.replay_atomic(psn),
@@ -170,7 +190,14 @@ impl Qp {
     #[inline]
     fn accepted(&mut self, npsn: u32) {
         self.resp.epsn = self.resp.epsn.add(npsn);
-        self.resp.silent = false;
+        if self.resp.silent {
+            self.resp.silent = false;
+            if self.resp.nak.take().is_some() {
+                // It had to wait for an earlier response, and is out of date. What came before it is still
+                // to be acknowledged.
+                self.resp.ack_owed = true;
+            }
+        }
     }
 
     fn nak<E: Env>(&mut self, now: Time, psn: Psn, syndrome: Syndrome, env: &mut E) {
@@ -180,7 +207,8 @@ impl Qp {
         self.flush_ack(now, env);
     }
 
-    /// A request cannot be carried out: NAK, and then ERR (IBTA 9.9.3, class A and C).
+    /// The request at `psn`, which is expected, cannot be carried out, and the receive that it was to fill
+    /// ends with it: NAK, and then ERR (IBTA 9.9.3, class A and C).
     pub(crate) fn fail_responder<E: Env>(
         &mut self,
         now: Time,
@@ -188,26 +216,31 @@ impl Qp {
         fault: ResponderFault,
         env: &mut E,
     ) {
-        let consequence = fault.consequence();
         if self.rq.is_active() {
-            let wr_id = self.rq.finish();
-            let completion = self.completion(wr_id, consequence.status, WcOpcode::Recv);
-            env.complete(Side::Recv, completion);
+            self.fail_oldest_receive(fault.consequence().status, env);
         }
+        self.fail_answer(now, psn, fault, env);
+    }
+
+    /// The same for a request that was accepted and cannot be answered. A receive that a later message
+    /// has taken is not to blame; it is flushed.
+    fn fail_answer<E: Env>(&mut self, now: Time, psn: Psn, fault: ResponderFault, env: &mut E) {
+        let consequence = fault.consequence();
         self.resp.message = Message::None;
-        self.resp.dying = true;
-        if let Some(event) = consequence.event {
+        if let Some(event) = consequence.event
+            && !self.resp.dying
+        {
             env.event(event);
         }
+        self.resp.dying = true;
         self.nak(now, psn, Syndrome::Nak(consequence.nak), env);
     }
-}
 
-impl Qp {
     /// The answer of an atomic that [`Env::atomic`] put off is here: what was there before, in host order,
     /// or why it could not be done, which the peer hears and the queue pair fails for. `psn` is
-    /// the request's; one that no atomic waits for is ignored. Call
-    /// [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// the request's; one that no atomic waits for is ignored, as after a failure. A driver does not
+    /// bring answers that are older than the last reset. Call [`poll_transmit`](Self::poll_transmit)
+    /// afterwards.
     pub fn atomic_done<E: Env>(
         &mut self,
         now: Time,
@@ -215,6 +248,12 @@ impl Qp {
         result: Result<u64, AccessFault>,
         env: &mut E,
     ) {
-        let _ = (now, psn, result, env);
+        match result {
+            Ok(original) => self.resp.resources.answer(psn, original),
+            Err(fault) if self.resp.resources.give_up(psn) => {
+                self.fail_answer(now, psn, ResponderFault::remote(fault), env);
+            }
+            Err(_) => {}
+        }
     }
 }

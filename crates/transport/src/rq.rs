@@ -1,12 +1,13 @@
 //! The receive queue: a ring like the send queue's, or one slot for a receive that was taken from
-//! a shared receive queue.
+//! a shared receive queue, or for the initiator of XRC, which receives nothing, none.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-use crate::attr::QpCaps;
+use crate::attr::QpType;
 use crate::env::Env;
 use crate::error::PostError;
+use crate::qp::QpInit;
 use crate::wr::{RecvWr, Sge};
 
 /// Entries of the slot for a shared receive queue's work request when the capabilities say none.
@@ -36,33 +37,39 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub(crate) fn new(caps: &QpCaps, shared: bool) -> Self {
-        let (slots, max_sge) = Self::sizes(caps, shared);
+    pub(crate) fn new(init: &QpInit) -> Self {
+        let (slots, max_sge) = Self::sizes(init);
         Self {
             wqes: vec![RecvWqe::default(); slots as usize].into_boxed_slice(),
             sges: vec![Sge::default(); slots as usize * max_sge as usize].into_boxed_slice(),
-            mask: slots - 1,
-            max_wr: caps.max_recv_wr,
+            mask: slots.wrapping_sub(1),
+            max_wr: init.caps.max_recv_wr,
             max_sge,
             head: 0,
             tail: 0,
-            shared,
+            shared: Self::shares(init),
             active: false,
         }
     }
 
+    /// Whether receives come from a shared receive queue: the queue pair's, or those that the peer names.
+    fn shares(init: &QpInit) -> bool {
+        init.has_srq || init.qp_type == QpType::XrcRecv
+    }
+
     /// Slots, and scatter entries of each.
-    fn sizes(caps: &QpCaps, shared: bool) -> (u32, u32) {
-        match (shared, caps.max_recv_sge) {
-            (true, 0) => (1, DEFAULT_SRQ_SGES),
-            (true, n) => (1, n),
-            (false, n) => (caps.max_recv_wr.max(1).next_power_of_two(), n),
+    fn sizes(init: &QpInit) -> (u32, u32) {
+        match (init.qp_type, Self::shares(init), init.caps.max_recv_sge) {
+            (QpType::XrcSend, ..) => (0, 0),
+            (_, true, 0) => (1, DEFAULT_SRQ_SGES),
+            (_, true, n) => (1, n),
+            (_, false, n) => (init.caps.max_recv_wr.max(1).next_power_of_two(), n),
         }
     }
 
     /// Bytes that [`new`](Self::new) will allocate; `usize::MAX` if that is more.
-    pub(crate) fn size_for(caps: &QpCaps, shared: bool) -> usize {
-        let (slots, max_sge) = Self::sizes(caps, shared);
+    pub(crate) fn size_for(init: &QpInit) -> usize {
+        let (slots, max_sge) = Self::sizes(init);
         let entry = (max_sge as usize).saturating_mul(size_of::<Sge>()) + size_of::<RecvWqe>();
         (slots as usize).saturating_mul(entry)
     }

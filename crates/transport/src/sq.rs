@@ -32,6 +32,8 @@ pub(crate) struct SendWqe {
     pub(crate) rkey: Rkey,
     /// Immediate data, or in network order the key to invalidate.
     pub(crate) extra: [u8; 4],
+    /// The shared receive queue that it is for; XRC only.
+    pub(crate) srqn: u32,
     /// Bytes of the message.
     pub(crate) len: u32,
     /// Its first PSN, once it was started.
@@ -51,6 +53,7 @@ impl SendWqe {
         compare: 0,
         rkey: Rkey(0),
         extra: [0; 4],
+        srqn: 0,
         len: 0,
         first: Psn::new(0),
         npsn: 0,
@@ -103,20 +106,27 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     pub(crate) fn new(caps: &QpCaps, qp_type: QpType) -> Self {
-        let slots = caps.max_send_wr.max(1).next_power_of_two();
-        let n = slots as usize;
+        let n = Self::slots(caps, qp_type);
         let dests = if qp_type == QpType::Ud { n } else { 0 };
         Self {
             wqes: vec![SendWqe::EMPTY; n].into_boxed_slice(),
             sges: vec![Sge::default(); n * caps.max_send_sge as usize].into_boxed_slice(),
             inline: vec![0; n * caps.max_inline_data as usize].into_boxed_slice(),
             dests: vec![UdDest::default(); dests].into_boxed_slice(),
-            mask: slots - 1,
+            mask: u32::try_from(n.wrapping_sub(1)).unwrap_or(u32::MAX),
             max_wr: caps.max_send_wr,
             max_sge: caps.max_send_sge,
             max_inline: caps.max_inline_data,
             head: 0,
             tail: 0,
+        }
+    }
+
+    /// Entries of the ring; none where nothing can be posted.
+    fn slots(caps: &QpCaps, qp_type: QpType) -> usize {
+        match qp_type {
+            QpType::XrcRecv => 0,
+            _ => (caps.max_send_wr.max(1) as usize).next_power_of_two(),
         }
     }
 
@@ -127,7 +137,7 @@ impl SendQueue {
             .saturating_mul(size_of::<Sge>())
             .saturating_add(caps.max_inline_data as usize)
             .saturating_add(size_of::<SendWqe>() + dest);
-        (caps.max_send_wr.max(1) as usize).next_power_of_two().saturating_mul(entry)
+        Self::slots(caps, qp_type).saturating_mul(entry)
     }
 
     /// Forgets every entry.
@@ -192,7 +202,7 @@ impl SendQueue {
             return Err(PostError::Full(self.max_wr));
         }
         let mut wqe = SendWqe::EMPTY;
-        wqe.wr_id = wr.wr_id;
+        (wqe.wr_id, wqe.srqn) = (wr.wr_id, wr.srqn);
         wqe.flags = (wr.flags.bits() & 0x7f) as u8;
         wqe.set_op(&wr.op);
         if !wqe.kind.row().serves(qp_type) {

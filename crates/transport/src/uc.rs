@@ -3,12 +3,11 @@
 
 use rdmux_wire::Packet;
 
-use crate::env::{Drop, Env, Side};
+use crate::env::{Drop, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::responder::{Message, Refusal};
-use crate::wr::WcOpcode;
 
 impl Qp {
     /// Takes a packet.
@@ -44,7 +43,7 @@ impl Qp {
     fn drop_message<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
         self.resp.message = Message::None;
         match fault {
-            ResponderFault::InvalidRequest => env.count(Drop::Length),
+            ResponderFault::InvalidRequest | ResponderFault::NoSuchSrq => env.count(Drop::Length),
             ResponderFault::RemoteAccess => env.count(Drop::Memory),
             ResponderFault::ReceiveTooShort => self.drop_too_long(env),
             ResponderFault::LocalProtection | ResponderFault::Operation => {
@@ -68,9 +67,7 @@ impl Qp {
     /// Completes the receive that is taken, if one is, in error.
     pub(crate) fn fail_receive<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
         if self.rq.is_active() {
-            let wr_id = self.rq.finish();
-            let status = fault.consequence().status;
-            env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
+            self.fail_oldest_receive(fault.consequence().status, env);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rdmux_wire::{Bth, Deth, HeaderBuf, ImmDt, Qkey};
 
-use crate::env::{Drop, Env, Side, TxError, TxPacket};
+use crate::env::{AccessFault, Drop, Env, Side, TxError, TxPacket};
 use crate::fault::{ResponderFault, local_status};
 use crate::qp::{Qp, RxPacket};
 use crate::requester::{Step, pad};
@@ -77,6 +77,10 @@ impl Qp {
         let placed = env
             .scatter(sges, 0, rx.source.grh)
             .and_then(|()| env.scatter(sges, GRH_AREA, packet.payload));
+        if placed == Err(AccessFault::Busy) {
+            // The receive serves the next datagram.
+            return env.count(Drop::NoReceive);
+        }
         if let Err(fault) = placed {
             env.count(Drop::Memory);
             self.fail_receive(ResponderFault::local(fault), env);

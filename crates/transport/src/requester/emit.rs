@@ -1,12 +1,13 @@
 //! Sending: the packet at the cursor.
 
-use rdmux_wire::{AtomicEth, Bth, HeaderBuf, Ieth, ImmDt, Pkey, Psn, Reth, Rkey};
+use rdmux_wire::{AtomicEth, Bth, HeaderBuf, Ieth, ImmDt, Pkey, Psn, Reth, Rkey, XrcEth};
 
 use crate::attr::{Access, QpState, QpType};
 use crate::env::{Env, TxError, TxPacket, TxPayload};
 use crate::fault::local_status;
 use crate::optable::{Travel, TxKind, TxRow};
 use crate::qp::Qp;
+use crate::sq::SendWqe;
 use crate::time::Time;
 use crate::wr::{SendFlags, WcStatus};
 
@@ -124,6 +125,17 @@ impl Qp {
         Bth { pkey, ..Bth::new(opcode, self.attr.dest_qpn, psn) }
     }
 
+    /// The headers that every packet of a request begins with.
+    #[inline]
+    fn request_header(&self, bth: &Bth, wqe: &SendWqe) -> HeaderBuf {
+        let header = HeaderBuf::new(bth);
+        if self.qp_type == QpType::XrcSend {
+            header.xrceth(&XrcEth { srqn: wqe.srqn })
+        } else {
+            header
+        }
+    }
+
     #[inline]
     pub(crate) fn own_pkey<E: Env>(&self, env: &E) -> Pkey {
         env.pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT)
@@ -139,7 +151,7 @@ impl Qp {
         let index = self.req.cursor;
         let wqe = self.sq.get(index);
         let psn = wqe.first.add(self.req.offset);
-        let reliable = self.qp_type == QpType::Rc;
+        let reliable = self.qp_type.is_reliable();
         let in_flight = self.in_flight(psn);
         if reliable && in_flight >= self.req.window.size() {
             return Step::Nothing;
@@ -156,7 +168,7 @@ impl Qp {
             && (ends
                 || self.req.since_ack_req >= self.req.window.ack_every()
                 || in_flight + 1 >= self.req.window.size());
-        let mut header = HeaderBuf::new(&bth);
+        let mut header = self.request_header(&bth, wqe);
         if opcode.has_reth() {
             header = header.reth(&Reth { va: wqe.remote_addr, rkey: wqe.rkey, dma_len: wqe.len });
         }
@@ -204,7 +216,8 @@ impl Qp {
         let va = wqe.remote_addr.wrapping_add(u64::from(done));
         let mut bth = self.bth(row.opcode(self.qp_type, true, true), psn, self.own_pkey(env));
         bth.ack_req = true;
-        let header = HeaderBuf::new(&bth).reth(&Reth { va, rkey: wqe.rkey, dma_len: len });
+        let reth = Reth { va, rkey: wqe.rkey, dma_len: len };
+        let header = self.request_header(&bth, wqe).reth(&reth);
         let whole = end == wqe.npsn;
         self.transmit_query(now, psn, (npsn, whole), &header, more, env)
     }
@@ -219,7 +232,7 @@ impl Qp {
         }
         let mut bth = self.bth(row.opcode(self.qp_type, true, true), psn, self.own_pkey(env));
         bth.ack_req = true;
-        let header = HeaderBuf::new(&bth).atomic(&AtomicEth {
+        let header = self.request_header(&bth, wqe).atomic(&AtomicEth {
             va: wqe.remote_addr,
             rkey: wqe.rkey,
             swap_add: wqe.swap_add,

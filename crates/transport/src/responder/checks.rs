@@ -4,15 +4,37 @@
 use rdmux_wire::{Packet, Reth};
 
 use crate::attr::Access;
-use crate::env::Env;
+use crate::env::{AccessFault, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::requester::pad;
-use crate::responder::Message;
+use crate::responder::{Message, Refusal};
 use crate::sq::MAX_MESSAGE;
 
+pub(super) const INVALID: Refusal = Refusal::Fault(ResponderFault::InvalidRequest);
+
 impl Qp {
+    /// Finds the shared receive queue that a packet of XRC names. All packets of a message name the same
+    /// one, and so does whatever comes while a receive is taken from it.
+    pub(super) fn select_srq<E: Env>(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let srqn = packet.xrceth.ok_or(INVALID)?.srqn;
+        let begun = self.resp.message != Message::None || self.rq.is_active();
+        if begun && srqn != self.resp.srqn {
+            return Err(INVALID);
+        }
+        env.select_srq(srqn).map_err(|fault| match fault {
+            AccessFault::Busy => Refusal::NotReady,
+            _ => Refusal::Fault(ResponderFault::NoSuchSrq),
+        })?;
+        self.resp.srqn = srqn;
+        Ok(())
+    }
+
     /// Whether the opcode may follow the one before (IBTA 9.7.4.1.2).
     #[inline]
     pub(crate) fn in_sequence(&self, row: RxRow) -> bool {
@@ -38,8 +60,8 @@ impl Qp {
 
     /// Whether peers may do this through this queue pair. That is a matter of the queue pair, not
     /// of the memory, so the request is invalid (IBTA 9.7.4.1.4; the kernel's rxe agrees).
-    pub(super) fn permits(&self, access: Access) -> Result<(), ResponderFault> {
-        if self.attr.access.contains(access) { Ok(()) } else { Err(ResponderFault::InvalidRequest) }
+    pub(super) fn permits(&self, access: Access) -> Result<(), Refusal> {
+        if self.attr.access.contains(access) { Ok(()) } else { Err(INVALID) }
     }
 
     /// Checks memory that a RETH names. Nothing is asked of a request for no bytes.
@@ -48,15 +70,15 @@ impl Qp {
         reth: &Reth,
         access: Access,
         env: &E,
-    ) -> Result<(), ResponderFault> {
+    ) -> Result<(), Refusal> {
         self.permits(access)?;
         if reth.dma_len > MAX_MESSAGE {
-            return Err(ResponderFault::InvalidRequest);
+            return Err(INVALID);
         }
         if reth.dma_len == 0 {
             return Ok(());
         }
         env.check_remote(reth.rkey, reth.va, u64::from(reth.dma_len), access)
-            .map_err(ResponderFault::remote)
+            .map_err(Refusal::remote)
     }
 }

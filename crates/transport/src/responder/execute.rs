@@ -1,18 +1,18 @@
 //! Doing what a packet asks for.
 
-use rdmux_wire::Packet;
+use rdmux_wire::{Operation, Packet};
 
 use crate::attr::{Access, QpType};
 use crate::env::{AtomicAnswer, AtomicOp, Env, Side};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
+use crate::responder::checks::INVALID;
 use crate::responder::resources::Resource;
 use crate::responder::{Message, Refusal};
 use crate::sq::MAX_MESSAGE;
+use crate::time::Time;
 use crate::wr::{Completion, WcFlags, WcOpcode, WcStatus};
-
-const INVALID: Refusal = Refusal::Fault(ResponderFault::InvalidRequest);
 
 impl From<ResponderFault> for Refusal {
     fn from(fault: ResponderFault) -> Self {
@@ -21,14 +21,19 @@ impl From<ResponderFault> for Refusal {
 }
 
 impl Qp {
-    /// Carries out the packet that is expected. If refused, the state is as it was before.
+    /// Carries out the packet that is expected. If refused, the state is as it was before, except that a
+    /// receive that was taken stays so for the next attempt.
     #[inline]
     pub(super) fn execute<E: Env>(
         &mut self,
+        now: Time,
         packet: &Packet<'_>,
         row: RxRow,
         env: &mut E,
     ) -> Result<(), Refusal> {
+        if self.qp_type == QpType::XrcRecv {
+            self.select_srq(packet, env)?;
+        }
         if !self.in_sequence(row) || !self.has_right_length(packet, row) {
             return Err(INVALID);
         }
@@ -36,7 +41,7 @@ impl Qp {
             Kind::Send => self.execute_send(packet, row, env),
             Kind::Write => self.execute_write(packet, row, env),
             Kind::Read => self.execute_read(packet, env),
-            _ => self.execute_atomic(packet, env),
+            _ => self.execute_atomic(now, packet, env),
         }
     }
 
@@ -59,13 +64,12 @@ impl Qp {
             return Err(ResponderFault::ReceiveTooShort.into());
         }
         if !packet.payload.is_empty() {
-            env.scatter(self.rq.sges(), offset, packet.payload).map_err(ResponderFault::local)?;
+            env.scatter(self.rq.sges(), offset, packet.payload).map_err(Refusal::local)?;
         }
-        self.resp.offset = end;
         if row.ends {
             let mut invalidated = None;
             if let Some(ieth) = packet.ieth {
-                env.invalidate(ieth.0, true).map_err(ResponderFault::remote)?;
+                env.invalidate(ieth.0, true).map_err(Refusal::remote)?;
                 invalidated = Some(ieth.0);
             }
             let mut completion = self.received(packet, WcOpcode::Recv, end);
@@ -78,6 +82,7 @@ impl Qp {
         } else {
             self.resp.message = Message::Send;
         }
+        self.resp.offset = end;
         self.accepted_packet(packet);
         Ok(())
     }
@@ -109,8 +114,7 @@ impl Qp {
         }
         if !packet.payload.is_empty() {
             let va = self.resp.write_va.wrapping_add(u64::from(offset));
-            env.write_remote(self.resp.write_rkey, va, packet.payload)
-                .map_err(ResponderFault::remote)?;
+            env.write_remote(self.resp.write_rkey, va, packet.payload).map_err(Refusal::remote)?;
         }
         self.resp.offset = end;
         if row.ends {
@@ -132,29 +136,37 @@ impl Qp {
         self.check_reth(&reth, Access::REMOTE_READ, env)?;
         let npsn = reth.dma_len.div_ceil(self.mtu).max(1);
         let msn = self.resp.msn.wrapping_add(1);
-        let resource = Resource::read(packet.bth.psn, npsn, &reth, msn);
+        let resource = Resource::read(packet.bth.psn, npsn, &reth, self.resp.srqn, msn);
         self.resp.resources.push(resource).map_err(|_| INVALID)?;
         self.accepted_query(npsn);
         Ok(())
     }
 
-    /// An atomic: done once, its result remembered.
-    fn execute_atomic<E: Env>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), Refusal> {
+    /// An atomic: done once, its result remembered, or waited for.
+    fn execute_atomic<E: Env>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
         let eth = packet.atomic.ok_or(INVALID)?;
         self.permits(Access::REMOTE_ATOMIC)?;
         if eth.va % 8 != 0 || self.resp.resources.make_room().is_err() {
             return Err(INVALID);
         }
-        let op = if packet.bth.opcode == rdmux_wire::Opcode::RC_FETCH_ADD {
+        let op = if packet.bth.opcode.operation() == Some(Operation::FetchAdd) {
             AtomicOp::FetchAdd { add: eth.swap_add }
         } else {
             AtomicOp::CmpSwap { compare: eth.compare, swap: eth.swap_add }
         };
-        let answer =
-            env.atomic(packet.bth.psn, eth.rkey, eth.va, op).map_err(ResponderFault::remote)?;
-        let AtomicAnswer::Now(original) = answer else { return Err(INVALID) };
+        let psn = packet.bth.psn;
+        let answer = env.atomic(psn, eth.rkey, eth.va, op).map_err(Refusal::remote)?;
+        if answer == AtomicAnswer::Later {
+            // What came before it is not to wait for its response.
+            self.flush_ack(now, env);
+        }
         let msn = self.resp.msn.wrapping_add(1);
-        let resource = Resource::atomic(packet.bth.psn, original, msn);
+        let resource = Resource::atomic(psn, answer, msn);
         self.resp.resources.push(resource).map_err(|_| INVALID)?;
         self.accepted_query(1);
         Ok(())
@@ -190,7 +202,7 @@ impl Qp {
     fn accepted_packet(&mut self, packet: &Packet<'_>) {
         self.resp.ack_psn = packet.bth.psn;
         self.accepted(1);
-        self.resp.ack_owed |= packet.bth.ack_req && self.qp_type == QpType::Rc;
+        self.resp.ack_owed |= packet.bth.ack_req && self.qp_type.is_reliable();
     }
 
     fn accepted_query(&mut self, npsn: u32) {

@@ -7,6 +7,8 @@ use alloc::vec;
 
 use rdmux_wire::{Psn, Reth, Rkey};
 
+use crate::env::AtomicAnswer;
+
 /// What is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -18,12 +20,16 @@ pub(super) enum Answer {
         rkey: Rkey,
         /// Bytes.
         len: u32,
+        /// The shared receive queue that the request named; XRC only.
+        srqn: u32,
     },
     /// What was there before the atomic.
     Atomic {
         /// The value, in host order.
         original: u64,
     },
+    /// The same, but who carries the atomic out has not told yet.
+    Waiting,
 }
 
 /// A request that was accepted.
@@ -45,13 +51,16 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    pub(super) fn read(first: Psn, npsn: u32, reth: &Reth, msn: u32) -> Self {
-        let answer = Answer::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len };
+    pub(super) fn read(first: Psn, npsn: u32, reth: &Reth, srqn: u32, msn: u32) -> Self {
+        let answer = Answer::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len, srqn };
         Self { first, npsn, answer, msn, begin: 0, replayed: false, next: 0, stop: npsn }
     }
 
-    pub(super) fn atomic(first: Psn, original: u64, msn: u32) -> Self {
-        let answer = Answer::Atomic { original };
+    pub(super) fn atomic(first: Psn, answer: AtomicAnswer, msn: u32) -> Self {
+        let answer = match answer {
+            AtomicAnswer::Now(original) => Answer::Atomic { original },
+            AtomicAnswer::Later => Answer::Waiting,
+        };
         Self { first, npsn: 1, answer, msn, begin: 0, replayed: false, next: 0, stop: 1 }
     }
 
@@ -87,7 +96,7 @@ impl Resources {
             return;
         }
         let n = self.limit.next_power_of_two();
-        let empty = Resource::atomic(Psn::new(0), 0, 0);
+        let empty = Resource::atomic(Psn::new(0), AtomicAnswer::Now(0), 0);
         self.slots = vec![Resource { next: 1, ..empty }; n as usize].into_boxed_slice();
         self.mask = n - 1;
         self.len = old.len.min(self.limit);
@@ -121,7 +130,7 @@ impl Resources {
     /// response: then the first has arrived, or this request could not have been sent.
     pub(super) fn make_room(&mut self) -> Result<(), Full> {
         while self.tail.wrapping_sub(self.emit) >= self.limit {
-            if !self.current().is_some_and(|oldest| oldest.replayed) {
+            if !self.pending() || !self.slot(self.emit).replayed {
                 return Err(Full);
             }
             self.abandon();
@@ -138,14 +147,24 @@ impl Resources {
         Ok(())
     }
 
-    /// The request whose response is to be sent now.
+    fn slot(&self, index: u32) -> &Resource {
+        &self.slots[(index & self.mask) as usize]
+    }
+
+    fn slot_mut(&mut self, index: u32) -> &mut Resource {
+        &mut self.slots[(index & self.mask) as usize]
+    }
+
+    /// The request whose response is to be sent now. None while it waits, since later responses may
+    /// not overtake it.
     pub(super) fn current(&self) -> Option<&Resource> {
-        self.pending().then(|| &self.slots[(self.emit & self.mask) as usize])
+        let oldest = self.pending().then(|| self.slot(self.emit))?;
+        (oldest.answer != Answer::Waiting).then_some(oldest)
     }
 
     /// The next packet of the current response was sent.
     pub(super) fn sent_one(&mut self) {
-        self.slots[(self.emit & self.mask) as usize].next += 1;
+        self.slot_mut(self.emit).next += 1;
         while self.current().is_some_and(|r| r.next >= r.stop) {
             self.emit = self.emit.wrapping_add(1);
         }
@@ -153,20 +172,21 @@ impl Resources {
 
     /// The rest of the current response will not be sent.
     pub(super) fn abandon(&mut self) {
-        let slot = &mut self.slots[(self.emit & self.mask) as usize];
+        let slot = self.slot_mut(self.emit);
         slot.next = slot.stop.saturating_sub(1);
         self.sent_one();
     }
 
     /// Answers a READ again, or the part of it that a retried request names. Anything else is
     /// dropped (IBTA 9.7.4.1.5).
-    pub(super) fn replay_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) {
+    pub(super) fn replay_read(&mut self, psn: Psn, reth: &Reth, to: u32, mtu: u32) {
         let Some((index, from)) = self.find(psn) else { return };
-        let slot = &mut self.slots[(index & self.mask) as usize];
-        let Answer::Read { va, rkey, len } = slot.answer else { return };
+        let slot = self.slot_mut(index);
+        let Answer::Read { va, rkey, len, srqn } = slot.answer else { return };
         let skipped = from * mtu;
         let npsn = reth.dma_len.div_ceil(mtu).max(1);
-        let same_start = reth.rkey == rkey && reth.va == va.wrapping_add(u64::from(skipped));
+        let same_start =
+            (reth.rkey, to) == (rkey, srqn) && reth.va == va.wrapping_add(u64::from(skipped));
         if !same_start || npsn > slot.npsn - from || reth.dma_len > len - skipped {
             return;
         }
@@ -179,10 +199,10 @@ impl Resources {
         self.rewind(index);
     }
 
-    /// Answers an atomic again, without doing it again.
+    /// Answers an atomic again, without doing it again. One that waits goes on waiting.
     pub(super) fn replay_atomic(&mut self, psn: Psn) {
         let Some((index, _)) = self.find(psn) else { return };
-        let slot = &mut self.slots[(index & self.mask) as usize];
+        let slot = self.slot_mut(index);
         if matches!(slot.answer, Answer::Atomic { .. }) {
             slot.next = 0;
             slot.replayed = true;
@@ -190,11 +210,31 @@ impl Resources {
         }
     }
 
+    /// The atomic that waits with this PSN, if there is one, found this.
+    pub(super) fn answer(&mut self, psn: Psn, original: u64) {
+        if let Some(index) = self.find_waiting(psn) {
+            self.slot_mut(index).answer = Answer::Atomic { original };
+        }
+    }
+
+    /// The atomic that waits with this PSN will not be answered, nor what came after it. False if there
+    /// is none.
+    pub(super) fn give_up(&mut self, psn: Psn) -> bool {
+        let Some(index) = self.find_waiting(psn) else { return false };
+        self.len -= self.tail.wrapping_sub(index);
+        self.tail = index;
+        true
+    }
+
+    fn find_waiting(&self, psn: Psn) -> Option<u32> {
+        let (index, _) = self.find(psn)?;
+        (self.slot(index).answer == Answer::Waiting).then_some(index)
+    }
+
     fn find(&self, psn: Psn) -> Option<(u32, u32)> {
         (1..=self.len).find_map(|back| {
             let index = self.tail.wrapping_sub(back);
-            let slot = &self.slots[(index & self.mask) as usize];
-            slot.index_of(psn).map(|packet| (index, packet))
+            self.slot(index).index_of(psn).map(|packet| (index, packet))
         })
     }
 
@@ -210,6 +250,8 @@ impl Resources {
 mod tests {
     use super::*;
 
+    const SRQN: u32 = 6;
+
     fn reth(va: u64, dma_len: u32) -> Reth {
         Reth { va, rkey: Rkey(7), dma_len }
     }
@@ -219,7 +261,8 @@ mod tests {
         list.resize(limit);
         for i in 0..count {
             let first = Psn::new(i * 10);
-            list.push(Resource::read(first, 10, &reth(u64::from(i) << 20, 10_000), i)).unwrap();
+            list.push(Resource::read(first, 10, &reth(u64::from(i) << 20, 10_000), SRQN, i))
+                .unwrap();
             for _ in 0..10 {
                 list.sent_one();
             }
@@ -230,7 +273,7 @@ mod tests {
     #[test]
     fn takes_as_many_as_agreed() {
         let mut list = Resources::default();
-        let one = Resource::atomic(Psn::new(1), 5, 1);
+        let one = Resource::atomic(Psn::new(1), AtomicAnswer::Now(5), 1);
         assert_eq!(list.push(one), Err(Full));
         list.resize(3);
         for _ in 0..3 {
@@ -244,15 +287,15 @@ mod tests {
     #[test]
     fn replays_a_part_and_forgets_the_oldest() {
         let mut list = with_reads(2, 3);
-        list.replay_read(Psn::new(3), &reth(3 * 1024, 1024), 1024);
+        list.replay_read(Psn::new(3), &reth(3 * 1024, 1024), SRQN, 1024);
         assert!(!list.pending(), "the first of three is forgotten");
-        list.replay_read(Psn::new(13), &reth((1 << 20) + 3 * 1024, 2048), 1024);
+        list.replay_read(Psn::new(13), &reth((1 << 20) + 3 * 1024, 2048), SRQN, 1024);
         let part = list.current().unwrap();
         assert_eq!((part.begin, part.next, part.stop), (3, 3, 5));
         list.sent_one();
         list.sent_one();
         assert!(!list.pending());
-        list.replay_read(Psn::new(27), &reth((2 << 20) + 7 * 1024, 10_000 - 7 * 1024), 1024);
+        list.replay_read(Psn::new(27), &reth((2 << 20) + 7 * 1024, 10_000 - 7 * 1024), SRQN, 1024);
         assert_eq!(list.current().unwrap().stop, 10);
     }
 
@@ -266,9 +309,12 @@ mod tests {
             (13, Reth { rkey: Rkey(8), ..reth((1 << 20) + 3 * 1024, 1024) }),
             (99, reth(0, 1024)),
         ] {
-            list.replay_read(Psn::new(psn), &bad, 1024);
+            list.replay_read(Psn::new(psn), &bad, SRQN, 1024);
             assert!(!list.pending(), "{bad:?}");
         }
+        let again = reth((1 << 20) + 3 * 1024, 1024);
+        list.replay_read(Psn::new(13), &again, SRQN + 1, 1024);
+        assert!(!list.pending(), "another shared receive queue");
         list.replay_atomic(Psn::new(13));
         assert!(!list.pending(), "a READ is no atomic");
     }
@@ -277,9 +323,9 @@ mod tests {
     #[test]
     fn a_second_response_makes_room_for_a_new_request() {
         let mut list = with_reads(2, 2);
-        list.replay_read(Psn::new(0), &reth(0, 10_000), 1024);
+        list.replay_read(Psn::new(0), &reth(0, 10_000), SRQN, 1024);
         assert!(list.pending());
-        list.push(Resource::atomic(Psn::new(20), 0, 0)).unwrap();
+        list.push(Resource::atomic(Psn::new(20), AtomicAnswer::Now(0), 0)).unwrap();
         let next = list.current().unwrap();
         assert_eq!((next.first, next.answer), (Psn::new(20), Answer::Atomic { original: 0 }));
     }
@@ -288,9 +334,9 @@ mod tests {
     fn a_smaller_list_keeps_the_newest() {
         let mut list = with_reads(4, 4);
         list.resize(1);
-        list.replay_read(Psn::new(20), &reth(2 << 20, 10_000), 1024);
+        list.replay_read(Psn::new(20), &reth(2 << 20, 10_000), SRQN, 1024);
         assert!(!list.pending());
-        list.replay_read(Psn::new(30), &reth(3 << 20, 10_000), 1024);
+        list.replay_read(Psn::new(30), &reth(3 << 20, 10_000), SRQN, 1024);
         assert!(list.pending());
     }
 }

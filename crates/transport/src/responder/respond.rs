@@ -1,10 +1,11 @@
 //! Sending answers: READ and atomic responses packet by packet, ACKs and NAKs.
 
-use rdmux_wire::{Aeth, AtomicAckEth, Bth, HeaderBuf, Opcode, Psn, Syndrome};
+use rdmux_wire::{Aeth, AtomicAckEth, Bth, HeaderBuf, Opcode, Operation, Psn, Syndrome};
 
-use crate::attr::QpState;
-use crate::env::{Drop, Env, TxError, TxPacket, TxPayload};
+use crate::attr::{QpState, QpType};
+use crate::env::{AccessFault, Drop, Env, TxError, TxPacket, TxPayload};
 use crate::fault::ResponderFault;
+use crate::optable;
 use crate::qp::Qp;
 use crate::requester::pad;
 use crate::responder::resources::{Answer, Resource};
@@ -29,7 +30,7 @@ impl Qp {
         let mut sent = 0;
         while sent < budget {
             let Some(resource) = self.resp.resources.current() else { break };
-            let part = response_packet(resource, self.mtu);
+            let part = response_packet(resource, self.qp_type, self.mtu);
             let mut bth = Bth::new(part.opcode, self.attr.dest_qpn, part.psn);
             bth.pkey = self.own_pkey(env);
             bth.pad = pad(part.len);
@@ -49,7 +50,7 @@ impl Qp {
             };
             match env.transmit(&packet) {
                 Ok(()) => {}
-                Err(TxError::Busy) => return None,
+                Err(TxError::Busy | TxError::Memory(AccessFault::Busy)) => return None,
                 Err(TxError::Memory(_)) if resource.replayed => {
                     // Most likely the network repeated the request of a READ that is long complete,
                     // and the program has taken its memory back. That is no reason to fail.
@@ -60,7 +61,7 @@ impl Qp {
                 Err(TxError::Memory(fault)) => {
                     // It was there when the request was checked.
                     self.resp.resources.clear();
-                    self.fail_responder(now, part.psn, ResponderFault::remote(fault), env);
+                    self.fail_answer(now, part.psn, ResponderFault::remote(fault), env);
                     return Some(sent);
                 }
             }
@@ -77,7 +78,8 @@ impl Qp {
             return;
         }
         let (psn, syndrome) = self.resp.nak.unwrap_or((self.resp.ack_psn, Syndrome::ACK));
-        let mut bth = Bth::new(Opcode::RC_ACKNOWLEDGE, self.attr.dest_qpn, psn);
+        let opcode = optable::opcode(self.qp_type, Operation::Acknowledge);
+        let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);
         bth.pkey = self.own_pkey(env);
         let header = HeaderBuf::new(&bth).aeth(&Aeth { syndrome, msn: self.resp.msn });
         let packet = TxPacket {
@@ -99,25 +101,25 @@ impl Qp {
     }
 }
 
-fn response_packet(resource: &Resource, mtu: u32) -> ResponsePacket {
+fn response_packet(resource: &Resource, qp_type: QpType, mtu: u32) -> ResponsePacket {
     let index = resource.next;
     let psn = resource.first.add(index);
-    let Answer::Read { va, rkey, len: total } = resource.answer else {
-        let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
+    let Answer::Read { va, rkey, len: total, srqn } = resource.answer else {
+        let opcode = optable::opcode(qp_type, Operation::AtomicAcknowledge);
         return ResponsePacket { opcode, psn, payload: TxPayload::None, len: 0 };
     };
     let offset = index * mtu;
     let len = (total - offset).min(mtu);
-    let opcode = match (index == resource.begin, index + 1 == resource.stop) {
-        (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
-        (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
-        (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
-        (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+    let operation = match (index == resource.begin, index + 1 == resource.stop) {
+        (true, true) => Operation::ReadResponseOnly,
+        (true, false) => Operation::ReadResponseFirst,
+        (false, false) => Operation::ReadResponseMiddle,
+        (false, true) => Operation::ReadResponseLast,
     };
     let payload = if len == 0 {
         TxPayload::None
     } else {
-        TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len, srqn: 0 }
+        TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len, srqn }
     };
-    ResponsePacket { opcode, psn, payload, len }
+    ResponsePacket { opcode: optable::opcode(qp_type, operation), psn, payload, len }
 }

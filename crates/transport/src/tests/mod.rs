@@ -8,8 +8,10 @@ mod rc_recovery;
 mod states;
 mod unreliable;
 mod windows;
+mod xrc;
+mod xrc_waits;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -42,6 +44,17 @@ pub(super) struct World {
     pub(super) events: Vec<QpEvent>,
     pub(super) dropped: Vec<Drop>,
     pub(super) srq: VecDeque<(u64, Vec<Sge>)>,
+    /// The shared receive queues that XRC may name. The key of memory there is [`KEY`] and the number
+    /// of the queue.
+    pub(super) srqs: BTreeMap<u32, VecDeque<(u64, Vec<Sge>)>>,
+    pub(super) selected: u32,
+    /// Receives that completed, by shared receive queue.
+    pub(super) received: Vec<(u32, u64, WcStatus)>,
+    /// How many accesses for a peer go well until one meets a busy owner.
+    pub(super) until_busy: usize,
+    /// Whether atomics are answered later, and those that are to be.
+    pub(super) later: bool,
+    pub(super) put_off: VecDeque<(Psn, u64, AtomicOp)>,
     pub(super) invalidated: Vec<Rkey>,
     /// Binds carried out. Those to no bytes are refused.
     pub(super) bound: Vec<MwBind>,
@@ -63,13 +76,30 @@ impl World {
             events: Vec::new(),
             dropped: Vec::new(),
             srq: VecDeque::new(),
+            srqs: BTreeMap::new(),
+            selected: 0,
+            received: Vec::new(),
+            until_busy: usize::MAX,
+            later: false,
+            put_off: VecDeque::new(),
             invalidated: Vec::new(),
             bound: Vec::new(),
         }
     }
 
     fn slice(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<usize, AccessFault> {
-        if key != KEY {
+        self.slice_of(self.selected, key, addr, len, need)
+    }
+
+    fn slice_of(
+        &self,
+        srqn: u32,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<usize, AccessFault> {
+        if key != KEY + srqn {
             return Err(AccessFault::Key);
         }
         if !self.rights.contains(need) {
@@ -80,6 +110,29 @@ impl World {
             return Ok(0);
         }
         if end > self.mem.len() as u64 { Err(AccessFault::Bounds) } else { Ok(addr as usize) }
+    }
+
+    fn meet_owner(&mut self) -> Result<(), AccessFault> {
+        let busy = self.until_busy == 0;
+        self.until_busy = self.until_busy.wrapping_sub(1);
+        if busy { Err(AccessFault::Busy) } else { Ok(()) }
+    }
+
+    /// Does what was put off longest.
+    pub(super) fn do_atomic(&mut self) -> (Psn, u64) {
+        let (psn, va, op) = self.put_off.pop_front().expect("an atomic");
+        (psn, self.change(va as usize, op))
+    }
+
+    fn change(&mut self, at: usize, op: AtomicOp) -> u64 {
+        let old = u64::from_ne_bytes(self.mem[at..at + 8].try_into().unwrap());
+        let new = match op {
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CmpSwap { .. } => old,
+        };
+        self.mem[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+        old
     }
 
     pub(super) fn fill(&mut self, at: usize, len: usize, seed: u8) {
@@ -123,9 +176,9 @@ impl Env for World {
                 }
                 bytes.extend_from_slice(&all[offset as usize..(offset + len) as usize]);
             }
-            TxPayload::Remote { rkey, va, len, .. } => {
+            TxPayload::Remote { rkey, va, len, srqn } => {
                 let at = self
-                    .slice(rkey.0, va, len.into(), Access::REMOTE_READ)
+                    .slice_of(srqn, rkey.0, va, len.into(), Access::REMOTE_READ)
                     .map_err(TxError::Memory)?;
                 bytes.extend_from_slice(&self.mem[at..at + len as usize]);
             }
@@ -140,6 +193,7 @@ impl Env for World {
             .try_for_each(|s| self.slice(s.lkey.0, s.addr, s.length.into(), access).map(|_| ()))
     }
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        self.meet_owner()?;
         if self.endless {
             assert!(u64::from(offset) + data.len() as u64 <= u64::from(crate::MAX_MESSAGE));
             return Ok(());
@@ -161,33 +215,30 @@ impl Env for World {
         self.slice(rkey.0, va, len, a).map(|_| ())
     }
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+        self.meet_owner()?;
         let at = self.slice(rkey.0, va, data.len() as u64, Access::REMOTE_WRITE)?;
         self.mem[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
     fn atomic(
         &mut self,
-        _psn: Psn,
+        psn: Psn,
         rkey: Rkey,
         va: u64,
         op: AtomicOp,
     ) -> Result<AtomicAnswer, AccessFault> {
+        self.meet_owner()?;
         let at = self.slice(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
-        let old = u64::from_ne_bytes(self.mem[at..at + 8].try_into().unwrap());
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CmpSwap { compare, swap } => {
-                if old == compare {
-                    swap
-                } else {
-                    old
-                }
-            }
-        };
-        self.mem[at..at + 8].copy_from_slice(&new.to_ne_bytes());
-        Ok(AtomicAnswer::Now(old))
+        if self.later {
+            self.put_off.push_back((psn, va, op));
+            return Ok(AtomicAnswer::Later);
+        }
+        Ok(AtomicAnswer::Now(self.change(at, op)))
     }
-    fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
+    fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault> {
+        if remote {
+            self.meet_owner()?;
+        }
         if rkey.0 == KEY {
             return Err(AccessFault::Key);
         }
@@ -201,12 +252,23 @@ impl Env for World {
         self.bound.push(*bind);
         Ok(())
     }
+    fn select_srq(&mut self, srqn: u32) -> Result<(), AccessFault> {
+        if !self.srqs.contains_key(&srqn) {
+            return Err(AccessFault::Domain);
+        }
+        self.selected = srqn;
+        Ok(())
+    }
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
-        let (wr_id, list) = self.srq.pop_front()?;
+        let queue = self.srqs.get_mut(&self.selected).unwrap_or(&mut self.srq);
+        let (wr_id, list) = queue.pop_front()?;
         sges[..list.len()].copy_from_slice(&list);
         Some(SrqEntry { wr_id, num_sge: list.len() })
     }
     fn complete(&mut self, side: Side, completion: Completion) {
+        if side == Side::Recv {
+            self.received.push((self.selected, completion.wr_id, completion.status));
+        }
         self.wc.push_back((side, completion));
     }
     fn event(&mut self, event: QpEvent) {

@@ -11,7 +11,7 @@ fn modify(s: &mut Side2, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyErro
 
 #[test]
 fn each_required_attribute_is_required() {
-    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+    for qp_type in QpType::ALL {
         let mut s = Side2::new(1, qp_type, false);
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state: to, ..attributes(1, 2) };
