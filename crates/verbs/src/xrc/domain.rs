@@ -2,8 +2,8 @@
 //! processes may hold it. Here are also the calls on targets by number, without a handle.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
@@ -26,7 +26,7 @@ pub struct XrcdFlags {
 pub struct Xrcd(Arc<Opening>);
 
 #[derive(Debug)]
-struct Opening {
+pub(crate) struct Opening {
     device: Arc<Device>,
     id: u32,
     /// Shared receive queues, handles and registrations that were made with this opening.
@@ -36,6 +36,19 @@ struct Opening {
 /// Keeps an opening in use.
 #[derive(Debug)]
 pub(crate) struct Use(Xrcd);
+
+/// A registration, which counts as a use, but does not keep the opening: the device that has it would live for
+/// ever.
+#[derive(Debug)]
+pub(crate) struct Registration(Weak<Opening>);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(opening) = self.0.upgrade() {
+            opening.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
 
 impl Use {
     pub(crate) fn xrcd(&self) -> &Xrcd {
@@ -109,7 +122,7 @@ impl Xrcd {
         let request = XrcRequest::CreateTarget { domain: self.0.id, hold };
         match self.ask(&request, "create an XRC receive queue pair")? {
             XrcReply::Target(qpn) => {
-                self.0.device.xrc().registered(qpn, self.in_use());
+                self.0.device.xrc().registered(qpn, self.registration());
                 Ok(qpn)
             }
             other => Err(super::side::unexpected(&other)),
@@ -154,7 +167,7 @@ impl Xrcd {
     pub fn register(&self, qpn: Qpn) -> Result<(), VerbsError> {
         let request = XrcRequest::HoldTarget { domain: self.0.id, qpn, hold: Hold::Registration };
         self.ask(&request, "register for an XRC receive queue pair")?;
-        self.0.device.xrc().registered(qpn, self.in_use());
+        self.0.device.xrc().registered(qpn, self.registration());
         Ok(())
     }
 
@@ -203,6 +216,11 @@ impl Xrcd {
     pub(crate) fn in_use(&self) -> Use {
         self.0.users.fetch_add(1, Ordering::AcqRel);
         Use(self.clone())
+    }
+
+    fn registration(&self) -> Registration {
+        self.0.users.fetch_add(1, Ordering::AcqRel);
+        Registration(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn ask(

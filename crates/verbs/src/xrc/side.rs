@@ -12,7 +12,7 @@ use rdmux_transport::env::{AccessFault, QpEvent};
 use rdmux_transport::wr::WcFlags;
 use rdmux_wire::{Qpn, Rkey};
 
-use super::domain::Use;
+use super::domain::Registration;
 use super::members::Members;
 use super::record::{Atomic, Completed, Invalidated, Meta, Outcome, Place, kind};
 use super::request::{RegionRow, XrcReply, XrcRequest};
@@ -107,7 +107,7 @@ pub(crate) struct Side {
     hub: OnceLock<(u16, Outbox)>,
     srqs: RwLock<HashMap<u32, Weak<SrqCore>>>,
     targets: Mutex<Vec<Weak<TargetCore>>>,
-    registrations: Mutex<HashMap<Qpn, Use>>,
+    registrations: Mutex<HashMap<Qpn, Registration>>,
     /// In the hub's own device: the processes.
     members: OnceLock<Members>,
 }
@@ -214,11 +214,13 @@ impl Side {
     pub(crate) fn closed(&self, target: &Arc<TargetCore>) {
         self.targets.lock().retain(|t| t.as_ptr() != Arc::as_ptr(target));
     }
-    pub(crate) fn registered(&self, qpn: Qpn, domain: Use) {
-        self.registrations.lock().insert(qpn, domain);
+    pub(crate) fn registered(&self, qpn: Qpn, registration: Registration) {
+        let before = self.registrations.lock().insert(qpn, registration);
+        drop(before);
     }
     pub(crate) fn unregistered(&self, qpn: Qpn) {
-        self.registrations.lock().remove(&qpn);
+        let before = self.registrations.lock().remove(&qpn);
+        drop(before);
     }
 
     /// Something happened to a target: every handle hears of it, and who is registered.
