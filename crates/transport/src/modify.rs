@@ -29,6 +29,7 @@ impl Qp {
         env: &mut E,
     ) -> Result<(), ModifyError> {
         let from = self.state;
+        let mask = mask.difference(unused(self.qp_type));
         let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
             return Err(ModifyError::CurState { actual: from, claimed: attr.cur_state });
@@ -132,6 +133,16 @@ impl Qp {
         self.attr = QpAttr { caps: self.init().caps, ..QpAttr::default() };
         self.established = false;
         self.gone_at = Time::NEVER;
+    }
+}
+
+/// Attributes that the two ends of XRC may be given as a queue pair of RC is, and have no use for: programs do so,
+/// and the kernel (`modify_qp_mask`) takes them out, too.
+fn unused(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        QpType::XrcRecv => AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY,
+        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::empty(),
     }
 }
 

@@ -301,3 +301,17 @@ fn what_is_lost_is_sent_again_with_its_queue() {
     assert_eq!((p.b.w.received, p.a.w.statuses()), (vec![(TWO, 21, OK)], vec![(1, OK)]));
     assert_eq!(p.a.w.mem[..20_000], p.b.w.mem[..20_000]);
 }
+
+#[test]
+fn either_end_may_be_given_what_a_queue_pair_of_rc_is_given() {
+    use QpState::{Init, Reset, Rtr, Rts};
+    for qp_type in [QpType::XrcSend, QpType::XrcRecv] {
+        let mut end = Side2::new(1, qp_type, qp_type == QpType::XrcRecv);
+        for (from, to) in [(Reset, Init), (Init, Rtr), (Rtr, Rts)] {
+            let attr = QpAttr { state: to, ..attributes(1, 2) };
+            let mask = required(from, to, QpType::Rc);
+            end.qp.modify(Time::ZERO, &attr, mask, &mut end.w).unwrap();
+        }
+        assert_eq!(end.qp.state(), Rts);
+    }
+}
