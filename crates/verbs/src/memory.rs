@@ -10,7 +10,7 @@
 //! a torn copy holds is bytes, never a value with invariants.
 #![expect(unsafe_code, reason = "registered memory is reached by address")]
 
-use rdmux_link::procmem::ProcessMemory;
+use rdmux_link::procmem::{ProcMemError, ProcessMemory};
 use rdmux_link::{Piece, guarded};
 use rdmux_transport::env::{AccessFault, AtomicOp};
 
@@ -30,7 +30,7 @@ impl Space {
     pub(crate) fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), AccessFault> {
         match self {
             Self::Own => guarded::read(addr_to_ptr(addr), into).map_err(|_| AccessFault::Unmapped),
-            Self::Process(memory) => memory.read(addr, into).map_err(|_| AccessFault::Gone),
+            Self::Process(memory) => memory.read(addr, into).map_err(|e| foreign(&e)),
             Self::Null => {
                 into.fill(0);
                 Ok(())
@@ -45,7 +45,7 @@ impl Space {
             // rights the caller checked.
             Self::Own => unsafe { guarded::write(addr_to_ptr(addr), data) }
                 .map_err(|_| AccessFault::Unmapped),
-            Self::Process(memory) => memory.write(addr, data).map_err(|_| AccessFault::Gone),
+            Self::Process(memory) => memory.write(addr, data).map_err(|e| foreign(&e)),
             Self::Null => Ok(()),
         }
     }
@@ -90,6 +90,15 @@ impl Space {
             }
             Self::Null => Ok(0),
         }
+    }
+}
+
+/// Why another process's memory could not be used.
+fn foreign(error: &ProcMemError) -> AccessFault {
+    match error {
+        ProcMemError::Refused { .. } => AccessFault::Rights,
+        ProcMemError::Fault { .. } => AccessFault::Unmapped,
+        _ => AccessFault::Gone,
     }
 }
 

@@ -165,6 +165,20 @@ impl Producer {
         Ok(self.tail == self.head)
     }
 
+    /// Whether records that take `bytes` in all have room. If not, the consumer was asked to ring when it has
+    /// moved on.
+    pub fn has_room_or_wait(&mut self, bytes: usize) -> bool {
+        loop {
+            if self.has_room(bytes as u64) {
+                return true;
+            }
+            match self.prepare_wait() {
+                Ok(false) => {}
+                Ok(true) | Err(Broken) => return false,
+            }
+        }
+    }
+
     /// The position after the last record.
     pub fn position(&self) -> u64 {
         self.head

@@ -14,10 +14,12 @@ use super::env::{Bounce, QpEnv};
 use super::path::Path;
 use crate::device::Device;
 use crate::qp::{Driven, QpCore};
+use crate::xrc::place::Stage;
 
 thread_local! {
     /// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
-    static SCRATCH: RefCell<(TxBatch, Bounce)> = RefCell::new((TxBatch::new(), Bounce::new()));
+    static SCRATCH: RefCell<(TxBatch, Bounce, Stage)> =
+        RefCell::new((TxBatch::new(), Bounce::new(), Stage::default()));
 }
 
 /// Allocates what the calling thread will need, so that it is not missing later.
@@ -58,9 +60,9 @@ impl<'a> Bound<'a> {
 
     /// Calls the machine with its surroundings, and sends what it gathered.
     pub(crate) fn run<R>(&mut self, f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R) -> R {
-        SCRATCH.with_borrow_mut(|(batch, bounce)| {
+        SCRATCH.with_borrow_mut(|(batch, bounce, stage)| {
             let Driven { machine, path, .. } = &mut *self.driven;
-            let mut env = QpEnv::new(self.device, self.core, path, batch, bounce);
+            let mut env = QpEnv::new(self.device, self.core, path, batch, bounce, stage);
             let result = f(machine, &mut env);
             if env.overflow {
                 fail(self.device, machine, &mut env);

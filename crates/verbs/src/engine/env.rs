@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::event::Raised;
 use crate::qp::{Ends, Objects, QpCore};
 use crate::regions::{Asker, Located, Regions};
-use crate::xrc::place::Placing;
+use crate::xrc::place::{Placing, Stage};
 
 /// The most pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;
@@ -61,10 +61,11 @@ impl<'a> QpEnv<'a> {
         path: &'a mut Path,
         batch: &'a mut TxBatch,
         bounce: &'a mut Bounce,
+        stage: &'a mut Stage,
     ) -> Self {
         let here = match &core.ends {
             Ends::Own(objects) => Here::Own(objects, device.regions().read()),
-            Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target)),
+            Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target, stage)),
         };
         let (gathered, time) = (None, None);
         Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
@@ -194,6 +195,10 @@ impl Env for QpEnv<'_> {
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         self.find_route(packet.av)?;
+        // What a packet acknowledges is done before it leaves.
+        if let Here::Target(place) = &mut self.here {
+            place.flush();
+        }
         let (header, pad) = (packet.header, packet.pad);
         let mut pieces = Pieces::default();
         match packet.payload {
@@ -254,7 +259,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let (objects, regions) = match &self.here {
+        let (objects, regions) = match &mut self.here {
             Here::Own(objects, regions) => (objects, regions),
             Here::Target(place) => return place.scatter(sges, offset, data),
         };
@@ -286,7 +291,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
-        match &self.here {
+        match &mut self.here {
             Here::Own(objects, regions) => {
                 let (who, len) = (asker(self.core, objects), data.len() as u64);
                 let at = regions.remote(who, rkey, va, len, Access::REMOTE_WRITE)?;
@@ -303,7 +308,7 @@ impl Env for QpEnv<'_> {
         va: u64,
         op: AtomicOp,
     ) -> Result<AtomicAnswer, AccessFault> {
-        let (objects, regions) = match &self.here {
+        let (objects, regions) = match &mut self.here {
             Here::Own(objects, regions) => (objects, regions),
             Here::Target(place) => {
                 return place.atomic(psn, rkey, va, op).map(|()| AtomicAnswer::Later);
@@ -345,7 +350,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete(&mut self, side: Side, mut completion: Completion) {
-        let cq = match (&self.here, side) {
+        let cq = match (&mut self.here, side) {
             (Here::Own(objects, _), Side::Send) => &objects.send_cq,
             (Here::Own(objects, _), Side::Recv) => &objects.recv_cq,
             (Here::Target(place), _) => return place.complete(&completion),
@@ -384,6 +389,9 @@ impl Env for QpEnv<'_> {
 
 impl std::ops::Drop for QpEnv<'_> {
     fn drop(&mut self) {
+        if let Here::Target(place) = &mut self.here {
+            place.flush();
+        }
         self.flush();
     }
 }

@@ -50,21 +50,27 @@ impl RingTx {
         device: &Device,
         kind: u8,
         meta: [u8; 16],
-        bytes: &[u8],
+        parts: &[&[u8]],
     ) -> Result<u64, LinkError> {
         let mut tx = self.tx.lock();
-        let mut record = tx.reserve_or_wait(bytes.len()).map_err(|error| {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut record = tx.reserve_or_wait(len).map_err(|error| {
             let full = error == RingError::Full;
             count(device, if full { Counter::TxBusy } else { Counter::TxErrors });
             LinkError::from(error)
         })?;
-        record.put(bytes);
+        parts.iter().for_each(|part| record.put(part));
         record.publish(kind, meta);
         if tx.consumer_sleeps() {
             // As in `send`.
             let _ = self.peer.ring();
         }
         Ok(tx.position())
+    }
+
+    /// Whether there is room for so many bytes. If not, the peer will wake us.
+    pub(crate) fn has_room_or_wait(&self, bytes: usize) -> bool {
+        self.tx.lock().has_room_or_wait(bytes)
     }
 
     /// The position that the peer has come to. It passes a record that is no packet when it is done with it.

@@ -13,14 +13,16 @@ use rdmux_wire::{Lkey, Psn, Qpn, Rkey};
 use std::collections::HashMap;
 
 use super::member::RemoteSrq;
-use super::record::{Atomic, Completed, Place, kind};
+use super::record::{Atomic, Completed, Delivered, Place, kind};
 use super::side::Outbox;
 use crate::device::Device;
 use crate::engine::env::parts;
 
 /// From how many bytes on data are copied to where they belong by the operating system, which costs a system
 /// call and saves two copies.
-const DIRECT: usize = 16 << 10;
+const DIRECT: usize = 8 << 10;
+/// The most bytes that go out together: what a record takes, with what comes before them.
+const MOST_STAGED: usize = 64 << 10;
 
 /// A domain as targets see it.
 #[derive(Debug, Default)]
@@ -95,21 +97,66 @@ impl TargetEnds {
     }
 }
 
+/// What a thread stages for a target: bytes for memory that follow each other, until they go out together; and
+/// bytes of a process's memory that will be asked for next.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    data: Vec<u8>,
+    /// Where `data` belong, by which key, and whether a peer named it; `length` is that of the data.
+    at: Sge,
+    remote: bool,
+    ahead: Ahead,
+}
+
+/// Bytes of a process's memory, of which the first were asked for.
+#[derive(Debug, Default)]
+struct Ahead {
+    data: Vec<u8>,
+    start: u64,
+    rkey: Rkey,
+}
+
+impl Ahead {
+    /// Bytes that are there.
+    fn find(&self, rkey: Rkey, va: u64, len: usize) -> Option<&[u8]> {
+        let skip = usize::try_from(va.wrapping_sub(self.start)).ok()?;
+        self.data.get(skip..skip.checked_add(len)?).filter(|_| self.rkey == rkey)
+    }
+
+    /// How many bytes to read when `len` are asked for: if they come after those that are there, four times as
+    /// many as that.
+    fn wish(&self, rkey: Rkey, va: u64, len: usize) -> usize {
+        let end = self.start.wrapping_add(self.data.len() as u64);
+        let goes_on = !self.data.is_empty() && self.rkey == rkey && va == end;
+        if goes_on { (4 * self.data.len()).min(MOST_STAGED).max(len) } else { len }
+    }
+}
+
 /// The surroundings of a target while it is locked.
 pub(crate) struct Placing<'a> {
     device: &'a Arc<Device>,
     qpn: Qpn,
     ends: &'a TargetEnds,
     selected: Option<Arc<RemoteSrq>>,
+    stage: &'a mut Stage,
 }
 
 impl<'a> Placing<'a> {
-    pub(crate) fn new(device: &'a Arc<Device>, qpn: Qpn, ends: &'a TargetEnds) -> Self {
-        Self { device, qpn, ends, selected: None }
+    pub(crate) fn new(
+        device: &'a Arc<Device>,
+        qpn: Qpn,
+        ends: &'a TargetEnds,
+        stage: &'a mut Stage,
+    ) -> Self {
+        stage.data.clear();
+        stage.ahead.data.clear();
+        Self { device, qpn, ends, selected: None, stage }
     }
 
     pub(crate) fn select(&mut self, srqn: u32) -> Result<(), AccessFault> {
         if self.selected.as_ref().is_none_or(|srq| srq.srqn != srqn) {
+            self.flush();
+            self.stage.ahead.data.clear();
             self.selected = self.ends.domain.get(srqn);
         }
         self.selected.is_some().then_some(()).ok_or(AccessFault::Domain)
@@ -138,7 +185,7 @@ impl<'a> Placing<'a> {
     }
 
     pub(crate) fn scatter(
-        &self,
+        &mut self,
         sges: &[Sge],
         offset: u32,
         data: &[u8],
@@ -147,12 +194,7 @@ impl<'a> Placing<'a> {
         let mut rest = data;
         for (sge, addr, take) in parts(sges, offset, len) {
             let (now, later) = rest.split_at(take as usize);
-            self.place(
-                false,
-                Sge { addr, length: take, lkey: sge.lkey },
-                Access::LOCAL_WRITE,
-                now,
-            )?;
+            self.place(false, Sge { addr, length: take, lkey: sge.lkey }, now)?;
             rest = later;
         }
         if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
@@ -170,30 +212,90 @@ impl<'a> Placing<'a> {
         srq.member.regions().find(srq.pd, true, &at, access).map(drop)
     }
 
-    pub(crate) fn write_remote(&self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+    pub(crate) fn write_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        data: &[u8],
+    ) -> Result<(), AccessFault> {
         let at = named(rkey, va, data.len() as u64)?;
-        self.place(true, at, Access::REMOTE_WRITE, data)
+        self.place(true, at, data)
     }
 
-    /// Brings bytes to a process's memory, after the keys were checked.
-    fn place(&self, remote: bool, at: Sge, access: Access, data: &[u8]) -> Result<(), AccessFault> {
+    /// Takes bytes for a process's memory, after the keys were checked. They are on their way when the next
+    /// packet leaves.
+    fn place(&mut self, remote: bool, at: Sge, data: &[u8]) -> Result<(), AccessFault> {
         let (srq, outbox) = self.selected()?;
-        let regions = srq.member.regions();
-        let to = regions.find(srq.pd, remote, &at, access)?;
-        if data.len() >= DIRECT && srq.member.is_direct() && self.is_settled(srq, outbox) {
-            match to.space.write(to.addr, data) {
-                Err(AccessFault::Gone) => srq.member.not_direct(),
-                other => return other,
+        srq.member.regions().find(srq.pd, remote, &at, writing(remote))?;
+        let stage = &self.stage;
+        let follows = stage.remote == remote
+            && stage.at.lkey == at.lkey
+            && stage.at.addr.wrapping_add(stage.data.len() as u64) == at.addr
+            && stage.data.len() + data.len() <= MOST_STAGED;
+        if stage.data.is_empty() || !follows {
+            // What is staged now finds room, and this after it.
+            if !outbox.has_room_for(self.device, 2 * MOST_STAGED) {
+                return Err(AccessFault::Busy);
             }
+            self.flush();
+            (self.stage.at, self.stage.remote) = (at, remote);
         }
-        let place = Place { srqn: srq.srqn, remote, at, data };
-        let position = outbox.offer(self.device, kind::PLACE, place.meta(), data).map_err(fault)?;
-        self.ends.sent.lock().note(srq.member.slot, position);
+        self.stage.data.extend_from_slice(data);
         Ok(())
     }
 
-    /// Whether the process has done all that this target told it: what it has not could come after what
-    /// is done to its memory directly.
+    /// Sends what is staged on its way.
+    pub(crate) fn flush(&mut self) {
+        if !self.stage.data.is_empty() {
+            self.flush_with(None);
+        }
+    }
+
+    /// Sends what is staged on its way, and a completion with it.
+    fn flush_with(&mut self, completion: Option<&Completion>) {
+        let Ok((srq, outbox)) = self.selected() else { return self.stage.data.clear() };
+        let Stage { data, at, remote, .. } = &*self.stage;
+        let at = Sge { length: u32::try_from(data.len()).unwrap_or(u32::MAX), ..*at };
+        let place = Place { srqn: srq.srqn, remote: *remote, at, data };
+        let placed = !data.is_empty() && self.place_directly(srq, outbox, &place);
+        let sent = match completion {
+            Some(completion) if data.is_empty() || placed => {
+                let (meta, bytes) = Completed::encode(srq.srqn, completion);
+                outbox.send(self.device, kind::COMPLETE, meta, &[&bytes]);
+                None
+            }
+            Some(completion) => {
+                let head = Delivered::encode(srq.srqn, completion);
+                outbox.send(self.device, kind::DELIVER, place.meta(), &[&head, data])
+            }
+            None if placed => None,
+            None => outbox.send(self.device, kind::PLACE, place.meta(), &[data]),
+        };
+        if let Some(position) = sent {
+            self.ends.sent.lock().note(srq.member.slot, position);
+        }
+        self.stage.data.clear();
+    }
+
+    /// Has the system copy bytes to where they belong, if they are many and nothing stands against it. It was
+    /// checked that they may go there; if they may no more, they go nowhere.
+    fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
+        if place.data.len() < DIRECT || !srq.member.is_direct() || !self.is_settled(srq, outbox) {
+            return false;
+        }
+        let regions = srq.member.regions();
+        let Ok(to) = regions.find(srq.pd, place.remote, &place.at, writing(place.remote)) else {
+            return true;
+        };
+        let written = to.space.write(to.addr, place.data);
+        if written == Err(AccessFault::Rights) {
+            srq.member.not_direct();
+        }
+        written.is_ok()
+    }
+
+    /// Whether the process has done all that this target told it to do to its memory: what it has not could
+    /// come after what is done directly.
     fn is_settled(&self, srq: &RemoteSrq, outbox: &Outbox) -> bool {
         let sent = self.ends.sent.lock();
         let last = sent.last.iter().find(|(slot, _)| *slot == srq.member.slot);
@@ -202,29 +304,60 @@ impl<'a> Placing<'a> {
 
     /// Reads a process's memory for a peer.
     pub(crate) fn read_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        into: &mut [u8],
+    ) -> Result<(), AccessFault> {
+        let mut ahead = std::mem::take(&mut self.stage.ahead);
+        let read = self.read_ahead(&mut ahead, rkey, va, into);
+        self.stage.ahead = ahead;
+        read
+    }
+
+    /// As [`read_remote`](Self::read_remote), with some of what is likely to be asked for next.
+    fn read_ahead(
         &self,
+        ahead: &mut Ahead,
         rkey: Rkey,
         va: u64,
         into: &mut [u8],
     ) -> Result<(), AccessFault> {
         let (srq, outbox) = self.selected()?;
-        let at = named(rkey, va, into.len() as u64)?;
         let regions = srq.member.regions();
-        let from = regions.find(srq.pd, true, &at, Access::REMOTE_READ)?;
+        let find = |len| regions.find(srq.pd, true, &named(rkey, va, len)?, Access::REMOTE_READ);
+        let from = find(into.len() as u64)?;
+        if let Some(bytes) = ahead.find(rkey, va, into.len()) {
+            into.copy_from_slice(bytes);
+            return Ok(());
+        }
         if !self.is_settled(srq, outbox) {
             return Err(AccessFault::Busy);
         }
-        from.space.read(from.addr, into).inspect_err(|_| srq.member.not_direct())
+        let wish = ahead.wish(rkey, va, into.len());
+        let len = find(wish as u64).map_or(into.len(), |_| wish);
+        ahead.data.resize(len, 0);
+        (ahead.start, ahead.rkey) = (va, rkey);
+        let read = from.space.read(from.addr, &mut ahead.data);
+        match read {
+            Ok(()) => into.copy_from_slice(&ahead.data[..into.len()]),
+            Err(_) => ahead.data.clear(),
+        }
+        if read == Err(AccessFault::Rights) {
+            srq.member.not_direct();
+        }
+        read
     }
 
     /// Sends an atomic to its process.
     pub(crate) fn atomic(
-        &self,
+        &mut self,
         psn: Psn,
         rkey: Rkey,
         va: u64,
         op: AtomicOp,
     ) -> Result<(), AccessFault> {
+        self.flush();
         let (srq, outbox) = self.selected()?;
         let at = named(rkey, va, 8)?;
         srq.member.regions().find(srq.pd, true, &at, Access::REMOTE_ATOMIC)?;
@@ -233,7 +366,7 @@ impl<'a> Placing<'a> {
         let (meta, bytes) = atomic.encode();
         // The answer may come before the next line.
         let mut sent = self.ends.sent.lock();
-        let position = outbox.offer(self.device, kind::ATOMIC, meta, &bytes).map_err(fault)?;
+        let position = outbox.offer(self.device, kind::ATOMIC, meta, &[&bytes]).map_err(fault)?;
         sent.note(srq.member.slot, position);
         sent.atomics.push((psn, srq.member.slot));
         Ok(())
@@ -245,13 +378,14 @@ impl<'a> Placing<'a> {
     }
 
     /// Tells the process that a receive is complete.
-    pub(crate) fn complete(&self, completion: &Completion) {
-        let Ok((srq, outbox)) = self.selected() else { return };
-        let (meta, bytes) = Completed::encode(srq.srqn, completion);
-        if let Some(position) = outbox.send(self.device, kind::COMPLETE, meta, &bytes) {
-            self.ends.sent.lock().note(srq.member.slot, position);
-        }
+    pub(crate) fn complete(&mut self, completion: &Completion) {
+        self.flush_with(Some(completion));
     }
+}
+
+/// What memory must allow to be written.
+fn writing(remote: bool) -> Access {
+    if remote { Access::REMOTE_WRITE } else { Access::LOCAL_WRITE }
 }
 
 /// Memory that a peer named.

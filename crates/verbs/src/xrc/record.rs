@@ -19,6 +19,8 @@ pub(crate) mod kind {
     pub(crate) const INVALIDATE: u8 = 6;
     /// In a ring of receives: one of them.
     pub(crate) const RECEIVE: u8 = 7;
+    /// Hub to process: bytes for memory, and a receive that is complete with them.
+    pub(crate) const DELIVER: u8 = 8;
 }
 
 /// The most entries of a scatter list, whatever the device's limit.
@@ -178,6 +180,29 @@ impl Completed {
     }
 }
 
+/// A completed receive together with its last bytes, whose [`Place`] the head tells.
+pub(crate) struct Delivered;
+
+impl Delivered {
+    /// Bytes before the data.
+    const LEN: usize = 40;
+
+    pub(crate) fn encode(srqn: u32, completion: &Completion) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (meta, rest) = Completed::encode(srqn, completion);
+        bytes[..16].copy_from_slice(&meta);
+        bytes[16..].copy_from_slice(&rest);
+        bytes
+    }
+
+    /// The queue's number and the completion, and the data.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<((u32, Completion), &[u8])> {
+        let (meta, rest) = bytes.split_first_chunk()?;
+        let (completion, data) = rest.split_at_checked(Self::LEN - meta.len())?;
+        Some((Completed::parse(*meta, completion)?, data))
+    }
+}
+
 /// The statuses that a receive ends with.
 fn status(code: u32) -> Option<WcStatus> {
     use WcStatus as S;
@@ -292,6 +317,11 @@ mod tests {
         };
         let (meta, mut bytes) = Completed::encode(0xff_0001, &completion);
         assert_eq!(Completed::parse(meta, &bytes), Some((0xff_0001, completion)));
+        let mut delivered = Delivered::encode(0xff_0001, &completion).to_vec();
+        delivered.extend(b"data");
+        let (got, data) = Delivered::parse(&delivered).unwrap();
+        assert_eq!((got, data), ((0xff_0001, completion), &b"data"[..]));
+        assert!(Delivered::parse(&delivered[..39]).is_none());
         bytes[4] = WcOpcode::Send as u8;
         assert!(Completed::parse(meta, &bytes).is_none(), "a receive is no send");
         bytes[0] = 99;

@@ -9,12 +9,12 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use rdmux_link::LinkError;
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{AccessFault, QpEvent};
-use rdmux_transport::wr::WcFlags;
+use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_wire::{Qpn, Rkey};
 
 use super::domain::Registration;
 use super::members::Members;
-use super::record::{Atomic, Completed, Invalidated, Meta, Outcome, Place, kind};
+use super::record::{Atomic, Completed, Delivered, Invalidated, Meta, Outcome, Place, kind};
 use super::request::{RegionRow, XrcReply, XrcRequest};
 use super::target::TargetCore;
 use crate::control::ControlError;
@@ -49,23 +49,29 @@ impl Outbox {
         device: &Device,
         kind: u8,
         meta: Meta,
-        bytes: &[u8],
+        parts: &[&[u8]],
     ) -> Result<u64, LinkError> {
         if self.is_waiting() && !self.flush(device) {
             return Err(LinkError::Busy);
         }
-        self.ring.put(device, kind, meta, bytes)
+        self.ring.put(device, kind, meta, parts)
     }
 
     /// Sends a record now, or as soon as there is room. Returns the ring's position after it, if it is
     /// there.
-    pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, bytes: &[u8]) -> Option<u64> {
-        match self.offer(device, kind, meta, bytes) {
+    pub(crate) fn send(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: Meta,
+        parts: &[&[u8]],
+    ) -> Option<u64> {
+        match self.offer(device, kind, meta, parts) {
             Ok(position) => Some(position),
             Err(LinkError::Busy) => {
                 let mut backlog = self.backlog.lock();
                 if backlog.len() < MAX_BACKLOG {
-                    backlog.push_back((kind, meta, bytes.to_vec()));
+                    backlog.push_back((kind, meta, parts.concat()));
                     self.waiting.store(true, Ordering::Release);
                 }
                 None
@@ -73,6 +79,11 @@ impl Outbox {
             // The other side is gone, or broke its ring: nobody is left to tell.
             Err(_) => None,
         }
+    }
+
+    /// Whether records of `len` bytes would go out at once. If not, the peer will wake us.
+    pub(crate) fn has_room_for(&self, device: &Device, len: usize) -> bool {
+        (!self.is_waiting() || self.flush(device)) && self.ring.has_room_or_wait(len)
     }
 
     /// Whether the other side is done with all records up to a position, and with those that waited.
@@ -88,7 +99,7 @@ impl Outbox {
     pub(crate) fn flush(&self, device: &Device) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some((kind, meta, bytes)) = backlog.front() {
-            if let Err(LinkError::Busy) = self.ring.put(device, *kind, *meta, bytes) {
+            if let Err(LinkError::Busy) = self.ring.put(device, *kind, *meta, &[bytes]) {
                 return false;
             }
             backlog.pop_front();
@@ -265,7 +276,8 @@ impl Side {
         };
         match kind {
             kind::PLACE => self.place(device, meta, bytes),
-            kind::COMPLETE => self.complete(device, meta, bytes),
+            kind::COMPLETE => self.complete(device, Completed::parse(meta, bytes)),
+            kind::DELIVER => self.deliver(device, meta, bytes),
             kind::ATOMIC => self.atomic(device, outbox, meta, bytes),
             _ => None,
         }
@@ -290,8 +302,14 @@ impl Side {
         Some(())
     }
 
-    fn complete(&self, device: &Arc<Device>, meta: Meta, bytes: &[u8]) -> Option<()> {
-        let (srqn, mut completion) = Completed::parse(meta, bytes)?;
+    fn deliver(&self, device: &Arc<Device>, meta: Meta, bytes: &[u8]) -> Option<()> {
+        let (completed, data) = Delivered::parse(bytes)?;
+        self.place(device, meta, data)?;
+        self.complete(device, Some(completed))
+    }
+
+    fn complete(&self, device: &Arc<Device>, completed: Option<(u32, Completion)>) -> Option<()> {
+        let (srqn, mut completion) = completed?;
         let Some(srq) = self.srq(srqn) else { return Some(()) };
         if completion.flags.contains(WcFlags::WITH_INV) {
             let asker = Asker { qpn: completion.qpn, pd: srq.pd().id() };
