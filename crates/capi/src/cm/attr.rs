@@ -6,7 +6,7 @@ use rdmux_cm::Negotiated;
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
-use super::id::{self, Id};
+use super::id::Id;
 use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_qp_attr;
 use crate::boundary::{Errno, Result, status};
@@ -32,7 +32,7 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
 /// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all.
 fn before_anything(id: &Id) -> Result<Negotiated> {
     Ok(Negotiated {
-        qp_type: id::transport(id.qp_type())?,
+        qp_type: attr::qp_type(id.qp_type())?,
         av: AddressVector { port_num: id.port_num(), ..AddressVector::default() },
         path_mtu: Mtu::M1024,
         pkey_index: 0,

@@ -6,7 +6,6 @@ use std::ptr::{self, NonNull};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rdmux_cm::{Ece, EventKind, IdHandle, Negotiated, PortSpace};
-use rdmux_transport::attr::QpType;
 
 use super::addrinfo::Resolving;
 use super::channel::Channel;
@@ -254,18 +253,6 @@ impl Id {
     }
 }
 
-/// The end of a connection that an id of this type is for.
-///
-/// # Errors
-/// EOPNOTSUPP for one that this device does not have, EINVAL for what is none.
-pub(super) fn transport(qp_type: ibv_qp_type) -> Result<QpType> {
-    match qp_type {
-        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
-        IBV_QPT_XRC_RECV => Ok(QpType::XrcRecv),
-        other => attr::qp_type(other),
-    }
-}
-
 /// A new id, on `channel`, or in synchronous mode on one of its own if that is NULL.
 ///
 /// # Safety
@@ -277,7 +264,7 @@ pub(super) unsafe fn create(
     qp_type: ibv_qp_type,
 ) -> Result<Box<Id>> {
     let code = u16::try_from(space).ok().and_then(PortSpace::from_code).ok_or(Errno::EINVAL)?;
-    let transport = transport(qp_type)?;
+    let transport = attr::qp_type(qp_type)?;
     let own = if channel.is_null() { Some(Channel::open(Process::current()?)?) } else { None };
     let on = match &own {
         Some(own) => own,

@@ -16,13 +16,13 @@ use crate::verbs::context::{ibv_close_device, ibv_open_device};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::verbs::device::{ibv_free_device_list, ibv_get_device_list};
 use crate::verbs::ext::ece::{ibv_query_ece, ibv_set_ece};
-use crate::verbs::objects::{Context, Object};
 use crate::verbs::pd::ibv_alloc_pd;
 use crate::verbs::qp::{
     create_qp_ex, ibv_attach_mcast, ibv_destroy_qp, ibv_detach_mcast, ibv_modify_qp,
 };
 use crate::verbs::query::ibv_query_device;
 use crate::verbs::srq::{create_srq_ex, ibv_destroy_srq};
+use crate::verbs::xrc::open_xrcd;
 
 /// A structure of C, all zero.
 ///
@@ -87,17 +87,11 @@ pub(super) fn alloc_pd(context: *mut ibv_context) -> Result<*mut ibv_pd> {
 }
 
 /// A domain of XRC that only this process knows.
-///
-/// # Errors
-/// EOPNOTSUPP when the device has no such thing.
 pub(super) fn open_private_xrcd(context: *mut ibv_context) -> Result<*mut ibv_xrcd> {
     let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: an open device, whose table nobody changes any more.
-    let open = unsafe { (*Context::get(context)?.verbs.get()).open_xrcd };
-    let open = open.ok_or(Errno(libc::EOPNOTSUPP))?;
-    // SAFETY: as above.
-    made(unsafe { open(context, &raw mut attr) })
+    // SAFETY: an open device.
+    made(unsafe { open_xrcd(context, &raw mut attr) })
 }
 
 pub(super) fn create_comp_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
