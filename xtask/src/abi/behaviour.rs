@@ -16,6 +16,7 @@ const PROGRAMS: &[&str] = &[
     "loading",
     "arguments",
     "cm_arguments",
+    "cm_xrc",
     "hostile",
     "descriptors",
     "threads",
@@ -154,11 +155,15 @@ impl Drop for Host {
     }
 }
 
+/// The tables of `rdmux host status` that are there only if somebody is.
+const TABLES: &[&str] =
+    &["PROCESSES", "CONNECTIONS AND LISTENERS", "XRC DOMAINS", "XRC RECEIVE QUEUE PAIRS"];
+
 /// Whether a line of `rdmux host status` says that somebody is there.
 fn tells_of_something(line: &str) -> bool {
     let in_use =
         line.strip_prefix("slots").is_some_and(|l| !l.trim_start().starts_with("0 in use, 0 "));
-    in_use || line == "PROCESSES" || line == "CONNECTIONS AND LISTENERS"
+    in_use || TABLES.contains(&line)
 }
 
 #[cfg(test)]
@@ -171,6 +176,7 @@ mod tests {
         assert!(tells_of_something("slots      1 in use, 0 ring pairs"));
         assert!(tells_of_something("slots      0 in use, 1 ring pairs"));
         assert!(tells_of_something("PROCESSES"));
+        assert!(tells_of_something("XRC DOMAINS"));
         assert!(!tells_of_something("host       abi"));
     }
 }

@@ -37,7 +37,7 @@ pub struct Status {
     pub service_counters: Vec<(String, u64)>,
     /// Of the connection manager.
     pub cm_counters: Vec<(String, u64)>,
-    /// Slots in use.
+    /// Slots in use, but for the service's own.
     pub slots: u32,
     /// Ring pairs between processes.
     pub rings: u32,

@@ -124,6 +124,12 @@ impl Core {
         client.slots.first().copied()
     }
 
+    /// How many slots the hub has.
+    pub(super) fn hub_slots(&self) -> usize {
+        let client = self.hub.as_ref().and_then(|thread| self.clients.get(thread.client));
+        client.map_or(0, |client| client.slots.len())
+    }
+
     /// The client that has a queue pair number: those of XRC targets are the hub's.
     pub(super) fn owner_of(&self, qpn: rdmux_wire::Qpn) -> Option<ClientId> {
         if rdmux_verbs::control::is_target(qpn) {

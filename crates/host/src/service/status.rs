@@ -35,6 +35,7 @@ impl Core {
             |(id, c): &(ClientId, &Client)| c.kind == Some(ClientKind::Device) && !self.is_hub(*id);
         let own = self.clients.iter().filter(device).any(|(_, c)| c.pid == own_pid());
         let devices = self.clients.iter().filter(device);
+        let slots = self.slots.in_use() - self.hub_slots();
         let (domains, targets) =
             self.hub.as_ref().and_then(|t| t.hub()).map(Hub::status).unwrap_or_default();
         Status {
@@ -52,7 +53,7 @@ impl Core {
             device_counters: self.clients.counters(),
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
-            slots: u32::try_from(self.slots.in_use()).unwrap_or(u32::MAX),
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
             rings: u32::try_from(self.rings.len()).unwrap_or(u32::MAX),
         }
     }
