@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -295,6 +296,34 @@ static void endpoints(void)
 	ten_thousand(one_endpoint);
 }
 
+/* The receiving end of XRC, with what belongs to its process and what does not. */
+static void one_receiver(struct fixture *f)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	struct rdma_addrinfo info = {
+		.ai_flags = RAI_PASSIVE,
+		.ai_family = AF_INET,
+		.ai_port_space = RDMA_PS_IB,
+		.ai_qp_type = IBV_QPT_XRC_RECV,
+		.ai_src_addr = (struct sockaddr *)&address,
+		.ai_src_len = sizeof(address),
+	};
+	struct ibv_srq_init_attr of_queue = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_XRC_RECV };
+	struct rdma_cm_id *id;
+
+	memcpy(&address.sin_addr, f->gid.raw + 12, 4);
+	EQUAL(rdma_create_ep(&id, &info, NULL, NULL), 0);
+	EQUAL(rdma_create_qp(id, NULL, &attr), 0);
+	EQUAL(rdma_create_srq(id, NULL, &of_queue), 0);
+	rdma_destroy_ep(id);
+}
+
+static void receivers(void)
+{
+	ten_thousand(one_receiver);
+}
+
 static void one_device(struct fixture *unused)
 {
 	struct fixture f;
@@ -312,7 +341,7 @@ static void devices(void)
 static const struct test tests[] = {
 	TEST(domains),	   TEST(regions), TEST(completion_queues), TEST(queue_pairs),
 	TEST(connections), TEST(groups),  TEST(addresses),	   TEST(imports),
-	TEST(ids),	   TEST(endpoints), TEST(devices),
+	TEST(ids),	   TEST(endpoints), TEST(receivers), TEST(devices),
 };
 
 CHECK_MAIN(tests)
