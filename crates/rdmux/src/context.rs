@@ -16,7 +16,7 @@ use crate::cm::Ids;
 use crate::embedded::{self, Embedded};
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::wait::{Deadline, Waiter};
-use crate::{AsyncEvent, Cq, Pd, QpBuilder, Srq};
+use crate::{AsyncEvent, Cq, Pd, QpBuilder, Srq, Xrcd};
 
 /// An open device of a host. Clones are the same one; it closes when the last object made from it
 /// goes.
@@ -241,6 +241,14 @@ impl Pd {
     /// When that is beyond the device's limits.
     pub fn srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
         Srq::new(self, max_wr, max_sge)
+    }
+    /// A new shared receive queue of an XRC domain, whose receives complete in `cq`. Senders name it by its
+    /// [`number`](Srq::number).
+    ///
+    /// # Errors
+    /// As for [`srq`](Self::srq), or when the three belong to different devices.
+    pub fn xrc_srq(&self, domain: &Xrcd, cq: &Cq, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        Srq::of_domain(self, domain, cq, max_wr, max_sge)
     }
 }
 

@@ -272,6 +272,11 @@ impl From<VerbsError> for Cause {
             VerbsError::Post { error, .. } => Self::Invalid(error.to_string()),
             VerbsError::Modify { error, .. } => Self::Invalid(error.to_string()),
             VerbsError::Control(ControlError::Gone) => Self::Gone,
+            VerbsError::Control(ControlError::Refused { why, errno, .. })
+                if io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::InvalidInput =>
+            {
+                Self::Invalid(why)
+            }
             VerbsError::Control(e @ ControlError::Refused { .. }) => Self::Resources(e.to_string()),
             VerbsError::Os { error, .. } => error.into(),
         }

@@ -5,7 +5,7 @@
 //! 1. [`Connection`], [`Listener`] and [`Datagram`]: messages and one-sided operations between two
 //!    programs in a few lines, blocking or (feature `tokio`) async.
 //! 2. [`cm`]: connect by address with your own queue pairs, parameters and private data.
-//! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], as in `libibverbs`.
+//! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], [`Xrcd`], as in `libibverbs`.
 //!
 //! ```
 //! # fn main() -> rdmux::Result<()> {
@@ -74,6 +74,7 @@ mod srq;
 mod style;
 mod wait;
 mod wr;
+mod xrc;
 
 pub use ah::Ah;
 pub use context::{Context, ContextBuilder, DeviceAttr, PortAttr};
@@ -90,3 +91,4 @@ pub use rdmux_verbs::control::{GidEntry, Limits};
 pub use rdmux_wire::{AckTimeout, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use srq::Srq;
 pub use wr::SendWr;
+pub use xrc::{XrcTarget, Xrcd, XrcdFlags};

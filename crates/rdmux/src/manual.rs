@@ -4,7 +4,7 @@ use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState, QpType};
 use rdmux_wire::{AckTimeout, Psn, Qkey, RnrTimer};
 
 use crate::error::Result;
-use crate::{Ah, Endpoint, Qp};
+use crate::{Ah, Context, Endpoint, Qp};
 
 type Step = (QpAttr, AttrMask);
 
@@ -22,9 +22,40 @@ pub(crate) fn connect_steps(
     sgid_index: u8,
     access: Access,
 ) -> Result<[Step; 3]> {
-    let context = qp.pd().context();
+    let attr = attr(qp.pd().context(), &qp.attr(), peer, sgid_index, access)?;
+    let (mut rtr, mut rts) = (RTR, AttrMask::STATE | AttrMask::SQ_PSN);
+    if qp.qp_type() == QpType::Rc {
+        rtr |= RTR_RC;
+    }
+    if matches!(qp.qp_type(), QpType::Rc | QpType::XrcSend) {
+        rts |= RTS_RC;
+    }
+    let init = INIT | AttrMask::ACCESS_FLAGS;
+    Ok([
+        (QpAttr { state: QpState::Init, ..attr }, init),
+        (QpAttr { state: QpState::Rtr, ..attr }, rtr),
+        (QpAttr { state: QpState::Rts, ..attr }, rts),
+    ])
+}
+
+/// RESET to RTR of a queue pair that only receives.
+pub(crate) fn receive_steps(attr: &QpAttr) -> [Step; 2] {
+    [
+        (QpAttr { state: QpState::Init, ..*attr }, INIT | AttrMask::ACCESS_FLAGS),
+        (QpAttr { state: QpState::Rtr, ..*attr }, RTR | RTR_RC),
+    ]
+}
+
+/// What connects to `peer`; the rest is as in `default`.
+pub(crate) fn attr(
+    context: &Context,
+    default: &QpAttr,
+    peer: Endpoint,
+    sgid_index: u8,
+    access: Access,
+) -> Result<QpAttr> {
     let limit = context.limits().max_rd_atomic;
-    let attr = QpAttr {
+    Ok(QpAttr {
         access,
         port_num: 1,
         pkey_index: 0,
@@ -39,19 +70,8 @@ pub(crate) fn connect_steps(
         timeout: TIMEOUT,
         retry_cnt: 7,
         rnr_retry: 7,
-        ..qp.attr()
-    };
-    let (mut rtr, mut rts) = (RTR, AttrMask::STATE | AttrMask::SQ_PSN);
-    if qp.qp_type() == QpType::Rc {
-        rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        rts |= RTS_RC;
-    }
-    let init = INIT | AttrMask::ACCESS_FLAGS;
-    Ok([
-        (QpAttr { state: QpState::Init, ..attr }, init),
-        (QpAttr { state: QpState::Rtr, ..attr }, rtr),
-        (QpAttr { state: QpState::Rts, ..attr }, rts),
-    ])
+        ..*default
+    })
 }
 
 /// RESET to RTS of a datagram queue pair.
@@ -70,6 +90,7 @@ const RTR: AttrMask = AttrMask::STATE
     .union(AttrMask::PATH_MTU)
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
+const RTR_RC: AttrMask = AttrMask::MAX_DEST_RD_ATOMIC.union(AttrMask::MIN_RNR_TIMER);
 const RTS_RC: AttrMask = AttrMask::TIMEOUT
     .union(AttrMask::RETRY_CNT)
     .union(AttrMask::RNR_RETRY)

@@ -97,7 +97,10 @@ impl QpBuilder {
     /// When a completion queue is missing, or a size is beyond the device's limit.
     pub fn build(self) -> Result<Qp> {
         let object = format!("{:?} queue pair", self.qp_type);
-        let (Some(send_cq), Some(recv_cq)) = (self.send_cq, self.recv_cq) else {
+        // What only sends receives nowhere.
+        let only_sends = self.qp_type == QpType::XrcSend;
+        let recv_cq = self.recv_cq.or_else(|| self.send_cq.clone().filter(|_| only_sends));
+        let (Some(send_cq), Some(recv_cq)) = (self.send_cq, recv_cq) else {
             let why = "it has no completion queue: call `cq`".to_owned();
             return Err(Error::new(object, "create", Cause::Invalid(why)));
         };
@@ -226,9 +229,9 @@ impl Qp {
         Ok(Endpoint { gid, qpn: self.qpn() })
     }
 
-    /// Brings an RC or UC queue pair up towards `peer` without the connection manager: INIT, RTR
-    /// and RTS with `access` for the peer. The peer does the same with our endpoint; how the two
-    /// are exchanged is the program's affair.
+    /// Brings an RC, UC or XRC queue pair up towards `peer` without the connection manager: INIT, RTR
+    /// and RTS with `access` for the peer. The peer does the same with our endpoint, or with XRC takes its
+    /// [`target`](crate::XrcTarget) to RTR; how the two are exchanged is the program's affair.
     ///
     /// # Errors
     /// When the queue pair is not in state RESET, or cannot be reached from `sgid_index`.

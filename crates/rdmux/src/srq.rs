@@ -6,12 +6,14 @@ use rdmux_transport::wr::RecvWr;
 use rdmux_verbs as verbs;
 
 use crate::error::{Attempt, Result};
-use crate::{Pd, Sge};
+use crate::{Cq, Pd, Sge, Xrcd};
 
 /// A shared receive queue: receives that any of its queue pairs may take. Clones are the same queue.
 #[derive(Clone)]
 pub struct Srq {
     srq: verbs::Srq,
+    /// Where the receives of a queue of an XRC domain complete.
+    _cq: Option<Cq>,
     pd: Pd,
 }
 
@@ -20,7 +22,20 @@ impl Srq {
         let attr = verbs::srq::SrqAttr { max_wr, max_sge, limit: 0 };
         let srq = verbs::Srq::new(&pd.verbs, attr, 0)
             .on(format_args!("shared receive queue of {max_wr} entries"), "create")?;
-        Ok(Self { srq, pd: pd.clone() })
+        Ok(Self { srq, _cq: None, pd: pd.clone() })
+    }
+
+    pub(crate) fn of_domain(
+        pd: &Pd,
+        domain: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self> {
+        let attr = verbs::srq::SrqAttr { max_wr, max_sge, limit: 0 };
+        let srq = verbs::Srq::for_xrc(&pd.verbs, domain.verbs(), cq.verbs(), attr, 0)
+            .on(format_args!("XRC shared receive queue of {max_wr} entries"), "create")?;
+        Ok(Self { srq, _cq: Some(cq.clone()), pd: pd.clone() })
     }
 
     pub(crate) fn verbs(&self) -> &verbs::Srq {
@@ -30,6 +45,12 @@ impl Srq {
     /// Its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
+    }
+
+    /// The number that senders name it by ([`SendWr::srq`](crate::SendWr::srq)), if it is one of an XRC
+    /// domain.
+    pub fn number(&self) -> Option<u32> {
+        self.srq.number()
     }
 
     /// Posts a receive: the next message for any of its queue pairs goes to `sges`.

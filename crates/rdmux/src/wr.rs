@@ -104,6 +104,12 @@ impl<'a> SendWr<'a> {
         self.0.dest = Some(raw::UdDest { av: *ah.vector(), qpn, qkey });
         self
     }
+    /// The shared receive queue that it is for, by its [`number`](crate::Srq::number). XRC only, and there
+    /// needed by every operation: it says which process's memory is meant.
+    pub fn srq(mut self, number: u32) -> Self {
+        self.0.srqn = number;
+        self
+    }
     /// As the engine takes it.
     pub(crate) fn raw(&self) -> &raw::SendWr<'a> {
         &self.0

@@ -1,0 +1,223 @@
+//! Extended reliable connections (IBTA annex A14): domains and targets.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rdmux_transport::attr::{Access, AttrMask, QpAttr};
+use rdmux_verbs as verbs;
+pub use rdmux_verbs::XrcdFlags;
+use rdmux_wire::Qpn;
+
+use crate::error::{Attempt, Result};
+use crate::{Context, Endpoint, manual};
+
+/// An XRC domain, opened: what shared receive queues and targets have in common. Clones are the same
+/// opening; it closes when everything made with it is gone, and the domain goes with its last opening.
+///
+/// By an extended reliable connection (XRC) one sender reaches the shared receive queues of many processes.
+/// The receiving end, a *target*, belongs to no process: it lives in the host's service, and goes when
+/// the last process that holds it lets go or ends, however it ends. What it receives goes to the shared
+/// receive queue that each request names, in whichever process made that queue in the same [`Xrcd`].
+///
+/// A process holds a target by registration, which has no count ([`Xrcd::alloc`],
+/// [`Xrcd::register`], [`Xrcd::unregister`]: the proposal of 2007), or by handles, each of which counts
+/// ([`Xrcd::create`], [`Xrcd::open_target`]: as `ibv_open_qp(3)`). Both keep it.
+///
+/// ```
+/// # use rdmux::{Access, Context, QpType, SendWr, Xrcd, XrcdFlags};
+/// # fn main() -> rdmux::Result<()> {
+/// # let (context, sender) = (Context::builder().embedded().open()?, Context::builder().embedded().open()?);
+/// # let file = std::fs::File::open("/proc/self/exe").unwrap();
+/// // The sender makes a queue pair; its endpoint goes to a receiver by any channel.
+/// let qp = sender.pd().qp(QpType::XrcSend).cq(&sender.cq(16)?).build()?;
+///
+/// // A receiver opens the domain of a file, makes a queue and the target; others register by its number.
+/// let domain = Xrcd::of_file(&context, &file, XrcdFlags { create: true, exclusive: false })?;
+/// let (pd, cq) = (context.pd(), context.cq(16)?);
+/// let srq = pd.xrc_srq(&domain, &cq, 16, 1)?;
+/// let memory = pd.alloc(4096, Access::LOCAL_WRITE)?;
+/// srq.post_recv(1, &[memory.slice(..)])?;
+/// let target = domain.alloc(qp.endpoint(0)?, 0, Access::empty())?;
+///
+/// // The sender connects to the target, and names the queue in each request.
+/// let there = rdmux::Endpoint { gid: context.gid(0)?, qpn: target };
+/// qp.connect(there, 0, Access::empty())?;
+/// let number = srq.number().expect("a queue of a domain has a number");
+/// qp.post_send(&SendWr::send(2).srq(number).inline(&[b"hello"]))?;
+/// assert_eq!(cq.wait_one(None)?.byte_len, 5);
+/// domain.unregister(target)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Xrcd {
+    xrcd: verbs::Xrcd,
+    context: Context,
+}
+
+impl Xrcd {
+    /// Opens the domain of a file, as any process may that may open the file.
+    ///
+    /// # Errors
+    /// When there is none and `flags` do not say to create it, or there is one and they say that it must
+    /// be new.
+    pub fn of_file(context: &Context, file: impl AsFd, flags: XrcdFlags) -> Result<Self> {
+        let xrcd = verbs::Xrcd::open(context.device(), Some(file.as_fd()), flags)
+            .on(context, "open an XRC domain")?;
+        Ok(Self { xrcd, context: context.clone() })
+    }
+
+    /// A new domain of this process alone.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn private(context: &Context) -> Result<Self> {
+        let flags = XrcdFlags { create: true, exclusive: false };
+        let xrcd = verbs::Xrcd::open(context.device(), None, flags)
+            .on(context, "make a private XRC domain")?;
+        Ok(Self { xrcd, context: context.clone() })
+    }
+
+    pub(crate) fn verbs(&self) -> &verbs::Xrcd {
+        &self.xrcd
+    }
+
+    /// The device that it was opened on.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Makes a target for the sender at `peer`, ready to receive (RTR), and registers this process for it:
+    /// its number, which the sender connects to. The peer may do with the memory of the domain's processes
+    /// what both `access` and their regions allow.
+    ///
+    /// # Errors
+    /// When there are too many, or `peer` cannot be reached from `sgid_index`; nothing is left then.
+    pub fn alloc(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<Qpn> {
+        let attr = self.attr(peer, sgid_index, access)?;
+        self.xrcd.alloc_registered(&attr).on(self, "make a target")
+    }
+
+    /// Registers this process for a target, which stays from now on until it is unregistered. To do so
+    /// again changes nothing.
+    ///
+    /// # Errors
+    /// When the number is unknown, of something else, or of another domain.
+    pub fn register(&self, target: Qpn) -> Result<()> {
+        self.xrcd.register(target).on(format_args!("target {target}"), "register")
+    }
+
+    /// Takes the registration back. If nobody holds the target then, it is destroyed.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register), or when this process is not registered.
+    pub fn unregister(&self, target: Qpn) -> Result<()> {
+        self.xrcd.unregister(target).on(format_args!("target {target}"), "unregister")
+    }
+
+    /// All attributes of a target of this domain.
+    ///
+    /// # Errors
+    /// When the number is unknown, of something else, or of another domain.
+    pub fn query(&self, target: Qpn) -> Result<QpAttr> {
+        self.xrcd.query(target).on(format_args!("target {target}"), "query")
+    }
+
+    /// Makes a target, in RESET, and a handle on it.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn create(&self) -> Result<XrcTarget> {
+        let target = verbs::Target::create(&self.xrcd, 0).on(self, "make a target")?;
+        Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
+    }
+
+    /// A further handle on a target, whoever made it.
+    ///
+    /// # Errors
+    /// When the number is unknown, of something else, or of another domain.
+    pub fn open_target(&self, target: Qpn) -> Result<XrcTarget> {
+        let opened = verbs::Target::open(&self.xrcd, target, 0);
+        let target = opened.on(format_args!("target {target}"), "open")?;
+        Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
+    }
+
+    fn attr(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<QpAttr> {
+        manual::attr(&self.context, &QpAttr::default(), peer, sgid_index, access)
+    }
+}
+
+impl fmt::Display for Xrcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "XRC domain on {}", self.context)
+    }
+}
+
+impl fmt::Debug for Xrcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Xrcd({} users)", self.xrcd.users())
+    }
+}
+
+/// A handle on a target. Clones are the same handle; dropping the last one lets go.
+#[derive(Clone)]
+pub struct XrcTarget(Arc<Handle>);
+
+/// Fields drop in order: the handle before the domain.
+struct Handle {
+    target: verbs::Target,
+    domain: Xrcd,
+}
+
+impl XrcTarget {
+    /// Its number. The top bit is 1, and a number does not come back soon.
+    pub fn qpn(&self) -> Qpn {
+        self.0.target.qpn()
+    }
+    /// The domain that it was made or opened in.
+    pub fn domain(&self) -> &Xrcd {
+        &self.0.domain
+    }
+    /// What a sender needs to connect to it.
+    ///
+    /// # Errors
+    /// When entry `sgid_index` of the GID table does not exist.
+    pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
+        Ok(Endpoint { gid: self.0.domain.context.gid(sgid_index)?, qpn: self.qpn() })
+    }
+    /// All its attributes.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn attr(&self) -> Result<QpAttr> {
+        self.0.target.query().on(self, "query")
+    }
+    /// Changes attributes, most often the state, for everybody who holds it.
+    ///
+    /// # Errors
+    /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.0.target.modify(attr, mask).on(self, "modify")
+    }
+    /// Takes it from RESET to RTR for the sender at `peer`: it receives from then on.
+    ///
+    /// # Errors
+    /// When it is not in RESET, or `peer` cannot be reached from `sgid_index`.
+    pub fn accept(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<()> {
+        let attr = self.0.domain.attr(peer, sgid_index, access)?;
+        manual::receive_steps(&attr).iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))
+    }
+}
+
+impl fmt::Display for XrcTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "target {}", self.qpn())
+    }
+}
+
+impl fmt::Debug for XrcTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "XrcTarget({})", self.qpn())
+    }
+}
