@@ -54,6 +54,25 @@ impl<'a> Packet<'a> {
     /// [`WireError`] when the version is not 0, the opcode is none that can be decoded, or the bytes
     /// end within the headers or the pad.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (packet, tail) = Self::parse_headers(bytes)?;
+        packet.with_tail(tail)
+    }
+
+    /// As [`parse`](Self::parse), where the headers and what follows them lie in two places. Nothing is
+    /// decided by the bytes of `tail`.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and when `headers` goes on after them.
+    pub fn parse_parts(headers: &[u8], tail: &'a [u8]) -> Result<Self, WireError> {
+        let (packet, rest) = Packet::parse_headers(headers)?;
+        if !rest.is_empty() {
+            return Err(WireError::Pad { pad: packet.bth.pad, have: rest.len() });
+        }
+        Packet { payload: &[], ..packet }.with_tail(tail)
+    }
+
+    /// The headers, and what follows them.
+    fn parse_headers(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let bth = Bth::parse(bytes)?;
         let op = bth.opcode;
         if bth.tver != 0 {
@@ -73,11 +92,16 @@ impl<'a> Packet<'a> {
             rest.take(op.has_atomic_ack(), AtomicAckEth::LEN, AtomicAckEth::parse)?;
         packet.imm = rest.take(op.has_imm(), ImmDt::LEN, ImmDt::parse)?;
         packet.ieth = rest.take(op.has_ieth(), Ieth::LEN, Ieth::parse)?;
-        let Reader(tail) = rest;
-        let error = WireError::Pad { pad: bth.pad, have: tail.len() };
-        let len = tail.len().checked_sub(usize::from(bth.pad)).ok_or(error)?;
-        packet.payload = &tail[..len];
-        Ok(packet)
+        Ok((packet, rest.0))
+    }
+
+    /// With the payload that `tail` holds before its pad.
+    fn with_tail(mut self, tail: &'a [u8]) -> Result<Self, WireError> {
+        let pad = self.bth.pad;
+        let error = WireError::Pad { pad, have: tail.len() };
+        let len = tail.len().checked_sub(usize::from(pad)).ok_or(error)?;
+        self.payload = &tail[..len];
+        Ok(self)
     }
 
     /// The headers as they go on the wire: those that are there, in the specification's order.

@@ -89,6 +89,23 @@ fn icrc_and_identification() {
 }
 
 #[test]
+fn headers_and_payload_may_lie_apart() {
+    each_packet(|name, roce| {
+        let whole = Packet::parse(&roce.transport).unwrap();
+        let (headers, tail) = roce.transport.split_at(whole.header().len());
+        assert_eq!(Packet::parse_parts(headers, tail), Ok(whole), "{name}");
+        assert!(Packet::parse_parts(&headers[..headers.len() - 1], tail).is_err(), "{name}");
+        let pad = usize::from(whole.bth.pad);
+        assert_eq!(Packet::parse_parts(headers, &tail[..pad]).unwrap().payload, b"", "{name}");
+        assert!(pad == 0 || Packet::parse_parts(headers, &tail[..pad - 1]).is_err(), "{name}");
+        if let Some((first, rest)) = tail.split_first() {
+            let long = [headers, &[*first]].concat();
+            assert!(Packet::parse_parts(&long, rest).is_err(), "{name}");
+        }
+    });
+}
+
+#[test]
 fn headers_are_written_as_they_were() {
     each_packet(|file, roce| {
         let packet = Packet::parse(&roce.transport).unwrap();

@@ -104,6 +104,11 @@ impl Capture {
         }
     }
 
+    /// Whether anybody captures.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
     /// A packet went into a ring.
     #[inline]
     pub(crate) fn ring_sent(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {

@@ -111,7 +111,15 @@ fn accept<'a>(device: &Device, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
 
 /// The packet, from its BTH to its pad, if its headers make sense.
 pub(crate) fn parse<'a>(device: &Device, bytes: &'a [u8]) -> Option<Packet<'a>> {
-    match Packet::parse(bytes) {
+    checked(device, Packet::parse(bytes))
+}
+
+/// The packet, unless it was counted as one that makes no sense.
+pub(crate) fn checked<'a>(
+    device: &Device,
+    parsed: Result<Packet<'a>, WireError>,
+) -> Option<Packet<'a>> {
+    match parsed {
         Ok(packet) => Some(packet),
         Err(error) => {
             count(

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use rdmux_link::ring::RingError;
-use rdmux_link::{Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, RingPair};
+use rdmux_link::{
+    Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
+};
 use rdmux_transport::attr::AddressVector;
 use rdmux_transport::{RxPacket, Source};
-use rdmux_wire::{Gid, MAX_HEADER, Qpn};
+use rdmux_wire::{Gid, MAX_HEADER, Packet, Qpn};
 
 use super::drive::{BUDGET, Bound};
-use super::receive::{NO_GRH, count, parse};
+use super::receive::{NO_GRH, checked, count, parse};
 use crate::control::RingEnd;
 use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
@@ -23,6 +25,8 @@ const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
 /// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
 /// second-level cache together with its copy.
 const MAX_PAYLOAD: u32 = 32 << 10;
+/// From how many bytes on a packet's payload is worth leaving where it lies.
+const SPLIT: usize = 4096;
 /// How many records of a ring a round takes before it looks at the next ring.
 const TURNS: usize = 64;
 
@@ -271,14 +275,21 @@ impl RingRx {
         while records < TURNS {
             match rx.pop() {
                 Ok(Some(record)) => {
-                    private.resize(record.len(), 0);
-                    record.copy(0, private);
                     let (kind, meta) = (record.kind(), record.meta());
-                    if kind == PACKET {
-                        drop(record);
-                        deliver(device, table, &Meta::parse(meta), private);
-                    } else if !device.xrc().take(device, table, self.peer, kind, meta, private) {
-                        count(device, Counter::RxMalformed);
+                    bytes += record.len() as u64;
+                    if kind == PACKET && record.len() >= SPLIT && moves_only(device) {
+                        deliver_in_place(device, table, &Meta::parse(meta), &record, private);
+                    } else {
+                        private.resize(record.len(), 0);
+                        record.copy(0, private);
+                        if kind == PACKET {
+                            drop(record);
+                            let packet = parse(device, private);
+                            deliver(device, table, &Meta::parse(meta), packet, private);
+                        } else if !device.xrc().take(device, table, self.peer, kind, meta, private)
+                        {
+                            count(device, Counter::RxMalformed);
+                        }
                     }
                 }
                 Ok(None) => break,
@@ -290,7 +301,6 @@ impl RingRx {
                 }
             }
             records += 1;
-            bytes += private.len() as u64;
         }
         if records != 0 {
             let counters = Counters(device.counters());
@@ -304,12 +314,41 @@ impl RingRx {
     }
 }
 
-/// Hands a record's packet to its queue pair.
-fn deliver(device: &Arc<Device>, table: &QpTable, meta: &Meta, bytes: &[u8]) {
+/// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
+fn moves_only(device: &Device) -> bool {
+    device.xrc().is_hub() && !device.engine().capture().is_on()
+}
+
+/// As [`deliver`], with the payload where it lies. Only the headers are copied before they are looked at.
+#[expect(unsafe_code, reason = "the payload stays in memory that the sender may write to")]
+fn deliver_in_place(
+    device: &Arc<Device>,
+    table: &QpTable,
+    meta: &Meta,
+    record: &Record<'_>,
+    headers: &mut Vec<u8>,
+) {
+    headers.resize(usize::from(meta.header).min(MAX_HEADER), 0);
+    record.copy(0, headers);
+    // SAFETY: a target's machine takes nothing of the payload but its length, which is the record's, and its
+    // surroundings only copy it on (`xrc::place`): nothing is decided by these bytes.
+    let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
+    let packet = checked(device, Packet::parse_parts(headers, payload));
+    deliver(device, table, meta, packet, headers);
+}
+
+/// Hands a record's packet to its queue pair. `bytes` are what a capture shows of it.
+fn deliver(
+    device: &Arc<Device>,
+    table: &QpTable,
+    meta: &Meta,
+    packet: Option<Packet<'_>>,
+    bytes: &[u8],
+) {
     if usize::from(meta.header) > MAX_HEADER {
         return count(device, Counter::RxMalformed);
     }
-    let Some(packet) = parse(device, bytes) else { return };
+    let Some(packet) = packet else { return };
     let Some(core) = table.get(Qpn::new(packet.bth.dest_qpn.get())) else {
         return count(device, Counter::RxNoQp);
     };

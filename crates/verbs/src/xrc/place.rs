@@ -227,6 +227,12 @@ impl<'a> Placing<'a> {
     fn place(&mut self, remote: bool, at: Sge, data: &[u8]) -> Result<(), AccessFault> {
         let (srq, outbox) = self.selected()?;
         srq.member.regions().find(srq.pd, remote, &at, writing(remote))?;
+        if data.len() >= DIRECT && self.stage.data.is_empty() {
+            let place = Place { srqn: srq.srqn, remote, at, data };
+            if self.place_directly(srq, outbox, &place) {
+                return Ok(());
+            }
+        }
         let stage = &self.stage;
         let follows = stage.remote == remote
             && stage.at.lkey == at.lkey
