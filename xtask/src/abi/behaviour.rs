@@ -23,6 +23,8 @@ const PROGRAMS: &[&str] = &[
     "forks",
     "unmapped",
     "exits",
+    "xrc",
+    "xrc_number",
     "cycles",
 ];
 
@@ -98,9 +100,11 @@ impl Host {
     /// Compiles a program and runs its tests.
     fn run(&self, name: &str, rows: &mut Rows) -> Result<()> {
         let program = self.compile(name)?;
-        rows.expect(&sh::output(sh::command(&program).arg("--list"))?);
+        let library = self.place.join("lib");
+        let mut list = sh::command(&program);
+        rows.expect(&sh::output(list.arg("--list").env("LD_LIBRARY_PATH", &library))?);
         let mut run = self.command(&program);
-        run.env("LD_LIBRARY_PATH", self.place.join("lib"));
+        run.env("LD_LIBRARY_PATH", &library);
         run.env("RDMUX_OTHER_HOST", Self::OTHER);
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
@@ -115,8 +119,15 @@ impl Host {
         let mut cc = sh::command("cc");
         cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
         cc.arg(source).arg(sources.join("check.c"));
-        if text.contains("\"fixture.h\"") {
+        let xrc = text.contains("\"xrc_fixture.h\"");
+        if xrc || text.contains("\"fixture.h\"") {
             cc.arg(sources.join("fixture.c"));
+        }
+        if xrc {
+            // What only our library has, which comes before the distribution's.
+            cc.arg(sources.join("xrc_fixture.c"));
+            cc.arg("-I").arg(sh::root().join("crates/capi/include"));
+            cc.arg(self.place.join("lib/libibverbs.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
         sh::run(cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]))?;
