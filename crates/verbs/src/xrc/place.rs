@@ -263,7 +263,10 @@ impl<'a> Placing<'a> {
         let Stage { data, at, remote, .. } = &*self.stage;
         let at = Sge { length: u32::try_from(data.len()).unwrap_or(u32::MAX), ..*at };
         let place = Place { srqn: srq.srqn, remote: *remote, at, data };
-        let placed = !data.is_empty() && self.place_directly(srq, outbox, &place);
+        // A WRITE that nobody is told of is done without the process, which may be looking at the memory and
+        // nothing else.
+        let least = if *remote && completion.is_none() { 1 } else { DIRECT };
+        let placed = data.len() >= least && self.place_directly(srq, outbox, &place);
         let sent = match completion {
             Some(completion) if data.is_empty() || placed => {
                 let (meta, bytes) = Completed::encode(srq.srqn, completion);
@@ -283,10 +286,10 @@ impl<'a> Placing<'a> {
         self.stage.data.clear();
     }
 
-    /// Has the system copy bytes to where they belong, if they are many and nothing stands against it. It was
-    /// checked that they may go there; if they may no more, they go nowhere.
+    /// Has the system copy bytes to where they belong, if nothing stands against it. It was checked that they
+    /// may go there; if they may no more, they go nowhere.
     fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
-        if place.data.len() < DIRECT || !srq.member.is_direct() || !self.is_settled(srq, outbox) {
+        if !srq.member.is_direct() || !self.is_settled(srq, outbox) {
             return false;
         }
         let regions = srq.member.regions();
