@@ -32,6 +32,18 @@ impl Child {
         Ok(Self { process, requests, replies, name })
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills it, without a word, and waits until it is dead.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
     /// Sends a request.
     pub(crate) fn tell<Q: Serialize>(&mut self, request: &Q) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;

@@ -117,6 +117,8 @@ enum Part {
     Bench,
     /// The other side of the demo
     Demo,
+    /// A receiver in the demo's rows on XRC
+    Receiver,
 }
 
 fn main() -> ExitCode {
@@ -150,6 +152,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Mctest(args) => peer::mctest::run(global, &args),
         Command::Part(Part::Bench) => bench::part(global),
         Command::Part(Part::Demo) => demo::part(global),
+        Command::Part(Part::Receiver) => demo::receiver(global),
     }
 }
 

@@ -9,19 +9,36 @@ use rdmux::{Cause, Options, SendWr, Sge, WcStatus};
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::{HALF, INLINE, PATIENCE, SGES, Side, compare, pattern};
 use super::stage::{Done, Link, Stage};
+use super::xrc;
 
 /// A row: its name and what it does.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) run: fn(&mut Stage) -> Result<Done>,
+    /// Whether something is received.
+    pub(super) crosses: bool,
 }
 
-const fn row(name: &'static str, run: fn(&mut Stage) -> Result<Done>) -> Row {
-    Row { name, run }
+pub(super) const fn row(name: &'static str, run: fn(&mut Stage) -> Result<Done>) -> Row {
+    Row { name, run, crosses: true }
+}
+
+impl Row {
+    /// Nothing is received: it is between processes and their host's service, or in vain.
+    pub(super) const fn staying(self) -> Self {
+        Self { crosses: false, ..self }
+    }
 }
 
 /// All rows, in the order of the table.
-pub(super) const ROWS: &[Row] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(xrc::ROWS).chain([&LAST])
+}
+
+/// The end of the connection that the others used.
+const LAST: Row = row("disconnect, seen by both", disconnect);
+
+const ROWS: &[Row] = &[
     row("connect, private data both ways", connect),
     row("RC SEND", |s| send(s, Kind::Rc, 4096)),
     row("RC SEND, no data", |s| send(s, Kind::Rc, 0)),
@@ -47,7 +64,6 @@ pub(super) const ROWS: &[Row] = &[
     row("UD SEND to a multicast group", multicast),
     row("connect, refused by the program", refused),
     row("connect, nobody listening", nobody),
-    row("disconnect, seen by both", disconnect),
 ];
 
 fn connect(s: &mut Stage) -> Result<Done> {

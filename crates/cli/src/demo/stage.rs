@@ -1,14 +1,21 @@
 //! Where a row of the demo plays: this process, another one, and the link between them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rdmux::{Context, RemoteMr};
+use rdmux_host::proto::Status;
 
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::Side;
+use super::xrc::Cast;
 use crate::child::Child;
+use crate::hosts::Hosts;
+
+/// The hosts: this process is on the first.
+pub(super) const HOSTS: [&str; 2] = ["demo-a", "demo-b"];
 
 /// What lies between the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +33,11 @@ impl Link {
             Self::Udp => "UDP",
             Self::SameHost => "same host",
         }
+    }
+
+    /// Which of the hosts the other process is on.
+    pub(super) fn host(self) -> usize {
+        usize::from(self == Self::Udp)
     }
 }
 
@@ -46,8 +58,11 @@ pub(super) struct Stage {
     pub(super) addr: IpAddr,
     /// Our own.
     pub(super) own_addr: IpAddr,
+    /// Who plays in the rows on XRC.
+    pub(super) xrc: Option<Cast>,
     connection: Option<(Kind, Connected)>,
     seed: u32,
+    hosts: Rc<Hosts>,
 }
 
 /// A connection, and what is known of its other side.
@@ -63,8 +78,20 @@ impl Stage {
         link: Link,
         own_addr: IpAddr,
         addr: IpAddr,
+        hosts: Rc<Hosts>,
     ) -> Self {
-        Self { context, other, link, addr, own_addr, connection: None, seed: 0 }
+        let (xrc, connection) = (None, None);
+        Self { context, other, link, addr, own_addr, xrc, connection, seed: 0, hosts }
+    }
+
+    /// The state of the other's host.
+    pub(super) fn status(&self) -> Result<Status> {
+        self.hosts.status(self.link.host())
+    }
+
+    /// The other's host.
+    pub(super) fn host(&self) -> &'static str {
+        HOSTS[self.link.host()]
     }
 
     /// New data of this length.

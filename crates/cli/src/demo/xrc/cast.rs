@@ -1,0 +1,209 @@
+//! Who plays in the rows on XRC: three receivers, a sender, and the file that their domain is of.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdmux::{Access, Context, Cq, EMPTY, Endpoint, Gid, Mr, Qp, QpType, Qpn, SendWr, WcStatus};
+use rdmux_host::proto::{DomainStatus, Status, TargetStatus};
+
+use super::MESSAGE;
+use super::receiver::{Answer, Ask, DEPTH};
+use crate::child::Child;
+use crate::demo::protocol::Data;
+use crate::demo::side::{PATIENCE, pattern};
+use crate::demo::stage::Stage;
+
+/// Everybody, and what is known of them.
+pub(in crate::demo) struct Cast {
+    pub(super) receivers: [Receiver; 3],
+    pub(super) file: DomainFile,
+    /// The number of the target, once there is one.
+    pub(super) target: Option<u32>,
+    sender: Option<Sender>,
+    /// Where the receivers are.
+    there: Gid,
+    /// Steps that were played.
+    pub(super) played: usize,
+}
+
+/// A process that receives.
+pub(super) struct Receiver {
+    child: Child,
+    pub(super) pid: i32,
+    /// The number of its queue.
+    pub(super) srqn: u32,
+}
+
+/// The one queue pair that sends, in this process.
+pub(super) struct Sender {
+    pub(super) qp: Qp,
+    cq: Cq,
+    memory: Mr,
+}
+
+/// A file that nobody else has. Removed when dropped.
+pub(super) struct DomainFile {
+    pub(super) path: PathBuf,
+    /// Device and inode.
+    key: (u64, u64),
+}
+
+impl Cast {
+    /// Starts three processes where the other side is.
+    pub(super) fn start(s: &Stage) -> Result<Self> {
+        let receivers =
+            [Receiver::start(s, "R1")?, Receiver::start(s, "R2")?, Receiver::start(s, "R3")?];
+        let (file, there) = (DomainFile::create()?, s.addr.into());
+        Ok(Self { receivers, file, target: None, sender: None, there, played: 0 })
+    }
+
+    /// Makes the one queue pair.
+    pub(super) fn make_sender(&mut self, context: &Context) -> Result<()> {
+        let (pd, cq) = (context.pd(), context.cq(2 * DEPTH)?);
+        let qp = pd.qp(QpType::XrcSend).cq(&cq).max_send_wr(DEPTH).signal_all().build()?;
+        let memory = pd.alloc(DEPTH as usize * MESSAGE, Access::empty())?;
+        self.sender = Some(Sender { qp, cq, memory });
+        Ok(())
+    }
+
+    pub(super) fn sender(&self) -> Result<&Sender> {
+        self.sender.as_ref().context("there is no queue pair")
+    }
+
+    /// Connects the queue pair to the target.
+    pub(super) fn connect(&self) -> Result<()> {
+        let qpn = Qpn::new(self.target.context("there is no target")?);
+        let target = Endpoint { gid: self.there, qpn };
+        Ok(self.sender()?.qp.connect(target, 0, Access::empty())?)
+    }
+
+    /// Sends a message, from the `slot`-th place of the memory, to a receiver.
+    pub(super) fn post(&self, to: usize, slot: usize, data: Data) -> Result<()> {
+        let (sender, at) = (self.sender()?, slot * MESSAGE);
+        sender.memory.write(at, &pattern(data));
+        let piece = [sender.memory.slice(at..at + data.len)];
+        let wr = SendWr::send(1).srq(self.receivers[to].srqn).sges(&piece);
+        Ok(sender.qp.post_send(&wr)?)
+    }
+
+    /// Waits until a message is acknowledged.
+    pub(super) fn completed(&self) -> Result<()> {
+        self.sender()?.cq.wait_one(Some(PATIENCE))?;
+        Ok(())
+    }
+
+    /// Waits until one has ended, however it did.
+    pub(super) fn ended(&self) -> Result<WcStatus> {
+        let mut one = [EMPTY];
+        ensure!(self.sender()?.cq.wait(&mut one, Some(PATIENCE))? == 1, "it did not complete");
+        Ok(one[0].status)
+    }
+
+    /// The host's words on the domain.
+    pub(super) fn domain<'s>(&self, status: &'s Status) -> Option<&'s DomainStatus> {
+        status.xrc_domains.iter().find(|d| d.file == Some(self.file.key))
+    }
+
+    /// The host's words on the target.
+    pub(super) fn target<'s>(&self, status: &'s Status) -> Option<&'s TargetStatus> {
+        status.xrc_targets.iter().find(|t| Some(t.qpn) == self.target)
+    }
+
+    /// Whether these receivers, and nobody else, are registered for the target.
+    pub(super) fn is_held_by(&self, status: &Status, who: &[usize]) -> bool {
+        let Some(target) = self.target(status) else { return false };
+        let registered = |pid| target.holders.iter().any(|h| h.pid == pid && h.registered);
+        target.holders.len() == who.len() && who.iter().all(|&n| registered(self.receivers[n].pid))
+    }
+}
+
+impl Stage {
+    /// Who plays in the rows on XRC.
+    pub(super) fn cast(&mut self) -> Result<&mut Cast> {
+        self.xrc.as_mut().context("nobody plays yet")
+    }
+
+    /// Waits until the host's status is as it should be: of a death it hears a moment later. `otherwise` is what
+    /// is wrong if it does not become so.
+    pub(super) fn until(
+        &self,
+        otherwise: &str,
+        is_so: impl Fn(&Cast, &Status) -> bool,
+    ) -> Result<()> {
+        let (cast, start) = (self.xrc.as_ref().context("nobody plays yet")?, Instant::now());
+        loop {
+            let status = self.status()?;
+            if is_so(cast, &status) {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("{otherwise}: {:?}, {:?}", status.xrc_domains, status.xrc_targets);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until these receivers, and nobody else, are registered for the target.
+    pub(super) fn held_by(&self, who: &[usize]) -> Result<()> {
+        self.until("others are registered", |cast, status| cast.is_held_by(status, who))
+    }
+}
+
+impl Receiver {
+    fn start(s: &Stage, name: &str) -> Result<Self> {
+        let child = Child::spawn(name, &["--host", s.host(), "part", "receiver"])?;
+        let pid = i32::try_from(child.id())?;
+        Ok(Self { child, pid, srqn: 0 })
+    }
+
+    pub(super) fn tell(&mut self, ask: &Ask) -> Result<()> {
+        self.child.tell(ask)
+    }
+
+    /// Waits until what it was told is done.
+    pub(super) fn done(&mut self) -> Result<()> {
+        match self.child.hear()? {
+            Answer::Done => Ok(()),
+            other => bail!("{other:?} came instead of an end"),
+        }
+    }
+
+    /// Asks for what is simply done.
+    pub(super) fn ask(&mut self, ask: &Ask) -> Result<()> {
+        self.tell(ask)?;
+        self.done()
+    }
+
+    /// Asks for something that has a number.
+    pub(super) fn number(&mut self, ask: &Ask) -> Result<u32> {
+        match self.child.ask(ask)? {
+            Answer::Number(number) => Ok(number),
+            other => bail!("{ask:?} was answered by {other:?}"),
+        }
+    }
+
+    /// Kills it, as `kill -9` does, and waits until it is dead.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.child.kill()
+    }
+}
+
+impl DomainFile {
+    fn create() -> Result<Self> {
+        let name = format!("rdmux-demo-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        let metadata = file.metadata()?;
+        Ok(Self { path, key: (metadata.dev(), metadata.ino()) })
+    }
+}
+
+impl Drop for DomainFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
