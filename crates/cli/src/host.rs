@@ -281,8 +281,8 @@ fn print_xrc(s: &Status) -> Result<()> {
 fn holder(h: &HolderStatus) -> String {
     let how = match (h.registered, h.handles) {
         (true, 0) => "registered".into(),
-        (true, n) => format!("registered, {n} handles"),
-        (false, n) => format!("{n} handles"),
+        (true, n) => format!("registered, {n} handle{}", if n == 1 { "" } else { "s" }),
+        (false, n) => format!("{n} handle{}", if n == 1 { "" } else { "s" }),
     };
     format!("{} {} ({how})", h.pid, h.comm)
 }

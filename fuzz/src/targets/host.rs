@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rdmux_host::proto::socket::decode;
-use rdmux_host::proto::{Notify, Request, Response};
+use rdmux_host::proto::{HubReply, HubRequest, Notify, Request, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -11,6 +11,8 @@ pub fn host_protocol(data: &[u8]) {
     round_trip::<Request>(data);
     round_trip::<Response>(data);
     round_trip::<Notify>(data);
+    round_trip::<HubRequest>(data);
+    round_trip::<HubReply>(data);
     round_trip::<rdmux_cm::Event>(data);
 }
 

@@ -285,6 +285,9 @@ impl Invalidated {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -354,6 +357,32 @@ mod tests {
                 (got.srqn, got.remote, got.at, got.data),
                 (0x80_0003, remote, at, &b"abc"[..])
             );
+        }
+    }
+
+    proptest! {
+        /// Whoever is at the other end of a ring: what it writes is parsed or refused, within bounds.
+        #[test]
+        fn any_record_is_parsed_or_refused(meta: Meta, bytes in vec(any::<u8>(), 0..600)) {
+            let mut sges = [Sge::default(); MAX_SGES as usize];
+            if let Some((_, n)) = Receive::parse(meta, &bytes, &mut sges) {
+                prop_assert!(n <= sges.len());
+            }
+            if let Some(place) = Place::parse(meta, &bytes) {
+                prop_assert!(place.srqn <= 0xff_ffff && place.at.length as usize == bytes.len());
+            }
+            if let Some((_, data)) = Delivered::parse(&bytes) {
+                prop_assert!(data.len() + 40 == bytes.len());
+            }
+            if let Some((_, completion)) = Completed::parse(meta, &bytes) {
+                prop_assert!(completion.qpn.get() <= 0xff_ffff);
+            }
+            if let Some(atomic) = Atomic::parse(meta, &bytes) {
+                prop_assert!(atomic.psn <= 0xff_ffff && atomic.srqn <= 0xff_ffff);
+            }
+            let (qpn, psn, _) = Outcome::parse(meta);
+            prop_assert!(qpn.get() <= 0xff_ffff && psn <= 0xff_ffff);
+            Invalidated::parse(meta);
         }
     }
 }

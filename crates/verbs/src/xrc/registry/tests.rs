@@ -1,3 +1,7 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
 use super::*;
 use crate::xrc::place::TargetEnds;
 
@@ -85,4 +89,97 @@ fn whoever_dies_leaves_nothing() {
     assert_eq!(registry.leave(B)[0].qpn, shared);
     assert_eq!((registry.domains().count(), registry.targets().count()), (0, 0));
     assert!(registry.leave(B).is_empty());
+}
+
+/// What processes may ask, by small numbers that mostly name something.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Open { shared: bool },
+    Close(usize),
+    Create(usize, Hold),
+    Hold(usize, usize, Hold),
+    LetGo(usize, usize, Hold),
+    Die,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let hold = || prop_oneof![Just(Hold::Handle), Just(Hold::Registration)];
+    prop_oneof![
+        2 => any::<bool>().prop_map(|shared| Step::Open { shared }),
+        1 => (0..6_usize).prop_map(Step::Close),
+        3 => (0..6_usize, hold()).prop_map(|(o, h)| Step::Create(o, h)),
+        4 => (0..6_usize, 0..6_usize, hold()).prop_map(|(o, t, h)| Step::Hold(o, t, h)),
+        4 => (0..6_usize, 0..6_usize, hold()).prop_map(|(o, t, h)| Step::LetGo(o, t, h)),
+        1 => Just(Step::Die),
+    ]
+}
+
+proptest! {
+    /// Three processes do anything in any order: a target lives exactly as long as somebody holds it, by a
+    /// model of its own, and in the end nothing is left.
+    #[test]
+    fn targets_live_as_long_as_they_are_held(
+        steps in proptest::collection::vec((1..4_u64, step()), 0..120),
+    ) {
+        let mut registry = Registry::default();
+        let mut openings: Vec<u32> = Vec::new();
+        let mut targets: Vec<Qpn> = Vec::new();
+        let mut model: BTreeMap<Qpn, BTreeMap<u64, (u32, bool)>> = BTreeMap::new();
+        for (process, step) in steps {
+            let member = MemberId(process);
+            let opening = |i: usize| openings.get(i).copied().unwrap_or(999);
+            let target_at = |i: usize| targets.get(i).copied().unwrap_or(Qpn::new(5));
+            match step {
+                Step::Open { shared } => {
+                    openings.push(registry.open(member, FILE.filter(|_| shared), true, false).unwrap());
+                }
+                Step::Close(i) => _ = registry.close(member, opening(i)),
+                Step::Create(i, hold) => {
+                    let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain));
+                    if let Ok(core) = registry.add_target(member, opening(i), hold, make) {
+                        targets.push(core.qpn);
+                        let held = (u32::from(hold == Hold::Handle), hold == Hold::Registration);
+                        model.entry(core.qpn).or_default().insert(process, held);
+                    }
+                }
+                Step::Hold(i, t, hold) => {
+                    let qpn = target_at(t);
+                    if registry.hold(member, opening(i), qpn, hold).is_ok() {
+                        let held = model.get_mut(&qpn).unwrap().entry(process).or_default();
+                        match hold {
+                            Hold::Handle => held.0 += 1,
+                            Hold::Registration => held.1 = true,
+                        }
+                    }
+                }
+                Step::LetGo(i, t, hold) => {
+                    let qpn = target_at(t);
+                    if let Ok(gone) = registry.let_go(member, opening(i), qpn, hold) {
+                        let holders = model.get_mut(&qpn).unwrap();
+                        let held = holders.get_mut(&process).unwrap();
+                        match hold {
+                            Hold::Handle => held.0 -= 1,
+                            Hold::Registration => held.1 = false,
+                        }
+                        holders.retain(|_, held| *held != (0, false));
+                        prop_assert_eq!(gone.is_some(), holders.is_empty());
+                    }
+                }
+                Step::Die => {
+                    let destroyed: BTreeSet<Qpn> =
+                        registry.leave(member).iter().map(|core| core.qpn).collect();
+                    model.values_mut().for_each(|holders| _ = holders.remove(&process));
+                    for qpn in destroyed {
+                        prop_assert!(model[&qpn].is_empty());
+                    }
+                }
+            }
+            model.retain(|_, holders| !holders.is_empty());
+            let alive: BTreeSet<Qpn> = registry.targets().map(|(qpn, _)| qpn).collect();
+            prop_assert_eq!(&alive, &model.keys().copied().collect());
+        }
+        (1..4).for_each(|process| _ = registry.leave(MemberId(process)));
+        prop_assert_eq!(registry.targets().count() + registry.domains().count(), 0);
+        prop_assert!(registry.openings.is_empty());
+    }
 }
