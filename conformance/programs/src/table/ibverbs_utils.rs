@@ -41,6 +41,10 @@ const PINGPONGS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Options of `ibv_xsrq_pingpong`: XRC, with a receive queue pair of each side.
+const XRC_PINGPONGS: &[&str] =
+    &["-n 1000", "-n 1000 -e", "-n 1000 -s 1", "-n 200 -s 100000", "-n 1000 -o"];
+
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for alone in [devices(), devinfo(), devinfo_list(), asyncwatch()] {
@@ -56,6 +60,10 @@ pub(super) fn rows() -> Vec<Row> {
             }
         }
     }
+    for options in XRC_PINGPONGS {
+        rows.extend(Row::each(Way::HERE, &xrc_pingpong(options)));
+    }
+    rows.extend(Row::each(&[Way::Default], &xrc_pingpong(XRC_PINGPONGS[0])));
     rows
 }
 
@@ -91,4 +99,15 @@ fn pingpong(transport: &str, options: &str) -> Exchange {
         .client(line + " {server4}")
         .proof(Server(format!("{n} iters in")))
         .proof(Client(format!("{n} iters in")))
+}
+
+/// It counts and times nothing, but compares what came.
+fn xrc_pingpong(options: &str) -> Exchange {
+    let program = format!("ibv_xsrq_pingpong {options}");
+    let line = format!("{program} -g {{gid}} -p {{port}}");
+    Exchange::new(program)
+        .server(line.clone(), Ready::Tcp, End::Alone)
+        .client(line + " {server4}")
+        .proof(Server("success".into()))
+        .proof(Client("success".into()))
 }
