@@ -12,6 +12,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Why a copy did not happen, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +67,8 @@ pub enum ProcMemError {
 pub struct ProcessMemory {
     pid: i32,
     pidfd: Option<OwnedFd>,
+    /// When it was last seen to live, in ticks of the coarse clock.
+    seen: AtomicI64,
 }
 
 impl ProcessMemory {
@@ -82,7 +87,7 @@ impl ProcessMemory {
         if i64::from(pid) == i64::from(std::process::id()) || thread.exists() {
             return Err(ProcMemError::OwnProcess { pid });
         }
-        Ok(Self { pid, pidfd })
+        Ok(Self { pid, pidfd, seen: AtomicI64::new(-1) })
     }
 
     /// The process.
@@ -96,6 +101,14 @@ impl ProcessMemory {
         let Some(pidfd) = &self.pidfd else { return false };
         let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
+    }
+
+    /// Whether it was looked for during this tick of the coarse clock, some milliseconds: no system gives
+    /// out all its numbers in that time, and a number is not given anew before.
+    fn was_seen(&self) -> bool {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
+        self.seen.swap(tick, Ordering::Relaxed) == tick
     }
 
     /// Fills `to` from the other process's address `va`.
@@ -159,7 +172,7 @@ impl ProcessMemory {
         if remote.checked_add(len).is_none() {
             return Err(fault(0));
         }
-        if self.is_gone() {
+        if !self.was_seen() && self.is_gone() {
             return Err(ProcMemError::Gone { pid });
         }
         let mut done = 0;

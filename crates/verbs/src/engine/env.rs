@@ -190,7 +190,7 @@ impl Pieces {
 
 impl Env for QpEnv<'_> {
     fn link(&self) -> LinkCaps {
-        self.path.caps()
+        self.path.caps(self.core.qp_type)
     }
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {

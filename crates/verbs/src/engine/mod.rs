@@ -115,6 +115,8 @@ pub(crate) struct Engine {
     armed: AtomicUsize,
     waiter: Arc<Waiter>,
     stopped: AtomicBool,
+    /// Whether messages go by way of the hub.
+    by_hub: AtomicBool,
 }
 
 impl Engine {
@@ -142,6 +144,7 @@ impl Engine {
             armed: AtomicUsize::new(0),
             waiter: Arc::new(waiter),
             stopped: AtomicBool::new(false),
+            by_hub: AtomicBool::new(false),
         })
     }
 
@@ -208,10 +211,20 @@ impl Engine {
         }
         if self.run_round(device, &mut round, now) != 0 {
             round.found = now;
-        } else if now.since(round.found) > PATIENCE {
+        } else if now.since(round.found) > self.patience() {
             drop(round);
             std::thread::yield_now();
         }
+    }
+
+    /// For how long a polling thread looks in vain before it gives way.
+    fn patience(&self) -> Duration {
+        if self.by_hub.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE }
+    }
+
+    /// Messages of this device's go by way of the hub: a third thread must have its turn for each.
+    pub(crate) fn goes_by_hub(&self) {
+        self.by_hub.store(true, Ordering::Relaxed);
     }
 
     /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread, and when

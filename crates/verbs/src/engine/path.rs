@@ -68,10 +68,13 @@ impl Endpoint {
 pub(crate) type Endpoints = Mutex<HashMap<(u8, u16), Arc<Endpoint>>>;
 
 impl Path {
-    /// What the link can do.
-    pub(crate) fn caps(&self) -> LinkCaps {
+    /// What the link can do for queue pairs of a type.
+    pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         let caps = if let Self::Ring(_) = self { super::ring::CAPS } else { UDP_CAPS };
-        let rdmux_link::LinkCaps { max_payload, lossless, by_reference } = caps;
+        let rdmux_link::LinkCaps { mut max_payload, lossless, by_reference } = caps;
+        if lossless && qp_type.is_xrc() {
+            max_payload = super::ring::MAX_XRC_PAYLOAD;
+        }
         LinkCaps { max_payload, lossless, by_reference }
     }
 }
@@ -124,6 +127,9 @@ impl Engine {
         let nobody = peer == crate::control::SERVICE_SLOT && !is_target(dest);
         if device.gid_index(av.dgid).is_none() || nobody {
             return Ok(None);
+        }
+        if is_target(dest) {
+            self.goes_by_hub();
         }
         self.rings().to(device, peer)
     }

@@ -17,6 +17,7 @@ use crate::control::RingEnd;
 use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
 use crate::error::VerbsError;
+use crate::xrc::record as xrc;
 
 /// The kind of a record that holds a packet.
 const PACKET: u8 = 1;
@@ -25,8 +26,10 @@ const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
 /// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
 /// second-level cache together with its copy.
 const MAX_PAYLOAD: u32 = 32 << 10;
-/// From how many bytes on a packet's payload is worth leaving where it lies.
-const SPLIT: usize = 4096;
+/// The same for XRC: for each packet the hub asks the system to copy, which takes as long as some ten thousand bytes do.
+pub(crate) const MAX_XRC_PAYLOAD: u32 = 64 << 10;
+/// From how many bytes on it is worth to leave them where they lie until they are moved to where they belong.
+pub(crate) const IN_PLACE: usize = 4096;
 /// How many records of a ring a round takes before it looks at the next ring.
 const TURNS: usize = 64;
 
@@ -277,8 +280,11 @@ impl RingRx {
                 Ok(Some(record)) => {
                     let (kind, meta) = (record.kind(), record.meta());
                     bytes += record.len() as u64;
-                    if kind == PACKET && record.len() >= SPLIT && moves_only(device) {
+                    let long = record.len() >= IN_PLACE;
+                    if kind == PACKET && long && moves_only(device) {
                         deliver_in_place(device, table, &Meta::parse(meta), &record, private);
+                    } else if kind == xrc::kind::PLACE && long {
+                        place_in_place(device, self.peer, meta, &record);
                     } else {
                         private.resize(record.len(), 0);
                         record.copy(0, private);
@@ -335,6 +341,15 @@ fn deliver_in_place(
     let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
     let packet = checked(device, Packet::parse_parts(headers, payload));
     deliver(device, table, meta, packet, headers);
+}
+
+/// Takes the hub's bytes for our memory from where they lie.
+#[expect(unsafe_code, reason = "the bytes stay in memory that the hub may write to")]
+fn place_in_place(device: &Arc<Device>, from: u16, meta: [u8; 16], record: &Record<'_>) {
+    // SAFETY: the bytes are copied to where they belong (`Side::place`), and nothing is decided by them.
+    if !device.xrc().take_place(device, from, meta, unsafe { record.bytes() }) {
+        count(device, Counter::RxMalformed);
+    }
 }
 
 /// Hands a record's packet to its queue pair. `bytes` are what a capture shows of it.

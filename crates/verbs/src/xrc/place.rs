@@ -17,7 +17,10 @@ use super::record::{Atomic, Completed, Delivered, Place, kind};
 use super::side::Outbox;
 use crate::device::Device;
 use crate::engine::env::parts;
+use crate::engine::ring::IN_PLACE;
 
+/// From how many bytes on data are not staged.
+const AT_ONCE: usize = 16 << 10;
 /// From how many bytes on data are copied to where they belong by the operating system, which costs a system
 /// call and saves two copies.
 const DIRECT: usize = 8 << 10;
@@ -57,6 +60,8 @@ pub(crate) struct TargetEnds {
 struct Sent {
     /// By the slot of the process: the position after the last record.
     last: Vec<(u16, u64)>,
+    /// Whether a part of the message in hand is on its way.
+    part: bool,
     /// Atomics that are not answered: their PSN, and the slot of the process that has them.
     atomics: Vec<(u32, u16)>,
 }
@@ -227,11 +232,14 @@ impl<'a> Placing<'a> {
     fn place(&mut self, remote: bool, at: Sge, data: &[u8]) -> Result<(), AccessFault> {
         let (srq, outbox) = self.selected()?;
         srq.member.regions().find(srq.pd, remote, &at, writing(remote))?;
-        if data.len() >= DIRECT && self.stage.data.is_empty() {
+        if data.len() >= AT_ONCE && self.stage.data.is_empty() {
             let place = Place { srqn: srq.srqn, remote, at, data };
-            if self.place_directly(srq, outbox, &place) {
+            if data.len() >= DIRECT && self.place_directly(srq, outbox, &place) {
                 return Ok(());
             }
+            let sent = outbox.offer(self.device, kind::PLACE, place.meta(), &[data]);
+            self.ends.sent.lock().note(srq.member.slot, sent.map_err(fault)?);
+            return Ok(());
         }
         let stage = &self.stage;
         let follows = stage.remote == remote
@@ -263,15 +271,24 @@ impl<'a> Placing<'a> {
         let Stage { data, at, remote, .. } = &*self.stage;
         let at = Sge { length: u32::try_from(data.len()).unwrap_or(u32::MAX), ..*at };
         let place = Place { srqn: srq.srqn, remote: *remote, at, data };
-        // A WRITE that nobody is told of is done without the process, which may be looking at the memory and
+        // A short message goes by the ring. A part of a long one must not, or all that follows would have to
+        // wait for it; nor a WRITE that nobody is told of, for the process may be looking at its memory and
         // nothing else.
-        let least = if *remote && completion.is_none() { 1 } else { DIRECT };
+        let part = std::mem::replace(&mut self.ends.sent.lock().part, completion.is_none());
+        let least = if part || completion.is_none() { 1 } else { DIRECT };
         let placed = data.len() >= least && self.place_directly(srq, outbox, &place);
         let sent = match completion {
             Some(completion) if data.is_empty() || placed => {
                 let (meta, bytes) = Completed::encode(srq.srqn, completion);
                 outbox.send(self.device, kind::COMPLETE, meta, &[&bytes]);
                 None
+            }
+            // What is long is copied from where it lies in the ring, and nothing of it is looked at.
+            Some(completion) if data.len() >= IN_PLACE => {
+                let sent = outbox.send(self.device, kind::PLACE, place.meta(), &[data]);
+                let (meta, bytes) = Completed::encode(srq.srqn, completion);
+                outbox.send(self.device, kind::COMPLETE, meta, &[&bytes]);
+                sent
             }
             Some(completion) => {
                 let head = Delivered::encode(srq.srqn, completion);

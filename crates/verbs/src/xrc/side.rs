@@ -153,6 +153,7 @@ impl Device {
         let rows = self.regions().read().rows();
         rows.into_iter().try_for_each(|(key, region)| self.mirror(key, region))?;
         *mirrored = true;
+        self.engine().goes_by_hub();
         Ok(())
     }
 
@@ -282,6 +283,12 @@ impl Side {
             _ => None,
         }
         .is_some()
+    }
+
+    /// Takes bytes for memory, of which nothing but their number is looked at.
+    pub(crate) fn take_place(&self, device: &Device, from: u16, meta: Meta, bytes: &[u8]) -> bool {
+        let ours = self.hub.get().is_some_and(|(slot, _)| *slot == from);
+        ours && self.place(device, meta, bytes).is_some()
     }
 
     fn place(&self, device: &Device, meta: Meta, bytes: &[u8]) -> Option<()> {
