@@ -3,6 +3,7 @@
 #include "xrc_fixture.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -559,6 +560,66 @@ static void every_handle_gets_its_event(void)
 	close_fixture(&f);
 }
 
+/* In each process that has a handle. */
+static void events_reach_every_process(void)
+{
+	struct scene s;
+
+	begin(&s);
+	message(&s, &s.to[1], 64, 1);
+	for (int i = 0; i < 2; i++)
+		EQUAL(order(&s.to[i], EVENT, 0), IBV_EVENT_COMM_EST);
+	for (int i = 0; i < 2; i++)
+		end_receiver(&s.to[i]);
+	end(&s);
+}
+
+struct crowd {
+	struct fixture f;
+	struct ibv_xrcd *xrcd;
+	uint32_t shared; /* a receive queue pair that all of them open */
+};
+
+static void *comes_and_goes(void *argument)
+{
+	struct crowd *c = argument;
+	struct ibv_qp *own, *again, *shared;
+	struct ibv_srq *srq;
+	uint32_t number;
+
+	for (int i = 0; i < 50; i++) {
+		srq = create_xrc_srq(&c->f, c->xrcd, &number);
+		own = create_target(c->f.device, c->xrcd);
+		CHECK((again = open_target(c->f.device, c->xrcd, own->qp_num)) != NULL);
+		CHECK((shared = open_target(c->f.device, c->xrcd, c->shared)) != NULL);
+		target_to_rtr(&c->f, again, number);
+		EQUAL(ibv_destroy_qp(own), 0);
+		EQUAL(ibv_destroy_srq(srq), 0);
+		EQUAL(ibv_destroy_qp(shared), 0);
+		EQUAL(ibv_destroy_qp(again), 0);
+	}
+	return NULL;
+}
+
+static void threads_share_a_domain(void)
+{
+	pthread_t thread[4];
+	struct ibv_qp *shared;
+	struct crowd c;
+
+	open_fixture(&c.f);
+	CHECK((c.xrcd = open_xrcd(c.f.device, -1, O_CREAT)) != NULL);
+	shared = create_target(c.f.device, c.xrcd);
+	c.shared = shared->qp_num;
+	for (int i = 0; i < 4; i++)
+		EQUAL(pthread_create(&thread[i], NULL, comes_and_goes, &c), 0);
+	for (int i = 0; i < 4; i++)
+		EQUAL(pthread_join(thread[i], NULL), 0);
+	EQUAL(ibv_destroy_qp(shared), 0);
+	EQUAL(ibv_close_xrcd(c.xrcd), 0);
+	close_fixture(&c.f);
+}
+
 static void a_senders_queue_pair_needs_no_receive_queues(void)
 {
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_XRC_SEND };
@@ -596,6 +657,8 @@ static const struct test tests[] = {
 	TEST(a_number_that_is_no_queue_of_the_domain_is_refused),
 	TEST(keys_are_those_of_the_receiver),
 	TEST(every_handle_gets_its_event),
+	TEST(events_reach_every_process),
+	TEST(threads_share_a_domain),
 };
 
 CHECK_MAIN(tests)

@@ -227,6 +227,19 @@ static long look(struct held *h, uint32_t number)
 	return attr.qp_state;
 }
 
+static long hear_event(struct held *h, uint32_t number)
+{
+	struct ibv_async_event event;
+
+	EQUAL(ibv_get_async_event(h->f.device, &event), 0);
+	if (rdmux_xrc_event_qp_num(&event))
+		EQUAL(rdmux_xrc_event_qp_num(&event), number);
+	else
+		CHECK(event.element.qp == h->handle);
+	ibv_ack_async_event(&event);
+	return event.event_type;
+}
+
 static long carry_out(struct held *h, struct command c)
 {
 	struct ibv_qp_attr attr;
@@ -267,6 +280,8 @@ static long carry_out(struct held *h, struct command c)
 		return 0;
 	case HOLDS:
 		return holds(h->f.memory, c.argument & 0xffffff, c.argument >> 24);
+	case EVENT:
+		return hear_event(h, c.argument);
 	case FORK:
 		if ((child = check_fork()) == 0) {
 			try_in_vain(h, c.argument);

@@ -74,6 +74,8 @@ enum order {
 	/* Fill the memory from its start, or answer whether it holds this: so many bytes, and a salt in the upper eight bits. */
 	FILL,
 	HOLDS,
+	/* Wait for an asynchronous event; answers its type. It must be about the handle, or about this number. */
+	EVENT,
 	/* Fork, and let the child try what is in vain; then it ends. Answers 0. */
 	FORK,
 	COMPLETION, /* for `received` only */

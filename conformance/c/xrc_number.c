@@ -47,34 +47,89 @@ static void sends_in_vain(struct sender *s, struct receiver *to)
 	CHECK(status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_REM_INV_REQ_ERR);
 }
 
-/* The proposal's usage: the steps are numbered as there. */
+/* The proposal's usage up to one of its nine steps. Answers the receive queue pair's number, once there is one. */
+static long take_steps(struct sender *s, struct receiver r[2], int last)
+{
+	long number = 0;
+
+	/* 1: the sender has created its queue pair. 2: it asks R1. */
+	if (last >= 3) {
+		/* 3: R1 allocates the other one, and is registered thereby. */
+		number = order(&r[0], ALLOC, s->qp->qp_num);
+		CHECK(number > 0 && number >> 23 == 1);
+		EQUAL(order(&r[0], LOOK, number), IBV_QPS_RTR);
+	}
+	/* 4: R1 has a shared receive queue. */
+	if (last >= 5) {
+		/* 5: R1 answers, and the sender connects. */
+		sender_to_rts(&s->f, s->qp, number);
+		message(s, &r[0], 3000, 1);
+		EQUAL((uint32_t)order(&r[0], EVENT, number), IBV_EVENT_COMM_EST | IBV_XRC_QP_EVENT_FLAG);
+	}
+	/* 6: the sender tells R2 the number. */
+	if (last >= 7) {
+		/* 7: R2 has a shared receive queue, and registers. */
+		EQUAL(order(&r[1], REGISTER, number), 0);
+		message(s, &r[1], 3000, 2);
+		message(s, &r[0], 3000, 3);
+	}
+	if (last >= 8) {
+		/* 8: R1 is done. R2 is not, so the queue pair stays. */
+		EQUAL(order(&r[0], UNREGISTER, number), 0);
+		EQUAL(order(&r[0], LOOK, number), IBV_QPS_RTR);
+		message(s, &r[1], 3000, 4);
+	}
+	if (last >= 9) {
+		/* 9: R2 is done, and the queue pair goes. */
+		EQUAL(order(&r[1], UNREGISTER, number), 0);
+		EQUAL(order(&r[1], LOOK, number), -EINVAL);
+	}
+	return number;
+}
+
 static void the_nine_steps(void)
 {
 	int file = domain_file();
-	struct receiver r1 = start_receiver(file), r2 = start_receiver(file);
+	struct receiver r[2] = { start_receiver(file), start_receiver(file) };
 	struct sender s;
-	long number;
 
-	open_sender(&s);				/* 1: the sender creates its queue pair */
-	number = order(&r1, ALLOC, s.qp->qp_num);	/* 2, 3: and asks R1, which allocates the other one */
-	CHECK(number > 0 && number >> 23 == 1);
-	EQUAL(order(&r1, LOOK, number), IBV_QPS_RTR);
-	sender_to_rts(&s.f, s.qp, number);		/* 4, 5: R1 has a shared receive queue, and answers */
-	message(&s, &r1, 3000, 1);
-	EQUAL(order(&r2, REGISTER, number), 0);		/* 6, 7: the sender asks R2, which registers */
-	message(&s, &r2, 3000, 2);
-	message(&s, &r1, 3000, 3);
-	EQUAL(order(&r1, UNREGISTER, number), 0);	/* 8: R1 is done; R2 is not */
-	EQUAL(order(&r1, LOOK, number), IBV_QPS_RTR);
-	message(&s, &r2, 3000, 4);
-	EQUAL(order(&r2, UNREGISTER, number), 0);	/* 9: R2 is done, and the queue pair goes */
-	EQUAL(order(&r2, LOOK, number), -EINVAL);
-	EQUAL(order(&r2, RECEIVE, BUFFER), 0);
-	sends_in_vain(&s, &r2);
+	open_sender(&s);
+	take_steps(&s, r, 9);
+	EQUAL(order(&r[1], RECEIVE, BUFFER), 0);
+	sends_in_vain(&s, &r[1]);
 	close_sender(&s);
-	end_receiver(&r1);
-	end_receiver(&r2);
+	for (int i = 0; i < 2; i++)
+		end_receiver(&r[i]);
 	close(file);
+}
+
+/* Whoever it is, and whenever: the queue pair stays for the other one if that is registered, else it goes. */
+static void killed_between_any_two_steps(void)
+{
+	for (int last = 2; last <= 9; last++) {
+		for (int victim = 0; victim < 2; victim++) {
+			bool registered[2] = { last >= 3 && last < 8, last >= 7 && last < 9 };
+			int file = domain_file(), other = !victim;
+			struct receiver r[2] = { start_receiver(file), start_receiver(file) };
+			struct sender s;
+			long number;
+
+			open_sender(&s);
+			number = take_steps(&s, r, last);
+			kill_receiver(&r[victim]);
+			if (registered[other]) {
+				if (last >= 5)
+					message(&s, &r[other], 3000, 5);
+				EQUAL(order(&r[other], UNREGISTER, number), 0);
+			}
+			/* The service learns of a death soon, not at once. */
+			while (number && order(&r[other], LOOK, number) != -EINVAL)
+				;
+			close_sender(&s);
+			end_receiver(&r[other]);
+			close(file);
+		}
+	}
 }
 
 static void registrations_are_not_counted(void)
@@ -210,6 +265,9 @@ static void three_cases_of_einval(void)
 		attr.qp_state = IBV_QPS_ERR;
 		RETURNS(ibv_modify_xrc_rcv_qp(wrong[i].domain, wrong[i].number, &attr, IBV_QP_STATE), EINVAL);
 	}
+	RETURNS(ibv_close_xrc_domain(NULL), EINVAL);
+	REFUSED(ibv_open_xrc_domain(NULL, -1, O_CREAT), EINVAL);
+	REFUSED(ibv_open_xrc_domain(n.f.device, 1000, O_CREAT), EBADF);
 	RETURNS(ibv_close_xrc_domain(n.domain), EBUSY);
 	EQUAL(ibv_xrc_rcv_qp_unregister(n.domain, n.number), 0);
 	RETURNS(ibv_xrc_rcv_qp_unregister(n.domain, n.number), -EINVAL);
@@ -401,6 +459,7 @@ static const struct test tests[] = {
 	TEST(ofed_1_3),
 	TEST(events_name_the_number),
 	TEST(the_nine_steps),
+	TEST(killed_between_any_two_steps),
 	TEST(death_unregisters),
 	TEST(forks_of_a_registered_process),
 };
