@@ -7,10 +7,11 @@ mod common;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use common::Host;
+use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{
@@ -166,10 +167,6 @@ fn post(qp: &Qp, srq: u32, op: SendOp, sges: &[Sge]) {
     qp.post_send(&SendWr { srqn: srq, flags: SendFlags::SIGNALED, ..wr }).unwrap();
 }
 
-fn number(srq: &Srq) -> u32 {
-    srq.number().unwrap()
-}
-
 fn errno<T>(result: Result<T, VerbsError>) -> i32 {
     result.map(drop).expect_err("it was refused").errno()
 }
@@ -309,10 +306,12 @@ fn x5_the_last_one_destroys_and_the_sender_learns_it() {
 
 const ROLE: &str = "RDMUX_TEST_XRC_DIR";
 
-/// Not a test, but what the processes of X6 do: open the domain, register for a target, wait to be killed.
+/// Not a test, but what the processes of X6 do: so many steps of a receiver, and then wait to be killed.
 #[test]
 fn role() {
     let Ok(dir) = std::env::var(ROLE) else { return };
+    let given = |name: &str| -> u32 { std::env::var(name).unwrap().parse().unwrap() };
+    let (steps, target) = (given("STEPS"), Qpn::new(given("TARGET")));
     let options = ConnectOptions {
         dir: RuntimeDir::at(std::path::Path::new(&dir).join("run")).unwrap(),
         config: rdmux_host::Config::default(),
@@ -322,15 +321,50 @@ fn role() {
     let client = options.connect(&HostName::new("test").unwrap()).unwrap();
     let process = Process::with(client);
     let file = File::open(std::path::Path::new(&dir).join("domain")).unwrap();
-    let domain = process.domain(&file);
-    let srq = process.srq(&domain);
-    let target = Qpn::new(std::env::var("TARGET").unwrap().parse().unwrap());
-    domain.register(target).unwrap();
-    let _handle = Target::open(&domain, target, 0).unwrap();
-    println!("SAYS {}", number(&srq));
+    let domain = (steps >= 1).then(|| process.domain(&file));
+    let srq = domain.as_ref().filter(|_| steps >= 2).map(|domain| process.srq(domain));
+    if let Some(srq) = srq.as_ref().filter(|_| steps >= 3) {
+        srq.post_recv(&RecvWr { wr_id: 1, sges: &[process.sge(0, 64)] }).unwrap();
+    }
+    if let Some(domain) = domain.as_ref().filter(|_| steps >= 4) {
+        domain.register(target).unwrap();
+    }
+    let handle = domain.as_ref().filter(|_| steps >= 5);
+    let handle = handle.map(|domain| Target::open(domain, target, 0).unwrap());
+    if let Some(domain) = domain.as_ref().filter(|_| steps >= 6) {
+        domain.unregister(target).unwrap();
+    }
+    let handle = handle.filter(|_| steps < 7);
+    let srq = srq.filter(|_| steps < 8);
+    println!("SAYS {}", srq.as_ref().map_or(0, number));
+    let _keep = (handle, srq, domain, process);
     loop {
         std::thread::park();
     }
+}
+
+fn number(srq: &Srq) -> u32 {
+    srq.number().unwrap()
+}
+
+/// A process in that role, after so many steps, and the number of its queue.
+fn receiver(scene: &Scene, target: Qpn, steps: u32) -> (Child, u32) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+        .env(ROLE, scene.there.dir.path())
+        .env("TARGET", target.get().to_string())
+        .env("STEPS", steps.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.find_map(|l| l.split_once("SAYS ").map(|(_, w)| w.to_owned()));
+    (child, said.expect("it says the number of its queue").parse().unwrap())
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -338,33 +372,67 @@ fn x6_sudden_death_unregisters() {
     let scene = Scene::on_one_host();
     let target = alloc(&scene.domains[0], &scene.qp, &scene.sender);
     connect(&scene.qp, scene.receivers[0].gid(), target);
-    let mut children: Vec<_> = (0..3)
-        .map(|_| {
-            let child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "role", "--nocapture", "--test-threads=1"])
-                .env(ROLE, scene.there.dir.path())
-                .env("TARGET", target.get().to_string())
-                .stdout(Stdio::piped())
-                .spawn();
-            let mut child = child.unwrap();
-            let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-            let said = { lines }.find_map(|l| l.split_once("SAYS ").map(|(_, w)| w.to_owned()));
-            (child, said.expect("it says the number of its queue").parse::<u32>().unwrap())
-        })
-        .collect();
+    let children: Vec<_> = (0..3).map(|_| receiver(&scene, target, 5).0).collect();
     assert_eq!(scene.there.status().xrc_targets[0].holders.len(), 4);
     scene.domains[0].unregister(target).unwrap();
-    let srqns: Vec<u32> = children.iter().map(|(_, srqn)| *srqn).collect();
-    for (child, _) in &mut children {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    children.into_iter().for_each(kill);
     // The service hears of each death by itself.
     while !scene.there.status().xrc_targets.is_empty() {
         std::thread::yield_now();
     }
-    assert_eq!(scene.there.status().xrc_domains.len(), 1, "two processes still have it open");
-    assert_eq!(scene.there.status().xrc_domains[0].srqs, 2, "{srqns:x?} are gone");
+    let status = scene.there.status();
+    assert_eq!(status.xrc_domains.len(), 1, "two processes still have it open");
+    assert_eq!(status.xrc_domains[0].srqs, 2, "those of the dead are gone");
+}
+
+#[test]
+fn x6_death_between_any_two_steps_leaves_nothing() {
+    let (scene, target) = Scene::on_one_host().connected();
+    scene.deliver(1, 100);
+    let before = scene.there.status();
+    let left = |status: &Status| {
+        let domains: Vec<_> = status.xrc_domains.iter().map(|d| (d.srqs, d.pids.len())).collect();
+        (domains, status.xrc_targets[0].holders.len(), status.clients.len(), status.rings)
+    };
+    for steps in 0..=8 {
+        let (child, _) = receiver(&scene, target, steps);
+        kill(child);
+        while left(&scene.there.status()) != left(&before) {
+            std::thread::yield_now();
+        }
+        scene.deliver(steps as usize % 2, 1000);
+    }
+}
+
+#[test]
+fn data_for_one_who_is_killed_harm_nobody_else() {
+    let (scene, target) = Scene::on_two_hosts().connected();
+    let other = scene.sender.sender();
+    let second = alloc(&scene.domains[1], &other, &scene.sender);
+    connect(&other, scene.receivers[0].gid(), second);
+    for _ in 0..3 {
+        let (child, srqn) = receiver(&scene, target, 5);
+        // Its one receive takes a message, and then it dies.
+        post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
+        assert_eq!(scene.sender.wait().status, WcStatus::Success);
+        kill(child);
+        scene.deliver(1, 3000);
+        scene.recv(1, 4, 0, 64);
+        post(&other, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+        assert_eq!(scene.receivers[1].wait().qpn, second);
+        assert_eq!(scene.sender.wait().status, WcStatus::Success);
+    }
+    // What is for the dead itself is refused, and its connection ends; the other goes on.
+    let (child, srqn) = receiver(&scene, target, 5);
+    kill(child);
+    while scene.there.status().xrc_domains[0].srqs != 2 {
+        std::thread::yield_now();
+    }
+    post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.sender.wait().status, WcStatus::RemInvReqErr);
+    scene.recv(1, 4, 0, 64);
+    post(&other, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.receivers[1].wait().status, WcStatus::Success);
 }
 
 #[test]
