@@ -1,4 +1,4 @@
-//! The verbs transports RC, UC and UD as state machines without I/O.
+//! The verbs transports RC, UC, UD and XRC as state machines without I/O.
 //!
 //! A [`Qp`] takes work requests and packets, and asks an [`env::Env`] for everything else: memory, a
 //! link to send on, completion queues. Time is an argument. Nothing is allocated per packet.

@@ -128,12 +128,11 @@ impl Qp {
     /// The headers that every packet of a request begins with.
     #[inline]
     fn request_header(&self, bth: &Bth, wqe: &SendWqe) -> HeaderBuf {
-        let header = HeaderBuf::new(bth);
+        let mut header = HeaderBuf::new(bth);
         if self.qp_type == QpType::XrcSend {
-            header.xrceth(&XrcEth { srqn: wqe.srqn })
-        } else {
-            header
+            header = header.xrceth(&XrcEth { srqn: wqe.srqn });
         }
+        header
     }
 
     #[inline]
