@@ -26,9 +26,13 @@ impl World {
         id: usize,
         side: Side,
         wc: &Completion,
+        process: usize,
     ) -> Result<(), String> {
         self.stats.completions += 1;
-        self.trace(format_args!("ep {id} completes {side:?} {:x} {:?}", wc.wr_id, wc.status));
+        self.trace(format_args!(
+            "ep {id} completes {side:?} {:x} {:?} in process {process}",
+            wc.wr_id, wc.status
+        ));
         ensure!(wc.qpn == self.endpoints[id].qp.qpn(), "ep {id}: completion of {}", wc.qpn);
         if wc.status != WcStatus::Success {
             self.stats.errors += 1;
@@ -37,7 +41,7 @@ impl World {
         }
         match side {
             Side::Send => self.send_completed(id, wc),
-            Side::Recv => self.receive_completed(id, wc),
+            Side::Recv => self.receive_completed(id, wc, process),
         }
     }
 
@@ -113,8 +117,8 @@ impl World {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let Some((_, _, poison)) = plan.poison else { return Ok(()) };
         let own = match poison {
-            Poison::RemoteKey | Poison::RemoteBounds => WcStatus::RemAccessErr,
-            Poison::Misaligned | Poison::TooLong => WcStatus::RemInvReqErr,
+            Poison::RemoteKey | Poison::RemoteBounds | Poison::AtomicKey => WcStatus::RemAccessErr,
+            Poison::Misaligned | Poison::TooLong | Poison::Queue => WcStatus::RemInvReqErr,
             Poison::LocalKey => WcStatus::LocProtErr,
         };
         let disturbed = !self.scenario.lossless || self.scenario.crash.is_some();
@@ -125,22 +129,21 @@ impl World {
 
     /// Looks at every byte that a send moved, and lets its memory go.
     fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
-        let (op, len) = (record.op, record.len as usize);
-        let peer = self.endpoints[id].peer;
+        let (op, len, process) = (record.op, record.len as usize, record.process);
         self.stats.bytes += u64::from(record.len);
         match record.kind {
             Kind::Send => {}
             Kind::SendInv(mr) => {
-                let gone = self.memory(peer).bytes(&mr).is_empty();
+                let gone = self.peer_memory(id, process).bytes(&mr).is_empty();
                 ensure!(gone, "ep {id}: {op} did not invalidate");
             }
             Kind::LocalInv(mr) => {
-                let gone = self.memory(id).bytes(&mr).is_empty();
+                let gone = self.memory(id, 0).bytes(&mr).is_empty();
                 ensure!(gone, "ep {id}: {op} did not invalidate");
             }
             Kind::Write(mr) | Kind::WriteImm(mr) => {
                 if self.endpoints[id].qp.qp_type().is_reliable() {
-                    let bytes = self.memory(peer).deregister(&mr);
+                    let bytes = self.peer_memory(id, process).deregister(&mr);
                     ensure!(bytes == pattern(op, len), "ep {id}: WRITE {op} wrote other bytes");
                 } else {
                     self.endpoints[id].unreliable_writes.push((op, mr));
@@ -149,7 +152,7 @@ impl World {
             Kind::Read(mr) => {
                 let got = self.gathered(id, record)?;
                 ensure!(got == pattern(op, len), "ep {id}: READ {op} brought other bytes");
-                self.memory(peer).deregister(&mr);
+                self.peer_memory(id, process).deregister(&mr);
             }
             Kind::Atomic { original } => {
                 let got = self.gathered(id, record)?;
@@ -160,7 +163,7 @@ impl World {
             }
         }
         let Some(mr) = record.local else { return Ok(()) };
-        let bytes = self.memory(id).deregister(&mr);
+        let bytes = self.memory(id, 0).deregister(&mr);
         let gaps = bytes.len() - len;
         let mut outside = bytes;
         for sge in record.sges.iter().rev() {
@@ -172,27 +175,32 @@ impl World {
     }
 
     fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
-        let memory = self.memory(id);
+        let memory = self.memory(id, 0);
         memory.gather(&record.sges, 0, record.len).map_err(|e| format!("ep {id}: {e}"))
     }
 
-    fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
-        let node = self.endpoints[id].node;
-        let record = if self.nodes[node].has_srq {
-            self.nodes[node].srq_taken.remove(&wc.wr_id)
+    fn receive_completed(
+        &mut self,
+        id: usize,
+        wc: &Completion,
+        process: usize,
+    ) -> Result<(), String> {
+        let node = &mut self.nodes[self.endpoints[id].node];
+        let record = if node.has_srq || process != 0 {
+            node.processes[process].srq_taken.remove(&wc.wr_id)
         } else {
             self.endpoints[id].recvs.pop_front().filter(|r| r.wr_id == wc.wr_id)
         };
         let record =
             record.ok_or_else(|| format!("ep {id}: receive {:x} out of turn", wc.wr_id))?;
-        let bytes = self.memory(id).deregister(&record.mr);
-        self.refill(id);
+        let bytes = self.memory(id, process).deregister(&record.mr);
+        self.refill(id, process);
         if wc.status != WcStatus::Success {
             return Ok(());
         }
         match self.endpoints[id].qp.qp_type() {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                self.check_reliable(id, wc, &record, &bytes)?
+                self.check_reliable(id, wc, process, &record, &bytes)?
             }
             QpType::Uc => self.check_unreliable(id, wc, &bytes)?,
             QpType::Ud => {
@@ -209,6 +217,7 @@ impl World {
         &mut self,
         id: usize,
         wc: &Completion,
+        process: usize,
         record: &RecvRecord,
         bytes: &[u8],
     ) -> Result<(), String> {
@@ -216,6 +225,7 @@ impl World {
         let expected = expected.ok_or_else(|| format!("ep {id}: a message that nobody sent"))?;
         let len = expected.len as usize;
         let name = expected.op;
+        ensure!(process == expected.process, "ep {id}: {name} is in process {process}");
         ensure!(wc.byte_len == expected.len, "ep {id}: {name} has {} bytes", wc.byte_len);
         ensure!(flagged(wc) == expected.imm, "ep {id}: {name} has imm {:?}", flagged(wc));
         let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);

@@ -1,18 +1,32 @@
-//! A node, a queue pair on it, and what the queue pair sees of the world.
+//! A node with its processes, and a queue pair on it.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rdmux_transport::attr::Access;
-use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
-};
-use rdmux_transport::wr::{Completion, Sge};
+use rdmux_transport::wr::Sge;
 use rdmux_transport::{Qp, Time};
-use rdmux_wire::{Pkey, Psn, Rkey};
+use rdmux_wire::Rkey;
 
+use crate::env::PutOff;
 use crate::memory::{Memory, Mr};
 use crate::net::NodeId;
+
+/// Processes of a node. Ordinary queue pairs are the first one's; the others have a shared receive queue
+/// for XRC each.
+pub(crate) const PROCESSES: usize = 4;
+
+/// The number of the first process's shared receive queue, if XRC had one there.
+const FIRST_SRQN: u32 = 0xab_cd00;
+
+/// The number of a process's shared receive queue; 0 if XRC may not name it.
+pub(crate) fn srqn_of(process: usize) -> u32 {
+    let index = u32::try_from(process).expect("few processes");
+    if process == 0 { 0 } else { FIRST_SRQN + index }
+}
+
+/// The process whose shared receive queue has this number.
+pub(crate) fn process_of(srqn: u32) -> Option<usize> {
+    (1..PROCESSES).find(|&process| srqn_of(process) == srqn)
+}
 
 /// A receive that was posted.
 #[derive(Clone, Debug)]
@@ -54,6 +68,8 @@ pub(crate) struct SendRecord {
     pub(crate) wr_id: u64,
     /// The number that its bytes follow from.
     pub(crate) op: u64,
+    /// The process of the peer's that it is for.
+    pub(crate) process: usize,
     /// What it does.
     pub(crate) kind: Kind,
     /// Whether its success is told.
@@ -73,6 +89,8 @@ pub(crate) struct SendRecord {
 pub(crate) struct Expected {
     /// The number that its bytes follow from.
     pub(crate) op: u64,
+    /// The process that is to receive it.
+    pub(crate) process: usize,
     /// Its length.
     pub(crate) len: u32,
     /// Its immediate data.
@@ -104,10 +122,12 @@ pub(crate) struct Endpoint {
     pub(crate) recvs: VecDeque<RecvRecord>,
     /// What the peer has posted for us, oldest first (RC).
     pub(crate) expected: VecDeque<Expected>,
-    /// What the peer may do atomics on.
-    pub(crate) counter: Mr,
-    /// What the peer's counter is when everything posted so far is done.
-    pub(crate) peer_counter: u64,
+    /// What the peer may do atomics on, in each process.
+    pub(crate) counters: [Mr; PROCESSES],
+    /// What the peer's counters are when everything posted so far is done.
+    pub(crate) peer_counters: [u64; PROCESSES],
+    /// Atomics that processes have to do, oldest first.
+    pub(crate) put_off: [VecDeque<PutOff>; PROCESSES],
     /// Whether a fault allows this end to see errors.
     pub(crate) doomed: bool,
     /// Whether a send has failed.
@@ -132,140 +152,22 @@ impl Endpoint {
     }
 }
 
-/// A node: memory and a shared receive queue.
+/// A node: processes on a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
-    /// Its memory.
-    pub(crate) memory: Memory,
     /// Whether its queue pairs share receives.
     pub(crate) has_srq: bool,
+    /// Its processes.
+    pub(crate) processes: [Process; PROCESSES],
+}
+
+/// A process: memory and a shared receive queue.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    /// Its memory.
+    pub(crate) memory: Memory,
     /// The shared receives that nobody has taken.
     pub(crate) srq: VecDeque<RecvRecord>,
     /// The shared receives that were taken and are not complete.
     pub(crate) srq_taken: BTreeMap<u64, RecvRecord>,
-}
-
-/// What a queue pair did while it had the floor.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    /// Packets.
-    pub(crate) packets: Vec<Vec<u8>>,
-    /// Completions.
-    pub(crate) completions: Vec<(Side, Completion)>,
-    /// Events.
-    pub(crate) events: Vec<QpEvent>,
-    /// Packets dropped or refused.
-    pub(crate) dropped: u64,
-}
-
-/// The world as a queue pair sees it.
-#[derive(Debug)]
-pub(crate) struct SimEnv<'a> {
-    /// Its node.
-    pub(crate) node: &'a mut Node,
-    /// What it does.
-    pub(crate) effects: &'a mut Effects,
-    /// Its link.
-    pub(crate) link: LinkCaps,
-    /// How many packets the link takes until it is full.
-    pub(crate) room: u32,
-}
-
-impl Env for SimEnv<'_> {
-    fn link(&self) -> LinkCaps {
-        self.link
-    }
-
-    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
-        if self.room == 0 {
-            return Err(TxError::Busy);
-        }
-        let memory = &self.node.memory;
-        let mut bytes = packet.header.to_vec();
-        match packet.payload {
-            TxPayload::None => {}
-            TxPayload::Bytes(data) => bytes.extend_from_slice(data),
-            TxPayload::Gather { sges, offset, len } => {
-                bytes.extend(memory.gather(sges, offset, len).map_err(TxError::Memory)?);
-            }
-            TxPayload::Remote { rkey, va, len, .. } => bytes.extend_from_slice(
-                memory
-                    .read(rkey.0, va, len.into(), Access::REMOTE_READ)
-                    .map_err(TxError::Memory)?,
-            ),
-        }
-        bytes.resize(bytes.len() + usize::from(packet.pad), 0);
-        self.effects.packets.push(bytes);
-        self.room -= 1;
-        Ok(())
-    }
-
-    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
-        sges.iter().filter(|s| s.length != 0).try_for_each(|s| {
-            self.node.memory.check(s.lkey.0, s.addr, s.length.into(), access).map(|_| ())
-        })
-    }
-
-    fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        self.node.memory.scatter(sges, offset, data)
-    }
-
-    fn check_remote(&self, rkey: Rkey, va: u64, len: u64, a: Access) -> Result<(), AccessFault> {
-        self.node.memory.check(rkey.0, va, len, a).map(|_| ())
-    }
-
-    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
-        self.node.memory.write(rkey.0, va, data, Access::REMOTE_WRITE)
-    }
-
-    fn atomic(
-        &mut self,
-        _psn: Psn,
-        rkey: Rkey,
-        va: u64,
-        op: AtomicOp,
-    ) -> Result<AtomicAnswer, AccessFault> {
-        let memory = &mut self.node.memory;
-        let bytes = memory.read(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
-        let old = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessFault::Bounds)?);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CmpSwap { .. } => old,
-        };
-        memory.write(rkey.0, va, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
-        Ok(AtomicAnswer::Now(old))
-    }
-
-    fn invalidate(&mut self, rkey: Rkey, _remote: bool) -> Result<(), AccessFault> {
-        let mr = Mr { key: rkey.0, addr: 0, len: 0 };
-        if self.node.memory.deregister(&mr).is_empty() {
-            return Err(AccessFault::Key);
-        }
-        Ok(())
-    }
-
-    fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
-        let record = self.node.srq.pop_front()?;
-        let (wr_id, num_sge) = (record.wr_id, record.sges.len());
-        sges[..num_sge].copy_from_slice(&record.sges);
-        self.node.srq_taken.insert(wr_id, record);
-        Some(SrqEntry { wr_id, num_sge })
-    }
-
-    fn complete(&mut self, side: Side, completion: Completion) {
-        self.effects.completions.push((side, completion));
-    }
-
-    fn event(&mut self, event: QpEvent) {
-        self.effects.events.push(event);
-    }
-
-    fn count(&mut self, _reason: Drop) {
-        self.effects.dropped += 1;
-    }
-
-    fn pkey(&self, index: u16) -> Option<Pkey> {
-        (index == 0).then_some(Pkey::DEFAULT)
-    }
 }

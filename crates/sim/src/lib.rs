@@ -17,6 +17,7 @@ pub mod scenario;
 
 mod check;
 mod endpoint;
+mod env;
 mod life;
 mod packets;
 mod workload;
@@ -47,6 +48,10 @@ pub struct Stats {
     pub errors: u64,
     /// Bytes of messages that arrived and were compared.
     pub bytes: u64,
+    /// Atomics that a process did later, for the target of an XRC connection.
+    pub late_atomics: u64,
+    /// How often a process was busy when such a target wanted its memory changed.
+    pub busy: u64,
     /// What the network did.
     pub net: NetStats,
     /// How long it took, on its own clock.
@@ -64,6 +69,8 @@ impl AddAssign for Stats {
         self.completions += other.completions;
         self.errors += other.errors;
         self.bytes += other.bytes;
+        self.late_atomics += other.late_atomics;
+        self.busy += other.busy;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
         // Whatever the order in which they ran.
@@ -86,7 +93,7 @@ impl fmt::Display for Stats {
         )?;
         write!(
             f,
-            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused; fingerprint {:016x}",
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused; {} atomics done later, {} times busy; fingerprint {:016x}",
             net.lost,
             net.unreachable,
             net.duplicated,
@@ -94,6 +101,8 @@ impl fmt::Display for Stats {
             net.delayed,
             self.timeouts,
             self.refused,
+            self.late_atomics,
+            self.busy,
             self.fingerprint
         )
     }
@@ -152,11 +161,15 @@ mod tests {
 
     #[test]
     fn hundreds_of_seeds() {
+        let mut all = Stats::default();
         for seed in 0..600 {
-            if let Err(failure) = run_seed(seed) {
-                panic!("{failure}");
+            match run_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
             }
         }
+        // The seeds do reach what they are for.
+        assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! How queue pairs come up, pause and are taken down, and what must be true in the end.
 
 use rand::Rng;
-use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState, QpType};
 use rdmux_wire::{AckTimeout, Psn, RnrTimer};
 
 use crate::check::ensure;
+use crate::endpoint::PROCESSES;
 use crate::memory::{CANARY, Mr, pattern};
 use crate::workload::QKEY;
 use crate::world::{Event, World};
@@ -22,7 +23,10 @@ impl World {
             let attr = self.attributes(id, &psns);
             let qp_type = self.endpoints[id].qp.qp_type();
             let mut from = QpState::Reset;
-            for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            // RTR is enough for a target of XRC.
+            let last = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5);
+            let steps = [QpState::Init, QpState::Rtr, QpState::Rts];
+            for &to in if last { &steps[..2] } else { &steps[..] } {
                 let line = rdmux_transport::state_table::find(from, to).expect("a usual step");
                 let mask = line.required.of(qp_type) | AttrMask::STATE;
                 self.modify(id, &QpAttr { state: to, ..attr }, mask)?;
@@ -31,8 +35,15 @@ impl World {
             let plan = &self.scenario.plans[self.endpoints[id].plan.0];
             let (depth, drain) = (plan.depth, plan.drain);
             // A queue pair whose peer is gone may hold one of the shared receives for good.
-            for _ in 0..=depth {
-                self.refill(id);
+            let receivers = match qp_type {
+                QpType::XrcSend => 0..0,
+                QpType::XrcRecv => 1..PROCESSES,
+                _ => 0..1,
+            };
+            for process in receivers {
+                for _ in 0..=depth {
+                    self.refill(id, process);
+                }
             }
             self.post_soon(id);
             if drain {
@@ -91,7 +102,9 @@ impl World {
                 continue;
             }
             let state = self.endpoints[id].qp.state();
-            let healthy = matches!(state, QpState::Rts | QpState::Sqd);
+            let is_target = self.endpoints[id].qp.qp_type() == QpType::XrcRecv;
+            let healthy =
+                matches!(state, QpState::Rts | QpState::Sqd) || is_target && state == QpState::Rtr;
             let excused = self.endpoints[id].doomed;
             ensure!(healthy || excused && state == QpState::Err, "ep {id} ended in {state:?}");
             let attr = QpAttr { state: QpState::Err, ..self.endpoints[id].qp.attr() };
@@ -102,18 +115,18 @@ impl World {
             self.check_unreliable_writes(id)?;
         }
         for (n, node) in self.nodes.iter().enumerate() {
-            let leak = !node.srq_taken.is_empty() && !self.net.is_down(n);
+            let taken = node.processes.iter().any(|p| !p.srq_taken.is_empty());
+            let leak = taken && !self.net.is_down(n);
             ensure!(!leak, "node {n}: shared receives were taken and never completed");
         }
         self.check_counters()
     }
 
     fn check_unreliable_writes(&mut self, id: usize) -> Result<(), String> {
-        let peer = self.endpoints[id].peer;
         let writes: Vec<(u64, Mr)> = std::mem::take(&mut self.endpoints[id].unreliable_writes);
         for (op, mr) in writes {
             let want = pattern(op, mr.len);
-            let got = self.memory(peer).bytes(&mr);
+            let got = self.peer_memory(id, 0).bytes(&mr);
             let right = got.iter().zip(&want).all(|(g, w)| g == w || *g == CANARY);
             ensure!(right, "ep {id}: WRITE {op} wrote other bytes");
         }
@@ -127,10 +140,12 @@ impl World {
             if self.endpoints[id].doomed {
                 continue;
             }
-            let counter = self.endpoints[peer].counter;
-            let want = self.endpoints[id].peer_counter.to_ne_bytes();
-            let got = self.memory(peer).bytes(&counter);
-            ensure!(got == want, "ep {id}: the peer's counter is {got:02x?}, not {want:02x?}");
+            for process in 0..PROCESSES {
+                let counter = self.endpoints[peer].counters[process];
+                let want = self.endpoints[id].peer_counters[process].to_ne_bytes();
+                let got = self.peer_memory(id, process).bytes(&counter);
+                ensure!(got == want, "ep {id}: the peer's counter is {got:02x?}, not {want:02x?}");
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rdmux_transport::attr::Access;
-use rdmux_transport::env::AccessFault;
+use rdmux_transport::env::{AccessFault, AtomicOp};
 use rdmux_transport::wr::Sge;
 use rdmux_wire::{Lkey, Rkey};
 
@@ -121,6 +121,19 @@ impl Memory {
         let region = self.regions.get_mut(&key).ok_or(AccessFault::Key)?;
         region.bytes[range].copy_from_slice(data);
         Ok(())
+    }
+
+    /// Does an atomic, and returns what was there.
+    pub fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let bytes = self.read(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
+        let old = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessFault::Bounds)?);
+        let new = match op {
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CmpSwap { .. } => old,
+        };
+        self.write(rkey.0, va, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
+        Ok(old)
     }
 
     /// Collects a part of a gather list.

@@ -22,6 +22,10 @@ pub enum Poison {
     LocalKey,
     /// SEND longer than the receive.
     TooLong,
+    /// An atomic with a key that nobody has.
+    AtomicKey,
+    /// SEND to a shared receive queue that is not there; XRC only.
+    Queue,
 }
 
 /// A connection, or for UD a pair that talks.
@@ -29,7 +33,7 @@ pub enum Poison {
 pub struct Plan {
     /// The ends.
     pub ends: [NodeId; 2],
-    /// The transport.
+    /// The transport; for XRC the initiator, which is the first end.
     pub qp_type: QpType,
     /// How many operations each end posts.
     pub ops: [u32; 2],
@@ -51,6 +55,16 @@ pub struct Plan {
     pub drain: bool,
     /// Whether every send asks for a completion.
     pub signal_all: bool,
+}
+
+impl Plan {
+    /// What an end is.
+    pub fn type_of(&self, end: usize) -> QpType {
+        match self.qp_type {
+            QpType::XrcSend if end == 1 => QpType::XrcRecv,
+            both => both,
+        }
+    }
 }
 
 /// A cut between two nodes.
@@ -79,6 +93,10 @@ pub struct Scenario {
     pub faults: Faults,
     /// How likely a link is full when it is asked.
     pub busy: f64,
+    /// How likely a process is busy when the target of an XRC connection wants its memory changed.
+    pub owner_busy: f64,
+    /// Whether such a process does atomics later.
+    pub late_atomics: bool,
     /// Nodes whose queue pairs share a receive queue.
     pub srq: Vec<bool>,
     /// The connections.
@@ -131,6 +149,14 @@ impl Scenario {
             mtu,
             faults,
             busy: if rng.random_bool(0.3) { 0.2 } else { 0.0 },
+            // Of a long message everything behind a refused packet is sent again.
+            owner_busy: match rng.random_range(0..3) {
+                0 => 0.0,
+                1 => 0.002,
+                _ if largest > 40_000 => 0.002,
+                _ => 0.1,
+            },
+            late_atomics: rng.random_bool(0.7),
             srq: (0..nodes).map(|_| rng.random_bool(0.3)).collect(),
             plans,
             cut,
@@ -168,20 +194,26 @@ fn draw_plan(nodes: usize, largest: u32, lossless: bool, rng: &mut impl Rng) -> 
     let qp_type = match rng.random_range(0..10) {
         0 => QpType::Uc,
         1 => QpType::Ud,
+        2..=4 => QpType::XrcSend,
         _ => QpType::Rc,
     };
+    let is_xrc = qp_type == QpType::XrcSend;
     let most_ops: u32 = if largest > 100_000 { 12 } else { 60 };
-    let ops = [rng.random_range(0..=most_ops), rng.random_range(0..=most_ops)];
-    let poison = (qp_type == QpType::Rc && rng.random_bool(0.15)).then(|| {
+    let ops =
+        [rng.random_range(0..=most_ops), if is_xrc { 0 } else { rng.random_range(0..=most_ops) }];
+    let poison = (qp_type.is_reliable() && rng.random_bool(0.15)).then(|| {
         let kinds = [
             Poison::RemoteKey,
             Poison::RemoteBounds,
             Poison::Misaligned,
             Poison::LocalKey,
             Poison::TooLong,
+            Poison::AtomicKey,
+            Poison::Queue,
         ];
-        let end = rng.random_range(0..2);
-        (end, rng.random_range(0..=ops[end]), *kinds.choose(rng).expect("five"))
+        let kinds = if is_xrc { &kinds[..] } else { &kinds[..6] };
+        let end = if is_xrc { 0 } else { rng.random_range(0..2) };
+        (end, rng.random_range(0..=ops[end]), *kinds.choose(rng).expect("some"))
     });
     Plan {
         ends: [a, b],
@@ -194,7 +226,7 @@ fn draw_plan(nodes: usize, largest: u32, lossless: bool, rng: &mut impl Rng) -> 
         timeout: if lossless { 18 } else { rng.random_range(11..=17) },
         rnr_timer: rng.random_range(1..=18),
         poison,
-        drain: qp_type == QpType::Rc && rng.random_bool(0.2),
+        drain: qp_type.is_reliable() && rng.random_bool(0.2),
         signal_all: rng.random_bool(0.5),
     }
 }

@@ -5,7 +5,7 @@ use rdmux_transport::attr::{Access, QpType};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 use rdmux_wire::{Lkey, Qkey, Rkey};
 
-use crate::endpoint::{Expected, Kind, RecvRecord, SendRecord};
+use crate::endpoint::{Expected, Kind, PROCESSES, RecvRecord, SendRecord, srqn_of};
 use crate::memory::{CANARY, Mr, pattern};
 use crate::scenario::Poison;
 use crate::world::World;
@@ -29,8 +29,15 @@ const GAP: usize = 8;
 struct Draft {
     record: SendRecord,
     op: SendOp,
+    srqn: u32,
     imm: Option<[u8; 4]>,
     inline: Option<Vec<u8>>,
+}
+
+impl Draft {
+    fn new(record: SendRecord, op: SendOp) -> Self {
+        Self { srqn: srqn_of(record.process), record, op, imm: None, inline: None }
+    }
 }
 
 impl World {
@@ -109,6 +116,17 @@ impl World {
                 }
                 d
             }
+            Poison::AtomicKey => {
+                let mut d = self.draft_atomic(id);
+                if let SendOp::FetchAdd { rkey, .. } | SendOp::CmpSwap { rkey, .. } = &mut d.op {
+                    rkey.0 += 1 << 20;
+                }
+                d
+            }
+            Poison::Queue => {
+                let d = self.draft_send(id, 100, false);
+                Draft { srqn: srqn_of(PROCESSES), ..d }
+            }
             Poison::LocalKey => {
                 let mut d = self.draft_send(id, 100, false);
                 d.inline = None;
@@ -116,7 +134,9 @@ impl World {
                 d
             }
             Poison::TooLong => {
-                let longest = self.longest_receive(self.endpoints[id].peer);
+                let peer = self.endpoints[id].peer;
+                let is_xrc = self.endpoints[peer].qp.qp_type() == QpType::XrcRecv;
+                let longest = self.longest_receive(peer, usize::from(is_xrc));
                 self.draft_send(id, longest + 1, false)
             }
         };
@@ -126,9 +146,15 @@ impl World {
 
     fn record(&mut self, id: usize, kind: Kind, len: u32) -> SendRecord {
         self.last_op += 1;
+        let peer = self.endpoints[id].peer;
+        let process = match self.endpoints[peer].qp.qp_type() {
+            QpType::XrcRecv => self.rng.random_range(1..PROCESSES),
+            _ => 0,
+        };
         SendRecord {
             wr_id: self.last_op ^ (id as u64) << 48,
             op: self.last_op,
+            process,
             kind,
             signaled: true,
             local: None,
@@ -163,14 +189,13 @@ impl World {
             ranges.push(at..at + to - from);
             from = to;
         }
-        let mr = self.memory(id).register(bytes, ALL);
+        let mr = self.memory(id, 0).register(bytes, ALL);
         record.sges = ranges.into_iter().map(|r| mr.part(r)).collect();
         record.local = Some(mr);
     }
 
-    fn remote(&mut self, id: usize, bytes: Vec<u8>) -> Mr {
-        let peer = self.endpoints[id].peer;
-        self.memory(peer).register(bytes, ALL)
+    fn remote(&mut self, id: usize, process: usize, bytes: Vec<u8>) -> Mr {
+        self.peer_memory(id, process).register(bytes, ALL)
     }
 
     fn inline(&mut self, record: &SendRecord) -> Option<Vec<u8>> {
@@ -186,20 +211,20 @@ impl World {
         let record = self.source(id, len);
         let imm = self.imm(with_imm);
         let inline = self.inline(&record);
-        Draft { op: imm.map_or(SendOp::Send, SendOp::SendImm), record, imm, inline }
+        Draft { imm, inline, ..Draft::new(record, imm.map_or(SendOp::Send, SendOp::SendImm)) }
     }
 
     fn draft_send_inv(&mut self, id: usize, len: u32) -> Draft {
         let mut record = self.source(id, len);
-        let victim = self.remote(id, vec![0; 8]);
+        let victim = self.remote(id, record.process, vec![0; 8]);
         record.kind = Kind::SendInv(victim);
         let inline = self.inline(&record);
-        Draft { op: SendOp::SendInv(victim.rkey()), record, imm: None, inline }
+        Draft { inline, ..Draft::new(record, SendOp::SendInv(victim.rkey())) }
     }
 
     fn draft_write(&mut self, id: usize, len: u32, with_imm: bool) -> Draft {
         let mut record = self.source(id, len);
-        let target = self.remote(id, vec![CANARY; len as usize]);
+        let target = self.remote(id, record.process, vec![CANARY; len as usize]);
         let (remote_addr, rkey) = (target.addr, target.rkey());
         let imm = self.imm(with_imm);
         let inline = self.inline(&record);
@@ -208,24 +233,26 @@ impl World {
             None => SendOp::Write { remote_addr, rkey },
         };
         record.kind = if imm.is_some() { Kind::WriteImm(target) } else { Kind::Write(target) };
-        Draft { record, op, imm, inline }
+        Draft { imm, inline, ..Draft::new(record, op) }
     }
 
     fn draft_read(&mut self, id: usize, len: u32) -> Draft {
         let mut record = self.record(id, Kind::Send, len);
         self.lay_out(id, &mut record, None);
-        let target = self.remote(id, pattern(record.op, len as usize));
+        let target = self.remote(id, record.process, pattern(record.op, len as usize));
         record.kind = Kind::Read(target);
         let op = SendOp::Read { remote_addr: target.addr, rkey: target.rkey() };
-        Draft { record, op, imm: None, inline: None }
+        Draft::new(record, op)
     }
 
     fn draft_atomic(&mut self, id: usize) -> Draft {
         let peer = self.endpoints[id].peer;
-        let counter = self.endpoints[peer].counter;
-        let original = self.endpoints[id].peer_counter;
+        let mut record = self.record(id, Kind::Send, 8);
+        let process = record.process;
+        let counter = self.endpoints[peer].counters[process];
+        let original = self.endpoints[id].peer_counters[process];
+        record.kind = Kind::Atomic { original };
         let (remote_addr, rkey) = (counter.addr, counter.rkey());
-        let mut record = self.record(id, Kind::Atomic { original }, 8);
         self.lay_out(id, &mut record, None);
         let operand: u64 = self.rng.random();
         let (op, after) = match self.rng.random_range(0..3) {
@@ -242,14 +269,14 @@ impl World {
                 (op, original.wrapping_add(operand))
             }
         };
-        self.endpoints[id].peer_counter = after;
-        Draft { record, op, imm: None, inline: None }
+        self.endpoints[id].peer_counters[process] = after;
+        Draft::new(record, op)
     }
 
     fn draft_local_inv(&mut self, id: usize) -> Draft {
-        let victim = self.memory(id).blank(8, ALL);
+        let victim = self.memory(id, 0).blank(8, ALL);
         let record = self.record(id, Kind::LocalInv(victim), 0);
-        Draft { record, op: SendOp::LocalInv(victim.rkey()), imm: None, inline: None }
+        Draft::new(record, SendOp::LocalInv(victim.rkey()))
     }
 
     fn post(&mut self, id: usize, mut draft: Draft) -> Result<(), String> {
@@ -273,7 +300,8 @@ impl World {
             Some(_) => SendData::Inline(&pieces),
             None => SendData::Sges(&draft.record.sges),
         };
-        let wr = SendWr { flags, dest, ..SendWr::new(draft.record.wr_id, draft.op, data) };
+        let (wr_id, srqn) = (draft.record.wr_id, draft.srqn);
+        let wr = SendWr { flags, dest, srqn, ..SendWr::new(wr_id, draft.op, data) };
         let now = self.agenda.now();
         self.trace(format_args!("ep {id} posts {:x} {:?} {flags:?}", wr.wr_id, draft.op));
         self.endpoints[id].qp.post_send(now, &wr).map_err(|e| format!("post_send: {e}"))?;
@@ -283,7 +311,7 @@ impl World {
             && let Some(mr) = draft.record.local.take()
         {
             // Copied when posted: the memory may go at once.
-            self.nodes[ep.node].memory.deregister(&mr);
+            self.nodes[ep.node].processes[0].memory.deregister(&mr);
         }
         ep.to_post -= 1;
         ep.posted += 1;
@@ -299,15 +327,17 @@ impl World {
             Kind::WriteImm(_) => (false, None),
             _ => return,
         };
-        let (op, len, imm) = (draft.record.op, draft.record.len, draft.imm);
-        self.endpoints[peer].expected.push_back(Expected { op, len, imm, invalidates, in_receive });
+        let SendRecord { op, process, len, .. } = draft.record;
+        let imm = draft.imm;
+        let expected = Expected { op, process, len, imm, invalidates, in_receive };
+        self.endpoints[peer].expected.push_back(expected);
     }
 
-    /// Posts one receive, to the queue pair or to its node's shared queue.
-    pub(crate) fn post_receive(&mut self, id: usize) -> Result<(), String> {
-        let len = self.longest_receive(id) as usize;
+    /// Posts one receive, to the queue pair or to a process's shared queue.
+    pub(crate) fn post_receive(&mut self, id: usize, process: usize) -> Result<(), String> {
+        let len = self.longest_receive(id, process) as usize;
         let parts = self.rng.random_range(1..=3);
-        let mr = self.memory(id).blank(len, ALL);
+        let mr = self.memory(id, process).blank(len, ALL);
         let mut cuts: Vec<usize> = (1..parts).map(|_| self.rng.random_range(0..=len)).collect();
         cuts.push(len);
         cuts.sort_unstable();
@@ -320,8 +350,8 @@ impl World {
         let record = RecvRecord { wr_id: self.last_op, mr, sges };
         let ep = &mut self.endpoints[id];
         let node = &mut self.nodes[ep.node];
-        if node.has_srq {
-            node.srq.push_back(record);
+        if node.has_srq || process != 0 {
+            node.processes[process].srq.push_back(record);
             return Ok(());
         }
         let wr = RecvWr { wr_id: record.wr_id, sges: &record.sges };
@@ -331,9 +361,9 @@ impl World {
     }
 
     /// Bytes of the receives of an endpoint: enough for any message, on any queue pair that shares.
-    fn longest_receive(&self, id: usize) -> u32 {
+    fn longest_receive(&self, id: usize, process: usize) -> u32 {
         let node = self.endpoints[id].node;
-        let shared = self.nodes[node].has_srq;
+        let shared = self.nodes[node].has_srq || process != 0;
         let longest = self
             .endpoints
             .iter()

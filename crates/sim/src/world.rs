@@ -13,7 +13,8 @@ use rdmux_wire::Qpn;
 
 use crate::agenda::Agenda;
 use crate::check::ensure;
-use crate::endpoint::{Effects, Endpoint, Node, SimEnv};
+use crate::endpoint::{Endpoint, Node, Process};
+use crate::env::{Effects, Owners, SimEnv};
 use crate::memory::Memory;
 use crate::net::{Network, NodeId};
 use crate::packets::gid;
@@ -39,8 +40,10 @@ pub(crate) enum Event {
     Timer(usize),
     /// An application posts a send.
     Post(usize),
-    /// An application posts a receive.
-    Refill(usize),
+    /// An application posts a receive, in this process.
+    Refill(usize, usize),
+    /// A process does the oldest atomic that it has to do for the target of an XRC connection.
+    Atomic(usize, usize),
     /// Two nodes are cut from each other until then.
     Cut(NodeId, NodeId, Time),
     /// A node dies.
@@ -109,7 +112,7 @@ impl World {
         let qpn = Qpn::new(FIRST_QPN + u32::try_from(id).expect("few endpoints"));
         let has_srq = self.nodes[node].has_srq;
         let init =
-            QpInit { qpn, qp_type: plan.qp_type, caps, sq_sig_all: plan.signal_all, has_srq };
+            QpInit { qpn, qp_type: plan.type_of(end), caps, sq_sig_all: plan.signal_all, has_srq };
         let rights = Access::REMOTE_ATOMIC;
         let to_post = plan.ops[end];
         self.endpoints.push(Endpoint {
@@ -122,8 +125,12 @@ impl World {
             sends: Default::default(),
             recvs: Default::default(),
             expected: Default::default(),
-            counter: self.nodes[node].memory.register(vec![0; 8], rights),
-            peer_counter: 0,
+            counters: self.nodes[node]
+                .processes
+                .each_mut()
+                .map(|process| process.memory.register(vec![0; 8], rights)),
+            peer_counters: Default::default(),
+            put_off: Default::default(),
             doomed: false,
             failed: false,
             awake: false,
@@ -160,7 +167,8 @@ impl World {
             }
             Event::Timer(id) => self.timer(id),
             Event::Post(id) => self.post_some(id),
-            Event::Refill(id) => self.post_refill(id),
+            Event::Refill(id, process) => self.post_refill(id, process),
+            Event::Atomic(id, process) => self.do_atomic(id, process),
             Event::Cut(a, b, until) => {
                 self.net.partition(a, b, until);
                 Ok(())
@@ -248,8 +256,16 @@ impl World {
         list.join("; ")
     }
 
-    pub(crate) fn memory(&mut self, id: usize) -> &mut Memory {
-        &mut self.nodes[self.endpoints[id].node].memory
+    pub(crate) fn process(&mut self, id: usize, process: usize) -> &mut Process {
+        &mut self.nodes[self.endpoints[id].node].processes[process]
+    }
+
+    pub(crate) fn memory(&mut self, id: usize, process: usize) -> &mut Memory {
+        &mut self.process(id, process).memory
+    }
+
+    pub(crate) fn peer_memory(&mut self, id: usize, process: usize) -> &mut Memory {
+        self.memory(self.endpoints[id].peer, process)
     }
 
     fn link(&self) -> LinkCaps {
@@ -289,13 +305,30 @@ impl World {
         let mut effects = Effects::default();
         let ep = &mut self.endpoints[id];
         let node = &mut self.nodes[ep.node];
-        let result = f(ep, now, &mut SimEnv { node, effects: &mut effects, link, room });
+        let is_target = ep.qp.qp_type() == QpType::XrcRecv;
+        let Scenario { owner_busy: busy, late_atomics: later, .. } = self.scenario;
+        let mut env = SimEnv {
+            node,
+            effects: &mut effects,
+            link,
+            room,
+            process: (!is_target).then_some(0),
+            owners: is_target.then_some(Owners { busy, later, rng: &mut self.rng }),
+        };
+        let result = f(ep, now, &mut env);
         self.stats.refused += effects.dropped;
+        self.stats.busy += effects.busy;
         for bytes in effects.packets {
             self.send(id, bytes);
         }
-        for (side, wc) in effects.completions {
-            self.completed(id, side, &wc)?;
+        for (side, wc, process) in effects.completions {
+            let process = process.ok_or_else(|| format!("ep {id}: a completion for nobody"))?;
+            self.completed(id, side, &wc, process)?;
+        }
+        for (process, atomic) in effects.put_off {
+            self.endpoints[id].put_off[process].push_back(atomic);
+            let delay = self.micros(1000);
+            self.put(delay, Event::Atomic(id, process));
         }
         for event in effects.events {
             self.raised(id, event)?;
@@ -316,11 +349,28 @@ impl World {
                 self.put(delay, Event::Resume(id));
             }
             QpEvent::CommEst => {}
+            QpEvent::LastWqeReached if self.endpoints[id].qp.qp_type() == QpType::XrcRecv => {
+                return Err(format!("ep {id}: {event:?}, but it has no shared receive queue"));
+            }
             _ => {
                 let excused = self.endpoints[id].doomed || self.ending;
                 ensure!(excused, "ep {id}: {event:?} for no reason");
             }
         }
+        Ok(())
+    }
+
+    fn do_atomic(&mut self, id: usize, process: usize) -> Result<(), String> {
+        if !self.is_alive(id) {
+            return Ok(());
+        }
+        let atomic = self.endpoints[id].put_off[process].pop_front();
+        let atomic = atomic.ok_or_else(|| format!("ep {id}: no atomic to do"))?;
+        self.stats.late_atomics += 1;
+        let result = self.memory(id, process).atomic(atomic.rkey, atomic.va, atomic.op);
+        self.trace(format_args!("ep {id} has its atomic {} done: {result:?}", atomic.psn.get()));
+        self.act(id, |ep, now, env| ep.qp.atomic_done(now, atomic.psn, result, env))?;
+        self.wake_soon(id, 5);
         Ok(())
     }
 
@@ -401,17 +451,17 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn refill(&mut self, id: usize) {
+    pub(crate) fn refill(&mut self, id: usize, process: usize) {
         let most = self.scenario.plans[self.endpoints[id].plan.0].refill;
         let delay = most.mul_f64(self.rng.random());
-        self.put(delay, Event::Refill(id));
+        self.put(delay, Event::Refill(id, process));
     }
 
-    fn post_refill(&mut self, id: usize) -> Result<(), String> {
+    fn post_refill(&mut self, id: usize, process: usize) -> Result<(), String> {
         let ep = &self.endpoints[id];
-        let takes = self.nodes[ep.node].has_srq || ep.qp.state() != QpState::Err;
-        if takes && self.is_alive(id) {
-            self.post_receive(id)?;
+        let shared = self.nodes[ep.node].has_srq || process != 0;
+        if (shared || ep.qp.state() != QpState::Err) && self.is_alive(id) {
+            self.post_receive(id, process)?;
         }
         Ok(())
     }
