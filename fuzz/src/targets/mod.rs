@@ -40,6 +40,8 @@ targets! {
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";
     "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";
+    "qp_xrc_send" qp::qp_xrc_send, corpus::noise, "the same for the initiator of XRC";
+    "qp_xrc_recv" qp::qp_xrc_recv, corpus::noise, "the same for its target, with processes that answer later or are busy";
     "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
     "cm_mad" cm::cm_mad, corpus::mads, "datagrams of strangers to a host with listeners";
     "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";

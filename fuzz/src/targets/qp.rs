@@ -8,10 +8,10 @@ use rdmux_transport::env::{
     TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
-use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
 use rdmux_wire::{
     AckTimeout, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Ieth, ImmDt, Lkey, Mtu, Opcode,
-    Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service,
+    Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service, XrcEth,
 };
 
 /// An RC queue pair.
@@ -29,10 +29,22 @@ pub fn qp_ud(data: &[u8]) {
     Script::new(QpType::Ud, data).run();
 }
 
+/// The initiator of an XRC connection.
+pub fn qp_xrc_send(data: &[u8]) {
+    Script::new(QpType::XrcSend, data).run();
+}
+
+/// The target of an XRC connection, whose processes are busy at times and do atomics later.
+pub fn qp_xrc_recv(data: &[u8]) {
+    Script::new(QpType::XrcRecv, data).run();
+}
+
 const PEER: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
 const QPN: Qpn = Qpn::new(0x1234);
 /// Bytes of memory that keys open.
 const MEMORY: u64 = 1 << 20;
+/// Shared receive queues have numbers up to this.
+const MOST_SRQN: u32 = 12;
 /// Zeroes for payloads.
 static ZEROES: [u8; 8192] = [0; 8192];
 
@@ -43,6 +55,16 @@ struct World {
     last_psn: Psn,
     busy: u32,
     srq_left: u32,
+    /// Of a target of XRC.
+    is_target: bool,
+    /// The shared receive queue that was chosen in this call, and that of the receive that is taken.
+    selected: Option<u32>,
+    taken: Option<u32>,
+    /// How many accesses for the peer go well until one meets a busy process.
+    until_busy: u32,
+    /// Whether atomics are done later, and those that are to be done.
+    later: bool,
+    put_off: Vec<Psn>,
     sends_posted: u64,
     recvs_posted: u64,
     sends_completed: u64,
@@ -50,6 +72,21 @@ struct World {
 }
 
 impl World {
+    /// The process that the memory belongs to is asked.
+    fn meet_owner(&mut self) -> Result<(), AccessFault> {
+        self.check_selected();
+        if !self.is_target {
+            return Ok(());
+        }
+        let busy = self.until_busy == 0;
+        self.until_busy = self.until_busy.wrapping_sub(1);
+        if busy { Err(AccessFault::Busy) } else { Ok(()) }
+    }
+
+    fn check_selected(&self) {
+        assert!(!self.is_target || self.selected.is_some(), "no shared receive queue was chosen");
+    }
+
     fn range(key: u32, va: u64, len: u64) -> Result<(), AccessFault> {
         // Few keys are wrong.
         if key % 64 == 63 {
@@ -96,37 +133,63 @@ impl Env for World {
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
         let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
         assert!(u64::from(offset) + data.len() as u64 <= all, "beyond the scatter list");
+        assert!(!self.is_target || self.taken == self.selected, "another queue's receive");
+        self.meet_owner()?;
         self.check_local(sges, Access::LOCAL_WRITE)
     }
     fn check_remote(&self, rkey: Rkey, va: u64, len: u64, _: Access) -> Result<(), AccessFault> {
+        self.check_selected();
         Self::range(rkey.0, va, len)
     }
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+        self.meet_owner()?;
         Self::range(rkey.0, va, data.len() as u64)
     }
     fn atomic(
         &mut self,
-        _psn: Psn,
+        psn: Psn,
         rkey: Rkey,
         va: u64,
         _: AtomicOp,
     ) -> Result<AtomicAnswer, AccessFault> {
         assert!(va.is_multiple_of(8), "an atomic on {va:#x}");
+        self.meet_owner()?;
+        if self.later {
+            self.put_off.push(psn);
+            return Ok(AtomicAnswer::Later);
+        }
         Self::range(rkey.0, va, 8).map(|()| AtomicAnswer::Now(7))
     }
-    fn invalidate(&mut self, rkey: Rkey, _: bool) -> Result<(), AccessFault> {
+    fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault> {
+        if remote {
+            self.meet_owner()?;
+        }
         Self::range(rkey.0, 0, 0)
     }
+    fn select_srq(&mut self, srqn: u32) -> Result<(), AccessFault> {
+        if !self.is_target || srqn > MOST_SRQN {
+            return Err(AccessFault::Domain);
+        }
+        self.selected = Some(srqn);
+        Ok(())
+    }
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
+        self.check_selected();
         self.srq_left = self.srq_left.checked_sub(1)?;
         self.recvs_posted += 1;
+        assert!(self.taken.is_none(), "two receives at a time");
+        self.taken = self.selected;
         sges[0] = Sge { addr: 0, length: 4096, lkey: Lkey(0) };
         Some(SrqEntry { wr_id: 1, num_sge: 1 })
     }
     fn complete(&mut self, side: Side, _: Completion) {
         match side {
             Side::Send => self.sends_completed += 1,
-            Side::Recv => self.recvs_completed += 1,
+            Side::Recv => {
+                self.recvs_completed += 1;
+                let taken = self.taken.take();
+                assert!(!self.is_target || taken == self.selected, "in another queue's process");
+            }
         }
         assert!(self.sends_completed <= self.sends_posted, "a send completed twice");
         assert!(self.recvs_completed <= self.recvs_posted, "a receive completed twice");
@@ -145,6 +208,8 @@ struct Script<'a> {
     world: World,
     /// The first operation of the message that has begun to arrive: SEND or WRITE.
     inside: Option<u8>,
+    /// The shared receive queue that its packets name.
+    srqn: u32,
 }
 
 impl<'a> Script<'a> {
@@ -165,13 +230,19 @@ impl<'a> Script<'a> {
             last_psn: Psn::new(0),
             busy: 0,
             srq_left: 0,
+            is_target: qp_type == QpType::XrcRecv,
+            selected: None,
+            taken: None,
+            until_busy: u32::MAX,
+            later: flags & 8 != 0,
+            put_off: Vec::new(),
             sends_posted: 0,
             recvs_posted: 0,
             sends_completed: 0,
             recvs_completed: 0,
         };
         let data = data.get(1..).unwrap_or_default();
-        Self { data, now: Time::ZERO, qp: Qp::new(&init), world, inside: None }
+        Self { data, now: Time::ZERO, qp: Qp::new(&init), world, inside: None, srqn: 0 }
     }
 
     fn byte(&mut self) -> u8 {
@@ -197,6 +268,7 @@ impl<'a> Script<'a> {
     fn run(mut self) {
         self.bring_up();
         while !self.data.is_empty() {
+            self.world.selected = None;
             match self.byte() % 16 {
                 0..=2 => self.post_send(),
                 3 => self.post_recv(),
@@ -217,12 +289,14 @@ impl<'a> Script<'a> {
     /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
     fn end(&mut self) {
         for state in [QpState::Err, QpState::Reset] {
+            self.world.selected = None;
             let attr = QpAttr { state, ..self.qp.attr() };
             let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
             moved.expect("from any state");
             self.qp.poll_transmit(self.now, 64, &mut self.world);
             assert!(self.qp.poll_timeout().is_none(), "a timer runs in state {state:?}");
         }
+        self.world.put_off.clear();
         let world = &self.world;
         assert_eq!(world.recvs_completed, world.recvs_posted, "receives are left");
         if self.qp.init().sq_sig_all {
@@ -254,20 +328,9 @@ impl<'a> Script<'a> {
             rnr_retry: 3,
             ..self.qp.attr()
         };
-        let mut init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
-        let (mut rtr, mut rts) = (AttrMask::STATE, AttrMask::STATE | AttrMask::SQ_PSN);
-        if self.qp.qp_type() == QpType::Ud {
-            init |= AttrMask::QKEY;
-        } else {
-            init |= AttrMask::ACCESS_FLAGS;
-            rtr |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        }
-        if self.qp.qp_type() == QpType::Rc {
-            rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-            rts |= AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-            rts |= AttrMask::MAX_QP_RD_ATOMIC;
-        }
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let line = state_table::find(self.qp.state(), state).expect("a usual step");
+            let mask = line.required.of(self.qp.qp_type()) | AttrMask::STATE;
             let attr = QpAttr { state, ..attr };
             self.qp.modify(self.now, &attr, mask, &mut self.world).expect("all that is required");
         }
@@ -306,7 +369,8 @@ impl<'a> Script<'a> {
             qkey: Qkey(1),
         });
         let flags = SendFlags::from_bits_truncate(self.byte().into());
-        let wr = SendWr { flags, dest, ..SendWr::new(1, op, data) };
+        let srqn = u32::from(few) << 16;
+        let wr = SendWr { flags, dest, srqn, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
             self.world.sends_posted += 1;
         }
@@ -350,8 +414,21 @@ impl<'a> Script<'a> {
         match self.byte() % 16 {
             0 => self.qp.peer_gone(self.now),
             1..=8 => self.qp.flush_ack(self.now, &mut self.world),
+            9..=11 => self.atomic_done(),
+            12 => self.world.until_busy = u32::from(self.byte() % 4),
             _ => self.qp.handle_timeout(self.now, &mut self.world),
         }
+    }
+
+    /// A process has done an atomic, mostly one that it was to do and mostly well.
+    fn atomic_done(&mut self) {
+        let (which, how) = (usize::from(self.byte()), self.byte());
+        let psn = match self.world.put_off.len() {
+            waiting @ 1.. if how < 240 => self.world.put_off.swap_remove(which % waiting),
+            _ => self.qp.attr().rq_psn.sub(self.byte().into()),
+        };
+        let result = if how % 16 == 15 { Err(AccessFault::Gone) } else { Ok(7) };
+        self.qp.atomic_done(self.now, psn, result, &mut self.world);
     }
 
     /// A packet that mostly comes in order and makes sense.
@@ -406,6 +483,9 @@ impl<'a> Script<'a> {
         if how < 40 {
             return any;
         }
+        if self.qp.qp_type() == QpType::XrcSend {
+            return 0x0d + any % 6; // a response
+        }
         let operation = match (self.inside, any) {
             (Some(first), 0..=11) => first + 1,
             (Some(first), _) => first + 2,
@@ -436,6 +516,11 @@ impl<'a> Script<'a> {
         let mut packet = Packet::new(bth, &[]);
         let rkey = Rkey(self.byte().into());
         // Fields are taken only for headers that are there, so that a script stays dense.
+        if opcode.has_xrceth() {
+            let other = u32::from(self.byte());
+            self.srqn = if other < 16 { other } else { self.srqn };
+            packet.xrceth = Some(XrcEth { srqn: self.srqn });
+        }
         packet.deth = opcode
             .has_deth()
             .then(|| Deth { qkey: Qkey(u32::from(self.byte() > 16)), src_qpn: Qpn::new(9) });
