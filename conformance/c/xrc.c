@@ -560,6 +560,46 @@ static void every_handle_gets_its_event(void)
 	close_fixture(&f);
 }
 
+static void a_queue_tells_when_it_runs_low(void)
+{
+	struct ibv_srq_attr limit = { .srq_limit = 2 }, now;
+	struct ibv_async_event event;
+	struct ibv_qp *target, *sender;
+	struct ibv_xrcd *xrcd;
+	struct ibv_srq *srq;
+	struct fixture f;
+	uint32_t srqn;
+
+	open_fixture(&f);
+	CHECK((xrcd = open_xrcd(f.device, -1, O_CREAT)) != NULL);
+	srq = create_xrc_srq(&f, xrcd, &srqn);
+	sender = create_sender(&f);
+	target = create_target(f.device, xrcd);
+	target_to_rtr(&f, target, sender->qp_num);
+	sender_to_rts(&f, sender, target->qp_num);
+	for (int i = 0; i < 2; i++)
+		post_srq_receive(srq, f.memory + 64, 64, f.mr);
+	EQUAL(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+	EQUAL(ibv_query_srq(srq, &now), 0);
+	EQUAL(now.srq_limit, 2);
+	post(sender, request_to(srqn, IBV_WR_SEND, f.memory, 64, f.mr, NULL, 0));
+	for (int i = 0; i < 2; i++)
+		EQUAL(completion(f.cq).status, IBV_WC_SUCCESS);
+	do {
+		EQUAL(ibv_get_async_event(f.device, &event), 0);
+		ibv_ack_async_event(&event);
+	} while (event.event_type == IBV_EVENT_COMM_EST);
+	EQUAL(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+	CHECK(event.element.srq == srq);
+	EQUAL(ibv_query_srq(srq, &now), 0);
+	EQUAL(now.srq_limit, 0);
+	EQUAL(ibv_destroy_qp(target), 0);
+	EQUAL(ibv_destroy_qp(sender), 0);
+	EQUAL(ibv_destroy_srq(srq), 0);
+	EQUAL(ibv_close_xrcd(xrcd), 0);
+	close_fixture(&f);
+}
+
 /* In each process that has a handle. */
 static void events_reach_every_process(void)
 {
@@ -657,6 +697,7 @@ static const struct test tests[] = {
 	TEST(a_number_that_is_no_queue_of_the_domain_is_refused),
 	TEST(keys_are_those_of_the_receiver),
 	TEST(every_handle_gets_its_event),
+	TEST(a_queue_tells_when_it_runs_low),
 	TEST(events_reach_every_process),
 	TEST(threads_share_a_domain),
 };
