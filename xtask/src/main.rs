@@ -16,6 +16,7 @@ mod report;
 mod rows;
 mod sh;
 mod sim;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Chore {
     NoOs,
     /// Deterministic simulation: many seeds, or one that failed.
     Sim(sim::Args),
+    /// The same thing very often, while nothing may grow.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Chore::Install(args) => install::run(&args, &mut report),
         Chore::NoOs => no_os::run(&mut report),
         Chore::Sim(args) => sim::run(&args, &mut report),
+        Chore::Soak(args) => soak::run(&args, &mut report),
     }
     report.close()
 }

@@ -92,7 +92,7 @@ fn place() -> PathBuf {
 }
 
 /// Builds packages of the workspace; says where they are.
-fn build(packages: &[&str]) -> Result<PathBuf> {
+pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     let target = place().join("build");
     let mut cargo = sh::cargo();
     cargo.args(["build", "--quiet", "--profile", "peer"]);

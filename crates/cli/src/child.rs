@@ -4,14 +4,15 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// A process that plays a part. It is ended when this is dropped.
 pub(crate) struct Child {
     process: Process,
-    requests: ChildStdin,
+    /// None once it was told to end.
+    requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
     name: String,
 }
@@ -27,7 +28,7 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the process {name}"))?;
-        let requests = process.stdin.take().context("a piped input")?;
+        let requests = Some(process.stdin.take().context("a piped input")?);
         let replies = BufReader::new(process.stdout.take().context("a piped output")?);
         Ok(Self { process, requests, replies, name })
     }
@@ -44,11 +45,20 @@ impl Child {
         Ok(())
     }
 
+    /// Asks nothing more, so that it ends by itself, and waits until it has.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.requests = None;
+        let status = self.process.wait()?;
+        ensure!(status.success(), "the process {} ended: {status}", self.name);
+        Ok(())
+    }
+
     /// Sends a request.
     pub(crate) fn tell<Q: Serialize>(&mut self, request: &Q) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.requests.write_all(&line).with_context(|| format!("the process {} is gone", self.name))
+        let gone = || format!("the process {} is gone", self.name);
+        self.requests.as_mut().with_context(gone)?.write_all(&line).with_context(gone)
     }
 
     /// Waits for its next answer.

@@ -22,6 +22,7 @@ mod pcapng;
 mod peer;
 mod ping;
 mod run;
+mod soak;
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -105,7 +106,10 @@ enum Command {
     Udtest(peer::udtest::UdtestArgs),
     /// Send or receive multicast as mckey does; it may be the peer
     Mctest(peer::mctest::MctestArgs),
-    /// A part in the demo or in the bench: asked on standard input
+    /// Do the same thing very often and see what grows
+    #[command(hide = true, subcommand)]
+    Soak(soak::Soak),
+    /// A part in the demo, in the bench or in a soak: asked on standard input
     #[command(hide = true, subcommand)]
     Part(Part),
 }
@@ -119,6 +123,8 @@ enum Part {
     Demo,
     /// A receiver in the demo's rows on XRC
     Receiver,
+    /// A server or a client in a soak
+    Soak,
 }
 
 fn main() -> ExitCode {
@@ -150,9 +156,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cmtest(args) => peer::cmtest::run(global, &args),
         Command::Udtest(args) => peer::udtest::run(global, &args),
         Command::Mctest(args) => peer::mctest::run(global, &args),
+        Command::Soak(soak) => soak::run(&soak),
         Command::Part(Part::Bench) => bench::part(global),
         Command::Part(Part::Demo) => demo::part(global),
         Command::Part(Part::Receiver) => demo::receiver(global),
+        Command::Part(Part::Soak) => soak::part(global),
     }
 }
 

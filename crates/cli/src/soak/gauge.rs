@@ -1,0 +1,116 @@
+//! What processes and services have, at one moment, and whether it is more than before.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use rdmux_host::proto::Status;
+
+use crate::output::{self, Report};
+
+/// How much more memory is no growth: allocators keep some.
+const SLACK: u64 = 2 << 20;
+
+/// A figure.
+pub(super) struct Reading {
+    what: String,
+    value: u64,
+    unit: Unit,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// Objects: as many as before.
+    Count,
+    /// Bytes: not much more than before.
+    Bytes,
+}
+
+impl Reading {
+    fn count(what: String, value: u64) -> Self {
+        Self { what, value, unit: Unit::Count }
+    }
+
+    fn show(&self) -> String {
+        match self.unit {
+            Unit::Count => self.value.to_string(),
+            Unit::Bytes => output::bytes(self.value),
+        }
+    }
+
+    /// Whether it is `before`, or nearly so.
+    fn is_flat(&self, before: &Self) -> bool {
+        match self.unit {
+            Unit::Count => self.value == before.value,
+            Unit::Bytes => self.value <= before.value + SLACK,
+        }
+    }
+}
+
+/// What a host's service has.
+pub(super) fn of_host(name: &str, status: &Status) -> Result<Vec<Reading>> {
+    let mut readings = of_process(&format!("service of {name}"), status.pid)?;
+    let mut count = |what: &str, n: u64| {
+        readings.push(Reading::count(format!("{name}: {what}"), n));
+    };
+    count("processes", status.clients.len() as u64);
+    count("slots", status.slots.into());
+    count("ring pairs", status.rings.into());
+    count("queue pairs", status.clients.iter().map(|c| c.qps).sum());
+    count("XRC domains", status.xrc_domains.len() as u64);
+    count("XRC shared receive queues", status.xrc_domains.iter().map(|d| d.srqs).sum());
+    count("XRC targets", status.xrc_targets.len() as u64);
+    Ok(readings)
+}
+
+/// What a process has, as the kernel counts it.
+pub(super) fn of_process(name: &str, pid: u32) -> Result<Vec<Reading>> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = resident(&status).with_context(|| format!("how large process {pid} is"))?;
+    Ok(vec![
+        Reading { what: format!("{name}: resident memory"), value, unit: Unit::Bytes },
+        Reading::count(format!("{name}: open files"), files as u64),
+    ])
+}
+
+/// `VmRSS:      1234 kB`, in bytes.
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Prints both, each with how much had been done; whether nothing has grown.
+pub(super) fn compare(first: &(u64, Vec<Reading>), last: &(u64, Vec<Reading>)) -> Result<bool> {
+    let ((begun, first), (done, last)) = (first, last);
+    let headings = ["", &format!("AFTER {begun}"), &format!("AFTER {done}"), ""];
+    let mut report = Report::new(&headings).right(&[1, 2]);
+    for (before, after) in first.iter().zip(last) {
+        let verdict = if after.is_flat(before) { "flat" } else { "GREW" };
+        report.row([after.what.clone(), before.show(), after.show(), verdict.to_owned()]);
+    }
+    report.print()?;
+    Ok(first.iter().zip(last).all(|(before, after)| after.is_flat(before)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_in_kib() {
+        assert_eq!(resident("Name:\tx\nVmRSS:\t    1234 kB\nRssAnon: 1 kB\n"), Some(1234 << 10));
+        assert_eq!(resident("VmRSS: many"), None);
+        assert!(of_process("this", std::process::id()).unwrap()[0].value > 4096);
+    }
+
+    #[test]
+    fn a_little_memory_more_is_flat_and_an_object_is_not() {
+        let bytes = |value| Reading { what: "b".into(), value, unit: Unit::Bytes };
+        assert!(bytes(10 << 20).is_flat(&bytes(9 << 20)));
+        assert!(!bytes(10 << 20).is_flat(&bytes(7 << 20)));
+        let count = |n| Reading::count("n".into(), n);
+        assert!(count(3).is_flat(&count(3)));
+        assert!(!count(4).is_flat(&count(3)) && !count(2).is_flat(&count(3)));
+    }
+}

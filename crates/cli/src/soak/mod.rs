@@ -1,0 +1,235 @@
+//! `rdmux soak`: the same thing so many times that what is not given back is seen.
+
+mod gauge;
+mod part;
+
+use std::fs::{self, File};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use rdmux::Gid;
+
+use self::gauge::Reading;
+use self::part::{Answer, Ask, BATCH};
+use crate::child::Child;
+use crate::hosts::Hosts;
+use crate::{Global, output};
+
+/// What can be done for long.
+#[derive(Subcommand)]
+pub(crate) enum Soak {
+    /// Connect by XRC, send, disconnect: against one server, from its own host and from another
+    Xrc(XrcArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct XrcArgs {
+    /// How many times
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    cycles: u64,
+}
+
+/// The server's host, and another one.
+const HOSTS: [&str; 2] = ["soak-a", "soak-b"];
+/// One connection in so many is that of a process which lives no longer; as many others are held by a
+/// receiver that is killed.
+const SHORT_LIVED: u64 = 1_000;
+/// Short-lived connections at the beginning. A host uses some dozens of slots before the first comes back, and keeps
+/// a socket for each.
+const PASSING: u64 = 100;
+/// How long the host may take to hear of a death.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `rdmux soak`.
+pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
+    let Soak::Xrc(args) = soak;
+    Ok(if xrc(args.cycles)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A server or a client.
+pub(crate) fn part(global: &Global) -> Result<ExitCode> {
+    part::run(global.open()?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether nothing has grown.
+fn xrc(cycles: u64) -> Result<bool> {
+    let mut scene = Scene::new()?;
+    (0..PASSING).try_for_each(|n| scene.short_lived(n))?;
+    let start = Instant::now();
+    scene.play(warm_up(cycles), start)?;
+    let first = (scene.done, scene.read()?);
+    scene.play(cycles - warm_up(cycles), start)?;
+    let last = (scene.done, scene.read()?);
+    say!("{} connections in {}", scene.done, output::time(start.elapsed()));
+    gauge::compare(&first, &last)
+}
+
+/// Cycles after which what is used again and again has been used once: rings have come round.
+fn warm_up(cycles: u64) -> u64 {
+    (cycles / 5).min(50_000)
+}
+
+/// Everybody.
+struct Scene {
+    server: Child,
+    /// The number of its shared receive queue.
+    srqn: u32,
+    /// One on each host.
+    clients: [Child; 2],
+    addresses: [IpAddr; 2],
+    file: DomainFile,
+    done: u64,
+    // Last: hosts end after everything that uses them.
+    hosts: Hosts,
+}
+
+impl Scene {
+    fn new() -> Result<Self> {
+        let hosts = Hosts::up(&HOSTS)?;
+        let addresses = [hosts.address(0)?, hosts.address(1)?];
+        let (mut server, file) = (process(0)?, DomainFile::create()?);
+        let clients = [process(0)?, process(1)?];
+        let srqn = number(&mut server, &Ask::Serve(file.0.clone()))?;
+        Ok(Self { server, srqn, clients, addresses, file, done: 0, hosts })
+    }
+
+    /// So many connections more.
+    fn play(&mut self, cycles: u64, start: Instant) -> Result<()> {
+        let until = self.done + cycles;
+        let step = (cycles / 10).max(1);
+        let mut next = self.done + step;
+        while self.done < until {
+            let count = BATCH.min(u32::try_from(until - self.done).unwrap_or(BATCH));
+            let passed = self.done / SHORT_LIVED;
+            self.batch(usize::from(self.done / u64::from(BATCH) % 2 == 1), count)?;
+            if self.done / SHORT_LIVED > passed {
+                self.short_lived(passed)?;
+            }
+            if self.done >= next {
+                let rate = self.done as f64 / start.elapsed().as_secs_f64();
+                say!("{} connections, {rate:.0}/s", self.done);
+                next += step;
+            }
+        }
+        Ok(())
+    }
+
+    /// As many connections at once, of the client on a host.
+    fn batch(&mut self, host: usize, count: u32) -> Result<()> {
+        let client = &mut self.clients[host];
+        connect(&mut self.server, client, self.addresses, host, self.srqn, count)?;
+        simply(client, &Ask::HangUp)?;
+        simply(&mut self.server, &Ask::Finish)?;
+        self.done += u64::from(count);
+        Ok(())
+    }
+
+    /// A connection of a process that lives no longer than that, or is killed before it could end it; and
+    /// a receiver that is killed when nobody else holds the target.
+    fn short_lived(&mut self, n: u64) -> Result<()> {
+        let host = usize::from(n % 2 == 1);
+        let mut client = process(host)?;
+        let addresses = self.addresses;
+        let [target] = connect(&mut self.server, &mut client, addresses, host, self.srqn, 1)?[..]
+        else {
+            bail!("one connection has not one target");
+        };
+        let mut receiver = process(0)?;
+        simply(&mut receiver, &Ask::Register(self.file.0.clone(), target))?;
+        match n % 4 {
+            0 | 1 => client.end()?,
+            _ => client.kill()?,
+        }
+        simply(&mut self.server, &Ask::Finish)?;
+        receiver.kill()?;
+        self.done += 1;
+        Ok(())
+    }
+
+    /// What everybody has, when nothing goes on.
+    fn read(&self) -> Result<Vec<Reading>> {
+        let start = Instant::now();
+        loop {
+            let statuses = [self.hosts.status(0)?, self.hosts.status(1)?];
+            // The server and a client; a client.
+            let quiet = statuses[0].clients.len() == 2
+                && statuses[1].clients.len() == 1
+                && statuses.iter().all(|s| s.xrc_targets.is_empty());
+            if quiet {
+                let mut readings = Vec::new();
+                for (status, name) in statuses.iter().zip(HOSTS) {
+                    readings.extend(gauge::of_host(name, status)?);
+                }
+                readings.extend(gauge::of_process("server", self.server.id())?);
+                for (client, host) in self.clients.iter().zip(HOSTS) {
+                    readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
+                }
+                return Ok(readings);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("processes that are gone have left something: {statuses:?}");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The client makes queue pairs, the server a target for each, and each sends a message. Their numbers.
+fn connect(
+    server: &mut Child,
+    client: &mut Child,
+    addresses: [IpAddr; 2],
+    host: usize,
+    srqn: u32,
+    count: u32,
+) -> Result<Vec<u32>> {
+    let gid = |host: usize| Gid::from(addresses[host]).0;
+    let peers = numbers(client, &Ask::Make(count))?;
+    let targets = numbers(server, &Ask::Accept { gid: gid(host), peers })?;
+    simply(client, &Ask::Send { gid: gid(0), targets: targets.clone(), srqn })?;
+    Ok(targets)
+}
+
+fn process(host: usize) -> Result<Child> {
+    Child::spawn(format!("on {}", HOSTS[host]), &["--host", HOSTS[host], "part", "soak"])
+}
+
+fn simply(child: &mut Child, ask: &Ask) -> Result<()> {
+    match child.ask(ask)? {
+        Answer::Done => Ok(()),
+        other => bail!("{ask:?} was answered by {other:?}"),
+    }
+}
+
+fn numbers(child: &mut Child, ask: &Ask) -> Result<Vec<u32>> {
+    match child.ask(ask)? {
+        Answer::Numbers(numbers) => Ok(numbers),
+        other => bail!("{ask:?} was answered by {other:?}"),
+    }
+}
+
+fn number(child: &mut Child, ask: &Ask) -> Result<u32> {
+    numbers(child, ask)?.first().copied().context("no number came")
+}
+
+/// The file that the domain is of. Removed when dropped.
+struct DomainFile(PathBuf);
+
+impl DomainFile {
+    fn create() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("rdmux-soak-{}", std::process::id()));
+        File::create(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for DomainFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,49 @@
+//! `cargo xtask soak`: the same thing so many times that what is not given back is seen.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::programs;
+use crate::report::Report;
+use crate::sh;
+
+/// What to do for long.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Connect by XRC, send, disconnect
+    Xrc {
+        /// How many times
+        #[arg(long, default_value_t = 1_000_000)]
+        cycles: u64,
+    },
+}
+
+/// A run that shows what leaks at once.
+pub(crate) const SHORT: Args = Args { what: What::Xrc { cycles: 10_000 } };
+
+/// Runs it.
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    report.heading("soak");
+    let What::Xrc { cycles } = args.what;
+    report.check("soak xrc", xrc(cycles));
+}
+
+/// Hosts of its own: in those that are there already others may come and go.
+fn xrc(cycles: u64) -> Result<()> {
+    let rdmux = programs::build(&["rdmux-cli"])?.join("rdmux");
+    let dir = std::env::temp_dir().join(format!("rdmux-soak-run-{}", std::process::id()));
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let mut soak = sh::command(rdmux);
+    soak.args(["soak", "xrc", "--cycles", &cycles.to_string()]).env("RDMUX_RUNTIME_DIR", &dir);
+    let flat = sh::run_lines(&mut soak, |_| ());
+    fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    ensure!(flat?, "something grew, or went wrong");
+    Ok(())
+}
