@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, read, retry_on_intr, write};
 
-/// Events of one kind. The descriptor is an eventfd in semaphore mode: a count an event.
+/// Events of one kind. The descriptor is an eventfd in semaphore mode: a count an event. Both change with the queue
+/// locked, or a count would come after its event was taken, and stay.
 #[derive(Debug)]
 pub(crate) struct NotifyQueue<T> {
     fd: OwnedFd,
@@ -23,7 +24,8 @@ impl<T> NotifyQueue<T> {
     }
 
     pub(crate) fn push(&self, event: T) {
-        self.queue.lock().push_back(event);
+        let mut queue = self.queue.lock();
+        queue.push_back(event);
         // Fails only when 2^64 events are queued.
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
@@ -53,8 +55,10 @@ impl<T> NotifyQueue<T> {
     /// without the event goes back to waiting.
     pub(crate) fn try_get<R>(&self, take: impl Fn(T) -> Option<R>) -> Option<R> {
         loop {
-            let taken = take(self.queue.lock().pop_front()?);
+            let mut queue = self.queue.lock();
+            let taken = take(queue.pop_front()?);
             self.uncount();
+            drop(queue);
             if taken.is_some() {
                 return taken;
             }
@@ -115,6 +119,20 @@ mod tests {
         assert_eq!(queue.try_get(Some), Some(2));
         assert!(!readable(&queue));
         assert_eq!(queue.try_get(Some), None);
+    }
+
+    #[test]
+    fn no_count_stays_when_events_are_taken_as_they_come() {
+        const EVENTS: u32 = 100_000;
+        let queue = NotifyQueue::new().unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| (0..EVENTS).for_each(|n| queue.push(n)));
+            let mut taken = 0;
+            while taken < EVENTS {
+                taken += u32::from(queue.try_get(Some).is_some());
+            }
+        });
+        assert!(!readable(&queue));
     }
 
     #[test]
