@@ -80,13 +80,21 @@ fn resident(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
+/// Whether there are as many of everything as there were.
+pub(super) fn same_counts(before: &[Reading], now: &[Reading]) -> bool {
+    let counts = |all: &[Reading]| -> Vec<u64> {
+        all.iter().filter(|r| r.unit == Unit::Count).map(|r| r.value).collect()
+    };
+    counts(before) == counts(now)
+}
+
 /// Prints both, each with how much had been done; whether nothing has grown.
 pub(super) fn compare(first: &(u64, Vec<Reading>), last: &(u64, Vec<Reading>)) -> Result<bool> {
     let ((begun, first), (done, last)) = (first, last);
     let headings = ["", &format!("AFTER {begun}"), &format!("AFTER {done}"), ""];
     let mut report = Report::new(&headings).right(&[1, 2]);
     for (before, after) in first.iter().zip(last) {
-        let verdict = if after.is_flat(before) { "flat" } else { "GREW" };
+        let verdict = if after.is_flat(before) { "flat" } else { "DIFFERS" };
         report.row([after.what.clone(), before.show(), after.show(), verdict.to_owned()]);
     }
     report.print()?;

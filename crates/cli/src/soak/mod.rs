@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -43,6 +44,8 @@ const SHORT_LIVED: u64 = 1_000;
 const PASSING: u64 = 100;
 /// How long the host may take to hear of a death.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nothing changes where nothing goes on.
+const SETTLING: Duration = Duration::from_millis(50);
 
 /// Runs `rdmux soak`.
 pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
@@ -151,31 +154,38 @@ impl Scene {
         Ok(())
     }
 
-    /// What everybody has, when nothing goes on.
+    /// What everybody has, when nothing goes on: of deaths hosts hear a moment later.
     fn read(&self) -> Result<Vec<Reading>> {
         let start = Instant::now();
+        let mut before = Vec::new();
         loop {
-            let statuses = [self.hosts.status(0)?, self.hosts.status(1)?];
-            // The server and a client; a client.
-            let quiet = statuses[0].clients.len() == 2
-                && statuses[1].clients.len() == 1
-                && statuses.iter().all(|s| s.xrc_targets.is_empty());
-            if quiet {
-                let mut readings = Vec::new();
-                for (status, name) in statuses.iter().zip(HOSTS) {
-                    readings.extend(gauge::of_host(name, status)?);
-                }
-                readings.extend(gauge::of_process("server", self.server.id())?);
-                for (client, host) in self.clients.iter().zip(HOSTS) {
-                    readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
-                }
-                return Ok(readings);
+            let (quiet, now) = self.read_now()?;
+            if quiet && gauge::same_counts(&before, &now) {
+                return Ok(now);
             }
             if start.elapsed() > PATIENCE {
-                bail!("processes that are gone have left something: {statuses:?}");
+                bail!("processes that are gone have left something");
             }
-            std::thread::sleep(Duration::from_millis(1));
+            before = now;
+            thread::sleep(SETTLING);
         }
+    }
+
+    /// What everybody has, and whether nobody else is there.
+    fn read_now(&self) -> Result<(bool, Vec<Reading>)> {
+        let mut readings = Vec::new();
+        let mut quiet = true;
+        // The server and a client; a client.
+        for (host, processes) in [(0, 2), (1, 1)] {
+            let status = self.hosts.status(host)?;
+            quiet &= status.clients.len() == processes && status.xrc_targets.is_empty();
+            readings.extend(gauge::of_host(HOSTS[host], &status)?);
+        }
+        readings.extend(gauge::of_process("server", self.server.id())?);
+        for (client, host) in self.clients.iter().zip(HOSTS) {
+            readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
+        }
+        Ok((quiet, readings))
     }
 }
 
