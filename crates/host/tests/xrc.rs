@@ -456,6 +456,21 @@ fn x7_nothing_accumulates() {
 }
 
 #[test]
+fn x7_events_that_nobody_took_go_with_the_registration() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let (scene, target) = Scene::on_one_host().connected();
+    scene.deliver(0, 10);
+    // The first packet is an event.
+    let device = &scene.receivers[0].device;
+    let fd = device.async_fd();
+    let readable = |timeout| poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout) == Ok(1);
+    assert!(readable(None));
+    scene.domains[0].unregister(target).unwrap();
+    assert!(!readable(Some(&Timespec::default())));
+    assert!(device.try_get_async_event().is_none());
+}
+
+#[test]
 fn x8_numbers_have_their_top_bit_and_do_not_come_back_soon() {
     let scene = Scene::on_one_host();
     let mut seen = std::collections::HashSet::new();

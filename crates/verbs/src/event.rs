@@ -113,6 +113,10 @@ impl Raised {
     pub(crate) fn is_about_cq(&self, core: &Arc<CqCore>) -> bool {
         matches!(self, Self::CqError(cq) if cq.as_ptr() == Arc::as_ptr(core))
     }
+    /// Whether it is for who is registered for an XRC target.
+    pub(crate) fn is_about_xrc_qp(&self, qpn: Qpn) -> bool {
+        matches!(self, Self::XrcQp(q, _) if *q == qpn)
+    }
     pub(crate) fn is_about_target(&self, core: &Arc<TargetCore>) -> bool {
         matches!(self, Self::Target(target, _) if target.as_ptr() == Arc::as_ptr(core))
     }

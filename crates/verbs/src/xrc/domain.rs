@@ -171,7 +171,8 @@ impl Xrcd {
         Ok(())
     }
 
-    /// Takes the registration back. If nobody holds the target then, it is destroyed.
+    /// Takes the registration back, and the events that it brought and nobody took. If nobody holds the target
+    /// then, it is destroyed.
     ///
     /// # Errors
     ///
@@ -180,6 +181,7 @@ impl Xrcd {
         let request = XrcRequest::LetGo { domain: self.0.id, qpn, hold: Hold::Registration };
         self.ask(&request, "unregister from an XRC receive queue pair")?;
         self.0.device.xrc().unregistered(qpn);
+        self.0.device.events().withdraw(|e| e.is_about_xrc_qp(qpn));
         Ok(())
     }
 
