@@ -85,6 +85,8 @@ struct Scene {
     /// One on each host.
     clients: [Child; 2],
     addresses: [IpAddr; 2],
+    /// The processes of the hosts' services.
+    services: [u32; 2],
     file: DomainFile,
     done: u64,
     // Last: hosts end after everything that uses them.
@@ -95,10 +97,11 @@ impl Scene {
     fn new() -> Result<Self> {
         let hosts = Hosts::up(&HOSTS)?;
         let addresses = [hosts.address(0)?, hosts.address(1)?];
+        let services = [hosts.status(0)?.pid, hosts.status(1)?.pid];
         let (mut server, file) = (process(0)?, DomainFile::create()?);
         let clients = [process(0)?, process(1)?];
         let srqn = number(&mut server, &Ask::Serve(file.0.clone()))?;
-        Ok(Self { server, srqn, clients, addresses, file, done: 0, hosts })
+        Ok(Self { server, srqn, clients, addresses, services, file, done: 0, hosts })
     }
 
     /// So many connections more.
@@ -171,19 +174,23 @@ impl Scene {
         }
     }
 
-    /// What everybody has, and whether nobody else is there.
+    /// What everybody has, and whether nobody else is there. Services are counted before they are asked, for who
+    /// asks is a process that they know.
     fn read_now(&self) -> Result<(bool, Vec<Reading>)> {
         let mut readings = Vec::new();
+        for (service, host) in self.services.iter().zip(HOSTS) {
+            readings.extend(gauge::of_process(&format!("service of {host}"), *service)?);
+        }
+        readings.extend(gauge::of_process("server", self.server.id())?);
+        for (client, host) in self.clients.iter().zip(HOSTS) {
+            readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
+        }
         let mut quiet = true;
         // The server and a client; a client.
         for (host, processes) in [(0, 2), (1, 1)] {
             let status = self.hosts.status(host)?;
             quiet &= status.clients.len() == processes && status.xrc_targets.is_empty();
-            readings.extend(gauge::of_host(HOSTS[host], &status)?);
-        }
-        readings.extend(gauge::of_process("server", self.server.id())?);
-        for (client, host) in self.clients.iter().zip(HOSTS) {
-            readings.extend(gauge::of_process(&format!("client on {host}"), client.id())?);
+            readings.extend(gauge::of_host(HOSTS[host], &status));
         }
         Ok((quiet, readings))
     }
