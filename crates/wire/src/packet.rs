@@ -54,8 +54,10 @@ impl<'a> Packet<'a> {
     /// [`WireError`] when the version is not 0, the opcode is none that can be decoded, or the bytes
     /// end within the headers or the pad.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let (packet, tail) = Self::parse_headers(bytes)?;
-        packet.with_tail(tail)
+        let mut packet = Self::new(Bth::parse(bytes)?, &[]);
+        let tail = packet.parse_headers(bytes)?;
+        packet.take_payload(tail)?;
+        Ok(packet)
     }
 
     /// As [`parse`](Self::parse), where the headers and what follows them lie in two places. Nothing is
@@ -64,44 +66,45 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// As [`parse`](Self::parse), and when `headers` goes on after them.
     pub fn parse_parts(headers: &[u8], tail: &'a [u8]) -> Result<Self, WireError> {
-        let (packet, rest) = Packet::parse_headers(headers)?;
+        let mut packet = Self::new(Bth::parse(headers)?, &[]);
+        let rest = packet.parse_headers(headers)?;
         if !rest.is_empty() {
             return Err(WireError::Pad { pad: packet.bth.pad, have: rest.len() });
         }
-        Packet { payload: &[], ..packet }.with_tail(tail)
+        packet.take_payload(tail)?;
+        Ok(packet)
     }
 
-    /// The headers, and what follows them.
-    fn parse_headers(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
-        let bth = Bth::parse(bytes)?;
-        let op = bth.opcode;
-        if bth.tver != 0 {
-            return Err(WireError::Version(bth.tver));
+    /// Fills in the headers behind the BTH, and returns what follows them.
+    #[inline]
+    fn parse_headers<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], WireError> {
+        let op = self.bth.opcode;
+        if self.bth.tver != 0 {
+            return Err(WireError::Version(self.bth.tver));
         }
         if op != Opcode::CNP && (op.operation().is_none() || op.service() == Service::Rd) {
             return Err(WireError::Opcode(op));
         }
         let mut rest = Reader(&bytes[Bth::LEN..]);
-        let mut packet = Self::new(bth, &[]);
-        packet.deth = rest.take(op.has_deth(), Deth::LEN, Deth::parse)?;
-        packet.xrceth = rest.take(op.has_xrceth(), XrcEth::LEN, XrcEth::parse)?;
-        packet.reth = rest.take(op.has_reth(), Reth::LEN, Reth::parse)?;
-        packet.atomic = rest.take(op.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
-        packet.aeth = rest.take(op.has_aeth(), Aeth::LEN, Aeth::parse)?;
-        packet.atomic_ack =
-            rest.take(op.has_atomic_ack(), AtomicAckEth::LEN, AtomicAckEth::parse)?;
-        packet.imm = rest.take(op.has_imm(), ImmDt::LEN, ImmDt::parse)?;
-        packet.ieth = rest.take(op.has_ieth(), Ieth::LEN, Ieth::parse)?;
-        Ok((packet, rest.0))
+        self.deth = rest.take(op.has_deth(), Deth::LEN, Deth::parse)?;
+        self.xrceth = rest.take(op.has_xrceth(), XrcEth::LEN, XrcEth::parse)?;
+        self.reth = rest.take(op.has_reth(), Reth::LEN, Reth::parse)?;
+        self.atomic = rest.take(op.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
+        self.aeth = rest.take(op.has_aeth(), Aeth::LEN, Aeth::parse)?;
+        self.atomic_ack = rest.take(op.has_atomic_ack(), AtomicAckEth::LEN, AtomicAckEth::parse)?;
+        self.imm = rest.take(op.has_imm(), ImmDt::LEN, ImmDt::parse)?;
+        self.ieth = rest.take(op.has_ieth(), Ieth::LEN, Ieth::parse)?;
+        Ok(rest.0)
     }
 
-    /// With the payload that `tail` holds before its pad.
-    fn with_tail(mut self, tail: &'a [u8]) -> Result<Self, WireError> {
+    /// The payload is what `tail` holds before its pad.
+    #[inline]
+    fn take_payload(&mut self, tail: &'a [u8]) -> Result<(), WireError> {
         let pad = self.bth.pad;
         let error = WireError::Pad { pad, have: tail.len() };
         let len = tail.len().checked_sub(usize::from(pad)).ok_or(error)?;
         self.payload = &tail[..len];
-        Ok(self)
+        Ok(())
     }
 
     /// The headers as they go on the wire: those that are there, in the specification's order.
