@@ -152,6 +152,10 @@ impl Qp {
     pub fn is_same_host(&self) -> bool {
         self.0.qp.is_same_host()
     }
+    /// Bytes of memory that it takes, queues included.
+    pub fn footprint(&self) -> usize {
+        self.0.qp.footprint()
+    }
     /// All its attributes.
     pub fn attr(&self) -> QpAttr {
         self.0.qp.query()

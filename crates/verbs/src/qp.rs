@@ -281,6 +281,11 @@ impl Qp {
         self.pd.device()
     }
 
+    /// Bytes of memory that it takes, queues included.
+    pub fn footprint(&self) -> usize {
+        self.core.state.lock().machine.footprint()
+    }
+
     /// Whether messages to the peer go through shared memory.
     pub fn is_same_host(&self) -> bool {
         matches!(self.core.state.lock().path, Path::Ring(_))

@@ -1,6 +1,7 @@
 //! `rdmux bench`: each figure beside its peer, measured in the same run.
 
 mod connections;
+mod lane;
 mod part;
 mod perftest;
 mod plain;
@@ -8,7 +9,9 @@ mod protocol;
 mod rc;
 mod resources;
 mod run;
+mod shared;
 mod stats;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -52,6 +55,8 @@ enum Subject {
     Connections,
     /// Memory and idle processor time of a thousand queue pairs
     Resources,
+    /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections
+    Xrc,
 }
 
 impl BenchArgs {
@@ -67,6 +72,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         output::json(&figures)?;
     } else {
         print(&figures)?;
+        if args.wants(Subject::Xrc) {
+            say!("{}", xrc::NOTE);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

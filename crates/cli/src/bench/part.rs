@@ -8,24 +8,27 @@ use rdmux::Context;
 use rdmux_link::SharedMem;
 
 use super::connections::Connector;
-use super::plain;
+use super::plain::{self, Relay};
 use super::protocol::{Answer, Ask};
 use super::rc::Rc;
+use super::shared::Others;
 use crate::child::{self, Reply};
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn run(context: &Context) -> Result<()> {
-    let mut rc = None;
-    child::serve(|ask, reply| answer(context, &mut rc, ask, reply))
+    let (mut rc, mut shared) = (None, Others::default());
+    child::serve(|ask, reply| answer(context, &mut rc, &mut shared, ask, reply))
 }
 
 fn answer(
     context: &Context,
     rc: &mut Option<Rc>,
+    shared: &mut Others,
     ask: Ask,
     reply: &mut Reply<Answer>,
 ) -> Result<Answer> {
     const NONE: &str = "there is no connection yet";
+    const TOO_SMALL: &str = "the memory is too small";
     match ask {
         Ask::TcpSink { at, size, count } => {
             let listener = tcp(at.into_addr(), reply)?;
@@ -42,15 +45,30 @@ fn answer(
         }
         Ask::LineEcho { file, count } => {
             let memory = map(&file)?;
-            let line = memory.words().first().context("the memory is too small")?;
+            let line = memory.words().first().context(TOO_SMALL)?;
             plain::line_echo(line, count)?;
         }
+        Ask::LinesEcho { file, count } => {
+            let memory = map(&file)?;
+            plain::relay_echo(&Relay::new(&memory).context(TOO_SMALL)?, count)?;
+        }
+        Ask::LinesRelay { file, count } => {
+            let memory = map(&file)?;
+            plain::relay(&Relay::new(&memory).context(TOO_SMALL)?, count)?;
+        }
+        Ask::SharedMake(kind) => return Ok(Answer::Hello(shared.make(context, kind)?)),
+        Ask::SharedConnect { peer, number } => {
+            return Ok(Answer::Number(shared.connect(&peer, number)?));
+        }
+        Ask::SharedSink { count } => shared.last()?.lane.sink(count)?,
+        Ask::SharedEcho { count } => shared.last()?.lane.echo(count)?,
+        Ask::SharedForget => shared.forget(),
         Ask::RcAccept { at } => {
             *rc = None;
             *rc = Some(Rc::accept(context, at, |at| reply.send(Answer::Listening(at)))?);
         }
-        Ask::RcEcho { count } => rc.as_ref().context(NONE)?.echo(count)?,
-        Ask::RcWaitMessage => rc.as_ref().context(NONE)?.wait_message()?,
+        Ask::RcEcho { count } => rc.as_ref().context(NONE)?.lane.echo(count)?,
+        Ask::RcWaitMessage => rc.as_ref().context(NONE)?.lane.wait_message()?,
         Ask::PollInVain { count } => {
             let cq = context.cq(16)?;
             let start = std::time::Instant::now();

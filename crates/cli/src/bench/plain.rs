@@ -5,9 +5,11 @@ use std::hint::spin_loop;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use rdmux_link::SharedMem;
 
 /// How long a side waits for the other before it gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,6 +114,78 @@ fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     Ok(())
 }
 
+/// A turn that goes there and back through a third process, by cache lines.
+pub(crate) struct Relay<'m> {
+    /// From here to the third, on to the other side, from there to the third, and back.
+    steps: [&'m AtomicU64; 4],
+}
+
+impl<'m> Relay<'m> {
+    /// Lines of 64 bytes at the start of the memory, if there are as many.
+    pub(crate) fn new(memory: &'m SharedMem) -> Option<Self> {
+        let words = memory.words();
+        let [Some(a), Some(b), Some(c), Some(d)] = [0, 1, 2, 3].map(|n| words.get(16 * n)) else {
+            return None;
+        };
+        Some(Self { steps: [a, b, c, d] })
+    }
+
+    pub(crate) fn reset(&self) {
+        self.steps.iter().for_each(|line| line.store(0, Ordering::Release));
+    }
+}
+
+/// Passes a turn there and back `count` times: seconds one way.
+pub(crate) fn relay_ping(relay: &Relay<'_>, count: u64) -> Result<f64> {
+    let start = Instant::now();
+    for turn in 1..=count {
+        relay.steps[0].store(turn, Ordering::Release);
+        wait_turn(relay.steps[3], turn, start)?;
+    }
+    Ok(start.elapsed().as_secs_f64() / count as f64 / 2.0)
+}
+
+/// The other side of [`relay_ping`].
+pub(crate) fn relay_echo(relay: &Relay<'_>, count: u64) -> Result<()> {
+    let start = Instant::now();
+    for turn in 1..=count {
+        wait_turn(relay.steps[1], turn, start)?;
+        relay.steps[2].store(turn, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// The process between them.
+pub(crate) fn relay(relay: &Relay<'_>, count: u64) -> Result<()> {
+    let start = Instant::now();
+    for turn in 1..=count {
+        wait_turn(relay.steps[0], turn, start)?;
+        relay.steps[1].store(turn, Ordering::Release);
+        wait_turn(relay.steps[2], turn, start)?;
+        relay.steps[3].store(turn, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Three processes may share two processors, so that each gives way while it waits.
+fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
+    let mut turns = 0_u32;
+    while line.load(Ordering::Acquire) != value {
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+            bail!("the other side of the ping-pong through a third process does not answer");
+        }
+        if turns.is_multiple_of(SPINS) {
+            thread::yield_now();
+        }
+        spin_loop();
+    }
+    Ok(())
+}
+
+/// Looks before it gives way.
+const SPINS: u32 = 16;
+
 /// Connects `count` times, `at_once` at a time, each time waiting until the other side has accepted:
 /// connections a second.
 pub(crate) fn tcp_connect(to: SocketAddr, count: u32, at_once: u32) -> Result<f64> {
@@ -157,7 +231,6 @@ pub(crate) fn tcp_accept(listener: &TcpListener, count: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
 
     #[test]
     fn each_peer_talks_to_its_other_side() {
@@ -173,6 +246,20 @@ mod tests {
             assert!(tcp_connect(addr, 5, 1).unwrap() > 0.0);
             assert!(tcp_connect(addr, 64, 10).unwrap() > 0.0);
         });
+    }
+
+    #[test]
+    fn the_turn_comes_back_through_a_third() {
+        let memory = SharedMem::create("rdmux-test", 512).unwrap();
+        let lines = Relay::new(&memory).unwrap();
+        thread::scope(|s| {
+            s.spawn(|| relay(&lines, 10).unwrap());
+            s.spawn(|| relay_echo(&lines, 10).unwrap());
+            assert!(relay_ping(&lines, 10).unwrap() > 0.0);
+        });
+        assert_eq!(lines.steps.map(|l| l.load(Ordering::Relaxed)), [10; 4]);
+        lines.reset();
+        assert_eq!(lines.steps.map(|l| l.load(Ordering::Relaxed)), [0; 4]);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::shared::{Hello, Kind};
+
 /// A request. Whatever listens answers [`Answer::Listening`] first and [`Answer::Done`] when it is
 /// over.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +33,41 @@ pub(super) enum Ask {
         /// Turns.
         count: u64,
     },
+    /// Answer through cache lines that another process passes on.
+    LinesEcho {
+        /// The memory, as a file.
+        file: String,
+        /// Turns.
+        count: u64,
+    },
+    /// Be that other process.
+    LinesRelay {
+        /// The memory, as a file.
+        file: String,
+        /// Turns.
+        count: u64,
+    },
+    /// Make one side of a connection with a shared receive queue; answered by [`Answer::Hello`].
+    SharedMake(Kind),
+    /// Connect it; answered by [`Answer::Number`].
+    SharedConnect {
+        /// The other side.
+        peer: Hello,
+        /// What that accepts at.
+        number: u32,
+    },
+    /// Take messages on it.
+    SharedSink {
+        /// Messages.
+        count: u32,
+    },
+    /// Send messages back on it, polling.
+    SharedEcho {
+        /// Messages.
+        count: u32,
+    },
+    /// Destroy all such sides.
+    SharedForget,
     /// Accept TCP connections.
     TcpAccept {
         /// Where to listen.
@@ -73,6 +110,10 @@ pub(super) enum Answer {
     Listening(SocketAddr),
     /// It is over.
     Done,
+    /// One side of a connection.
+    Hello(Hello),
+    /// What it accepts at.
+    Number(u32),
     /// It is over, and took so many seconds.
     Took(f64),
 }

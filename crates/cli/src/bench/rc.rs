@@ -1,20 +1,17 @@
 //! An RDMA connection that is measured: both sides.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
-use rdmux::{Access, Completion, Context, Cq, EMPTY, Mr, Qp, QpType, RemoteMr, SendWr, ok};
+use rdmux::{Access, Context, QpType, RemoteMr, SendWr};
 
+use super::lane::{Lane, PING};
 use crate::cmutil;
 
 /// The size of the memory that the client writes to.
 const TARGET: usize = 1 << 20;
-/// Bytes of a ping-pong message.
-const PING: u16 = 64;
-/// One send in so many gives a completion.
-const SIGNAL_EVERY: u32 = 64;
 /// What the peer may do to the memory.
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 /// READs outstanding.
@@ -30,11 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Rc {
     id: Id,
     channel: EventChannel,
-    qp: Qp,
-    send_cq: Cq,
-    recv_cq: Cq,
-    /// Where the peer writes, where pings arrive and where they and the writes come from.
-    memory: Mr,
+    /// In its memory the peer writes, pings arrive, and they and the writes come from there.
+    pub(super) lane: Lane,
     /// The peer's memory; known to the client.
     target: Option<RemoteMr>,
 }
@@ -54,14 +48,10 @@ impl Rc {
             .build()?;
         let memory = pd.alloc(TARGET, ACCESS)?;
         id.attach_qp(&qp)?;
-        let this =
-            Self { id, channel: channel.clone(), qp, send_cq, recv_cq, memory, target: None };
-        (0..RECEIVES).try_for_each(|_| this.post_receive())?;
-        Ok(this)
-    }
-
-    fn post_receive(&self) -> Result<()> {
-        Ok(self.qp.post_recv(0, &[self.memory.slice(..usize::from(PING))])?)
+        let longest = usize::from(PING);
+        let lane = Lane { qp, send_cq, recv_cq, srq: None, to: 0, memory, longest };
+        (0..RECEIVES).try_for_each(|_| lane.post_receive())?;
+        Ok(Self { id, channel: channel.clone(), lane, target: None })
     }
 
     fn param(private_data: &[u8]) -> ConnParam {
@@ -102,127 +92,30 @@ impl Rc {
         let id = event.take_id().context("a request without an id")?;
         drop(event);
         let this = Self::new(&channel, id)?;
-        this.id.accept(&Self::param(&this.memory.remote().to_bytes()))?;
+        this.id.accept(&Self::param(&this.lane.memory.remote().to_bytes()))?;
         cmutil::expect(&channel, EventKind::Established, "accept", PATIENCE)?;
         Ok(this)
     }
 
     /// Whether it goes through shared memory.
     pub(super) fn is_same_host(&self) -> bool {
-        self.qp.is_same_host()
+        self.lane.qp.is_same_host()
     }
 
-    /// WRITEs `size` bytes `count` times and waits for the last acknowledgement: bytes a second. Half
-    /// of `depth` is posted at a time, and the last of each half gives a completion.
+    /// WRITEs `size` bytes `count` times and waits for the last acknowledgement: bytes a second.
     pub(super) fn write(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
-        let piece = [self.memory.slice(..size)];
-        self.move_all(&SendWr::write(0, target).sges(&piece), size, count, depth)
+        let piece = [self.lane.memory.slice(..size)];
+        let time = self.lane.post_all(SendWr::write(0, target).sges(&piece), count, depth)?;
+        Ok(size as f64 * f64::from(count) / time)
     }
 
     /// As [`write`](Self::write), but READs.
     pub(super) fn read(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
-        let piece = [self.memory.slice(..size)];
-        self.move_all(&SendWr::read(0, target).sges(&piece), size, count, depth)
-    }
-
-    fn move_all(&self, wr: &SendWr<'_>, size: usize, count: u32, depth: u32) -> Result<f64> {
-        let mut half = vec![*wr; depth as usize / 2];
-        if let Some(last) = half.last_mut() {
-            *last = last.signaled();
-        }
-        let halves = count / u32::try_from(half.len())?;
-        let start = Instant::now();
-        for n in 0..halves {
-            if n >= 2 {
-                self.one(&self.send_cq)?;
-            }
-            self.qp.post_sends(&half).map_err(|(_, e)| e)?;
-        }
-        for _ in 0..halves.min(2) {
-            self.one(&self.send_cq)?;
-        }
-        let bytes = size as f64 * half.len() as f64 * f64::from(halves);
-        Ok(bytes / start.elapsed().as_secs_f64())
-    }
-
-    /// Sends a message, which ends [`wait_message`](Self::wait_message).
-    pub(super) fn send(&self) -> Result<()> {
-        self.qp.post_send(&SendWr::send(0).inline(&[b"end"]).signaled())?;
-        self.one(&self.send_cq).map(drop)
-    }
-
-    /// Sleeps until a message comes.
-    pub(super) fn wait_message(&self) -> Result<()> {
-        self.recv_cq.wait_one(Some(PATIENCE))?;
-        self.post_receive()
-    }
-
-    /// Polls until a message comes.
-    fn poll_message(&self) -> Result<()> {
-        self.one(&self.recv_cq)?;
-        self.post_receive()
-    }
-
-    /// Exchanges `count` messages of 64 bytes, polling: seconds one way.
-    pub(super) fn ping(&self, count: u32) -> Result<f64> {
-        let start = Instant::now();
-        for n in 1..=count {
-            self.send_ping(n)?;
-            self.poll_message()?;
-        }
-        let time = start.elapsed().as_secs_f64();
-        self.end_pings(count)?;
-        Ok(time / f64::from(count) / 2.0)
-    }
-
-    /// The other side of [`ping`](Self::ping).
-    pub(super) fn echo(&self, count: u32) -> Result<()> {
-        for n in 1..=count {
-            self.poll_message()?;
-            self.send_ping(n)?;
-        }
-        self.end_pings(count)
-    }
-
-    /// Sends the n-th message. One in so many gives a completion, which is taken before the next such
-    /// one: it is there by then.
-    fn send_ping(&self, n: u32) -> Result<()> {
-        let wr = SendWr::send(0).inline(&[&[0x5a; PING as usize]]);
-        if !n.is_multiple_of(SIGNAL_EVERY) {
-            return Ok(self.qp.post_send(&wr)?);
-        }
-        if n > SIGNAL_EVERY {
-            self.one(&self.send_cq)?;
-        }
-        Ok(self.qp.post_send(&wr.signaled())?)
-    }
-
-    /// Takes the completion that is left.
-    fn end_pings(&self, count: u32) -> Result<()> {
-        if count >= SIGNAL_EVERY {
-            self.one(&self.send_cq)?;
-        }
-        Ok(())
-    }
-
-    fn one(&self, cq: &Cq) -> Result<Completion> {
-        Ok(ok(Self::poll(cq, &mut [EMPTY], Instant::now())?[0])?)
-    }
-
-    /// Polls until there is something.
-    fn poll<'b>(cq: &Cq, batch: &'b mut [Completion], start: Instant) -> Result<&'b [Completion]> {
-        let mut turns = 0_u32;
-        loop {
-            match cq.poll(batch) {
-                0 => turns = turns.wrapping_add(1),
-                n => return Ok(&batch[..n]),
-            }
-            if turns.is_multiple_of(1 << 14) && start.elapsed() > PATIENCE {
-                bail!("the peer does not answer");
-            }
-        }
+        let piece = [self.lane.memory.slice(..size)];
+        let time = self.lane.post_all(SendWr::read(0, target).sges(&piece), count, depth)?;
+        Ok(size as f64 * f64::from(count) / time)
     }
 
     /// Ends the connection. The other side must [`answer`](Self::wait_disconnected).

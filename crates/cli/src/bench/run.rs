@@ -37,18 +37,18 @@ const MANY: usize = 1_000;
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Everything that measuring needs.
-struct Bench {
-    context: Context,
+pub(super) struct Bench {
+    pub(super) context: Context,
     /// A process on another host.
-    remote: Child,
+    pub(super) remote: Child,
     remote_addr: IpAddr,
     /// A process on this host.
-    local: Child,
+    pub(super) local: Child,
     local_addr: IpAddr,
     rounds: u32,
-    progress: ProgressBar,
+    pub(super) progress: ProgressBar,
     // Last: hosts end after everything that uses them.
-    _hosts: Hosts,
+    pub(super) hosts: Hosts,
 }
 
 /// Measures all that is wanted.
@@ -78,6 +78,9 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
     if args.wants(Subject::Resources) {
         figures.extend(bench.resources()?);
     }
+    if args.wants(Subject::Xrc) {
+        figures.extend(bench.xrc()?);
+    }
     bench.progress.finish_and_clear();
     Ok(figures)
 }
@@ -100,12 +103,12 @@ impl Bench {
             local_addr: hosts.address(0)?,
             rounds: args.rounds,
             progress,
-            _hosts: hosts,
+            hosts,
         })
     }
 
     /// Alternates ours with its peer.
-    fn rounds(
+    pub(super) fn rounds(
         &mut self,
         name: &'static str,
         mut ours: impl FnMut(&mut Self) -> Result<f64>,
@@ -132,7 +135,7 @@ impl Bench {
             |b| {
                 b.remote.tell(&Ask::RcWaitMessage)?;
                 let rate = rc.write(size, count, depth)?;
-                rc.send()?;
+                rc.lane.send()?;
                 done(&mut b.remote)?;
                 Ok(rate)
             },
@@ -157,7 +160,7 @@ impl Bench {
             NAME,
             |b| {
                 b.remote.tell(&Ask::RcEcho { count: PINGS })?;
-                let time = rc.ping(PINGS)?;
+                let time = rc.lane.ping(PINGS)?;
                 done(&mut b.remote)?;
                 Ok(time)
             },
@@ -188,7 +191,7 @@ impl Bench {
             NAME,
             |b| {
                 b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
-                let time = rc.ping(RING_PINGS)?;
+                let time = rc.lane.ping(RING_PINGS)?;
                 done(&mut b.local)?;
                 Ok(time)
             },
@@ -235,7 +238,7 @@ impl Bench {
                 |b| match case.work {
                     Work::Send => {
                         b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
-                        let time = rc.ping(RING_PINGS)?;
+                        let time = rc.lane.ping(RING_PINGS)?;
                         done(&mut b.local)?;
                         Ok(time)
                     }
@@ -303,7 +306,7 @@ impl Bench {
 }
 
 /// Another process, on this host.
-fn part(host: &str) -> Result<Child> {
+pub(super) fn part(host: &str) -> Result<Child> {
     Child::spawn(format!("of {host}"), &["--host", host, "part", "bench"])
 }
 
@@ -331,7 +334,7 @@ fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
 }
 
 /// Waits until what was asked is done.
-fn done(child: &mut Child) -> Result<()> {
+pub(super) fn done(child: &mut Child) -> Result<()> {
     match child.hear()? {
         Answer::Done => Ok(()),
         other => bail!("{other:?} came instead of an end"),

@@ -52,8 +52,12 @@ pub(crate) enum Unit {
     Seconds,
     /// Connections a second.
     PerSecond,
+    /// Messages a second.
+    Messages,
     /// Bytes.
     Bytes,
+    /// Objects.
+    Count,
     /// Of one processor.
     Processors,
 }
@@ -132,7 +136,10 @@ impl Figure {
                 crate::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
             }
             Unit::PerSecond => format!("{value:.0}/s"),
+            Unit::Messages => format!("{:.3} M/s", value / 1e6),
+            Unit::Bytes if value >= 1e6 => format!("{:.1} MB", value / 1e6),
             Unit::Bytes => format!("{value:.0} B"),
+            Unit::Count => format!("{value:.0}"),
             Unit::Processors => format!("{:.2} %", value * 100.0),
         }
     }

@@ -1,0 +1,119 @@
+//! A connection whose receives come from a shared receive queue, by RC or by XRC: both sides, alike in all but the
+//! transport.
+
+use anyhow::{Context as _, Result};
+use rdmux::{Access, Context, Endpoint, Gid, QpType, Qpn, Xrcd};
+use serde::{Deserialize, Serialize};
+
+use super::lane::{Lane, PING};
+
+/// The longest message.
+const LONGEST: usize = 64 << 10;
+/// Sends and receives that the queues hold: perftest's figures.
+pub(super) const SENDS: u32 = 128;
+const RECEIVES: u32 = 512;
+
+/// The transports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    /// A queue pair to the peer and back.
+    Rc,
+    /// One that sends to the peer's target, and a target of our own.
+    Xrc,
+}
+
+/// One side.
+pub(super) struct Shared {
+    pub(super) lane: Lane,
+    gid: Gid,
+    /// Of XRC: the domain, and our target in it once the peer is known.
+    domain: Option<Xrcd>,
+    pub(super) target: Option<Qpn>,
+}
+
+/// What the sides tell each other first.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    gid: [u8; 16],
+    /// The queue pair that sends.
+    qpn: u32,
+    srqn: u32,
+}
+
+impl Shared {
+    pub(super) fn new(context: &Context, kind: Kind) -> Result<Self> {
+        let (pd, send_cq, recv_cq) = (context.pd(), context.cq(256)?, context.cq(RECEIVES)?);
+        let (domain, srq, qp_type) = match kind {
+            Kind::Rc => (None, pd.srq(RECEIVES, 1)?, QpType::Rc),
+            Kind::Xrc => {
+                let domain = Xrcd::private(context)?;
+                let srq = pd.xrc_srq(&domain, &recv_cq, RECEIVES, 1)?;
+                (Some(domain), srq, QpType::XrcSend)
+            }
+        };
+        let qp = pd.qp(qp_type).send_cq(&send_cq).recv_cq(&recv_cq).max_send_wr(SENDS);
+        let qp = qp.max_inline(PING.into());
+        let qp = if kind == Kind::Rc { qp.srq(&srq) } else { qp }.build()?;
+        let memory = pd.alloc(LONGEST, Access::LOCAL_WRITE)?;
+        let lane = Lane { qp, send_cq, recv_cq, srq: Some(srq), to: 0, memory, longest: LONGEST };
+        (0..RECEIVES).try_for_each(|_| lane.post_receive())?;
+        Ok(Self { lane, gid: context.gid(0)?, domain, target: None })
+    }
+
+    /// What the other side needs to know.
+    pub(super) fn hello(&self) -> Hello {
+        let srqn = self.lane.srq.as_ref().and_then(rdmux::Srq::number).unwrap_or(0);
+        Hello { gid: self.gid.0, qpn: self.lane.qp.qpn().get(), srqn }
+    }
+
+    /// Takes the other side's word; what it is to connect to.
+    pub(super) fn accept(&mut self, peer: &Hello) -> Result<u32> {
+        self.lane.to = peer.srqn;
+        let Some(domain) = &self.domain else { return Ok(self.lane.qp.qpn().get()) };
+        let peer = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(peer.qpn) };
+        let target = domain.alloc(peer, 0, Access::empty())?;
+        self.target = Some(target);
+        Ok(target.get())
+    }
+
+    /// Connects to what the other side accepts at.
+    pub(super) fn connect(&self, peer: &Hello, number: u32) -> Result<()> {
+        let there = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(number) };
+        Ok(self.lane.qp.connect(there, 0, Access::empty())?)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Only the registration keeps the target.
+        if let (Some(domain), Some(target)) = (&self.domain, self.target)
+            && let Err(error) = domain.unregister(target)
+        {
+            tracing::warn!(%error, "a target stays until this process ends");
+        }
+    }
+}
+
+/// The other side: answers to [`Ask::SharedMake`](super::protocol::Ask) and what follows.
+#[derive(Default)]
+pub(super) struct Others(Vec<Shared>);
+
+impl Others {
+    /// The newest.
+    pub(super) fn last(&self) -> Result<&Shared> {
+        self.0.last().context("there is no connection with a shared receive queue yet")
+    }
+    pub(super) fn make(&mut self, context: &Context, kind: Kind) -> Result<Hello> {
+        self.0.push(Shared::new(context, kind)?);
+        Ok(self.last()?.hello())
+    }
+    pub(super) fn connect(&mut self, peer: &Hello, number: u32) -> Result<u32> {
+        let this = self.0.last_mut().context("nothing was made")?;
+        let ours = this.accept(peer)?;
+        this.connect(peer, number)?;
+        Ok(ours)
+    }
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}

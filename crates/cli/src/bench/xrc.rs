@@ -1,0 +1,203 @@
+//! XRC beside RC with a shared receive queue: how fast, and how much memory.
+
+use std::os::fd::AsRawFd as _;
+
+use anyhow::{Context as _, Result, bail};
+use rdmux_link::SharedMem;
+
+use super::part::LINE_WORDS;
+use super::plain::{self, Relay};
+use super::protocol::{Answer, Ask};
+use super::run::{Bench, done, part};
+use super::shared::{Hello, Kind, SENDS, Shared};
+use super::stats::{Figure, Goal, Unit};
+use crate::child::Child;
+
+/// XRC may take so much longer.
+const GOAL: Goal = Goal::AtLeast(1.0 / 1.5);
+const RC: &str = "RC with a shared receive queue";
+/// Processes of each host that talk to each process of the other.
+const PROCESSES: u64 = 64;
+/// What the memory figures are from.
+pub(super) const NOTE: &str = "\
+64 by 64: each of 64 processes of a host sends to each of 64 of another. What 64 connections between one process
+of each take is measured, and multiplied. Shared receive queues are as many either way and not counted. The rings
+are memory only as far as they have been used, and as many for one sender as for thousands.";
+
+/// Between which processes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Udp,
+    Ring,
+}
+
+/// What is measured, over each link.
+struct Case {
+    link: Link,
+    name: &'static str,
+    size: usize,
+    count: u32,
+}
+
+const RATES: [Case; 4] = [
+    Case { link: Link::Udp, name: "XRC SEND 64 B, UDP", size: 64, count: 128 << 10 },
+    Case { link: Link::Udp, name: "XRC SEND 64 KiB, UDP", size: 64 << 10, count: 8 << 10 },
+    Case { link: Link::Ring, name: "XRC SEND 64 B, same host", size: 64, count: 512 << 10 },
+    Case { link: Link::Ring, name: "XRC SEND 64 KiB, same host", size: 64 << 10, count: 16 << 10 },
+];
+const LATENCIES: [Case; 2] = [
+    Case { link: Link::Udp, name: "XRC SEND 64 B one way, UDP", size: 64, count: 10_000 },
+    Case { link: Link::Ring, name: "XRC SEND 64 B one way, same host", size: 64, count: 50_000 },
+];
+
+impl Bench {
+    /// All of it.
+    pub(super) fn xrc(&mut self) -> Result<Vec<Figure>> {
+        let mut figures = Vec::new();
+        for case in &RATES {
+            figures.push(self.rate(case)?);
+        }
+        for case in &LATENCIES {
+            figures.push(self.beside_rc(case)?);
+        }
+        figures.push(self.beside_three_processes(&LATENCIES[1])?);
+        figures.extend(self.memory()?);
+        Ok(figures)
+    }
+
+    fn other(&mut self, link: Link) -> &mut Child {
+        match link {
+            Link::Udp => &mut self.remote,
+            Link::Ring => &mut self.local,
+        }
+    }
+
+    /// A connection to the process on the other end of a link.
+    fn shared(&mut self, link: Link, kind: Kind) -> Result<Shared> {
+        let mut ours = Shared::new(&self.context, kind)?;
+        let hello = ours.hello();
+        let other = self.other(link);
+        let Answer::Hello(theirs) = other.ask(&Ask::SharedMake(kind))? else { bail!(UNEXPECTED) };
+        connect(&mut ours, other, &hello, &theirs)?;
+        if ours.lane.qp.is_same_host() != (link == Link::Ring) {
+            bail!("the connection takes the wrong link");
+        }
+        Ok(ours)
+    }
+
+    /// Ends what [`shared`](Self::shared) made.
+    fn forget(&mut self, link: Link) -> Result<()> {
+        let other = self.other(link);
+        other.tell(&Ask::SharedForget)?;
+        done(other)
+    }
+
+    fn rate(&mut self, case: &Case) -> Result<Figure> {
+        let &Case { link, name, size, count } = case;
+        let measure = |b: &mut Self, kind| {
+            let shared = b.shared(link, kind)?;
+            b.other(link).tell(&Ask::SharedSink { count })?;
+            let time = shared.lane.send_all(size, count, SENDS)?;
+            done(b.other(link))?;
+            b.forget(link)?;
+            Ok(f64::from(count) / time)
+        };
+        let (xrc, rc) = self.rounds(name, |b| measure(b, Kind::Xrc), |b| measure(b, Kind::Rc))?;
+        // Small messages are counted, large ones are so many bytes.
+        let unit = if size < 4096 { Unit::Messages } else { Unit::BytesPerSecond };
+        let scale = if unit == Unit::Messages { 1.0 } else { size as f64 };
+        let scaled = |rates: Vec<f64>| rates.iter().map(|r| r * scale).collect::<Vec<_>>();
+        Ok(Figure::alone(name, unit, &scaled(xrc)).beside(RC, &scaled(rc)).with_goal(GOAL))
+    }
+
+    /// Seconds one way.
+    fn ping(&mut self, case: &Case, kind: Kind) -> Result<f64> {
+        let &Case { link, count, .. } = case;
+        let shared = self.shared(link, kind)?;
+        self.other(link).tell(&Ask::SharedEcho { count })?;
+        let time = shared.lane.ping(count)?;
+        done(self.other(link))?;
+        self.forget(link)?;
+        Ok(time)
+    }
+
+    fn beside_rc(&mut self, case: &Case) -> Result<Figure> {
+        let (xrc, rc) =
+            self.rounds(case.name, |b| b.ping(case, Kind::Xrc), |b| b.ping(case, Kind::Rc))?;
+        Ok(Figure::alone(case.name, Unit::Seconds, &xrc).beside(RC, &rc))
+    }
+
+    /// Beside a turn that a third process passes on, as the host's service does with packets.
+    fn beside_three_processes(&mut self, case: &Case) -> Result<Figure> {
+        let memory = SharedMem::create("rdmux-bench", LINE_WORDS)?;
+        let fd = memory.duplicate()?;
+        let file = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        let mut third = part("bench-a")?;
+        let count = case.count.into();
+        let (xrc, lines) = self.rounds(
+            case.name,
+            |b| b.ping(case, Kind::Xrc),
+            |b| {
+                let relay = Relay::new(&memory).context("no shared memory")?;
+                relay.reset();
+                third.tell(&Ask::LinesRelay { file: file.clone(), count })?;
+                b.local.tell(&Ask::LinesEcho { file: file.clone(), count })?;
+                let time = plain::relay_ping(&relay, count)?;
+                done(&mut third)?;
+                done(&mut b.local)?;
+                Ok(time)
+            },
+        )?;
+        let figure = Figure::alone(case.name, Unit::Seconds, &xrc);
+        Ok(figure.beside("cache lines through a third process", &lines))
+    }
+
+    /// What the queue pairs of a host take if each process sends to each of the other host.
+    fn memory(&mut self) -> Result<Vec<Figure>> {
+        self.progress.set_message("memory of XRC and RC");
+        let (rc, _) = self.footprints(Kind::Rc)?;
+        let (xrc, targets) = self.footprints(Kind::Xrc)?;
+        let each = PROCESSES as f64;
+        // RC: from each to each. XRC: each has one queue pair to the other host; it has one target there.
+        let (many, few) = (each * each, each);
+        Ok(vec![
+            Figure::alone("queue pairs a host, 64 by 64, XRC", Unit::Count, &[2.0 * few])
+                .beside(RC, &[many]),
+            Figure::alone("their memory", Unit::Bytes, &[few * (xrc + targets)])
+                .beside(RC, &[many * rc]),
+            Figure::alone("rings from the hub, 64, at most", Unit::Bytes, &[each * RING]),
+        ])
+    }
+
+    /// Bytes of a queue pair that sends, and of the target that it sends to: the mean of those of one
+    /// process. The targets are the other host's.
+    fn footprints(&mut self, kind: Kind) -> Result<(f64, f64)> {
+        let all: Vec<_> =
+            (0..PROCESSES).map(|_| self.shared(Link::Udp, kind)).collect::<Result<_>>()?;
+        let qps: usize = all.iter().map(|s| s.lane.qp.footprint()).sum();
+        let status = self.hosts.status(1)?;
+        let theirs = |qpn: u32| all.iter().any(|s| s.lane.qp.qpn().get() == qpn);
+        let targets: Vec<_> =
+            status.xrc_targets.iter().filter(|t| theirs(t.dest_qpn)).map(|t| t.bytes).collect();
+        if kind == Kind::Xrc && targets.len() != all.len() {
+            bail!("host bench-b has {} targets for {} senders", targets.len(), all.len());
+        }
+        let (qps, targets) = (qps as f64, targets.iter().sum::<u64>() as f64);
+        drop(all);
+        self.forget(Link::Udp)?;
+        Ok((qps / PROCESSES as f64, targets / PROCESSES as f64))
+    }
+}
+
+/// Bytes of the ring by which the hub reaches a process.
+const RING: f64 = rdmux_link::ring::DEFAULT_CAPACITY as f64;
+const UNEXPECTED: &str = "an answer that does not belong to the question";
+
+/// Both sides of a connection.
+fn connect(ours: &mut Shared, other: &mut Child, hello: &Hello, theirs: &Hello) -> Result<()> {
+    let number = ours.accept(theirs)?;
+    match other.ask(&Ask::SharedConnect { peer: *hello, number })? {
+        Answer::Number(number) => ours.connect(theirs, number),
+        _ => bail!(UNEXPECTED),
+    }
+}
