@@ -12,8 +12,8 @@
 //!
 //! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
 //! `queue` are the objects in a process, `side` what a process does with the hub's records (`record`);
-//! [`hub`] keeps everything, with `numbers` and `registry` (who holds what), and `member` is a process as
-//! the hub sees it, by which `place` reaches its memory.
+//! [`hub`] keeps everything, with `numbers` and `registry` (who holds what); `member` and `members` are the processes
+//! as the hub sees them, and `place` reaches their memory.
 
 pub mod domain;
 pub mod hub;
