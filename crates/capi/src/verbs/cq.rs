@@ -38,7 +38,8 @@ pub(crate) unsafe fn create(
     let opened = context.opened.clone();
     let mut object = Box::<Cq>::new_uninit();
     let address = object.as_ptr().expose_provenance() as u64;
-    let init = CqInit { channel: used.map(|c| &c.channel), context: address, ..init };
+    let entries = roomy(opened.device.query().limits.max_cqe, init.entries);
+    let init = CqInit { entries, channel: used.map(|c| &c.channel), context: address, ..init };
     let cq = verbs::Cq::with(&opened.device, &init)?;
     // SAFETY: all zero is a valid value: NULL, 0, no function, an unlocked mutex, a condition nobody waits for.
     let mut public = unsafe { MaybeUninit::<ibv_cq_ex>::zeroed().assume_init() };
@@ -120,13 +121,22 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     })
 }
 
+/// How many entries a queue gets for which so many were asked: as adapters do it, a power of two, with one to
+/// spare. Programs count on that: `ibv_xsrq_pingpong` asks for one, and posts again when it has received, before it has
+/// looked for the completion of its last send.
+fn roomy(max: u32, entries: u32) -> u32 {
+    if (1..max).contains(&entries) { (entries + 1).next_power_of_two().min(max) } else { entries }
+}
+
 /// `ibv_resize_cq(3)`: EINVAL when more completions wait than would fit.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(ptr: *mut ibv_cq, cqe: c_int) -> c_int {
     code(|| {
         // SAFETY: the caller's promise.
         let cq = unsafe { Cq::get(ptr)? };
-        cq.cq.resize(u32::try_from(cqe).map_err(|_| Errno::EINVAL)?)?;
+        let entries = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let max = cq.opened.device.query().limits.max_cqe;
+        cq.cq.resize(roomy(max, entries))?;
         // SAFETY: a field of the object, which the caller holds.
         unsafe { (*ptr).cqe = c_int::try_from(cq.cq.capacity()).unwrap_or(c_int::MAX) };
         Ok(())
@@ -138,4 +148,18 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(ptr: *mut ibv_cq, cqe: c_int) -> c
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's promise.
     code(|| unsafe { destroy(cq) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::roomy;
+
+    #[test]
+    fn a_queue_has_one_entry_to_spare_within_the_limit() {
+        let max = 4_194_303;
+        let sizes = [1, 2, 3, 100, max - 1].map(|entries| roomy(max, entries));
+        assert_eq!(sizes, [2, 4, 4, 128, max]);
+        // What is refused stays refused.
+        assert_eq!([0, max, max + 1].map(|entries| roomy(max, entries)), [0, max, max + 1]);
+    }
 }
