@@ -13,6 +13,10 @@ pub(super) const V4: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
 /// The same over IPv6.
 pub(super) const V6: [&str; 2] = ["fd78::1", "fd78::2"];
 
+/// Hardware addresses. Each end is told the other's: it takes a second until a new interface answers who asks for it,
+/// which is longer than programs retry.
+const MAC: [&str; 2] = ["02:00:00:00:78:01", "02:00:00:00:78:02"];
+
 /// A namespace, which exists as long as the program that holds it.
 pub(super) struct Held {
     holder: Process,
@@ -60,14 +64,19 @@ pub(super) fn wire(logs: &Path) -> Result<[Held; 2]> {
     let how: Vec<&str> = enter.iter().map(String::as_str).chain(["unshare", "-n"]).collect();
     let right = hold(&how, left.user, &logs.join("namespace-wire.log"))?;
     let peer = right.holder.pid().to_string();
-    let add = "ip link add wire0 type veth peer name wire1 netns";
-    inside(&left, &format!("{add} {peer}"))?;
+    let [here, there] = MAC;
+    let ends = format!("wire0 address {here} type veth peer name wire1 address {there}");
+    inside(&left, &format!("ip link add {ends} netns {peer}"))?;
     for (end, dev, n) in [(&left, "wire0", 0), (&right, "wire1", 1)] {
         inside(end, &format!("ip address add {}/24 dev {dev}", V4[n]))?;
         inside(end, &format!("ip address add {}/64 dev {dev} nodad", V6[n]))?;
     }
-    for (end, dev) in [(&left, "wire0"), (&right, "wire1")] {
+    for (end, dev, other) in [(&left, "wire0", 1), (&right, "wire1", 0)] {
         inside(end, &format!("ip link set {dev} up"))?;
+        for address in [V4[other], V6[other]] {
+            let neighbour = format!("{address} lladdr {} dev {dev} nud permanent", MAC[other]);
+            inside(end, &format!("ip neighbour replace {neighbour}"))?;
+        }
     }
     Ok([left, right])
 }

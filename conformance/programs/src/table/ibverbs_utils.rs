@@ -63,7 +63,9 @@ pub(super) fn rows() -> Vec<Row> {
     for options in XRC_PINGPONGS {
         rows.extend(Row::each(Way::HERE, &xrc_pingpong(options)));
     }
-    rows.extend(Row::each(&[Way::Default], &xrc_pingpong(XRC_PINGPONGS[0])));
+    rows.extend(Row::each(&[Way::Default, Way::Wire4], &xrc_pingpong(XRC_PINGPONGS[0])));
+    rows.extend(Row::each(Way::IPV6, &xrc_pingpong(XRC_PINGPONGS[0])));
+    rows.extend(Row::each(Way::HERE, &xrc_pingpong_of_four()));
     rows
 }
 
@@ -99,6 +101,19 @@ fn pingpong(transport: &str, options: &str) -> Exchange {
         .client(line + " {server4}")
         .proof(Server(format!("{n} iters in")))
         .proof(Client(format!("{n} iters in")))
+}
+
+/// One server, whose receive queue pairs, one for each client, share a receive queue.
+fn xrc_pingpong_of_four() -> Exchange {
+    let program = "ibv_xsrq_pingpong -n 500 -g {gid} -p {port}";
+    let client = format!("{program} {{server4}}");
+    Exchange::new("ibv_xsrq_pingpong -n 500 -c 3, three clients")
+        .server(format!("{program} -c 3"), Ready::Tcp, End::Alone)
+        .client(client.clone())
+        .client(client.clone())
+        .client(client)
+        .proof(Server("success".into()))
+        .proof(Client("success".into()))
 }
 
 /// It counts and times nothing, but compares what came.

@@ -37,7 +37,9 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(EVERYWHERE, &cmtime()));
     rows.extend(Row::each(EVERYWHERE, &synchronous("rdma_server", "rdma_client", "")));
     rows.extend(Row::each(Way::HERE, &synchronous("rdma_xserver", "rdma_xclient", " -c r")));
-    rows.extend(Row::each(Way::HERE, &synchronous("rdma_xserver", "rdma_xclient", " -c x")));
+    for ways in [Way::HERE, &[Way::Default, Way::Wire4]] {
+        rows.extend(Row::each(ways, &synchronous("rdma_xserver", "rdma_xclient", " -c x")));
+    }
     rows
 }
 
