@@ -85,6 +85,22 @@ void to_init(struct ibv_qp *qp)
 	      0);
 }
 
+void rtr_to_rts(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = 14,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
+		.max_rd_atomic = 1,
+	};
+
+	EQUAL(ibv_modify_qp(qp, &attr,
+			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+	      0);
+}
+
 void to_rts(struct fixture *f, struct ibv_qp *qp, uint32_t peer)
 {
 	struct ibv_qp_attr attr = {
@@ -106,17 +122,7 @@ void to_rts(struct fixture *f, struct ibv_qp *qp, uint32_t peer)
 				    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 				    IBV_QP_MIN_RNR_TIMER),
 	      0);
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS,
-		.timeout = 14,
-		.retry_cnt = 7,
-		.rnr_retry = 7,
-		.max_rd_atomic = 1,
-	};
-	EQUAL(ibv_modify_qp(qp, &attr,
-			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
-	      0);
+	rtr_to_rts(qp);
 }
 
 void connected_pair(struct fixture *f, struct ibv_qp *pair[2])

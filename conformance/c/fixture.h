@@ -36,6 +36,9 @@ struct ibv_qp *create_qp(struct fixture *f, enum ibv_qp_type type);
 void to_init(struct ibv_qp *qp);
 void to_rts(struct fixture *f, struct ibv_qp *qp, uint32_t peer);
 
+/* The last step of a reliable queue pair that is ready to receive. */
+void rtr_to_rts(struct ibv_qp *qp);
+
 /* Two RC queue pairs, connected. */
 void connected_pair(struct fixture *f, struct ibv_qp *pair[2]);
 

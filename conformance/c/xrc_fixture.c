@@ -131,17 +131,7 @@ void sender_to_rts(struct fixture *f, struct ibv_qp *sender, uint32_t target)
 	struct ibv_qp_attr attr = target_attr(f, target);
 
 	EQUAL(ibv_modify_qp(sender, &attr, IBV_QP_STATE | PATH_MASK), 0);
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS,
-		.timeout = 14,
-		.retry_cnt = 7,
-		.rnr_retry = 7,
-		.max_rd_atomic = 1,
-	};
-	EQUAL(ibv_modify_qp(sender, &attr,
-			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
-	      0);
+	rtr_to_rts(sender);
 }
 
 struct ibv_send_wr *request_to(uint32_t srqn, enum ibv_wr_opcode opcode, void *addr,

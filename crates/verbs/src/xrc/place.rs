@@ -69,7 +69,7 @@ struct Sent {
 impl Sent {
     fn note(&mut self, slot: u16, position: u64) {
         match self.last.iter_mut().find(|(s, _)| *s == slot) {
-            Some((_, last)) => *last = position,
+            Some((_, last)) => *last = position.max(*last),
             None => self.last.push((slot, position)),
         }
     }
@@ -234,7 +234,8 @@ impl<'a> Placing<'a> {
         srq.member.regions().find(srq.pd, remote, &at, writing(remote))?;
         if data.len() >= AT_ONCE && self.stage.data.is_empty() {
             let place = Place { srqn: srq.srqn, remote, at, data };
-            if data.len() >= DIRECT && self.place_directly(srq, outbox, &place) {
+            if self.place_directly(srq, outbox, &place) {
+                self.ends.sent.lock().part = true;
                 return Ok(());
             }
             let sent = outbox.offer(self.device, kind::PLACE, place.meta(), &[data]);
@@ -285,17 +286,17 @@ impl<'a> Placing<'a> {
             }
             // What is long is copied from where it lies in the ring, and nothing of it is looked at.
             Some(completion) if data.len() >= IN_PLACE => {
-                let sent = outbox.send(self.device, kind::PLACE, place.meta(), &[data]);
+                let sent = Some(outbox.send(self.device, kind::PLACE, place.meta(), &[data]));
                 let (meta, bytes) = Completed::encode(srq.srqn, completion);
                 outbox.send(self.device, kind::COMPLETE, meta, &[&bytes]);
                 sent
             }
             Some(completion) => {
                 let head = Delivered::encode(srq.srqn, completion);
-                outbox.send(self.device, kind::DELIVER, place.meta(), &[&head, data])
+                Some(outbox.send(self.device, kind::DELIVER, place.meta(), &[&head, data]))
             }
             None if placed => None,
-            None => outbox.send(self.device, kind::PLACE, place.meta(), &[data]),
+            None => Some(outbox.send(self.device, kind::PLACE, place.meta(), &[data])),
         };
         if let Some(position) = sent {
             self.ends.sent.lock().note(srq.member.slot, position);

@@ -107,13 +107,10 @@ impl Registry {
         if let Some(entry) = self.domains.get_mut(&domain) {
             entry.openers.push(member);
         }
-        self.last_opening = loop {
-            let next = self.last_opening.wrapping_add(1);
-            self.last_opening = next;
-            if !self.openings.contains_key(&next) {
-                break next;
-            }
-        };
+        self.last_opening = self.last_opening.wrapping_add(1);
+        while self.openings.contains_key(&self.last_opening) {
+            self.last_opening = self.last_opening.wrapping_add(1);
+        }
         self.openings.insert(self.last_opening, Opening { member, domain });
         Ok(self.last_opening)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -36,11 +36,18 @@ pub(crate) struct Outbox {
     ring: Arc<RingTx>,
     backlog: Mutex<VecDeque<(u8, Meta, Vec<u8>)>>,
     waiting: AtomicBool,
+    /// The ring's position after the last record that had waited.
+    waited_until: AtomicU64,
 }
 
 impl Outbox {
     pub(crate) fn new(ring: Arc<RingTx>) -> Self {
-        Self { ring, backlog: Mutex::default(), waiting: AtomicBool::new(false) }
+        Self {
+            ring,
+            backlog: Mutex::default(),
+            waiting: AtomicBool::new(false),
+            waited_until: AtomicU64::new(0),
+        }
     }
 
     /// Sends a record, or nothing at all while the ring is full. Returns the ring's position after it.
@@ -57,27 +64,21 @@ impl Outbox {
         self.ring.put(device, kind, meta, parts)
     }
 
-    /// Sends a record now, or as soon as there is room. Returns the ring's position after it, if it is
-    /// there.
-    pub(crate) fn send(
-        &self,
-        device: &Device,
-        kind: u8,
-        meta: Meta,
-        parts: &[&[u8]],
-    ) -> Option<u64> {
+    /// Sends a record now, or as soon as there is room. Returns the ring's position after it, or 0 for one
+    /// that waits: [`has_done`](Self::has_done) knows of those.
+    pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, parts: &[&[u8]]) -> u64 {
         match self.offer(device, kind, meta, parts) {
-            Ok(position) => Some(position),
+            Ok(position) => position,
             Err(LinkError::Busy) => {
                 let mut backlog = self.backlog.lock();
                 if backlog.len() < MAX_BACKLOG {
                     backlog.push_back((kind, meta, parts.concat()));
                     self.waiting.store(true, Ordering::Release);
                 }
-                None
+                0
             }
             // The other side is gone, or broke its ring: nobody is left to tell.
-            Err(_) => None,
+            Err(_) => 0,
         }
     }
 
@@ -88,7 +89,8 @@ impl Outbox {
 
     /// Whether the other side is done with all records up to a position, and with those that waited.
     pub(crate) fn has_done(&self, position: u64) -> bool {
-        !self.is_waiting() && self.ring.consumed() >= position
+        let until = || position.max(self.waited_until.load(Ordering::Relaxed));
+        !self.is_waiting() && self.ring.consumed() >= until()
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -99,8 +101,10 @@ impl Outbox {
     pub(crate) fn flush(&self, device: &Device) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some((kind, meta, bytes)) = backlog.front() {
-            if let Err(LinkError::Busy) = self.ring.put(device, *kind, *meta, &[bytes]) {
-                return false;
+            match self.ring.put(device, *kind, *meta, &[bytes]) {
+                Ok(position) => self.waited_until.store(position, Ordering::Relaxed),
+                Err(LinkError::Busy) => return false,
+                Err(_) => {}
             }
             backlog.pop_front();
         }
