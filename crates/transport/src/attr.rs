@@ -62,6 +62,18 @@ impl QpType {
     }
 }
 
+/// What carries a device's messages; the values of `ibv_transport_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum TransportType {
+    /// InfiniBand's transport: InfiniBand itself and RoCE.
+    #[default]
+    Ib = 0,
+    /// iWARP: RDMAP over DDP over MPA over TCP (RFC 5040, 5041, 5044).
+    Iwarp = 1,
+}
+
 /// The state of a queue pair; the values of `ibv_qp_state` (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -15,6 +15,7 @@ extern crate alloc;
 pub mod attr;
 pub mod env;
 pub mod error;
+pub mod iwarp;
 pub mod qp;
 pub mod state_table;
 pub mod time;

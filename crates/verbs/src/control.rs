@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rdmux_link::{Doorbell, SharedMem};
+use rdmux_transport::attr::TransportType;
 use rdmux_transport::env::QpEvent;
+use rdmux_transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
 
 use crate::xrc::{XrcReply, XrcRequest};
@@ -36,6 +38,29 @@ pub fn is_target(qpn: Qpn) -> bool {
 
 /// The bit in the numbers of XRC targets, which are the service's.
 pub const TARGET_QPNS: u32 = 1 << 23;
+
+/// The kinds of devices that a host has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum DeviceKind {
+    /// RoCEv2, over UDP.
+    #[default]
+    Roce,
+    /// iWARP, over TCP.
+    Iwarp,
+}
+
+impl DeviceKind {
+    /// All of them. The index of each is its number in routes.
+    pub const ALL: [Self; 2] = [Self::Roce, Self::Iwarp];
+
+    /// What carries its messages.
+    pub const fn transport_type(self) -> TransportType {
+        match self {
+            Self::Roce => TransportType::Ib,
+            Self::Iwarp => TransportType::Iwarp,
+        }
+    }
+}
 
 /// A block of QP numbers, granted to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +92,8 @@ pub struct HostInfo {
     pub host: String,
     /// The device's name, as `ibv_get_device_name` gives it.
     pub device: String,
+    /// Its kind.
+    pub kind: DeviceKind,
     /// The node's GUID.
     pub node_guid: Guid,
     /// The GID table.
@@ -177,6 +204,21 @@ pub enum ControlEvent {
     },
     /// The GID table changed.
     Gids(Vec<GidEntry>),
+    /// A connection of iWARP is made: the stream is this queue pair's. Comes before the program can
+    /// read of it in an event.
+    Stream {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The TCP socket, non-blocking.
+        stream: OwnedFd,
+        /// What the two ends agreed on.
+        params: StreamParams,
+    },
+    /// The program disconnects: what was posted is sent, and the stream ended in order.
+    CloseStream {
+        /// The queue pair.
+        qpn: Qpn,
+    },
     /// Frames are wanted on this socket, or no longer.
     Capture(Option<OwnedFd>),
     /// Something happened to an XRC target that this process holds.
@@ -249,6 +291,9 @@ pub trait Control: Send + Sync + 'static {
     ) -> Result<XrcReply, ControlError> {
         Err(no_hub(what))
     }
+
+    /// The stream of a queue pair has come to its end, for whatever reason, and is closed.
+    fn stream_ended(&self, _qpn: Qpn) {}
 
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);

@@ -229,6 +229,7 @@ impl HostClient {
 
 fn host_info(welcome: Welcome) -> HostInfo {
     HostInfo {
+        kind: rdmux_verbs::control::DeviceKind::Roce,
         host: welcome.host,
         device: welcome.device,
         node_guid: welcome.node_guid,

@@ -458,6 +458,9 @@ impl Engine {
             ControlEvent::Gids(gids) => device.set_gids(gids),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
+            ControlEvent::Stream { qpn, .. } | ControlEvent::CloseStream { qpn } => {
+                tracing::debug!(%qpn, "no stream can be taken");
+            }
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let datagram = rdmux_link::udp::Datagram {

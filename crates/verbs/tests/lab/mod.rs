@@ -91,6 +91,7 @@ impl Lab {
             mtu: Mtu::M4096,
         };
         let info = HostInfo {
+            kind: rdmux_verbs::control::DeviceKind::Roce,
             host: ip.to_string(),
             device: "rdmux_roce0".into(),
             node_guid: Guid(1),
