@@ -5,6 +5,7 @@
 //! - [`link`]: what every link has in common, the [`Link`] trait, and how a payload is named
 //! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, batches out with
 //!   segmentation offload, batches in with receive offload, multicast
+//! - [`tcp`]: iWARP over a stream
 //! - [`ring`]: packets to a process on the same host, through shared memory
 //! - [`shm`]: shared memory as such, for rings and for pages of counters
 //! - [`doorbell`]: how one process wakes another
@@ -16,7 +17,7 @@
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
+//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
 //! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
@@ -37,6 +38,7 @@ pub mod ring;
 pub mod shm;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;
+pub mod tcp;
 pub mod udp;
 
 pub use doorbell::Doorbell;
@@ -46,4 +48,5 @@ pub use mmap::has_room;
 pub use procmem::{ProcMemError, ProcessMemory};
 pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};
 pub use shm::SharedMem;
+pub use tcp::TcpStream;
 pub use udp::{Datagram, Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};

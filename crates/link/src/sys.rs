@@ -12,12 +12,16 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::link::Piece;
+
 /// Bytes that hold any IPv4 or IPv6 socket address.
 pub(crate) const NAME_LEN: usize = mem::size_of::<libc::sockaddr_in6>();
 /// Bytes of control messages that a received datagram may come with.
 pub(crate) const CONTROL_LEN: usize = 128;
 /// The most messages of one [`receive`].
 pub(crate) const MAX_MESSAGES: usize = 64;
+/// The most pieces of one [`send_pieces`] or [`receive_pieces`].
+pub(crate) const MAX_IOVECS: usize = 256;
 
 /// Sets a socket option that is an int.
 pub(crate) fn set_int(fd: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -32,6 +36,17 @@ pub(crate) fn set(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Res
         libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, value.as_ptr().cast(), len)
     };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A socket option that is an int.
+pub(crate) fn get_int(fd: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
+    let (mut value, mut len) = (0_i32, length(mem::size_of::<i32>()));
+    // SAFETY: `value` is `len` writable bytes, and so is `len`.
+    let r = unsafe {
+        let into = (&raw mut value).cast();
+        libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, into, &raw mut len)
+    };
+    if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Attaches a classic BPF program that picks the socket of a SO_REUSEPORT group (`socket(7)`).
@@ -73,24 +88,107 @@ pub(crate) fn send(
         message.msg_control = control.as_ptr().cast_mut().cast();
         message.msg_controllen = control.len() as _;
     }
-    loop {
+    retry(|| {
         // SAFETY: name, control and bytes are borrowed for the call, which writes to none of them.
-        let sent = unsafe {
+        unsafe {
             libc::syscall(
                 libc::SYS_sendmsg,
                 fd.as_fd().as_raw_fd(),
                 &raw const message,
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )
-        };
-        match usize::try_from(sent) {
-            Ok(n) => return Ok(n),
-            Err(_) => {
-                let e = io::Error::last_os_error();
-                if e.kind() != io::ErrorKind::Interrupted {
-                    return Err(e);
-                }
-            }
+        }
+    })
+}
+
+/// Writes pieces to a stream without blocking, but for their first `skip` bytes (`sendmsg(2)`). Pieces
+/// beyond [`MAX_IOVECS`] are left out. The kernel checks their addresses: what is not mapped is `EFAULT`.
+pub(crate) fn send_pieces(fd: impl AsFd, pieces: &[Piece], skip: usize) -> io::Result<usize> {
+    let mut iovecs = [const { MaybeUninit::uninit() }; MAX_IOVECS];
+    let count = name_pieces(&mut iovecs, pieces, skip);
+    // SAFETY: all zeros is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = iovecs.as_mut_ptr().cast();
+    message.msg_iovlen = count as _;
+    retry(|| {
+        // SAFETY: the first `count` iovecs are initialised; of what they name the kernel reads what is mapped.
+        unsafe {
+            libc::syscall(
+                libc::SYS_sendmsg,
+                fd.as_fd().as_raw_fd(),
+                &raw const message,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        }
+    })
+}
+
+/// Reads from a stream without blocking, into pieces and then into `rest` (`recvmsg(2)`).
+///
+/// # Safety
+///
+/// The pieces are memory whose owner gave it to be written, or that is not mapped.
+pub(crate) unsafe fn receive_pieces(
+    fd: impl AsFd,
+    pieces: &[Piece],
+    rest: &mut [u8],
+) -> io::Result<usize> {
+    let mut iovecs = [const { MaybeUninit::uninit() }; MAX_IOVECS];
+    let count = name_pieces(&mut iovecs[..MAX_IOVECS - 1], pieces, 0);
+    // `rest` follows only if all pieces are named.
+    let whole = pieces.len() < MAX_IOVECS;
+    let iov_len = if whole { rest.len() } else { 0 };
+    iovecs[count].write(libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len });
+    let count = count + 1;
+    // SAFETY: all zeros is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = iovecs.as_mut_ptr().cast();
+    message.msg_iovlen = count as _;
+    retry(|| {
+        // SAFETY: the first `count` iovecs are initialised. They name `rest`, which is exclusive, and
+        // memory that may be written, as the caller promises.
+        unsafe {
+            libc::syscall(
+                libc::SYS_recvmsg,
+                fd.as_fd().as_raw_fd(),
+                &raw mut message,
+                libc::MSG_DONTWAIT,
+            )
+        }
+    })
+}
+
+/// Writes iovecs for the pieces but for their first `skip` bytes. Returns how many.
+fn name_pieces(
+    iovecs: &mut [MaybeUninit<libc::iovec>],
+    pieces: &[Piece],
+    mut skip: usize,
+) -> usize {
+    let mut named = 0;
+    for piece in pieces {
+        let skipped = skip.min(piece.len());
+        skip -= skipped;
+        if named == iovecs.len() {
+            break;
+        }
+        if skipped < piece.len() {
+            let iov_base = piece.as_ptr().wrapping_add(skipped).cast_mut().cast();
+            iovecs[named].write(libc::iovec { iov_base, iov_len: piece.len() - skipped });
+            named += 1;
+        }
+    }
+    named
+}
+
+/// A system call that is made again when a signal interrupts it.
+fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
+    loop {
+        if let Ok(n) = usize::try_from(call()) {
+            return Ok(n);
+        }
+        let e = io::Error::last_os_error();
+        if e.kind() != io::ErrorKind::Interrupted {
+            return Err(e);
         }
     }
 }

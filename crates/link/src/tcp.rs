@@ -1,0 +1,221 @@
+//! A TCP stream that carries the frames of one queue pair (iWARP).
+//!
+//! The service opened it and the two ends agreed on everything before it comes here. Frames leave from where
+//! their payload lies, in one system call for several of them; payload that is long comes in to where it
+//! belongs. Both ways the kernel does the copy, and says so when the program's memory is not there.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::sockopt;
+
+use crate::link::Piece;
+use crate::sys;
+
+/// The most pieces of one [`TcpStream::send`] or [`TcpStream::receive_to`] that are looked at.
+pub const MAX_PIECES: usize = sys::MAX_IOVECS;
+
+/// What a receive brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Nothing is there.
+    Nothing,
+    /// So many bytes.
+    Bytes(usize),
+    /// The peer has ended its half of the stream.
+    End,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct TcpStream {
+    fd: OwnedFd,
+}
+
+impl TcpStream {
+    /// Takes over a connected socket, and makes it one that neither blocks nor waits for more to send.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says of a descriptor that is no such socket.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd })
+    }
+
+    /// The most bytes that the stream puts into a segment of its own (EMSS, RFC 5044 section 2.1).
+    pub fn max_segment(&self) -> usize {
+        /// What any host must take (RFC 9293 section 3.7.1).
+        const LEAST: usize = 536;
+        sys::get_int(&self.fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)
+            .ok()
+            .and_then(|mss| usize::try_from(mss).ok())
+            .map_or(LEAST, |mss| mss.max(LEAST))
+    }
+
+    /// Writes the pieces, one behind the other, but for the first `skip` bytes of them, as far as the stream has
+    /// room. Returns how many bytes it took; 0 if it is full.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` when memory is not there and nothing was taken; otherwise the stream is broken.
+    pub fn send(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
+        match sys::send_pieces(&self.fd, pieces, skip) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Receives what is there, up to the length of `into`.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken.
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
+        // SAFETY: no memory but the slice is named.
+        #[expect(unsafe_code, reason = "without pieces it is safe")]
+        let received = unsafe { self.receive_to(&[], into) };
+        received
+    }
+
+    /// Receives what is there, into the pieces one behind the other, and what does not fit there into `rest`.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` when memory is not there, and then nothing was received; otherwise the stream is broken.
+    ///
+    /// # Safety
+    ///
+    /// The pieces are memory whose owner gave it to be written, or that is not there at all.
+    #[expect(unsafe_code, reason = "writes to memory that is named by address")]
+    pub unsafe fn receive_to(&self, pieces: &[Piece], rest: &mut [u8]) -> io::Result<Received> {
+        // SAFETY: the caller's promise.
+        match unsafe { sys::receive_pieces(&self.fd, pieces, rest) } {
+            Ok(0) => Ok(Received::End),
+            Ok(n) => Ok(Received::Bytes(n)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends our half of the stream, behind what was sent.
+    pub fn shutdown(&self) {
+        // Fails only when the stream has ended already.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+    }
+
+    /// Lets the stream be reset when it is closed, instead of ended.
+    pub fn reset_on_close(&self) {
+        // It would be ended in order otherwise, which is nothing to fail for.
+        let _ = sockopt::set_socket_linger(&self.fd, Some(std::time::Duration::ZERO));
+    }
+}
+
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        (TcpStream::new(a.into()).unwrap(), TcpStream::new(b.into()).unwrap())
+    }
+
+    fn piece(bytes: &[u8]) -> Piece {
+        Piece::new(bytes.as_ptr(), bytes.len())
+    }
+
+    /// Waits for bytes that the other end has sent: on one host they are on their way already.
+    fn receive(stream: &TcpStream, into: &mut [u8]) -> Received {
+        loop {
+            match stream.receive(into).unwrap() {
+                Received::Nothing => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_leave_but_for_the_first_bytes() {
+        let (a, b) = pair();
+        let pieces = [piece(b"abc"), piece(b""), piece(b"defg"), piece(b"hi")];
+        assert_eq!(a.send(&pieces, 4).unwrap(), 5);
+        let mut got = [0; 16];
+        assert_eq!(receive(&b, &mut got), Received::Bytes(5));
+        assert_eq!(&got[..5], b"efghi");
+        assert_eq!(b.receive(&mut got).unwrap(), Received::Nothing);
+    }
+
+    #[test]
+    fn bytes_go_to_pieces_first() {
+        let (a, b) = pair();
+        a.send(&[piece(b"0123456789")], 0).unwrap();
+        let (mut first, mut second, mut rest) = ([0_u8; 3], [0_u8; 4], [0_u8; 8]);
+        let mut look = [0; 1];
+        while rustix::net::recv(b.as_fd(), &mut look[..], rustix::net::RecvFlags::PEEK).is_err() {
+            std::thread::yield_now();
+        }
+        let pieces = [
+            Piece::new(first.as_mut_ptr(), first.len()),
+            Piece::new(second.as_mut_ptr(), second.len()),
+        ];
+        // SAFETY: the two arrays are ours, and nobody looks at them meanwhile.
+        #[expect(unsafe_code, reason = "memory named by address")]
+        let got = unsafe { b.receive_to(&pieces, &mut rest) }.unwrap();
+        assert_eq!(got, Received::Bytes(10));
+        assert_eq!((&first, &second, &rest[..3]), (b"012", b"3456", &b"789"[..]));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused_whole() {
+        let (a, b) = pair();
+        let missing = Piece::new(std::ptr::without_provenance(8), 100);
+        let error = a.send(&[missing], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        a.send(&[piece(b"still there")], 0).unwrap();
+        let mut got = [0; 16];
+        assert_eq!(receive(&b, &mut got), Received::Bytes(11));
+    }
+
+    #[test]
+    fn an_end_and_a_reset_are_told_apart() {
+        let (a, b) = pair();
+        a.shutdown();
+        assert_eq!(receive(&b, &mut [0; 1]), Received::End);
+        let (a, b) = pair();
+        a.reset_on_close();
+        drop(a);
+        let error = loop {
+            match b.receive(&mut [0; 1]) {
+                Ok(Received::Nothing) => std::thread::yield_now(),
+                Ok(other) => panic!("{other:?}"),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_full_stream_takes_what_fits() {
+        let (a, _b) = pair();
+        let big = vec![7_u8; 64 << 20];
+        let taken = a.send(&[piece(&big)], 0).unwrap();
+        assert!(0 < taken && taken < big.len());
+        let mut more = taken;
+        while let n @ 1.. = a.send(&[piece(&big)], more).unwrap() {
+            more += n;
+        }
+        assert_eq!(a.send(&[piece(&big)], more).unwrap(), 0);
+        assert!(a.max_segment() > 1000);
+    }
+}
