@@ -42,7 +42,7 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     let (host, options, library) = (global.host_name()?, run::connect_options()?, library::find()?);
     let mut variables = Variables::new(&options, &host, &library)?;
     if args.view == View::Preload {
-        options.identify(&host)?;
+        options.devices(&host)?;
         view::preload(&options, &host, &library, &mut variables)?;
     }
     if args.json {

@@ -6,6 +6,7 @@ use rdmux_cm::PortSpace;
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, EventChannel, HostName, RuntimeDir};
 use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::DeviceKind;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const CALLS: u32 = 100_000;
@@ -16,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.addresses = Some(vec!["127.79.1.1".parse()?]);
     let service = Service::spawn(options)?;
     let client = ConnectOptions { dir, config: Config::default(), embedded: true, program: None }
-        .connect(&host)?;
+        .connect(&host, DeviceKind::Roce)?;
     let channel = EventChannel::open(&client)?;
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
     let start = Instant::now();

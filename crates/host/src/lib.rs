@@ -21,6 +21,7 @@ pub mod service;
 mod testing;
 pub mod view;
 
-pub use client::{ConnectOptions, EventChannel, HostClient, Identity};
+pub use client::{ConnectOptions, EventChannel, HostClient};
 pub use error::HostError;
-pub use names::{Config, HostDir, HostName, Registry, RuntimeDir};
+pub use names::{Config, DeviceChoice, HostDir, HostName, Registry, RuntimeDir};
+pub use proto::DeviceRow;

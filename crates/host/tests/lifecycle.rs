@@ -9,7 +9,7 @@ use common::{Host, TempDir, loopback_address, next_event};
 use rdmux_host::client::admin;
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, HostError, HostName, RuntimeDir};
-use rdmux_verbs::control::{Control, ControlError};
+use rdmux_verbs::control::{Control, ControlError, DeviceKind};
 
 #[test]
 fn one_service_a_host() {
@@ -42,7 +42,7 @@ fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
     assert!(matches!(client.new_slot(), Err(ControlError::Gone)));
     assert!(client.is_gone());
     assert!(!host.host_dir().socket().exists());
-    let error = host.connect_options().connect(&host.options.host).unwrap_err();
+    let error = host.connect_options().connect(&host.options.host, DeviceKind::Roce).unwrap_err();
     assert!(matches!(error, HostError::NotUp { .. }), "{error}");
 
     // What a killed service leaves behind is in nobody's way.
@@ -80,7 +80,7 @@ fn many_who_start_a_host_at_once_meet_in_one_service() {
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let (options, name) = (Arc::clone(&options), name.clone());
-            std::thread::spawn(move || options.connect_or_start(&name).unwrap())
+            std::thread::spawn(move || options.connect_or_start(&name, DeviceKind::Roce).unwrap())
         })
         .collect();
     let clients: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
@@ -121,6 +121,6 @@ fn a_program_that_cannot_be_run_is_named() {
         .unwrap()
         .assign(&name, "192.0.2.1".parse().unwrap())
         .unwrap();
-    let error = options.connect_or_start(&name).unwrap_err();
+    let error = options.connect_or_start(&name, DeviceKind::Roce).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
 }

@@ -20,7 +20,7 @@ use rdmux_host::proto::Status;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, EventChannel, HostClient, HostName, RuntimeDir};
 use rdmux_transport::attr::QpType;
-use rdmux_verbs::control::{Control, ControlEvent};
+use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
 use rdmux_wire::{Mtu, Qpn};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
@@ -99,7 +99,7 @@ impl Default {
             embedded: true,
             program: None,
         };
-        let client = options.connect(&host).unwrap();
+        let client = options.connect(&host, DeviceKind::Roce).unwrap();
         let channel = EventChannel::open(&client).unwrap();
         Self { _service: service, client, channel, dir, _tmp: tmp }
     }

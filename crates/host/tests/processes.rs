@@ -16,7 +16,7 @@ use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{ConnectOptions, EventChannel, HostError, HostName, RuntimeDir};
 use rdmux_link::Doorbell;
 use rdmux_transport::attr::QpType;
-use rdmux_verbs::control::{Control, ControlError, ControlEvent};
+use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rdmux_wire::Qpn;
 
 const ROLE: &str = "RDMUX_TEST_ROLE";
@@ -77,7 +77,7 @@ fn role() {
 fn be_parent(dir: &RuntimeDir, host: &HostName) {
     let rpc = raw(&dir.host(host).unwrap().socket());
     let doorbell = Doorbell::new().unwrap();
-    let hello = Request::Hello { version: VERSION, kind: ClientKind::Device };
+    let hello = Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
     socket::send(rpc.as_fd(), &hello, &[doorbell.as_fd()], &mut Vec::new()).unwrap();
     let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
     socket::recv_bytes(rpc.as_fd(), &mut buf, &mut fds).unwrap();
@@ -97,7 +97,7 @@ fn be_parent(dir: &RuntimeDir, host: &HostName) {
 fn be_listener(dir: &RuntimeDir, host: &HostName) {
     let config = rdmux_host::Config::default();
     let options = ConnectOptions { dir: dir.clone(), config, embedded: true, program: None };
-    let client = options.connect(host).unwrap();
+    let client = options.connect(host, DeviceKind::Roce).unwrap();
     let channel = EventChannel::open(&client).unwrap();
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
     let ip = client.info().gids[0].gid.ip();

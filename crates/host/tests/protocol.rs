@@ -8,10 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use common::{Host, wait_closed};
 use rdmux_host::proto::socket::{self, MAX_MESSAGE};
 use rdmux_host::proto::{ClientKind, CmRequest, Reply, Request, Response, VERSION};
-use rdmux_verbs::control::Control;
+use rdmux_verbs::control::{Control, DeviceKind};
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
-const HELLO_DEVICE: Request = Request::Hello { version: VERSION, kind: ClientKind::Device };
+const HELLO_DEVICE: Request =
+    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
 
 fn send(socket: &OwnedFd, request: &Request, fds: &[BorrowedFd<'_>]) {
     socket::send(socket.as_fd(), request, fds, &mut Vec::new()).unwrap();

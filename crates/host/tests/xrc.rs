@@ -17,6 +17,7 @@ use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpS
 use rdmux_transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::{
     Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq, SrqAttr, Target, VerbsError, Xrcd, XrcdFlags,
 };
@@ -318,7 +319,7 @@ fn role() {
         embedded: true,
         program: None,
     };
-    let client = options.connect(&HostName::new("test").unwrap()).unwrap();
+    let client = options.connect(&HostName::new("test").unwrap(), DeviceKind::Roce).unwrap();
     let process = Process::with(client);
     let file = File::open(std::path::Path::new(&dir).join("domain")).unwrap();
     let domain = (steps >= 1).then(|| process.domain(&file));

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_host::{ConnectOptions, HostClient, HostName};
+use rdmux_host::{ConnectOptions, DeviceChoice, HostClient, HostName};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs as verbs;
-use rdmux_verbs::control::{GidEntry, Limits};
+use rdmux_verbs::control::{Control as _, DeviceKind, GidEntry, Limits};
 use rdmux_wire::{Gid, Mtu};
 
 use crate::cm::Ids;
@@ -36,6 +36,7 @@ struct Inner {
 #[must_use = "nothing is opened before `open`"]
 pub struct ContextBuilder {
     host: Option<String>,
+    kind: Option<DeviceKind>,
     how: How,
 }
 
@@ -52,6 +53,12 @@ impl ContextBuilder {
     /// default host, which has the machine's own addresses.
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.host = Some(name.into());
+        self
+    }
+    /// The device of this kind. Without it the first that `$RDMUX_DEVICE` names (`roce`, `iw` or
+    /// `all`), or RoCE.
+    pub fn device(mut self, kind: DeviceKind) -> Self {
+        self.kind = Some(kind);
         self
     }
     /// Fails if the host's service does not run, instead of starting it.
@@ -76,15 +83,16 @@ impl ContextBuilder {
             None => HostName::of_environment(),
         };
         let name = name.map_err(|e| Cause::Invalid(e.to_string())).on("a host", "be named")?;
+        let kind = self.kind()?;
         let object = format!("host {name}");
         let (embedded, client) = match self.how {
-            How::StartIfNeeded => (None, HostClient::connect_or_start(&name)),
+            How::StartIfNeeded => (None, HostClient::connect_or_start(&name, kind)),
             How::ConnectOnly => {
                 let options = ConnectOptions::of_environment().on(&object, OPEN)?;
-                (None, options.connect(&name))
+                (None, options.connect(&name, kind))
             }
             How::Embedded => {
-                let (service, client) = embedded::start(&name).on(&object, OPEN)?;
+                let (service, client) = embedded::start(&name, kind).on(&object, OPEN)?;
                 (Some(service), Ok(client))
             }
         };
@@ -93,6 +101,19 @@ impl ContextBuilder {
         let events = Waiter::new(EventFd(device));
         let ids = Ids::default();
         Ok(Context(Arc::new(Inner { events, ids, client, _embedded: embedded })))
+    }
+}
+
+impl ContextBuilder {
+    /// The kind of device to open.
+    fn kind(&self) -> Result<DeviceKind> {
+        if let Some(kind) = self.kind {
+            return Ok(kind);
+        }
+        let choice = DeviceChoice::of_environment();
+        let choice =
+            choice.map_err(|e| Cause::Invalid(e.to_string())).on("a device", "be chosen")?;
+        Ok(choice.kinds().first().copied().unwrap_or_default())
     }
 }
 
@@ -127,6 +148,10 @@ impl Context {
     /// The host's name.
     pub fn host(&self) -> &str {
         self.device().host()
+    }
+    /// The device's kind.
+    pub fn kind(&self) -> DeviceKind {
+        self.client().info().kind
     }
     /// The device's name.
     pub fn name(&self) -> &str {

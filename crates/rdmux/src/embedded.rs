@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{ConnectOptions, HostClient, HostError, HostName, RuntimeDir};
+use rdmux_verbs::control::DeviceKind;
 
 use crate::error::Cause;
 
@@ -23,8 +24,11 @@ pub(crate) struct Embedded {
     _dir: TempDir,
 }
 
-/// Starts a service and connects to it.
-pub(crate) fn start(name: &HostName) -> Result<(Embedded, Arc<HostClient>), Cause> {
+/// Starts a service and connects to it, for a device of this kind.
+pub(crate) fn start(
+    name: &HostName,
+    kind: DeviceKind,
+) -> Result<(Embedded, Arc<HostClient>), Cause> {
     let dir = TempDir::new().map_err(Cause::Os)?;
     let runtime = RuntimeDir::at(&dir.0)?;
     let mut options = ServiceOptions::new(name.clone(), runtime.clone());
@@ -38,7 +42,7 @@ pub(crate) fn start(name: &HostName) -> Result<(Embedded, Arc<HostClient>), Caus
     };
     let connect =
         ConnectOptions { dir: runtime, config: options.config, embedded: true, program: None };
-    let client = connect.connect(name)?;
+    let client = connect.connect(name, kind)?;
     Ok((Embedded { _service: service, _dir: dir }, client))
 }
 

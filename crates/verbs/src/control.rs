@@ -12,6 +12,7 @@ use rdmux_transport::attr::TransportType;
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
+use serde::{Deserialize, Serialize};
 
 use crate::xrc::{XrcReply, XrcRequest};
 
@@ -40,7 +41,9 @@ pub fn is_target(qpn: Qpn) -> bool {
 pub const TARGET_QPNS: u32 = 1 << 23;
 
 /// The kinds of devices that a host has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub enum DeviceKind {
     /// RoCEv2, over UDP.
     #[default]
@@ -52,6 +55,14 @@ pub enum DeviceKind {
 impl DeviceKind {
     /// All of them. The index of each is its number in routes.
     pub const ALL: [Self; 2] = [Self::Roce, Self::Iwarp];
+
+    /// The name of a host's device of this kind, as `ibv_get_device_name` gives it.
+    pub const fn device_name(self) -> &'static str {
+        match self {
+            Self::Roce => "rdmux_roce0",
+            Self::Iwarp => "rdmux_iw0",
+        }
+    }
 
     /// What carries its messages.
     pub const fn transport_type(self) -> TransportType {

@@ -22,7 +22,7 @@ use crate::boundary::{Errno, Result, code, pointer};
 /// ENODEV and others when there is no service and none can be started.
 pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     crate::log::start();
-    let client = device::connect_options()?.connect_or_start(device.host())?;
+    let client = device::connect_options()?.connect_or_start(device.host(), device.kind())?;
     let cmd_fd = rustix::fs::memfd_create("rdmux-uverbs", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|e| Errno(e.raw_os_error()))?;
     let engine = verbs::Device::open(client.clone())?;

@@ -1,5 +1,5 @@
-//! The list of devices (`ibv_get_device_list(3)`): the one of the host that `$RDMUX_HOST` names, or none if
-//! there is no service for it.
+//! The list of devices (`ibv_get_device_list(3)`): of the host that `$RDMUX_HOST` names those that `$RDMUX_DEVICE`
+//! chooses, or none if there is no service for it.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rdmux_host::{ConnectOptions, HostError, HostName};
+use rdmux_host::view;
+use rdmux_host::{ConnectOptions, DeviceChoice, DeviceRow, HostError, HostName};
+use rdmux_verbs::control::DeviceKind;
 
 use super::{names, process};
 use crate::abi::verbs::*;
@@ -20,6 +22,7 @@ pub(crate) struct Device {
     public: UnsafeCell<ibv_device>,
     driver: DriverPart,
     host: HostName,
+    kind: DeviceKind,
     /// In host order. A service that was started anew has another one.
     guid: AtomicU64,
 }
@@ -56,20 +59,30 @@ impl Device {
         &self.host
     }
 
-    fn new(host: &HostName, name: &str) -> Self {
+    /// Which of the host's devices it is.
+    pub(crate) fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    fn new(host: &HostName, kind: DeviceKind) -> Self {
+        let (node_type, transport_type) = match kind {
+            // Programs that connect queue pairs by themselves do so only on what says that it is InfiniBand.
+            DeviceKind::Roce => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+            DeviceKind::Iwarp => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
+        };
         let mut public = ibv_device {
             _ops: _ibv_device_ops { _dummy1: None, _dummy2: None },
-            node_type: IBV_NODE_CA,
-            // librdmacm and programs disconnect only what says that it is InfiniBand.
-            transport_type: IBV_TRANSPORT_IB,
+            node_type,
+            transport_type,
             name: [0; 64],
             dev_name: [0; 64],
             dev_path: [0; 256],
             ibdev_path: [0; 256],
         };
+        let (name, uverbs) = (kind.device_name(), view::uverbs(kind));
         names::fill(&mut public.name, name);
-        names::fill(&mut public.dev_name, "uverbs0");
-        names::fill(&mut public.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+        names::fill(&mut public.dev_name, &uverbs);
+        names::fill(&mut public.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         names::fill(&mut public.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         let driver = DriverPart {
             ops: ptr::null(),
@@ -78,7 +91,7 @@ impl Device {
             sysfs: ptr::null(),
             core_support: 0,
         };
-        Self { public: UnsafeCell::new(public), driver, host: host.clone(), guid: 0.into() }
+        Self { public: UnsafeCell::new(public), driver, host: host.clone(), kind, guid: 0.into() }
     }
 
     fn name(&self) -> &CStr {
@@ -87,29 +100,39 @@ impl Device {
     }
 }
 
-/// The devices of this process's host.
+/// The devices of this process's host that it is to see.
 ///
 /// # Errors
-/// When there is no service, and none can be started.
+/// When there is no service, and none can be started; EINVAL when the environment names no host or no devices.
 pub(crate) fn list() -> std::result::Result<Vec<&'static Device>, HostError> {
-    let host = HostName::of_environment().map_err(|error| HostError::Refused {
-        what: "find the host that $RDMUX_HOST names".into(),
-        why: error.to_string(),
+    let refused = |what: &str, why: String| HostError::Refused {
+        what: what.into(),
+        why,
         errno: libc::EINVAL,
-    })?;
-    let identity = connect_options()?.identify(&host)?;
+    };
+    let host = HostName::of_environment()
+        .map_err(|error| refused("find the host that $RDMUX_HOST names", error.to_string()))?;
+    let choice = DeviceChoice::of_environment()
+        .map_err(|error| refused("list the devices that $RDMUX_DEVICE names", error.to_string()))?;
+    let rows = connect_options()?.devices(&host)?;
+    let row = |kind: &DeviceKind| rows.iter().find(|row| row.kind == *kind);
+    Ok(choice.kinds().iter().filter_map(row).map(|row| known(&host, row)).collect())
+}
+
+/// The device as it was listed before, or a new one.
+fn known(host: &HostName, row: &DeviceRow) -> &'static Device {
     let mut lists = process::lists();
-    let known = |d: &&&Device| d.host == host && d.name().to_bytes() == identity.device.as_bytes();
-    let device = match lists.devices.iter().find(known) {
+    let same = |d: &&&Device| d.host == *host && d.kind == row.kind;
+    let device = match lists.devices.iter().find(same) {
         Some(known) => *known,
         None => {
-            let device: &'static Device = Box::leak(Box::new(Device::new(&host, &identity.device)));
+            let device: &'static Device = Box::leak(Box::new(Device::new(host, row.kind)));
             lists.devices.push(device);
             device
         }
     };
-    device.guid.store(identity.node_guid.0, Ordering::Relaxed);
-    Ok(vec![device])
+    device.guid.store(row.node_guid.0, Ordering::Relaxed);
+    device
 }
 
 /// How to reach services: as the environment says, and the program to start is the `rdmux` that was installed or built
@@ -198,10 +221,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     guid.unwrap_or(0).to_be()
 }
 
-/// `ibv_get_device_index(3)`: the kernel numbers its devices; the only one here is 0.
+/// `ibv_get_device_index(3)`: the kernel numbers its devices, and so do we, by kind.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if device.is_null() { -1 } else { 0 }
+    // SAFETY: the caller's promise.
+    guarded(|| Ok(unsafe { Device::get(device)? }.kind as c_int)).unwrap_or(-1)
 }
 
 #[cfg(test)]
@@ -212,9 +236,9 @@ mod tests {
     #[test]
     fn drivers_of_vendors_see_that_it_is_none_of_theirs() {
         assert_eq!(offset_of!(Device, driver) + offset_of!(DriverPart, ops), 664);
-        let device = Device::new(&HostName::default(), "x");
+        let device = Device::new(&HostName::default(), DeviceKind::Iwarp);
         assert!(device.driver.ops.is_null());
-        assert_eq!(device.name(), c"x");
+        assert_eq!(device.name(), c"rdmux_iw0");
     }
 
     #[test]

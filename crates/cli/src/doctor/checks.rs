@@ -21,7 +21,7 @@ pub(super) fn all(host: &HostName) -> Vec<Check> {
         Ok(options) => options,
         Err(e) => return vec![Check::fail("settings", text(&e))],
     };
-    let started = options.identify(host);
+    let started = options.devices(host);
     let mut all = vec![loopback(), service(&options, host, started.as_ref().err()), c_library()];
     if started.is_ok() {
         all.push(namespace(&options, host));

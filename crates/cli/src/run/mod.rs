@@ -108,7 +108,7 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     let options = connect_options()?;
     let library = library::find()?;
     if !options.embedded {
-        options.identify(&host)?;
+        options.devices(&host)?;
     }
     let mut variables = Variables::new(&options, &host, &library)?;
     // Last: it may move this process into other namespaces.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_wire::Guid;
+use rdmux_verbs::control::DeviceKind;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -16,7 +16,7 @@ use super::control::HostClient;
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{Config, HostDir, HostName, RuntimeDir};
-use crate::proto::ClientKind;
+use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
 /// How long a service may take to answer before it counts as gone.
@@ -43,15 +43,6 @@ pub struct ConnectOptions {
     pub program: Option<PathBuf>,
 }
 
-/// What a host's service says of its device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The device's name.
-    pub device: String,
-    /// The node's GUID. It changes when the service is started anew.
-    pub node_guid: Guid,
-}
-
 impl ConnectOptions {
     /// What the environment says.
     ///
@@ -66,23 +57,27 @@ impl ConnectOptions {
         })
     }
 
-    /// Connects, and starts the service if need be.
+    /// Connects, for a device of this kind, and starts the service if need be.
     ///
     /// # Errors
     /// [`HostError::Start`], and those of the connection.
-    pub fn connect_or_start(&self, host: &HostName) -> Result<Arc<HostClient>, HostError> {
-        self.greet(host, |socket| HostClient::open(host, socket))
+    pub fn connect_or_start(
+        &self,
+        host: &HostName,
+        kind: DeviceKind,
+    ) -> Result<Arc<HostClient>, HostError> {
+        self.greet(host, |socket| HostClient::open(host, socket, kind))
     }
 
-    /// Asks a host's service, which is started if need be, for its device's name. Cheaper than to
+    /// Asks a host's service, which is started if need be, what devices it has. Cheaper than to
     /// connect: nothing is set up.
     ///
     /// # Errors
     /// As [`connect_or_start`](Self::connect_or_start).
-    pub fn identify(&self, host: &HostName) -> Result<Identity, HostError> {
+    pub fn devices(&self, host: &HostName) -> Result<Vec<DeviceRow>, HostError> {
         self.greet(host, |socket| {
             let (_, welcome, _) = Session::open(host, socket, ClientKind::Tool, &[])?;
-            Ok(Identity { device: welcome.device, node_guid: welcome.node_guid })
+            Ok(welcome.devices)
         })
     }
 
@@ -107,13 +102,13 @@ impl ConnectOptions {
         Err(HostError::Start { host: host.clone(), why })
     }
 
-    /// Connects to a service that runs.
+    /// Connects, for a device of this kind, to a service that runs.
     ///
     /// # Errors
     /// [`HostError::NotUp`], and those of the connection.
-    pub fn connect(&self, host: &HostName) -> Result<Arc<HostClient>, HostError> {
+    pub fn connect(&self, host: &HostName, kind: DeviceKind) -> Result<Arc<HostClient>, HostError> {
         let socket = connect_running(&self.dir.host(host)?)?;
-        HostClient::open(host, socket)
+        HostClient::open(host, socket, kind)
     }
 
     /// Starts the service, unless another process was faster, and connects to it.

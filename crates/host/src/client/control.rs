@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmux_link::{Doorbell, SharedMem};
-use rdmux_verbs::control::{Control, ControlError, ControlEvent, HostInfo, RingEnd, SlotGrant};
+use rdmux_verbs::control::{
+    Control, ControlError, ControlEvent, DeviceKind, HostInfo, RingEnd, SlotGrant,
+};
 use rdmux_verbs::counters::PAGE_COUNTERS;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
@@ -65,15 +67,19 @@ impl HostClient {
     ///
     /// # Errors
     /// [`HostError::Start`] and others, which say which host, which path and what to do.
-    pub fn connect_or_start(host: &HostName) -> Result<Arc<Self>, HostError> {
-        ConnectOptions::of_environment()?.connect_or_start(host)
+    pub fn connect_or_start(host: &HostName, kind: DeviceKind) -> Result<Arc<Self>, HostError> {
+        ConnectOptions::of_environment()?.connect_or_start(host, kind)
     }
 
     /// Greets the service behind a connected socket.
-    pub(crate) fn open(host: &HostName, socket: OwnedFd) -> Result<Arc<Self>, HostError> {
+    pub(crate) fn open(
+        host: &HostName,
+        socket: OwnedFd,
+        kind: DeviceKind,
+    ) -> Result<Arc<Self>, HostError> {
         let doorbell = Doorbell::new().map_err(|e| HostError::io("make a doorbell", e))?;
         let (session, welcome, fds) =
-            Session::open(host, socket, ClientKind::Device, &[doorbell.as_fd()])?;
+            Session::open(host, socket, ClientKind::Device(kind), &[doorbell.as_fd()])?;
         let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
             let why = format!("{} descriptors in its greeting, not 2", fds.len());
             HostError::Protocol { host: host.clone(), why }
@@ -83,9 +89,13 @@ impl HostClient {
         socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
         let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
         let port = welcome.port;
+        let info = host_info(welcome, kind).ok_or_else(|| {
+            let why = format!("it has no {}", kind.device_name());
+            HostError::Protocol { host: host.clone(), why }
+        })?;
         Ok(Arc::new(Self {
             session,
-            info: host_info(welcome),
+            info,
             port,
             doorbell,
             counters,
@@ -227,17 +237,19 @@ impl HostClient {
     }
 }
 
-fn host_info(welcome: Welcome) -> HostInfo {
-    HostInfo {
-        kind: rdmux_verbs::control::DeviceKind::Roce,
+/// What the device of a kind is told; none if the host has no such device.
+fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
+    let device = welcome.devices.into_iter().find(|row| row.kind == kind)?;
+    Some(HostInfo {
+        kind,
         host: welcome.host,
-        device: welcome.device,
-        node_guid: welcome.node_guid,
+        device: device.name,
+        node_guid: device.node_guid,
         gids: welcome.gids.into_iter().map(GidRow::into).collect(),
         pkeys: welcome.pkeys,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
         limits: welcome.limits.into(),
-    }
+    })
 }
 
 /// The device's view of an error.

@@ -12,5 +12,5 @@ mod hub;
 mod rpc;
 
 pub use cm::EventChannel;
-pub use connect::{ConnectOptions, Identity};
+pub use connect::ConnectOptions;
 pub use control::{HostClient, MadEvent};

@@ -1,11 +1,13 @@
 //! Names of hosts, where their sockets lie, which addresses they own, and the configuration.
 
 mod config;
+mod device_choice;
 mod host_name;
 mod registry;
 mod runtime;
 
 pub use config::{CmConfig, Config, LimitsConfig, ServiceConfig};
+pub use device_choice::{DeviceChoice, InvalidDeviceChoice};
 pub use host_name::{HostName, InvalidHostName};
 pub use registry::Registry;
 pub(crate) use runtime::open_log;

@@ -21,8 +21,8 @@ mod status;
 pub use cm::{CmReply, CmRequest};
 pub use hub::{HubReply, HubRequest, HubResponse};
 pub use request::{
-    AgentRequest, ClientKind, Failure, GidRow, LimitsRow, MadAddress, Notify, Reply, Request,
-    Response, Welcome,
+    AgentRequest, ClientKind, DeviceRow, Failure, GidRow, LimitsRow, MadAddress, Notify, Reply,
+    Request, Response, Welcome,
 };
 pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
 pub use status::{
@@ -30,4 +30,4 @@ pub use status::{
 };
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;

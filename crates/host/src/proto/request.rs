@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rdmux_verbs::control::{GidEntry, Limits};
+use rdmux_verbs::control::{DeviceKind, GidEntry, Limits};
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,9 @@ use rdmux_cm::ChannelId;
 /// What a client is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientKind {
-    /// A process with a device: gets a slot, counters and notifications. Passes its doorbell along.
-    Device,
+    /// A process with a device of this kind: gets a slot, counters and notifications. Passes its
+    /// doorbell along.
+    Device(DeviceKind),
     /// A command that asks or tells something.
     Tool,
 }
@@ -214,10 +215,8 @@ pub struct Welcome {
     pub version: u32,
     /// The host's name.
     pub host: String,
-    /// The device's name.
-    pub device: String,
-    /// The node's GUID.
-    pub node_guid: Guid,
+    /// The host's devices.
+    pub devices: Vec<DeviceRow>,
     /// The GID table.
     pub gids: Vec<GidRow>,
     /// The P_Key table.
@@ -230,6 +229,17 @@ pub struct Welcome {
     pub port: u16,
     /// The device's limits.
     pub limits: LimitsRow,
+}
+
+/// A device of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRow {
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// Its name.
+    pub name: String,
+    /// GUID of its node. It changes when the service is started anew.
+    pub node_guid: Guid,
 }
 
 /// A [`GidEntry`] as it travels.

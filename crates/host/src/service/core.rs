@@ -341,7 +341,7 @@ impl Core {
 
     /// Whether a process has a device.
     pub(super) fn is_device(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|c| c.kind == Some(ClientKind::Device))
+        self.clients.get(id).is_some_and(|c| matches!(c.kind, Some(ClientKind::Device(_))))
     }
 }
 

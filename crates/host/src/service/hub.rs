@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
-use rdmux_verbs::control::Control;
+use rdmux_verbs::control::{Control, DeviceKind};
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
 use super::clients::ClientId;
@@ -175,7 +175,7 @@ impl Thread {
         socket: OwnedFd,
         shared: &OnceLock<Arc<Hub>>,
     ) -> Result<(), HostError> {
-        let client = HostClient::open(host, socket)?;
+        let client = HostClient::open(host, socket, DeviceKind::Roce)?;
         let opened = Hub::open(client.clone());
         let hub = Arc::new(opened.map_err(|e| HostError::io("open the hub", io::Error::other(e)))?);
         let fail = |e| HostError::io("watch a descriptor", e);

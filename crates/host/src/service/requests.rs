@@ -5,24 +5,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_link::SharedMem;
-use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
+use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::PAGE_COUNTERS;
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
-use rdmux_wire::{Pkey, Qpn};
+use rdmux_wire::{Guid, Pkey, Qpn};
 
 use super::clients::{ClientId, DeviceSide, Gone};
 use super::core::{Core, encode};
 use super::counters::Count;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
-    AgentRequest, ClientKind, CmRequest, Failure, Notify, Reply, Request, Response, VERSION,
-    Welcome,
+    AgentRequest, ClientKind, CmRequest, DeviceRow, Failure, Notify, Reply, Request, Response,
+    VERSION, Welcome,
 };
 
 /// Slots of one process.
 const MAX_SLOTS: usize = 64;
-/// The device's name.
-pub(super) const DEVICE: &str = "rdmux_roce0";
 
 /// What became of a request.
 enum Outcome {
@@ -99,7 +97,7 @@ impl Core {
             (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
-            (Some(ClientKind::Device), Request::Cm(request @ CmRequest::Migrate { .. })) => {
+            (Some(ClientKind::Device(_)), Request::Cm(request @ CmRequest::Migrate { .. })) => {
                 self.handle_migrate(id, request, fds)
             }
             (Some(_), Request::HoldView) => self.hold_view(id, fds).into(),
@@ -107,7 +105,7 @@ impl Core {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
             }
             (Some(ClientKind::Tool), request) => self.handle_tool(id, request),
-            (Some(ClientKind::Device), request) => self.handle_device(id, request),
+            (Some(ClientKind::Device(_)), request) => self.handle_device(id, request),
         }
     }
 
@@ -124,7 +122,7 @@ impl Core {
         }
         let device = match (kind, <[OwnedFd; 1]>::try_from(fds)) {
             (ClientKind::Tool, Err(fds)) if fds.is_empty() => None,
-            (ClientKind::Device, Ok([doorbell])) => Some(doorbell),
+            (ClientKind::Device(_), Ok([doorbell])) => Some(doorbell),
             _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
         };
         let greeted = match device {
@@ -162,8 +160,7 @@ impl Core {
         Ok(Response::Welcome(Box::new(Welcome {
             version: VERSION,
             host: self.options.host.to_string(),
-            device: DEVICE.to_owned(),
-            node_guid: self.node_guid,
+            devices: self.devices(),
             gids: self.gid_rows(),
             pkeys: vec![Pkey::DEFAULT],
             slot,
@@ -171,6 +168,17 @@ impl Core {
             port: self.options.config.service.port,
             limits: rdmux_verbs::control::Limits::from(&self.options.config.limits).into(),
         })))
+    }
+
+    /// The devices of this host.
+    pub(super) fn devices(&self) -> Vec<DeviceRow> {
+        let row = |kind: DeviceKind| DeviceRow {
+            kind,
+            name: kind.device_name().to_owned(),
+            // One node each, told apart by the last digits.
+            node_guid: Guid(self.node_guid.0 ^ kind as u64),
+        };
+        DeviceKind::ALL.map(row).to_vec()
     }
 
     fn take_slot(&mut self, id: ClientId) -> Result<(u16, u16), Failure> {

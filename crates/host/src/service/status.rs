@@ -31,8 +31,9 @@ impl Core {
     }
 
     fn status(&self) -> Status {
-        let device =
-            |(id, c): &(ClientId, &Client)| c.kind == Some(ClientKind::Device) && !self.is_hub(*id);
+        let device = |(id, c): &(ClientId, &Client)| {
+            matches!(c.kind, Some(ClientKind::Device(_))) && !self.is_hub(*id)
+        };
         let own = self.clients.iter().filter(device).any(|(_, c)| c.pid == own_pid());
         let devices = self.clients.iter().filter(device);
         let slots = self.slots.in_use() - self.hub_slots();

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdmux_cm::Time;
+use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Pkey;
 
 use super::clients::ClientId;
 use super::core::Core;
-use super::requests::{DEVICE, failure};
+use super::requests::failure;
 use crate::proto::{Failure, GidRow, Reply, Response};
 use crate::view::tree::{self, Facts};
 
@@ -91,7 +92,7 @@ impl Core {
         let Some(root) = &self.views.root else { return Ok(()) };
         let facts = Facts {
             host: self.options.host.as_str(),
-            device: DEVICE,
+            device: DeviceKind::Roce.device_name(),
             node_guid: self.node_guid,
             gids: &gids,
             pkeys: &[Pkey::DEFAULT],

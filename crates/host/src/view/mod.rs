@@ -1,7 +1,7 @@
 //! What programs find in the file system beside the libraries.
 //!
 //! Some programs look at `/sys/class/infiniband` and `/dev/infiniband` themselves (UCX, Open MPI,
-//! pyverbs, scripts). The service writes a tree of such files for its device into the host's
+//! pyverbs, scripts). The service writes a tree of such files for its devices into the host's
 //! runtime directory, and keeps it up to date once anybody has asked for it. A program gets to see it
 //! at the usual place
 //!
@@ -15,6 +15,13 @@
 
 pub mod namespace;
 pub(crate) mod tree;
+
+use rdmux_verbs::control::DeviceKind;
+
+/// The character device of a device of this kind (`ibv_device::dev_name`).
+pub fn uverbs(kind: DeviceKind) -> String {
+    format!("uverbs{}", kind as u8)
+}
 
 /// The directories that a view replaces. In the tree they have the same paths.
 pub const DIRECTORIES: [&str; 3] =

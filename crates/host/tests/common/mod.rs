@@ -13,7 +13,7 @@ use rdmux_host::proto::Status;
 use rdmux_host::proto::socket;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, HostClient, HostDir, HostError, HostName, RuntimeDir};
-use rdmux_verbs::control::{Control, ControlError, ControlEvent};
+use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -87,7 +87,7 @@ impl Host {
     }
 
     pub(crate) fn client(&self) -> Arc<HostClient> {
-        self.connect_options().connect(&self.options.host).unwrap()
+        self.connect_options().connect(&self.options.host, DeviceKind::Roce).unwrap()
     }
 
     pub(crate) fn status(&self) -> Status {
