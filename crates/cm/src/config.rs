@@ -5,6 +5,8 @@ use core::time::Duration;
 
 use rdmux_wire::{AckTimeout, RnrTimer};
 
+use crate::iw;
+
 /// Times, retries and limits of a [`Manager`](crate::Manager).
 ///
 /// Timeouts that the wire carries are codes of 4.096 us * 2^code; all others are durations.
@@ -52,6 +54,8 @@ pub struct Config {
     pub bind_v6_only: bool,
     /// The most ids of one event channel, against a process that never destroys any.
     pub max_ids_per_channel: usize,
+    /// Connections of iWARP.
+    pub iwarp: iw::Config,
 }
 
 impl Default for Config {
@@ -73,6 +77,7 @@ impl Default for Config {
             listener_grace: Duration::from_millis(500),
             bind_v6_only: false,
             max_ids_per_channel: 1 << 20,
+            iwarp: iw::Config::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ pub mod error;
 pub mod event;
 pub mod ib;
 pub mod id;
+pub mod iw;
 pub mod params;
 pub mod ports;
 mod rng;

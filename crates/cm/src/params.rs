@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{
+    Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
+};
 use rdmux_wire::{AckTimeout, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 /// What a program says when it connects or accepts, and what it learns of the peer's wishes in
@@ -11,8 +13,9 @@ use rdmux_wire::{AckTimeout, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnParam {
-    /// Bytes for the peer. Limits: connect 56 (TCP) or 180 (UDP, IPoIB), accept 196 or 136. In
-    /// events it has the full size of the field, for the wire carries no length.
+    /// Bytes for the peer. Limits: connect 56 (TCP) or 180 (UDP, IPoIB), accept 196 or 136; over
+    /// iWARP 508 both ways. In events it has the full size of the field, for the wire carries no
+    /// length; over iWARP it does, and these are the peer's bytes.
     pub private_data: Vec<u8>,
     /// READs and atomics that we serve at a time.
     pub responder_resources: u8,
@@ -33,6 +36,11 @@ pub struct ConnParam {
     pub qkey: Option<Qkey>,
     /// Enhanced connection establishment; not of UD. In events the peer's.
     pub ece: Ece,
+    /// iWARP, connect: whether either side may send first (RFC 6581). If not, the side that
+    /// connects must, and the other waits for it. `None` leaves it to the id's option
+    /// ([`IdOption::PeerToPeer`]), and that to the configuration. In events what holds, `None` where
+    /// there is no such rule.
+    pub peer_to_peer: Option<bool>,
 }
 
 /// Enhanced connection establishment: what a vendor's adapters tell each other when they connect
@@ -94,8 +102,11 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Negotiated {
-    /// The transport.
+    /// The transport service.
     pub qp_type: QpType,
+    /// What carries it. With iWARP only the depths count, and a queue pair has no attributes to be
+    /// set but those of INIT: it goes to RTS when the stream arrives.
+    pub transport: TransportType,
     /// The path.
     pub av: AddressVector,
     /// Payload of a full packet.
@@ -144,6 +155,7 @@ impl Negotiated {
     pub fn qp_attr(&self, state: QpState) -> (QpAttr, AttrMask) {
         let mut mask = AttrMask::STATE;
         match (state, self.qp_type) {
+            (QpState::Rtr | QpState::Rts, _) if self.transport == TransportType::Iwarp => {}
             (QpState::Init, QpType::Ud) => {
                 mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
             }
@@ -226,6 +238,9 @@ pub enum IdOption {
     /// ACK timeout code of the queue pair, 0 (none) to 31. Before `connect`; RC, and XRC's sending
     /// end.
     AckTimeout(u8),
+    /// iWARP: whether either side of the connection may send first. Before `connect`; see
+    /// [`ConnParam::peer_to_peer`].
+    PeerToPeer(bool),
 }
 
 /// How to join a multicast group (rdma_join_multicast_ex(3)).

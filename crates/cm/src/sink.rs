@@ -3,9 +3,11 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use rdmux_transport::attr::TransportType;
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
 use crate::event::Event;
+use crate::iw::StreamWish;
 
 /// The number of an id; unique in a [`Manager`](crate::Manager) and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +51,8 @@ pub struct LocalAddress {
     pub ip: IpAddr,
     /// The device's number, of the driver's choice; told back in [`Route`](crate::Route).
     pub device: u32,
+    /// What carries the device's messages.
+    pub transport: TransportType,
     /// The device's port, from 1.
     pub port_num: u8,
     /// Index of the address in the port's GID table.
@@ -110,4 +114,7 @@ pub trait Sink {
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery);
     /// Takes a join back.
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery);
+    /// Does something with a TCP connection. A driver whose addresses are of no iWARP device is
+    /// never asked.
+    fn stream(&mut self, _wish: StreamWish) {}
 }

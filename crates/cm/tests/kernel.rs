@@ -243,6 +243,7 @@ fn our_connection_asks_as_the_kernels_does() {
             qp_num: req.local_qpn,
             qkey: None,
             ece: rdmux_cm::Ece::default(),
+            peer_to_peer: None,
         };
         client.cm.connect(Time::ZERO, id, &wish, &mut client.out).unwrap();
         let ours = client.sent();

@@ -8,7 +8,7 @@ use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress,
     MadPath, Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
 /// Commands and datagrams in any order, as the input says.
@@ -105,6 +105,7 @@ impl<'a> Script<'a> {
         let address = LocalAddress {
             ip: HERE,
             device: 0,
+            transport: TransportType::Ib,
             port_num: 1,
             sgid_index: 0,
             node_guid: Guid(1),

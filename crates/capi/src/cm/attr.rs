@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use rdmux_cm::Negotiated;
-use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, TransportType};
 use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::id::Id;
@@ -33,6 +33,7 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
 fn before_anything(id: &Id) -> Result<Negotiated> {
     Ok(Negotiated {
         qp_type: attr::qp_type(id.qp_type())?,
+        transport: TransportType::Ib,
         av: AddressVector { port_num: id.port_num(), ..AddressVector::default() },
         path_mtu: Mtu::M1024,
         pkey_index: 0,

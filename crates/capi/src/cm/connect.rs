@@ -172,6 +172,7 @@ unsafe fn conn_param(
         qp_num: Qpn::new(qp_num),
         qkey: None,
         ece,
+        peer_to_peer: None,
     }
 }
 

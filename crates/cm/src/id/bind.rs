@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::Psn;
 
 use super::Manager;
@@ -26,6 +26,22 @@ impl Manager {
         qp_type: QpType,
         context: u64,
     ) -> Result<IdHandle, CmError> {
+        self.create_id_on(channel, ps, qp_type, None, context)
+    }
+
+    /// As [`create_id`](Self::create_id), for devices of one transport only. Ids of any transport
+    /// take the first device that has their address, and listen on all that have it.
+    ///
+    /// # Errors
+    /// As for [`create_id`](Self::create_id).
+    pub fn create_id_on(
+        &mut self,
+        channel: ChannelId,
+        ps: PortSpace,
+        qp_type: QpType,
+        transport: Option<TransportType>,
+        context: u64,
+    ) -> Result<IdHandle, CmError> {
         let fits = match ps {
             PortSpace::Tcp => qp_type != QpType::Ud,
             PortSpace::Udp | PortSpace::IpoIb => qp_type == QpType::Ud,
@@ -39,7 +55,9 @@ impl Manager {
         self.room_in(channel)?;
         self.last_id = id.0;
         let psn = Psn::new(self.cm.rng.next_u32());
-        self.insert(id, Id::new(channel, ps, qp_type, context, psn));
+        let mut new = Id::new(channel, ps, qp_type, context, psn);
+        new.transport = transport;
+        self.insert(id, new);
         Ok(id)
     }
 

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Psn, Qpn};
 
 use crate::ib::sidr::SidrKey;
@@ -124,6 +124,7 @@ pub(super) struct Options {
     pub(super) reuse_addr: bool,
     pub(super) af_only: Option<bool>,
     pub(super) ack_timeout: Option<u8>,
+    pub(super) peer_to_peer: Option<bool>,
 }
 
 /// What an id has below it.
@@ -154,6 +155,8 @@ pub(super) struct Id {
     pub(super) context: u64,
     pub(super) ps: PortSpace,
     pub(super) qp_type: QpType,
+    /// The only transport that its device may have, if only one.
+    pub(super) transport: Option<TransportType>,
     state: IdState,
     pub(super) options: Options,
     pub(super) local: Option<SocketAddr>,
@@ -194,6 +197,7 @@ impl Id {
             context,
             ps,
             qp_type,
+            transport: None,
             state: IdState::Idle,
             options: Options::default(),
             local: None,

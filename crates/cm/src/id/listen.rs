@@ -227,6 +227,7 @@ impl Manager {
             qp_num: req.local_qpn,
             qkey: None,
             ece: Ece { vendor_id: req.vendor_id, options: ece_options },
+            peer_to_peer: None,
         };
         let news = News {
             param: EventParam::Conn(param),

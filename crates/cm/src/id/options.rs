@@ -30,6 +30,10 @@ impl Manager {
             IdOption::AckTimeout(_) if !matches!(found.qp_type, QpType::Rc | QpType::XrcSend) => {
                 return invalid("only RC and the sending end of XRC have an ACK timeout");
             }
+            IdOption::PeerToPeer(_) if found.qp_type != QpType::Rc => {
+                return invalid("only connections have sides that send first");
+            }
+            IdOption::PeerToPeer(either) => found.options.peer_to_peer = Some(either),
             IdOption::AckTimeout(32..) => return invalid("the ACK timeout code exceeds 31"),
             IdOption::AckTimeout(code) => {
                 found.options.ack_timeout = Some(code);

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{AckTimeout, Psn, Qkey, Qpn};
 
 use super::entry::{Id, IdState};
@@ -211,6 +211,7 @@ impl Manager {
 pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
     Negotiated {
         qp_type: QpType::Ud,
+        transport: TransportType::Ib,
         av: route.av,
         path_mtu: route.mtu,
         pkey_index: 0,

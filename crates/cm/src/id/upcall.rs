@@ -103,6 +103,7 @@ impl Manager {
             qp_num: rep.local_qpn,
             qkey: None,
             ece: Ece { vendor_id: rep.vendor_id, options },
+            peer_to_peer: None,
         };
         let wishes = self.ids.get_mut(&id).and_then(|i| i.negotiated.as_mut());
         let negotiated = wishes.map(|n| {

@@ -9,7 +9,7 @@ use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
     Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message};
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
@@ -93,6 +93,7 @@ pub fn local_address(ip: IpAddr, n: u64) -> LocalAddress {
     LocalAddress {
         ip,
         device: 0,
+        transport: TransportType::Ib,
         port_num: 1,
         sgid_index: 3,
         node_guid: Guid(0x5254_00ff_fe47_0000 + n),

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use rdmux_cm::{
     ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace,
 };
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_verbs::control::Control as _;
 
 use super::control::HostClient;
 use crate::error::HostError;
@@ -134,7 +135,25 @@ impl HostClient {
         qp_type: QpType,
         context: u64,
     ) -> Result<IdHandle, HostError> {
-        let request = CmRequest::CreateId { channel: channel.id, space, qp_type, context };
+        let transport = Some(self.info().kind.transport_type());
+        self.create_id_on(channel, space, qp_type, transport, context)
+    }
+
+    /// A new id for devices of one transport, or of any. [`create_id`](Self::create_id) makes those for
+    /// the kind of this connection's device.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn create_id_on(
+        &self,
+        channel: &EventChannel,
+        space: PortSpace,
+        qp_type: QpType,
+        transport: Option<TransportType>,
+        context: u64,
+    ) -> Result<IdHandle, HostError> {
+        let channel = channel.id;
+        let request = CmRequest::CreateId { channel, space, qp_type, transport, context };
         match self.cm(request, || "create an id".to_owned())? {
             Response::Cm(CmReply::Id(id)) => Ok(id),
             other => Err(self.session.unexpected(&other)),

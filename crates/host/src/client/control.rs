@@ -218,6 +218,11 @@ impl HostClient {
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Gids(rows) => ControlEvent::Gids(rows.into_iter().map(GidRow::into).collect()),
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
+            Notify::Stream { qpn, params } => {
+                let stream = self.only_descriptor(fds)?;
+                ControlEvent::Stream { qpn, stream, params }
+            }
+            Notify::CloseStream { qpn } => ControlEvent::CloseStream { qpn },
             Notify::Capture => ControlEvent::Capture(fds.into_iter().next()),
             Notify::Mad { agent, from, errno, mad } => {
                 if inbox.mads.len() < MAX_MADS {
@@ -226,6 +231,14 @@ impl HostClient {
                 return Ok(None);
             }
         }))
+    }
+
+    fn only_descriptor(&self, fds: Vec<OwnedFd>) -> Result<OwnedFd, HostError> {
+        let [stream] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+            let why = format!("{} descriptors for a stream, not 1", fds.len());
+            HostError::Protocol { host: self.host().clone(), why }
+        })?;
+        Ok(stream)
     }
 
     fn ring_end(&self, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
@@ -324,6 +337,11 @@ impl Control for HostClient {
         what: &'static str,
     ) -> Result<XrcReply, ControlError> {
         self.ask_hub_xrc(request, fd, what)
+    }
+
+    fn stream_ended(&self, qpn: Qpn) {
+        // If the service is gone, so are its ids.
+        let _ = self.session.tell(&Request::StreamEnded { qpn });
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {

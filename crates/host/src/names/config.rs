@@ -13,12 +13,22 @@
 //! [cm]
 //! response_timeout = 20         # 4.096 us * 2^20
 //! max_retries = 15
+//!
+//! [iwarp]
+//! peer_to_peer = true           # of connections that we ask for; ids and programs may differ
+//! crc = false                   # whether we ask for it
+//! markers = "give"              # to peers that want them; or "refuse", or "ask" for them too
+//! revision = 2                  # of MPA, as the initiator
+//! request_timeout_ms = 5000     # of a peer that connected
+//! reply_timeout_ms = 10000      # of a peer that we connect to
+//! rtr_timeout_ms = 5000         # of a peer that we accepted
 //! ```
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rdmux_cm::iw;
 use rdmux_link::udp::ROCE_PORT;
 use rdmux_verbs::control::Limits;
 use serde::Deserialize;
@@ -37,6 +47,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// The connection manager's timers.
     pub cm: CmConfig,
+    /// Connections of iWARP.
+    pub iwarp: IwarpConfig,
 }
 
 /// How services run.
@@ -75,6 +87,76 @@ pub struct CmConfig {
 impl Default for CmConfig {
     fn default() -> Self {
         Self { response_timeout: 20, max_retries: 15 }
+    }
+}
+
+/// Connections of iWARP. The fields are those of [`rdmux_cm::iw::Config`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IwarpConfig {
+    /// Whether connections that we ask for are peer-to-peer.
+    pub peer_to_peer: bool,
+    /// Whether we ask for CRCs.
+    pub crc: bool,
+    /// What we do about markers.
+    pub markers: MarkersConfig,
+    /// The revision of MPA that we send: 1 or 2.
+    pub revision: u8,
+    /// How long a peer that connected may take until its request is there; milliseconds.
+    pub request_timeout_ms: u32,
+    /// How long a peer that we connect to may take until its reply is there; milliseconds.
+    pub reply_timeout_ms: u32,
+    /// How long a peer that we accepted may take until its ready-to-receive frame is there;
+    /// milliseconds.
+    pub rtr_timeout_ms: u32,
+}
+
+/// As [`rdmux_cm::iw::Markers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MarkersConfig {
+    /// Peers that want them are refused.
+    Refuse,
+    /// They get them.
+    #[default]
+    Give,
+    /// And so do we.
+    Ask,
+}
+
+impl Default for IwarpConfig {
+    fn default() -> Self {
+        let default = iw::Config::default();
+        let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        Self {
+            peer_to_peer: default.peer_to_peer,
+            crc: default.crc,
+            markers: MarkersConfig::default(),
+            revision: default.revision.number(),
+            request_timeout_ms: ms(default.request_timeout),
+            reply_timeout_ms: ms(default.reply_timeout),
+            rtr_timeout_ms: ms(default.rtr_timeout),
+        }
+    }
+}
+
+impl From<&IwarpConfig> for iw::Config {
+    fn from(config: &IwarpConfig) -> Self {
+        let ms = |ms: u32| Duration::from_millis(ms.into());
+        Self {
+            peer_to_peer: config.peer_to_peer,
+            crc: config.crc,
+            markers: match config.markers {
+                MarkersConfig::Refuse => iw::Markers::Refuse,
+                MarkersConfig::Give => iw::Markers::Give,
+                MarkersConfig::Ask => iw::Markers::Ask,
+            },
+            revision: if config.revision == 1 { iw::Revision::V1 } else { iw::Revision::V2 },
+            request_timeout: ms(config.request_timeout_ms),
+            reply_timeout: ms(config.reply_timeout_ms),
+            rtr_timeout: ms(config.rtr_timeout_ms),
+            ..Self::default()
+        }
     }
 }
 
@@ -142,6 +224,9 @@ impl Config {
         };
         in_range("cm.response_timeout", self.cm.response_timeout, 31)?;
         in_range("cm.max_retries", self.cm.max_retries, 15)?;
+        if !(1..=2).contains(&self.iwarp.revision) {
+            return Err(format!("iwarp.revision = {}: 1 or 2", self.iwarp.revision));
+        }
         if self.service.port == 0 {
             return Err("service.port = 0: a port from 1 to 65535".to_owned());
         }
@@ -176,6 +261,26 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_iwarp_are_as_the_machine_has_them_unless_told() {
+        let of = |text: &str| iw::Config::from(&Config::parse(text).unwrap().iwarp);
+        assert_eq!(of(""), iw::Config::default());
+        let config =
+            of("[iwarp]\npeer_to_peer = false\ncrc = true\nmarkers = 'ask'\nrevision = 1\n\
+             rtr_timeout_ms = 7");
+        assert_eq!(
+            config,
+            iw::Config {
+                peer_to_peer: false,
+                crc: true,
+                markers: iw::Markers::Ask,
+                revision: iw::Revision::V1,
+                rtr_timeout: Duration::from_millis(7),
+                ..Default::default()
+            }
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (text, word) in [
             ("colour = 'red'", "colour"),
@@ -183,6 +288,8 @@ mod tests {
             ("[cm]\nmax_retries = 16", "cm.max_retries"),
             ("[cm]\nresponse_timeout = 32", "cm.response_timeout"),
             ("[service]\nport = 0", "service.port"),
+            ("[iwarp]\nrevision = 3", "iwarp.revision"),
+            ("[iwarp]\nmarkers = 'some'", "markers"),
             ("addresses = ['nowhere']", "nowhere"),
         ] {
             let e = Config::parse(text).unwrap_err();

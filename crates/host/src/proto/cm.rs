@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rdmux_cm::{ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use serde::{Deserialize, Serialize};
 
 /// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
@@ -15,6 +15,8 @@ pub enum CmRequest {
         channel: ChannelId,
         space: PortSpace,
         qp_type: QpType,
+        /// The only transport that its device may have, if only one.
+        transport: Option<TransportType>,
         context: u64,
     },
     Destroy {

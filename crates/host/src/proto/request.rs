@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rdmux_verbs::control::{DeviceKind, GidEntry, Limits};
 use rdmux_verbs::transport::env::QpEvent;
+use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +21,8 @@ pub enum ClientKind {
     Tool,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray) and
-/// [`TargetEvent`](Self::TargetEvent) has one [`Reply`].
+/// What a process asks. Every request but [`Stray`](Self::Stray),
+/// [`TargetEvent`](Self::TargetEvent) and [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The first request; no other is heard before it. The version comes first in every version.
@@ -104,6 +105,11 @@ pub enum Request {
         event: QpEvent,
         /// The clients that hold it.
         holders: Vec<u64>,
+    },
+    /// The stream of a queue pair of the caller's has come to its end. No reply.
+    StreamEnded {
+        /// The queue pair.
+        qpn: Qpn,
     },
     /// Takes the descriptors of these two namespaces, to be held for the caller's user.
     HoldView,
@@ -319,6 +325,19 @@ pub enum Notify {
         qpn: Qpn,
         /// What.
         event: QpEvent,
+    },
+    /// With a descriptor: a connection of iWARP is made, and this TCP socket is the queue pair's. It
+    /// comes before the event that tells the program.
+    Stream {
+        /// A queue pair of ours.
+        qpn: Qpn,
+        /// What the two ends agreed on.
+        params: StreamParams,
+    },
+    /// The program disconnects: the stream is to be ended in order.
+    CloseStream {
+        /// A queue pair of ours.
+        qpn: Qpn,
     },
     /// With a descriptor: copies of all traffic are wanted there. Without: no longer.
     Capture,

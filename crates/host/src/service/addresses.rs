@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use rdmux_cm::LocalAddress;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::{UdpGroup, UdpPort};
+use rdmux_transport::attr::TransportType;
 use rdmux_verbs::control::GidEntry;
 use rdmux_wire::{Gid, Guid, Mtu};
 
@@ -177,6 +178,7 @@ impl Addresses {
             .map(|(sgid_index, row)| LocalAddress {
                 ip: row.ip,
                 device: 0,
+                transport: TransportType::Ib,
                 port_num: 1,
                 sgid_index,
                 node_guid,

@@ -61,6 +61,7 @@ pub(super) fn config(config: &Config) -> rdmux_cm::Config {
         max_init_rd_atomic: limits.max_init_rd_atomic,
         cm_response_timeout: config.cm.response_timeout,
         max_cm_retries: config.cm.max_retries,
+        iwarp: (&config.iwarp).into(),
         ..Default::default()
     }
 }
@@ -217,8 +218,8 @@ impl Core {
         let done = |()| Response::Done;
         use CmRequest as R;
         match request {
-            R::CreateId { channel, space, qp_type, context } => manager
-                .create_id(channel, space, qp_type, context)
+            R::CreateId { channel, space, qp_type, transport, context } => manager
+                .create_id_on(channel, space, qp_type, transport, context)
                 .map(|id| Response::Cm(CmReply::Id(id))),
             R::Destroy { id } => manager.destroy(now, id, sink).map(events),
             R::Bind { id, addr } => manager.bind(id, addr, privileged).map(bound),

@@ -244,6 +244,7 @@ impl Core {
                 self.handle_stray(src, dst, &bytes);
                 Outcome::Silent
             }
+            Request::StreamEnded { .. } => Outcome::Silent,
             Request::OpenChannel => self
                 .open_channel(id)
                 .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))

@@ -13,6 +13,7 @@ use rdmux_cm::{
     ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Resolved,
     RouteQuery, Sink, Time,
 };
+use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::CmMad;
 use rdmux_wire::{Gid, Guid, Mtu};
 
@@ -105,6 +106,7 @@ fn address(node: NodeId) -> LocalAddress {
     LocalAddress {
         ip: Ipv4Addr::new(10, 0, 0, n).into(),
         device: 0,
+        transport: TransportType::Ib,
         port_num: 1,
         sgid_index: 0,
         node_guid: Guid(n.into()),
