@@ -1,8 +1,9 @@
-//! CRC-32 (IEEE 802.3), which is also zlib's, and CRC-16 with the polynomial 0x100B.
+//! CRC-32 (IEEE 802.3), which is also zlib's, CRC-32C (Castagnoli), and CRC-16 with the polynomial 0x100B.
 //!
-//! Both are bit-reflected, start from ones and are inverted at the end. The CRC-32 is `crc32fast`'s:
+//! All are bit-reflected, start from ones and are inverted at the end. The CRC-32 is `crc32fast`'s:
 //! of the SIMD crates it was the fastest at every size that matters (20 bytes in 9 ns, 4 KiB in 47 ns,
-//! against 24 ns and 108 ns of the next), and it builds without an OS.
+//! against 24 ns and 108 ns of the next), and it builds without an OS. The CRC-32C is the `crc32c` crate's,
+//! which uses the processor's instruction for it; without an OS it is a table's.
 
 /// A CRC-32 over bytes that need not be contiguous.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,58 @@ impl Crc32 {
     pub fn finish(self) -> u32 {
         self.0.finalize()
     }
+}
+
+/// A CRC-32C (RFC 3385; MPA's, iSCSI's and SCTP's) over bytes that need not be contiguous.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crc32c(u32);
+
+impl Crc32c {
+    /// Over nothing yet.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// Takes the next bytes.
+    #[inline]
+    pub fn update(&mut self, bytes: &[u8]) {
+        #[cfg(feature = "std")]
+        let crc = crc32c::crc32c_append(self.0, bytes);
+        #[cfg(not(feature = "std"))]
+        let crc = crc32c_by_table(self.0, bytes);
+        self.0 = crc;
+    }
+
+    /// The CRC of what was taken. It goes on the wire least significant byte first.
+    #[inline]
+    pub const fn finish(self) -> u32 {
+        self.0
+    }
+}
+
+#[cfg(any(test, not(feature = "std")))]
+fn crc32c_by_table(crc: u32, bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        /// 0x1EDC6F41, reflected.
+        const POLYNOMIAL: u32 = 0x82f6_3b78;
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256_u32 {
+            let mut v = i;
+            let mut bit = 0;
+            while bit < 8 {
+                v = if v & 1 == 1 { v >> 1 ^ POLYNOMIAL } else { v >> 1 };
+                bit += 1;
+            }
+            table[i as usize] = v;
+            i += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!crc, |crc, &byte| {
+        let [low, ..] = crc.to_le_bytes();
+        TABLE[usize::from(low ^ byte)] ^ crc >> 8
+    })
 }
 
 /// A CRC-16, polynomial 0x100B (IBTA 7.8.2), over bytes that need not be contiguous.
@@ -93,6 +146,25 @@ mod tests {
         let mut crc = Crc32::resume(crc.finish());
         crc.update(b"6789");
         assert_eq!(crc.finish(), 0xcbf4_3926);
+    }
+
+    /// The check value of the CRC catalogues, and zeros and ones as in RFC 3720, appendix B.4.
+    #[test]
+    fn crc32c_check_values() {
+        for (bytes, right) in [
+            (&b"123456789"[..], 0xe306_9283_u32),
+            (&[0; 32], 0x8a91_36aa),
+            (&[0xff; 32], 0x62a8_ab43),
+        ] {
+            for cut in 0..bytes.len() {
+                let mut crc = Crc32c::new();
+                crc.update(&bytes[..cut]);
+                crc.update(&bytes[cut..]);
+                assert_eq!(crc.finish(), right);
+                let head = crc32c_by_table(0, &bytes[..cut]);
+                assert_eq!(crc32c_by_table(head, &bytes[cut..]), right);
+            }
+        }
     }
 
     /// The definition, a bit at a time: the message times x^16 divided by the polynomial.

@@ -45,4 +45,31 @@ pub enum WireError {
         /// The bytes that are there.
         have: usize,
     },
+    /// The DDP version is not 1 (RFC 5041, section 4.1).
+    #[error("DDP version {version}, not 1")]
+    DdpVersion {
+        /// Whether the segment is tagged, on which the answer depends.
+        tagged: bool,
+        /// From the control field, 0 to 3.
+        version: u8,
+    },
+    /// The RDMAP version is not 1 (RFC 5040, section 4.1).
+    #[error("RDMAP version {0}, not 1")]
+    RdmapVersion(u8),
+    /// A frame's CRC is not that of its bytes (RFC 5044, section 4.4).
+    #[error("MPA CRC {found:#010x}, not {right:#010x}")]
+    Crc {
+        /// As received.
+        found: u32,
+        /// As computed.
+        right: u32,
+    },
+    /// A marker does not point to the start of its frame (RFC 5044, section 4.3).
+    #[error("MPA marker points {found} bytes back, not {right}")]
+    Marker {
+        /// As received.
+        found: u16,
+        /// Where the frame starts.
+        right: u16,
+    },
 }

@@ -6,6 +6,7 @@
 //! - the transport: [`bth`], then [`deth`], [`xrceth`], [`reth`], [`atomic`], [`aeth`], [`immdt`] and
 //!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
+//! - iWARP, which is RDMA over TCP streams: [`iwarp`];
 //! - management datagrams: [`mad`], and the connection manager's messages in [`cm`].
 //!
 //! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
@@ -29,6 +30,7 @@ pub mod icrc;
 pub mod ieth;
 pub mod immdt;
 pub mod ip;
+pub mod iwarp;
 pub mod lrh;
 pub mod mad;
 pub mod opcode;
@@ -52,6 +54,6 @@ pub use opcode::{Opcode, Operation, Service};
 pub use packet::{HeaderBuf, MAX_HEADER, Packet};
 pub use reth::Reth;
 pub use types::{
-    AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId,
+    AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId, Stag,
 };
 pub use xrceth::XrcEth;

@@ -142,6 +142,10 @@ number!(
     Rkey(u32), "{:#010x}"
 );
 number!(
+    /// A steering tag: iWARP's name for a key of either kind (RFC 5041, section 2.1).
+    Stag(u32), "{:#010x}"
+);
+number!(
     /// A partition key: bit 15 is full membership, the low 15 bits the partition.
     Pkey(u16), "{:#06x}"
 );
@@ -149,6 +153,30 @@ number!(
     /// A 64-bit service ID of the connection manager.
     ServiceId(u64), "{:#018x}"
 );
+
+impl From<Lkey> for Stag {
+    fn from(key: Lkey) -> Self {
+        Self(key.0)
+    }
+}
+
+impl From<Rkey> for Stag {
+    fn from(key: Rkey) -> Self {
+        Self(key.0)
+    }
+}
+
+impl From<Stag> for Lkey {
+    fn from(stag: Stag) -> Self {
+        Self(stag.0)
+    }
+}
+
+impl From<Stag> for Rkey {
+    fn from(stag: Stag) -> Self {
+        Self(stag.0)
+    }
+}
 
 impl Qkey {
     /// The well-known Q_Key of QP1.
