@@ -172,7 +172,7 @@ impl Context {
     pub fn limits(&self) -> Limits {
         self.query().limits
     }
-    /// The GID table: the host's addresses.
+    /// The GID table: with RoCE the host's addresses, with iWARP one entry that is no address.
     pub fn gids(&self) -> Vec<GidEntry> {
         self.device().gids()
     }
@@ -188,7 +188,10 @@ impl Context {
     /// # Errors
     /// When it has none.
     pub fn address(&self) -> Result<IpAddr> {
-        self.gid(0).map(Gid::ip)
+        let first = self.device().addresses().into_iter().next();
+        first.map(|entry| entry.gid.ip()).ok_or_else(|| {
+            Error::new(self.to_string(), "find an address", Cause::Invalid("it has none".into()))
+        })
     }
     /// The index of an address of this host.
     ///

@@ -157,7 +157,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
+        Self::of(DeviceKind::Roce)
+    }
+}
+
+impl Limits {
+    /// Those of a kind of device, unless the host's configuration says otherwise.
+    pub const fn of(kind: DeviceKind) -> Self {
+        let roce = Self {
             max_qp: 65536,
             max_qp_wr: 16384,
             max_sge: 32,
@@ -174,7 +181,17 @@ impl Default for Limits {
             max_inline_data: 1024,
             max_mcast_grp: 8192,
             max_mcast_qp_attach: 256,
+        };
+        match kind {
+            DeviceKind::Roce => roce,
+            // What a stream carries it has no further cost in serving.
+            DeviceKind::Iwarp => Self { max_rd_atomic: 128, ..roce }.without_datagrams(),
         }
+    }
+
+    /// Those of a device that has no datagrams: neither address handles nor groups.
+    pub const fn without_datagrams(self) -> Self {
+        Self { max_ah: 0, max_mcast_grp: 0, max_mcast_qp_attach: 0, ..self }
     }
 }
 

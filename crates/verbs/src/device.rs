@@ -10,14 +10,16 @@ use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::control::{Control, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target};
+use crate::control::{
+    Control, DeviceKind, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target,
+};
 use crate::counters::{Counter, Counters};
 use crate::engine::Engine;
 use crate::error::VerbsError;
 use crate::event::{AsyncEvent, Raised};
 use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
-use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
+use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID, iwarp_gid};
 use crate::regions::Regions;
 use crate::xrc::numbers;
 use crate::xrc::side::Side;
@@ -131,7 +133,9 @@ impl Device {
     /// Attributes of the device.
     pub fn query(&self) -> DeviceAttr {
         let info = self.control.info();
+        let iwarp = info.kind == DeviceKind::Iwarp;
         DeviceAttr {
+            kind: info.kind,
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: info.node_guid,
             sys_image_guid: info.node_guid,
@@ -143,7 +147,7 @@ impl Device {
             limits: info.limits,
             phys_port_cnt: PORT,
             max_pkeys: u16::try_from(info.pkeys.len()).unwrap_or(u16::MAX),
-            local_ca_ack_delay: 15,
+            local_ca_ack_delay: if iwarp { 0 } else { 15 },
         }
     }
 
@@ -156,14 +160,15 @@ impl Device {
         if port != PORT {
             return Err(VerbsError::invalid("query a port", format!("there is no port {port}")));
         }
-        let gids = self.gids.read();
-        let mtu = active_mtu(&gids);
+        let mtu = active_mtu(&self.gids.read());
+        let gids = self.gids().len();
         let down = self.failed.load(Ordering::Acquire);
         Ok(PortAttr {
+            kind: self.control.info().kind,
             state: if down { PortState::Down } else { PortState::Active },
             max_mtu: Mtu::M4096,
             active_mtu: mtu,
-            gid_tbl_len: u16::try_from(gids.len()).unwrap_or(u16::MAX),
+            gid_tbl_len: u16::try_from(gids).unwrap_or(u16::MAX),
             pkey_tbl_len: u16::try_from(self.control.info().pkeys.len()).unwrap_or(u16::MAX),
             max_msg_sz: MAX_MESSAGE,
             active_width: 2,
@@ -171,13 +176,28 @@ impl Device {
         })
     }
 
-    /// The GID table.
+    /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.
     pub fn gids(&self) -> Vec<GidEntry> {
-        self.gids.read().clone()
+        match self.control.info().kind {
+            DeviceKind::Roce => self.addresses(),
+            DeviceKind::Iwarp => self.gid(0).into_iter().collect(),
+        }
     }
     /// An entry of the GID table.
     pub fn gid(&self, index: u8) -> Option<GidEntry> {
-        self.gids.read().get(usize::from(index)).cloned()
+        let info = self.control.info();
+        let address = self.gids.read().get(usize::from(index)).cloned();
+        match info.kind {
+            DeviceKind::Roce => address,
+            DeviceKind::Iwarp if index == 0 => {
+                address.map(|entry| GidEntry { gid: iwarp_gid(info.node_guid), ..entry })
+            }
+            DeviceKind::Iwarp => None,
+        }
+    }
+    /// The host's addresses, by their index; zero where one was.
+    pub fn addresses(&self) -> Vec<GidEntry> {
+        self.gids.read().clone()
     }
     /// The index of a GID of ours.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {

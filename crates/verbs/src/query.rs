@@ -1,12 +1,14 @@
 //! What `ibv_query_device(3)` and `ibv_query_port(3)` tell.
 
-use rdmux_wire::{Guid, Mtu};
+use rdmux_wire::{Gid, Guid, Mtu};
 
-use crate::control::Limits;
+use crate::control::{DeviceKind, Limits};
 
 /// Attributes of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAttr {
+    /// What kind of device it is.
+    pub kind: DeviceKind,
     /// Version of the software.
     pub fw_ver: &'static str,
     /// GUID of the node.
@@ -46,6 +48,8 @@ pub enum PortState {
 /// Attributes of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAttr {
+    /// The kind of its device.
+    pub kind: DeviceKind,
     /// State.
     pub state: PortState,
     /// The largest MTU.
@@ -62,6 +66,16 @@ pub struct PortAttr {
     pub active_width: u8,
     /// Code of the speed: EDR, 25 Gb/s a lane.
     pub active_speed: u8,
+}
+
+/// The one GID of an iWARP device, which is no address: it begins with six bytes like those of an
+/// Ethernet address, locally administered, and the rest is 0.
+pub fn iwarp_gid(node: Guid) -> Gid {
+    let [_, _, _, tail @ ..] = node.0.to_be_bytes();
+    let mut gid = Gid::ZERO;
+    gid.0[0] = 0x02;
+    gid.0[1..6].copy_from_slice(&tail);
+    gid
 }
 
 /// The vendor that we say we are: bit 23 set makes it none of the IEEE's.

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
 use rdmux_verbs::Device;
-use rdmux_verbs::control::GidEntry;
+use rdmux_verbs::control::{DeviceKind, GidEntry};
 use rdmux_verbs::device::PORT;
 use rdmux_verbs::query::{PortAttr, PortState};
 use rdmux_wire::{Gid, Mtu};
@@ -33,17 +33,24 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// What the device can do, as flags.
-const CAPABILITIES: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
-    | IBV_DEVICE_UD_AV_PORT_ENFORCE
+/// What devices of either kind can do, as flags.
+const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_PORT_ACTIVE_EVENT
     | IBV_DEVICE_SYS_IMAGE_GUID
-    | IBV_DEVICE_RC_RNR_NAK_GEN
     | IBV_DEVICE_SRQ_RESIZE
     | IBV_DEVICE_MEM_WINDOW
-    | IBV_DEVICE_XRC
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+/// And what InfiniBand's transports add.
+const INFINIBAND: c_uint =
+    IBV_DEVICE_UD_AV_PORT_ENFORCE | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC;
+
+fn capabilities(kind: DeviceKind) -> c_uint {
+    match kind {
+        DeviceKind::Roce => EVERY_DEVICE | INFINIBAND,
+        DeviceKind::Iwarp => EVERY_DEVICE,
+    }
+}
 
 /// A device's attributes as C has them.
 pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
@@ -64,7 +71,7 @@ pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
         hw_ver: attr.hw_ver,
         max_qp: int(limits.max_qp),
         max_qp_wr: int(limits.max_qp_wr),
-        device_cap_flags: CAPABILITIES,
+        device_cap_flags: capabilities(attr.kind),
         max_sge: int(limits.max_sge),
         max_sge_rd: int(limits.max_sge),
         max_cq: int(limits.max_cq),
@@ -145,12 +152,16 @@ const PHYS_LINK_UP: u8 = 5;
 const GRH_REQUIRED: u8 = 1;
 
 fn port_attr(attr: &PortAttr) -> ibv_port_attr {
+    let (gids, capabilities, flags) = match attr.kind {
+        DeviceKind::Roce => (attr.gid_tbl_len.max(GID_TABLE), IBV_PORT_IP_BASED_GIDS, GRH_REQUIRED),
+        DeviceKind::Iwarp => (1, 0, 0),
+    };
     ibv_port_attr {
         state: attr.state as u32,
         max_mtu: attr.max_mtu.code().into(),
         active_mtu: attr.active_mtu.code().into(),
-        gid_tbl_len: attr.gid_tbl_len.max(GID_TABLE).into(),
-        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        gid_tbl_len: gids.into(),
+        port_cap_flags: IBV_PORT_CM_SUP | capabilities,
         max_msg_sz: attr.max_msg_sz,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
@@ -166,7 +177,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         active_speed: attr.active_speed,
         phys_state: if attr.state == PortState::Active { PHYS_LINK_UP } else { PHYS_DISABLED },
         link_layer: u8::try_from(IBV_LINK_LAYER_ETHERNET).unwrap_or_default(),
-        flags: GRH_REQUIRED,
+        flags,
         port_cap_flags2: 0,
     }
 }
@@ -184,8 +195,12 @@ fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
         let (gid, mtu) = (Gid::ZERO, Mtu::M1024);
         GidEntry { gid, interface: String::new(), interface_index: 0, mtu }
     };
-    let in_table = u16::from(index) < GID_TABLE;
+    let in_table = u16::from(index) < GID_TABLE && !is_iwarp(device);
     device.gid(index).or_else(|| in_table.then(empty)).ok_or(Errno::EINVAL)
+}
+
+fn is_iwarp(device: &Device) -> bool {
+    device.control().info().kind == DeviceKind::Iwarp
 }
 
 /// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
@@ -207,8 +222,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// What sysfs says of an entry's type: `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+/// What sysfs says of an entry's type: `IBV_GID_TYPE_SYSFS_ROCE_V2`, or for what is no RoCE
+/// `IBV_GID_TYPE_SYSFS_IB_ROCE_V1`.
 const SYSFS_ROCE_V2: c_uint = 1;
+const SYSFS_OTHER: c_uint = 0;
 
 /// `ibv_query_gid_type`, of <infiniband/driver.h>: 0 or -1. `ibv_devinfo` asks it.
 #[unsafe(no_mangle)]
@@ -223,7 +240,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let device = &unsafe { Context::get(context)? }.opened.device;
         gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
-        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? = SYSFS_ROCE_V2;
+        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? =
+            if is_iwarp(device) { SYSFS_OTHER } else { SYSFS_ROCE_V2 };
         Ok(())
     })
 }
@@ -249,7 +267,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
             return Err(Errno(libc::ENODATA));
         }
         // SAFETY: the caller has `size` bytes there.
-        unsafe { write_entry(entry, size, index, &found) };
+        unsafe { write_entry(entry, size, gid_type(device), index, &found) };
         Ok(())
     })
 }
@@ -278,7 +296,9 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         for (index, found) in present {
             // SAFETY: the caller has `max_entries` times `size` bytes there.
-            unsafe { write_entry(entries.byte_add(count * size), size, index, found) };
+            unsafe {
+                write_entry(entries.byte_add(count * size), size, gid_type(device), index, found);
+            }
             count += 1;
         }
         Ok(count.cast_signed())
@@ -286,14 +306,25 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     count.unwrap_or_else(|Errno(errno)| -isize::try_from(errno).unwrap_or(isize::MAX))
 }
 
+/// The type of a device's GIDs. Those of iWARP count as InfiniBand's.
+fn gid_type(device: &Device) -> u32 {
+    if is_iwarp(device) { IBV_GID_TYPE_IB } else { IBV_GID_TYPE_ROCE_V2 }
+}
+
 /// # Safety
 /// There are `size` bytes at `to`.
-unsafe fn write_entry(to: *mut ibv_gid_entry, size: usize, index: u32, entry: &GidEntry) {
+unsafe fn write_entry(
+    to: *mut ibv_gid_entry,
+    size: usize,
+    gid_type: u32,
+    index: u32,
+    entry: &GidEntry,
+) {
     let known = ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: index,
         port_num: PORT.into(),
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type,
         ndev_ifindex: entry.interface_index,
     };
     // SAFETY: as promised; what is copied are `size` bytes at most.

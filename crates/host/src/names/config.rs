@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use rdmux_cm::iw;
 use rdmux_link::udp::ROCE_PORT;
-use rdmux_verbs::control::Limits;
+use rdmux_verbs::control::{DeviceKind, Limits};
 use serde::Deserialize;
 
 use crate::error::HostError;
@@ -168,10 +168,15 @@ macro_rules! limits {
         pub struct LimitsConfig {
             $(#[doc = concat!("As in [`Limits::", stringify!($name), "`].")] pub $name: Option<$int>,)*
         }
-        impl From<&LimitsConfig> for Limits {
-            fn from(config: &LimitsConfig) -> Self {
-                let default = Self::default();
-                Self { $($name: config.$name.unwrap_or(default.$name),)* }
+        impl LimitsConfig {
+            /// What a kind of device is to have.
+            pub fn of(&self, kind: DeviceKind) -> Limits {
+                let default = Limits::of(kind);
+                let limits = Limits { $($name: self.$name.unwrap_or(default.$name),)* };
+                match kind {
+                    DeviceKind::Roce => limits,
+                    DeviceKind::Iwarp => limits.without_datagrams(),
+                }
             }
         }
     };
@@ -244,7 +249,7 @@ mod tests {
         assert_eq!(config, Config::default());
         assert_eq!(config.service.port, 4791);
         assert_eq!(config.service.idle_exit(), Some(Duration::from_secs(5)));
-        assert_eq!(Limits::from(&config.limits), Limits::default());
+        assert_eq!(config.limits.of(DeviceKind::Roce), Limits::default());
     }
 
     #[test]
@@ -256,7 +261,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.addresses.unwrap().len(), 2);
         assert_eq!(config.service.idle_exit(), None);
-        assert_eq!(Limits::from(&config.limits).max_qp, 9);
+        assert_eq!(config.limits.of(DeviceKind::Iwarp).max_qp, 9);
         assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
     }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rdmux_cm::ChannelId;
 use rdmux_link::SharedMem;
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rustix::process::{Pid, PidfdFlags};
 use std::sync::atomic::Ordering;
@@ -88,6 +89,14 @@ impl Client {
         })
     }
 
+    /// The kind of its device, if it has one.
+    pub(super) fn device_kind(&self) -> Option<DeviceKind> {
+        match self.kind? {
+            ClientKind::Device(kind) => Some(kind),
+            ClientKind::Tool => None,
+        }
+    }
+
     /// The value of one of its counters.
     pub(super) fn counter(&self, counter: Counter) -> u64 {
         let device = self.device.as_ref();
@@ -120,12 +129,17 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
 pub(super) struct Clients {
     all: BTreeMap<ClientId, Client>,
     next: u64,
-    past: Vec<u64>,
+    /// By kind of device.
+    past: [Vec<u64>; DeviceKind::ALL.len()],
 }
 
 impl Clients {
     pub(super) fn new() -> Self {
-        Self { all: BTreeMap::new(), next: 1, past: vec![0; PAGE_COUNTERS] }
+        Self {
+            all: BTreeMap::new(),
+            next: 1,
+            past: DeviceKind::ALL.map(|_| vec![0; PAGE_COUNTERS]),
+        }
     }
 
     pub(super) fn add(&mut self, client: Client) -> ClientId {
@@ -138,9 +152,10 @@ impl Clients {
     /// Takes a client out, and remembers what it counted.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.all.remove(&id)?;
+        let past = &mut self.past[client.device_kind().unwrap_or_default() as usize];
         for &counter in Counter::ALL {
             if !is_gauge(counter)
-                && let Some(past) = self.past.get_mut(counter as usize)
+                && let Some(past) = past.get_mut(counter as usize)
             {
                 *past = past.wrapping_add(client.counter(counter));
             }
@@ -168,9 +183,20 @@ impl Clients {
 
     /// What all devices counted, those of dead processes included.
     pub(super) fn counters(&self) -> Vec<(String, u64)> {
+        let [mut all, more] = DeviceKind::ALL.map(|kind| self.counters_of(kind));
+        for ((_, sum), (_, n)) in all.iter_mut().zip(more) {
+            *sum = sum.wrapping_add(n);
+        }
+        all
+    }
+
+    /// What the devices of a kind counted, those of dead processes included.
+    pub(super) fn counters_of(&self, kind: DeviceKind) -> Vec<(String, u64)> {
+        let past = &self.past[kind as usize];
+        let here = || self.all.values().filter(|c| c.device_kind() == Some(kind));
         let sum = |&counter: &Counter| {
-            let past = self.past.get(counter as usize).copied().unwrap_or(0);
-            let sum = self.all.values().fold(past, |s, c| s.wrapping_add(c.counter(counter)));
+            let past = past.get(counter as usize).copied().unwrap_or(0);
+            let sum = here().fold(past, |s, c| s.wrapping_add(c.counter(counter)));
             (counter.name().to_owned(), sum)
         };
         Counter::ALL.iter().map(sum).collect()

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
-use rdmux_verbs::control::Limits;
+use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
@@ -55,7 +55,7 @@ impl Sink for Outbox {
 
 /// The machine's configuration.
 pub(super) fn config(config: &Config) -> rdmux_cm::Config {
-    let limits = Limits::from(&config.limits);
+    let limits = config.limits.of(DeviceKind::Roce);
     rdmux_cm::Config {
         max_rd_atomic: limits.max_rd_atomic,
         max_init_rd_atomic: limits.max_init_rd_atomic,

@@ -118,16 +118,16 @@ impl Core {
     ) -> Outcome {
         if version != VERSION {
             // The version is where the other side finds it, whichever it speaks.
-            return self.welcome(0, 0).into();
+            return self.welcome(DeviceKind::default(), 0, 0).into();
         }
         let device = match (kind, <[OwnedFd; 1]>::try_from(fds)) {
             (ClientKind::Tool, Err(fds)) if fds.is_empty() => None,
-            (ClientKind::Device(_), Ok([doorbell])) => Some(doorbell),
+            (ClientKind::Device(kind), Ok([doorbell])) => Some((kind, doorbell)),
             _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
         };
         let greeted = match device {
-            None => self.welcome(0, 0).map(|welcome| (welcome, Vec::new())),
-            Some(doorbell) => self.add_device(id, doorbell),
+            None => self.welcome(DeviceKind::default(), 0, 0).map(|welcome| (welcome, Vec::new())),
+            Some((kind, doorbell)) => self.add_device(id, kind, doorbell),
         };
         if let Some(client) = self.clients.get_mut(id)
             && greeted.is_ok()
@@ -143,6 +143,7 @@ impl Core {
     fn add_device(
         &mut self,
         id: ClientId,
+        kind: DeviceKind,
         doorbell: OwnedFd,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
@@ -153,10 +154,10 @@ impl Core {
         if let Some(client) = self.clients.get_mut(id) {
             client.device = Some(DeviceSide { notify, doorbell, counters });
         }
-        Ok((self.welcome(slot, first_index)?, vec![theirs, page]))
+        Ok((self.welcome(kind, slot, first_index)?, vec![theirs, page]))
     }
 
-    fn welcome(&self, slot: u16, first_index: u16) -> Reply {
+    fn welcome(&self, kind: DeviceKind, slot: u16, first_index: u16) -> Reply {
         Ok(Response::Welcome(Box::new(Welcome {
             version: VERSION,
             host: self.options.host.to_string(),
@@ -166,7 +167,7 @@ impl Core {
             slot,
             first_index,
             port: self.options.config.service.port,
-            limits: rdmux_verbs::control::Limits::from(&self.options.config.limits).into(),
+            limits: self.options.config.limits.of(kind).into(),
         })))
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Views {
 }
 
 /// What the tree told last: the GID table and the counters.
-type Shown = (Vec<GidRow>, Vec<(String, u64)>);
+type Shown = (Vec<GidRow>, [Vec<(String, u64)>; DeviceKind::ALL.len()]);
 
 impl Views {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -85,15 +85,14 @@ impl Core {
     }
 
     fn current_view(&self) -> Shown {
-        (self.gid_rows(), self.clients.counters())
+        (self.gid_rows(), DeviceKind::ALL.map(|kind| self.clients.counters_of(kind)))
     }
 
     fn write_view(&mut self, (gids, counters): Shown) -> std::io::Result<()> {
         let Some(root) = &self.views.root else { return Ok(()) };
         let facts = Facts {
             host: self.options.host.as_str(),
-            device: DeviceKind::Roce.device_name(),
-            node_guid: self.node_guid,
+            devices: &self.devices(),
             gids: &gids,
             pkeys: &[Pkey::DEFAULT],
             counters: &counters,

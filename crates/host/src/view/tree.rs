@@ -1,4 +1,4 @@
-//! The tree of files that stands for the device, as the kernel's
+//! The tree of files that stands for the devices, as the kernel's
 //! `Documentation/ABI/stable/sysfs-class-infiniband` describes it.
 
 use std::collections::BTreeMap;
@@ -7,29 +7,27 @@ use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::Counter;
-use rdmux_wire::{Gid, Guid, Pkey};
+use rdmux_verbs::query::iwarp_gid;
+use rdmux_wire::{Gid, Pkey};
 
-use crate::proto::GidRow;
-
-/// The character device of the first adapter, and the name that `ibv_device::dev_name` has.
-const UVERBS: &str = "uverbs0";
+use super::uverbs;
+use crate::proto::{DeviceRow, GidRow};
 
 /// What the files tell.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
     /// The virtual host.
     pub(crate) host: &'a str,
-    /// The device's name.
-    pub(crate) device: &'a str,
-    /// GUID of the node, and of the system.
-    pub(crate) node_guid: Guid,
-    /// The GID table.
+    /// The devices.
+    pub(crate) devices: &'a [DeviceRow],
+    /// The host's addresses: the GID table of what has addresses there.
     pub(crate) gids: &'a [GidRow],
     /// The P_Key table.
     pub(crate) pkeys: &'a [Pkey],
-    /// What all devices of the host counted, by [`Counter::name`].
-    pub(crate) counters: &'a [(String, u64)],
+    /// What all devices of a kind counted, by [`Counter::name`]; the kinds in order.
+    pub(crate) counters: &'a [Vec<(String, u64)>],
 }
 
 /// A file of the tree.
@@ -59,31 +57,44 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
 /// All files, by their paths.
 fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     let mut tree = Tree::default();
-    let device = format!("sys/class/infiniband/{}", facts.device);
-    node(&mut tree, &device, facts);
-    parent(&mut tree, &format!("{device}/device"), facts);
-    port(&mut tree, &format!("{device}/ports/1"), facts);
-
-    tree.text("sys/class/infiniband_verbs/abi_version", "6");
-    let uverbs = format!("sys/class/infiniband_verbs/{UVERBS}");
-    tree.text(format!("{uverbs}/ibdev"), facts.device);
-    tree.text(format!("{uverbs}/abi_version"), "1");
-    tree.link(format!("{uverbs}/device"), format!("../../infiniband/{}/device", facts.device));
-
-    // A character device that anybody may read and write, which is what programs check. Nobody needs
-    // more of it: the libraries speak with the service.
-    for name in [UVERBS, "rdma_cm"] {
-        tree.link(format!("dev/infiniband/{name}"), "/dev/null");
+    for device in facts.devices {
+        let dir = format!("sys/class/infiniband/{}", device.name);
+        node(&mut tree, &dir, facts, device);
+        parent(&mut tree, &format!("{dir}/device"), facts, device);
+        port(&mut tree, &format!("{dir}/ports/1"), facts, device);
+        verbs(&mut tree, device);
     }
+    tree.text("sys/class/infiniband_verbs/abi_version", "6");
+    character_device(&mut tree, "rdma_cm");
     tree.0
 }
 
-fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>) {
-    let guid = groups(&facts.node_guid.0.to_be_bytes());
-    tree.text(format!("{dir}/node_type"), "1: CA");
+/// What speaks verbs to a device.
+fn verbs(tree: &mut Tree, device: &DeviceRow) {
+    let (name, uverbs) = (&device.name, uverbs(device.kind));
+    let dir = format!("sys/class/infiniband_verbs/{uverbs}");
+    tree.text(format!("{dir}/ibdev"), name);
+    tree.text(format!("{dir}/abi_version"), "1");
+    tree.link(format!("{dir}/device"), format!("../../infiniband/{name}/device"));
+    character_device(tree, &uverbs);
+}
+
+/// One that anybody may read and write, which is what programs check. Nobody needs more of it: the
+/// libraries speak with the service.
+fn character_device(tree: &mut Tree, name: &str) {
+    tree.link(format!("dev/infiniband/{name}"), "/dev/null");
+}
+
+fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
+    let guid = groups(&device.node_guid.0.to_be_bytes());
+    let node_type = match device.kind {
+        DeviceKind::Roce => "1: CA",
+        DeviceKind::Iwarp => "4: RNIC",
+    };
+    tree.text(format!("{dir}/node_type"), node_type);
     tree.text(format!("{dir}/node_guid"), &guid);
     tree.text(format!("{dir}/sys_image_guid"), &guid);
-    tree.text(format!("{dir}/node_desc"), format!("{} {}", facts.host, facts.device));
+    tree.text(format!("{dir}/node_desc"), format!("{} {}", facts.host, device.name));
     tree.text(format!("{dir}/fw_ver"), env!("CARGO_PKG_VERSION"));
     tree.text(format!("{dir}/hw_rev"), "0x1");
     tree.text(format!("{dir}/hca_type"), "rdmux");
@@ -91,22 +102,23 @@ fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>) {
 }
 
 /// The device below the device: for an adapter its PCI function.
-fn parent(tree: &mut Tree, dir: &str, facts: &Facts<'_>) {
+fn parent(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     for row in facts.gids.iter().filter(|row| row.gid != Gid::ZERO) {
         let interface = &row.interface;
         tree.link(format!("{dir}/net/{interface}"), format!("/sys/class/net/{interface}"));
     }
     // Relative ones, which lead to the right place wherever the tree is seen.
-    tree.link(format!("{dir}/infiniband/{}", facts.device), format!("../../../{}", facts.device));
+    let (name, uverbs) = (&device.name, uverbs(device.kind));
+    tree.link(format!("{dir}/infiniband/{name}"), format!("../../../{name}"));
     tree.link(
-        format!("{dir}/infiniband_verbs/{UVERBS}"),
-        format!("../../../../infiniband_verbs/{UVERBS}"),
+        format!("{dir}/infiniband_verbs/{uverbs}"),
+        format!("../../../../infiniband_verbs/{uverbs}"),
     );
     // No memory node is nearer than another.
     tree.text(format!("{dir}/numa_node"), "-1");
 }
 
-fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>) {
+fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     tree.text(format!("{dir}/state"), "4: ACTIVE");
     tree.text(format!("{dir}/phys_state"), "5: LinkUp");
     tree.text(format!("{dir}/link_layer"), "Ethernet");
@@ -118,18 +130,30 @@ fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>) {
     for zero in ["sm_sl", "lid_mask_count"] {
         tree.text(format!("{dir}/{zero}"), "0");
     }
-    for (index, row) in facts.gids.iter().enumerate() {
-        tree.text(format!("{dir}/gids/{index}"), groups(&row.gid.0));
-        // A row that lost its address stays, empty, and has no attributes.
-        if row.gid != Gid::ZERO {
-            tree.text(format!("{dir}/gid_attrs/types/{index}"), "RoCE v2");
-            tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &row.interface);
-        }
-    }
+    gids(tree, dir, facts, device);
     for (index, pkey) in facts.pkeys.iter().enumerate() {
         tree.text(format!("{dir}/pkeys/{index}"), format!("{:#06x}", pkey.0));
     }
-    counters(tree, dir, facts.counters);
+    if let Some(counted) = facts.counters.get(device.kind as usize) {
+        counters(tree, dir, counted);
+    }
+}
+
+fn gids(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
+    let own = |row: &GidRow| GidRow { gid: iwarp_gid(device.node_guid), ..row.clone() };
+    let (rows, kind): (Vec<GidRow>, _) = match device.kind {
+        DeviceKind::Roce => (facts.gids.to_vec(), "RoCE v2"),
+        // What the kernel says of every GID that is not of RoCEv2.
+        DeviceKind::Iwarp => (facts.gids.first().map(own).into_iter().collect(), "IB/RoCE v1"),
+    };
+    for (index, row) in rows.iter().enumerate() {
+        tree.text(format!("{dir}/gids/{index}"), groups(&row.gid.0));
+        // A row that lost its address stays, empty, and has no attributes.
+        if row.gid != Gid::ZERO {
+            tree.text(format!("{dir}/gid_attrs/types/{index}"), kind);
+            tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &row.interface);
+        }
+    }
 }
 
 /// The counters of a port, in the kernel's terms. Like an adapter's they count what crosses the wire;
@@ -235,7 +259,7 @@ fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::R
 mod tests {
     use super::*;
     use crate::testing::TempDir;
-    use rdmux_wire::Mtu;
+    use rdmux_wire::{Guid, Mtu};
     use std::net::Ipv4Addr;
 
     fn row(address: [u8; 4], interface: &str) -> GidRow {
@@ -243,27 +267,29 @@ mod tests {
         GidRow { gid, interface: interface.to_owned(), interface_index: 1, mtu: Mtu::M1024 }
     }
 
-    fn facts<'a>(gids: &'a [GidRow], counters: &'a [(String, u64)]) -> Facts<'a> {
-        Facts {
-            host: "a",
-            device: "dev0",
-            node_guid: Guid(0x0211_2233_4455_6677),
-            gids,
-            pkeys: &[Pkey::DEFAULT],
-            counters,
-        }
+    /// Writes what a host with a device of each kind has, of which the first counted this.
+    fn show(dir: &TempDir, gids: &[GidRow], counters: &[(&str, u64)]) {
+        let devices = DeviceKind::ALL.map(|kind| DeviceRow {
+            kind,
+            name: format!("dev{}", kind as u8),
+            node_guid: Guid(0x0211_2233_4455_6676 + kind as u64),
+        });
+        let counters = [counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect(), vec![]];
+        let pkeys = &[Pkey::DEFAULT];
+        let facts = Facts { host: "a", devices: &devices, gids, pkeys, counters: &counters };
+        write(dir.path(), &facts).unwrap();
     }
 
     #[test]
     fn files_read_as_the_kernels() {
         let dir = TempDir::new();
         let gids = [row([10, 0, 0, 1], "eth0")];
-        let counters = [("tx_bytes".to_owned(), 400), ("rx_drop_icrc".to_owned(), 3)];
-        write(dir.path(), &facts(&gids, &counters)).unwrap();
+        show(&dir, &gids, &[("tx_bytes", 400), ("rx_drop_icrc", 3)]);
         let read = |path: &str| {
             fs::read_to_string(dir.path().join("sys/class/infiniband/dev0").join(path)).unwrap()
         };
-        assert_eq!(read("node_guid"), "0211:2233:4455:6677\n");
+        assert_eq!(read("node_type"), "1: CA\n");
+        assert_eq!(read("node_guid"), "0211:2233:4455:6676\n");
         assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
         assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
         assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "eth0\n");
@@ -273,25 +299,30 @@ mod tests {
         assert_eq!(read("ports/1/hw_counters/rx_drop_icrc"), "3\n");
         let null = fs::metadata(dir.path().join("dev/infiniband/uverbs0")).unwrap();
         assert!(std::os::unix::fs::FileTypeExt::is_char_device(&null.file_type()));
+        // The other device's.
+        assert_eq!(read("../dev1/node_type"), "4: RNIC\n");
+        assert_eq!(read("../dev1/ports/1/gids/0"), "0233:4455:6677:0000:0000:0000:0000:0000\n");
+        assert_eq!(read("../dev1/ports/1/gid_attrs/types/0"), "IB/RoCE v1\n");
+        assert_eq!(read("../dev1/device/infiniband_verbs/uverbs1/ibdev"), "dev1\n");
     }
 
     #[test]
     fn what_changed_is_written_and_what_is_gone_removed() {
         let dir = TempDir::new();
         let two = [row([10, 0, 0, 1], "eth0"), row([10, 0, 0, 2], "eth1")];
-        write(dir.path(), &facts(&two, &[("tx_packets".to_owned(), 1000)])).unwrap();
+        show(&dir, &two, &[("tx_packets", 1000)]);
         let port = dir.path().join("sys/class/infiniband/dev0/ports/1");
         let net = dir.path().join("sys/class/infiniband/dev0/device/net");
         let open = File::open(port.join("counters/port_xmit_packets")).unwrap();
 
-        write(dir.path(), &facts(&two[..1], &[("tx_packets".to_owned(), 7)])).unwrap();
+        show(&dir, &two[..1], &[("tx_packets", 7)]);
         assert_eq!(io::read_to_string(open).unwrap(), "7\n");
         assert!(port.join("gids/0").exists() && !port.join("gids/1").exists());
         assert_eq!(fs::read_dir(net).unwrap().count(), 1);
 
         // A row that lost its address.
         let empty = GidRow { gid: Gid::ZERO, ..two[1].clone() };
-        write(dir.path(), &facts(&[two[0].clone(), empty], &[])).unwrap();
+        show(&dir, &[two[0].clone(), empty], &[]);
         assert!(port.join("gids/1").exists() && !port.join("gid_attrs/types/1").exists());
         assert!(!port.join("hw_counters").exists());
     }

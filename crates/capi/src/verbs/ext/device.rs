@@ -3,6 +3,9 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use rdmux_verbs::Device;
+use rdmux_verbs::control::DeviceKind;
+
 use super::dm::MAX_DM_SIZE;
 use super::timestamp;
 use crate::abi::verbs::*;
@@ -10,7 +13,7 @@ use crate::boundary::{Errno, code};
 use crate::verbs::objects::{Context, Object};
 use crate::verbs::query;
 
-/// What on-demand paging serves: everything, because the engine reaches memory by its address anyway.
+/// What on-demand paging serves: everything that the device has, because the engine reaches memory by its address anyway.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
     per_transport_caps: ibv_odp_transport_caps {
@@ -38,7 +41,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
         {
             return Err(Errno::EINVAL);
         }
-        let known = attributes(query::device_attr(&context.opened.device));
+        let known =
+            attributes(query::device_attr(&context.opened.device), odp(&context.opened.device));
         // Newer and older programs have longer and shorter structures.
         let length = attr_size.min(size_of_val(&known));
         // SAFETY: the program's structure has `attr_size` bytes, ours at least `length`.
@@ -50,10 +54,20 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-fn attributes(orig_attr: ibv_device_attr) -> ibv_device_attr_ex {
+/// What a device serves of it: iWARP has reliable connections only.
+fn odp(device: &Device) -> ibv_odp_caps {
+    let mut caps = ODP;
+    if device.query().kind == DeviceKind::Iwarp {
+        (caps.per_transport_caps.uc_odp_caps, caps.per_transport_caps.ud_odp_caps) = (0, 0);
+    }
+    caps
+}
+
+fn attributes(orig_attr: ibv_device_attr, odp_caps: ibv_odp_caps) -> ibv_device_attr_ex {
+    let has_xrc = orig_attr.device_cap_flags & IBV_DEVICE_XRC != 0;
     ibv_device_attr_ex {
         comp_mask: 0,
-        odp_caps: ODP,
+        odp_caps,
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: timestamp::KILOHERTZ,
         // The low half is that of the classic query.
@@ -84,7 +98,7 @@ fn attributes(orig_attr: ibv_device_attr) -> ibv_device_attr_ex {
         max_dm_size: MAX_DM_SIZE,
         // Atomics of the PCI bus, on which this device is not.
         pci_atomic_caps: ibv_pci_atomic_caps { fetch_add: 0, swap: 0, compare_swap: 0 },
-        xrc_odp_caps: ODP.per_transport_caps.rc_odp_caps,
+        xrc_odp_caps: if has_xrc { odp_caps.per_transport_caps.rc_odp_caps } else { 0 },
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         orig_attr,
     }
