@@ -2,7 +2,7 @@
 //!
 //! One file per header, in the order in which a packet has them:
 //!
-//! - the link and the network: [`ether`], [`ip`] and [`udp`], or InfiniBand's [`lrh`] and [`grh`];
+//! - the link and the network: [`ether`], [`ip`], [`udp`] and [`tcp`], or InfiniBand's [`lrh`] and [`grh`];
 //! - the transport: [`bth`], then [`deth`], [`xrceth`], [`reth`], [`atomic`], [`aeth`], [`immdt`] and
 //!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
@@ -36,6 +36,7 @@ pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod reth;
+pub mod tcp;
 pub mod types;
 pub mod udp;
 pub mod vcrc;

@@ -5,6 +5,7 @@ use rdmux_wire::grh::Grh;
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::lrh::{Lnh, Lrh};
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
+use rdmux_wire::tcp::Tcp;
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, HeaderBuf, Ieth, ImmDt, Lid, MAX_HEADER,
@@ -53,6 +54,16 @@ round_trips! {
 }
 
 proptest! {
+    #[test]
+    fn tcp(bytes: [u8; Tcp::LEN]) {
+        if let Ok(tcp) = Tcp::parse(&bytes) {
+            let again = Tcp { header_len: 20, ..tcp };
+            prop_assert_eq!(Tcp::parse(&again.to_bytes()), Ok(again));
+            prop_assert!(!tcp.to_string().is_empty());
+        }
+        prop_assert!(Tcp::parse(&bytes[1..]).is_err());
+    }
+
     #[test]
     fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..120), version_0: bool) {
         let _ = Ipv4::parse(&bytes);
