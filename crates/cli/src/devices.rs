@@ -4,15 +4,18 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use rdmux::Context;
+use rdmux::{Context, DeviceKind};
 use serde::Serialize;
 
 use crate::Global;
 use crate::output::{self, Report};
+use crate::run::DeviceArgs;
 
 /// What to print.
 #[derive(Args)]
 pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,11 +56,18 @@ struct GidRow {
 
 /// Runs `rdmux devices`.
 pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
-    let device = describe(&global.open()?)?;
+    let open = |kind: &DeviceKind| describe(&global.builder().device(*kind).open()?);
+    let kinds = args.device.choice_or_all()?.kinds();
+    let devices = kinds.iter().map(open).collect::<Result<Vec<_>>>()?;
     if args.json {
-        output::json(&[device])?;
-    } else {
-        print(&device)?;
+        output::json(&devices)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (i, device) in devices.iter().enumerate() {
+        if i > 0 {
+            say!("");
+        }
+        print(device)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -66,10 +76,14 @@ fn describe(context: &Context) -> Result<Device> {
     let (attr, port) = (context.query(), context.query_port()?);
     let gids = context.gids().into_iter().enumerate();
     let l = attr.limits;
+    let (transport, gid_kind) = match attr.kind {
+        DeviceKind::Roce => ("InfiniBand over RoCEv2", Some("RoCE v2")),
+        DeviceKind::Iwarp => ("iWARP over TCP", None),
+    };
     Ok(Device {
         name: context.name().to_owned(),
         host: context.host().to_owned(),
-        transport: "InfiniBand over RoCEv2",
+        transport,
         node_guid: attr.node_guid.to_string(),
         firmware: attr.fw_ver,
         ports: vec![Port {
@@ -83,8 +97,8 @@ fn describe(context: &Context) -> Result<Device> {
                 .map(|(index, entry)| GidRow {
                     index,
                     gid: entry.gid.to_string(),
-                    address: entry.gid.ip().to_string(),
-                    kind: "RoCE v2",
+                    address: gid_kind.map_or("-".to_owned(), |_| entry.gid.ip().to_string()),
+                    kind: gid_kind.unwrap_or("-"),
                     interface: entry.interface,
                     mtu: entry.mtu.bytes(),
                 })

@@ -38,9 +38,9 @@ enum View {
 
 /// Runs `rdmux env`. The service is not started but for the files of a view: the library does that.
 pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
-    args.device.check()?;
+    let devices = args.device.choice()?;
     let (host, options, library) = (global.host_name()?, run::connect_options()?, library::find()?);
-    let mut variables = Variables::new(&options, &host, &library)?;
+    let mut variables = Variables::new(&options, &host, devices, &library)?;
     if args.view == View::Preload {
         options.devices(&host)?;
         view::preload(&options, &host, &library, &mut variables)?;

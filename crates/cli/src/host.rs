@@ -10,6 +10,7 @@ use rdmux_host::client::admin;
 use rdmux_host::proto::{HolderStatus, Status};
 use rdmux_host::service::daemon;
 use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
+use rdmux_verbs::control::DeviceKind;
 use serde_json::{Map, Value, json};
 
 use crate::Global;
@@ -190,6 +191,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let kind = if s.embedded { " (a thread of that process)" } else { "" };
     say!("host       {}", s.host);
     say!("addresses  {}", addresses(s));
+    say!("devices    {}", DeviceKind::ALL.map(DeviceKind::device_name).join(" "));
     say!("port       UDP {}", s.port);
     say!(
         "service    process {}{kind}, up {}",
@@ -200,13 +202,15 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
 
     if !s.clients.is_empty() {
         say!("\nPROCESSES");
-        let mut report = Report::new(&["PID", "NAME", "SLOTS", "QPS", "CHANNELS", "IDS", "UP"])
-            .right(&[0, 3, 4, 5, 6]);
+        let mut report =
+            Report::new(&["PID", "NAME", "DEVICE", "SLOTS", "QPS", "CHANNELS", "IDS", "UP"])
+                .right(&[0, 4, 5, 6, 7]);
         for c in &s.clients {
             let slots: Vec<_> = c.slots.iter().map(u16::to_string).collect();
             report.row([
                 c.pid.to_string(),
                 c.comm.clone(),
+                c.device.clone(),
                 slots.join(" "),
                 c.qps.to_string(),
                 c.channels.to_string(),

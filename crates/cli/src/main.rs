@@ -31,14 +31,15 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// RDMA without an adapter: a software RoCEv2 device, a connection manager and the tools for them.
+/// RDMA without an adapter: software RoCEv2 and iWARP devices, a connection manager and the tools for them.
 #[derive(Parser)]
 #[command(
     name = "rdmux",
     version,
     after_help = "Try `rdmux demo` first: everything that the stack does, as a table.\n\n\
         Exit status: 0 all went well, 1 something failed, 2 the command line makes no sense.\n\
-        Environment: RDMUX_HOST names the virtual host, RUST_LOG filters the log (see -v)."
+        Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (roce, iw or all), RUST_LOG
+        filters the log (see -v)."
 )]
 struct Cli {
     #[command(flatten)]
@@ -61,10 +62,15 @@ pub(crate) struct Global {
 impl Global {
     /// Opens the device of the host that the command line or the environment names.
     pub(crate) fn open(&self) -> rdmux::Result<rdmux::Context> {
+        self.builder().open()
+    }
+
+    /// To open a device of that host.
+    pub(crate) fn builder(&self) -> rdmux::ContextBuilder {
         let builder = rdmux::Context::builder();
         match self.host.as_deref().filter(|name| !name.is_empty()) {
-            Some(name) => builder.host(name).open(),
-            None => builder.open(),
+            Some(name) => builder.host(name),
+            None => builder,
         }
     }
 

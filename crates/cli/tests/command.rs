@@ -42,6 +42,9 @@ fn hosts_come_and_go() {
 
     let device = json(&net.ok(&["--host", "two", "devices", "--json"]));
     assert_eq!(device[0]["ports"][0]["gids"][0]["address"], net.address(2));
+    assert_eq!(device[1]["name"], "rdmux_iw0");
+    assert_eq!(device[1]["ports"][0]["gids"].as_array().unwrap().len(), 1);
+    assert_eq!(device[1]["limits"][16][1], 0, "{}", device[1]["limits"]);
     assert!(net.fails(&["host", "up", "one", "--addr", "127.0.0.9"], 1).contains("host down one"));
     net.ok(&["host", "down", "one"]);
     net.fails(&["host", "status", "one"], 1);

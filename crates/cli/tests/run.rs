@@ -16,10 +16,24 @@ const FILES: [&str; 4] = [
     "/sys/class/infiniband_verbs/uverbs0/ibdev",
     "/dev/infiniband/uverbs0",
 ];
-const SEEN: &str = "/sys/class/infiniband: has rdmux_roce0\n\
+const SEEN: &str = "/sys/class/infiniband: has rdmux_iw0\n\
+    /sys/class/infiniband: has rdmux_roce0\n\
     /sys/class/infiniband/rdmux_roce0/ports/1/gid_attrs/types/0: RoCE v2\n\
     /sys/class/infiniband_verbs/uverbs0/ibdev: rdmux_roce0\n\
     /dev/infiniband/uverbs0: device, read and write\n";
+
+/// The lines of a directory come in any order.
+fn sorted(bytes: &[u8]) -> String {
+    let text = text(bytes);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_by_key(|line| {
+        FILES
+            .iter()
+            .position(|file| line.starts_with(&format!("{file}:")))
+            .map(|at| (at, line.to_owned()))
+    });
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -35,8 +49,8 @@ fn the_exit_status_is_the_programs() {
         (&["sh", "-c", "exit 1"], 1),
         (&["--", "no-such-program"], 127),
         (&["--", "/etc/passwd"], 126),
-        (&["--device", "iw", "--", "true"], 125),
-        (&["--device", "ib", "--", "true"], 125),
+        (&["--device", "iw", "--", "true"], 0),
+        (&["--device", "all", "--", "sh", "-c", "exit 77"], 77),
         (&["--device", "tokenring", "--", "true"], 2),
         (&[], 2),
     ] {
@@ -90,7 +104,7 @@ fn the_environment_works_without_the_wrapper() {
     shell.args(["-c", &script, "sh"]).arg(look).args(FILES);
     shell.env("RDMUX_RUNTIME_DIR", net.path()).env("RDMUX_HOST", "one");
     let output = shell.output().unwrap();
-    assert_eq!(text(&output.stdout), SEEN, "{}", text(&output.stderr));
+    assert_eq!(sorted(&output.stdout), SEEN, "{}", text(&output.stderr));
 }
 
 #[test]
@@ -99,9 +113,32 @@ fn a_c_program_gets_the_library_and_its_device() {
     let Some(program) = compile(&net, "devices.c", &["ibverbs", "rdmacm"]) else { return };
     let said = net.ok(&["--host", "one", "run", "--", program.to_str().unwrap()]);
     assert!(said.contains("device rdmux_roce0\n") && said.contains("channel yes\n"), "{said}");
+    assert!(!said.contains("rdmux_iw0"), "{said}");
     let libraries: Vec<_> =
         said.lines().filter(|l| l.starts_with("library ") && l.contains(".so")).collect();
     assert!(libraries.len() == 1 && libraries[0].contains("librdmux_capi.so"), "{said}");
+
+    let with =
+        |kind| net.ok(&["--host", "one", "run", "--device", kind, "--", program.to_str().unwrap()]);
+    let iw = with("iw");
+    assert!(iw.contains("device rdmux_iw0\n") && iw.contains("channel yes\n"), "{iw}");
+    assert!(!iw.contains("rdmux_roce0"), "{iw}");
+    let all = with("all");
+    let devices: Vec<_> = all.lines().filter(|line| line.starts_with("device")).collect();
+    assert_eq!(devices, ["device rdmux_roce0", "device rdmux_iw0"]);
+}
+
+#[test]
+fn a_kind_of_device_that_there_is_not_is_refused() {
+    let net = Net::new().hosts(&["one"]);
+    let output = net
+        .command(&["--host", "one", "devices"])
+        .env("RDMUX_DEVICE", "tokenring")
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("tokenring") && said.contains("roce, iw or all"), "{said}");
 }
 
 #[test]
@@ -127,7 +164,7 @@ fn the_device_is_seen_where_programs_look() {
     let net = Net::new().hosts(&["one"]);
     for how in ["auto", "preload"] {
         let Some(output) = look(&net, &[], how) else { return };
-        assert_eq!(text(&output.stdout), SEEN, "{how}: {}", text(&output.stderr));
+        assert_eq!(sorted(&output.stdout), SEEN, "{how}: {}", text(&output.stderr));
     }
     let output = look(&net, &[], "none").unwrap();
     let said = text(&output.stdout);
@@ -135,7 +172,7 @@ fn the_device_is_seen_where_programs_look() {
 
     let output = look(&net, &[], "namespace").unwrap();
     match output.status.code() {
-        Some(0) => assert_eq!(text(&output.stdout), SEEN),
+        Some(0) => assert_eq!(sorted(&output.stdout), SEEN),
         _ => missing_here(&text(&output.stderr)),
     }
 }
@@ -146,7 +183,7 @@ fn where_there_can_be_no_namespace_a_library_is_preloaded_and_it_says_so() {
     let Some(forbid) = compile(&net, "forbid.c", &[]) else { return };
     let forbid = forbid.to_str().unwrap();
     let output = look(&net, &[forbid], "auto").unwrap();
-    assert_eq!(text(&output.stdout), SEEN);
+    assert_eq!(sorted(&output.stdout), SEEN);
     let said = text(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("librdmux_view.so") && said.contains("not permitted"), "{said}");

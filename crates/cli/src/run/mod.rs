@@ -14,9 +14,9 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use rdmux_host::ConnectOptions;
+use rdmux_host::{ConnectOptions, DeviceChoice};
 
 use self::variables::Variables;
 use self::view::View;
@@ -34,7 +34,7 @@ const NOT_FOUND: u8 = 127;
 #[command(
     after_help = "Exit status: the program's own; 127 if there is no such program, 126 if it cannot be \
     run, 125 if something failed before.\n\n\
-    Programs that look at /sys/class/infiniband or /dev/infiniband themselves get to see the device there, \
+    Programs that look at /sys/class/infiniband or /dev/infiniband themselves get to see the devices there, \
     by a mount namespace of their own or, where the system allows none, by a preloaded library. `auto` does \
     so for programs that are linked with UCX or MPI, for Python, mpirun and the like, for scripts that name \
     these directories, and for any program with such an argument. A mount namespace of a user without \
@@ -56,34 +56,40 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// The kind of device.
+/// The devices that a program sees.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct DeviceArgs {
-    /// What kind of device the program gets
-    #[arg(long, value_enum, value_name = "KIND", default_value_t)]
-    device: Kind,
+    /// What kind of device the program gets; $RDMUX_DEVICE says it too, and RoCE is the default
+    #[arg(long, value_enum, value_name = "KIND")]
+    device: Option<Kind>,
 }
 
 /// Kinds of devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// RoCEv2 over UDP
-    #[default]
     Roce,
-    /// iWARP over TCP (not there yet)
+    /// iWARP over TCP
     Iw,
-    /// InfiniBand (not there yet)
-    Ib,
+    /// Both; an address resolves to RoCE
+    All,
 }
 
 impl DeviceArgs {
-    /// Fails for what does not exist yet.
-    pub(crate) fn check(self) -> Result<()> {
-        match self.device {
-            Kind::Roce => Ok(()),
-            Kind::Iw => bail!("iWARP devices do not exist yet: use --device roce"),
-            Kind::Ib => bail!("InfiniBand devices do not exist yet: use --device roce"),
-        }
+    /// What the command line says, or the environment.
+    pub(crate) fn choice(self) -> Result<DeviceChoice> {
+        Ok(match self.device {
+            Some(Kind::Roce) => DeviceChoice::Roce,
+            Some(Kind::Iw) => DeviceChoice::Iwarp,
+            Some(Kind::All) => DeviceChoice::All,
+            None => DeviceChoice::of_environment()?,
+        })
+    }
+
+    /// The same, but both kinds where neither says anything.
+    pub(crate) fn choice_or_all(self) -> Result<DeviceChoice> {
+        let said = std::env::var_os(DeviceChoice::VARIABLE).is_some_and(|word| !word.is_empty());
+        if self.device.is_none() && !said { Ok(DeviceChoice::All) } else { self.choice() }
     }
 }
 
@@ -103,14 +109,14 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> ExitCode {
 }
 
 fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()> {
-    args.device.check()?;
+    let devices = args.device.choice()?;
     let host = global.host_name()?;
     let options = connect_options()?;
     let library = library::find()?;
     if !options.embedded {
         options.devices(&host)?;
     }
-    let mut variables = Variables::new(&options, &host, &library)?;
+    let mut variables = Variables::new(&options, &host, devices, &library)?;
     // Last: it may move this process into other namespaces.
     let program = command.get_program().to_owned();
     let look = || known::looks(&program, &args.program[1..]);

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use anyhow::Result;
-use rdmux_host::{ConnectOptions, HostName};
+use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 use super::library::Library;
 
@@ -17,12 +17,14 @@ impl Variables {
     pub(crate) fn new(
         options: &ConnectOptions,
         host: &HostName,
+        devices: DeviceChoice,
         library: &Library,
     ) -> Result<Self> {
         let folder = library.folder(&options.dir.host(host)?)?;
         let mut this = Self::default();
         this.prepend("LD_LIBRARY_PATH", &folder);
         this.set("RDMUX_HOST", host.as_str());
+        this.set(DeviceChoice::VARIABLE, devices.word());
         // A runtime directory of the user's choice may have been a path from here.
         if std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty()) {
             this.set("RDMUX_RUNTIME_DIR", options.dir.path());

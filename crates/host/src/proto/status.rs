@@ -61,6 +61,8 @@ pub struct ClientStatus {
     pub pid: i32,
     /// Its name (`/proc/PID/comm`).
     pub comm: String,
+    /// Its device's name.
+    pub device: String,
     /// Its slots.
     pub slots: Vec<u16>,
     /// Queue pairs that it has now.

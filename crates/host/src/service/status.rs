@@ -67,6 +67,7 @@ impl Core {
         ClientStatus {
             pid: client.pid,
             comm: client.comm.clone(),
+            device: client.device_kind().unwrap_or_default().device_name().to_owned(),
             slots: client.slots.clone(),
             qps: client.counter(Counter::QpsOpen),
             channels: count(client.channels.len()),
