@@ -66,7 +66,7 @@ pub const PEER_GONE: Duration = Duration::from_millis(500);
 
 /// A place in a send queue.
 #[derive(Clone, Copy, Debug)]
-pub struct SendMark(u32);
+pub struct SendMark(pub(crate) u32);
 
 /// How a [`Qp::poll_transmit`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,116 @@
+//! A frame on its way: its header, where its payload lies, and whose it is.
+
+use rdmux_wire::Rkey;
+use rdmux_wire::iwarp::ddp::Header;
+use rdmux_wire::iwarp::fpdu::{self, CRC_LEN, LENGTH_LEN};
+use rdmux_wire::iwarp::rdmap::AtomicRequest;
+
+use crate::env::TxPayload;
+use crate::iwarp::Segment;
+use crate::sq::SendQueue;
+
+/// Room for the length, a header, and the longest of what is not payload.
+const HEAD: usize = LENGTH_LEN + Header::UNTAGGED_LEN + AtomicRequest::LEN;
+
+/// The padding and the CRC field of a frame that has no CRC.
+static ZEROS: [u8; 3 + CRC_LEN] = [0; 3 + CRC_LEN];
+
+/// Where the payload of a frame lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload {
+    /// There is none, or it is in the frame's head.
+    None,
+    /// A part of an entry of the send queue.
+    Entry { index: u32, offset: u32, len: u32 },
+    /// Memory that the peer READs.
+    Remote { rkey: Rkey, va: u64, len: u32 },
+}
+
+impl Payload {
+    const fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Entry { len, .. } | Self::Remote { len, .. } => len as usize,
+        }
+    }
+
+    fn of(self, sq: &SendQueue) -> TxPayload<'_> {
+        match self {
+            Self::None => TxPayload::None,
+            Self::Entry { index, offset, len } => sq.payload(index, offset, len),
+            Self::Remote { len: 0, .. } => TxPayload::None,
+            Self::Remote { rkey, va, len } => TxPayload::Remote { rkey, va, len, srqn: 0 },
+        }
+    }
+}
+
+/// Whose frame it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// An entry of the send queue. `ends` says that this is its last frame.
+    Entry { index: u32, ends: bool },
+    /// What the peer asked for.
+    Answer,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    head: [u8; HEAD],
+    head_len: u8,
+    payload: Payload,
+    pub(super) origin: Origin,
+    /// Bytes in the stream.
+    pub(super) len: usize,
+}
+
+impl Frame {
+    /// A frame as it is without CRC and markers. `fixed` is what follows the header; then comes `payload`.
+    pub(super) fn new(header: &Header, fixed: &[u8], payload: Payload, origin: Origin) -> Self {
+        let header = header.to_buf();
+        let behind = LENGTH_LEN + header.len();
+        let head_len = behind + fixed.len();
+        let ulpdu_len = head_len - LENGTH_LEN + payload.len();
+        // Both are bounded: the head by its array, the ULPDU by what `Tx` cuts.
+        debug_assert!(ulpdu_len <= fpdu::MAX_ULPDU);
+        let length = u16::try_from(ulpdu_len).unwrap_or(u16::MAX);
+        let mut head = [0; HEAD];
+        head[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
+        head[LENGTH_LEN..behind].copy_from_slice(&header);
+        head[behind..head_len].copy_from_slice(fixed);
+        let head_len = u8::try_from(head_len).unwrap_or(u8::MAX);
+        Self { head, head_len, payload, origin, len: fpdu::frame_len(ulpdu_len) }
+    }
+
+    /// Length and headers.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_len)]
+    }
+
+    /// The headers alone.
+    pub(super) fn headers(&self) -> &[u8] {
+        &self.head()[LENGTH_LEN..]
+    }
+
+    /// Bytes between length and padding.
+    pub(super) fn ulpdu_len(&self) -> usize {
+        self.headers().len() + self.payload.len()
+    }
+
+    /// The payload.
+    pub(super) fn payload<'a>(&self, sq: &'a SendQueue) -> TxPayload<'a> {
+        self.payload.of(sq)
+    }
+
+    /// Bytes of the payload.
+    pub(super) fn payload_len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// The frame as it is sent without CRC and markers.
+    #[inline]
+    pub(super) fn segment<'a>(&'a self, sq: &'a SendQueue) -> Segment<'a> {
+        let tail = &ZEROS[..fpdu::pad(self.ulpdu_len()) + CRC_LEN];
+        Segment { head: self.head(), payload: self.payload.of(sq), tail }
+    }
+}

@@ -1,0 +1,88 @@
+//! Faults: telling the peer, and hearing of them from the peer (RFC 5040, section 7).
+
+use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};
+use rdmux_wire::iwarp::terminate::Terminate;
+
+use crate::iwarp::StreamEnv;
+use crate::iwarp::close::{Phase, TERMINATE_TIME};
+use crate::iwarp::fault::{self, Fault};
+use crate::iwarp::qp::Qp;
+use crate::optable::TxKind;
+use crate::time::Time;
+use crate::wr::WcStatus;
+
+impl Qp {
+    /// Ends everything as the table says: a Terminate for the peer, completions, an event, ERR.
+    /// `tells_segment` says that it is about the segment at hand, which the peer is shown.
+    pub(super) fn fail<E: StreamEnv>(
+        &mut self,
+        now: Time,
+        fault: Fault,
+        tells_segment: bool,
+        env: &mut E,
+    ) {
+        let row = fault.row();
+        env.count(row.counts);
+        let mut message = [0; Terminate::MAX_LEN];
+        let len = self.terminate_of(fault, tells_segment).emit(&mut message);
+        let can_tell = matches!(self.phase, Phase::Open | Phase::Draining { .. });
+        self.phase = if can_tell && self.prepare_last_words(&message[..len], env).is_ok() {
+            Phase::Terminating { until: now.after(TERMINATE_TIME), peer_ended: false }
+        } else {
+            Phase::Aborted
+        };
+        if let Some(status) = row.receive
+            && self.rq.is_active()
+        {
+            self.fail_oldest_receive(status, env);
+        }
+        if let Some(status) = row.send
+            && self.sq.head != self.sq.tail
+        {
+            self.complete_head(status, env);
+        }
+        if let Some(event) = row.event {
+            env.event(event);
+        }
+        self.enter_error(env);
+    }
+
+    /// The Terminate that tells a fault, and what it is about.
+    fn terminate_of(&self, fault: Fault, tells_segment: bool) -> Terminate<'_> {
+        let terminate = Terminate::new(fault.row().tells);
+        if !tells_segment {
+            return terminate;
+        }
+        let rx = &self.rx;
+        let terminate = terminate.of(rx.segment_len, &rx.header[..rx.header_len]);
+        // The request is known when all of it is there.
+        let complete = rx.opcode == Some(Opcode::ReadRequest) && rx.last;
+        if complete && rx.queues[1].opcode.is_none() {
+            return Terminate {
+                rdmap_header: &rx.queues[1].bytes[..ReadRequest::LEN],
+                ..terminate
+            };
+        }
+        terminate
+    }
+
+    /// The peer tells a fault. The oldest READ or atomic is what it is about, if there is one; everything else
+    /// is flushed, and the stream ends.
+    pub(super) fn finish_terminate<E: StreamEnv>(&mut self, now: Time, small: &[u8], env: &mut E) {
+        let (status, event) = Terminate::parse(small).map_or_else(
+            |_| (WcStatus::WrFlushErr, crate::env::QpEvent::Fatal),
+            |terminate| fault::told(terminate.fault),
+        );
+        if self.is_asking() {
+            self.complete_head(status, env);
+        }
+        env.event(event);
+        self.phase = Phase::Lingering { until: now.after(TERMINATE_TIME) };
+        self.enter_error(env);
+    }
+
+    /// Whether the oldest send work request waits for a response.
+    fn is_asking(&self) -> bool {
+        [TxKind::Read, TxKind::FetchAdd, TxKind::CmpSwap].into_iter().any(|kind| self.awaits(kind))
+    }
+}
