@@ -266,7 +266,9 @@ impl From<HostError> for Cause {
 impl From<VerbsError> for Cause {
     fn from(e: VerbsError) -> Self {
         match e {
-            VerbsError::Invalid { why, .. } | VerbsError::Memory { why, .. } => Self::Invalid(why),
+            VerbsError::Invalid { why, .. }
+            | VerbsError::Unsupported { why, .. }
+            | VerbsError::Memory { why, .. } => Self::Invalid(why),
             VerbsError::NoMemory { why, .. } | VerbsError::Busy { why, .. } => Self::Resources(why),
             VerbsError::Post { error: PostError::Full(entries), .. } => Self::Full(entries),
             VerbsError::Post { error, .. } => Self::Invalid(error.to_string()),

@@ -243,6 +243,17 @@ impl Device {
         self.events.as_fd()
     }
 
+    /// What kind of device it is.
+    pub fn kind(&self) -> DeviceKind {
+        self.control.info().kind
+    }
+
+    /// Takes in what the service has said so far: after it a queue pair has the stream that was
+    /// made for it before the program learned of the connection.
+    pub fn sync_control(self: &Arc<Self>) {
+        self.engine.control_events(self);
+    }
+
     /// Moves the device forward once: takes in what arrived, runs timers, sends what waits. Polling
     /// an empty completion queue does it too.
     pub fn progress(self: &Arc<Self>) {

@@ -34,6 +34,14 @@ pub enum VerbsError {
         /// The number that the C interface gives.
         errno: i32,
     },
+    /// The device has no such thing.
+    #[error("cannot {what}: {why}")]
+    Unsupported {
+        /// What was asked.
+        what: &'static str,
+        /// Why there is none.
+        why: String,
+    },
     /// Something still uses the object.
     #[error("cannot {what}: {why}")]
     Busy {
@@ -78,6 +86,9 @@ impl VerbsError {
     pub(crate) fn no_memory(what: &'static str, why: impl Into<String>) -> Self {
         Self::NoMemory { what, why: why.into() }
     }
+    pub(crate) fn unsupported(what: &'static str, why: impl Into<String>) -> Self {
+        Self::Unsupported { what, why: why.into() }
+    }
     pub(crate) fn memory(what: &'static str, why: impl Into<String>, errno: i32) -> Self {
         Self::Memory { what, why: why.into(), errno }
     }
@@ -94,6 +105,7 @@ impl VerbsError {
             Self::Invalid { .. } | Self::Modify { .. } => libc::EINVAL,
             Self::NoMemory { .. } => libc::ENOMEM,
             Self::Memory { errno, .. } => *errno,
+            Self::Unsupported { .. } => libc::EOPNOTSUPP,
             Self::Busy { .. } => libc::EBUSY,
             Self::Post { error, .. } => post_errno(error),
             Self::Control(ControlError::Gone) => libc::EIO,

@@ -11,7 +11,8 @@
 #![expect(unsafe_code, reason = "registered memory is reached by address")]
 
 use rdmux_link::procmem::{ProcMemError, ProcessMemory};
-use rdmux_link::{Piece, guarded};
+use rdmux_link::tcp::Received;
+use rdmux_link::{Piece, TcpStream, guarded};
 use rdmux_transport::env::{AccessFault, AtomicOp};
 
 /// Whose memory a region is.
@@ -130,6 +131,18 @@ pub(crate) fn is_mapped(addr: u64, length: u64) -> bool {
         at += step;
     }
     true
+}
+
+/// Receives from a stream into pieces, each of which a region with the right to write was found to hold, and then
+/// into `rest`.
+pub(crate) fn receive(
+    tcp: &TcpStream,
+    pieces: &[Piece],
+    rest: &mut [u8],
+) -> std::io::Result<Received> {
+    // SAFETY: the pieces are inside registered regions (see the head of this file), whose rights the caller
+    // checked and whose table it has locked.
+    unsafe { tcp.receive_to(pieces, rest) }
 }
 
 /// Copies a piece to the end of a buffer.

@@ -8,9 +8,11 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
+use crate::control::DeviceKind;
 use crate::cq::{Cq, CqCore};
 use crate::device::Device;
 use crate::engine::drive::Bound;
+use crate::engine::machine::Machine;
 use crate::engine::path::Path;
 use crate::error::VerbsError;
 use crate::event::Unacked;
@@ -95,7 +97,7 @@ pub(crate) struct QpCore {
 /// What the lock of a queue pair guards.
 #[derive(Debug)]
 pub(crate) struct Driven {
-    pub(crate) machine: rdmux_transport::Qp,
+    pub(crate) machine: Machine,
     pub(crate) path: Path,
     /// The timer that the engine holds for this queue pair, if any.
     pub(crate) armed: Option<Time>,
@@ -106,7 +108,7 @@ pub(crate) struct Driven {
 }
 
 impl QpCore {
-    fn new(machine: &MachineInit, ends: Ends, context: u64) -> Arc<Self> {
+    fn new(kind: DeviceKind, machine: &MachineInit, ends: Ends, context: u64) -> Arc<Self> {
         Arc::new(Self {
             qpn: machine.qpn,
             qp_type: machine.qp_type,
@@ -114,7 +116,7 @@ impl QpCore {
             context,
             unacked: Unacked::default(),
             state: Mutex::new(Driven {
-                machine: rdmux_transport::Qp::new(machine),
+                machine: Machine::new(kind, machine),
                 path: Path::None,
                 armed: None,
                 queued: false,
@@ -128,7 +130,7 @@ impl QpCore {
         let caps = QpCaps { max_recv_sge: MAX_SGES, ..QpCaps::default() };
         let qp_type = QpType::XrcRecv;
         let machine = MachineInit { qpn, qp_type, caps, sq_sig_all: false, has_srq: true };
-        Self::new(&machine, Ends::Target(ends), 0)
+        Self::new(DeviceKind::Roce, &machine, Ends::Target(ends), 0)
     }
 
     /// Changes attributes and state, and with them the path.
@@ -191,7 +193,8 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             has_srq: init.srq.is_some(),
         };
-        room::check("create a queue pair", rdmux_transport::Qp::queues_size(&machine))?;
+        let kind = device.kind();
+        room::check("create a queue pair", Machine::queues_size(kind, &machine))?;
         let qpn = device.alloc_qpn()?;
         machine.qpn = qpn;
         let objects = Objects {
@@ -200,7 +203,7 @@ impl Qp {
             recv_cq: init.recv_cq.0.clone(),
             srq: init.srq.as_ref().map(|s| s.0.clone()),
         };
-        let core = QpCore::new(&machine, Ends::Own(objects), init.context);
+        let core = QpCore::new(kind, &machine, Ends::Own(objects), init.context);
         init.send_cq.0.add_user();
         init.recv_cq.0.add_user();
         device.insert_qp(&core);
@@ -425,6 +428,10 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     ];
     if let Some((name, n, max)) = sizes.iter().find(|(_, n, max)| n > max) {
         return Err(VerbsError::invalid(WHAT, format!("{n} {name}; at most {max} are possible")));
+    }
+    if pd.device().kind() == DeviceKind::Iwarp && init.qp_type != QpType::Rc {
+        let why = format!("iWARP has reliable connections only, no {:?}", init.qp_type);
+        return Err(VerbsError::unsupported(WHAT, why));
     }
     if init.qp_type == QpType::XrcRecv {
         return Err(VerbsError::invalid(WHAT, "XRC receive queue pairs are made in an XRC domain"));

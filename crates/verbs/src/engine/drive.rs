@@ -7,10 +7,11 @@ use parking_lot::MutexGuard;
 use rdmux_link::{TxBatch, guarded};
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
-use rdmux_transport::{Qp as Machine, Time, TxState};
+use rdmux_transport::{Time, TxState};
 use rdmux_wire::Qpn;
 
 use super::env::{Bounce, QpEnv};
+use super::machine::Machine;
 use super::path::Path;
 use crate::device::Device;
 use crate::qp::{Driven, QpCore};
@@ -71,6 +72,16 @@ impl<'a> Bound<'a> {
         })
     }
 
+    /// Takes the stream away that a queue pair in RESET may not have.
+    fn forget_stream(&mut self) {
+        if let Some(stream) = self.driven.path.stream() {
+            let tcp = stream.tcp.clone();
+            tcp.reset_on_close();
+            self.driven.path = Path::None;
+            self.device.engine().end_stream(self.core.qpn, tcp);
+        }
+    }
+
     /// Sends what may be sent, and settles.
     pub(crate) fn transmit(&mut self) {
         self.transmit_at(self.device.now());
@@ -96,6 +107,9 @@ impl<'a> Bound<'a> {
         if let (Err(_), Some(before)) = (&result, before) {
             self.driven.path = before;
         }
+        if result.is_ok() && self.driven.machine.state() == QpState::Reset {
+            self.forget_stream();
+        }
         result
     }
 
@@ -105,6 +119,7 @@ impl<'a> Bound<'a> {
     }
 
     pub(crate) fn settle_after(&mut self, state: TxState) {
+        self.tend_stream();
         let engine = self.device.engine();
         let driven = &mut *self.driven;
         if state != TxState::Idle && !driven.queued {

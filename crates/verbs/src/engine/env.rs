@@ -1,6 +1,8 @@
 //! What a queue pair asks of the device, answered: memory by the region table, packets by socket or
 //! ring, completions by its completion queues.
 
+mod stream;
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -98,7 +100,7 @@ impl<'a> QpEnv<'a> {
                     }
                 }
             }
-            Path::None => Err(TxError::Busy),
+            Path::None | Path::Stream(_) => Err(TxError::Busy),
         }
     }
 
@@ -111,7 +113,7 @@ impl<'a> QpEnv<'a> {
             Path::Udp(route) | Path::Datagram(Some((_, route))) => {
                 UdpOut { device, route, batch, gathered }.push(frame)
             }
-            Path::None | Path::Datagram(None) => Err(LinkError::Busy),
+            Path::None | Path::Datagram(None) | Path::Stream(_) => Err(LinkError::Busy),
         };
         match pushed {
             Ok(()) => Ok(()),

@@ -5,19 +5,21 @@
 //! ([`background`]) does it when nobody else does. Rounds exclude each other; posting needs only
 //! the queue pair's lock.
 //!
-//! Locks are taken in this order, and none is held while the service is asked: a round, the table
+//! Locks are taken in this order, and none is held while the service is asked: what the service says, a round, the table
 //! of queue pairs, a queue pair, the table of regions, a completion queue.
 
 pub(crate) mod background;
 pub(crate) mod capture;
 pub(crate) mod drive;
 pub(crate) mod env;
+pub(crate) mod machine;
 mod multicast;
 mod out;
 pub(crate) mod path;
 pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
+mod stream;
 mod timers;
 mod wait;
 
@@ -29,7 +31,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_link::udp::Datagram;
-use rdmux_link::{RxBatch, UdpPort, guarded};
+use rdmux_link::{RxBatch, TcpStream, UdpPort, guarded};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
@@ -37,8 +39,9 @@ use rdmux_wire::Qpn;
 use self::capture::Capture;
 use self::drive::Bound;
 use self::multicast::Groups;
-use self::path::{Endpoint, Endpoints};
+use self::path::{Endpoint, Endpoints, Path};
 use self::ring::{Inbox, Rings};
+use self::stream::Streams;
 use self::timers::Timers;
 use self::wait::Waiter;
 use crate::control::{Control, ControlError, ControlEvent, slot_of};
@@ -71,6 +74,7 @@ struct Round {
     inbox: Inbox,
     rx: RxBatch,
     sources: Vec<Source>,
+    streams: Streams,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
     /// When the sockets were last looked at.
@@ -108,7 +112,11 @@ pub(crate) struct Engine {
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
     owed: Mutex<Vec<Qpn>>,
-    /// Whether `pending` or `owed` may hold any: lets a poll see it without their locks.
+    /// Streams that are of no more use.
+    ended: Mutex<Vec<(Qpn, Arc<TcpStream>)>>,
+    /// Whether what the service says is being taken in.
+    told: Mutex<()>,
+    /// Whether `pending`, `owed` or `ended` may hold any: lets a poll see it without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
     /// Completion queues that promised an event.
@@ -122,11 +130,13 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(control: &dyn Control) -> Result<Self, VerbsError> {
         let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
+        let streams = Streams::new(&waiter).map_err(VerbsError::os("open the device"))?;
         Ok(Self {
             round: Mutex::new(Round {
                 inbox: Inbox::default(),
                 rx: RxBatch::new(RxBatch::USUAL),
                 sources: Vec::new(),
+                streams,
                 owed: Vec::new(),
                 looked: Time(0),
                 found: Time(0),
@@ -139,6 +149,8 @@ impl Engine {
             capture: Capture::default(),
             pending: Mutex::default(),
             owed: Mutex::default(),
+            ended: Mutex::default(),
+            told: Mutex::new(()),
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
@@ -202,7 +214,11 @@ impl Engine {
         };
         let quiet = self.is_quiet(&round);
         round.polls += 1;
-        if quiet && round.sources.is_empty() && round.polls < CLOCK_POLLS {
+        if quiet
+            && round.sources.is_empty()
+            && round.streams.is_empty()
+            && round.polls < CLOCK_POLLS
+        {
             return;
         }
         let now = device.now();
@@ -256,10 +272,12 @@ impl Engine {
         std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
         let mut received = round.inbox.receive(device);
         received += self.receive_udp(device, round);
+        received += self.receive_streams(device, &mut round.streams);
         round.looked = now;
         self.run_timers(device, now);
         self.run_pending(device);
         device.xrc().flush(device);
+        self.close_ended(device, &mut round.streams);
         self.settle_acks(device, round);
         if received > FEW {
             self.flush_acks(device, round);
@@ -424,7 +442,9 @@ impl Engine {
     /// be nobody's when it comes up.
     pub(crate) fn forget(&self, qp: &QpCore) {
         let mut driven = qp.state.lock();
-        driven.path = path::Path::None;
+        if let Path::Stream(stream) = std::mem::replace(&mut driven.path, Path::None) {
+            self.end_stream(qp.qpn, stream.tcp);
+        }
     }
 
     pub(crate) fn stop(&self) {
@@ -437,6 +457,8 @@ impl Engine {
 
     /// Takes in what the service has to say.
     pub(crate) fn control_events(&self, device: &Arc<Device>) {
+        // Whoever waits here finds done what was said before.
+        let _turn = self.told.lock();
         loop {
             match device.control().poll_event() {
                 Ok(Some(event)) => self.control_event(device, event),
@@ -458,9 +480,10 @@ impl Engine {
             ControlEvent::Gids(gids) => device.set_gids(gids),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
-            ControlEvent::Stream { qpn, .. } | ControlEvent::CloseStream { qpn } => {
-                tracing::debug!(%qpn, "no stream can be taken");
+            ControlEvent::Stream { qpn, stream, params } => {
+                self.take_stream(device, qpn, stream, &params);
             }
+            ControlEvent::CloseStream { qpn } => self.close_stream(device, qpn),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let datagram = rdmux_link::udp::Datagram {

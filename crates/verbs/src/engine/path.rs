@@ -13,13 +13,14 @@ use rdmux_wire::Qpn;
 use super::Engine;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
-use crate::control::{is_target, slot_of};
+use super::stream::StreamPath;
+use crate::control::{DeviceKind, is_target, slot_of};
 use crate::device::{Device, PORT};
 use crate::error::VerbsError;
 use crate::qp::QpCore;
 
 /// How a queue pair's packets leave.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Path {
     /// Not at all yet.
     None,
@@ -29,6 +30,8 @@ pub(crate) enum Path {
     Ring(Arc<RingTx>),
     /// To whom each work request says, by UDP; the last route is kept.
     Datagram(Option<(AddressVector, Route)>),
+    /// To one peer, by a stream.
+    Stream(StreamPath),
 }
 
 /// A socket and what to tell it.
@@ -68,6 +71,14 @@ impl Endpoint {
 pub(crate) type Endpoints = Mutex<HashMap<(u8, u16), Arc<Endpoint>>>;
 
 impl Path {
+    /// The stream, if it is one.
+    pub(crate) fn stream(&mut self) -> Option<&mut StreamPath> {
+        match self {
+            Self::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     /// What the link can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         let caps = if let Self::Ring(_) = self { super::ring::CAPS } else { UDP_CAPS };
@@ -90,6 +101,10 @@ impl Engine {
     ) -> Result<Option<Path>, VerbsError> {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             return Ok(Some(Path::None));
+        }
+        if device.kind() == DeviceKind::Iwarp {
+            // Its stream comes from the connection manager.
+            return Ok(None);
         }
         let slot = device.slot_for(qp.qpn);
         if qp.qp_type == QpType::Ud {

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -11,12 +11,13 @@ use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
 use rdmux_link::{Doorbell, McastSocket, RingPair, SharedMem, UdpGroup};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rdmux_verbs::transport::attr::{
     Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType,
 };
+use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
 use rdmux_verbs::wire::{AckTimeout, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
@@ -50,6 +51,7 @@ pub struct LabControl {
     ip: IpAddr,
     inbox: Arc<Inbox>,
     counters: SharedMem,
+    ended: Mutex<Vec<Qpn>>,
 }
 
 impl Lab {
@@ -66,6 +68,15 @@ impl Lab {
 
     /// A process on the host with this address.
     pub fn process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        self.process_with(ip, DeviceKind::Roce)
+    }
+
+    /// As [`process`](Self::process), with a device of any kind.
+    pub fn process_with(
+        self: &Arc<Self>,
+        ip: &str,
+        kind: DeviceKind,
+    ) -> (Arc<Device>, Arc<LabControl>) {
         let ip: IpAddr = ip.parse().unwrap();
         let mut hosts = self.hosts.lock().unwrap();
         let host = hosts.entry(ip).or_insert_with(|| Host {
@@ -91,7 +102,7 @@ impl Lab {
             mtu: Mtu::M4096,
         };
         let info = HostInfo {
-            kind: rdmux_verbs::control::DeviceKind::Roce,
+            kind,
             host: ip.to_string(),
             device: "rdmux_roce0".into(),
             node_guid: Guid(1),
@@ -101,7 +112,8 @@ impl Lab {
             limits: Limits::default(),
         };
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
-        let control = Arc::new(LabControl { lab: self.clone(), info, ip, inbox, counters });
+        let ended = Mutex::default();
+        let control = Arc::new(LabControl { lab: self.clone(), info, ip, inbox, counters, ended });
         (Device::open(control.clone()).unwrap(), control)
     }
 }
@@ -121,6 +133,11 @@ impl LabControl {
     pub fn tell(&self, event: ControlEvent) {
         self.inbox.events.lock().unwrap().push_back(event);
         self.inbox.notify.ring().unwrap();
+    }
+
+    /// The queue pairs whose streams have come to their end.
+    pub fn ended(&self) -> Vec<Qpn> {
+        self.ended.lock().unwrap().clone()
     }
 
     /// The service dies.
@@ -183,6 +200,9 @@ impl Control for LabControl {
     }
     fn detach_multicast(&self, _: Qpn, _: Gid) -> Result<(), ControlError> {
         Ok(())
+    }
+    fn stream_ended(&self, qpn: Qpn) {
+        self.ended.lock().unwrap().push(qpn);
     }
     fn stray(&self, _: std::net::SocketAddr, _: IpAddr, _: &[u8]) {}
     fn doorbell(&self) -> &Doorbell {
@@ -393,6 +413,38 @@ pub fn pair(qp_type: QpType, same_host: bool, bytes: usize) -> (Node, Node) {
     a.connect(&b);
     b.connect(&a);
     assert_eq!(a.qp.is_same_host(), same_host);
+    (a, b)
+}
+
+/// Two queue pairs over a stream, `a` being the initiator; what they agree on is `params`.
+pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
+    let lab = Lab::new(false);
+    let node = |ip| {
+        let (device, control) = lab.process_with(ip, DeviceKind::Iwarp);
+        let pd = Pd::new(&device);
+        Node::on(device, control, pd, QpType::Rc, bytes, None)
+    };
+    let (a, b) = (node("127.0.0.1"), node("127.0.0.2"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    let reverse = StreamParams {
+        initiator: !params.initiator,
+        tx_markers: params.rx_markers,
+        rx_markers: params.tx_markers,
+        ord: params.ird,
+        ird: params.ord,
+        ..*params
+    };
+    for (node, stream, params) in [(&a, near, *params), (&b, far, reverse)] {
+        let attr = QpAttr { state: QpState::Init, port_num: 1, access: ALL, ..QpAttr::default() };
+        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        node.qp.modify(&attr, mask).unwrap();
+        let qpn = node.qp.qpn();
+        node.control.tell(ControlEvent::Stream { qpn, stream: stream.into(), params });
+        node.device.sync_control();
+        assert_eq!(node.qp.state(), QpState::Rts);
+    }
     (a, b)
 }
 

@@ -1,0 +1,218 @@
+//! What a queue pair asks of its stream.
+
+use std::io;
+
+use arrayvec::ArrayVec;
+use rdmux_link::tcp::{MAX_PIECES, Received};
+use rdmux_link::{Piece, TcpStream};
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::{AccessFault, TxPayload};
+use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
+
+use super::{Here, QpEnv, asker, parts};
+use crate::counters::{Counter, Counters};
+use crate::engine::path::Path;
+use crate::regions::Located;
+
+/// Pieces of memory that go out, or in, together.
+type Gathered = ArrayVec<Piece, MAX_PIECES>;
+
+/// Why a payload is not gathered by name.
+enum Trouble {
+    /// There is no room for more pieces.
+    Full,
+    /// It is not memory of this process's, and must be copied.
+    Foreign,
+    /// It may not be used.
+    Fault(AccessFault),
+}
+
+impl From<AccessFault> for Trouble {
+    fn from(fault: AccessFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+fn bytes(bytes: &[u8]) -> Piece {
+    Piece::new(bytes.as_ptr(), bytes.len())
+}
+
+fn add(to: &mut Gathered, at: &Located<'_>, len: u32) -> Result<(), Trouble> {
+    let piece = at.space.piece(at.addr, len as usize).ok_or(Trouble::Foreign)?;
+    to.try_push(piece).map_err(|_| Trouble::Full)
+}
+
+impl QpEnv<'_> {
+    /// Names the memory of a payload.
+    fn name(&self, payload: &TxPayload<'_>, to: &mut Gathered) -> Result<(), Trouble> {
+        let Here::Own(objects, regions) = &self.here else { return Err(AccessFault::Key.into()) };
+        match *payload {
+            TxPayload::None => Ok(()),
+            TxPayload::Bytes(data) => to.try_push(bytes(data)).map_err(|_| Trouble::Full),
+            TxPayload::Gather { sges, offset, len } => {
+                let pd = objects.pd.id();
+                parts(sges, offset, len).try_for_each(|(sge, addr, take)| {
+                    let at = regions.local(pd, sge.lkey, addr, take.into(), Access::empty())?;
+                    add(to, &at, take)
+                })
+            }
+            TxPayload::Remote { rkey, va, len, .. } => {
+                let who = asker(self.core, objects);
+                let at = regions.remote(who, rkey, va, len.into(), Access::REMOTE_READ)?;
+                add(to, &at, len)
+            }
+        }
+    }
+
+    /// Names the memory of a whole segment; leaves `to` as it was if that cannot be.
+    fn name_segment(&self, segment: &Segment<'_>, to: &mut Gathered) -> Result<(), Trouble> {
+        let before = to.len();
+        let named = to
+            .try_push(bytes(segment.head))
+            .map_err(|_| Trouble::Full)
+            .and_then(|()| self.name(&segment.payload, to))
+            .and_then(|()| to.try_push(bytes(segment.tail)).map_err(|_| Trouble::Full));
+        if named.is_err() {
+            to.truncate(before);
+        }
+        named
+    }
+
+    /// Writes pieces to the stream.
+    fn write(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
+        let Path::Stream(stream) = &*self.path else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let taken = stream.tcp.send(pieces, skip)?;
+        let counters = Counters(self.device.counters());
+        counters.add(Counter::TxCalls, 1);
+        counters.add(Counter::TxBytes, taken as u64);
+        Ok(taken)
+    }
+
+    /// Writes one segment by way of a copy: its memory is not this process's, or was found not to be mapped.
+    fn write_copy(&mut self, segment: &Segment<'_>, skip: usize) -> Result<usize, SendFault> {
+        let len = payload_len(&segment.payload);
+        let mut copy = std::mem::take(self.bounce);
+        copy.clear();
+        copy.resize(len, 0);
+        let sent = self
+            .read(&segment.payload, &mut copy)
+            .map_err(|fault| SendFault::Memory { segment: 0, fault })
+            .and_then(|()| {
+                let pieces = [bytes(segment.head), bytes(&copy), bytes(segment.tail)];
+                self.write(&pieces, skip).map_err(|_| SendFault::Broken)
+            });
+        *self.bounce = copy;
+        sent
+    }
+
+    /// Receives straight to where the coming bytes belong, if there are at least `min` of them and all of it
+    /// may be written; what comes behind them goes to `rest`. Returns also how many bytes belong there.
+    pub(crate) fn receive_direct(
+        &mut self,
+        tcp: &TcpStream,
+        direct: &Direct<'_>,
+        min: usize,
+        rest: &mut [u8],
+    ) -> Option<(io::Result<Received>, u32)> {
+        let Here::Own(objects, regions) = &self.here else { return None };
+        let mut pieces = Gathered::new();
+        let len = match *direct {
+            Direct::Local { sges, offset, len } if len as usize >= min => {
+                let pd = objects.pd.id();
+                for (sge, addr, take) in parts(sges, offset, len) {
+                    let rights = Access::LOCAL_WRITE;
+                    let at = regions.local(pd, sge.lkey, addr, take.into(), rights).ok()?;
+                    add(&mut pieces, &at, take).ok()?;
+                }
+                len
+            }
+            Direct::Remote { rkey, va, len } if len as usize >= min => {
+                let who = asker(self.core, objects);
+                let at = regions.remote(who, rkey, va, len.into(), Access::REMOTE_WRITE).ok()?;
+                add(&mut pieces, &at, len).ok()?;
+                len
+            }
+            _ => return None,
+        };
+        let room = pieces.iter().map(|p| p.len()).sum::<usize>();
+        if room != len as usize || pieces.len() == MAX_PIECES {
+            return None;
+        }
+        match crate::memory::receive(tcp, &pieces, rest) {
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => None,
+            received => Some((received, len)),
+        }
+    }
+}
+
+/// Bytes of a payload.
+fn payload_len(payload: &TxPayload<'_>) -> usize {
+    match payload {
+        TxPayload::None => 0,
+        TxPayload::Bytes(data) => data.len(),
+        TxPayload::Gather { len, .. } | TxPayload::Remote { len, .. } => *len as usize,
+    }
+}
+
+impl StreamEnv for QpEnv<'_> {
+    fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
+        let mut pieces = Gathered::new();
+        let mut fault = None;
+        for (index, segment) in segments.iter().enumerate() {
+            match self.name_segment(segment, &mut pieces) {
+                Ok(()) => {}
+                // What is before it leaves first.
+                Err(_) if index != 0 => break,
+                Err(Trouble::Foreign | Trouble::Full) => return self.write_copy(segment, skip),
+                Err(Trouble::Fault(why)) => {
+                    fault = Some(why);
+                    break;
+                }
+            }
+        }
+        if let Some(fault) = fault {
+            return Err(SendFault::Memory { segment: 0, fault });
+        }
+        match self.write(&pieces, skip) {
+            Ok(taken) => Ok(taken),
+            // Some page is not there. Which segment's, the copy finds out; what is before it leaves.
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => match segments.first() {
+                Some(first) => self.write_copy(first, skip),
+                None => Ok(0),
+            },
+            Err(error) => {
+                tracing::debug!(qpn = %self.core.qpn, %error, "a stream is broken");
+                Err(SendFault::Broken)
+            }
+        }
+    }
+
+    fn read(&mut self, payload: &TxPayload<'_>, out: &mut [u8]) -> Result<(), AccessFault> {
+        let Here::Own(objects, regions) = &self.here else { return Err(AccessFault::Key) };
+        match *payload {
+            TxPayload::None => Ok(()),
+            TxPayload::Bytes(data) => {
+                out.copy_from_slice(data);
+                Ok(())
+            }
+            TxPayload::Gather { sges, offset, len } => {
+                let mut rest = out;
+                for (sge, addr, take) in parts(sges, offset, len) {
+                    let (now, later) = rest.split_at_mut((take as usize).min(rest.len()));
+                    let (pd, rights) = (objects.pd.id(), Access::empty());
+                    let at = regions.local(pd, sge.lkey, addr, take.into(), rights)?;
+                    at.space.read(at.addr, now)?;
+                    rest = later;
+                }
+                if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
+            }
+            TxPayload::Remote { rkey, va, len, .. } => {
+                let who = asker(self.core, objects);
+                let at = regions.remote(who, rkey, va, len.into(), Access::REMOTE_READ)?;
+                at.space.read(at.addr, out)
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The machine of a queue pair: packets or a stream, by the device's kind.
+
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::env::{AccessFault, Drop, Env};
+use rdmux_transport::error::{ModifyError, PostError};
+use rdmux_transport::iwarp::{self, StreamParams, Wish};
+use rdmux_transport::qp::{QpInit, RxPacket, SendMark};
+use rdmux_transport::wr::{RecvWr, SendWr};
+use rdmux_transport::{Qp as Packets, Time, TxState};
+use rdmux_wire::Psn;
+
+use super::env::QpEnv;
+use crate::control::DeviceKind;
+
+/// What a queue pair is driven by.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "packets are the common case, and lie in the queue pair; the other is larger still"
+)]
+pub(crate) enum Machine {
+    /// InfiniBand's transport.
+    Ib(Packets),
+    /// iWARP.
+    Iwarp(Box<iwarp::Qp>),
+}
+
+/// Calls the method that both have.
+macro_rules! either {
+    ($machine:expr, $qp:ident => $call:expr) => {
+        match $machine {
+            Machine::Ib($qp) => $call,
+            Machine::Iwarp($qp) => $call,
+        }
+    };
+}
+
+impl Machine {
+    pub(crate) fn new(kind: DeviceKind, init: &QpInit) -> Self {
+        match kind {
+            DeviceKind::Roce => Self::Ib(Packets::new(init)),
+            DeviceKind::Iwarp => Self::Iwarp(Box::new(iwarp::Qp::new(init))),
+        }
+    }
+
+    /// Bytes of memory that the queues of one will take.
+    pub(crate) fn queues_size(kind: DeviceKind, init: &QpInit) -> usize {
+        match kind {
+            DeviceKind::Roce => Packets::queues_size(init),
+            DeviceKind::Iwarp => iwarp::Qp::queues_size(init),
+        }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        either!(self, qp => qp.state())
+    }
+    pub(crate) fn attr(&self) -> QpAttr {
+        either!(self, qp => qp.attr())
+    }
+    pub(crate) fn footprint(&self) -> usize {
+        either!(self, qp => qp.footprint())
+    }
+    pub(crate) fn post_send(&mut self, now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
+        either!(self, qp => qp.post_send(now, wr))
+    }
+    pub(crate) fn sends_posted(&self) -> SendMark {
+        either!(self, qp => qp.sends_posted())
+    }
+    pub(crate) fn withdraw_sends(&mut self, mark: SendMark) {
+        either!(self, qp => qp.withdraw_sends(mark));
+    }
+    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        either!(self, qp => qp.post_recv(wr))
+    }
+    pub(crate) fn modify(
+        &mut self,
+        now: Time,
+        attr: &QpAttr,
+        mask: AttrMask,
+        env: &mut QpEnv<'_>,
+    ) -> Result<(), ModifyError> {
+        either!(self, qp => qp.modify(now, attr, mask, env))
+    }
+    pub(crate) fn poll_transmit(&mut self, now: Time, budget: u32, env: &mut QpEnv<'_>) -> TxState {
+        either!(self, qp => qp.poll_transmit(now, budget, env))
+    }
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        either!(self, qp => qp.poll_timeout())
+    }
+    pub(crate) fn handle_timeout(&mut self, now: Time, env: &mut QpEnv<'_>) {
+        either!(self, qp => qp.handle_timeout(now, env));
+    }
+
+    /// Whether an acknowledgement is owed; a stream owes none.
+    pub(crate) fn wants_ack(&self) -> bool {
+        matches!(self, Self::Ib(qp) if qp.wants_ack())
+    }
+
+    /// Takes a packet; who has a stream takes none.
+    pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut QpEnv<'_>) {
+        match self {
+            Self::Ib(qp) => qp.handle_packet(now, rx, env),
+            Self::Iwarp(_) => env.count(Drop::Opcode),
+        }
+    }
+    pub(crate) fn flush_ack(&mut self, now: Time, env: &mut QpEnv<'_>) {
+        if let Self::Ib(qp) = self {
+            qp.flush_ack(now, env);
+        }
+    }
+    pub(crate) fn atomic_done(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        result: Result<u64, AccessFault>,
+        env: &mut QpEnv<'_>,
+    ) {
+        if let Self::Ib(qp) = self {
+            qp.atomic_done(now, psn, result, env);
+        }
+    }
+    /// The process at the other end is gone; a stream says so itself.
+    pub(crate) fn peer_gone(&mut self, now: Time) {
+        if let Self::Ib(qp) = self {
+            qp.peer_gone(now);
+        }
+    }
+
+    /// The one that has a stream.
+    pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
+        match self {
+            Self::Iwarp(qp) => Some(qp),
+            Self::Ib(_) => None,
+        }
+    }
+
+    /// What is to be done with the stream.
+    pub(crate) fn wish(&self) -> Wish {
+        match self {
+            Self::Ib(_) => Wish::Keep,
+            Self::Iwarp(qp) => qp.wish(),
+        }
+    }
+
+    /// Gives a queue pair its stream.
+    pub(crate) fn attach(
+        &mut self,
+        now: Time,
+        params: &StreamParams,
+        mulpdu: u32,
+        env: &mut QpEnv<'_>,
+    ) -> Result<(), ModifyError> {
+        match self {
+            Self::Iwarp(qp) => qp.attach(now, params, mulpdu, env),
+            Self::Ib(qp) => {
+                let from = qp.state();
+                let to = QpState::Rts;
+                Err(ModifyError::Transition { qp_type: qp.qp_type(), from, to })
+            }
+        }
+    }
+}

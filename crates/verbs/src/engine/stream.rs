@@ -1,0 +1,358 @@
+//! Streams of iWARP: from the service to a queue pair, bytes in, and the end.
+//!
+//! A round receives from each stream that has something. Long payloads of a frame whose header has come go
+//! from the socket to where they belong, together with the next header; everything else comes into a buffer that
+//! the rounds share, and the machine copies from there. What it cannot use yet, a part of a frame, is kept with the
+//! queue pair.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rdmux_link::TcpStream;
+use rdmux_link::tcp::Received;
+use rdmux_transport::Time;
+use rdmux_transport::iwarp::{StreamParams, Wish};
+use rdmux_wire::Qpn;
+use rustix::event::{Timespec, epoll};
+
+use super::Engine;
+use super::drive::Bound;
+use super::path::Path;
+use super::wait::Waiter;
+use crate::counters::{Counter, Counters};
+use crate::device::Device;
+
+/// Bytes of the buffer that rounds receive into.
+const BUFFER: usize = 256 * 1024;
+/// Payload that is shorter than this is not worth a system call of its own.
+const DIRECT: usize = 8 * 1024;
+/// What is received behind a payload that goes where it belongs: the CRC of its frame, and the next
+/// header, the longer of the two.
+const BEHIND: usize = 24;
+/// How often a round receives from one stream before others get their turn.
+const TURNS: usize = 16;
+/// So many streams are looked at one by one; of more, those that the system says have something.
+const FEW: usize = 4;
+/// How many streams one round takes in.
+const READY: usize = 64;
+
+/// A queue pair's stream.
+#[derive(Debug)]
+pub(crate) struct StreamPath {
+    pub(crate) tcp: Arc<TcpStream>,
+    /// A part of a frame that came without its rest.
+    held: Vec<u8>,
+    /// Whether our half was ended.
+    shut: bool,
+}
+
+/// All streams of a device.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    epoll: OwnedFd,
+    open: Vec<(Qpn, Arc<TcpStream>)>,
+    buffer: Box<[u8]>,
+    ready: Vec<(Qpn, Arc<TcpStream>)>,
+}
+
+impl Streams {
+    pub(crate) fn new(waiter: &Waiter) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        waiter.add(epoll.as_fd())?;
+        Ok(Self { epoll, open: Vec::new(), buffer: Box::default(), ready: Vec::new() })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn add(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) -> io::Result<()> {
+        let token = epoll::EventData::new_u64(u64::from(qpn.get()));
+        epoll::add(&self.epoll, tcp.as_fd(), token, epoll::EventFlags::IN)?;
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER].into_boxed_slice();
+        }
+        self.open.push((qpn, tcp));
+        Ok(())
+    }
+
+    /// Returns whether there was one.
+    fn remove(&mut self, tcp: &Arc<TcpStream>) -> bool {
+        // Fails only if it is not there.
+        let _ = epoll::delete(&self.epoll, tcp.as_fd());
+        let before = self.open.len();
+        self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
+        self.open.len() != before
+    }
+
+    /// Finds the streams that may have something.
+    fn find_ready(&mut self) {
+        self.ready.clear();
+        if self.open.len() <= FEW {
+            return self.ready.extend(self.open.iter().cloned());
+        }
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; READY];
+        // An interruption is no reason to wait: the next round looks again.
+        let Ok((found, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))
+        else {
+            return;
+        };
+        for event in found {
+            let qpn = event.data.u64();
+            let named = |(open, _): &&(Qpn, Arc<TcpStream>)| u64::from(open.get()) == qpn;
+            self.ready.extend(self.open.iter().find(named).cloned());
+        }
+    }
+}
+
+impl Engine {
+    /// A stream has come for a queue pair.
+    pub(super) fn take_stream(
+        &self,
+        device: &Arc<Device>,
+        qpn: Qpn,
+        stream: OwnedFd,
+        params: &StreamParams,
+    ) {
+        let taken = TcpStream::new(stream).and_then(|tcp| {
+            let tcp = Arc::new(tcp);
+            let mulpdu = mulpdu(tcp.max_segment());
+            self.round.lock().streams.add(qpn, tcp.clone())?;
+            let table = device.qps().read();
+            let attached = table.get(qpn).is_some_and(|core| {
+                let mut bound = Bound::lock(device, core);
+                bound.attach(tcp.clone(), params, mulpdu)
+            });
+            drop(table);
+            if !attached {
+                self.end_stream(qpn, tcp);
+            }
+            Ok(())
+        });
+        if let Err(error) = taken {
+            tracing::debug!(%qpn, %error, "no stream can be taken");
+            device.control().stream_ended(qpn);
+        }
+    }
+
+    /// The program disconnects.
+    pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn) {
+        self.with_qp(device, qpn, |bound| {
+            let now = device.now();
+            bound.run(|machine, env| {
+                if let Some(qp) = machine.stream() {
+                    qp.shutdown(now, env);
+                }
+            });
+            bound.transmit();
+        });
+    }
+
+    /// A stream is of no more use. It is closed with the round, and the service told.
+    pub(crate) fn end_stream(&self, qpn: Qpn, tcp: Arc<TcpStream>) {
+        self.ended.lock().push((qpn, tcp));
+        self.queued.store(true, std::sync::atomic::Ordering::Release);
+        self.wake_sleeper();
+    }
+
+    /// Closes what has ended.
+    pub(super) fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
+        loop {
+            let Some((qpn, tcp)) = self.ended.lock().pop() else { return };
+            if streams.remove(&tcp) {
+                drop(tcp);
+                device.control().stream_ended(qpn);
+            }
+        }
+    }
+
+    /// Takes in what came by streams. Returns how many receives brought something.
+    pub(super) fn receive_streams(&self, device: &Arc<Device>, streams: &mut Streams) -> usize {
+        if streams.is_empty() {
+            return 0;
+        }
+        streams.find_ready();
+        let mut received = 0;
+        let Streams { ready, buffer, .. } = streams;
+        let table = device.qps().read();
+        for (qpn, tcp) in ready.drain(..) {
+            if let Some(core) = table.get(qpn) {
+                received += Bound::lock(device, core).receive_stream(&tcp, buffer);
+            }
+        }
+        received
+    }
+}
+
+/// The most bytes of a frame that carries part of a message, so that the frame fills a segment of the
+/// stream (RFC 5044 section 4.2).
+fn mulpdu(segment: usize) -> u32 {
+    /// A frame's length field is 16 bits, and its payload is padded to words.
+    const MOST: usize = 65_532;
+    let ulpdu = segment.saturating_sub(6 + segment % 4);
+    u32::try_from(ulpdu.min(MOST)).unwrap_or(u32::MAX)
+}
+
+impl Bound<'_> {
+    fn attach(&mut self, tcp: Arc<TcpStream>, params: &StreamParams, mulpdu: u32) -> bool {
+        let path = Path::Stream(StreamPath { tcp, held: Vec::new(), shut: false });
+        let before = std::mem::replace(&mut self.driven().path, path);
+        let now = self.device().now();
+        let attached = self.run(|machine, env| machine.attach(now, params, mulpdu, env));
+        if let Err(error) = &attached {
+            tracing::debug!(qpn = %self.qpn(), %error, "no stream can be taken");
+            self.driven().path = before;
+        } else {
+            self.transmit();
+        }
+        attached.is_ok()
+    }
+
+    /// Receives until there is no more, or others must have their turn.
+    fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> usize {
+        let mut received = 0;
+        for _ in 0..TURNS {
+            let Some(StreamPath { tcp: own, held, .. }) = self.driven().path.stream() else {
+                break;
+            };
+            if !Arc::ptr_eq(own, tcp) {
+                break;
+            }
+            let held = std::mem::take(held);
+            let (more, held) = self.receive_once(tcp, buffer, held);
+            if let Some(path) = self.driven().path.stream() {
+                path.held = held;
+            }
+            match more {
+                More::Nothing => break,
+                More::Last => {
+                    received += 1;
+                    break;
+                }
+                More::Perhaps => received += 1,
+            }
+        }
+        if received != 0 {
+            Counters(self.device().counters()).add(Counter::RxCalls, received as u64);
+            self.transmit();
+        }
+        received
+    }
+
+    /// One receive. Takes what was held back, and returns what is held back now.
+    fn receive_once(
+        &mut self,
+        tcp: &Arc<TcpStream>,
+        buffer: &mut [u8],
+        mut held: Vec<u8>,
+    ) -> (More, Vec<u8>) {
+        let now = self.device().now();
+        let (got, placed) = self.run(|machine, env| {
+            let Some(machine) = machine.stream() else { return (Ok(Received::Nothing), 0) };
+            if held.is_empty()
+                && let Some(direct) = machine.direct()
+                && let Some((got, room)) =
+                    env.receive_direct(tcp, &direct, DIRECT, &mut buffer[..BEHIND])
+            {
+                if let Ok(Received::Bytes(n)) = got {
+                    let placed = u32::try_from(n).unwrap_or(u32::MAX).min(room);
+                    machine.handle_placed(now, placed, env);
+                    let placed = placed as usize;
+                    return (Ok(Received::Bytes(n - placed)), placed);
+                }
+                return (got, 0);
+            }
+            let start = held.len().min(buffer.len());
+            buffer[..start].copy_from_slice(&held[..start]);
+            (tcp.receive(&mut buffer[start..]), 0)
+        });
+        let asked = if placed == 0 { buffer.len() - held.len() } else { BEHIND };
+        match got {
+            Ok(Received::Nothing) => (More::Nothing, held),
+            Ok(Received::Bytes(n)) => {
+                let counters = Counters(self.device().counters());
+                counters.add(Counter::RxBytes, (n + placed) as u64);
+                let end = held.len() + n;
+                held.clear();
+                let used = self.handle_bytes(now, &buffer[..end]);
+                held.extend_from_slice(&buffer[used..end]);
+                (if n < asked { More::Last } else { More::Perhaps }, held)
+            }
+            Ok(Received::End) => {
+                self.handle_end(now, true);
+                (More::Last, Vec::new())
+            }
+            Err(error) => {
+                tracing::debug!(qpn = %self.qpn(), %error, "a stream is broken");
+                self.handle_end(now, false);
+                (More::Last, Vec::new())
+            }
+        }
+    }
+
+    fn handle_end(&mut self, now: Time, clean: bool) {
+        self.run(|machine, env| {
+            if let Some(qp) = machine.stream() {
+                qp.handle_end(now, clean, env);
+            }
+        });
+    }
+
+    fn handle_bytes(&mut self, now: Time, bytes: &[u8]) -> usize {
+        let used = self.run(|machine, env| {
+            machine.stream().map_or(bytes.len(), |qp| qp.handle_bytes(now, bytes, env))
+        });
+        used.min(bytes.len())
+    }
+
+    /// Does with the stream what the machine wants done.
+    pub(super) fn tend_stream(&mut self) {
+        let wish = self.machine().wish();
+        let (device, qpn) = (self.device(), self.qpn());
+        if wish == Wish::Keep {
+            return;
+        }
+        let Some(stream) = self.driven().path.stream() else { return };
+        match wish {
+            Wish::Keep => {}
+            Wish::Shutdown => {
+                if !std::mem::replace(&mut stream.shut, true) {
+                    stream.tcp.shutdown();
+                }
+            }
+            Wish::Close | Wish::Abort => {
+                if wish == Wish::Abort {
+                    stream.tcp.reset_on_close();
+                }
+                let tcp = stream.tcp.clone();
+                self.driven().path = Path::None;
+                device.engine().end_stream(qpn, tcp);
+            }
+        }
+    }
+}
+
+/// Whether it is worth to receive again.
+enum More {
+    /// Nothing came.
+    Nothing,
+    /// What came was all.
+    Last,
+    /// The buffer was filled.
+    Perhaps,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mulpdu;
+
+    #[test]
+    fn frames_fill_segments() {
+        // Ethernet with time stamps, without, and loopback: RFC 5044's EMSS - (6 + EMSS mod 4).
+        assert_eq!(mulpdu(1448), 1442);
+        assert_eq!(mulpdu(1460), 1454);
+        assert_eq!(mulpdu(65_483), 65_474);
+        assert_eq!(mulpdu(1 << 20), 65_532);
+    }
+}
