@@ -20,10 +20,20 @@ pub(crate) struct Child {
 impl Child {
     /// Starts this program with `args`; `name` is for error messages.
     pub(crate) fn spawn(name: impl Into<String>, args: &[&str]) -> Result<Self> {
+        Self::spawn_with(name, args, &[])
+    }
+
+    /// As [`spawn`](Self::spawn), with these variables in its environment.
+    pub(crate) fn spawn_with(
+        name: impl Into<String>,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let name = name.into();
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut process = Command::new(program)
             .args(args)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,8 +1,10 @@
 //! Virtual hosts for the time of a command.
 
 use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostName};
@@ -26,6 +28,23 @@ impl Hosts {
             if !running.contains(&name) {
                 this.started.push(name.clone());
             }
+            this.names.push(name);
+        }
+        Ok(this)
+    }
+
+    /// Starts hosts that are configured by a file, under names that no other host has.
+    pub(crate) fn up_configured(names: &[&str], config: &Path) -> Result<Self> {
+        let options = ConnectOptions::of_environment()?;
+        let mut this = Self { options, names: Vec::new(), started: Vec::new() };
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        for name in names {
+            let mut up = Command::new(&program);
+            up.args(["host", "up", name]).env("RDMUX_CONFIG", config).stdout(Stdio::null());
+            let status = up.status().with_context(|| format!("cannot start host {name}"))?;
+            ensure!(status.success(), "host {name} did not start: {status}");
+            let name = HostName::new(name)?;
+            this.started.push(name.clone());
             this.names.push(name);
         }
         Ok(this)

@@ -1,6 +1,7 @@
 //! `rdmux bench`: each figure beside its peer, measured in the same run.
 
 mod connections;
+mod iwarp;
 mod lane;
 mod part;
 mod perftest;
@@ -57,6 +58,8 @@ enum Subject {
     Resources,
     /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections
     Xrc,
+    /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
+    Iwarp,
 }
 
 impl BenchArgs {

@@ -34,6 +34,10 @@ fn answer(
             let listener = tcp(at.into_addr(), reply)?;
             plain::tcp_sink(&listener, size, count)?;
         }
+        Ask::TcpEcho { at, count } => {
+            let listener = tcp(at.into_addr(), reply)?;
+            plain::tcp_echo(&listener, count)?;
+        }
         Ask::TcpAccept { at, count } => {
             let listener = tcp(at.into_addr(), reply)?;
             plain::tcp_accept(&listener, count)?;

@@ -40,6 +40,56 @@ pub(crate) fn tcp_sink(listener: &TcpListener, size: usize, count: u32) -> Resul
     Ok(())
 }
 
+/// Exchanges `count` messages of 64 bytes through one TCP stream, polling: seconds one way.
+pub(crate) fn tcp_ping(to: SocketAddr, count: u32) -> Result<f64> {
+    let mut stream = polled(TcpStream::connect(to)?)?;
+    let mut message = [0x5a; 64];
+    let start = Instant::now();
+    for _ in 0..count {
+        stream.write_all(&message)?;
+        poll_message(&mut stream, &mut message, start)?;
+    }
+    Ok(start.elapsed().as_secs_f64() / f64::from(count) / 2.0)
+}
+
+/// The other side of [`tcp_ping`].
+pub(crate) fn tcp_echo(listener: &TcpListener, count: u32) -> Result<()> {
+    let mut stream = polled(listener.accept()?.0)?;
+    let mut message = [0; 64];
+    let start = Instant::now();
+    for _ in 0..count {
+        poll_message(&mut stream, &mut message, start)?;
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+/// A stream that neither blocks nor waits for more to send.
+fn polled(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+fn poll_message(stream: &mut TcpStream, into: &mut [u8], start: Instant) -> Result<()> {
+    let (mut have, mut turns) = (0, 0_u32);
+    while have < into.len() {
+        match stream.read(&mut into[have..]) {
+            Ok(0) => bail!("the other side of the TCP ping-pong ended"),
+            Ok(n) => have += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(1 << 16) && start.elapsed() > PATIENCE {
+                    bail!("the other side of the TCP ping-pong does not answer");
+                }
+                spin_loop();
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Exchanges `count` datagrams of 64 bytes, polling: seconds one way.
 pub(crate) fn udp_ping(socket: &UdpSocket, count: u32) -> Result<f64> {
     socket.set_nonblocking(true)?;
@@ -241,10 +291,12 @@ mod tests {
                 tcp_sink(&listener, 1000, 3).unwrap();
                 tcp_accept(&listener, 5).unwrap();
                 tcp_accept(&listener, 64).unwrap();
+                tcp_echo(&listener, 10).unwrap();
             });
             assert!(tcp_send(addr, 1000, 3).unwrap() > 0.0);
             assert!(tcp_connect(addr, 5, 1).unwrap() > 0.0);
             assert!(tcp_connect(addr, 64, 10).unwrap() > 0.0);
+            assert!(tcp_ping(addr, 10).unwrap() > 0.0);
         });
     }
 

@@ -19,6 +19,13 @@ pub(super) enum Ask {
         /// Messages.
         count: u32,
     },
+    /// Send messages back through one TCP stream, polling.
+    TcpEcho {
+        /// Where to listen.
+        at: IpAddr,
+        /// Messages.
+        count: u32,
+    },
     /// Send datagrams back.
     UdpEcho {
         /// Where to listen.

@@ -67,11 +67,20 @@ impl Rc {
 
     /// The client's side.
     pub(super) fn connect(context: &Context, to: SocketAddr) -> Result<Self> {
+        Self::connect_as(context, to, None)
+    }
+
+    /// The client's side, in iWARP's peer-to-peer mode or not.
+    pub(super) fn connect_as(
+        context: &Context,
+        to: SocketAddr,
+        peer_to_peer: Option<bool>,
+    ) -> Result<Self> {
         let channel = EventChannel::new(context)?;
         let id = Id::new(&channel, PortSpace::Tcp)?;
         cmutil::resolve(&channel, &id, None, to)?;
         let mut this = Self::new(&channel, id)?;
-        this.id.connect(&Self::param(&[]))?;
+        this.id.connect(&ConnParam { peer_to_peer, ..Self::param(&[]) })?;
         let event = cmutil::expect(&channel, EventKind::Established, "connect", PATIENCE)?;
         this.target = RemoteMr::from_bytes(event.private_data());
         Ok(this)

@@ -22,9 +22,9 @@ use crate::child::Child;
 use crate::hosts::Hosts;
 
 /// Bytes that one round of bandwidth moves.
-const BULK: usize = 512 << 20;
+pub(super) const BULK: usize = 512 << 20;
 /// Exchanges of one round over UDP and over shared memory.
-const PINGS: u32 = 20_000;
+pub(super) const PINGS: u32 = 20_000;
 const RING_PINGS: u32 = 200_000;
 /// Connections of one round, and how many of them come up at once.
 const CONNECTIONS: u32 = 192;
@@ -80,6 +80,9 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
     }
     if args.wants(Subject::Xrc) {
         figures.extend(bench.xrc()?);
+    }
+    if args.wants(Subject::Iwarp) {
+        figures.extend(bench.iwarp()?);
     }
     bench.progress.finish_and_clear();
     Ok(figures)
@@ -311,7 +314,7 @@ pub(super) fn part(host: &str) -> Result<Child> {
 }
 
 /// Connects to a process, which then keeps its side.
-fn connect(context: &Context, to: &mut Child, at: IpAddr) -> Result<Rc> {
+pub(super) fn connect(context: &Context, to: &mut Child, at: IpAddr) -> Result<Rc> {
     let address = listening(to, &Ask::RcAccept { at })?;
     let rc = Rc::connect(context, address)?;
     done(to)?;
@@ -319,14 +322,14 @@ fn connect(context: &Context, to: &mut Child, at: IpAddr) -> Result<Rc> {
 }
 
 /// Ends a connection on both sides.
-fn hang_up(rc: &Rc, other: &mut Child) -> Result<()> {
+pub(super) fn hang_up(rc: &Rc, other: &mut Child) -> Result<()> {
     rc.disconnect()?;
     other.tell(&Ask::RcWaitDisconnected)?;
     done(other)
 }
 
 /// Asks for something that listens.
-fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
+pub(super) fn listening(child: &mut Child, ask: &Ask) -> Result<SocketAddr> {
     match child.ask(ask)? {
         Answer::Listening(at) => Ok(at),
         other => bail!("{ask:?} was answered by {other:?}"),
