@@ -2,6 +2,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of the tests themselves")]
 
 mod hostile;
+mod iwarp;
 mod rc_errors;
 mod rc_messages;
 mod rc_recovery;

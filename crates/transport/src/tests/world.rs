@@ -39,6 +39,12 @@ pub(crate) struct World {
     pub(super) later: bool,
     pub(super) put_off: VecDeque<(Psn, u64, AtomicOp)>,
     pub(super) invalidated: Vec<Rkey>,
+    /// Why no memory can be had, if so.
+    pub(super) refuses: Option<AccessFault>,
+    /// What a stream took and nobody has yet, how much it holds, and whether it is broken.
+    pub(super) stream: VecDeque<u8>,
+    pub(super) room: usize,
+    pub(super) broken: bool,
     /// Binds carried out. Those to no bytes are refused.
     pub(super) bound: Vec<MwBind>,
 }
@@ -67,6 +73,10 @@ impl World {
             put_off: VecDeque::new(),
             invalidated: Vec::new(),
             bound: Vec::new(),
+            refuses: None,
+            stream: VecDeque::new(),
+            room: usize::MAX,
+            broken: false,
         }
     }
 
@@ -82,6 +92,9 @@ impl World {
         len: u64,
         need: Access,
     ) -> Result<usize, AccessFault> {
+        if let Some(fault) = self.refuses {
+            return Err(fault);
+        }
         if key != KEY + srqn {
             return Err(AccessFault::Key);
         }
@@ -93,6 +106,34 @@ impl World {
             return Ok(0);
         }
         if end > self.mem.len() as u64 { Err(AccessFault::Bounds) } else { Ok(addr as usize) }
+    }
+
+    /// Appends what a payload is.
+    pub(super) fn append(
+        &self,
+        payload: &TxPayload<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), AccessFault> {
+        match *payload {
+            TxPayload::None => {}
+            TxPayload::Bytes(b) => bytes.extend_from_slice(b),
+            TxPayload::Gather { len, .. } if self.endless => {
+                bytes.extend_from_slice(&self.mem[..len as usize]);
+            }
+            TxPayload::Gather { sges, offset, len } => {
+                let mut all = Vec::new();
+                for s in sges {
+                    let at = self.slice(s.lkey.0, s.addr, s.length.into(), Access::empty())?;
+                    all.extend_from_slice(&self.mem[at..at + s.length as usize]);
+                }
+                bytes.extend_from_slice(&all[offset as usize..(offset + len) as usize]);
+            }
+            TxPayload::Remote { rkey, va, len, srqn } => {
+                let at = self.slice_of(srqn, rkey.0, va, len.into(), Access::REMOTE_READ)?;
+                bytes.extend_from_slice(&self.mem[at..at + len as usize]);
+            }
+        }
+        Ok(())
     }
 
     fn meet_owner(&mut self) -> Result<(), AccessFault> {
@@ -143,29 +184,7 @@ impl Env for World {
             return Err(TxError::Busy);
         }
         let mut bytes = packet.header.to_vec();
-        match packet.payload {
-            TxPayload::None => {}
-            TxPayload::Bytes(b) => bytes.extend_from_slice(b),
-            TxPayload::Gather { len, .. } if self.endless => {
-                bytes.extend_from_slice(&self.mem[..len as usize]);
-            }
-            TxPayload::Gather { sges, offset, len } => {
-                let mut all = Vec::new();
-                for s in sges {
-                    let at = self
-                        .slice(s.lkey.0, s.addr, s.length.into(), Access::empty())
-                        .map_err(TxError::Memory)?;
-                    all.extend_from_slice(&self.mem[at..at + s.length as usize]);
-                }
-                bytes.extend_from_slice(&all[offset as usize..(offset + len) as usize]);
-            }
-            TxPayload::Remote { rkey, va, len, srqn } => {
-                let at = self
-                    .slice_of(srqn, rkey.0, va, len.into(), Access::REMOTE_READ)
-                    .map_err(TxError::Memory)?;
-                bytes.extend_from_slice(&self.mem[at..at + len as usize]);
-            }
-        }
+        self.append(&packet.payload, &mut bytes).map_err(TxError::Memory)?;
         bytes.resize(bytes.len() + usize::from(packet.pad), 0);
         assert_eq!(bytes.len() % 4, 0);
         self.out.push_back(bytes);

@@ -1,0 +1,256 @@
+//! Everything that two ends can do, over streams of every kind.
+
+use rdmux_wire::Rkey;
+
+use super::pipe::{AT_ONCE, Carriage};
+use super::*;
+use crate::iwarp::Rtr;
+use crate::wr::{MwBind, WcFlags, WcOpcode};
+
+/// Sizes around padding, markers and what fits into a frame.
+const SIZES: [u32; 9] = [0, 1, 3, 4, 110, 111, 509, 1442, 5000];
+const RKEY: Rkey = Rkey(KEY);
+
+fn write(remote_addr: u64) -> SendOp {
+    SendOp::Write { remote_addr, rkey: RKEY }
+}
+
+fn read(remote_addr: u64) -> SendOp {
+    SendOp::Read { remote_addr, rkey: RKEY }
+}
+
+fn run_all(params: &StreamParams, mulpdu: u32, carriage: Carriage) {
+    let mut pair = Pair::with(params, mulpdu, carriage);
+    exchange(&mut pair);
+    assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Rts, QpState::Rts));
+    assert_eq!((pair.a.qp.wish(), pair.b.qp.wish()), (Wish::Keep, Wish::Keep));
+}
+
+/// SENDs, WRITEs and READs of every size both ways at once, then atomics.
+fn exchange(pair: &mut Pair) {
+    for (end, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
+        end.w.fill(0, 0x10000, seed);
+    }
+    for (i, &size) in SIZES.iter().enumerate() {
+        let (id, at) = (i as u64, i as u64 * 0x1_0000 + 0x10_000);
+        for end in [&mut pair.a, &mut pair.b] {
+            end.recv(id, at, size);
+            end.send(id * 10, SendOp::Send, 7, size);
+            end.send(id * 10 + 1, write(at + 0x4000), 0x1000, size);
+            end.send(id * 10 + 2, read(0x2000), at + 0x8000, size);
+        }
+        pair.run();
+        for end in [&mut pair.a, &mut pair.b] {
+            assert_eq!(end.done(Side::Send), good([id * 10, id * 10 + 1, id * 10 + 2]));
+            let received = end.completion();
+            assert_eq!((received.wr_id, received.byte_len), (id, size));
+            assert!(end.w.wc.is_empty());
+        }
+        for (to, from) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
+            for (offset, source) in [(0, 7), (0x4000, 0x1000), (0x8000, 0x2000)] {
+                let (at, len) = (at as usize + offset, size as usize);
+                let there = &from.w.mem[source..source + len];
+                assert!(to.w.mem[at..at + len] == *there, "{size} bytes at {at:#x}");
+                assert_eq!(to.w.mem[at + len], 0, "nothing behind {size} bytes at {at:#x}");
+            }
+        }
+    }
+    atomics(pair);
+}
+
+fn atomics(pair: &mut Pair) {
+    pair.b.w.mem[0xf000..0xf008].copy_from_slice(&7_u64.to_ne_bytes());
+    let (remote_addr, rkey) = (0xf000, RKEY);
+    pair.a.send(1, SendOp::FetchAdd { remote_addr, rkey, add: 5 }, 0xf100, 8);
+    pair.a.send(2, SendOp::CmpSwap { remote_addr, rkey, compare: 12, swap: 100 }, 0xf108, 8);
+    pair.a.send(3, SendOp::CmpSwap { remote_addr, rkey, compare: 12, swap: 200 }, 0xf110, 8);
+    pair.a.send(4, read(0xf000), 0xf118, 8);
+    pair.run();
+    let before = pair.a.w.wc.len();
+    assert_eq!((before, pair.a.done(Side::Send)), (4, good([1, 2, 3, 4])));
+    let value = |at: usize| u64::from_ne_bytes(pair.a.w.mem[at..at + 8].try_into().unwrap());
+    assert_eq!([value(0xf100), value(0xf108), value(0xf110), value(0xf118)], [7, 12, 100, 100]);
+}
+
+const CHUNKS: [usize; 3] = [1, 0, usize::MAX];
+const ROOMS: [usize; 3] = [1, 333, usize::MAX];
+
+#[test]
+fn every_message_arrives_however_the_stream_is_cut() {
+    for chunk in CHUNKS {
+        for room in ROOMS {
+            for mulpdu in [128, 1460, 65_535] {
+                for direct in [false, true] {
+                    run_all(&PLAIN, mulpdu, Carriage { chunk, room, direct });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_message_arrives_with_crc_and_markers_either_way() {
+    for (crc, tx_markers, rx_markers) in
+        [(true, false, false), (false, true, false), (true, true, true), (true, false, true)]
+    {
+        let params = StreamParams { crc, tx_markers, rx_markers, ..PLAIN };
+        for chunk in CHUNKS {
+            for (room, mulpdu) in [(1, 1460), (333, 128), (usize::MAX, 65_535)] {
+                run_all(&params, mulpdu, Carriage { chunk, room, direct: false });
+            }
+        }
+    }
+}
+
+/// The ready-to-receive frame counts in sequence numbers and in where markers are, and the initiator has a
+/// Read's response still to come.
+#[test]
+fn messages_go_on_behind_each_ready_to_receive_frame() {
+    use rdmux_wire::iwarp::fpdu::Framing;
+    use rdmux_wire::iwarp::rtr;
+    for kind in [Rtr::Send, Rtr::Write, Rtr::Read] {
+        for markers in [false, true] {
+            let params = StreamParams {
+                rtr: Some(kind),
+                crc: true,
+                tx_markers: markers,
+                rx_markers: markers,
+                ..PLAIN
+            };
+            let mut pair = Pair::with(&params, 1460, AT_ONCE);
+            if kind == Rtr::Read {
+                let framing = Framing { crc: true, markers };
+                pair.a.feed(Time(1), &rtr::read_response(framing, &rtr::READ_REQUEST));
+            }
+            exchange(&mut pair);
+        }
+    }
+}
+
+#[test]
+fn a_response_to_the_ready_to_receive_frame_makes_room_for_a_read() {
+    let params = StreamParams { rtr: Some(Rtr::Read), ord: 1, ..PLAIN };
+    let mut end = End::attached(&params);
+    end.send(1, read(0), 0, 8);
+    assert!(end.sent().is_empty(), "one is outstanding");
+    let framing = rdmux_wire::iwarp::fpdu::Framing::default();
+    let request = rdmux_wire::iwarp::rtr::READ_REQUEST;
+    end.feed(Time(1), &rdmux_wire::iwarp::rtr::read_response(framing, &request));
+    assert_eq!(end.sent().len(), 2 + 18 + 28 + 4);
+}
+
+#[test]
+fn sends_tell_immediate_solicited_and_invalidated() {
+    let mut pair = Pair::new();
+    pair.b.recv(1, 0, 64);
+    pair.b.recv(2, 0, 64);
+    pair.b.recv(3, 0, 64);
+    pair.a.post(1, SendOp::Send, &[sge(0, 4)], SendFlags::SOLICITED);
+    pair.a.post(2, SendOp::SendInv(Rkey(77)), &[sge(0, 4)], SendFlags::SOLICITED);
+    let write = SendOp::WriteImm { remote_addr: 0x100, rkey: RKEY, imm: *b"four" };
+    pair.a.post(3, write, &[sge(0, 3000)], SendFlags::SOLICITED);
+    pair.run();
+    let [first, second, third] = core::array::from_fn(|_| pair.b.completion());
+    assert!(first.solicited && second.solicited && third.solicited);
+    assert_eq!((second.flags, second.invalidated), (WcFlags::WITH_INV, Rkey(77)));
+    assert_eq!(pair.b.w.invalidated, [Rkey(77)]);
+    assert_eq!((third.opcode, third.imm), (WcOpcode::RecvRdmaWithImm, *b"four"));
+    assert_eq!((third.flags, third.byte_len), (WcFlags::WITH_IMM, 3000));
+    assert_eq!(pair.a.done(Side::Send), good([1, 2, 3]));
+}
+
+#[test]
+fn inline_data_and_lists_of_several_parts_are_one_message() {
+    let mut pair = Pair::new();
+    pair.a.w.fill(0, 0x1000, 3);
+    pair.b.w.fill(0x3000, 0x1000, 4);
+    let lists = [sge(0x4000, 100), sge(0x5000, 0), sge(0x6000, 2900)];
+    pair.b.qp.post_recv(&crate::wr::RecvWr { wr_id: 1, sges: &lists }).unwrap();
+    pair.b.recv(2, 0x7000, 10);
+    pair.a.post(1, SendOp::Send, &[sge(0, 1000), sge(5, 2000)], SendFlags::empty());
+    let parts: [&[u8]; 2] = [b"hello ", b"you"];
+    let wr = SendWr::new(2, SendOp::Send, SendData::Inline(&parts));
+    pair.a.qp.post_send(Time::ZERO, &wr).unwrap();
+    pair.a.post(3, read(0x3000), &[sge(0x8000, 10), sge(0x9000, 1990)], SendFlags::empty());
+    pair.run();
+    assert_eq!(pair.b.done(Side::Recv), good([1, 2]));
+    assert_eq!(pair.a.done(Side::Send), good([1, 2, 3]));
+    let (a, b) = (&pair.a.w.mem, &pair.b.w.mem);
+    assert_eq!(b[0x4000..0x4064], a[..100]);
+    assert_eq!(b[0x6000..0x6000 + 900], a[100..1000]);
+    assert_eq!(b[0x6000 + 900..0x6000 + 2900], a[5..2005]);
+    assert_eq!(&b[0x7000..0x7009], b"hello you");
+    assert_eq!((&a[0x8000..0x800a], &a[0x9000..0x97c6]), (&b[0x3000..0x300a], &b[0x300a..0x37d0]));
+}
+
+#[test]
+fn what_does_not_travel_is_done_in_order() {
+    let mut pair = Pair::new();
+    pair.a.send(1, read(0), 0x100, 64);
+    pair.a.send(2, SendOp::LocalInv(Rkey(9)), 0, 0);
+    let access = Access::REMOTE_READ;
+    let bind = MwBind { rkey: Rkey(5), lkey: rdmux_wire::Lkey(KEY), addr: 0, length: 8, access };
+    pair.a.send(3, SendOp::BindMw(bind), 0, 0);
+    pair.a.poll(Time(1));
+    assert!(pair.a.w.invalidated.is_empty(), "the READ is not answered");
+    pair.run();
+    assert_eq!(pair.a.done(Side::Send), good([1, 2, 3]));
+    assert_eq!((pair.a.w.invalidated.len(), pair.a.w.bound.len()), (1, 1));
+}
+
+#[test]
+fn a_fence_waits_for_reads_and_depth_is_kept() {
+    let mut pair = Pair::with(&StreamParams { ord: 2, ..PLAIN }, 1460, AT_ONCE);
+    let request = 2 + 18 + 28 + 4;
+    for id in 1..=3 {
+        pair.a.send(id, read(0), 0x100, 64);
+    }
+    assert_eq!(pair.a.sent().len(), 2 * request, "as many as the peer serves");
+    let mut pair = Pair::with(&StreamParams { ord: 2, ..PLAIN }, 1460, AT_ONCE);
+    pair.a.send(1, read(0), 0x100, 64);
+    pair.a.post(2, write(0), &[sge(0, 8)], SendFlags::FENCE);
+    pair.a.poll(Time(1));
+    assert_eq!(pair.a.w.stream.len(), request);
+    pair.run();
+    assert_eq!(pair.a.done(Side::Send), good([1, 2]));
+}
+
+#[test]
+fn a_shared_receive_queue_is_taken_from() {
+    let mut end = End::new(1, true);
+    end.qp.attach(Time::ZERO, &PLAIN, 1460, &mut end.w).unwrap();
+    end.w.srq.push_back((42, vec![sge(0x100, 64)]));
+    let mut other = End::attached(&StreamParams { initiator: false, ..PLAIN });
+    other.send(1, SendOp::Send, 0, 64);
+    let bytes = other.sent();
+    end.feed(Time(1), &bytes);
+    assert_eq!(end.done(Side::Recv), good([42]));
+    end.go_to(QpState::Err).unwrap();
+    assert_eq!(end.events(), [QpEvent::LastWqeReached]);
+}
+
+#[test]
+fn long_messages_leave_in_few_frames_from_where_they_lie() {
+    let mut pair = Pair::with(&PLAIN, 65_535, AT_ONCE);
+    pair.a.w.fill(0, 1 << 20, 9);
+    pair.a.send(1, write(0), 0, 1 << 20);
+    pair.a.poll(Time(1));
+    let overhead = pair.a.w.stream.len() - (1 << 20);
+    assert_eq!(overhead, 17 * (2 + 14 + 4), "seventeen frames without padding");
+    pair.run();
+    assert!(pair.a.w.mem == pair.b.w.mem);
+}
+
+#[test]
+fn unsignaled_work_completes_silently() {
+    let init = QpInit { sq_sig_all: false, ..*End::new(1, false).qp.init() };
+    let mut pair = Pair::new();
+    pair.a.qp = Qp::new(&init);
+    pair.a.qp.attach(Time::ZERO, &PLAIN, 1460, &mut pair.a.w).unwrap();
+    for round in 0..50 {
+        pair.a.post(round, write(0), &[sge(0, 8)], SendFlags::empty());
+        pair.a.post(round, read(0), &[sge(0, 8)], SendFlags::SIGNALED);
+        pair.run();
+        assert_eq!(pair.a.done(Side::Send), good([round]));
+    }
+}

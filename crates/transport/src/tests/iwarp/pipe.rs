@@ -1,0 +1,181 @@
+//! Two ends, and the streams between them.
+
+use alloc::collections::VecDeque;
+
+use super::*;
+use crate::env::TxPayload;
+use crate::iwarp::{Direct, Segment, SendFault, StreamEnv};
+
+impl StreamEnv for World {
+    fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
+        assert!((1..=64).contains(&segments.len()), "{} segments", segments.len());
+        if self.broken {
+            return Err(SendFault::Broken);
+        }
+        let mut bytes = Vec::new();
+        for (segment, parts) in segments.iter().enumerate() {
+            bytes.extend_from_slice(parts.head);
+            self.append(&parts.payload, &mut bytes)
+                .map_err(|fault| SendFault::Memory { segment, fault })?;
+            bytes.extend_from_slice(parts.tail);
+        }
+        assert!(skip < bytes.len(), "nothing is left to send");
+        let room = self.room.saturating_sub(self.stream.len());
+        let len = room.min(bytes.len() - skip);
+        self.stream.extend(&bytes[skip..skip + len]);
+        Ok(len)
+    }
+
+    fn read(
+        &mut self,
+        payload: &TxPayload<'_>,
+        out: &mut [u8],
+    ) -> Result<(), crate::env::AccessFault> {
+        let mut bytes = Vec::new();
+        self.append(payload, &mut bytes)?;
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+/// How a stream carries bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Carriage {
+    /// The most that it brings at a time. 0: a random number.
+    pub(super) chunk: usize,
+    /// How much it holds.
+    pub(super) room: usize,
+    /// Whether payload is put into memory without `handle_bytes`.
+    pub(super) direct: bool,
+}
+
+pub(super) const AT_ONCE: Carriage =
+    Carriage { chunk: usize::MAX, room: usize::MAX, direct: false };
+
+/// Two queue pairs, numbers 1 and 2. The first one's program connected.
+pub(super) struct Pair {
+    pub(super) a: End,
+    pub(super) b: End,
+    pub(super) now: Time,
+    carriage: Carriage,
+    seed: u64,
+}
+
+impl Pair {
+    pub(super) fn new() -> Self {
+        Self::with(&PLAIN, 1460, AT_ONCE)
+    }
+
+    /// `params` are those of the first.
+    pub(super) fn with(params: &StreamParams, mulpdu: u32, carriage: Carriage) -> Self {
+        let mut pair = Self::detached(carriage);
+        let other = StreamParams {
+            initiator: !params.initiator,
+            tx_markers: params.rx_markers,
+            rx_markers: params.tx_markers,
+            ord: params.ird,
+            ird: params.ord,
+            ..*params
+        };
+        pair.a.qp.attach(Time::ZERO, params, mulpdu, &mut pair.a.w).unwrap();
+        pair.b.qp.attach(Time::ZERO, &other, mulpdu, &mut pair.b.w).unwrap();
+        pair
+    }
+
+    fn detached(carriage: Carriage) -> Self {
+        let mut pair = Self {
+            a: End::new(1, false),
+            b: End::new(2, false),
+            now: Time(1),
+            carriage,
+            seed: 0x9e37_79b9_7f4a_7c15,
+        };
+        (pair.a.w.room, pair.b.w.room) = (carriage.room, carriage.room);
+        pair
+    }
+
+    fn chunk(&mut self) -> usize {
+        if self.carriage.chunk != 0 {
+            return self.carriage.chunk;
+        }
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed % 200) as usize + 1
+    }
+
+    /// Moves bytes and ends until nothing moves.
+    pub(super) fn run(&mut self) {
+        loop {
+            let before = (self.a.qp.wish(), self.b.qp.wish());
+            self.a.poll(self.now);
+            self.b.poll(self.now);
+            let chunk = self.chunk();
+            let direct = self.carriage.direct;
+            let mut moved = carry(&mut self.a, &mut self.b, chunk, direct, self.now);
+            let chunk = self.chunk();
+            moved |= carry(&mut self.b, &mut self.a, chunk, direct, self.now);
+            if !moved && before == (self.a.qp.wish(), self.b.qp.wish()) {
+                return;
+            }
+        }
+    }
+
+    /// Lets the next timer of either end run out. False if none runs.
+    pub(super) fn tick(&mut self) -> bool {
+        let next = [&self.a, &self.b].into_iter().filter_map(|end| end.qp.poll_timeout()).min();
+        let Some(at) = next else { return false };
+        self.now = at;
+        for end in [&mut self.a, &mut self.b] {
+            end.qp.handle_timeout(at, &mut end.w);
+        }
+        true
+    }
+}
+
+/// Brings up to `chunk` bytes from one end to the other, and the end of the stream behind the last.
+fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) -> bool {
+    let len = chunk.min(from.w.stream.len());
+    if len != 0 {
+        if direct && to.inbox.is_empty() {
+            place(&mut from.w.stream, len, to, now);
+        } else {
+            let bytes: Vec<u8> = from.w.stream.drain(..len).collect();
+            to.feed(now, &bytes);
+        }
+        return true;
+    }
+    let clean = match from.qp.wish() {
+        Wish::Keep => return false,
+        Wish::Shutdown | Wish::Close => true,
+        Wish::Abort => false,
+    };
+    if to.ended {
+        return false;
+    }
+    to.ended = true;
+    to.qp.handle_end(now, clean, &mut to.w);
+    true
+}
+
+/// As a driver does that receives into memory where it can.
+fn place(stream: &mut VecDeque<u8>, len: usize, to: &mut End, now: Time) {
+    use crate::env::Env;
+    let Some(direct) = to.qp.direct() else {
+        let bytes: Vec<u8> = stream.drain(..len).collect();
+        return to.feed(now, &bytes);
+    };
+    let placed = match direct {
+        Direct::Local { sges, offset, len: left } => {
+            let bytes: Vec<u8> = stream.drain(..len.min(left as usize)).collect();
+            to.w.scatter(sges, offset, &bytes).unwrap();
+            bytes.len()
+        }
+        Direct::Remote { rkey, va, len: left } => {
+            let bytes: Vec<u8> = stream.drain(..len.min(left as usize)).collect();
+            to.w.write_remote(rkey, va, &bytes).unwrap();
+            bytes.len()
+        }
+    };
+    to.qp.handle_placed(now, placed as u32, &mut to.w);
+}
