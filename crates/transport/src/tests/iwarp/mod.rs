@@ -1,5 +1,8 @@
 //! Two queue pairs over a byte stream each way, which the test cuts and merges as it likes.
 
+mod closing;
+mod faults;
+mod heard;
 mod messages;
 mod pipe;
 mod requests;

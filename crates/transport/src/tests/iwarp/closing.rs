@@ -1,0 +1,207 @@
+//! The ends of a stream.
+
+use rdmux_wire::Rkey;
+
+use super::pipe::{AT_ONCE, Carriage};
+use super::*;
+use crate::iwarp::{CLOSING_TIME, STALL_TIME, TERMINATE_TIME};
+
+const RKEY: Rkey = Rkey(KEY);
+const FLUSHED: WcStatus = WcStatus::WrFlushErr;
+
+#[test]
+fn a_program_that_disconnects_loses_nothing_of_what_was_posted() {
+    for room in [1, 64, usize::MAX] {
+        let mut pair = Pair::with(&PLAIN, 1460, Carriage { chunk: 0, room, direct: false });
+        pair.b.w.fill(0, 0x4000, 1);
+        for id in 1..=3 {
+            pair.b.recv(id, id * 0x1000, 0x1000);
+        }
+        pair.a.recv(7, 0, 64);
+        for id in 1..=3 {
+            pair.a.send(id, SendOp::Send, 0, 3000);
+        }
+        pair.a.send(4, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x8000, 5000);
+        pair.b.send(5, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x8000, 5000);
+        pair.b.poll(pair.now);
+        pair.a.qp.shutdown(pair.now, &mut pair.a.w);
+        assert_eq!(pair.a.qp.state(), QpState::Sqd);
+        pair.run();
+        assert_eq!(pair.a.done(Side::Send), good([1, 2, 3, 4]), "room {room}");
+        assert_eq!(pair.b.done(Side::Recv), good([1, 2, 3]));
+        assert_eq!(pair.b.done(Side::Send), good([5]), "room {room}");
+        assert_eq!(pair.a.done(Side::Recv), [(7, FLUSHED)]);
+        assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Err, QpState::Err));
+        assert_eq!((pair.a.qp.wish(), pair.b.qp.wish()), (Wish::Close, Wish::Close));
+        assert!(pair.a.events().is_empty() && pair.b.events().is_empty());
+    }
+}
+
+#[test]
+fn both_may_disconnect_at_once() {
+    let mut pair = Pair::new();
+    for end in [&mut pair.a, &mut pair.b] {
+        end.recv(1, 0, 64);
+        end.recv(2, 0, 64);
+        end.send(1, SendOp::Send, 0, 64);
+        end.qp.shutdown(Time(1), &mut end.w);
+    }
+    pair.run();
+    for end in [&mut pair.a, &mut pair.b] {
+        assert_eq!(end.done(Side::Send), good([1]));
+        assert_eq!(end.done(Side::Recv), [(1, WcStatus::Success), (2, FLUSHED)]);
+        assert_eq!(end.qp.wish(), Wish::Close);
+    }
+}
+
+#[test]
+fn what_is_posted_after_disconnecting_is_flushed() {
+    let mut pair = Pair::new();
+    pair.b.recv(1, 0, 64);
+    pair.a.w.room = 10;
+    pair.a.send(1, SendOp::Send, 0, 64);
+    let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    pair.a.qp.modify(pair.now, &attr, mask, &mut pair.a.w).unwrap();
+    assert!(pair.a.qp.attr().sq_draining);
+    pair.a.send(2, SendOp::Send, 0, 64);
+    pair.a.poll(pair.now);
+    assert!(pair.a.events().is_empty());
+    pair.run();
+    assert_eq!(pair.a.done(Side::Send), [(1, WcStatus::Success), (2, FLUSHED)]);
+    assert_eq!(pair.b.done(Side::Recv), good([1]));
+    assert_eq!(pair.a.events(), [QpEvent::SqDrained]);
+}
+
+#[test]
+fn the_peer_that_ends_its_half_ends_all() {
+    let mut end = End::attached(&PLAIN);
+    end.recv(1, 0, 64);
+    end.send(2, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
+    end.sent();
+    end.qp.handle_end(Time(1), true, &mut end.w);
+    assert_eq!(end.done(Side::Send), [(2, FLUSHED)]);
+    assert_eq!(end.done(Side::Recv), [(1, FLUSHED)]);
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Close));
+    assert!(end.events().is_empty());
+    end.qp.handle_end(Time(1), false, &mut end.w);
+    assert_eq!(end.qp.wish(), Wish::Close);
+}
+
+#[test]
+fn a_frame_that_is_half_sent_is_not_followed_by_an_orderly_end() {
+    for by_program in [false, true] {
+        let mut end = End::attached(&PLAIN);
+        end.w.room = 30;
+        end.send(1, SendOp::Send, 0, 64);
+        end.poll(Time(1));
+        if by_program {
+            end.go_to(QpState::Err).unwrap();
+        } else {
+            end.qp.handle_end(Time(1), true, &mut end.w);
+        }
+        assert_eq!(end.done(Side::Send), [(1, FLUSHED)]);
+        assert_eq!(end.qp.wish(), Wish::Abort, "by program: {by_program}");
+    }
+}
+
+#[test]
+fn going_to_err_ends_the_stream_behind_what_was_sent() {
+    let mut pair = Pair::new();
+    pair.b.recv(1, 0, 64);
+    pair.a.recv(2, 0, 64);
+    pair.a.send(1, SendOp::Send, 0, 64);
+    pair.a.poll(pair.now);
+    pair.a.go_to(QpState::Err).unwrap();
+    assert_eq!(pair.a.qp.wish(), Wish::Shutdown);
+    pair.run();
+    assert_eq!(pair.a.done(Side::Recv), [(2, FLUSHED)]);
+    assert_eq!(pair.b.done(Side::Recv), good([1]));
+    assert_eq!((pair.a.qp.wish(), pair.b.qp.wish()), (Wish::Close, Wish::Close));
+}
+
+#[test]
+fn a_peer_that_never_ends_is_not_waited_for_for_ever() {
+    let mut end = End::attached(&PLAIN);
+    end.recv(1, 0, 64);
+    end.qp.shutdown(Time(1), &mut end.w);
+    assert_eq!(
+        (end.qp.wish(), end.qp.poll_timeout()),
+        (Wish::Shutdown, Some(Time(1).after(CLOSING_TIME)))
+    );
+    end.qp.handle_timeout(Time(2), &mut end.w);
+    assert_eq!(end.qp.wish(), Wish::Shutdown, "not yet");
+    end.qp.handle_timeout(Time(1).after(CLOSING_TIME), &mut end.w);
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Close));
+    assert_eq!(end.done(Side::Recv), [(1, FLUSHED)]);
+    assert_eq!(end.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_reads_nothing_is_not_waited_for_for_ever() {
+    let mut end = End::attached(&PLAIN);
+    end.w.room = 100;
+    end.send(1, SendOp::Send, 0, 1000);
+    end.qp.shutdown(Time(1), &mut end.w);
+    end.poll(Time(2));
+    end.w.stream.clear();
+    end.poll(Time(50));
+    let until = Time(50).after(STALL_TIME);
+    assert_eq!(end.qp.poll_timeout(), Some(until), "something moved");
+    end.qp.handle_timeout(until, &mut end.w);
+    assert_eq!(end.qp.wish(), Wish::Abort);
+    assert_eq!(end.done(Side::Send), [(1, FLUSHED)]);
+}
+
+#[test]
+fn a_read_that_comes_after_our_end_cannot_be_answered() {
+    let mut pair = Pair::new();
+    pair.b.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
+    let bytes = pair.b.sent();
+    pair.a.qp.shutdown(Time(1), &mut pair.a.w);
+    assert_eq!(pair.a.qp.wish(), Wish::Shutdown);
+    pair.a.feed(Time(1), &bytes);
+    assert_eq!((pair.a.qp.state(), pair.a.qp.wish()), (QpState::Err, Wish::Abort));
+}
+
+/// A Terminate that nobody reads, and one whose reader never ends the stream.
+#[test]
+fn a_terminate_has_its_time() {
+    for room in [0, usize::MAX] {
+        let mut end = End::attached(&PLAIN);
+        end.w.room = room;
+        end.feed(Time(1), &[0; 16]);
+        assert_eq!(end.qp.wish(), Wish::Keep);
+        end.poll(Time(1));
+        let until = Time(1).after(TERMINATE_TIME);
+        assert_eq!(end.qp.poll_timeout(), Some(until));
+        end.qp.handle_timeout(until, &mut end.w);
+        assert_eq!(end.qp.wish(), if room == 0 { Wish::Abort } else { Wish::Close });
+    }
+}
+
+#[test]
+fn a_terminate_is_sent_behind_the_frame_at_hand_and_also_to_a_peer_that_has_ended() {
+    for crc in [false, true] {
+        let params = StreamParams { crc, ..PLAIN };
+        let mut pair = Pair::with(&params, 1460, AT_ONCE);
+        pair.b.recv(1, 0, 2000);
+        pair.a.w.fill(0, 1000, 5);
+        pair.a.w.room = 100;
+        pair.a.send(1, SendOp::Send, 0, 1000);
+        pair.a.send(2, SendOp::Send, 0, 1000);
+        pair.a.poll(pair.now);
+        pair.a.feed(pair.now, &[0; 64]);
+        pair.a.qp.handle_end(pair.now, true, &mut pair.a.w);
+        assert_eq!(pair.a.qp.wish(), Wish::Keep);
+        pair.a.ended = true;
+        pair.a.w.room = usize::MAX;
+        pair.run();
+        assert_eq!(pair.a.done(Side::Send), [(1, FLUSHED), (2, FLUSHED)]);
+        assert_eq!(pair.b.done(Side::Recv), good([1]), "the frame that was begun");
+        assert!(pair.b.w.mem[..1000] == pair.a.w.mem[..1000]);
+        assert_eq!(pair.b.events().len(), 1, "and the Terminate");
+        assert_eq!(pair.a.qp.wish(), Wish::Close);
+        assert!(!pair.tick() || pair.b.qp.wish() == Wish::Close);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a peer of another make sends: Terminates, segments of any size, messages in each other's midst.
+
+use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged};
+use rdmux_wire::iwarp::fpdu::Framing;
+use rdmux_wire::iwarp::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest};
+use rdmux_wire::iwarp::terminate::{Fault, Terminate};
+use rdmux_wire::{Rkey, Stag};
+
+use super::*;
+
+const RKEY: Rkey = Rkey(KEY);
+const STAG: Stag = Stag(KEY);
+
+fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let framing = Framing::default();
+    let header = header.to_buf();
+    let mut bytes = vec![0; framing.frame_len(0, header.len() + payload.len())];
+    framing.emit(0, &[&header, payload], &mut bytes);
+    bytes
+}
+
+fn tagged(opcode: Opcode, last: bool, to: u64, payload: &[u8]) -> Vec<u8> {
+    let model = Tagged { last, stag: STAG, to };
+    frame(&Header::new(opcode, Model::Tagged(model)), payload)
+}
+
+fn untagged(opcode: Opcode, last: bool, (qn, msn, mo): (u32, u32, u32), payload: &[u8]) -> Vec<u8> {
+    let model = Untagged { last, invalidate: Stag(0), qn, msn, mo };
+    frame(&Header::new(opcode, Model::Untagged(model)), payload)
+}
+
+fn terminate(message: &[u8]) -> Vec<u8> {
+    untagged(Opcode::Terminate, true, (2, 1, 0), message)
+}
+
+/// An end with two READs, which the peer has, and a receive.
+fn asking() -> End {
+    let mut end = End::attached(&PLAIN);
+    end.recv(9, 0, 64);
+    for id in [1, 2] {
+        end.send(id, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x100, 64);
+    }
+    end.sent();
+    end
+}
+
+#[test]
+fn a_terminate_is_the_end_of_the_oldest_read() {
+    for (fault, status, event) in [
+        (Fault::RdmapStag, WcStatus::RemAccessErr, QpEvent::AccessErr),
+        (Fault::DdpTaggedBounds, WcStatus::RemAccessErr, QpEvent::AccessErr),
+        (Fault::RdmapOpcode, WcStatus::RemInvReqErr, QpEvent::ReqErr),
+        (Fault::DdpUntaggedNoBuffer, WcStatus::RemInvReqErr, QpEvent::ReqErr),
+        (Fault::RdmapStreamCatastrophic, WcStatus::RemOpErr, QpEvent::Fatal),
+        (Fault::RdmapCatastrophic, WcStatus::RemOpErr, QpEvent::Fatal),
+        (Fault::MpaCrc, WcStatus::WrFlushErr, QpEvent::Fatal),
+    ] {
+        let mut message = [0; Terminate::MAX_LEN];
+        let len = Terminate::new(fault).emit(&mut message);
+        let mut end = asking();
+        end.feed(Time(1), &terminate(&message[..len]));
+        assert_eq!(end.done(Side::Send), [(1, status), (2, WcStatus::WrFlushErr)], "{fault:?}");
+        assert_eq!(end.done(Side::Recv), [(9, WcStatus::WrFlushErr)]);
+        assert_eq!(end.events(), [event], "{fault:?}");
+        assert!(end.sent().is_empty(), "a Terminate is not answered");
+        assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Shutdown));
+    }
+}
+
+/// As the kernel's siw lays the bits out.
+#[test]
+fn a_terminate_of_the_kernels_driver_is_understood() {
+    let mut end = asking();
+    end.feed(Time(1), &terminate(&[0x10, 0x01, 0x01, 0, 0, 46]));
+    assert_eq!(end.done(Side::Send)[0], (1, WcStatus::RemAccessErr));
+}
+
+#[test]
+fn a_terminate_of_any_length_ends_the_stream() {
+    for len in [0, 3, 4, 52, 53, 1000] {
+        let mut end = asking();
+        end.feed(Time(1), &terminate(&vec![0xff; len]));
+        assert_eq!(end.qp.state(), QpState::Err, "{len} bytes");
+        assert_eq!(end.done(Side::Send)[1], (2, WcStatus::WrFlushErr));
+    }
+}
+
+/// A Send, a Write, a READ's response and requests, each in segments of a few bytes, all in each other's
+/// midst.
+#[test]
+fn segments_may_be_of_any_size_and_in_each_others_midst() {
+    let mut end = End::attached(&PLAIN);
+    end.w.fill(0x4000, 8, 1);
+    end.recv(1, 0x1000, 64);
+    end.send(2, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x2000, 12);
+    end.sent();
+    let request = ReadRequest {
+        sink_stag: Stag(5),
+        sink_to: 0x99,
+        len: 8,
+        source_stag: STAG,
+        source_to: 0x4000,
+    }
+    .to_bytes();
+    let text = b"twelve bytes";
+    let mut bytes = Vec::new();
+    for i in 0..6_u32 {
+        let (at, last) = (i as usize * 2, i == 5);
+        let two = &text[at..at + 2];
+        bytes.extend(untagged(Opcode::Send, last, (0, 1, i * 2), two));
+        bytes.extend(tagged(Opcode::Write, last, 0x3000 + at as u64, two));
+        bytes.extend(tagged(Opcode::ReadResponse, last, 0x2000 + at as u64, two));
+        let from = at * 28 / 12;
+        let to = if last { 28 } else { (at + 2) * 28 / 12 };
+        bytes.extend(untagged(Opcode::ReadRequest, last, (1, 1, from as u32), &request[from..to]));
+    }
+    for piece in bytes.chunks(3) {
+        end.feed(Time(1), piece);
+    }
+    assert_eq!(end.qp.state(), QpState::Rts);
+    for at in [0x1000, 0x2000, 0x3000] {
+        assert_eq!(&end.w.mem[at..at + 12], text, "{at:#x}");
+    }
+    assert_eq!(end.done(Side::Recv), good([1]));
+    assert_eq!(end.done(Side::Send), good([2]));
+    let there = end.w.mem[0x4000..0x4008].to_vec();
+    let model = Tagged { last: true, stag: Stag(5), to: 0x99 };
+    let response = frame(&Header::new(Opcode::ReadResponse, Model::Tagged(model)), &there);
+    assert_eq!(end.sent(), response);
+}
+
+#[test]
+fn a_masked_atomic_concerns_its_bits() {
+    let mut end = End::attached(&PLAIN);
+    end.w.mem[..8].copy_from_slice(&0x1122_u64.to_ne_bytes());
+    let swap = AtomicRequest {
+        op: AtomicOp::CmpSwap,
+        id: 3,
+        stag: STAG,
+        to: 0,
+        data: 0xffff,
+        mask: 0x00ff,
+        compare: 0x1100,
+        compare_mask: 0xff00,
+    };
+    end.feed(Time(1), &untagged(Opcode::AtomicRequest, true, (1, 1, 0), &swap.to_bytes()));
+    assert_eq!(end.w.mem[..8], 0x11ff_u64.to_ne_bytes());
+    let sent = end.sent();
+    assert_eq!(sent[20..24], 3_u32.to_be_bytes());
+    assert_eq!(sent[24..32], 0x1122_u64.to_be_bytes());
+}
