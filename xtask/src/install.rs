@@ -7,6 +7,7 @@
 //! lib/rdmux/installed                 the list of all files, which --uninstall goes by
 //! lib/pkgconfig/rdmux.pc
 //! include/rdmux/rdmux.h
+//! include/rdmux/iwarp.h
 //! include/rdmux/xrc.h
 //! ```
 //!
@@ -90,6 +91,7 @@ impl Place {
             (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
             (capi.join("include/rdmux/rdmux.h"), "include/rdmux/rdmux.h".to_owned()),
             (capi.join("include/rdmux/xrc.h"), "include/rdmux/xrc.h".to_owned()),
+            (capi.join("include/rdmux/iwarp.h"), "include/rdmux/iwarp.h".to_owned()),
         ];
         for (from, to) in files {
             let path = self.fresh(&to)?;

@@ -128,29 +128,30 @@ fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
     unsafe { (*id.public()).route.addr.addr.ibaddr = ibaddr };
 }
 
-/// Shows what a bound id knows: its own address, and its device unless that is a wildcard.
+/// Shows what a bound id knows: its own address, and its device and port unless that is a wildcard.
 ///
 /// # Errors
 /// When no protection domain can be had.
-pub(super) fn show_bound(id: &Id, addr: SocketAddr, port_num: Option<u8>) -> Result<()> {
+pub(super) fn show_bound(id: &Id, addr: SocketAddr, at: Option<(u32, u8)>) -> Result<()> {
     show_source(id, addr);
-    let Some(port_num) = port_num else { return Ok(()) };
+    let Some((device, port_num)) = at else { return Ok(()) };
     show_gids(id, addr.ip(), Gid::ZERO);
-    bind_device(id, port_num)
+    bind_device(id, device, port_num)
 }
 
-/// Gives the id its device, with the default protection domain.
+/// Gives the id its device, which the service calls by this number, with the default protection domain.
 ///
 /// # Errors
-/// When no protection domain can be had.
-pub(super) fn bind_device(id: &Id, port_num: u8) -> Result<()> {
+/// When no protection domain can be had; ENODEV for a device that this process does not see.
+pub(super) fn bind_device(id: &Id, device: u32, port_num: u8) -> Result<()> {
     if id.verbs().is_null() {
-        let pd = id.process.default_pd()?;
+        let device = id.process.device(device).ok_or(Errno(libc::ENODEV))?;
+        let pd = device.default_pd()?;
         if id.pd().is_null() {
             id.set_pd(pd);
         }
         id.set_port_num(port_num);
-        id.set_verbs(id.process.context());
+        id.set_verbs(device.context());
     }
     Ok(())
 }

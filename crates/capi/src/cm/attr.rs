@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use rdmux_cm::Negotiated;
-use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, TransportType};
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::id::Id;
@@ -29,11 +29,14 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
     Ok(known.qp_attr(state))
 }
 
-/// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all.
+/// What holds when nobody was asked yet: peers may do nothing, and datagrams have the key of all. With iWARP peers may do
+/// everything, for there is no later moment to allow it: the stream brings the peer.
 fn before_anything(id: &Id) -> Result<Negotiated> {
+    let device = id.device().ok_or(Errno::EINVAL)?;
+    let served = if device.is_iwarp() { device.max_responder_resources } else { 0 };
     Ok(Negotiated {
         qp_type: attr::qp_type(id.qp_type())?,
-        transport: TransportType::Ib,
+        transport: device.kind().transport_type(),
         av: AddressVector { port_num: id.port_num(), ..AddressVector::default() },
         path_mtu: Mtu::M1024,
         pkey_index: 0,
@@ -42,7 +45,7 @@ fn before_anything(id: &Id) -> Result<Negotiated> {
         rq_psn: Psn::default(),
         sq_psn: Psn::default(),
         max_rd_atomic: 0,
-        max_dest_rd_atomic: 0,
+        max_dest_rd_atomic: served,
         min_rnr_timer: RnrTimer::new(0),
         timeout: AckTimeout::default(),
         retry_cnt: 0,

@@ -112,10 +112,10 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
 
 /// What the device can do.
 fn most(id: &Id) -> Depths {
-    Depths {
-        responder_resources: id.process.max_responder_resources,
-        initiator_depth: id.process.max_initiator_depth,
-    }
+    id.device().map_or_else(Depths::default, |device| Depths {
+        responder_resources: device.max_responder_resources,
+        initiator_depth: device.max_initiator_depth,
+    })
 }
 
 /// The depths that the program wants; where it leaves that open `default`, but no more than `most`.
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// Ends a connection, or agrees to its end; an own queue pair goes to the error state (rdma_disconnect(3)).
-/// DISCONNECTED follows.
+/// DISCONNECTED follows. With iWARP the queue pair sends first what was posted before.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
@@ -255,7 +255,9 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if id.verbs().is_null() {
             return Err(Errno::EINVAL);
         }
-        qp::fail(id)?;
+        if !id.is_iwarp() {
+            qp::fail(id)?;
+        }
         id.process.client()?.disconnect(id.handle)?;
         id.complete()
     })

@@ -45,6 +45,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             Some(Ok(())) => told.set_outcome(EventKind::Established, 0),
             Some(failed) => or_fail(&mut told, failed, EventKind::ConnectError),
         },
+        EventKind::Established => take_stream(told.id()),
         EventKind::Rejected => {
             // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
             let _ = qp::fail(told.id());
@@ -67,6 +68,15 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     Some(told)
 }
 
+/// The queue pair of an iWARP connection has its stream before the program learns of the connection.
+fn take_stream(id: &Id) {
+    if let Some(device) = id.device()
+        && device.is_iwarp()
+    {
+        device.opened.device.progress();
+    }
+}
+
 /// Keeps what queue pairs will need.
 fn learn(id: &Id, event: &rdmux_cm::Event) {
     if let Some(negotiated) = &event.negotiated {
@@ -84,7 +94,7 @@ fn or_fail(told: &mut Event, outcome: Result<()>, kind: EventKind) {
 fn address_resolved(id: &Id, event: &rdmux_cm::Event) -> Result<()> {
     if let Some(route) = &event.route {
         address::show_route(id, route);
-        address::bind_device(id, route.av.port_num)?;
+        address::bind_device(id, route.device, route.av.port_num)?;
     }
     Ok(())
 }
@@ -180,7 +190,7 @@ fn settle_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
     }
     if let Some(route) = &event.route {
         address::show_route(id, route);
-        address::bind_device(id, route.av.port_num)?;
+        address::bind_device(id, route.device, route.av.port_num)?;
         if !id.is_ud() {
             address::show_path(id, route);
         }

@@ -9,6 +9,7 @@ use rdmux_cm::{Ece, EventKind, IdHandle, Negotiated, PortSpace};
 
 use super::addrinfo::Resolving;
 use super::channel::Channel;
+use super::device::Device;
 use super::event::Event;
 use super::multicast::Group;
 use super::process::Process;
@@ -240,6 +241,16 @@ fields! {
 }
 
 impl Id {
+    /// Its device, once it has one.
+    pub(super) fn device(&self) -> Option<&'static Device> {
+        self.process.device_of(self.verbs())
+    }
+
+    /// Whether its device is one of iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.device().is_some_and(Device::is_iwarp)
+    }
+
     /// Whether its queue pair is of UD.
     pub(super) fn is_ud(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
@@ -272,7 +283,8 @@ pub(super) unsafe fn create(
         None => unsafe { Channel::get(channel)? },
     };
     let process = on.process();
-    let handle = process.client()?.create_id(&on.source, code, transport, 0)?;
+    let handle =
+        process.client()?.create_id_on(&on.source, code, transport, process.transport(), 0)?;
     let synchronous = own.is_some();
     let channel = own.map_or(channel, Channel::into_ptr);
     Ok(Id::new(process, &New { handle, channel, synchronous, context, space, qp_type }))

@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `process` | what a process has once: the device, its default domain, the ids by number |
+//! | `process`, `device` | what a process has once: its devices, their default domains, the ids by number |
 //! | `channel`, `event`, `id` | the objects behind the pointers |
 //! | `follow` | what an event does to its id |
 //! | `address` | socket addresses, and the route that programs read |
@@ -22,6 +22,7 @@ mod addrinfo;
 mod attr;
 mod channel;
 mod connect;
+mod device;
 mod ece;
 mod endpoint;
 mod event;

@@ -14,7 +14,7 @@ use crate::boundary::{Errno, Result, status};
 /// (<infiniband/sa.h>: GMP, PRIMARY, BIDIRECTIONAL).
 const EVERYTHING: u32 = 1 | 1 << 1 | 1 << 5;
 
-/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path.
+/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and that of <rdmux/iwarp.h>.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `value` is NULL or that many bytes.
@@ -53,11 +53,23 @@ pub(super) unsafe fn set(
                 IdOption::AfOnly(read::<c_int>(value, len)? != 0)
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => IdOption::AckTimeout(read(value, len)?),
+            (RDMUX_OPTION_IWARP, RDMUX_OPTION_IWARP_PEER_TO_PEER) => {
+                IdOption::PeerToPeer(either(read(value, len)?)?)
+            }
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return set_path(id, value, len),
             _ => return Err(Errno(libc::ENOSYS)),
         }
     };
     Ok(id.process.client()?.set_option(id.handle, option)?)
+}
+
+/// A switch, of which nothing but 0 and 1 makes sense.
+fn either(value: c_int) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 /// The value, if it has the right size.

@@ -1,7 +1,7 @@
-//! What a process has once: the device, its default domains, and the ids by number.
+//! What a process has once: the devices, and the ids by number.
 //!
-//! The first function of librdmacm that needs the device opens it. A child after a fork finds its parent's and opens
-//! one of its own, as does a process whose host service is gone.
+//! The first function of librdmacm that needs a device opens all that the process is to see. A child after a fork finds its
+//! parent's and opens ones of its own, as does a process whose host service is gone.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -12,30 +12,24 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use parking_lot::Mutex;
 use rdmux_cm::IdHandle;
 use rdmux_host::HostClient;
+use rdmux_transport::attr::TransportType;
 
+use super::device::Device;
 use super::event::Delivered;
 use super::id::Id;
 use super::verbs;
-use crate::abi::verbs::{ibv_context, ibv_pd, ibv_xrcd};
+use crate::abi::verbs::ibv_context;
 use crate::boundary::{Errno, Result, pointer};
-use crate::verbs::objects::{Context, Object, Opened};
 
 /// See the module. There is one at a time, and none is ever freed, for ids refer to it.
 pub(super) struct Process {
-    context: *mut ibv_context,
-    opened: Arc<Opened>,
-    /// READs and atomics that a queue pair can serve.
-    pub(super) max_responder_resources: u8,
-    /// READs and atomics that a queue pair can have outstanding.
-    pub(super) max_initiator_depth: u8,
-    /// The protection domain of ids whose program gives none.
-    pd: Mutex<*mut ibv_pd>,
-    /// And their domain of XRC.
-    xrcd: Mutex<*mut ibv_xrcd>,
+    /// In the order in which they are listed; never empty. Ids and their channels are those of the first one's connection to the
+    /// service, whichever device they get.
+    devices: Vec<Device>,
     ids: Mutex<HashMap<IdHandle, NonNull<Id>>>,
 }
 
-// SAFETY: the objects behind the pointers may be used by any thread.
+// SAFETY: ids may be used by any thread.
 unsafe impl Send for Process {}
 // SAFETY: as above.
 unsafe impl Sync for Process {}
@@ -51,8 +45,8 @@ impl Process {
         let found = CURRENT.load(Ordering::Acquire);
         // SAFETY: what was put there is never freed.
         if let Some(process) = unsafe { found.as_ref() }
-            && process.opened.is_ours()
-            && !process.opened.client.is_gone()
+            && process.is_ours()
+            && !process.first().opened.client.is_gone()
         {
             return Ok(process);
         }
@@ -63,37 +57,53 @@ impl Process {
             Err(_) => {
                 // Another thread was faster. SAFETY: as above, and nobody else has seen this one.
                 let lost = unsafe { Box::from_raw(new) };
-                verbs::close_device(lost.context);
+                lost.devices.into_iter().for_each(Device::close);
                 Self::current()
             }
         }
     }
 
     fn open() -> Result<Self> {
-        let context = verbs::open_first_device()?;
-        let limits = verbs::query_device(context)?;
-        // SAFETY: the context was just opened.
-        let opened = Arc::clone(unsafe { Context::get(context)? }.opened());
-        let depth = |n: c_int| u8::try_from(n).unwrap_or(u8::MAX);
-        Ok(Self {
-            context,
-            opened,
-            max_responder_resources: depth(limits.max_qp_rd_atom),
-            max_initiator_depth: depth(limits.max_qp_init_rd_atom),
-            pd: Mutex::new(ptr::null_mut()),
-            xrcd: Mutex::new(ptr::null_mut()),
-            ids: Mutex::default(),
-        })
+        let mut devices = Vec::new();
+        let opened = verbs::for_each_device(|device| {
+            devices.push(Device::open(device)?);
+            Ok(())
+        });
+        match opened {
+            Ok(()) if devices.is_empty() => Err(Errno(libc::ENODEV)),
+            Ok(()) => Ok(Self { devices, ids: Mutex::default() }),
+            Err(errno) => {
+                devices.into_iter().for_each(Device::close);
+                Err(errno)
+            }
+        }
     }
 
-    /// The one context of this process (rdma_get_devices(3)).
-    pub(super) fn context(&self) -> *mut ibv_context {
-        self.context
+    fn first(&self) -> &Device {
+        &self.devices[0]
+    }
+
+    /// The device that the service means by this number; none if this process does not see it.
+    pub(super) fn device(&self, number: u32) -> Option<&Device> {
+        self.devices.iter().find(|device| device.kind() as u32 == number)
+    }
+
+    /// The device of a context; none for NULL.
+    pub(super) fn device_of(&self, context: *mut ibv_context) -> Option<&Device> {
+        self.devices.iter().find(|device| device.context() == context)
+    }
+
+    /// What may carry connections: one transport, or with several devices any.
+    pub(super) fn transport(&self) -> Option<TransportType> {
+        match &self.devices[..] {
+            [one] => Some(one.kind().transport_type()),
+            _ => None,
+        }
     }
 
     /// Whether this process opened it, or its parent did.
     pub(super) fn is_ours(&self) -> bool {
-        self.opened.is_ours()
+        self.first().opened.is_ours()
     }
 
     /// The host service.
@@ -101,28 +111,12 @@ impl Process {
     /// # Errors
     /// ENODEV for what was inherited over a fork.
     pub(super) fn client(&self) -> Result<&Arc<HostClient>> {
-        self.opened.check()?;
+        self.first().opened.check()?;
         // Programs shake hands over a queue pair and then connect others: both should begin at once.
-        self.opened.device.acknowledge();
-        Ok(&self.opened.client)
-    }
-
-    /// The default protection domain; allocated when it is first asked for.
-    pub(super) fn default_pd(&self) -> Result<*mut ibv_pd> {
-        let mut pd = self.pd.lock();
-        if pd.is_null() {
-            *pd = verbs::alloc_pd(self.context)?;
+        for device in self.devices.iter().filter(|device| !device.is_iwarp()) {
+            device.opened.device.acknowledge();
         }
-        Ok(*pd)
-    }
-
-    /// The default domain of XRC, which no other process can open; made when it is first asked for.
-    pub(super) fn default_xrcd(&self) -> Result<*mut ibv_xrcd> {
-        let mut xrcd = self.xrcd.lock();
-        if xrcd.is_null() {
-            *xrcd = verbs::open_private_xrcd(self.context)?;
-        }
-        Ok(*xrcd)
+        Ok(&self.first().opened.client)
     }
 
     pub(super) fn insert(&self, id: &Id) {
@@ -152,15 +146,18 @@ impl Process {
 pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     let mut count = 0;
     let list = pointer(|| {
-        let context = Process::current()?.context();
-        // SAFETY: room for two pointers, which is what is written if there is any.
+        let devices = &Process::current()?.devices;
+        // SAFETY: room for all contexts and the NULL at the end, all zero, which is what is written.
         unsafe {
-            let list: *mut *mut ibv_context = libc::calloc(2, size_of::<usize>()).cast();
+            let list: *mut *mut ibv_context =
+                libc::calloc(devices.len() + 1, size_of::<usize>()).cast();
             if list.is_null() {
                 return Err(Errno::ENOMEM);
             }
-            *list = context;
-            count = 1;
+            for (i, device) in devices.iter().enumerate() {
+                list.add(i).write(device.context());
+            }
+            count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
             Ok(list)
         }
     });

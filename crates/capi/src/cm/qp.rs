@@ -118,7 +118,7 @@ fn for_any_queue(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
     if attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
-        attr.xrcd = id.process.default_xrcd()?;
+        attr.xrcd = id.device().ok_or(Errno::EINVAL)?.default_xrcd()?;
     }
     Ok(())
 }
@@ -193,6 +193,10 @@ pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     }
     // INIT once more: what peers may do depends on what was agreed.
     step(id, qp, QpState::Init, depths)?;
+    if id.is_iwarp() {
+        // The stream takes it further when it arrives.
+        return Ok(());
+    }
     step(id, qp, QpState::Rtr, depths)?;
     step(id, qp, QpState::Rts, depths)
 }

@@ -28,7 +28,7 @@ pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     let client = id.process.client()?;
     let bound = client.bind_addr(id.handle, addr)?;
     let device = client.query_id(id.handle)?.device;
-    address::show_bound(id, bound, device.map(|d| d.port_num))
+    address::show_bound(id, bound, device.map(|d| (d.device, d.port_num)))
 }
 
 /// Takes connection requests; at most `backlog` wait (rdma_listen(3)).

@@ -85,7 +85,7 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
 /// What a queue of XRC has and the program does not name: a domain and a completion queue.
 fn complete(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
-        attr.xrcd = id.process.default_xrcd()?;
+        attr.xrcd = id.device().ok_or(Errno::EINVAL)?.default_xrcd()?;
     }
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
         if id.recv_cq().is_null() {

@@ -52,20 +52,26 @@ fn done(code: c_int) -> Result<()> {
     }
 }
 
-/// Opens the first device that there is.
-///
-/// # Errors
-/// ENODEV for none.
-pub(super) fn open_first_device() -> Result<*mut ibv_context> {
-    // SAFETY: the list is freed after its first entry was used, which is NULL if there are no devices.
+/// Calls `each` with every device that this process sees, in order, until it fails.
+pub(super) fn for_each_device(mut each: impl FnMut(*mut ibv_device) -> Result<()>) -> Result<()> {
+    // SAFETY: the list ends with NULL, and is freed after its entries were used.
     unsafe {
         let list = made(ibv_get_device_list(ptr::null_mut()))?;
-        let first = *list;
-        let opened =
-            if first.is_null() { Err(Errno(libc::ENODEV)) } else { made(ibv_open_device(first)) };
+        let mut next = list;
+        let mut outcome = Ok(());
+        while outcome.is_ok() && !(*next).is_null() {
+            outcome = each(*next);
+            next = next.add(1);
+        }
         ibv_free_device_list(list);
-        opened
+        outcome
     }
+}
+
+/// Opens a device of the list.
+pub(super) fn open_device(device: *mut ibv_device) -> Result<*mut ibv_context> {
+    // SAFETY: devices are never freed.
+    made(unsafe { ibv_open_device(device) })
 }
 
 pub(super) fn close_device(context: *mut ibv_context) {

@@ -22,6 +22,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
         // SAFETY: the caller's promise.
         let (domain, attr) = unsafe { (Pd::get(pd)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let opened = domain.opened.clone();
+        opened.check_infiniband()?;
         let av = attr::address_vector(&opened.device, attr)?;
         // SAFETY: the domain is the program's, who sees its public part.
         let context = unsafe { (*pd).context };
@@ -97,6 +98,7 @@ unsafe fn way_back(
 ) -> Result<ibv_ah_attr> {
     // SAFETY: the caller's promise; a GRH area may lie anywhere in the program's buffer.
     let (opened, wc, header) = unsafe {
+        Context::get(context)?.opened.check_infiniband()?;
         let wc = wc.as_ref().ok_or(Errno::EINVAL)?;
         if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() || port != PORT {
             return Err(Errno::EINVAL);
@@ -170,6 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         // SAFETY: the caller's promise.
         let (opened, attr) =
             unsafe { (&Context::get(context)?.opened, attr.as_ref().ok_or(Errno::EINVAL)?) };
+        opened.check_infiniband()?;
         let av = attr::address_vector(&opened.device, attr)?;
         // SAFETY: the caller's variables, of which it may leave the second out.
         unsafe {

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rdmux_host::HostClient;
 use rdmux_transport::attr::AddressVector;
 use rdmux_verbs as verbs;
+use rdmux_verbs::control::{Control as _, DeviceKind};
 
 use super::process::Generation;
 use super::{ext, xrc};
@@ -126,6 +127,15 @@ impl Opened {
     /// ENODEV for what was inherited.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Errno(libc::ENODEV)) }
+    }
+
+    /// EOPNOTSUPP for a device that has no datagrams and no XRC, as those of iWARP: what its driver lacks is told
+    /// like this.
+    pub(crate) fn check_infiniband(&self) -> Result<()> {
+        match self.client.info().kind {
+            DeviceKind::Roce => Ok(()),
+            DeviceKind::Iwarp => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     /// A number for an object's `handle`.

@@ -301,6 +301,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     code(|| {
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
+        qp.opened.check_infiniband()?;
         qp.own()?.attach_multicast(gid)?;
         qp.groups.fetch_add(1, Ordering::AcqRel);
         Ok(())
@@ -317,6 +318,7 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     code(|| {
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
+        qp.opened.check_infiniband()?;
         qp.own()?.detach_multicast(gid)?;
         qp.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())

@@ -18,6 +18,7 @@ use rdmux_verbs::control::Control as _;
 
 use super::control::HostClient;
 use crate::error::HostError;
+use crate::names::peer_to_peer;
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{CmReply, CmRequest, Request, Response};
 
@@ -139,7 +140,8 @@ impl HostClient {
         self.create_id_on(channel, space, qp_type, transport, context)
     }
 
-    /// A new id for devices of one transport, or of any. [`create_id`](Self::create_id) makes those for
+    /// A new id for devices of one transport, or of any. `$RDMUX_PEER_TO_PEER`, 0 or 1, is its
+    /// [`IdOption::PeerToPeer`] until another is set. [`create_id`](Self::create_id) makes those for
     /// the kind of this connection's device.
     ///
     /// # Errors
@@ -154,10 +156,19 @@ impl HostClient {
     ) -> Result<IdHandle, HostError> {
         let channel = channel.id;
         let request = CmRequest::CreateId { channel, space, qp_type, transport, context };
-        match self.cm(request, || "create an id".to_owned())? {
-            Response::Cm(CmReply::Id(id)) => Ok(id),
-            other => Err(self.session.unexpected(&other)),
+        let mode = peer_to_peer::of_environment().map_err(|why| HostError::Refused {
+            what: "create an id".to_owned(),
+            why: why.to_string(),
+            errno: libc::EINVAL,
+        })?;
+        let id = match self.cm(request, || "create an id".to_owned())? {
+            Response::Cm(CmReply::Id(id)) => id,
+            other => return Err(self.session.unexpected(&other)),
+        };
+        if let Some(mode) = mode.filter(|_| qp_type == QpType::Rc) {
+            self.set_option(id, IdOption::PeerToPeer(mode))?;
         }
+        Ok(id)
     }
 
     /// Ends an id (rdma_destroy_id(3)). Gives the number of events that were ever put into its

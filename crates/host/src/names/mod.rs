@@ -3,6 +3,7 @@
 mod config;
 mod device_choice;
 mod host_name;
+pub(crate) mod peer_to_peer;
 mod registry;
 mod runtime;
 

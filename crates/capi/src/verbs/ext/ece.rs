@@ -1,5 +1,6 @@
 //! Enhanced connection establishment (`ibv_query_ece(3)`, `ibv_set_ece(3)`): options that two devices of one vendor
-//! may agree on. This one has none so far.
+//! may agree on. Ours have none so far; of iWARP
+//! there is no such thing.
 
 use std::ffi::c_int;
 
@@ -16,6 +17,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     code(|| {
         // SAFETY: the caller's promises.
         let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
+        qp.opened.check_infiniband()?;
         let vendor_id = qp.opened.device.query().vendor_id;
         *ece.ok_or(Errno::EINVAL)? = ibv_ece { vendor_id, options: SUPPORTED, comp_mask: 0 };
         Ok(())
@@ -28,6 +30,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) 
     code(|| {
         // SAFETY: the caller's promises.
         let (qp, ece) = unsafe { (Qp::get(qp)?, ece.as_mut()) };
+        qp.opened.check_infiniband()?;
         let ece = ece.ok_or(Errno::EINVAL)?;
         // No vendor: a peer that knows of no options.
         if ece.vendor_id == 0 {

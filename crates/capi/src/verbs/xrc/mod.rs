@@ -33,8 +33,9 @@ pub(crate) struct ibv_xrc_domain {
 ///
 /// # Errors
 /// EBADF for a descriptor that is not open, EAGAIN for a domain that is not there and is not to be made, EINVAL for one
-/// that is there and should not be.
+/// that is there and should not be; EOPNOTSUPP for a device without XRC.
 fn open(context: &Context, fd: c_int, oflags: c_int) -> Result<*mut Xrcd> {
+    context.opened.check_infiniband()?;
     let file = match fd {
         -1 => None,
         fd => Some(borrow(fd)?),

@@ -1,0 +1,88 @@
+//! A device as the connection manager opened it: one context in a process, and its default domains.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_verbs::control::DeviceKind;
+
+use super::verbs;
+use crate::abi::verbs::{ibv_context, ibv_device, ibv_pd, ibv_xrcd};
+use crate::boundary::Result;
+use crate::verbs::objects::{Context, Object, Opened};
+
+/// See the module. Never freed, for ids refer to it.
+pub(super) struct Device {
+    context: *mut ibv_context,
+    pub(super) opened: Arc<Opened>,
+    /// READs and atomics that a queue pair can serve.
+    pub(super) max_responder_resources: u8,
+    /// READs and atomics that a queue pair can have outstanding.
+    pub(super) max_initiator_depth: u8,
+    /// The protection domain of ids whose program gives none.
+    pd: Mutex<*mut ibv_pd>,
+    /// And their domain of XRC.
+    xrcd: Mutex<*mut ibv_xrcd>,
+}
+
+// SAFETY: the objects behind the pointers may be used by any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub(super) fn open(device: *mut ibv_device) -> Result<Self> {
+        let context = verbs::open_device(device)?;
+        let limits = verbs::query_device(context)?;
+        // SAFETY: the context was just opened.
+        let opened = Arc::clone(unsafe { Context::get(context)? }.opened());
+        let depth = |n: c_int| u8::try_from(n).unwrap_or(u8::MAX);
+        Ok(Self {
+            context,
+            opened,
+            max_responder_resources: depth(limits.max_qp_rd_atom),
+            max_initiator_depth: depth(limits.max_qp_init_rd_atom),
+            pd: Mutex::new(ptr::null_mut()),
+            xrcd: Mutex::new(ptr::null_mut()),
+        })
+    }
+
+    /// For one that nobody has seen.
+    pub(super) fn close(self) {
+        verbs::close_device(self.context);
+    }
+
+    /// The one context of this process for it (rdma_get_devices(3)).
+    pub(super) fn context(&self) -> *mut ibv_context {
+        self.context
+    }
+
+    /// Its kind.
+    pub(super) fn kind(&self) -> DeviceKind {
+        self.opened.device.query().kind
+    }
+
+    /// Whether connections are by streams, which begin and end together with what carries them.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.kind() == DeviceKind::Iwarp
+    }
+
+    /// The default protection domain; allocated when it is first asked for.
+    pub(super) fn default_pd(&self) -> Result<*mut ibv_pd> {
+        let mut pd = self.pd.lock();
+        if pd.is_null() {
+            *pd = verbs::alloc_pd(self.context)?;
+        }
+        Ok(*pd)
+    }
+
+    /// The default domain of XRC, which no other process can open; made when it is first asked for.
+    pub(super) fn default_xrcd(&self) -> Result<*mut ibv_xrcd> {
+        let mut xrcd = self.xrcd.lock();
+        if xrcd.is_null() {
+            *xrcd = verbs::open_private_xrcd(self.context)?;
+        }
+        Ok(*xrcd)
+    }
+}
