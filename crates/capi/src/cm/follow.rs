@@ -73,7 +73,7 @@ fn take_stream(id: &Id) {
     if let Some(device) = id.device()
         && device.is_iwarp()
     {
-        device.opened.device.progress();
+        device.opened.device.sync_control();
     }
 }
 

@@ -9,6 +9,7 @@ use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
 use super::request::{Hold, XrcReply, XrcRequest};
+use crate::control::DeviceKind;
 use crate::device::Device;
 use crate::error::VerbsError;
 
@@ -69,15 +70,19 @@ impl Xrcd {
     /// # Errors
     ///
     /// EAGAIN when there is none and `create` is not set, EINVAL when there is one and `exclusive` is;
-    /// the service's, when it is gone.
+    /// the service's, when it is gone; EOPNOTSUPP for iWARP.
     pub fn open(
         device: &Arc<Device>,
         file: Option<BorrowedFd<'_>>,
         flags: XrcdFlags,
     ) -> Result<Self, VerbsError> {
+        const WHAT: &str = "open an XRC domain";
+        if device.kind() == DeviceKind::Iwarp {
+            return Err(VerbsError::unsupported(WHAT, "iWARP has no XRC"));
+        }
         let XrcdFlags { create, exclusive } = flags;
         let request = XrcRequest::OpenDomain { create, exclusive };
-        match device.ask_hub(&request, file, "open an XRC domain")? {
+        match device.ask_hub(&request, file, WHAT)? {
             XrcReply::Domain(id) => {
                 let users = AtomicUsize::new(0);
                 Ok(Self(Arc::new(Opening { device: device.clone(), id, users })))
