@@ -12,7 +12,7 @@ use crate::iwarp::StreamEnv;
 use crate::iwarp::frame::{Frame, Origin, Payload};
 use crate::iwarp::qp::Qp;
 use crate::iwarp::serve::Answer;
-use crate::iwarp::tx::{Job, tagged, untagged};
+use crate::iwarp::tx::{Job, cut, tagged, untagged};
 use crate::optable::{Travel, TxKind};
 use crate::sq::SendWqe;
 use crate::time::Time;
@@ -160,7 +160,7 @@ impl Qp {
         let rest = wqe.len - offset;
         let is_write = matches!(wqe.kind, TxKind::Write | TxKind::WriteImm);
         let header_len = if is_write { Header::TAGGED_LEN } else { Header::UNTAGGED_LEN };
-        let len = rest.min(self.most_payload(header_len));
+        let len = cut(self.tx.mulpdu, header_len, rest);
         let last = len == rest;
         let header = if is_write {
             let to = wqe.remote_addr.wrapping_add(u64::from(offset));
@@ -209,14 +209,15 @@ impl Qp {
 
     /// The next frame of what the peer asked for.
     fn answer_frame(&mut self) -> Option<Frame> {
-        let most = self.most_payload(Header::TAGGED_LEN);
+        let mulpdu = self.tx.mulpdu;
         let Some(answer) = self.serving.front_mut() else {
             self.tx.job = Job::None;
             return None;
         };
         let (frame, last) = match *answer {
             Answer::Read { sink, to, rkey, va, len, ref mut done } => {
-                let (at, now) = (u64::from(*done), (len - *done).min(most));
+                let at = u64::from(*done);
+                let now = cut(mulpdu, Header::TAGGED_LEN, len - *done);
                 *done += now;
                 let last = *done == len;
                 let header = tagged(Opcode::ReadResponse, last, sink, to.wrapping_add(at));

@@ -433,14 +433,23 @@ impl Qp {
         }
         TxState::Idle
     }
+}
 
-    /// The most payload of a frame with a header of this length, cut so that a long message is sent from
-    /// and to aligned addresses.
-    pub(super) fn most_payload(&self, header_len: usize) -> u32 {
-        const ALIGNED: u32 = 64;
-        let most = self.tx.mulpdu - u32::try_from(header_len).unwrap_or_default();
-        if most >= 16 * ALIGNED { most / ALIGNED * ALIGNED } else { most / 4 * 4 }
+/// The payload of the next frame of a message of which `rest` bytes are left.
+///
+/// A long message is cut so that it is sent from and to aligned addresses. Where frames are large it is cut into
+/// equal ones, for a receiver takes a large payload to its place at once, and a small one by way of a
+/// buffer, in which it then finds the frames that follow.
+pub(super) fn cut(mulpdu: u32, header_len: usize, rest: u32) -> u32 {
+    const ALIGNED: u32 = 64;
+    /// From here on a frame is large.
+    const LARGE: u32 = 16 * 1024;
+    let most = mulpdu - u32::try_from(header_len).unwrap_or_default();
+    let most = if most >= 16 * ALIGNED { most / ALIGNED * ALIGNED } else { most / 4 * 4 };
+    if rest <= most || most < LARGE {
+        return rest.min(most);
     }
+    rest.div_ceil(rest.div_ceil(most)).next_multiple_of(ALIGNED).min(most)
 }
 
 /// Bytes of our own.
@@ -457,4 +466,29 @@ pub(super) fn tagged(opcode: Opcode, last: bool, stag: Stag, to: u64) -> Header 
 pub(super) fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
     let untagged = Untagged { last: true, invalidate: Stag(0), qn, msn, mo: 0 };
     Header::new(opcode, Model::Untagged(untagged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    /// The payloads of a message's frames.
+    fn frames(mulpdu: u32, mut rest: u32) -> alloc::vec::Vec<u32> {
+        let mut lens = alloc::vec![];
+        while rest != 0 {
+            lens.push(cut(mulpdu, 14, rest));
+            rest -= lens[lens.len() - 1];
+        }
+        lens
+    }
+
+    #[test]
+    fn large_frames_are_equal_and_small_ones_fill_segments() {
+        assert_eq!(frames(65_474, 65_536), [32_768, 32_768]);
+        assert_eq!(frames(65_474, 65_408), [65_408]);
+        assert_eq!(frames(65_474, 1 << 20).iter().max(), Some(&61_696));
+        assert!(frames(65_474, 1 << 20).iter().min() >= Some(&61_000));
+        assert_eq!(frames(1442, 3000), [1408, 1408, 184]);
+        assert_eq!(frames(128, 300), [112, 112, 76]);
+    }
 }
