@@ -21,6 +21,10 @@ pub mod errno {
     pub const ENODEV: i32 = 19;
     /// Invalid argument.
     pub const EINVAL: i32 = 22;
+    /// Protocol error.
+    pub const EPROTO: i32 = 71;
+    /// Network is unreachable.
+    pub const ENETUNREACH: i32 = 101;
     /// Function not implemented.
     pub const ENOSYS: i32 = 38;
     /// Address family not supported.
@@ -190,6 +194,14 @@ pub enum CmError {
         /// The group.
         group: IpAddr,
     },
+    /// The peer gave up before it was answered.
+    #[error("{command} on {id}: the peer is gone")]
+    PeerGone {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+    },
     /// The channel has as many ids as it may.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
@@ -210,6 +222,7 @@ impl CmError {
             Self::AddrInUse { .. } => errno::EADDRINUSE,
             Self::PortsExhausted { .. } | Self::AddrNotAvailable { .. } => errno::EADDRNOTAVAIL,
             Self::Permission { .. } => errno::EACCES,
+            Self::PeerGone { .. } => errno::ECONNRESET,
             Self::NotJoined { .. } => errno::EADDRNOTAVAIL,
             Self::TooManyIds { .. } => errno::ENOMEM,
         }

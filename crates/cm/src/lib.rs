@@ -42,7 +42,7 @@ pub use config::Config;
 pub use counters::Counters;
 pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
-pub use id::{IdInfo, IdState, Manager};
+pub use id::{IdInfo, IdState, Manager, StreamListener};
 pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, Route, UdParam};
 pub use ports::PortSpace;
 pub use rdmux_transport::Time;

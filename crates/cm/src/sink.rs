@@ -75,6 +75,8 @@ pub struct RouteQuery {
     pub src_hint: Option<IpAddr>,
     /// Type of service.
     pub tos: u8,
+    /// The only transport that will do, if only one.
+    pub transport: Option<TransportType>,
     /// After this the machine gives up by itself and takes no notice of the answer.
     pub timeout: Duration,
 }

@@ -101,7 +101,7 @@ impl Manager {
         command: Command,
     ) -> Result<SocketAddr, CmError> {
         let (ip, port) = (addr.ip(), addr.port());
-        let device = self.address(ip).cloned();
+        let device = self.device_of(self.get(id, command)?, ip).cloned();
         if device.is_none() && !ip.is_unspecified() {
             return Err(CmError::AddrNotAvailable { id, command, addr });
         }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{IpHeader, IpPair, RejReason, SidrStatus};
 use rdmux_wire::{AckTimeout, Guid, ServiceId};
 
@@ -26,7 +26,12 @@ const REP_DATA: usize = 196;
 const REJ_DATA: usize = 148;
 const SIDR_REP_DATA: usize = 136;
 
-fn check_len(id: IdHandle, command: Command, len: usize, max: usize) -> Result<(), CmError> {
+pub(super) fn check_len(
+    id: IdHandle,
+    command: Command,
+    len: usize,
+    max: usize,
+) -> Result<(), CmError> {
     if len > max { Err(CmError::PrivateData { id, command, len, max }) } else { Ok(()) }
 }
 
@@ -47,8 +52,11 @@ impl Manager {
         let command = Command::Connect;
         let found = self.in_state(id, command, IdState::RouteResolved)?;
         let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
-        let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
-        check_len(id, command, param.private_data.len(), max)?;
+        let iwarp = self.is_iwarp(id);
+        if !iwarp {
+            let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
+            check_len(id, command, param.private_data.len(), max)?;
+        }
         let config = &self.cm.config;
         let most = (config.max_rd_atomic, config.max_init_rd_atomic);
         let param = self.depths(id, command, param, most)?;
@@ -61,7 +69,9 @@ impl Manager {
         private_data.extend_from_slice(&param.private_data);
         let service_id = ServiceId::from_port(ps.code(), route.dst.port());
         let path = mad_path(&route);
-        let link = if qp_type == QpType::Ud {
+        let link = if iwarp {
+            Link::Stream(self.connect_stream(now, id, &param, &route, sink)?)
+        } else if qp_type == QpType::Ud {
             Link::Lookup(self.cm.sidr_connect(now, id, path, service_id, &private_data, sink))
         } else {
             let Some(transport) = transport::asked_by(qp_type) else {
@@ -84,6 +94,7 @@ impl Manager {
         };
         let wishes = Negotiated {
             qp_type,
+            transport: if iwarp { TransportType::Iwarp } else { TransportType::Ib },
             rq_psn: psn,
             retry_cnt: param.retry_count.min(7),
             max_rd_atomic: param.initiator_depth,
@@ -158,6 +169,13 @@ impl Manager {
                 accepted.map_err(|_| self.wrong_state(id, command))?;
                 negotiated.accept(&param);
             }
+            Link::Stream(stream) => {
+                let most = (negotiated.max_dest_rd_atomic, negotiated.max_rd_atomic);
+                let param = self.depths(id, command, param, most)?;
+                let found = self.get_mut(id, command)?;
+                found.qpn = Some(param.qp_num);
+                return self.accept_stream(now, id, stream, &param, sink);
+            }
             Link::LookedUp(key) => {
                 check_len(id, command, len, SIDR_REP_DATA)?;
                 let qkey = param.qkey.unwrap_or(negotiated.qkey);
@@ -202,6 +220,7 @@ impl Manager {
                 rejected.map_err(|_| self.wrong_state(id, command))?;
                 self.cm.release(now, conn, sink);
             }
+            Link::Stream(stream) => self.reject_stream(id, stream, private_data, sink)?,
             Link::LookedUp(key) => {
                 check_len(id, command, len, SIDR_REP_DATA)?;
                 let refusal = SidrAnswer::refusal(SidrStatus::REJECT);
@@ -250,6 +269,7 @@ impl Manager {
                 let ended = self.cm.disconnect(now, conn, sink);
                 ended.map_err(|_| self.wrong_state(id, command))
             }
+            (Link::Stream(stream), _) => self.disconnect_stream(id, stream, sink),
             (Link::None, IdState::Connect | IdState::Disconnect) => Ok(()),
             _ => Err(self.wrong_state(id, command)),
         }
@@ -262,8 +282,11 @@ impl Manager {
     /// When the id has no connection.
     pub fn notify(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) -> Result<(), CmError> {
         let command = Command::Notify;
-        let Link::Conn(conn) = self.get(id, command)?.link else {
-            return Err(self.wrong_state(id, command));
+        let conn = match self.get(id, command)?.link {
+            Link::Conn(conn) => conn,
+            // Nothing comes before a stream is the queue pair's.
+            Link::Stream(_) => return Ok(()),
+            _ => return Err(self.wrong_state(id, command)),
         };
         if let Some(upcall) = self.cm.comm_established(conn) {
             self.handle_upcall(now, upcall, sink);

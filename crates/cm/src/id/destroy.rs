@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
+use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::SidrStatus;
 
 use super::entry::{IdState, Link};
@@ -11,6 +12,7 @@ use super::{Manager, News};
 use crate::error::{CmError, Command};
 use crate::event::EventKind;
 use crate::ib::sidr::SidrAnswer;
+use crate::iw::StreamWish;
 use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
 
 impl Manager {
@@ -46,6 +48,10 @@ impl Manager {
         for (group, left) in core::mem::take(&mut gone.groups) {
             leave_at_network(id, &gone, group, &left, sink);
         }
+        if gone.state() == IdState::Listen && gone.may_use(TransportType::Iwarp) {
+            sink.stream(StreamWish::Unlisten(id));
+            self.iw.look_at_crowd();
+        }
         self.unlink(now, gone.link, sink);
         Ok(gone.events)
     }
@@ -55,6 +61,7 @@ impl Manager {
         match link {
             Link::None => {}
             Link::Conn(conn) => self.cm.release(now, conn, sink),
+            Link::Stream(stream) => self.iw.release(stream, sink),
             Link::Lookup(request) => self.cm.sidr_cancel(request),
             Link::LookedUp(key) => {
                 self.cm.sidr_reply(now, key, &SidrAnswer::refusal(SidrStatus::REJECT), sink);
@@ -77,7 +84,8 @@ impl Manager {
         self.addresses = addrs;
         let lost = self.ids.iter().filter_map(|(&id, i)| {
             let device = i.device.as_ref()?;
-            if i.state() == IdState::DeviceRemoval || self.address(device.ip).is_some() {
+            let has = |a: &LocalAddress| a.ip == device.ip && a.device == device.device;
+            if i.state() == IdState::DeviceRemoval || self.addresses.iter().any(has) {
                 return None;
             }
             Some((id, !self.addresses.iter().any(|a| a.device == device.device)))

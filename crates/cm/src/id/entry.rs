@@ -9,6 +9,7 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Psn, Qpn};
 
 use crate::ib::sidr::SidrKey;
+use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
 use crate::ports::PortSpace;
 use crate::sink::{ChannelId, IdHandle, LocalAddress};
@@ -133,6 +134,8 @@ pub(super) enum Link {
     None,
     /// A connection, by its communication id.
     Conn(u32),
+    /// A connection of iWARP.
+    Stream(StreamId),
     /// A lookup of ours, by its request id.
     Lookup(u32),
     /// A lookup of a peer that waits for its answer.

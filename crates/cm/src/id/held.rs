@@ -54,6 +54,11 @@ impl Held {
         self.waiting.iter_mut().filter(|w| w.port == port).for_each(|w| w.until = Time(0));
     }
 
+    /// Whether somebody listened to a port until lately.
+    pub(super) fn was_listened_to(&self, now: Time, port: Port) -> bool {
+        self.ended.get(&port).is_some_and(|ended| now.since(*ended) < LATELY)
+    }
+
     /// Takes a request that nobody listens for, or gives it back.
     fn hold(
         &mut self,
@@ -62,9 +67,7 @@ impl Held {
         request: Box<Upcall>,
     ) -> Result<(), Box<Upcall>> {
         let port = service_of(&request).map(|(_, port)| port);
-        let lately = port
-            .and_then(|port| self.ended.get(&port))
-            .is_some_and(|ended| now.since(*ended) < LATELY);
+        let lately = port.is_some_and(|port| self.was_listened_to(now, port));
         match port.filter(|_| lately && !grace.is_zero() && self.waiting.len() < MOST) {
             Some(port) => {
                 let until = now.after(grace);

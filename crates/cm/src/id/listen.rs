@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus};
 use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
 
@@ -72,6 +72,7 @@ impl Manager {
         found.backlog = if backlog == 0 { max } else { backlog.min(max) };
         found.go(IdState::Listen);
         self.held.listener_came(local.port());
+        self.iw.look_at_crowd();
         Ok(local)
     }
 
@@ -86,6 +87,7 @@ impl Manager {
             && let Some(listener) = self.ids.get_mut(&listener)
         {
             listener.requests.remove(&id);
+            self.iw.look_at_crowd();
         }
         Ok(())
     }
@@ -150,8 +152,13 @@ impl Manager {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }
-        let device = self.address(dst).cloned().ok_or_else(senseless)?;
+        let device = self.device_at(dst, Some(TransportType::Ib));
+        let device = device.cloned().ok_or_else(senseless)?;
         let found = self.ids.get(&listener).ok_or_else(senseless)?;
+        if !found.may_use(TransportType::Ib) {
+            self.cm.counters.no_listener += 1;
+            return Err(nobody);
+        }
         if found.qp_type != qp_type {
             return Err(Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None));
         }
@@ -166,16 +173,29 @@ impl Manager {
 
     /// A new id for a request, on its listener's channel.
     fn requested(&mut self, target: &Target, route: Route, link: Link) -> Option<IdHandle> {
-        let listener = self.ids.get_mut(&target.listener)?;
+        self.new_child(target.listener, &target.device, target.ends, route, link)
+    }
+
+    /// A new id of a listener, for a request that came to `device`.
+    pub(super) fn new_child(
+        &mut self,
+        of: IdHandle,
+        device: &LocalAddress,
+        ends: (SocketAddr, SocketAddr),
+        route: Route,
+        link: Link,
+    ) -> Option<IdHandle> {
+        let listener = self.ids.get_mut(&of)?;
         self.last_id += 1;
         let child = IdHandle(self.last_id);
         listener.requests.insert(child);
         let psn = Psn::new(self.cm.rng.next_u32());
         let new = Id::new(listener.channel, listener.ps, listener.qp_type, listener.context, psn);
-        let mut new = new.requested(target.listener);
+        let mut new = new.requested(of);
+        new.transport = listener.transport;
         new.options = Options { reuse_addr: false, ..listener.options };
-        (new.local, new.peer) = (Some(target.ends.0), Some(target.ends.1));
-        new.device = Some(target.device.clone());
+        (new.local, new.peer) = (Some(ends.0), Some(ends.1));
+        new.device = Some(device.clone());
         new.route = Some(route);
         new.link = link;
         self.insert(child, new);

@@ -10,6 +10,7 @@
 //! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
 //! | `upcall` | what connections tell, as events |
+//! | `stream` | connections of iWARP |
 //! | `mcast` | join, leave |
 //! | `destroy` | destroy, the end of a channel, lost addresses |
 
@@ -22,6 +23,7 @@ mod listen;
 mod mcast;
 mod options;
 mod resolve;
+mod stream;
 mod upcall;
 
 use alloc::boxed::Box;
@@ -30,17 +32,19 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::AddressVector;
+use rdmux_transport::attr::{AddressVector, TransportType};
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
 use self::held::Held;
+pub use self::stream::StreamListener;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{CmError, Command};
 use crate::event::{Event, EventKind, EventParam};
 use crate::ib::Cm;
+use crate::iw::{self, Streams};
 use crate::params::{Negotiated, Route};
 use crate::ports::{PortSpace, PortTable};
 use crate::sink::{ChannelId, IdHandle, LocalAddress, MadPath, Sink};
@@ -53,6 +57,7 @@ use crate::timers::Timers;
 #[derive(Debug)]
 pub struct Manager {
     cm: Cm,
+    iw: Streams,
     ids: BTreeMap<IdHandle, Id>,
     channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
     ports: BTreeMap<PortSpace, PortTable>,
@@ -68,6 +73,7 @@ impl Manager {
     /// take it from the system's random source, for a peer must not guess them.
     pub fn new(config: Config, seed: u64) -> Self {
         Self {
+            iw: Streams::new(config.iwarp.clone(), config.max_rd_atomic),
             cm: Cm::new(config, seed),
             ids: BTreeMap::new(),
             channels: BTreeMap::new(),
@@ -89,7 +95,12 @@ impl Manager {
 
     /// The earliest time at which [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let all = [self.cm.poll_timeout(), self.timers.next(), self.held.poll_timeout()];
+        let all = [
+            self.cm.poll_timeout(),
+            self.iw.poll_timeout(),
+            self.timers.next(),
+            self.held.poll_timeout(),
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -104,6 +115,7 @@ impl Manager {
             self.resolve_timeout(id, sink);
         }
         self.release_held(now, sink);
+        self.handle_stream_timeouts(now, sink);
     }
 
     /// A hint: the host with this address does not exist or nobody there speaks RoCE (ICMP).
@@ -127,7 +139,7 @@ impl Manager {
     }
     /// The number of connections and lookups below the ids, those in timewait included.
     pub fn connections(&self) -> usize {
-        self.cm.len()
+        self.cm.len() + self.iw.len()
     }
     /// Whether a DREQ is out that its peer has not answered. It may be lost, so whoever ends now should
     /// wait until it is answered or was sent often enough.
@@ -136,7 +148,7 @@ impl Manager {
     }
     /// The number of deadlines that are set.
     pub fn deadlines(&self) -> usize {
-        self.cm.deadlines() + self.timers.len() + self.held.len()
+        self.cm.deadlines() + self.iw.deadlines() + self.timers.len() + self.held.len()
     }
     /// The number of ports in use, in all port spaces.
     pub fn ports_in_use(&self) -> usize {
@@ -145,6 +157,10 @@ impl Manager {
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.cm.counters
+    }
+    /// What was counted of iWARP's connections.
+    pub fn stream_counters(&self) -> &iw::Counters {
+        &self.iw.counters
     }
     /// What was configured.
     pub fn config(&self) -> &Config {
@@ -185,6 +201,18 @@ impl Manager {
 
     fn address(&self, ip: IpAddr) -> Option<&LocalAddress> {
         self.addresses.iter().find(|a| a.ip == ip)
+    }
+
+    /// The first device that has an address, of this transport if only one will do.
+    fn device_at(&self, ip: IpAddr, transport: Option<TransportType>) -> Option<&LocalAddress> {
+        let fits = |a: &&LocalAddress| transport.is_none_or(|only| a.transport == only);
+        self.addresses.iter().filter(fits).find(|a| a.ip == ip)
+    }
+
+    /// The device that an id has by an address: the first of those that it may have.
+    fn device_of(&self, id: &Id, ip: IpAddr) -> Option<&LocalAddress> {
+        let mut has = self.addresses.iter().filter(|a| a.ip == ip);
+        has.find(|a| id.may_use(a.transport))
     }
 
     /// The first address of the family of `ip`.

@@ -68,7 +68,8 @@ impl Manager {
         found.peer = Some(dst);
         found.queries += 1;
         let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
-        let query = RouteQuery { dst, src_hint, tos: found.options.tos, timeout };
+        let (tos, transport) = (found.options.tos, found.transport);
+        let query = RouteQuery { dst, src_hint, tos, transport, timeout };
         self.timers.set(&mut found.deadline, id, now.after(timeout));
         sink.resolve(id, query);
         Ok(())
@@ -158,7 +159,7 @@ impl Manager {
         let (local, peer) = found.local.zip(found.peer).ok_or(())?;
         let answered = normalised(SocketAddr::new(answer.src, 0)).ip();
         let ip = if local.ip().is_unspecified() { answered } else { local.ip() };
-        let device = self.address(ip).cloned().ok_or(())?;
+        let device = self.device_of(found, ip).cloned().ok_or(())?;
         if ip.is_ipv4() != peer.is_ipv4() {
             return Err(());
         }

@@ -1,7 +1,304 @@
-//! iWARP's connections: MPA's start-up frames over TCP (RFC 5044, RFC 6581).
+//! iWARP's connections: MPA's start-up frames over TCP (RFC 5044, section 7; RFC 6581).
+//!
+//! ```text
+//!   initiator                              responder
+//!     Connecting       -- TCP -->            AwaitRequest
+//!     AwaitReply       -- request -->        Requested      the program accepts or refuses
+//!     Up               <-- reply --          AwaitRtr
+//!                      -- first frame -->    Up             in peer-to-peer mode
+//! ```
+//!
+//! Whoever is up has given its stream to the queue pair, and hears of it again when it ended. In
+//! peer-to-peer mode the initiator's first frame, ready-to-receive, is sent and taken here, so that
+//! either program may send first and the responder's does not before the initiator can take it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `config` | what may be set |
+//! | `stream` | the seam to whoever has the sockets |
+//! | `negotiate` | what the two ends agree on |
+//! | `conn` | one connection and its states |
+//! | `active`, `passive` | the two sides |
 
+mod active;
 mod config;
+mod conn;
+mod counters;
+mod negotiate;
+mod passive;
 mod stream;
 
-pub use config::{Config, Markers, Revision};
-pub use stream::{StreamId, StreamWish};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+
+use rdmux_transport::Time;
+use rdmux_transport::iwarp::StreamParams;
+use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::mpa::Startup;
+
+pub use self::config::{Config, Markers, Revision};
+use self::conn::Conn;
+pub(crate) use self::conn::{Active, ConnEvent, Request, State};
+pub use self::counters::Counters;
+pub(crate) use self::negotiate::Wishes;
+pub use self::stream::{StreamId, StreamWish};
+use crate::error::errno;
+use crate::sink::{IdHandle, Sink};
+use crate::timers::Timers;
+
+/// All connections of iWARP.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    /// The most RDMA Reads that a queue pair serves at a time.
+    most_ird: u16,
+    conns: BTreeMap<StreamId, Conn>,
+    /// From connect or accept until the stream's end.
+    by_qpn: BTreeMap<Qpn, StreamId>,
+    timers: Timers<StreamId>,
+    /// Requests that wait for a listener with room, in the order in which they came.
+    crowd: VecDeque<StreamId>,
+    /// Whether there may be room for one of them.
+    room: bool,
+    last: u64,
+}
+
+/// What happened to whom.
+pub(crate) type Upcall = (StreamId, IdHandle, ConnEvent);
+
+/// What came of the bytes that are there.
+enum Step {
+    /// The frame is not whole.
+    More,
+    /// It was, and that is dealt with.
+    Done(Option<ConnEvent>),
+}
+
+impl Streams {
+    pub(crate) fn new(config: Config, most_ird: u8) -> Self {
+        Self {
+            config,
+            counters: Counters::default(),
+            most_ird: most_ird.into(),
+            conns: BTreeMap::new(),
+            by_qpn: BTreeMap::new(),
+            timers: Timers::new(),
+            crowd: VecDeque::new(),
+            room: false,
+            last: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.conns.len()
+    }
+    pub(crate) fn deadlines(&self) -> usize {
+        self.timers.len()
+    }
+    pub(crate) fn get(&self, stream: StreamId) -> Option<&Conn> {
+        self.conns.get(&stream)
+    }
+    /// Whether a queue pair has a stream, or will have one.
+    pub(crate) fn has_stream(&self, qpn: Qpn) -> bool {
+        self.by_qpn.contains_key(&qpn)
+    }
+    /// Whether another peer may come.
+    pub(crate) fn accepts(&self) -> bool {
+        let half_open = self.conns.values().filter(|c| c.is_half_open()).count();
+        half_open + self.crowd.len() < self.config.max_half_open
+    }
+
+    /// The earliest time at which something is to be done.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        if self.room && !self.crowd.is_empty() { Some(Time::ZERO) } else { self.timers.next() }
+    }
+
+    fn insert(&mut self, conn: Conn) -> StreamId {
+        self.last += 1;
+        let stream = StreamId(self.last);
+        self.conns.insert(stream, conn);
+        stream
+    }
+
+    /// Forgets a connection, without a word to anybody.
+    fn forget(&mut self, stream: StreamId) {
+        let Some(mut conn) = self.conns.remove(&stream) else { return };
+        self.timers.clear(&mut conn.deadline, stream);
+        self.crowd.retain(|&waiting| waiting != stream);
+        if let Some(qpn) = conn.qpn {
+            self.by_qpn.remove(&qpn);
+        }
+    }
+
+    fn reset(&mut self, stream: StreamId, sink: &mut impl Sink) {
+        self.forget(stream);
+        sink.stream(StreamWish::Reset { stream });
+    }
+
+    /// The stream becomes the queue pair's.
+    fn hand_over(&mut self, stream: StreamId, params: StreamParams, sink: &mut impl Sink) {
+        let Some(conn) = self.conns.get_mut(&stream) else { return };
+        let Some(qpn) = conn.qpn else { return };
+        self.timers.clear(&mut conn.deadline, stream);
+        conn.state = State::Up;
+        self.counters.established += 1;
+        sink.stream(StreamWish::HandOver { stream, qpn, params });
+    }
+
+    fn send_startup(&mut self, stream: StreamId, frame: &Startup<'_>, sink: &mut impl Sink) {
+        let mut bytes = vec![0; frame.len()];
+        frame.emit(&mut bytes);
+        self.counters.frames_sent += 1;
+        sink.stream(StreamWish::Send { stream, bytes });
+    }
+
+    /// Bytes came. Those beyond what [`Conn::wants`] are dropped.
+    pub(crate) fn handle_data(
+        &mut self,
+        stream: StreamId,
+        mut bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let owner = self.conns.get(&stream)?.owner;
+        loop {
+            let conn = self.conns.get_mut(&stream)?;
+            let (taken, rest) = bytes.split_at_checked(conn.wants()).unwrap_or((bytes, &[]));
+            if taken.is_empty() {
+                return None;
+            }
+            conn.input.extend_from_slice(taken);
+            bytes = rest;
+            let step = match conn.state {
+                State::AwaitReply(_) => self.take_reply(stream, sink),
+                State::AwaitRequest => self.take_request(stream, sink),
+                State::AwaitRtr(params) => self.take_rtr(stream, params, sink),
+                _ => return None,
+            };
+            if let Step::Done(event) = step {
+                return event.map(|event| (stream, owner, event));
+            }
+        }
+    }
+
+    /// TCP could not connect, or the stream ended, with an errno or, in order, with 0.
+    pub(crate) fn handle_ended(
+        &mut self,
+        now: Time,
+        stream: StreamId,
+        errno: i32,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let conn = self.conns.get_mut(&stream)?;
+        let owner = conn.owner;
+        let errno = if errno == 0 { errno::ECONNRESET } else { errno.abs() };
+        if let State::AwaitReply(active) = &conn.state
+            && active.revision == Revision::V2
+        {
+            self.fall_back(now, stream, sink);
+            return None;
+        }
+        let told = !matches!(
+            conn.state,
+            State::AwaitRequest | State::Crowded(_) | State::Requested(_) | State::Closing
+        );
+        self.forget(stream);
+        told.then(|| (stream, owner, failure(errno)))
+    }
+
+    /// The stream of a queue pair ended.
+    pub(crate) fn handle_qp_ended(&mut self, qpn: Qpn) -> Option<Upcall> {
+        let stream = *self.by_qpn.get(&qpn)?;
+        let conn = self.conns.get(&stream)?;
+        let owner = conn.owner;
+        if !matches!(conn.state, State::Up | State::Closing) {
+            return None;
+        }
+        self.forget(stream);
+        Some((stream, owner, ConnEvent::Disconnected))
+    }
+
+    /// The queue pairs with streams that are among those in question.
+    pub(crate) fn qps(&self, of: impl Fn(Qpn) -> bool) -> vec::Vec<Qpn> {
+        self.by_qpn.keys().copied().filter(|&qpn| of(qpn)).collect()
+    }
+
+    /// The connection that has waited long enough, if there is one.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<StreamId> {
+        self.timers.pop_due(now)
+    }
+
+    /// Nobody answers.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        stream: StreamId,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let conn = self.conns.get(&stream)?;
+        let owner = conn.owner;
+        let told = match conn.state {
+            State::AwaitRequest | State::Crowded(_) => {
+                self.counters.silent += 1;
+                false
+            }
+            _ => {
+                self.counters.timeouts += 1;
+                true
+            }
+        };
+        self.reset(stream, sink);
+        told.then_some((stream, owner, ConnEvent::Unreachable(-errno::ETIMEDOUT)))
+    }
+
+    /// Ends a connection that is up, or about to be. Says whether that is told by an event now.
+    ///
+    /// # Errors
+    /// When it is not accepted yet, by either side.
+    pub(crate) fn disconnect(
+        &mut self,
+        stream: StreamId,
+        sink: &mut impl Sink,
+    ) -> Result<bool, ()> {
+        let conn = self.conns.get_mut(&stream).ok_or(())?;
+        match (&conn.state, conn.qpn) {
+            (State::Up, Some(qpn)) => {
+                conn.state = State::Closing;
+                sink.stream(StreamWish::CloseQp { qpn });
+                Ok(false)
+            }
+            (State::Closing, _) => Ok(false),
+            (State::AwaitRtr(_), _) => {
+                self.reset(stream, sink);
+                Ok(true)
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// Nobody wants the connection any more.
+    pub(crate) fn release(&mut self, stream: StreamId, sink: &mut impl Sink) {
+        let Some(conn) = self.conns.get(&stream) else { return };
+        match (&conn.state, conn.qpn) {
+            (State::Requested(_), _) => self.reject(stream, &[], sink),
+            (State::Up, Some(qpn)) => {
+                self.forget(stream);
+                sink.stream(StreamWish::CloseQp { qpn });
+            }
+            (State::Up | State::Closing, _) => self.forget(stream),
+            _ => self.reset(stream, sink),
+        }
+    }
+}
+
+/// What an errno of TCP's is told as.
+fn failure(errno: i32) -> ConnEvent {
+    match errno {
+        errno::ECONNREFUSED | errno::ECONNRESET => {
+            ConnEvent::Rejected { status: -errno, private_data: vec::Vec::new() }
+        }
+        errno::ETIMEDOUT | errno::EHOSTUNREACH | errno::ENETUNREACH => {
+            ConnEvent::Unreachable(-errno)
+        }
+        _ => ConnEvent::Failed(-errno),
+    }
+}

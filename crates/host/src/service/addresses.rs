@@ -6,8 +6,7 @@ use std::os::fd::OwnedFd;
 use rdmux_cm::LocalAddress;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::{UdpGroup, UdpPort};
-use rdmux_transport::attr::TransportType;
-use rdmux_verbs::control::GidEntry;
+use rdmux_verbs::control::{DeviceKind, GidEntry};
 use rdmux_wire::{Gid, Guid, Mtu};
 
 use super::netlink::{Interface, InterfaceAddress, Netlink};
@@ -172,19 +171,22 @@ impl Addresses {
         self.rows.iter().map(|r| r.as_ref().map_or_else(empty, |r| r.entry.clone())).collect()
     }
 
-    /// The addresses as the connection manager wants them.
-    pub(super) fn for_cm(&self, node_guid: Guid) -> Vec<LocalAddress> {
-        self.rows()
-            .map(|(sgid_index, row)| LocalAddress {
+    /// The addresses as the connection manager wants them: those of each device, in the order of
+    /// their numbers.
+    pub(super) fn for_cm(&self, node_guid: impl Fn(DeviceKind) -> Guid) -> Vec<LocalAddress> {
+        let of = |kind: DeviceKind| {
+            let node_guid = node_guid(kind);
+            self.rows().map(move |(sgid_index, row)| LocalAddress {
                 ip: row.ip,
-                device: 0,
-                transport: TransportType::Ib,
+                device: kind as u32,
+                transport: kind.transport_type(),
                 port_num: 1,
                 sgid_index,
                 node_guid,
                 mtu: row.entry.mtu,
             })
-            .collect()
+        };
+        DeviceKind::ALL.into_iter().flat_map(of).collect()
     }
 
     /// A slot's socket on the address of a GID index; if so told, it also gets what is for XRC `targets`.

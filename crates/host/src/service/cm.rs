@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rdmux_cm::error::Command;
+use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
@@ -33,6 +35,7 @@ enum Action {
     Resolve(IdHandle, RouteQuery),
     Join(IdHandle, JoinQuery),
     Leave(IdHandle, JoinQuery),
+    Stream(StreamWish),
 }
 
 impl Sink for Outbox {
@@ -50,6 +53,9 @@ impl Sink for Outbox {
     }
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.0.push_back(Action::Leave(id, query));
+    }
+    fn stream(&mut self, wish: StreamWish) {
+        self.0.push_back(Action::Stream(wish));
     }
 }
 
@@ -86,8 +92,10 @@ impl Core {
                 Action::Leave(id, query) => {
                     self.groups.leave(Member::Id(id), query.group, query.local)
                 }
+                Action::Stream(wish) => self.do_stream(wish),
             }
         }
+        self.watch_streams();
     }
 
     fn join_for_id(&mut self, id: IdHandle, query: JoinQuery) {
@@ -212,6 +220,19 @@ impl Core {
         let now = self.now();
         let privileged =
             self.any_port || self.clients.get(client).is_some_and(|c: &Client| c.uid == 0);
+        match &request {
+            CmRequest::Connect { id, param } => {
+                self.check_stream_qp(client, *id, Command::Connect, param.qp_num)?;
+            }
+            CmRequest::Accept { id, param } => {
+                self.check_stream_qp(client, *id, Command::Accept, param.qp_num)?;
+            }
+            CmRequest::Listen { id, backlog } => {
+                let bound = self.listen(*id, *backlog)?;
+                return Ok(Response::Cm(CmReply::Bound(bound)));
+            }
+            _ => {}
+        }
         let (manager, sink) = (&mut self.manager, &mut self.outbox);
         let bound = |addr: SocketAddr| Response::Cm(CmReply::Bound(addr));
         let events = |n: u32| Response::Cm(CmReply::Events(n));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
+use rdmux_verbs::control::slot_of;
 use rdmux_wire::Guid;
 use serde::Serialize;
 
@@ -25,6 +26,7 @@ use super::poller::{Interest, Poller, Token};
 use super::resolve::Resolver;
 use super::rings::Rings;
 use super::slots::Slots;
+use super::streams::Streams;
 use super::view::Views;
 use crate::error::HostError;
 use crate::proto::{ClientKind, GidRow, Notify};
@@ -51,6 +53,7 @@ pub(super) struct Core {
     pub(super) next_channel: u64,
     pub(super) manager: Manager,
     pub(super) outbox: Outbox,
+    pub(super) streams: Streams,
     pub(super) resolver: Resolver,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
@@ -99,6 +102,7 @@ impl Core {
             next_channel: 1,
             manager: Manager::new(super::cm::config(&options.config), seed),
             outbox: Outbox::default(),
+            streams: Streams::new(),
             resolver: Resolver::default(),
             agents: Agents::new(),
             capture: Capture::default(),
@@ -147,8 +151,9 @@ impl Core {
         }
         if !added.is_empty() || !removed.is_empty() {
             let now = self.now();
-            let for_cm = self.addresses.for_cm(self.node_guid);
+            let for_cm = self.addresses.for_cm(|kind| self.guid_of(kind));
             self.manager.set_addresses(now, for_cm, &mut self.outbox);
+            self.follow_addresses();
             let gids = self.gid_rows();
             self.notify_all(&Notify::Gids(gids));
             self.refresh_view();
@@ -228,6 +233,9 @@ impl Core {
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
         self.slots.give_back(slot, next_index);
+        let now = self.now();
+        self.manager.handle_qps_gone(now, |qpn| slot_of(qpn) == slot, &mut self.outbox);
+        self.settle();
         self.notify_all(&Notify::PeerGone { slot });
     }
 
@@ -300,6 +308,7 @@ impl Core {
             self.agents.poll_timeout(),
             self.resolver.poll_timeout(),
             self.views.poll_timeout(),
+            self.streams.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }
@@ -310,6 +319,7 @@ impl Core {
         if self.manager.poll_timeout().is_some_and(|due| due <= now) {
             self.manager.handle_timeout(now, &mut self.outbox);
         }
+        self.close_unused(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
         if self.views.poll_timeout().is_some_and(|due| due <= now) {

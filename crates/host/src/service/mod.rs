@@ -3,7 +3,7 @@
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
 //! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `hub` is where XRC
-//! lives; `gsi` and `mad` are QP1, `cm` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
+//! lives; `gsi` and `mad` are QP1, `cm`, `streams` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
 //! for programs that look for the device in the file system.
 
 mod addresses;
@@ -27,6 +27,8 @@ mod resolve;
 mod rings;
 mod slots;
 mod status;
+mod streams;
+mod tcp;
 mod view;
 
 use std::fs::File;
@@ -158,6 +160,8 @@ impl Service {
             Token::Channel(id) if event.writable && !event.readable => self.core.flush_channel(id),
             Token::Channel(id) => self.core.channel_closed(id),
             Token::Qp1(index) => self.core.receive(index),
+            Token::Stream(stream) => self.core.handle_stream(stream, event),
+            Token::StreamListener(number) => self.core.accept_streams(number),
             // Of the hub's own poller.
             Token::Events => {}
         }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_cm::ChannelId;
+use rdmux_cm::iw::StreamId;
 use rdmux_link::patience;
 use rustix::event::{Timespec, epoll};
 
@@ -32,6 +33,10 @@ pub(super) enum Token {
     Qp1(u8),
     /// What happened to XRC targets.
     Events,
+    /// A connection of iWARP that no queue pair has yet.
+    Stream(StreamId),
+    /// A listening socket of iWARP, by its number.
+    StreamListener(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -48,6 +53,8 @@ impl Token {
             Self::Channel(ChannelId(id)) => (6, id),
             Self::Qp1(index) => (7, index.into()),
             Self::Events => (8, 0),
+            Self::Stream(StreamId(id)) => (9, id),
+            Self::StreamListener(number) => (10, number),
         };
         kind << KIND_SHIFT | id
     }
@@ -64,6 +71,8 @@ impl Token {
             6 => Self::Channel(ChannelId(id)),
             7 => Self::Qp1(u8::try_from(id).ok()?),
             8 => Self::Events,
+            9 => Self::Stream(StreamId(id)),
+            10 => Self::StreamListener(id),
             _ => return None,
         })
     }
@@ -76,6 +85,10 @@ pub(super) enum Interest {
     Read,
     /// Also room to write.
     ReadWrite,
+    /// Room to write: a connection that is being made.
+    Write,
+    /// The end only.
+    End,
 }
 
 impl Interest {
@@ -83,6 +96,8 @@ impl Interest {
         match self {
             Self::Read => epoll::EventFlags::IN,
             Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            Self::Write => epoll::EventFlags::OUT,
+            Self::End => epoll::EventFlags::RDHUP,
         }
     }
 }
@@ -140,7 +155,7 @@ impl Poller {
         ready.clear();
         ready.extend(events.iter().filter_map(|event| {
             let (data, flags) = (event.data, event.flags);
-            let end = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            let end = epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP;
             Some(Ready {
                 token: Token::decode(data.u64())?,
                 readable: flags.intersects(epoll::EventFlags::IN | end),
@@ -167,6 +182,8 @@ mod tests {
             Token::Channel(ChannelId(7)),
             Token::Qp1(255),
             Token::Events,
+            Token::Stream(StreamId(9)),
+            Token::StreamListener(1),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -176,10 +176,14 @@ impl Core {
         let row = |kind: DeviceKind| DeviceRow {
             kind,
             name: kind.device_name().to_owned(),
-            // One node each, told apart by the last digits.
-            node_guid: Guid(self.node_guid.0 ^ kind as u64),
+            node_guid: self.guid_of(kind),
         };
         DeviceKind::ALL.map(row).to_vec()
+    }
+
+    /// One node each, told apart by the last digits.
+    pub(super) fn guid_of(&self, kind: DeviceKind) -> Guid {
+        Guid(self.node_guid.0 ^ kind as u64)
     }
 
     fn take_slot(&mut self, id: ClientId) -> Result<(u16, u16), Failure> {
@@ -245,7 +249,10 @@ impl Core {
                 self.handle_stray(src, dst, &bytes);
                 Outcome::Silent
             }
-            Request::StreamEnded { .. } => Outcome::Silent,
+            Request::StreamEnded { qpn } => {
+                self.handle_qp_stream_ended(id, qpn);
+                Outcome::Silent
+            }
             Request::OpenChannel => self
                 .open_channel(id)
                 .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))

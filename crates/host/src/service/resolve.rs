@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use rdmux_cm::{IdHandle, Resolved, RouteQuery, Time};
+use rdmux_transport::attr::TransportType;
 
 use super::core::Core;
 use super::netlink::Neighbour;
@@ -96,6 +97,10 @@ impl Core {
         let answer = Resolved { src, mtu: None };
         let row = self.addresses.find(src).ok_or(libc::EADDRNOTAVAIL)?;
         if row.interface.is_loopback() {
+            if query.transport == Some(TransportType::Iwarp) {
+                // Whether anybody is there, TCP says.
+                return Ok(Step::Done(answer));
+            }
             return self.probe(src, dst).map(|()| Step::Done(answer));
         }
         let on_link = super::netlink::InterfaceAddress {

@@ -97,6 +97,7 @@ impl Core {
 impl Core {
     fn cm_counters(&self) -> Vec<(String, u64)> {
         let c = self.manager.counters();
+        let iw = self.manager.stream_counters();
         [
             ("cm_mads_sent", c.mads_sent),
             ("cm_mads_retried", c.mads_retried),
@@ -116,6 +117,18 @@ impl Core {
             ("cm_refused_stale", c.stale),
             ("cm_established", c.established),
             ("cm_timeouts", c.timeouts),
+            ("iw_frames_sent", iw.frames_sent),
+            ("iw_frames_received", iw.frames_received),
+            ("iw_established", iw.established),
+            ("iw_fallbacks", iw.fallbacks),
+            ("iw_rtrs", iw.rtrs),
+            ("iw_drop_request", iw.bad_request),
+            ("iw_drop_reply", iw.bad_reply),
+            ("iw_drop_rtr", iw.bad_rtr),
+            ("iw_refused_no_listener", iw.no_listener),
+            ("iw_drop_silent", iw.silent),
+            ("iw_timeouts", iw.timeouts),
+            ("iw_streams_pending", self.streams.len() as u64),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()

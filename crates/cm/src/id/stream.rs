@@ -1,0 +1,424 @@
+//! iWARP: connections over TCP, on the same ids and events.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::iwarp::StreamParams;
+use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::mpa::{Enhanced, Startup};
+
+use super::connect::check_len;
+use super::entry::{Id, IdState, Link};
+use super::resolve::datagram;
+use super::{Manager, News, normalised, route_of};
+use crate::error::{CmError, Command};
+use crate::event::{EventKind, EventParam};
+use crate::iw::{Active, ConnEvent, Request, Revision, StreamId, Upcall, Wishes};
+use crate::params::{ConnParam, Negotiated, Route};
+use crate::ports::PortSpace;
+use crate::sink::{IdHandle, LocalAddress, Sink};
+
+/// What became of a request.
+enum Fate {
+    /// This listener gets it, on this device.
+    For(IdHandle, LocalAddress),
+    /// Its listener has no room.
+    Waits,
+    /// Nobody listens.
+    Nobody,
+}
+
+impl Manager {
+    /// A peer connected to a listening socket; `local` and `remote` are the socket's addresses. The
+    /// driver then reads what [`stream_wants`](Self::stream_wants), or notices the stream's end.
+    pub fn handle_stream_accepted(
+        &mut self,
+        now: Time,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> StreamId {
+        self.iw.handle_accepted(now, (normalised(local), normalised(remote)))
+    }
+
+    /// Whether further peers may be accepted: not while too many are about to send their request.
+    pub fn accepts_streams(&self) -> bool {
+        self.iw.accepts()
+    }
+
+    /// The answer to [`StreamWish::Connect`](crate::iw::StreamWish::Connect): the connection is there, from `local`.
+    pub fn handle_stream_connected(
+        &mut self,
+        now: Time,
+        stream: StreamId,
+        local: SocketAddr,
+        sink: &mut impl Sink,
+    ) {
+        let _ = now;
+        let owner = self.iw.get(stream).map(|conn| conn.owner);
+        if let Some(route) = owner.and_then(|id| self.ids.get_mut(&id)?.route.as_mut()) {
+            // TCP may have had the port in use, and taken another.
+            route.src = normalised(local);
+        }
+        self.iw.handle_connected(stream, sink);
+    }
+
+    /// How many bytes of a stream may be taken now. With 0 only its end is of interest.
+    pub fn stream_wants(&self, stream: StreamId) -> usize {
+        self.iw.get(stream).map_or(0, |conn| conn.wants())
+    }
+
+    /// Bytes came, at most as many as [`stream_wants`](Self::stream_wants) says; others are lost.
+    pub fn handle_stream_data(
+        &mut self,
+        now: Time,
+        stream: StreamId,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let upcall = self.iw.handle_data(stream, bytes, sink);
+        self.handle_stream_upcall(now, upcall, sink);
+    }
+
+    /// A stream could not be connected, or came to its end; with an errno, or 0 where it ended in order.
+    /// The driver has forgotten it.
+    pub fn handle_stream_ended(
+        &mut self,
+        now: Time,
+        stream: StreamId,
+        errno: i32,
+        sink: &mut impl Sink,
+    ) {
+        let upcall = self.iw.handle_ended(now, stream, errno, sink);
+        self.handle_stream_upcall(now, upcall, sink);
+    }
+
+    /// The stream of a queue pair ended, as its process says, or could not be handed over.
+    pub fn handle_qp_stream_ended(&mut self, now: Time, qpn: Qpn, sink: &mut impl Sink) {
+        let upcall = self.iw.handle_qp_ended(qpn);
+        self.handle_stream_upcall(now, upcall, sink);
+    }
+
+    /// Queue pairs are gone, with their process or its device, and their streams with them.
+    pub fn handle_qps_gone(&mut self, now: Time, gone: impl Fn(Qpn) -> bool, sink: &mut impl Sink) {
+        for qpn in self.iw.qps(gone) {
+            self.handle_qp_stream_ended(now, qpn, sink);
+        }
+    }
+
+    /// Whether a connection of this id is iWARP's, so that the queue pair it is for must be too.
+    pub fn is_iwarp(&self, id: IdHandle) -> bool {
+        let device = self.ids.get(&id).and_then(|i| i.device.as_ref());
+        device.is_some_and(|d| d.transport == TransportType::Iwarp)
+    }
+
+    /// Where the listening sockets of an id are to be, if iWARP is to hear of its peers: its address, or
+    /// a wildcard with whether it leaves IPv4 alone. The driver opens them before
+    /// [`listen`](Self::listen), where it fails without them if iWARP is all that the id has.
+    pub fn stream_listener(&self, id: IdHandle) -> Option<StreamListener> {
+        let found = self.ids.get(&id)?;
+        let local = found.local.filter(|_| found.may_use(TransportType::Iwarp))?;
+        let v6_only = found.options.af_only.unwrap_or(self.cm.config.bind_v6_only);
+        let only = found.transport == Some(TransportType::Iwarp);
+        Some(StreamListener { local, v6_only, only })
+    }
+
+    /// What is due.
+    pub(super) fn handle_stream_timeouts(&mut self, now: Time, sink: &mut impl Sink) {
+        for (stream, request) in self.iw.take_crowd() {
+            self.stream_requested(now, stream, request, sink);
+        }
+        while let Some(stream) = self.iw.pop_due(now) {
+            let upcall = self.iw.handle_timeout(stream, sink);
+            self.handle_stream_upcall(now, upcall, sink);
+        }
+    }
+
+    /// Connects: opens a stream, on which the request goes out.
+    pub(super) fn connect_stream(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        param: &ConnParam,
+        route: &Route,
+        sink: &mut impl Sink,
+    ) -> Result<StreamId, CmError> {
+        let command = Command::Connect;
+        let revision = self.iw.config.revision;
+        let taken = if revision == Revision::V2 { Enhanced::LEN } else { 0 };
+        let room = Startup::MAX_PRIVATE_DATA - taken;
+        check_len(id, command, param.private_data.len(), room)?;
+        self.check_stream_free(id, command, param.qp_num)?;
+        let options = self.get(id, command)?.options;
+        let peer_to_peer =
+            param.peer_to_peer.or(options.peer_to_peer).unwrap_or(self.iw.config.peer_to_peer);
+        let active = Active {
+            revision,
+            wishes: Wishes {
+                peer_to_peer,
+                ord: param.initiator_depth.into(),
+                ird: param.responder_resources.into(),
+            },
+            private_data: param.private_data.clone(),
+            tos: options.tos,
+        };
+        Ok(self.iw.connect(now, id, (route.src, route.dst), param.qp_num, active, sink))
+    }
+
+    fn check_stream_free(&self, id: IdHandle, command: Command, qpn: Qpn) -> Result<(), CmError> {
+        if self.iw.has_stream(qpn) {
+            let what = "the queue pair has a connection already";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        Ok(())
+    }
+
+    /// Accepts. ESTABLISHED follows, at once if nothing more is to come from the peer.
+    pub(super) fn accept_stream(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        stream: StreamId,
+        param: &ConnParam,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Accept;
+        let Some(room) = self.iw.answer_room(stream) else {
+            return Err(self.no_request(id, command));
+        };
+        check_len(id, command, param.private_data.len(), room)?;
+        self.check_stream_free(id, command, param.qp_num)?;
+        let wishes = Wishes {
+            peer_to_peer: false,
+            ord: param.initiator_depth.into(),
+            ird: param.responder_resources.into(),
+        };
+        let qpn = param.qp_num;
+        let accepted = self.iw.accept(now, stream, qpn, &wishes, &param.private_data, sink);
+        let (params, up) = accepted.map_err(|()| self.no_request(id, command))?;
+        if up {
+            self.stream_established(id, &params, Vec::new(), sink);
+        }
+        Ok(())
+    }
+
+    /// Refuses.
+    pub(super) fn reject_stream(
+        &mut self,
+        id: IdHandle,
+        stream: StreamId,
+        private_data: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::Reject;
+        let Some(room) = self.iw.answer_room(stream) else {
+            return Err(self.no_request(id, command));
+        };
+        check_len(id, command, private_data.len(), room)?;
+        self.iw.reject(stream, private_data, sink);
+        Ok(())
+    }
+
+    /// Why there is no request to answer: the peer is gone, or it was answered.
+    fn no_request(&self, id: IdHandle, command: Command) -> CmError {
+        match self.ids.get(&id).map(|found| found.link) {
+            Some(Link::Stream(stream)) if self.iw.get(stream).is_none() => {
+                CmError::PeerGone { id, command }
+            }
+            _ => self.wrong_state(id, command),
+        }
+    }
+
+    /// Disconnects.
+    pub(super) fn disconnect_stream(
+        &mut self,
+        id: IdHandle,
+        stream: StreamId,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        if self.iw.get(stream).is_none() {
+            return Ok(());
+        }
+        let ended = self.iw.disconnect(stream, sink);
+        if ended.map_err(|()| self.wrong_state(id, Command::Disconnect))? {
+            self.stream_over(id, News::new(EventKind::Disconnected), sink);
+        }
+        Ok(())
+    }
+
+    fn handle_stream_upcall(&mut self, now: Time, upcall: Option<Upcall>, sink: &mut impl Sink) {
+        let Some((stream, id, what)) = upcall else { return };
+        match what {
+            ConnEvent::Request(request) => self.stream_requested(now, stream, request, sink),
+            ConnEvent::Established { params, private_data } => {
+                self.stream_established(id, &params, private_data, sink);
+            }
+            ConnEvent::Rejected { status, private_data } => {
+                let param = ConnParam { private_data, ..Default::default() };
+                let news = News::failed(EventKind::Rejected, status);
+                self.stream_failed(id, News { param: EventParam::Conn(param), ..news }, sink);
+            }
+            ConnEvent::Unreachable(status) => {
+                self.stream_failed(id, News::failed(EventKind::Unreachable, status), sink);
+            }
+            ConnEvent::Failed(status) => {
+                self.stream_failed(id, News::failed(EventKind::ConnectError, status), sink);
+            }
+            ConnEvent::Disconnected => {
+                self.stream_over(id, News::new(EventKind::Disconnected), sink);
+            }
+        }
+    }
+
+    fn stream_failed(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        found.link = Link::None;
+        self.emit(id, news, sink);
+    }
+
+    fn stream_over(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id).filter(|i| i.state() == IdState::Connect) else {
+            return;
+        };
+        found.link = Link::None;
+        found.go(IdState::Disconnect);
+        self.emit(id, news, sink);
+    }
+
+    /// A connection is up; the stream is with the queue pair.
+    fn stream_established(
+        &mut self,
+        id: IdHandle,
+        params: &StreamParams,
+        private_data: Vec<u8>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        let depth = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
+        let negotiated = found.negotiated.as_mut().map(|n| {
+            n.max_rd_atomic = depth(params.ord);
+            n.max_dest_rd_atomic = depth(params.ird);
+            *n
+        });
+        let param = ConnParam {
+            private_data,
+            responder_resources: depth(params.ird),
+            initiator_depth: depth(params.ord),
+            peer_to_peer: Some(params.rtr.is_some()),
+            ..Default::default()
+        };
+        let news = News::new(EventKind::Established);
+        let news = News { param: EventParam::Conn(param), negotiated, ..news };
+        self.emit(id, news, sink);
+    }
+
+    /// A request came, or is looked at again.
+    fn stream_requested(
+        &mut self,
+        now: Time,
+        stream: StreamId,
+        request: Request,
+        sink: &mut impl Sink,
+    ) {
+        let Some(ends) = self.iw.get(stream).map(|conn| conn.ends) else { return };
+        match self.fate(ends.0) {
+            Fate::For(listener, device) => {
+                self.announce_stream(stream, &request, listener, &device, ends, sink);
+            }
+            Fate::Waits => self.iw.crowd(stream, request, None),
+            Fate::Nobody => {
+                let grace = self.cm.config.listener_grace;
+                if self.held.was_listened_to(now, ends.0.port()) && !grace.is_zero() {
+                    self.iw.crowd(stream, request, Some(now.after(grace)));
+                } else {
+                    self.iw.refuse(stream, sink);
+                }
+            }
+        }
+    }
+
+    fn fate(&self, local: SocketAddr) -> Fate {
+        let table = self.ports.get(&PortSpace::Tcp);
+        let listener = table.and_then(|table| table.listener(local.port(), local.ip()));
+        let found = listener.and_then(|l| Some((l, self.ids.get(&l)?)));
+        let Some((listener, found)) = found.filter(|(_, i)| i.may_use(TransportType::Iwarp)) else {
+            return Fate::Nobody;
+        };
+        let device = self.device_at(local.ip(), Some(TransportType::Iwarp));
+        let Some(device) = device.cloned() else { return Fate::Nobody };
+        let full = usize::try_from(found.backlog).is_ok_and(|max| found.requests.len() >= max);
+        if full || self.room_in(found.channel).is_err() {
+            return Fate::Waits;
+        }
+        Fate::For(listener, device)
+    }
+
+    /// Tells the listener's process.
+    fn announce_stream(
+        &mut self,
+        stream: StreamId,
+        request: &Request,
+        listener: IdHandle,
+        device: &LocalAddress,
+        ends: (SocketAddr, SocketAddr),
+        sink: &mut impl Sink,
+    ) {
+        let Some(options) = self.ids.get(&listener).map(|i| i.options) else { return };
+        let route = route_of(&self.cm.config, device, &options, ends, device.mtu);
+        let child = self.new_child(listener, device, ends, route, Link::Stream(stream));
+        let Some(child) = child else { return };
+        self.iw.announce(stream, child, request);
+        let config = &self.cm.config;
+        let depth = |asked: Option<u16>, most: u8| {
+            asked.map_or(most, |n| u8::try_from(n).unwrap_or(most).min(most))
+        };
+        let ord = depth(request.asked.ird(), config.max_init_rd_atomic);
+        let ird = depth(request.asked.ord(), config.max_rd_atomic);
+        let negotiated = Negotiated {
+            qp_type: QpType::Rc,
+            transport: TransportType::Iwarp,
+            max_rd_atomic: ord,
+            max_dest_rd_atomic: ird,
+            ..datagram(config, &route)
+        };
+        if let Some(new) = self.ids.get_mut(&child) {
+            new.negotiated = Some(negotiated);
+        }
+        let param = ConnParam {
+            private_data: request.private_data.clone(),
+            responder_resources: ird,
+            initiator_depth: ord,
+            peer_to_peer: Some(request.asked.peer_to_peer()),
+            ..Default::default()
+        };
+        let news = News {
+            param: EventParam::Conn(param),
+            route: Some(route),
+            negotiated: Some(negotiated),
+            child: Some(child),
+            ..News::new(EventKind::ConnectRequest)
+        };
+        self.emit(listener, news, sink);
+    }
+}
+
+/// Where an id's listening sockets are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamListener {
+    /// An address, or a wildcard.
+    pub local: SocketAddr,
+    /// Whether an IPv6 wildcard leaves IPv4 alone.
+    pub v6_only: bool,
+    /// Whether the id has no other transport to listen on.
+    pub only: bool,
+}
+
+impl Id {
+    /// Whether its connections may be of this transport.
+    pub(super) fn may_use(&self, transport: TransportType) -> bool {
+        let carried = transport == TransportType::Ib
+            || (self.ps == PortSpace::Tcp && self.qp_type == QpType::Rc);
+        carried && self.transport.is_none_or(|only| only == transport)
+    }
+}

@@ -1,0 +1,453 @@
+//! Connections of iWARP between hosts, through their services, over real TCP. There is no queue pair
+//! here: the tests take the streams as a device would, and look at what comes through them.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use common::{Host, SECOND, next_cm_event, next_event};
+use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, IdOption, PortSpace};
+use rdmux_host::{ConnectOptions, EventChannel, HostClient};
+use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::iwarp::{Rtr, StreamParams};
+use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, SLOT_SHIFT};
+use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::mpa::{Enhanced, Flags, Kind, Startup};
+
+/// A process with an iWARP device, and a channel.
+struct Process {
+    client: Arc<HostClient>,
+    channel: EventChannel,
+}
+
+impl Process {
+    fn on(host: &Host) -> Self {
+        let options: ConnectOptions = host.connect_options();
+        let client = options.connect(&host.options.host, DeviceKind::Iwarp).unwrap();
+        let channel = EventChannel::open(&client).unwrap();
+        Self { client, channel }
+    }
+
+    fn qpn(&self, index: u32) -> Qpn {
+        Qpn::new(u32::from(self.client.info().slot.slot) << SLOT_SHIFT | index)
+    }
+
+    fn id(&self) -> IdHandle {
+        self.client.create_id(&self.channel, PortSpace::Tcp, QpType::Rc, 0).unwrap()
+    }
+
+    fn expect(&self, kind: EventKind) -> Event {
+        let event = next_cm_event(&self.channel);
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    fn listen(&self, host: &Host) -> (IdHandle, u16) {
+        let id = self.id();
+        let bound = self.client.bind_addr(id, host.at(0)).unwrap();
+        assert_eq!(self.client.listen(id, 8).unwrap(), bound);
+        (id, bound.port())
+    }
+
+    fn resolved(&self, to: SocketAddr) -> IdHandle {
+        let id = self.id();
+        self.client.resolve_addr(id, None, to, SECOND).unwrap();
+        let route = self.expect(EventKind::AddrResolved).route.unwrap();
+        assert_eq!(route.device, DeviceKind::Iwarp as u32);
+        self.client.resolve_route(id, SECOND).unwrap();
+        self.expect(EventKind::RouteResolved);
+        id
+    }
+
+    fn connecting(&self, to: SocketAddr, param: &ConnParam) -> IdHandle {
+        let id = self.resolved(to);
+        self.client.connect_id(id, param).unwrap();
+        id
+    }
+
+    fn param(&self, index: u32, data: &[u8]) -> ConnParam {
+        ConnParam {
+            qp_num: self.qpn(index),
+            private_data: data.to_vec(),
+            responder_resources: 3,
+            initiator_depth: 5,
+            ..ConnParam::default()
+        }
+    }
+
+    /// ESTABLISHED, and the stream, which came before.
+    fn established(&self, index: u32) -> (Event, TcpStream, StreamParams) {
+        let event = self.expect(EventKind::Established);
+        let (stream, params) = self.stream(index);
+        (event, stream, params)
+    }
+
+    fn stream(&self, index: u32) -> (TcpStream, StreamParams) {
+        match self.client.poll_event().unwrap() {
+            Some(ControlEvent::Stream { qpn, stream, params }) => {
+                assert_eq!(qpn, self.qpn(index));
+                (tcp(stream), params)
+            }
+            other => panic!("no stream, but {other:?}"),
+        }
+    }
+}
+
+fn tcp(stream: OwnedFd) -> TcpStream {
+    let stream = TcpStream::from(stream);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(20 * SECOND)).unwrap();
+    stream
+}
+
+fn conn(event: &Event) -> &ConnParam {
+    match &event.param {
+        EventParam::Conn(param) => param,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A connection: the passive id, stream and parameters, then the active ones.
+type Side = (IdHandle, TcpStream, StreamParams);
+
+fn connect(a: (&Host, &Process), b: &Process, peer_to_peer: bool) -> (Side, Side) {
+    let (listener, port) = a.1.listen(a.0);
+    let wish = ConnParam { peer_to_peer: Some(peer_to_peer), ..b.param(7, b"hello") };
+    let id = b.connecting(a.0.at(port), &wish);
+    let request = a.1.expect(EventKind::ConnectRequest);
+    assert_eq!(request.listen_id, Some(listener));
+    assert_eq!(request.param.private_data(), b"hello");
+    assert_eq!(conn(&request).peer_to_peer, Some(peer_to_peer));
+    assert_eq!(request.negotiated.unwrap().transport, TransportType::Iwarp);
+    a.1.client.accept(request.id, &a.1.param(9, b"welcome")).unwrap();
+    let (there, stream, params) = b.established(7);
+    let active = (id, stream, params);
+    assert_eq!(there.param.private_data(), b"welcome");
+    assert_eq!(conn(&there).peer_to_peer, Some(peer_to_peer));
+    let (here, stream, params) = a.1.established(9);
+    assert_eq!(conn(&here).peer_to_peer, Some(peer_to_peer));
+    ((request.id, stream, params), active)
+}
+
+fn hear(stream: &mut TcpStream, word: &[u8]) {
+    let mut buf = vec![0; word.len()];
+    stream.read_exact(&mut buf).unwrap();
+    assert_eq!(buf, word);
+}
+
+#[test]
+fn either_side_sends_first_and_not_a_byte_is_lost() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((_, mut passive, p), (_, mut active, q)) = connect((&here, &a), &b, true);
+    assert_eq!((p.rtr, q.rtr), (Some(Rtr::Write), Some(Rtr::Write)));
+    assert_eq!((p.initiator, q.initiator), (false, true));
+    assert_eq!((p.ord, p.ird, q.ord, q.ird), (3, 3, 3, 3));
+    assert_eq!(passive.peer_addr().unwrap().ip(), there.ip);
+    passive.write_all(b"the passive side first").unwrap();
+    hear(&mut active, b"the passive side first");
+    active.write_all(b"then the other").unwrap();
+    hear(&mut passive, b"then the other");
+    for host in [&here, &there] {
+        assert_eq!(host.counter("iw_established"), 1);
+        assert_eq!(host.counter("iw_rtrs"), 1);
+        assert_eq!(host.counter("iw_streams_pending"), 0);
+    }
+}
+
+#[test]
+fn without_peer_to_peer_there_is_not_a_frame_more() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((_, mut passive, p), (_, mut active, q)) = connect((&here, &a), &b, false);
+    assert_eq!((p.rtr, q.rtr), (None, None));
+    active.write_all(b"the first byte").unwrap();
+    hear(&mut passive, b"the first byte");
+    assert_eq!(here.counter("iw_rtrs") + there.counter("iw_rtrs"), 0);
+}
+
+#[test]
+fn the_end_of_a_stream_is_told_by_who_has_it() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((server, ..), (client, active, _)) = connect((&here, &a), &b, true);
+    b.client.disconnect(client).unwrap();
+    match next_event(&b.client).unwrap() {
+        ControlEvent::CloseStream { qpn } => assert_eq!(qpn, b.qpn(7)),
+        other => panic!("{other:?}"),
+    }
+    drop(active);
+    b.client.stream_ended(b.qpn(7));
+    b.expect(EventKind::Disconnected);
+    // The peer's device sees the end of the stream, and says so.
+    a.client.stream_ended(a.qpn(9));
+    a.expect(EventKind::Disconnected);
+    b.client.disconnect(client).unwrap();
+    a.client.disconnect(server).unwrap();
+    // What is not one's own is none of one's business.
+    let _streams = connect((&here, &a), &b, true);
+    b.client.stream_ended(a.qpn(9));
+    b.client.stream_ended(b.qpn(7));
+    b.expect(EventKind::Disconnected);
+    assert!(a.channel.try_get_event().unwrap().is_none());
+}
+
+#[test]
+fn a_refusal_carries_private_data_and_an_empty_port_refuses() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (listener, port) = a.listen(&here);
+    b.connecting(here.at(port), &b.param(1, b""));
+    let request = a.expect(EventKind::ConnectRequest);
+    a.client.reject(request.id, 28, b"not today").unwrap();
+    let refused = b.expect(EventKind::Rejected);
+    assert_eq!(
+        (refused.status, refused.param.private_data()),
+        (-libc::ECONNREFUSED, &b"not today"[..])
+    );
+    a.client.destroy_id(listener).unwrap();
+    // A port that nobody listened to.
+    let silent = TcpListener::bind(here.at(0)).unwrap().local_addr().unwrap();
+    b.connecting(silent, &b.param(2, b""));
+    assert_eq!(b.expect(EventKind::Rejected).status, -libc::ECONNREFUSED);
+}
+
+#[test]
+fn two_hundred_connections_and_none_is_lost() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, port) = a.listen(&here);
+    let ids: Vec<IdHandle> = (0..200).map(|_| b.resolved(here.at(port))).collect();
+    for (&id, index) in ids.iter().zip(1..) {
+        b.client.connect_id(id, &b.param(index, b"")).unwrap();
+    }
+    for index in 1..=200 {
+        // The passive program is ready before it hears of the connection.
+        let event = loop {
+            let event = next_cm_event(&a.channel);
+            if event.kind == EventKind::ConnectRequest {
+                break event;
+            }
+            assert_eq!(event.kind, EventKind::Established, "{event:?}");
+        };
+        a.client.accept(event.id, &a.param(index, b"")).unwrap();
+    }
+    for _ in 0..200 {
+        b.expect(EventKind::Established);
+    }
+    let mut streams = 0;
+    while let Some(event) = b.client.poll_event().unwrap() {
+        assert!(matches!(event, ControlEvent::Stream { .. }), "{event:?}");
+        streams += 1;
+    }
+    assert_eq!(streams, 200);
+    assert_eq!(there.counter("iw_established"), 200);
+}
+
+/// A responder that the test plays.
+fn scripted(host: &Host) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(host.at(0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// The next frame of start-up.
+fn startup(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Ok(need) = Startup::need(&bytes)
+        && need > bytes.len()
+    {
+        let mut more = vec![0; need - bytes.len()];
+        stream.read_exact(&mut more).unwrap();
+        bytes.extend(more);
+    }
+    bytes
+}
+
+fn say(stream: &mut TcpStream, frame: &Startup<'_>) {
+    let mut bytes = vec![0; frame.len()];
+    frame.emit(&mut bytes);
+    stream.write_all(&bytes).unwrap();
+}
+
+#[test]
+fn a_peer_that_resets_revision_two_is_asked_with_revision_one() {
+    let (here, there) = (Host::start(), Host::start());
+    let b = Process::on(&there);
+    let (listener, at) = scripted(&here);
+    b.connecting(at, &b.param(1, b"old friend"));
+    let (mut first, _) = listener.accept().unwrap();
+    let request = startup(&mut first);
+    let request = Startup::parse(&request).unwrap();
+    assert_eq!(request.revision, 2);
+    let offered = request.enhanced.unwrap();
+    assert!(offered.peer_to_peer && offered.rtr_write && offered.rtr_read);
+    drop(first);
+    let (mut second, _) = listener.accept().unwrap();
+    let request = startup(&mut second);
+    let request = Startup::parse(&request).unwrap();
+    assert_eq!(
+        (request.revision, request.enhanced, request.private_data),
+        (1, None, &b"old friend"[..])
+    );
+    let reply = Startup { kind: Kind::Reply, flags: Flags::CRC, private_data: b"hello", ..request };
+    say(&mut second, &reply);
+    let (event, mut stream, params) = b.established(1);
+    assert_eq!(conn(&event).peer_to_peer, Some(false));
+    assert!(params.crc && params.rtr.is_none());
+    second.write_all(b"and so on").unwrap();
+    hear(&mut stream, b"and so on");
+    assert_eq!(there.counter("iw_fallbacks"), 1);
+}
+
+#[test]
+fn peers_that_say_nothing_or_nonsense_are_dropped() {
+    let here = Host::start_with(|options| options.config.iwarp.request_timeout_ms = 50);
+    let a = Process::on(&here);
+    let (_, port) = a.listen(&here);
+    let mut silent = TcpStream::connect(here.at(port)).unwrap();
+    let mut half = TcpStream::connect(here.at(port)).unwrap();
+    half.write_all(b"MPA ID Req").unwrap();
+    let mut nonsense = TcpStream::connect(here.at(port)).unwrap();
+    nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    for stream in [&mut silent, &mut half, &mut nonsense] {
+        stream.set_read_timeout(Some(20 * SECOND)).unwrap();
+        let ended = stream.read(&mut [0; 1]);
+        assert!(ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+    }
+    assert_eq!((here.counter("iw_drop_silent"), here.counter("iw_drop_request")), (2, 1));
+    assert_eq!(here.counter("iw_streams_pending"), 0);
+}
+
+#[test]
+fn an_initiator_that_sends_something_else_first_is_dropped() {
+    let here = Host::start();
+    let a = Process::on(&here);
+    let (_, port) = a.listen(&here);
+    let mut peer = TcpStream::connect(here.at(port)).unwrap();
+    let enhanced = Enhanced {
+        peer_to_peer: true,
+        rtr_send: false,
+        rtr_write: false,
+        rtr_read: true,
+        ird: 1,
+        ord: 1,
+    };
+    let request = Startup {
+        kind: Kind::Request,
+        flags: Flags::default(),
+        revision: 2,
+        enhanced: Some(enhanced),
+        private_data: b"",
+    };
+    say(&mut peer, &request);
+    let event = a.expect(EventKind::ConnectRequest);
+    a.client.accept(event.id, &a.param(1, b"")).unwrap();
+    let reply = startup(&mut peer);
+    let reply = Startup::parse(&reply).unwrap().enhanced.unwrap();
+    assert!(reply.peer_to_peer && reply.rtr_read && !reply.rtr_write);
+    peer.write_all(&[0x55; 60]).unwrap();
+    assert_eq!(a.expect(EventKind::ConnectError).status, -libc::EPROTO);
+    assert_eq!(here.counter("iw_drop_rtr"), 1);
+}
+
+#[test]
+fn a_wildcard_listens_without_iwarp_where_tcp_has_the_port_in_use() {
+    let here = Host::start();
+    let a = Process::on(&here);
+    let other = TcpListener::bind(here.at(0)).unwrap();
+    let port = other.local_addr().unwrap().port();
+    let any = SocketAddr::from(([0, 0, 0, 0], port));
+    // An id of iWARP alone cannot.
+    let only = a.id();
+    a.client.bind_addr(only, any).unwrap();
+    let error = a.client.listen(only, 1).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
+    a.client.destroy_id(only).unwrap();
+    // One of all devices can, and RoCE hears its peers.
+    let all = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, None, 0).unwrap();
+    a.client.bind_addr(all, any).unwrap();
+    a.client.listen(all, 1).unwrap();
+    let roce = Some(TransportType::Ib);
+    let id = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, roce, 0).unwrap();
+    a.client.resolve_addr(id, None, here.at(port), SECOND).unwrap();
+    a.expect(EventKind::AddrResolved);
+    a.client.resolve_route(id, SECOND).unwrap();
+    a.expect(EventKind::RouteResolved);
+    a.client.connect_id(id, &ConnParam::default()).unwrap();
+    let request = a.expect(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().transport, TransportType::Ib);
+}
+
+#[test]
+fn an_id_of_all_devices_hears_of_both_kinds_of_peers() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let all = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, None, 0).unwrap();
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    let port = a.client.bind_addr(all, any).unwrap().port();
+    a.client.listen(all, 4).unwrap();
+    b.connecting(here.at(port), &b.param(1, b""));
+    let request = a.expect(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().transport, TransportType::Iwarp);
+    assert_eq!(a.client.query_id(request.id).unwrap().local.unwrap(), here.at(port));
+}
+
+#[test]
+fn a_queue_pair_must_be_ones_own_and_of_iwarp() {
+    let here = Host::start();
+    let (a, b) = (Process::on(&here), here.client());
+    let (_, port) = a.listen(&here);
+    let id = a.resolved(here.at(port));
+    let roce = Qpn::new(u32::from(b.info().slot.slot) << SLOT_SHIFT | 1);
+    let param = ConnParam { qp_num: roce, ..a.param(1, b"") };
+    let error = a.client.connect_id(id, &param).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    // A device's connection that closes ends the streams of its queue pairs.
+    a.client.connect_id(id, &a.param(1, b"")).unwrap();
+    let request = a.expect(EventKind::ConnectRequest);
+    let own = here.connect_options().connect(&here.options.host, DeviceKind::Iwarp).unwrap();
+    let qp_num = Qpn::new(u32::from(own.info().slot.slot) << SLOT_SHIFT | 1);
+    a.client.accept(request.id, &ConnParam { qp_num, ..a.param(1, b"") }).unwrap();
+    for _ in 0..2 {
+        a.expect(EventKind::Established);
+    }
+    drop(own);
+    assert_eq!(a.expect(EventKind::Disconnected).id, request.id);
+}
+
+#[test]
+fn who_listens_again_at_once_loses_no_peer() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (listener, port) = a.listen(&here);
+    a.client.destroy_id(listener).unwrap();
+    b.connecting(here.at(port), &b.param(1, b""));
+    let again = a.id();
+    a.client.bind_addr(again, here.at(port)).unwrap();
+    a.client.listen(again, 1).unwrap();
+    assert_eq!(a.expect(EventKind::ConnectRequest).listen_id, Some(again));
+}
+
+#[test]
+fn the_option_and_the_configuration_decide_who_sends_first() {
+    let (here, there) = (Host::start(), Host::start_with(|o| o.config.iwarp.peer_to_peer = false));
+    let b = Process::on(&there);
+    let (listener, at) = scripted(&here);
+    let mut peers = Vec::new();
+    for (index, option, expected) in [(1, None, false), (2, Some(true), true)] {
+        let id = b.resolved(at);
+        if let Some(either) = option {
+            b.client.set_option(id, IdOption::PeerToPeer(either)).unwrap();
+        }
+        b.client.connect_id(id, &b.param(index, b"")).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let request = startup(&mut peer);
+        assert_eq!(Startup::parse(&request).unwrap().enhanced.unwrap().peer_to_peer, expected);
+        // Who closes is asked again.
+        peers.push(peer);
+    }
+}
