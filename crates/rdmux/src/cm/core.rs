@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rdmux_cm::{EventKind, IdHandle, Negotiated, PortSpace, Route};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
+use rdmux_verbs::control::DeviceKind;
 
 use super::channel::EventChannel;
 use super::event::Event;
@@ -99,6 +100,8 @@ impl Core {
                 self.respond(&qp, &event)?;
                 event.kind = EventKind::Established;
             }
+            // The queue pair has its stream before the program hears of it.
+            (EventKind::Established, _) if self.is_iwarp() => self.context.device().sync_control(),
             (EventKind::MulticastJoin, Some(qp)) if event.context == 1 => {
                 if let rdmux_cm::EventParam::Ud(ud) = &event.param {
                     qp.attach_multicast(ud.av.dgid)?;
@@ -121,6 +124,11 @@ impl Core {
             return Err(e);
         }
         self.context.client().establish(self.handle).on(self, "establish")
+    }
+
+    /// Whether connections are streams.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.context.device().kind() == DeviceKind::Iwarp
     }
 
     pub(super) fn destroy(&self) -> Result<()> {
@@ -147,15 +155,9 @@ pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> R
     })
 }
 
-/// RESET to INIT, before anything is negotiated: receives may be posted.
-pub(super) fn to_init(qp: &Qp) -> Result<()> {
-    let attr = QpAttr {
-        state: QpState::Init,
-        port_num: 1,
-        pkey_index: 0,
-        access: Access::empty(),
-        ..qp.attr()
-    };
+/// RESET to INIT, before anything is negotiated: receives may be posted. Peers get `access`.
+pub(super) fn to_init(qp: &Qp, access: Access) -> Result<()> {
+    let attr = QpAttr { state: QpState::Init, port_num: 1, pkey_index: 0, access, ..qp.attr() };
     let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
     qp.modify(&attr, mask)
 }

@@ -49,7 +49,7 @@ impl Event {
         self.new.take()
     }
     /// The peer's private data. It comes with the full size of its field, padded with zeroes, for
-    /// the wire carries no length.
+    /// the wire carries no length; over iWARP the wire does.
     pub fn private_data(&self) -> &[u8] {
         self.event.param.private_data()
     }
@@ -59,6 +59,11 @@ impl Event {
             EventParam::Conn(param) => Some(param),
             _ => None,
         }
+    }
+    /// Of an iWARP connection, in CONNECT_REQUEST and ESTABLISHED on both sides: whether either side may
+    /// send first. If not, the side that connected must. None over RoCE, where either may.
+    pub fn peer_to_peer(&self) -> Option<bool> {
+        self.conn().and_then(|param| param.peer_to_peer)
     }
     /// How to reach a datagram peer or a group.
     pub fn ud(&self) -> Option<&UdParam> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdmux_cm::{ConnParam, IdHandle, IdOption, JoinFlags, PortSpace, Route};
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{Access, QpType};
 
 use super::channel::EventChannel;
 use super::core::{Core, REASON_CONSUMER, UP, advance, to_init};
@@ -133,7 +133,9 @@ impl Id {
                 None => qp.activate(rdmux_wire::Qkey::RDMA_UDP),
             };
         }
-        to_init(qp)
+        // Over iWARP the stream takes it from INIT to RTS, and nothing else is set on the way.
+        let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        to_init(qp, if self.0.is_iwarp() { all } else { Access::empty() })
     }
 
     /// The queue pair attached.
@@ -146,7 +148,8 @@ impl Id {
     /// comes, and [`establish`](Self::establish) is the program's to call.
     ///
     /// # Errors
-    /// When the state does not allow it or the private data are too long (56 bytes, UDP 180).
+    /// When the state does not allow it or the private data are too long (56 bytes, UDP 180, iWARP
+    /// 508).
     pub fn connect(&self, param: &ConnParam) -> Result<()> {
         let param = self.with_qp(param);
         self.0.context.client().connect_id(self.0.handle, &param).on(&*self.0, "connect")
@@ -157,7 +160,7 @@ impl Id {
     ///
     /// # Errors
     /// When the peer is gone, the queue pair cannot follow, or the private data are too long
-    /// (196 bytes, UDP 136).
+    /// (196 bytes, UDP 136, iWARP 508).
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         let param = self.with_qp(param);
         let (qp, negotiated) = {
@@ -166,6 +169,7 @@ impl Id {
         };
         if let (Some(qp), Some(mut negotiated)) = (qp, negotiated)
             && qp.qp_type() != QpType::Ud
+            && !self.0.is_iwarp()
         {
             negotiated.accept(&param);
             advance(&qp, &negotiated, UP)?;
@@ -216,11 +220,14 @@ impl Id {
     /// Ends the connection: the queue pair goes to the error state, and both sides get an event
     /// Disconnected. Answers the peer's if it was first.
     ///
+    /// Over iWARP what was posted is sent before, and the events come when the stream has ended.
+    ///
     /// # Errors
     /// When there is no connection.
     pub fn disconnect(&self) -> Result<()> {
         if let Some(qp) = self.qp()
             && qp.qp_type() != QpType::Ud
+            && !self.0.is_iwarp()
         {
             qp.fail()?;
         }

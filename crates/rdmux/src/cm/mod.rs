@@ -16,6 +16,9 @@
 //!                   -> Disconnected
 //! ```
 //!
+//! Over iWARP the stream takes the queue pair to RTS, and the request says who may send first:
+//! [`ConnParam::peer_to_peer`], [`IdOption::PeerToPeer`], or the configuration.
+//!
 //! With a queue pair attached, the id takes it through its states by itself; without one,
 //! [`Event::negotiated`] has what the program needs to do so.
 //!
