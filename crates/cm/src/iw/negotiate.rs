@@ -226,3 +226,6 @@ fn chosen(theirs: &Enhanced) -> Result<Rtr, BadReply> {
         _ => Err(BadReply::NoMatchingRtr),
     }
 }
+
+#[cfg(test)]
+mod tests;

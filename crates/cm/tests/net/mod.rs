@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
     Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
@@ -21,6 +22,7 @@ pub struct Out {
     pub queries: VecDeque<(IdHandle, RouteQuery)>,
     pub joins: Vec<(IdHandle, JoinQuery)>,
     pub leaves: Vec<(IdHandle, JoinQuery)>,
+    pub streams: VecDeque<StreamWish>,
 }
 
 impl Sink for Out {
@@ -38,6 +40,9 @@ impl Sink for Out {
     }
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.leaves.push((id, query));
+    }
+    fn stream(&mut self, wish: StreamWish) {
+        self.streams.push_back(wish);
     }
 }
 

@@ -1,0 +1,721 @@
+//! Connections of iWARP: two managers, and between them streams that the test carries.
+
+mod net;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use net::{CLIENT, Host, SECOND, SERVER, param};
+use rdmux_cm::iw::{self, StreamId, StreamWish};
+use rdmux_cm::{
+    CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, LocalAddress, Manager,
+    PortSpace, Resolved, Time,
+};
+use rdmux_transport::attr::{QpState, QpType, TransportType};
+use rdmux_transport::iwarp::{Rtr, StreamParams};
+use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::mpa::{Enhanced, Flags, Kind, Startup};
+use rdmux_wire::iwarp::terminate::Fault;
+use rdmux_wire::iwarp::{fpdu, rtr, terminate};
+
+const SERVER_HOST: usize = 0;
+const CLIENT_HOST: usize = 1;
+const EPROTO: i32 = 71;
+const ECONNRESET: i32 = 104;
+const ETIMEDOUT: i32 = 110;
+const ECONNREFUSED: i32 = 111;
+
+/// One end of a stream: whose it is, and what came for it.
+type End = (usize, StreamId);
+
+/// Two hosts and TCP between them.
+struct World {
+    hosts: Vec<Host>,
+    now: Time,
+    /// Who is connected to whom.
+    peers: BTreeMap<End, End>,
+    /// What is on its way: bytes, or the end.
+    flights: VecDeque<(End, Option<Vec<u8>>)>,
+    /// How many bytes arrive at a time.
+    piece: usize,
+    /// What queue pairs got.
+    handed: Vec<(usize, Qpn, StreamParams)>,
+    closed: Vec<(usize, Qpn)>,
+    /// How often the initiator's connection is to be reset when its request arrives.
+    resets: u32,
+    /// Everything that was sent, whole.
+    sent: Vec<(usize, Vec<u8>)>,
+}
+
+impl World {
+    fn new(config: Config) -> Self {
+        let hosts = (1..=2u8).map(|n| {
+            let ip = [10, 0, 0, n].into();
+            let mut cm = Manager::new(config.clone(), n.into());
+            let roce = net::local_address(ip, n.into());
+            let iwarp = LocalAddress { device: 1, transport: TransportType::Iwarp, ..roce.clone() };
+            let mut out = net::Out::default();
+            cm.set_addresses(Time::ZERO, vec![roce, iwarp], &mut out);
+            Host { cm, out, ip }
+        });
+        Self {
+            hosts: hosts.collect(),
+            now: Time::ZERO,
+            peers: BTreeMap::new(),
+            flights: VecDeque::new(),
+            piece: usize::MAX,
+            handed: Vec::new(),
+            closed: Vec::new(),
+            resets: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    fn at(&self) -> SocketAddr {
+        (self.hosts[SERVER_HOST].ip, 7174).into()
+    }
+
+    fn id(&mut self, host: usize) -> IdHandle {
+        let channel = if host == SERVER_HOST { SERVER } else { CLIENT };
+        let iwarp = Some(TransportType::Iwarp);
+        let cm = &mut self.hosts[host].cm;
+        cm.create_id_on(channel, PortSpace::Tcp, QpType::Rc, iwarp, 5).unwrap()
+    }
+
+    fn listener(&mut self, backlog: u32) -> IdHandle {
+        let (id, at) = (self.id(SERVER_HOST), self.at());
+        let cm = &mut self.hosts[SERVER_HOST].cm;
+        cm.bind(id, at, false).unwrap();
+        assert_eq!(cm.stream_listener(id).unwrap().local, at);
+        cm.listen(id, backlog).unwrap();
+        id
+    }
+
+    fn routed(&mut self) -> IdHandle {
+        let (id, now, at) = (self.id(CLIENT_HOST), self.now, self.at());
+        let host = &mut self.hosts[CLIENT_HOST];
+        host.cm.resolve_addr(now, id, None, at, SECOND, false, &mut host.out).unwrap();
+        host.out.queries.clear();
+        let answer = Resolved { src: host.ip, mtu: None };
+        host.cm.handle_resolved(now, id, answer, &mut host.out);
+        host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
+        host.out.events.clear();
+        id
+    }
+
+    fn connect(&mut self, id: IdHandle, param: &ConnParam) -> Result<(), CmError> {
+        let now = self.now;
+        let host = &mut self.hosts[CLIENT_HOST];
+        host.cm.connect(now, id, param, &mut host.out)
+    }
+
+    fn connecting(&mut self, param: &ConnParam) -> IdHandle {
+        let id = self.routed();
+        self.connect(id, param).unwrap();
+        id
+    }
+
+    fn accept(&mut self, id: IdHandle, param: &ConnParam) -> Result<(), CmError> {
+        let now = self.now;
+        let host = &mut self.hosts[SERVER_HOST];
+        host.cm.accept(now, id, param, &mut host.out)
+    }
+
+    /// A connection; the active and the passive id.
+    fn connected(&mut self, wish: &ConnParam) -> (IdHandle, IdHandle) {
+        let active = self.connecting(wish);
+        self.settle();
+        let passive = self.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+        self.accept(passive, &param(0x22)).unwrap();
+        self.settle();
+        (active, passive)
+    }
+
+    /// Carries everything until nothing moves.
+    fn settle(&mut self) {
+        loop {
+            let wish = (0..self.hosts.len())
+                .find_map(|host| Some((host, self.hosts[host].out.streams.pop_front()?)));
+            if let Some((host, wish)) = wish {
+                self.does(host, wish);
+            } else if let Some((to, what)) = self.flights.pop_front() {
+                self.arrives(to, what);
+            } else if !self.timers() {
+                break;
+            }
+        }
+    }
+
+    /// What is due at once.
+    fn timers(&mut self) -> bool {
+        let now = self.now;
+        let due = |h: &&mut Host| h.cm.poll_timeout().is_some_and(|at| at <= now);
+        let Some(host) = self.hosts.iter_mut().find(due) else { return false };
+        host.cm.handle_timeout(now, &mut host.out);
+        true
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        self.settle();
+    }
+
+    fn does(&mut self, host: usize, wish: StreamWish) {
+        let now = self.now;
+        match wish {
+            StreamWish::Connect { stream, local, remote, .. } => {
+                let from = (host, stream);
+                let server = self.hosts.iter().position(|h| h.ip == remote.ip());
+                let Some(to) = server.filter(|_| remote == self.at()) else {
+                    let h = &mut self.hosts[host];
+                    return h.cm.handle_stream_ended(now, stream, ECONNREFUSED, &mut h.out);
+                };
+                let other = self.hosts[to].cm.handle_stream_accepted(now, remote, local);
+                self.peers.insert(from, (to, other));
+                self.peers.insert((to, other), from);
+                let h = &mut self.hosts[host];
+                h.cm.handle_stream_connected(now, stream, local, &mut h.out);
+            }
+            StreamWish::Send { stream, bytes } => {
+                self.sent.push((host, bytes.clone()));
+                if let Some(&to) = self.peers.get(&(host, stream)) {
+                    let pieces = bytes.chunks(self.piece.min(bytes.len()));
+                    self.flights.extend(pieces.map(|piece| (to, Some(piece.to_vec()))));
+                }
+            }
+            StreamWish::Close { stream } | StreamWish::Reset { stream } => {
+                if let Some(to) = self.peers.remove(&(host, stream)) {
+                    self.flights.push_back((to, None));
+                }
+            }
+            StreamWish::HandOver { stream, qpn, params } => {
+                self.peers.remove(&(host, stream));
+                self.handed.push((host, qpn, params));
+            }
+            StreamWish::CloseQp { qpn } => self.closed.push((host, qpn)),
+            StreamWish::Unlisten(_) => {}
+        }
+    }
+
+    fn arrives(&mut self, (host, stream): End, what: Option<Vec<u8>>) {
+        let now = self.now;
+        let Some(&peer) = self.peers.get(&(host, stream)) else { return };
+        let h = &mut self.hosts[host];
+        match what {
+            Some(_) if host == SERVER_HOST && self.resets > 0 => {
+                self.resets -= 1;
+                self.peers.remove(&(host, stream));
+                h.cm.handle_stream_ended(now, stream, ECONNRESET, &mut h.out);
+                self.flights.push_back((peer, None));
+            }
+            Some(bytes) => {
+                assert!(bytes.len() <= h.cm.stream_wants(stream).max(bytes.len()));
+                h.cm.handle_stream_data(now, stream, &bytes, &mut h.out);
+            }
+            None => {
+                self.peers.remove(&(host, stream));
+                h.cm.handle_stream_ended(now, stream, ECONNRESET, &mut h.out);
+            }
+        }
+    }
+
+    /// A responder that the test plays answers the client with this frame.
+    fn answered(&mut self, wish: &ConnParam, flags: Flags, enhanced: Option<Enhanced>) {
+        self.connecting(wish);
+        let stream = self.scripted();
+        let reply =
+            Startup { kind: Kind::Reply, flags, revision: 2, enhanced, private_data: b"hi" };
+        let mut bytes = vec![0; reply.len()];
+        reply.emit(&mut bytes);
+        self.tell(stream, &bytes);
+    }
+
+    /// Lets the client connect to nobody.
+    fn scripted(&mut self) -> StreamId {
+        let now = self.now;
+        let host = &mut self.hosts[CLIENT_HOST];
+        let Some(StreamWish::Connect { stream, local, .. }) = host.out.streams.pop_front() else {
+            panic!("it does not connect")
+        };
+        host.cm.handle_stream_connected(now, stream, local, &mut host.out);
+        let Some(StreamWish::Send { .. }) = host.out.streams.pop_front() else { panic!() };
+        stream
+    }
+
+    fn tell(&mut self, stream: StreamId, bytes: &[u8]) {
+        let now = self.now;
+        let host = &mut self.hosts[CLIENT_HOST];
+        host.cm.handle_stream_data(now, stream, bytes, &mut host.out);
+    }
+
+    /// A peer that the test plays connects to the server and says this.
+    fn stranger(&mut self, bytes: &[u8]) -> StreamId {
+        let (now, at) = (self.now, self.at());
+        let host = &mut self.hosts[SERVER_HOST];
+        let stream = host.cm.handle_stream_accepted(now, at, "10.0.0.9:5".parse().unwrap());
+        host.cm.handle_stream_data(now, stream, bytes, &mut host.out);
+        stream
+    }
+
+    fn end(mut self) {
+        for host in &mut self.hosts {
+            for id in host.cm.ids().collect::<Vec<_>>() {
+                let _events = host.cm.destroy(self.now, id, &mut host.out);
+            }
+        }
+        self.settle();
+        self.pass(Duration::from_secs(3600));
+        for host in &self.hosts {
+            host.assert_empty();
+        }
+    }
+}
+
+fn wish(peer_to_peer: bool) -> ConnParam {
+    ConnParam { peer_to_peer: Some(peer_to_peer), ..param(0x11) }
+}
+
+fn either(event: &rdmux_cm::Event) -> Option<bool> {
+    match &event.param {
+        EventParam::Conn(param) => param.peer_to_peer,
+        _ => None,
+    }
+}
+
+/// The fault that a Terminate tells.
+fn fault(bytes: &[u8]) -> Fault {
+    let framing = fpdu::Framing { crc: true, markers: false };
+    let frame = framing.parse(0, bytes).unwrap().unwrap();
+    terminate::Terminate::parse(&frame.contiguous().unwrap()[18..]).unwrap().fault
+}
+
+#[test]
+fn both_sides_learn_the_same_however_the_stream_is_cut() {
+    for peer_to_peer in [true, false] {
+        for piece in [1, 2, 3, 7, 19, 20, 21, usize::MAX] {
+            let mut world = World::new(Config::default());
+            world.piece = piece;
+            world.listener(1);
+            let (active, passive) = world.connected(&wish(peer_to_peer));
+            for (host, id) in [(SERVER_HOST, passive), (CLIENT_HOST, active)] {
+                let event = world.hosts[host].event(EventKind::Established);
+                assert_eq!((event.id, either(&event)), (id, Some(peer_to_peer)));
+                let agreed = event.negotiated.unwrap();
+                assert_eq!((agreed.max_rd_atomic, agreed.max_dest_rd_atomic), (4, 4));
+                // Nothing is left to be set.
+                let mask = |state| agreed.qp_attr(state).1;
+                assert_eq!(mask(QpState::Rtr), mask(QpState::Sqd));
+            }
+            let rtr = peer_to_peer.then_some(Rtr::Write);
+            assert_eq!(world.handed.len(), 2);
+            for (host, qpn, params) in &world.handed {
+                let number = if *host == SERVER_HOST { 0x22 } else { 0x11 };
+                assert_eq!((*qpn, params.rtr), (Qpn::new(number), rtr));
+            }
+            // Request, reply, and in peer-to-peer mode one frame: not one more.
+            assert_eq!(world.sent.len(), 2 + usize::from(peer_to_peer));
+            world.end();
+        }
+    }
+}
+
+#[test]
+fn the_passive_side_is_not_up_before_the_first_frame() {
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    world.connecting(&wish(true));
+    world.settle();
+    let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
+    assert_eq!(either(&request), Some(true));
+    assert_eq!(request.param.private_data(), [1, 2, 3]);
+    world.accept(request.id, &param(0x22)).unwrap();
+    assert!(world.hosts[SERVER_HOST].events().is_empty() && world.handed.is_empty());
+    world.settle();
+    world.hosts[SERVER_HOST].event(EventKind::Established);
+    world.end();
+}
+
+#[test]
+fn a_connection_ends_when_its_stream_has() {
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    let (active, _) = world.connected(&wish(true));
+    for host in &mut world.hosts {
+        host.event(EventKind::Established);
+    }
+    let now = world.now;
+    let host = &mut world.hosts[CLIENT_HOST];
+    host.cm.disconnect(now, active, &mut host.out).unwrap();
+    host.cm.disconnect(now, active, &mut host.out).unwrap();
+    world.settle();
+    assert_eq!(world.closed, [(CLIENT_HOST, Qpn::new(0x11))]);
+    assert!(world.hosts[CLIENT_HOST].events().is_empty());
+    for (host, qpn) in [(CLIENT_HOST, 0x11), (SERVER_HOST, 0x22)] {
+        let host = &mut world.hosts[host];
+        for _ in 0..2 {
+            host.cm.handle_qp_stream_ended(now, Qpn::new(qpn), &mut host.out);
+        }
+        host.event(EventKind::Disconnected);
+    }
+    let host = &mut world.hosts[CLIENT_HOST];
+    host.cm.disconnect(now, active, &mut host.out).unwrap();
+    world.end();
+}
+
+#[test]
+fn a_refusal_has_private_data_and_a_refused_port_an_errno() {
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    world.connecting(&wish(true));
+    world.settle();
+    let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
+    let now = world.now;
+    let host = &mut world.hosts[SERVER_HOST];
+    let too_long = host.cm.reject(now, request.id, 28, &[0; 509], &mut host.out);
+    assert!(matches!(too_long, Err(CmError::PrivateData { max: 508, .. })));
+    host.cm.reject(now, request.id, 28, b"no", &mut host.out).unwrap();
+    world.settle();
+    let refused = world.hosts[CLIENT_HOST].event(EventKind::Rejected);
+    assert_eq!((refused.status, refused.param.private_data()), (-ECONNREFUSED, &b"no"[..]));
+    world.end();
+}
+
+#[test]
+fn revision_one_is_tried_once_when_two_is_reset() {
+    let mut world = World::new(Config::default());
+    world.listener(4);
+    world.resets = 1;
+    world.connecting(&wish(true));
+    world.settle();
+    let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
+    assert_eq!(either(&request), Some(false));
+    world.accept(request.id, &param(0x22)).unwrap();
+    world.settle();
+    assert_eq!(either(&world.hosts[CLIENT_HOST].event(EventKind::Established)), Some(false));
+    world.hosts[SERVER_HOST].event(EventKind::Established);
+    let (_, first) = &world.sent[0];
+    let (_, second) = &world.sent[1];
+    assert_eq!((first[17], second[17]), (2, 1));
+    assert_eq!(world.hosts[CLIENT_HOST].cm.stream_counters().fallbacks, 1);
+    // And not twice.
+    world.resets = 2;
+    world.connecting(&ConnParam { qp_num: Qpn::new(5), ..wish(true) });
+    world.settle();
+    assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::Rejected).status, -ECONNRESET);
+    world.end();
+}
+
+#[test]
+fn a_host_of_revision_one_asks_with_it() {
+    let iwarp = iw::Config { revision: iw::Revision::V1, ..Default::default() };
+    let mut world = World::new(Config { iwarp, ..Config::default() });
+    world.listener(1);
+    world.connected(&ConnParam { private_data: vec![7; 512], ..wish(true) });
+    assert_eq!(either(&world.hosts[CLIENT_HOST].event(EventKind::Established)), Some(false));
+    world.end();
+}
+
+#[test]
+fn a_reply_that_does_not_suit_is_answered_by_a_terminate() {
+    let enhanced = |write: bool, ird, ord| Enhanced {
+        peer_to_peer: true,
+        rtr_send: !write,
+        rtr_write: write,
+        rtr_read: false,
+        ird,
+        ord,
+    };
+    for (answer, told) in [
+        (enhanced(false, 4, 4), Fault::MpaNoMatchingRtr),
+        (enhanced(true, 4, 500), Fault::MpaInsufficientIrd),
+    ] {
+        let mut world = World::new(Config::default());
+        world.answered(&wish(true), Flags::default(), Some(answer));
+        assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::ConnectError).status, -EPROTO);
+        let mut wishes = world.hosts[CLIENT_HOST].out.streams.drain(..);
+        let Some(StreamWish::Send { bytes, .. }) = wishes.next() else { panic!() };
+        assert_eq!(fault(&bytes), told);
+        assert!(matches!(wishes.next(), Some(StreamWish::Close { .. })));
+        drop(wishes);
+        world.end();
+    }
+    let mut world = World::new(Config::default());
+    world.connecting(&wish(true));
+    let stream = world.scripted();
+    world.tell(stream, b"SSH-2.0-OpenSSH_9.9\r\n");
+    assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::ConnectError).status, -EPROTO);
+    assert_eq!(world.hosts[CLIENT_HOST].cm.stream_counters().bad_reply, 1);
+    world.end();
+}
+
+#[test]
+fn peers_that_do_not_answer_are_given_up() {
+    // Nobody answers the initiator.
+    let mut world = World::new(Config::default());
+    world.connecting(&wish(true));
+    world.scripted();
+    world.pass(Duration::from_secs(9));
+    assert!(world.hosts[CLIENT_HOST].events().is_empty());
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::Unreachable).status, -ETIMEDOUT);
+    world.end();
+    // The initiator says nothing, or half of it.
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    world.stranger(b"");
+    world.stranger(&Kind::Request.key()[..9]);
+    world.pass(Duration::from_secs(5));
+    let resets = world.hosts[SERVER_HOST].cm.stream_counters().silent;
+    assert_eq!((resets, world.hosts[SERVER_HOST].cm.connections()), (2, 0));
+    assert!(world.hosts[SERVER_HOST].events().is_empty());
+    world.end();
+    // The first frame does not come.
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    let request = request("A");
+    world.stranger(&request);
+    let id = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+    world.accept(id, &param(0x22)).unwrap();
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.hosts[SERVER_HOST].event(EventKind::Unreachable).status, -ETIMEDOUT);
+    world.end();
+}
+
+/// The request of a peer that asks for these letters.
+fn request(letters: &str) -> Vec<u8> {
+    let has = |letter| letters.contains(letter);
+    let enhanced = Enhanced {
+        peer_to_peer: has('A'),
+        rtr_send: has('B'),
+        rtr_write: has('C'),
+        rtr_read: has('D'),
+        ird: 4,
+        ord: 4,
+    };
+    let frame = Startup {
+        kind: Kind::Request,
+        flags: Flags::default(),
+        revision: 2,
+        enhanced: Some(enhanced),
+        private_data: b"",
+    };
+    let mut bytes = vec![0; frame.len()];
+    frame.emit(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_first_frame_is_the_one_that_was_agreed_on() {
+    let framing = fpdu::Framing { crc: false, markers: false };
+    let bad_read = rtr::read(framing).to_vec();
+    for (letters, first, good) in [
+        ("AC", rtr::write(framing).to_vec(), true),
+        ("AD", rtr::read(framing).to_vec(), true),
+        ("AB", rtr::send(framing).to_vec(), true),
+        ("AC", rtr::read(framing).to_vec(), false),
+        ("AD", rtr::write(framing).to_vec(), false),
+        ("AB", rtr::write(framing).to_vec(), false),
+        ("AC", vec![0xff; 64], false),
+        ("AC", vec![0; 8], false),
+        // A Read that asks for something.
+        ("AD", [&bad_read[..35], &[1], &bad_read[36..]].concat(), false),
+    ] {
+        let mut world = World::new(Config::default());
+        world.listener(1);
+        let stream = world.stranger(&request(letters));
+        let id = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+        world.accept(id, &param(0x22)).unwrap();
+        world.hosts[SERVER_HOST].out.streams.clear();
+        let now = world.now;
+        let host = &mut world.hosts[SERVER_HOST];
+        for byte in &first {
+            host.cm.handle_stream_data(now, stream, &[*byte], &mut host.out);
+        }
+        if good {
+            host.event(EventKind::Established);
+            // A Read is answered.
+            let answered = matches!(host.out.streams.front(), Some(StreamWish::Send { .. }));
+            assert_eq!(answered, letters == "AD");
+            assert!(matches!(host.out.streams.back(), Some(StreamWish::HandOver { .. })));
+        } else {
+            assert_eq!(host.event(EventKind::ConnectError).status, -EPROTO, "{letters}");
+            assert!(matches!(host.out.streams.back(), Some(StreamWish::Reset { .. })));
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn what_is_no_request_is_reset() {
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[0; 20], b"MPA ID Rep Frame\0\x02\0\0", {
+        &b"MPA ID Req Frame\0\x03\0\0"[..]
+    }] {
+        let mut world = World::new(Config::default());
+        world.listener(1);
+        world.stranger(bytes);
+        let host = &mut world.hosts[SERVER_HOST];
+        assert!(matches!(host.out.streams.back(), Some(StreamWish::Reset { .. })));
+        assert_eq!((host.cm.stream_counters().bad_request, host.cm.connections()), (1, 0));
+        world.end();
+    }
+}
+
+#[test]
+fn requests_wait_for_room_and_none_is_lost() {
+    let mut world = World::new(Config::default());
+    world.listener(2);
+    for qpn in 0x100..0x105 {
+        world.connecting(&ConnParam { qp_num: Qpn::new(qpn), ..wish(true) });
+    }
+    world.settle();
+    let mut accepted = 0;
+    while accepted < 5 {
+        let events = world.hosts[SERVER_HOST].events();
+        let requests: Vec<IdHandle> =
+            (events.iter()).filter(|e| e.kind == EventKind::ConnectRequest).map(|e| e.id).collect();
+        assert!(!requests.is_empty() && requests.len() <= 2, "{requests:?}");
+        for id in requests {
+            world.accept(id, &param(0x200 + accepted)).unwrap();
+            accepted += 1;
+        }
+        world.settle();
+    }
+    assert_eq!(world.hosts[CLIENT_HOST].kinds(), [(EventKind::Established, 0); 5]);
+    world.end();
+}
+
+#[test]
+fn peers_wait_a_little_for_the_next_listener() {
+    let mut world = World::new(Config::default());
+    let first = world.listener(1);
+    let now = world.now;
+    let host = &mut world.hosts[SERVER_HOST];
+    let _events = host.cm.destroy(now, first, &mut host.out);
+    world.connecting(&wish(true));
+    world.settle();
+    let second = world.listener(1);
+    world.settle();
+    let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
+    assert_eq!(request.listen_id, Some(second));
+    world.hosts[SERVER_HOST].cm.take(request.id).unwrap();
+    // And not for long.
+    let now = world.now;
+    let host = &mut world.hosts[SERVER_HOST];
+    let _events = host.cm.destroy(now, second, &mut host.out);
+    world.connecting(&ConnParam { qp_num: Qpn::new(3), ..wish(true) });
+    world.settle();
+    assert!(world.hosts[CLIENT_HOST].events().iter().all(|e| e.kind != EventKind::Rejected));
+    world.pass(SECOND);
+    world.pass(SECOND);
+    assert_eq!(world.hosts[CLIENT_HOST].kinds(), [(EventKind::Rejected, -ECONNRESET)]);
+    world.end();
+}
+
+#[test]
+fn a_request_whose_peer_is_gone_cannot_be_answered() {
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    let stream = world.stranger(&request("AC"));
+    let id = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+    let now = world.now;
+    let host = &mut world.hosts[SERVER_HOST];
+    host.cm.handle_stream_ended(now, stream, 0, &mut host.out);
+    let error = world.accept(id, &param(0x22)).unwrap_err();
+    assert_eq!(error.errno(), ECONNRESET);
+    world.end();
+}
+
+#[test]
+fn an_id_may_be_destroyed_in_every_state() {
+    for steps in 0..5 {
+        for host in [SERVER_HOST, CLIENT_HOST] {
+            let mut world = World::new(Config::default());
+            world.listener(1);
+            let active = if steps == 0 { world.routed() } else { world.connecting(&wish(true)) };
+            let mut passive = None;
+            if steps >= 2 {
+                world.settle();
+                passive = Some(world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id);
+            }
+            if let Some(id) = passive.filter(|_| steps >= 3) {
+                world.accept(id, &param(0x22)).unwrap();
+            }
+            if steps >= 4 {
+                world.settle();
+            }
+            let id = if host == CLIENT_HOST { Some(active) } else { passive };
+            let Some(id) = id else { continue };
+            let now = world.now;
+            let h = &mut world.hosts[host];
+            h.out.events.clear();
+            let _events = h.cm.destroy(now, id, &mut h.out);
+            world.settle();
+            assert!(world.hosts[host].events().is_empty(), "{steps}");
+            if steps == 4 {
+                assert_eq!(world.closed.len(), 1);
+            }
+            world.end();
+        }
+    }
+}
+
+#[test]
+fn who_says_what_about_the_mode_goes_first() {
+    for (of_param, option, config, holds) in [
+        (Some(true), Some(false), false, true),
+        (Some(false), Some(true), true, false),
+        (None, Some(true), false, true),
+        (None, Some(false), true, false),
+        (None, None, true, true),
+        (None, None, false, false),
+    ] {
+        let iwarp = iw::Config { peer_to_peer: config, ..Default::default() };
+        let mut world = World::new(Config { iwarp, ..Config::default() });
+        world.listener(1);
+        let id = world.routed();
+        if let Some(option) = option {
+            let cm = &mut world.hosts[CLIENT_HOST].cm;
+            cm.set_option(id, IdOption::PeerToPeer(option)).unwrap();
+        }
+        world.connect(id, &ConnParam { peer_to_peer: of_param, ..param(0x11) }).unwrap();
+        world.settle();
+        let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
+        assert_eq!(either(&request), Some(holds));
+        world.end();
+    }
+}
+
+#[test]
+fn a_queue_pair_has_one_stream() {
+    let mut world = World::new(Config::default());
+    world.connecting(&wish(true));
+    let second = world.routed();
+    let error = world.connect(second, &wish(true)).unwrap_err();
+    assert!(matches!(error, CmError::Invalid { .. }), "{error}");
+    let long = ConnParam { private_data: vec![0; 509], ..param(7) };
+    let error = world.connect(second, &long).unwrap_err();
+    assert!(matches!(error, CmError::PrivateData { max: 508, .. }), "{error}");
+    world.end();
+}
+
+#[test]
+fn datagrams_and_other_services_have_no_device_of_iwarp() {
+    let mut world = World::new(Config::default());
+    let iwarp = Some(TransportType::Iwarp);
+    let at = world.at();
+    for (space, qp_type) in
+        [(PortSpace::Udp, QpType::Ud), (PortSpace::Tcp, QpType::Uc), (PortSpace::Ib, QpType::Rc)]
+    {
+        let cm = &mut world.hosts[SERVER_HOST].cm;
+        let id = cm.create_id_on(SERVER, space, qp_type, iwarp, 0).unwrap();
+        let error = cm.bind(id, at, false).unwrap_err();
+        assert!(matches!(error, CmError::AddrNotAvailable { .. }), "{error}");
+        // Those of all devices have the other one.
+        let id = cm.create_id(SERVER, space, qp_type, 0).unwrap();
+        cm.bind(id, at, false).unwrap();
+        assert_eq!(cm.query(id).unwrap().device.unwrap().transport, TransportType::Ib);
+        assert!(cm.stream_listener(id).is_none());
+    }
+    world.end();
+}
