@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use rdmux_wire::Stag;
 use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged, queue};
-use rdmux_wire::iwarp::fpdu::{Framing, MAX_ULPDU};
+use rdmux_wire::iwarp::fpdu::{self, Framing};
 use rdmux_wire::iwarp::rdmap::Opcode;
 
 use crate::attr::QpState;
@@ -37,6 +37,9 @@ const BATCH: usize = 64;
 const FEW: usize = 4;
 /// The least ULPDU that any stream can carry (RFC 5044, section 4.5).
 const LEAST_MULPDU: u32 = 128;
+
+/// As many bytes of a frame, cut to a multiple of four, a marker can point back over.
+const MOST_BACK: usize = 65_532;
 
 /// The message that frames are being made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +103,8 @@ impl Tx {
     /// For a new stream; the send queue's next entry is `cursor`.
     pub(super) fn new(params: &StreamParams, mulpdu: u32, cursor: u32) -> Self {
         let framing = Framing { crc: params.crc, markers: params.tx_markers };
-        let most = u32::try_from(MAX_ULPDU).unwrap_or(u32::MAX);
+        let most = if framing.markers { fpdu::mulpdu(MOST_BACK, true) } else { fpdu::MAX_ULPDU };
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
         let mulpdu = mulpdu.clamp(LEAST_MULPDU, most);
         let packed = framing.crc || framing.markers;
         let rtr = if params.initiator { params.rtr } else { None };

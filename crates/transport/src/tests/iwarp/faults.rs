@@ -192,6 +192,14 @@ fn writes_to_memory_that_may_not_be_written() {
     }
 }
 
+/// All of a segment is checked before a byte of it is placed.
+#[test]
+fn a_write_whose_end_may_not_be_written_writes_nothing() {
+    let mut end = End::attached(&PLAIN);
+    let bytes = write(STAG, MEMORY as u64 - 8, &[1; 9]);
+    check(&mut end, &bytes[..16 + 4], &expect(Fault::DdpTaggedBounds, AccessErr));
+}
+
 #[test]
 fn reads_and_atomics_of_memory_that_may_not_be_read() {
     let all = |end: &mut End, bytes: &[u8], fault, event| check(end, bytes, &expect(fault, event));

@@ -241,6 +241,24 @@ fn long_messages_leave_in_few_frames_from_where_they_lie() {
     assert!(pair.a.w.mem == pair.b.w.mem);
 }
 
+/// Neither what the program sends nor what the peer asks for waits for all of the other.
+#[test]
+fn answers_and_requests_take_turns() {
+    let mut pair = Pair::new();
+    for id in 0..3 {
+        pair.a.send(id, read(0), 0x100, 8);
+    }
+    let requests = pair.a.sent();
+    pair.b.feed(Time(1), &requests);
+    for id in 0..3 {
+        pair.b.send(id, write(0), 0x200, 8);
+    }
+    let sent = pair.b.sent();
+    let frames: Vec<u8> = sent.chunks(2 + 14 + 8 + 4).map(|frame| frame[3] & 0x0f).collect();
+    let (write, response) = (0, 2);
+    assert_eq!(frames, [write, response, write, response, write, response]);
+}
+
 #[test]
 fn unsignaled_work_completes_silently() {
     let init = QpInit { sq_sig_all: false, ..*End::new(1, false).qp.init() };
