@@ -1,0 +1,302 @@
+//! A queue pair over a stream: any bytes, or a script that says what is posted, what arrives, how time
+//! passes.
+
+mod frames;
+mod world;
+
+use std::time::Duration;
+
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
+use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
+use rdmux_transport::{QpInit, Time};
+use rdmux_wire::{Lkey, Qpn, Rkey};
+
+use frames::Peer;
+use world::World;
+
+/// What a stranger's end of the stream sends: the first bytes choose the parameters, all others arrive,
+/// in pieces.
+pub fn iwarp_bytes(data: &[u8]) {
+    let mut script = Script::new(data);
+    script.bring_up();
+    for _ in 0..4 {
+        script.recv(&[Sge { addr: 0, length: 100, lkey: Lkey(1) }]);
+    }
+    let read = SendOp::Read { remote_addr: 0, rkey: Rkey(1) };
+    script.send(read, SendData::Sges(&[Sge { addr: 0, length: 64, lkey: Lkey(1) }]), 0);
+    let (size, bytes) = script.data.split_at(script.data.len().min(1));
+    let size = usize::from(size.first().copied().unwrap_or_default()) + 1;
+    for piece in bytes.chunks(size) {
+        script.transmit(usize::MAX, 8);
+        script.feed(piece);
+    }
+    script.end();
+}
+
+/// A queue pair under a script, with frames that mostly make sense.
+pub fn iwarp_script(data: &[u8]) {
+    Script::new(data).run();
+}
+
+/// Bytes for payloads.
+static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+
+struct Script<'a> {
+    data: &'a [u8],
+    now: Time,
+    qp: Qp,
+    world: World,
+    peer: Peer,
+    params: StreamParams,
+    mulpdu: u32,
+    /// What arrived and was not taken.
+    inbox: Vec<u8>,
+}
+
+impl<'a> Script<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        let caps = QpCaps {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let (head, data) = data.split_at(data.len().min(3));
+        let [flags, sizes, rtr] = core::array::from_fn(|i| head.get(i).copied().unwrap_or(0));
+        let (has_srq, sq_sig_all) = (flags & 1 != 0, flags & 2 != 0);
+        let init = QpInit { qpn: Qpn::new(7), qp_type: QpType::Rc, caps, sq_sig_all, has_srq };
+        let params = StreamParams {
+            initiator: flags & 4 != 0,
+            crc: flags & 8 != 0,
+            tx_markers: flags & 0x10 != 0,
+            rx_markers: flags & 0x20 != 0,
+            ord: u16::from(sizes & 3),
+            ird: u16::from(sizes >> 2 & 3),
+            rtr: [None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)][usize::from(rtr & 3)],
+        };
+        let mulpdu = [128, 512, 1460, 65_535][usize::from(sizes >> 4 & 3)];
+        Self {
+            data,
+            now: Time::ZERO,
+            qp: Qp::new(&init),
+            world: World::new(&params),
+            peer: Peer::new(&params),
+            params,
+            mulpdu,
+            inbox: Vec::new(),
+        }
+    }
+
+    fn byte(&mut self) -> u8 {
+        let Some((&b, rest)) = self.data.split_first() else { return 0 };
+        self.data = rest;
+        b
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+    /// Mostly small, sometimes anything.
+    fn length(&mut self) -> u32 {
+        match self.byte() {
+            0..=3 => self.u32(),
+            4..=60 => self.u32() % 10_000,
+            b => u32::from(b),
+        }
+    }
+    fn address(&mut self) -> u64 {
+        u64::from(self.byte()) * 8 + u64::from(self.byte() < 8)
+    }
+
+    fn run(mut self) {
+        self.bring_up();
+        while !self.data.is_empty() {
+            match self.byte() % 16 {
+                0..=2 => self.post_send(),
+                3 => self.post_recv(),
+                4..=6 => {
+                    let (room, budget) = (self.byte(), self.byte() % 40);
+                    let room = if room < 128 { usize::from(room) } else { usize::MAX };
+                    self.transmit(room, budget.into());
+                }
+                7 => self.oddities(),
+                _ => self.arrive(),
+            }
+            if self.qp.state() == QpState::Err {
+                self.end();
+                self.bring_up();
+            }
+        }
+        self.end();
+    }
+
+    /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
+    fn end(&mut self) {
+        // What it has to say still, a driver lets it say.
+        self.transmit(usize::MAX, 64);
+        for state in [QpState::Err, QpState::Reset] {
+            let attr = QpAttr { state, ..self.qp.attr() };
+            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+            moved.expect("from any state");
+            self.qp.poll_transmit(self.now, 64, &mut self.world);
+        }
+        assert!(self.qp.poll_timeout().is_none(), "a timer runs in RESET");
+        assert!(matches!(self.qp.wish(), Wish::Abort | Wish::Close), "a stream is kept");
+        let world = &self.world;
+        assert_eq!(world.recvs_completed, world.recvs_posted, "receives are left");
+        if self.qp.init().sq_sig_all {
+            assert_eq!(world.sends_completed, world.sends_posted, "sends are left");
+        }
+    }
+
+    fn bring_up(&mut self) {
+        let attr = QpAttr {
+            state: QpState::Init,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            ..QpAttr::default()
+        };
+        let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(self.now, &attr, mask, &mut self.world).expect("a usual step");
+        self.qp.attach(self.now, &self.params, self.mulpdu, &mut self.world).expect("a usual step");
+        self.world.new_stream(&self.params);
+        self.peer = Peer::new(&self.params);
+        self.inbox.clear();
+    }
+
+    fn sges(&mut self) -> Vec<Sge> {
+        let n = usize::from(self.byte() % 16).min(5) / 2;
+        let one = |s: &mut Self| Sge {
+            addr: s.address(),
+            length: s.length(),
+            lkey: Lkey(s.byte().into()),
+        };
+        (0..n).map(|_| one(self)).collect()
+    }
+
+    fn post_send(&mut self) {
+        let (remote_addr, rkey) = (self.address(), Rkey(self.byte().into()));
+        let op = match self.byte() % 9 {
+            0 => SendOp::Send,
+            1 => SendOp::SendImm([1; 4]),
+            2 => SendOp::SendInv(rkey),
+            3 => SendOp::Write { remote_addr, rkey },
+            4 => SendOp::WriteImm { remote_addr, rkey, imm: [2; 4] },
+            5 => SendOp::Read { remote_addr, rkey },
+            6 => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            7 => SendOp::CmpSwap { remote_addr, rkey, compare: 1, swap: 2 },
+            _ => SendOp::LocalInv(rkey),
+        };
+        let sges = self.sges();
+        let inline = [&ZEROES[..usize::from(self.byte() % 80)]];
+        let is_inline = self.byte() < 64;
+        let data = if is_inline { SendData::Inline(&inline) } else { SendData::Sges(&sges) };
+        let flags = self.byte();
+        self.send(op, data, flags);
+    }
+
+    fn send(&mut self, op: SendOp, data: SendData<'_>, flags: u8) {
+        let flags = SendFlags::from_bits_truncate(flags.into());
+        let wr = SendWr { flags, ..SendWr::new(1, op, data) };
+        if self.qp.post_send(self.now, &wr).is_ok() {
+            self.world.sends_posted += 1;
+        }
+    }
+
+    fn post_recv(&mut self) {
+        let sges = self.sges();
+        self.world.srq_left += u32::from(self.byte() % 3);
+        self.recv(&sges);
+    }
+
+    fn recv(&mut self, sges: &[Sge]) {
+        if self.qp.post_recv(&RecvWr { wr_id: 2, sges }).is_ok() {
+            self.world.recvs_posted += 1;
+        }
+    }
+
+    fn transmit(&mut self, room: usize, budget: u32) {
+        self.world.room = room;
+        self.qp.poll_transmit(self.now, budget, &mut self.world);
+    }
+
+    fn oddities(&mut self) {
+        match self.byte() % 32 {
+            0 => self.qp.shutdown(self.now, &mut self.world),
+            1 => self.qp.handle_end(self.now, true, &mut self.world),
+            2 => self.qp.handle_end(self.now, false, &mut self.world),
+            3 => self.world.broken = true,
+            4 => self.world.until_fault = u32::from(self.byte() % 4),
+            5..=8 => self.modify(),
+            _ => {
+                let us = u64::from(self.byte()) * u64::from(self.byte());
+                self.now = self.now.after(Duration::from_micros(us));
+                if let Some(at) = self.qp.poll_timeout() {
+                    self.now = self.now.max(at);
+                    self.qp.handle_timeout(self.now, &mut self.world);
+                }
+            }
+        }
+    }
+
+    fn modify(&mut self) {
+        let states = [QpState::Rts, QpState::Sqd, QpState::Init, QpState::Rtr, QpState::Sqe];
+        let state = states[usize::from(self.byte()) % states.len()];
+        let attr = QpAttr { state, ..self.qp.attr() };
+        let _ = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+    }
+
+    /// Some of a frame, all of one, or what is none.
+    fn arrive(&mut self) {
+        let how = self.byte();
+        if how < 4 {
+            let len = usize::from(self.byte() % 40).min(self.data.len());
+            let (bytes, rest) = self.data.split_at(len);
+            self.data = rest;
+            return self.feed(bytes);
+        }
+        let mut bytes = self.frame();
+        if how < 8 {
+            let at = self.u32() as usize % bytes.len();
+            bytes[at] ^= self.byte();
+        }
+        if how & 8 == 0 {
+            return self.feed(&bytes);
+        }
+        let at = usize::from(self.byte()) % bytes.len();
+        self.feed(&bytes[..at]);
+        if how & 16 == 0 {
+            self.transmit(7, 3);
+        }
+        self.feed(&bytes[at..]);
+    }
+
+    /// Bytes arrive; a part of them may go where the queue pair says.
+    fn feed(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
+        if self.inbox.is_empty() && bytes.len().is_multiple_of(2) {
+            let len = match self.qp.direct() {
+                None => 0,
+                Some(Direct::Local { sges, offset, len }) => {
+                    let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+                    assert!(u64::from(offset) + u64::from(len) <= all, "beyond the list");
+                    len
+                }
+                Some(Direct::Remote { rkey, va, len }) => {
+                    World::range(rkey.0, va, len.into()).expect("it was checked");
+                    len
+                }
+            };
+            let len = bytes.len().min(len as usize);
+            let placed = u32::try_from(len).expect("of one frame");
+            self.qp.handle_placed(self.now, placed, &mut self.world);
+            bytes = &bytes[len..];
+        }
+        self.inbox.extend_from_slice(bytes);
+        let used = self.qp.handle_bytes(self.now, &self.inbox, &mut self.world);
+        assert!(used <= self.inbox.len());
+        self.inbox.drain(..used);
+        let most = rdmux_transport::iwarp::MAX_FRAME;
+        assert!(self.inbox.len() < most, "{} bytes are not taken", self.inbox.len());
+    }
+}
