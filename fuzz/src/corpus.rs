@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_wire::ether::{self, Ether};
-use rdmux_wire::ip::{Ipv4, Ipv6};
+use rdmux_wire::ip::{Ipv4, Ipv6, TCP};
+use rdmux_wire::iwarp::fpdu::Framing;
+use rdmux_wire::tcp::Tcp;
 
 /// Frames of one capture file are alike: this many of each are enough.
 const PER_FILE: usize = 40;
@@ -71,6 +73,64 @@ pub fn mads() -> Result<Vec<Vec<u8>>> {
         .filter(|p| p.len() == HEADERS + 256 && p[0] == 0x64 && p[5..8] == [0, 0, 1])
         .map(|p| p[HEADERS..].to_vec());
     Ok(mads.collect())
+}
+
+/// MPA's start-up frames.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn startups() -> Result<Vec<Vec<u8>>> {
+    Ok(tcp_payloads()?.into_iter().filter(|payload| is_startup(payload)).collect())
+}
+
+/// Frames of iWARP streams behind two bytes that say that there are neither CRCs nor markers; and with
+/// all, written anew.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn fpdus() -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    for segment in segments()? {
+        for flags in 0..4 {
+            let framing = Framing { crc: flags & 1 != 0, markers: flags & 2 != 0 };
+            let mut bytes = vec![0; framing.frame_len(0, segment.len())];
+            framing.emit(0, &[&segment], &mut bytes);
+            all.push([&[flags, 0][..], &bytes].concat());
+        }
+    }
+    Ok(all)
+}
+
+/// DDP segments.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn segments() -> Result<Vec<Vec<u8>>> {
+    let plain = Framing::default();
+    let segment = |payload: Vec<u8>| {
+        let fpdu = plain.parse(0, &payload).ok()??;
+        fpdu.contiguous().map(<[u8]>::to_vec)
+    };
+    let frames = tcp_payloads()?.into_iter().filter(|payload| !is_startup(payload));
+    Ok(frames.filter_map(segment).collect())
+}
+
+fn is_startup(payload: &[u8]) -> bool {
+    payload.starts_with(b"MPA ID Re")
+}
+
+/// What TCP segments carry, if they carry something.
+fn tcp_payloads() -> Result<Vec<Vec<u8>>> {
+    let payload = |frame: &Vec<u8>| {
+        let ether = Ether::parse(frame).ok()?;
+        let bytes = frame.get(ether.header_len..)?;
+        let ip = Ipv4::parse(bytes).ok()?;
+        let bytes = bytes.get(ip.header_len.into()..ip.total_len.into())?;
+        let tcp = (ip.protocol == TCP).then(|| Tcp::parse(bytes).ok())??;
+        let payload = bytes.get(tcp.header_len.into()..)?;
+        (!payload.is_empty()).then(|| payload.to_vec())
+    };
+    Ok(frames()?.iter().filter_map(payload).collect())
 }
 
 /// Bytes without meaning, for targets that take their input as a script.

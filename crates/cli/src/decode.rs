@@ -1,4 +1,5 @@
-//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right.
+//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right: RoCE packet by
+//! packet, iWARP along the TCP streams.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -12,15 +13,18 @@ use serde::Serialize;
 use file::{CaptureFile, FileError, Frame};
 use line::{JsonLine, Line};
 use summary::Summary;
+use tcp::Streams;
 
 use crate::pcapng::LINKTYPE_RAW;
 
 mod file;
 mod frame;
+mod iwarp;
 mod line;
 mod other;
 mod roce;
 mod summary;
+mod tcp;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +32,8 @@ mod tests;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit status: 0 every RDMA frame is right, 1 one did not decode or has a wrong \
-    ICRC, 2 a file cannot be read. Frames that the capture cut short are reported, not failed."
+    ICRC or CRC, 2 a file cannot be read. Frames that the capture cut short, and streams of iWARP that it \
+    lacks a part of, are reported, not failed."
 )]
 pub(crate) struct DecodeArgs {
     /// Captures in pcap or pcapng format; - is the standard input
@@ -117,13 +122,16 @@ fn decode(
         Err(error) => return Ok((summary, Some(error))),
     };
     let mut first = None;
+    let mut streams = Streams::default();
     loop {
         let frame = match file.next() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Ok((summary, None)),
-            Err(error) => return Ok((summary, Some(error))),
+            end => {
+                summary.left_over = streams.left_over();
+                return Ok((summary, end.err()));
+            }
         };
-        let dissection = frame::dissect(&frame);
+        let dissection = streams.follow(frame::dissect(&frame));
         summary.count(&dissection.what);
         let start: Duration = *first.get_or_insert(frame.time);
         let line = Line {

@@ -3,6 +3,7 @@
 pub mod cm;
 pub mod host;
 pub mod iwarp;
+pub mod iwarp_wire;
 pub mod qp;
 pub mod ring;
 pub mod wire;
@@ -37,6 +38,9 @@ targets! {
     "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP and UDP headers";
     "wire_mad" wire::wire_mad, corpus::mads, "management datagrams and the connection manager's messages";
     "wire_icrc" wire::wire_icrc, corpus::packets, "checksums over pieces, and the Identification found again";
+    "iwarp_wire_mpa" iwarp_wire::iwarp_wire_mpa, corpus::startups, "iWARP: start-up frames, as they come in";
+    "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
+    "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";

@@ -9,8 +9,10 @@ use rdmux_wire::udp::{self, Udp};
 use rdmux_wire::{Gid, WireError};
 
 use super::file::Frame;
+use super::iwarp::Iwarp;
 use super::other;
 use super::roce::{Network, Outer, Roce};
+use super::tcp::Segment;
 
 /// What a frame turned out to be.
 #[derive(Debug)]
@@ -32,6 +34,10 @@ pub(super) struct Addresses {
 pub(super) enum What<'a> {
     /// RDMA, one packet or several.
     Roce(Box<Roce<'a>>),
+    /// A part of a stream that is iWARP's. Only who has seen the stream so far finds this out.
+    Iwarp(Box<Iwarp<'a>>),
+    /// A part of any other stream, or of one that nobody looked into.
+    Tcp(Segment<'a>),
     /// RDMA that cannot be decoded.
     Undecodable(WireError),
     /// RDMA of which too little was captured to say more.
@@ -201,8 +207,12 @@ fn transport<'a>(
     addresses: Addresses,
     network: Network<'a>,
 ) -> What<'a> {
+    if protocol == ip::TCP {
+        let segment = Segment::parse(payload.bytes, payload.len, addresses);
+        return segment.map_or_else(|| What::Other("TCP".into()), What::Tcp);
+    }
     if protocol != ip::UDP {
-        return What::Other(other::protocol(protocol, payload.bytes, addresses));
+        return What::Other(other::protocol(protocol, payload.bytes));
     }
     let header = match Udp::parse(payload.bytes) {
         Ok(header) => header,

@@ -7,6 +7,7 @@ use rdmux_wire::Packet;
 use serde::Serialize;
 
 use super::frame::{Addresses, Dissection, What};
+use super::iwarp::JsonUnit;
 use super::roce::{IcrcCheck, Mad, Roce, RocePacket};
 
 /// A frame with its place in the file.
@@ -38,6 +39,8 @@ impl fmt::Display for What<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Roce(roce) => roce.fmt(f),
+            Self::Iwarp(iwarp) => iwarp.fmt(f),
+            Self::Tcp(segment) => segment.fmt(f),
             Self::Undecodable(error) => write!(f, "UNDECODABLE RDMA: {error}"),
             Self::CutShort { captured, original } => {
                 write!(f, "RDMA, cut short: {captured} of {original} bytes captured")
@@ -100,6 +103,9 @@ pub(super) struct JsonLine<'a> {
     text: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packets: Vec<JsonPacket>,
+    /// Start-up frames and frames of iWARP that end in it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    units: Vec<JsonUnit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     icrc: Option<&'static str>,
 }
@@ -139,6 +145,7 @@ impl<'a> JsonLine<'a> {
     pub(super) fn new(file: &'a str, line: &Line<'_>) -> Self {
         let Dissection { addresses, vlan, what } = line.dissection;
         let mut packets = Vec::new();
+        let mut units = Vec::new();
         let mut icrc = None;
         let kind = match what {
             What::Roce(roce) => {
@@ -150,10 +157,14 @@ impl<'a> JsonLine<'a> {
                 });
                 "rdma"
             }
+            What::Iwarp(iwarp) => {
+                units = iwarp.units.iter().map(JsonUnit::new).collect();
+                "iwarp"
+            }
             What::Undecodable(_) => "undecodable",
             What::CutShort { .. } => "cut_short",
             What::Fragment { .. } => "fragment",
-            What::Other(_) => "other",
+            What::Tcp(_) | What::Other(_) => "other",
         };
         Self {
             file,
@@ -165,6 +176,7 @@ impl<'a> JsonLine<'a> {
             kind,
             text: what.to_string(),
             packets,
+            units,
             icrc,
         }
     }

@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 
 use rdmux_wire::{ether, ip};
 
-use super::frame::Addresses;
-
 /// What an Ethernet frame of this type carries.
 pub(super) fn ethertype(ethertype: u16, payload: &[u8]) -> String {
     match ethertype {
@@ -35,26 +33,13 @@ fn arp(payload: &[u8]) -> Option<String> {
 }
 
 /// What an IP packet of this protocol carries.
-pub(super) fn protocol(protocol: u8, payload: &[u8], addresses: Addresses) -> String {
+pub(super) fn protocol(protocol: u8, payload: &[u8]) -> String {
     match protocol {
-        ip::TCP => tcp(payload, addresses).unwrap_or_else(|| "TCP".into()),
         ip::IGMP => igmp(payload).unwrap_or_else(|| "IGMP".into()),
         ip::ICMP => icmp(payload),
         ip::ICMPV6 => icmpv6(payload),
         other => format!("IP protocol {other}"),
     }
-}
-
-fn tcp(payload: &[u8], addresses: Addresses) -> Option<String> {
-    const FLAGS: [(u8, &str); 5] = [(2, "SYN"), (1, "FIN"), (4, "RST"), (8, "PSH"), (16, "ACK")];
-    let [s0, s1, d0, d1, ..] = *payload else { return None };
-    let (src, dst) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
-    let (header_len, bits) = (usize::from(payload.get(12)? >> 4) * 4, payload.get(13)?);
-    let flags = FLAGS.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name);
-    let flags = flags.collect::<Vec<_>>().join(", ");
-    let len = payload.len().saturating_sub(header_len);
-    let family = if addresses.src.is_ipv4() { "" } else { "6" };
-    Some(format!("TCP{family} {src} > {dst} [{flags}] length {len}"))
 }
 
 fn igmp(payload: &[u8]) -> Option<String> {

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::frame::What;
+use super::iwarp::{Check, Iwarp, Unit};
 use super::roce::IcrcCheck;
 
 /// Counts of frames, and of packets by kind.
@@ -22,6 +23,20 @@ pub(super) struct Summary {
     /// Frames that hold more than a packet, because the capturing host left segmentation to its
     /// adapter.
     pub(super) offloaded: u64,
+    /// Frames with a part of an iWARP stream.
+    pub(super) iwarp: u64,
+    /// Those of them in which nothing is wrong, and nothing too short to tell.
+    pub(super) iwarp_right: u64,
+    /// Frames of iWARP (FPDUs) with the right CRC.
+    pub(super) crc_right: u64,
+    pub(super) crc_wrong: u64,
+    /// FPDUs without a CRC, by agreement.
+    pub(super) crc_none: u64,
+    pub(super) crc_unchecked: u64,
+    /// Frames with a part of a stream that looks like iWARP, but whose start was not captured.
+    pub(super) midstream: u64,
+    /// Bytes of iWARP that wait for others, which were not captured, at the end.
+    pub(super) left_over: u64,
     pub(super) fragments: u64,
     pub(super) other: u64,
     /// Packets by opcode, or by message where they are for QP1.
@@ -47,6 +62,12 @@ impl Summary {
                 self.fragments += 1;
                 return;
             }
+            What::Iwarp(iwarp) => return self.count_iwarp(iwarp),
+            What::Tcp(segment) => {
+                self.midstream += u64::from(segment.midstream);
+                self.other += 1;
+                return;
+            }
             What::Other(_) => {
                 self.other += 1;
                 return;
@@ -64,6 +85,34 @@ impl Summary {
         }
     }
 
+    fn count_iwarp(&mut self, iwarp: &Iwarp<'_>) {
+        self.rdma += 1;
+        self.iwarp += 1;
+        let mut right = !iwarp.lost;
+        for unit in &iwarp.units {
+            match unit {
+                Unit::Startup { .. } => {}
+                Unit::Frame(frame) => {
+                    *match frame.check {
+                        Check::Right => &mut self.crc_right,
+                        Check::Wrong { .. } => &mut self.crc_wrong,
+                        Check::None => &mut self.crc_none,
+                        Check::Unchecked => &mut self.crc_unchecked,
+                    } += 1;
+                    right &= matches!(frame.check, Check::Right | Check::None);
+                }
+                Unit::Broken(_) => self.undecodable += 1,
+                Unit::Cut(_) => self.cut_short += 1,
+                Unit::Lost => {}
+            }
+            right &= matches!(unit, Unit::Startup { .. } | Unit::Frame(_));
+            if let Some(kind) = unit.kind() {
+                *self.packets.entry(kind).or_default() += 1;
+            }
+        }
+        self.iwarp_right += u64::from(right);
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.rdma += other.rdma;
@@ -72,6 +121,14 @@ impl Summary {
         self.undecodable += other.undecodable;
         self.cut_short += other.cut_short;
         self.offloaded += other.offloaded;
+        self.iwarp += other.iwarp;
+        self.iwarp_right += other.iwarp_right;
+        self.crc_right += other.crc_right;
+        self.crc_wrong += other.crc_wrong;
+        self.crc_none += other.crc_none;
+        self.crc_unchecked += other.crc_unchecked;
+        self.midstream += other.midstream;
+        self.left_over += other.left_over;
         self.fragments += other.fragments;
         self.other += other.other;
         for (kind, count) in &other.packets {
@@ -81,24 +138,37 @@ impl Summary {
 
     /// Whether every frame of RDMA that was captured whole is right.
     pub(super) fn all_right(&self) -> bool {
-        self.icrc_wrong == 0 && self.undecodable == 0
+        self.icrc_wrong == 0 && self.crc_wrong == 0 && self.undecodable == 0
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} frames, {} of RDMA: {} right", self.frames, self.rdma, self.icrc_right)?;
+        let right = self.icrc_right + self.iwarp_right;
+        write!(f, "{} frames, {} of RDMA: {right} right", self.frames, self.rdma)?;
         for (count, what) in [
             (self.icrc_wrong, "with a WRONG ICRC"),
             (self.undecodable, "UNDECODABLE"),
             (self.cut_short, "cut short and not checked"),
             (self.offloaded, "of them offloaded"),
+            (self.crc_right, "FPDUs with the right CRC"),
+            (self.crc_wrong, "FPDUs with a WRONG CRC"),
+            (self.crc_none, "FPDUs without CRC"),
+            (self.crc_unchecked, "FPDUs not checked"),
+            (self.left_over, "bytes of iWARP not decoded, others before them were not captured"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
             }
         }
-        for (count, what) in [(self.fragments, "IP fragments"), (self.other, "others")] {
+        for (count, what) in [
+            (self.fragments, "IP fragments"),
+            (self.other, "others"),
+            (
+                self.midstream,
+                "of them of streams that look like iWARP, but whose start was not captured",
+            ),
+        ] {
             if count > 0 {
                 write!(f, "; {count} {what}")?;
             }

@@ -104,7 +104,7 @@ impl Enhanced {
 pub struct Startup<'a> {
     /// Request or reply.
     pub kind: Kind,
-    /// The flags; when it is written, [`Flags::ENHANCED`] follows from `enhanced`.
+    /// The flags. When revision 2 is written, [`Flags::ENHANCED`] follows from `enhanced`.
     pub flags: Flags,
     /// 1 or 2 if the peer knows what it says, but any value is read.
     pub revision: u8,
@@ -201,8 +201,8 @@ impl<'a> Startup<'a> {
         let len = self.len();
         let out = &mut out[..len];
         put(out, 0, *self.kind.key());
-        let Flags(others) = self.flags;
-        let flags = Flags(others & !Flags::ENHANCED.0);
+        let Flags(said) = self.flags;
+        let flags = Flags(if self.revision >= 2 { said & !Flags::ENHANCED.0 } else { said });
         out[field::FLAGS] = flags.with(Flags::ENHANCED, self.enhanced.is_some()).0;
         out[field::REVISION] = self.revision;
         put16(out, field::PD_LENGTH, u16::try_from(self.pd_length()).unwrap_or(u16::MAX));

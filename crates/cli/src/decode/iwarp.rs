@@ -1,0 +1,208 @@
+//! iWARP in a TCP connection: MPA's start-up frames, then frames in both directions.
+
+use std::fmt;
+
+use rdmux_wire::WireError;
+use rdmux_wire::iwarp::ddp::Header;
+use rdmux_wire::iwarp::fpdu::Framing;
+use rdmux_wire::iwarp::mpa::{Flags, Kind, Startup};
+
+use super::tcp::Segment;
+use super::tcp::reassembly::{Arrival, Piece};
+use frames::Frames;
+pub(super) use unit::{Check, JsonUnit, Unit};
+
+mod frames;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+/// What a segment of a followed stream carries.
+#[derive(Debug)]
+pub(super) struct Iwarp<'a> {
+    pub(super) segment: Segment<'a>,
+    pub(super) arrival: Arrival,
+    /// Whether the stream cannot be followed any more.
+    pub(super) lost: bool,
+    /// Start-up frames and frames that it completed.
+    pub(super) units: Vec<Unit>,
+}
+
+/// The error of a start-up frame that is none.
+macro_rules! no_key {
+    () => {
+        WireError::Value { what: "MPA key", .. }
+    };
+}
+
+/// What is known of a connection that is iWARP.
+#[derive(Debug, Default)]
+pub(super) struct Mpa {
+    directions: [Direction; 2],
+}
+
+/// One direction of it.
+#[derive(Debug, Default)]
+struct Direction {
+    /// What its start-up frame said.
+    startup: Option<Said>,
+    /// Whether it was one, but wrong.
+    broken: bool,
+    state: State,
+}
+
+/// What counts of a start-up frame.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    kind: Kind,
+    flags: Flags,
+    peer_to_peer: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first bytes of the start-up frame.
+    Startup(Vec<u8>),
+    Frames(Frames),
+    /// Where the next frame begins is not known; or none will come.
+    Lost,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Startup(Vec::new())
+    }
+}
+
+impl Mpa {
+    /// Whether a stream that begins with these bytes may be iWARP.
+    pub(super) fn begins(bytes: &[u8]) -> bool {
+        !bytes.is_empty() && !matches!(Startup::need(bytes), Err(no_key!()))
+    }
+
+    /// Whether it turned out that the connection is something else.
+    pub(super) fn is_none(&self) -> bool {
+        let none = |direction: &Direction| direction.startup.is_none() && !direction.broken;
+        self.directions.iter().all(none) && (self.is_lost(0) || self.is_lost(1))
+    }
+
+    /// Whether these bytes could begin with a frame, or with a start-up frame that is wrong.
+    pub(super) fn looks_like_frame(bytes: &[u8]) -> bool {
+        const RESERVED: [u8; 2] = [0x3c, 0x30];
+        let Some([length @ .., ddp, rdmap]) = bytes.first_chunk::<4>() else { return false };
+        let ulpdu_len = usize::from(u16::from_be_bytes(*length));
+        let header = Header::parse(&bytes[2..]);
+        header.is_ok_and(|header| ulpdu_len >= header.len())
+            && [ddp & RESERVED[0], rdmap & RESERVED[1]] == [0, 0]
+    }
+
+    /// Whether a direction cannot be followed any more.
+    pub(super) fn is_lost(&self, from: usize) -> bool {
+        matches!(self.directions[from].state, State::Lost)
+    }
+
+    /// Takes the next part of a direction, and adds to `units` what is complete with it.
+    pub(super) fn take(&mut self, from: usize, piece: &Piece, units: &mut Vec<Unit>) {
+        let rest = match (&mut self.directions[from].state, piece) {
+            (State::Lost, _) => return,
+            (State::Startup(_), Piece::Missing(_)) => {
+                self.directions[from].state = State::Lost;
+                units.push(Unit::Lost);
+                return;
+            }
+            (State::Startup(start), Piece::Bytes(bytes)) => {
+                start.extend_from_slice(bytes);
+                match self.startup(from, units) {
+                    Some(rest) => Piece::Bytes(rest),
+                    None => return,
+                }
+            }
+            (State::Frames(frames), piece) => {
+                if !frames.take(piece, units) {
+                    self.directions[from].state = State::Lost;
+                }
+                return;
+            }
+        };
+        self.take(from, &rest, units);
+    }
+
+    /// Reads the start-up frame, if it is all there, and returns what is behind it.
+    fn startup(&mut self, from: usize, units: &mut Vec<Unit>) -> Option<Vec<u8>> {
+        let answers = self.directions[1 - from].startup.is_some();
+        let direction = &mut self.directions[from];
+        let State::Startup(start) = &mut direction.state else { return None };
+        let startup = match Startup::need(start) {
+            Ok(need) if start.len() < need => return None,
+            Ok(_) => Startup::parse(start),
+            Err(error) => Err(error),
+        };
+        let startup = match startup {
+            Ok(startup) => startup,
+            Err(no_key!()) if !answers => {
+                direction.state = State::Lost;
+                return None;
+            }
+            Err(error) => {
+                units.push(Unit::Broken(error));
+                direction.state = State::Lost;
+                direction.broken = true;
+                return None;
+            }
+        };
+        let (kind, flags) = (startup.kind, startup.flags);
+        let peer_to_peer = startup.enhanced.is_some_and(|enhanced| enhanced.peer_to_peer);
+        units.push(Unit::Startup { kind, text: startup.to_string() });
+        let rest = start[startup.len()..].to_vec();
+        direction.startup = Some(Said { kind, flags, peer_to_peer });
+        direction.state = State::Lost;
+        if !(kind == Kind::Reply && flags.has(Flags::REJECT)) {
+            direction.state = State::Frames(Frames::default());
+        }
+        self.agree();
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// Tells both directions what their start-up frames agreed on.
+    fn agree(&mut self) {
+        let said = [0, 1].map(|from| self.directions[from].startup);
+        let both = said[0].is_some() && said[1].is_some();
+        let any = |flag: Flags| said.iter().flatten().any(|said| said.flags.has(flag));
+        let peer_to_peer = said.iter().flatten().all(|said| said.peer_to_peer);
+        for from in [0, 1] {
+            let markers = said[1 - from].is_some_and(|said| said.flags.has(Flags::MARKERS));
+            let framing = Framing { crc: any(Flags::CRC), markers };
+            let initiator = said[from].is_some_and(|said| said.kind == Kind::Request);
+            if let State::Frames(frames) = &mut self.directions[from].state {
+                frames.agreed(framing, both || framing.crc, peer_to_peer && initiator);
+            }
+        }
+    }
+}
+
+/// So many frames of a segment have their place in a line.
+const SHOWN: usize = 4;
+
+impl fmt::Display for Iwarp<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Segment { tcp, len, ipv6, .. } = self.segment;
+        let family = if ipv6 { "6" } else { "" };
+        write!(f, "iWARP{family} {} > {}", tcp.src_port, tcp.dst_port)?;
+        for (i, unit) in self.units.iter().take(SHOWN).enumerate() {
+            write!(f, "{} {unit}", if i == 0 { " " } else { ";" })?;
+        }
+        if let more @ 1.. = self.units.len().saturating_sub(SHOWN) {
+            write!(f, "; {more} more")?;
+        }
+        if !self.units.is_empty() {
+            return Ok(());
+        }
+        let how = match self.arrival {
+            Arrival::Old => "again",
+            _ if self.lost => "not followed, what came before was not captured",
+            Arrival::Early => "before others",
+            Arrival::New => "part of a frame",
+        };
+        write!(f, "  {how}, length {len}")
+    }
+}

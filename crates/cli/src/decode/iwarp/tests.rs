@@ -1,0 +1,467 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+use rdmux_wire::Stag;
+use rdmux_wire::ip::{self, Ipv4, Ipv6};
+use rdmux_wire::iwarp::ddp::{Model, Tagged, Untagged};
+use rdmux_wire::iwarp::mpa::Enhanced;
+use rdmux_wire::iwarp::rdmap::Opcode;
+use rdmux_wire::iwarp::rtr;
+use rdmux_wire::iwarp::terminate::{Fault, Terminate};
+use rdmux_wire::tcp::{self, Tcp};
+
+use super::super::summary::Summary;
+use super::super::tests::{captures, decode_file, pcap, quiet};
+use super::super::{Printer, decode};
+use super::*;
+
+// ---- siw's captures
+
+/// Frames of each capture, how many of them are iWARP, and its FPDUs.
+const CAPTURES: [(&str, u64, u64, u64); 17] = [
+    ("siw_cm_reject", 2, 0, 0),
+    ("siw_loss_write", 405, 277, 272),
+    ("siw_read_bw", 332, 177, 172),
+    ("siw_read_bw_stall", 10, 3, 1),
+    ("siw_rping", 50, 37, 35),
+    ("siw_rping_16k", 138, 96, 87),
+    ("siw_rping_16k_mtu4300", 68, 46, 39),
+    ("siw_rping_crc", 50, 37, 35),
+    ("siw_rping_crc_read_terminate", 28, 14, 10),
+    ("siw_rping_crc_server_ignored", 138, 93, 87),
+    ("siw_rping_mpav1_closed", 11, 3, 1),
+    ("siw_rping_p2p", 52, 38, 36),
+    ("siw_rping_read_terminate", 31, 19, 15),
+    ("siw_rsocket", 207, 131, 130),
+    ("siw_send_bw", 250, 162, 142),
+    ("siw_ucmatose", 81, 36, 30),
+    ("siw_write_bw", 247, 163, 152),
+];
+
+#[test]
+fn every_siw_capture_is_right() {
+    let mut total = Summary::default();
+    for (name, frames, iwarp, fpdus) in CAPTURES {
+        let summary = decode_file(&captures().join(name).with_extension("pcap"));
+        let found = summary.crc_none + summary.crc_right;
+        assert_eq!((summary.frames, summary.iwarp, found), (frames, iwarp, fpdus), "{name}");
+        assert_eq!(summary.iwarp_right, iwarp, "{name}");
+        assert_eq!((summary.left_over, summary.midstream), (0, 0), "{name}");
+        total.add(&summary);
+    }
+    assert!(total.all_right());
+    assert_eq!(total.crc_right, 45);
+    for (kind, count) in
+        [("MPA request", 22), ("MPA reply", 22), ("READ_REQUEST", 46), ("TERMINATE", 2)]
+    {
+        assert_eq!(total.packets.get(kind), Some(&count), "{kind}");
+    }
+    let there = captures().read_dir().unwrap().filter(|entry| {
+        entry.as_ref().is_ok_and(|e| e.file_name().to_string_lossy().starts_with("siw_"))
+    });
+    assert_eq!(there.count(), CAPTURES.len(), "every capture has its counts above");
+}
+
+#[test]
+fn lines() {
+    let mut printer = Printer { out: Vec::new(), json: false, quiet: false, headings: false };
+    for name in ["siw_rping_p2p.pcap", "siw_rping_read_terminate.pcap"] {
+        let file = std::fs::File::open(captures().join(name)).unwrap();
+        decode(file, "x", &mut printer).unwrap();
+    }
+    let text = String::from_utf8(printer.out).unwrap();
+    for line in [
+        "MPA request revision 2 flags S peer-to-peer rtr write rtr read ird 1 ord 1 private data 0",
+        "WRITE stag 0x00000001 to 0x0 payload 0 (ready to receive)",
+        "SEND qn 0 msn 1 mo 0 payload 16",
+        "READ_REQUEST qn 1 msn 1 mo 0 len 64 from stag 0x7263f100 to 0x55b5f5702b80 into stag 0xa12de600",
+        "TERMINATE qn 2 msn 1 mo 0 DDP tagged: base or bounds violation (fields in siw's order)",
+        "TCP 33397 > 7174 [FIN, ACK] length 0",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+// ---- captures made here
+
+const INITIATOR: usize = 0;
+const RESPONDER: usize = 1;
+const PORTS: [u16; 2] = [40000, 7174];
+/// The first number of each direction: one of them wraps soon.
+const FIRST: [u32; 2] = [u32::MAX - 100, 7];
+
+/// What an end sends at a time.
+#[derive(Clone)]
+struct Packet {
+    from: usize,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    payload: Vec<u8>,
+}
+
+/// Both directions of a connection, in pieces.
+struct Conversation {
+    ipv6: bool,
+    sent: [usize; 2],
+    packets: Vec<Packet>,
+}
+
+impl Conversation {
+    /// With the three segments that open it.
+    fn open(ipv6: bool) -> Self {
+        let mut conversation = Self { ipv6, sent: [0; 2], packets: Vec::new() };
+        for (from, flags) in [(INITIATOR, 0x02), (RESPONDER, 0x12), (INITIATOR, 0x10)] {
+            conversation.control(from, flags);
+        }
+        for from in [INITIATOR, RESPONDER] {
+            conversation.packets[from].seq = FIRST[from];
+        }
+        conversation
+    }
+
+    fn number(&self, from: usize) -> u32 {
+        FIRST[from].wrapping_add(1).wrapping_add(u32::try_from(self.sent[from]).unwrap())
+    }
+
+    fn control(&mut self, from: usize, flags: u8) {
+        let (seq, ack) = (self.number(from), self.number(1 - from));
+        self.packets.push(Packet { from, seq, ack, flags, payload: Vec::new() });
+    }
+
+    fn send(&mut self, from: usize, bytes: &[u8], segment: usize) {
+        for payload in bytes.chunks(segment) {
+            self.control(from, 0x18);
+            self.packets.last_mut().unwrap().payload = payload.to_vec();
+            self.sent[from] += payload.len();
+        }
+    }
+
+    fn startups(&mut self, request: u8, reply: u8) {
+        for (from, kind, flags) in
+            [(INITIATOR, Kind::Request, request), (RESPONDER, Kind::Reply, reply)]
+        {
+            let (flags, enhanced) = (Flags(flags), Some(Enhanced::default()));
+            let private_data = &b"hello"[..];
+            let startup = Startup { kind, flags, revision: 2, enhanced, private_data };
+            let mut out = [0; Startup::MAX_LEN];
+            let len = startup.emit(&mut out);
+            self.send(from, &out[..len], 1000);
+        }
+    }
+
+    fn frames(&self) -> Vec<Vec<u8>> {
+        self.packets.iter().map(|packet| packet.frame(self.ipv6)).collect()
+    }
+
+    fn decode(&self) -> Summary {
+        decode_frames(&self.frames())
+    }
+}
+
+impl Packet {
+    fn frame(&self, ipv6: bool) -> Vec<u8> {
+        let tcp = Tcp {
+            src_port: PORTS[self.from],
+            dst_port: PORTS[1 - self.from],
+            seq: self.seq,
+            ack: self.ack,
+            header_len: 20,
+            flags: tcp::Flags(self.flags),
+            window: 1000,
+        };
+        let payload = [&tcp.to_bytes()[..], &self.payload].concat();
+        let payload_len = u16::try_from(payload.len()).unwrap();
+        let octet = u8::try_from(self.from).unwrap();
+        if ipv6 {
+            let src = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, octet.into());
+            let dst = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 - u16::from(octet));
+            let (next_header, hop_limit) = (ip::TCP, 64);
+            let header =
+                Ipv6 { tclass: 0, flow_label: 0, payload_len, next_header, hop_limit, src, dst };
+            return [&header.to_bytes()[..], &payload].concat();
+        }
+        let header = Ipv4 {
+            header_len: 20,
+            tos: 0,
+            total_len: 20 + payload_len,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: 64,
+            protocol: ip::TCP,
+            src: Ipv4Addr::new(10, 0, 0, octet),
+            dst: Ipv4Addr::new(10, 0, 0, 1 - octet),
+        };
+        [&header.to_bytes()[..], &payload].concat()
+    }
+}
+
+fn decode_frames(frames: &[Vec<u8>]) -> Summary {
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    let (summary, error) = decode(&pcap(false, &frames)[..], "x", &mut quiet()).unwrap();
+    assert!(error.is_none());
+    summary
+}
+
+/// Frames of all kinds, as they go into a stream.
+fn stream(framing: Framing, lens: &[usize]) -> (Vec<u8>, u64) {
+    let untagged = |opcode: Opcode| {
+        let qn = opcode.queue().unwrap();
+        Model::Untagged(Untagged { last: true, invalidate: Stag(3), qn, msn: 1, mo: 0 })
+    };
+    let tagged = Model::Tagged(Tagged { last: false, stag: Stag(9), to: 0x1000 });
+    let mut terminate = [0; Terminate::MAX_LEN];
+    let len = Terminate::new(Fault::RdmapAccess).emit(&mut terminate);
+    let request = rtr::READ_REQUEST.to_bytes();
+    let mut ulpdus: Vec<(Opcode, Model, Vec<u8>)> = vec![
+        (Opcode::ReadRequest, untagged(Opcode::ReadRequest), request.to_vec()),
+        (Opcode::SendInvalidate, untagged(Opcode::SendInvalidate), vec![1; 7]),
+        (Opcode::Immediate, untagged(Opcode::Immediate), vec![1; 8]),
+    ];
+    ulpdus.extend(lens.iter().map(|len| (Opcode::Write, tagged, vec![0x5a; *len])));
+    ulpdus.push((Opcode::Terminate, untagged(Opcode::Terminate), terminate[..len].to_vec()));
+    let mut bytes = Vec::new();
+    for (opcode, model, payload) in &ulpdus {
+        let position = bytes.len();
+        let header = Header::new(*opcode, *model).to_buf();
+        let len = framing.frame_len(position as u64, header.len() + payload.len());
+        bytes.resize(position + len, 0);
+        framing.emit(position as u64, &[&header, payload], &mut bytes[position..]);
+    }
+    (bytes, ulpdus.len() as u64)
+}
+
+/// A conversation in which the initiator sends [`stream`] in pieces.
+fn conversation(flags: [u8; 2], ipv6: bool, lens: &[usize], segment: usize) -> (Conversation, u64) {
+    let mut conversation = Conversation::open(ipv6);
+    conversation.startups(flags[0], flags[1]);
+    let crc = (flags[0] | flags[1]) & 0x40 != 0;
+    let (bytes, fpdus) = stream(Framing { crc, markers: flags[1] & 0x80 != 0 }, lens);
+    conversation.send(INITIATOR, &bytes, segment);
+    conversation.control(RESPONDER, 0x10);
+    conversation.control(INITIATOR, 0x11);
+    (conversation, fpdus)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However segments are cut, joined, repeated and reordered: all is decoded, and right.
+    #[test]
+    fn segments_do_not_matter(
+        flags in prop::sample::select(vec![[0, 0], [0x40, 0], [0, 0x40], [0, 0xc0], [0x80, 0x80]]),
+        ipv6: bool,
+        lens in prop::collection::vec(0_usize..3000, 0..6),
+        segment in prop::sample::select(vec![1_usize, 7, 512, 1448, 60_000]),
+        swaps in prop::collection::vec((0_usize..10_000, 0_usize..3), 0..20),
+    ) {
+        let (mut conversation, fpdus) = conversation(flags, ipv6, &lens, segment);
+        const START: usize = 5; // behind what opens the connection, and the start-up frames
+        let data = START..conversation.packets.len() - 2;
+        for (at, ahead) in swaps {
+            let at = data.start + at % data.len();
+            if ahead == 0 {
+                let again = conversation.packets[at].clone();
+                conversation.packets.insert(at + 1, again);
+            } else if at + ahead < data.end {
+                conversation.packets.swap(at, at + ahead);
+            }
+        }
+        let summary = conversation.decode();
+        prop_assert!(summary.all_right(), "{}", summary);
+        prop_assert_eq!(summary.crc_right + summary.crc_none, fpdus);
+        prop_assert_eq!(summary.crc_right > 0, (flags[0] | flags[1]) & 0x40 != 0);
+        prop_assert_eq!(summary.iwarp, summary.iwarp_right);
+        prop_assert_eq!(summary.left_over, 0);
+    }
+
+    /// A flipped bit behind the first length is seen.
+    #[test]
+    fn a_wrong_crc(bit in 2_usize * 8..40 * 8) {
+        let (mut conversation, _) = conversation([0x40, 0], false, &[100], 60_000);
+        let payload = &mut conversation.packets[5].payload;
+        payload[bit / 8] ^= 1 << (bit % 8);
+        let summary = conversation.decode();
+        prop_assert_eq!(summary.crc_wrong, 1);
+        prop_assert!(!summary.all_right());
+    }
+
+    #[test]
+    fn any_segments_are_survived(
+        segments in prop::collection::vec(
+            (0_usize..2, 0_u32..3000, 0_u32..3000, 0_u8..32, prop::collection::vec(any::<u8>(), 0..80)),
+            0..30,
+        ),
+        startups: bool,
+    ) {
+        let mut conversation = Conversation::open(false);
+        if startups {
+            conversation.startups(0xc0, 0x80);
+        }
+        for (from, seq, ack, flags, payload) in segments {
+            let seq = FIRST[from].wrapping_add(seq);
+            let ack = FIRST[1 - from].wrapping_add(ack);
+            conversation.packets.push(Packet { from, seq, ack, flags, payload });
+        }
+        let _ = conversation.decode().to_string();
+    }
+}
+
+/// A segment was not captured: what is behind is not decoded, and that is no failure.
+#[test]
+fn packets_that_were_not_captured() {
+    let (mut conversation, fpdus) = conversation([0, 0], false, &[1000; 20], 1020);
+    let lost = conversation.packets.remove(8);
+    assert!(lost.payload.len() > 1000);
+    let end = conversation.packets.split_off(conversation.packets.len() - 2);
+    let summary = conversation.decode();
+    assert!(summary.all_right());
+    assert!(summary.crc_none < fpdus);
+    assert!(summary.left_over > 15_000, "{summary}");
+    // The peer acknowledges it, so it was sent, and will not come again.
+    conversation.packets.extend(end);
+    let summary = conversation.decode();
+    assert!(summary.all_right());
+    assert_eq!(summary.left_over, 0, "{summary}");
+    assert_eq!(summary.iwarp - summary.iwarp_right, 1, "{summary}");
+}
+
+/// What is missing within a frame leaves that frame unchecked, and the next ones right.
+#[test]
+fn frames_that_were_cut() {
+    let (conversation, fpdus) = conversation([0x40, 0], false, &[1000; 5], 60_000);
+    // One frame of the stream a segment.
+    let mut by_frame = Conversation::open(false);
+    by_frame.startups(0x40, 0);
+    let bytes = &conversation.packets[5].payload;
+    let framing = Framing { crc: true, markers: false };
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let (frame, behind) = rest.split_at(framing.need(0, rest));
+        by_frame.send(INITIATOR, frame, 60_000);
+        rest = behind;
+    }
+    const SNAP: usize = 96;
+    let mut frames = by_frame.frames();
+    let mut file = pcap(false, &[]);
+    for frame in &mut frames {
+        let [len, original] =
+            [frame.len().min(SNAP), frame.len()].map(|n| u32::try_from(n).unwrap());
+        file.extend([9, 0, len, original].iter().flat_map(|v: &u32| v.to_le_bytes()));
+        frame.truncate(SNAP);
+        file.extend_from_slice(frame);
+    }
+    let (summary, error) = decode(&file[..], "x", &mut quiet()).unwrap();
+    assert!(error.is_none());
+    assert!(summary.all_right());
+    assert_eq!(summary.crc_right + summary.crc_unchecked, fpdus, "{summary}");
+    assert_eq!(summary.packets.get("WRITE"), Some(&5));
+    assert_eq!(summary.crc_unchecked, 5);
+}
+
+#[test]
+fn streams_without_their_start() {
+    let (mut conversation, _) = conversation([0, 0], false, &[100; 4], 60_000);
+    conversation.packets.drain(..5);
+    let summary = conversation.decode();
+    assert!(summary.all_right());
+    assert_eq!((summary.iwarp, summary.midstream), (0, 1), "{summary}");
+    assert!(summary.to_string().contains("look like iWARP"), "{summary}");
+}
+
+/// Without the reply it is not known whether there are CRCs.
+#[test]
+fn one_direction_alone() {
+    let (mut conversation, fpdus) = conversation([0, 0x40], false, &[100; 4], 60_000);
+    conversation.packets.retain(|packet| packet.from == INITIATOR);
+    let summary = conversation.decode();
+    assert!(summary.all_right());
+    assert_eq!(summary.crc_unchecked, fpdus);
+}
+
+#[test]
+fn the_end_in_the_middle_of_a_frame() {
+    for (flags, from) in [(0x04, RESPONDER), (0x14, INITIATOR), (0x11, INITIATOR)] {
+        let (mut conversation, fpdus) = conversation([0, 0], true, &[3000], 500);
+        conversation.packets.truncate(8);
+        conversation.control(from, flags);
+        let summary = conversation.decode();
+        assert!(summary.all_right());
+        assert!(summary.crc_none < fpdus);
+        assert_eq!(summary.iwarp, summary.iwarp_right);
+    }
+}
+
+#[test]
+fn the_same_ports_again() {
+    let (first, fpdus) = conversation([0x40, 0], false, &[10], 100);
+    let (mut second, _) = conversation([0, 0], false, &[10], 100);
+    for packet in &mut second.packets {
+        packet.seq = packet.seq.wrapping_add(77_777);
+        packet.ack = packet.ack.wrapping_add(77_777);
+    }
+    let summary = decode_frames(&[first.frames(), second.frames()].concat());
+    assert!(summary.all_right());
+    assert_eq!((summary.crc_right, summary.crc_none), (fpdus, fpdus));
+}
+
+#[test]
+fn refused_and_wrong() {
+    let mut refused = Conversation::open(false);
+    refused.startups(0, 0x20);
+    refused.send(RESPONDER, b"whatever", 100);
+    let summary = refused.decode();
+    assert!(summary.all_right());
+    assert_eq!(summary.packets.len(), 2);
+    // A frame of DDP version 0, and an answer that is none.
+    let mut wrong = Conversation::open(false);
+    wrong.startups(0, 0);
+    wrong.send(
+        INITIATOR,
+        &[0, 20, 0x40, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        100,
+    );
+    wrong.send(INITIATOR, &[0; 100], 100);
+    assert_eq!(wrong.decode().undecodable, 1);
+    let mut answered = Conversation::open(false);
+    answered.startups(0, 0);
+    let reply = answered.packets.last_mut().unwrap();
+    reply.payload = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
+    assert_eq!(answered.decode().undecodable, 1);
+}
+
+#[test]
+fn other_streams_are_others() {
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"MPEG", b"MPA ID Request is what I mean", b"\0"] {
+        for segment in [1, 100] {
+            let mut other = Conversation::open(false);
+            other.send(INITIATOR, bytes, segment);
+            other.send(RESPONDER, bytes, segment);
+            let summary = other.decode();
+            assert!(summary.all_right());
+            assert_eq!(summary.undecodable, 0);
+            assert!(summary.iwarp < 16, "{summary}");
+        }
+    }
+}
+
+#[test]
+fn json() {
+    let mut printer = Printer { out: Vec::new(), json: true, quiet: false, headings: false };
+    let file = std::fs::File::open(captures().join("siw_rping_crc.pcap")).unwrap();
+    decode(file, "x", &mut printer).unwrap();
+    let text = String::from_utf8(printer.out).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let units: Vec<_> =
+        lines.iter().filter_map(|line| line["units"].as_array()).flatten().collect();
+    assert_eq!(units.len(), 37);
+    assert_eq!(
+        (&units[0]["what"], &units[1]["what"]),
+        (&"MPA request".into(), &"MPA reply".into())
+    );
+    assert_eq!((&units[2]["what"], &units[2]["crc"]), (&"SEND".into(), &"right".into()));
+    assert_eq!((&units[2]["msn"], &units[2]["payload"]), (&1.into(), &16.into()));
+}

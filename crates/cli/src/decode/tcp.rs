@@ -1,0 +1,178 @@
+//! TCP segments, and the connections that they belong to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use rdmux_wire::tcp::{Flags, Tcp};
+
+use super::frame::{Addresses, Dissection, What};
+use super::iwarp::{Iwarp, Mpa};
+use reassembly::{Arrival, Piece, Reassembly};
+
+pub(super) mod reassembly;
+
+/// A segment as captured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment<'a> {
+    pub(super) tcp: Tcp,
+    /// What was captured of its payload.
+    pub(super) payload: &'a [u8],
+    /// The length of its payload.
+    pub(super) len: usize,
+    /// Whether it goes over IPv6.
+    pub(super) ipv6: bool,
+    /// Whether it belongs to a stream that looks like iWARP, but whose start was not captured.
+    pub(super) midstream: bool,
+}
+
+impl<'a> Segment<'a> {
+    /// `packet`: from the TCP header on, `len` bytes if all were captured.
+    pub(super) fn parse(packet: &'a [u8], len: usize, addresses: Addresses) -> Option<Self> {
+        let tcp = Tcp::parse(packet).ok()?;
+        let header_len = usize::from(tcp.header_len);
+        let payload = packet.get(header_len..).unwrap_or_default();
+        let len = len.saturating_sub(header_len).max(payload.len());
+        Some(Self { tcp, payload, len, ipv6: addresses.src.is_ipv6(), midstream: false })
+    }
+}
+
+impl fmt::Display for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tcp { src_port, dst_port, flags, .. } = self.tcp;
+        let family = if self.ipv6 { "6" } else { "" };
+        write!(f, "TCP{family} {src_port} > {dst_port} [{flags}] length {}", self.len)?;
+        if self.midstream {
+            f.write_str(", looks like iWARP, not followed: the stream's start was not captured")?;
+        }
+        Ok(())
+    }
+}
+
+/// The connections of a capture.
+#[derive(Default)]
+pub(super) struct Streams {
+    connections: HashMap<(SocketAddr, SocketAddr), Connection>,
+}
+
+/// The two directions of a connection: from the end whose address is less, and to it.
+#[derive(Default)]
+struct Connection {
+    halves: [Reassembly; 2],
+    content: Content,
+}
+
+/// What a connection carries.
+#[derive(Default)]
+enum Content {
+    /// Nothing so far.
+    #[default]
+    Unknown,
+    Iwarp(Box<Mpa>),
+    /// It looks like iWARP, but where frames begin is not known.
+    Midstream,
+    Other,
+}
+
+impl Streams {
+    /// Looks into a segment, if it is one: with what came before, it may be iWARP.
+    pub(super) fn follow<'a>(&mut self, dissection: Dissection<'a>) -> Dissection<'a> {
+        let Dissection { addresses: Some(addresses), what: What::Tcp(segment), .. } = &dissection
+        else {
+            return dissection;
+        };
+        let src = SocketAddr::new(addresses.src, segment.tcp.src_port);
+        let dst = SocketAddr::new(addresses.dst, segment.tcp.dst_port);
+        let from = usize::from(src > dst);
+        let connection = self.connections.entry((src.min(dst), src.max(dst))).or_default();
+        let what = connection.take(from, *segment);
+        Dissection { what, ..dissection }
+    }
+
+    /// Bytes of iWARP that were not decoded at the end, since others before them were not captured.
+    pub(super) fn left_over(&self) -> u64 {
+        let iwarp = |connection: &&Connection| matches!(connection.content, Content::Iwarp(_));
+        let connections = self.connections.values().filter(iwarp);
+        connections.flat_map(|connection| &connection.halves).map(Reassembly::held).sum()
+    }
+}
+
+impl Connection {
+    fn take<'a>(&mut self, from: usize, segment: Segment<'a>) -> What<'a> {
+        let tcp = &segment.tcp;
+        if tcp.flags.has(Flags::SYN) {
+            self.begin(from, tcp);
+        }
+        if matches!(self.content, Content::Other) {
+            return What::Tcp(segment);
+        }
+        if tcp.flags.has(Flags::ACK) {
+            self.halves[1 - from].acknowledge(tcp.ack);
+        }
+        if matches!(self.content, Content::Midstream) {
+            let midstream = segment.len > 0;
+            return What::Tcp(Segment { midstream, ..segment });
+        }
+        let mut pieces = Vec::new();
+        let half = &mut self.halves[from];
+        if half.first().is_none() && segment.len > 0 && !Mpa::begins(segment.payload) {
+            let midstream = Mpa::looks_like_frame(segment.payload);
+            self.content = if midstream { Content::Midstream } else { Content::Other };
+            return What::Tcp(Segment { midstream, ..segment });
+        }
+        let first = tcp.seq.wrapping_add(tcp.flags.has(Flags::SYN).into());
+        let mut arrival = Arrival::Old;
+        if segment.len > 0 {
+            let missing = segment.len - segment.payload.len();
+            arrival = half.take(first, segment.payload, missing, &mut pieces);
+        }
+        if tcp.flags.has(Flags::FIN) || tcp.flags.has(Flags::RST) {
+            half.close(&mut pieces);
+        }
+        self.content(from, &pieces, segment, arrival)
+    }
+
+    /// Takes the next parts of a direction.
+    fn content<'a>(
+        &mut self,
+        from: usize,
+        pieces: &[Piece],
+        segment: Segment<'a>,
+        arrival: Arrival,
+    ) -> What<'a> {
+        if let (Content::Unknown, Some(Piece::Bytes(bytes))) = (&self.content, pieces.first())
+            && Mpa::begins(bytes)
+        {
+            self.content = Content::Iwarp(Box::default());
+        }
+        let Content::Iwarp(mpa) = &mut self.content else {
+            if !pieces.is_empty() {
+                self.content = Content::Other;
+            }
+            return What::Tcp(segment);
+        };
+        let mut units = Vec::new();
+        pieces.iter().for_each(|piece| mpa.take(from, piece, &mut units));
+        if mpa.is_none() {
+            self.content = Content::Other;
+            return What::Tcp(segment);
+        }
+        if segment.len == 0 && units.is_empty() {
+            return What::Tcp(segment);
+        }
+        let lost = mpa.is_lost(from);
+        What::Iwarp(Box::new(Iwarp { segment, arrival, lost, units }))
+    }
+
+    /// A SYN: of this connection, or of another with the same addresses.
+    fn begin(&mut self, from: usize, tcp: &Tcp) {
+        let first = tcp.seq.wrapping_add(1);
+        let again = self.halves[from].first() == Some(first);
+        if !again && !tcp.flags.has(Flags::ACK) {
+            *self = Self::default();
+        }
+        if !again {
+            self.halves[from] = Reassembly::starting_at(first);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! One direction of a TCP connection, put together from segments in any order, some twice, some missing.
+
+use std::collections::BTreeMap;
+
+/// When this much waits for what is missing, in bytes, it is waited for no longer.
+const MAX_HELD: usize = 16 << 20;
+/// When the receiver has acknowledged what is missing, and so many segments have come since, it was not
+/// captured, and is not waited for. Until then the capture may have it a little later.
+const MAX_LATE: usize = 4;
+
+/// A part of the stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(in super::super) enum Piece {
+    Bytes(Vec<u8>),
+    /// As many bytes were not captured.
+    Missing(u64),
+}
+
+/// How a segment came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Arrival {
+    /// In its turn.
+    New,
+    /// Again.
+    Old,
+    /// While others are missing before it.
+    Early,
+}
+
+/// The stream so far.
+#[derive(Debug, Default)]
+pub(super) struct Reassembly {
+    /// The sequence number of the first byte.
+    first: Option<u32>,
+    /// How many bytes were given out.
+    position: u64,
+    /// What came early, by position: bytes, and how many behind them were not captured.
+    held: BTreeMap<u64, (Vec<u8>, usize)>,
+    held_bytes: usize,
+    /// The position up to which the receiver has it.
+    acknowledged: i64,
+}
+
+impl Reassembly {
+    /// A stream whose first byte has this number.
+    pub(super) fn starting_at(first: u32) -> Self {
+        Self { first: Some(first), ..Self::default() }
+    }
+
+    /// The sequence number of the first byte, if it is known.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.first
+    }
+
+    /// How many bytes wait for what is missing.
+    pub(super) fn held(&self) -> u64 {
+        self.held_bytes as u64
+    }
+
+    /// Takes a segment: `bytes`, and `missing` more that were not captured.
+    pub(super) fn take(
+        &mut self,
+        seq: u32,
+        bytes: &[u8],
+        missing: usize,
+        out: &mut Vec<Piece>,
+    ) -> Arrival {
+        let arrival = self.place(seq, bytes, missing, out);
+        self.wait_no_longer(MAX_LATE, out);
+        arrival
+    }
+
+    /// The receiver has all up to this number.
+    pub(super) fn acknowledge(&mut self, ack: u32) {
+        self.acknowledged = self.acknowledged.max(self.position_of(ack));
+    }
+
+    /// The sender sends nothing new any more.
+    pub(super) fn close(&mut self, out: &mut Vec<Piece>) {
+        self.wait_no_longer(0, out);
+    }
+
+    fn wait_no_longer(&mut self, late: usize, out: &mut Vec<Piece>) {
+        while let Some((&next, _)) = self.held.first_key_value() {
+            let received = self.acknowledged >= next.cast_signed();
+            if !(received && self.held.len() >= late || self.held_bytes > MAX_HELD) {
+                return;
+            }
+            out.push(Piece::Missing(next - self.position));
+            self.position = next;
+            self.release(out);
+        }
+    }
+
+    fn place(&mut self, seq: u32, bytes: &[u8], missing: usize, out: &mut Vec<Piece>) -> Arrival {
+        self.first.get_or_insert(seq);
+        let at = self.position_of(seq);
+        let end = at + i64::try_from(bytes.len() + missing).unwrap_or(i64::MAX);
+        let position = self.position.cast_signed();
+        if end <= position {
+            return Arrival::Old;
+        }
+        if at > position {
+            self.hold(at.cast_unsigned(), bytes, missing);
+            return Arrival::Early;
+        }
+        self.give(at, bytes, missing, out);
+        self.release(out);
+        Arrival::New
+    }
+
+    /// The position of a number near those given out.
+    fn position_of(&self, seq: u32) -> i64 {
+        let low = u32::try_from(self.position & 0xffff_ffff).unwrap_or_default();
+        let next = self.first.unwrap_or(seq).wrapping_add(low);
+        self.position.cast_signed() + i64::from(seq.wrapping_sub(next).cast_signed())
+    }
+
+    fn hold(&mut self, at: u64, bytes: &[u8], missing: usize) {
+        let before = self.held.get(&at).map_or(0, |(bytes, missing)| bytes.len() + missing);
+        if before >= bytes.len() + missing {
+            return;
+        }
+        if let Some((old, _)) = self.held.insert(at, (bytes.to_vec(), missing)) {
+            self.held_bytes -= old.len();
+        }
+        self.held_bytes += bytes.len();
+    }
+
+    /// Gives out what was held and is due.
+    fn release(&mut self, out: &mut Vec<Piece>) {
+        while let Some(entry) = self.held.first_entry() {
+            if *entry.key() > self.position {
+                break;
+            }
+            let (at, (bytes, missing)) = entry.remove_entry();
+            self.held_bytes -= bytes.len();
+            self.give(at.cast_signed(), &bytes, missing, out);
+        }
+    }
+
+    /// Gives out what is new of a segment that does not begin later than the next byte.
+    fn give(&mut self, at: i64, bytes: &[u8], missing: usize, out: &mut Vec<Piece>) {
+        let known = usize::try_from(self.position.cast_signed() - at).unwrap_or_default();
+        let new = bytes.get(known..).unwrap_or_default();
+        if !new.is_empty() {
+            out.push(Piece::Bytes(new.to_vec()));
+        }
+        let missing = missing.saturating_sub(known.saturating_sub(bytes.len())) as u64;
+        if missing > 0 {
+            out.push(Piece::Missing(missing));
+        }
+        self.position += new.len() as u64 + missing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All bytes, with `?` for what is missing.
+    fn text(pieces: &[Piece]) -> String {
+        let text = |piece: &Piece| match piece {
+            Piece::Bytes(bytes) => String::from_utf8(bytes.clone()).unwrap(),
+            Piece::Missing(n) => "?".repeat(usize::try_from(*n).unwrap()),
+        };
+        pieces.iter().map(text).collect()
+    }
+
+    #[test]
+    fn any_order_twice_and_overlapping_across_the_end_of_numbers() {
+        const FIRST: u32 = u32::MAX - 4;
+        let whole = b"abcdefghijkl";
+        let segments = [(0, 3), (6, 3), (0, 5), (2, 3), (6, 6), (4, 4), (11, 1)];
+        for rotation in 0..segments.len() {
+            let mut stream = Reassembly::starting_at(FIRST);
+            let mut out = Vec::new();
+            for i in 0..segments.len() {
+                let (at, len) = segments[(rotation + i) % segments.len()];
+                let seq = FIRST.wrapping_add(u32::try_from(at).unwrap());
+                stream.take(seq, &whole[at..at + len], 0, &mut out);
+            }
+            assert_eq!(text(&out), "abcdefghijkl", "{rotation}");
+            assert_eq!(stream.held(), 0);
+        }
+    }
+
+    #[test]
+    fn arrivals() {
+        let mut stream = Reassembly::default();
+        let mut out = Vec::new();
+        assert_eq!(stream.take(100, b"ab", 0, &mut out), Arrival::New);
+        assert_eq!(stream.take(104, b"e", 0, &mut out), Arrival::Early);
+        assert_eq!(stream.take(101, b"b", 0, &mut out), Arrival::Old);
+        assert_eq!(stream.take(99, b"xab", 0, &mut out), Arrival::Old);
+        assert_eq!(stream.held(), 1);
+        assert_eq!(stream.take(101, b"bcd", 0, &mut out), Arrival::New);
+        assert_eq!(text(&out), "abcde");
+    }
+
+    /// What the receiver has was sent; what it has not may come yet.
+    #[test]
+    fn what_was_not_captured() {
+        let mut out = Vec::new();
+        let mut stream = Reassembly::starting_at(0);
+        stream.take(0, b"ab", 0, &mut out);
+        for (at, byte) in [(4, b"e"), (5, b"f"), (6, b"g"), (7, b"h"), (8, b"i")] {
+            stream.take(at, byte, 0, &mut out);
+            stream.acknowledge(2);
+            assert_eq!(text(&out), "ab");
+        }
+        stream.acknowledge(5);
+        stream.take(9, b"j", 0, &mut out);
+        assert_eq!(text(&out), "ab??efghij");
+        stream.take(11, b"l", 0, &mut out);
+        stream.acknowledge(12);
+        assert_eq!(stream.held(), 1);
+        stream.close(&mut out);
+        assert_eq!(text(&out), "ab??efghij?l");
+    }
+
+    #[test]
+    fn segments_that_were_cut() {
+        let mut out = Vec::new();
+        let mut stream = Reassembly::starting_at(0);
+        stream.take(0, b"ab", 3, &mut out);
+        stream.take(5, b"fg", 0, &mut out);
+        stream.take(3, b"def", 5, &mut out); // its missing part is one byte longer than what is known
+        assert_eq!(text(&out), "ab???fg????");
+    }
+}
