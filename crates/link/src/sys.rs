@@ -158,6 +158,43 @@ pub(crate) unsafe fn receive_pieces(
     })
 }
 
+/// Writes bytes to a stream without blocking (`sendto(2)`): for one run of them half the kernel's
+/// preparations of [`send_pieces`].
+pub(crate) fn send_bytes(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    retry(|| {
+        // SAFETY: `bytes` is borrowed for the call, which reads it; no address is named.
+        unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                fd.as_fd().as_raw_fd(),
+                bytes.as_ptr(),
+                bytes.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                std::ptr::null::<libc::sockaddr>(),
+                0,
+            )
+        }
+    })
+}
+
+/// Reads bytes from a stream without blocking (`recvfrom(2)`).
+pub(crate) fn receive_bytes(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    retry(|| {
+        // SAFETY: `into` is borrowed exclusively for the call, which writes to it; no address is asked for.
+        unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                fd.as_fd().as_raw_fd(),
+                into.as_mut_ptr(),
+                into.len(),
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut::<libc::sockaddr>(),
+                std::ptr::null_mut::<libc::socklen_t>(),
+            )
+        }
+    })
+}
+
 /// Writes iovecs for the pieces but for their first `skip` bytes. Returns how many.
 fn name_pieces(
     iovecs: &mut [MaybeUninit<libc::iovec>],

@@ -67,16 +67,25 @@ impl TcpStream {
         }
     }
 
+    /// Writes bytes, as far as the stream has room: the shortest way for few of them. Returns how many it took.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken.
+    pub fn send_bytes(&self, bytes: &[u8]) -> io::Result<usize> {
+        match sys::send_bytes(&self.fd, bytes) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            other => other,
+        }
+    }
+
     /// Receives what is there, up to the length of `into`.
     ///
     /// # Errors
     ///
     /// The stream is broken.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
-        // SAFETY: no memory but the slice is named.
-        #[expect(unsafe_code, reason = "without pieces it is safe")]
-        let received = unsafe { self.receive_to(&[], into) };
-        received
+        received(sys::receive_bytes(&self.fd, into))
     }
 
     /// Receives what is there, into the pieces one behind the other, and what does not fit there into `rest`.
@@ -91,12 +100,7 @@ impl TcpStream {
     #[expect(unsafe_code, reason = "writes to memory that is named by address")]
     pub unsafe fn receive_to(&self, pieces: &[Piece], rest: &mut [u8]) -> io::Result<Received> {
         // SAFETY: the caller's promise.
-        match unsafe { sys::receive_pieces(&self.fd, pieces, rest) } {
-            Ok(0) => Ok(Received::End),
-            Ok(n) => Ok(Received::Bytes(n)),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
-            Err(e) => Err(e),
-        }
+        received(unsafe { sys::receive_pieces(&self.fd, pieces, rest) })
     }
 
     /// Ends our half of the stream, behind what was sent.
@@ -109,6 +113,16 @@ impl TcpStream {
     pub fn reset_on_close(&self) {
         // It would be ended in order otherwise, which is nothing to fail for.
         let _ = sockopt::set_socket_linger(&self.fd, Some(std::time::Duration::ZERO));
+    }
+}
+
+/// What the system's answer means.
+fn received(answer: io::Result<usize>) -> io::Result<Received> {
+    match answer {
+        Ok(0) => Ok(Received::End),
+        Ok(n) => Ok(Received::Bytes(n)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
+        Err(e) => Err(e),
     }
 }
 
@@ -154,6 +168,9 @@ mod tests {
         assert_eq!(receive(&b, &mut got), Received::Bytes(5));
         assert_eq!(&got[..5], b"efghi");
         assert_eq!(b.receive(&mut got).unwrap(), Received::Nothing);
+        assert_eq!(a.send_bytes(b"one run").unwrap(), 7);
+        assert_eq!(receive(&b, &mut got), Received::Bytes(7));
+        assert_eq!(&got[..7], b"one run");
     }
 
     #[test]

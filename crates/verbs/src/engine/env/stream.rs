@@ -14,6 +14,12 @@ use crate::counters::{Counter, Counters};
 use crate::engine::path::Path;
 use crate::regions::Located;
 
+/// A frame with a payload of at most so many bytes, alone, is sent as one run of bytes: to copy them
+/// takes less than to name them to the kernel.
+const SHORT: usize = 512;
+/// Room for such a frame.
+const SHORT_FRAME: usize = SHORT + 128;
+
 /// Pieces of memory that go out, or in, together.
 type Gathered = ArrayVec<Piece, MAX_PIECES>;
 
@@ -80,14 +86,31 @@ impl QpEnv<'_> {
 
     /// Writes pieces to the stream.
     fn write(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
+        self.count_sent(|tcp| tcp.send(pieces, skip))
+    }
+
+    fn count_sent(&self, send: impl FnOnce(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
         let Path::Stream(stream) = &*self.path else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let taken = stream.tcp.send(pieces, skip)?;
+        let taken = send(&stream.tcp)?;
         let counters = Counters(self.device.counters());
         counters.add(Counter::TxCalls, 1);
         counters.add(Counter::TxBytes, taken as u64);
         Ok(taken)
+    }
+
+    /// Writes one short segment as one run of bytes.
+    fn write_short(&mut self, segment: &Segment<'_>, len: usize) -> Result<usize, SendFault> {
+        let mut frame = [0; SHORT_FRAME];
+        let Segment { head, payload, tail } = segment;
+        let (body, end) = (head.len(), head.len() + len);
+        frame[..body].copy_from_slice(head);
+        self.read(payload, &mut frame[body..end])
+            .map_err(|fault| SendFault::Memory { segment: 0, fault })?;
+        frame[end..end + tail.len()].copy_from_slice(tail);
+        let bytes = &frame[..end + tail.len()];
+        self.count_sent(|tcp| tcp.send_bytes(bytes)).map_err(|_| SendFault::Broken)
     }
 
     /// Writes one segment by way of a copy: its memory is not this process's, or was found not to be mapped.
@@ -158,6 +181,12 @@ fn payload_len(payload: &TxPayload<'_>) -> usize {
 
 impl StreamEnv for QpEnv<'_> {
     fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
+        if let ([segment], 0) = (segments, skip) {
+            let len = payload_len(&segment.payload);
+            if len <= SHORT && segment.head.len() + len + segment.tail.len() <= SHORT_FRAME {
+                return self.write_short(segment, len);
+            }
+        }
         let mut pieces = Gathered::new();
         let mut fault = None;
         for (index, segment) in segments.iter().enumerate() {
