@@ -57,9 +57,7 @@ impl Manager {
             let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
             check_len(id, command, param.private_data.len(), max)?;
         }
-        let config = &self.cm.config;
-        let most = (config.max_rd_atomic, config.max_init_rd_atomic);
-        let param = self.depths(id, command, param, most)?;
+        let param = self.depths(id, command, param, self.most(id))?;
         let Some(route) = self.refresh_route(id) else { return Err(self.wrong_state(id, command)) };
         let Some(addrs) = IpPair::new(route.src.ip(), route.dst.ip()) else {
             return Err(CmError::Family { id, command });
@@ -114,6 +112,16 @@ impl Manager {
         device.map_or(Guid(0), |d| d.node_guid)
     }
 
+    /// The most READs and atomics that a queue pair of the id's device serves, and has outstanding.
+    fn most(&self, id: IdHandle) -> (u8, u8) {
+        let config = &self.cm.config;
+        if self.is_iwarp(id) {
+            (config.iwarp.max_ird, config.iwarp.max_ord)
+        } else {
+            (config.max_rd_atomic, config.max_init_rd_atomic)
+        }
+    }
+
     /// The parameters with depths that are numbers: 255 (`RDMA_MAX_RESP_RES`,
     /// `RDMA_MAX_INIT_DEPTH`) asks for `most`, the responder resources and the initiator depth.
     fn depths(
@@ -130,10 +138,8 @@ impl Manager {
         if param.initiator_depth == ConnParam::MAX_DEPTH {
             param.initiator_depth = most.1;
         }
-        let config = &self.cm.config;
-        if param.responder_resources > config.max_rd_atomic
-            || param.initiator_depth > config.max_init_rd_atomic
-        {
+        let (serves, asks) = self.most(id);
+        if param.responder_resources > serves || param.initiator_depth > asks {
             let what = "more READs and atomics than the device can do";
             return Err(CmError::Invalid { id, command, what });
         }

@@ -73,7 +73,7 @@ impl Manager {
     /// take it from the system's random source, for a peer must not guess them.
     pub fn new(config: Config, seed: u64) -> Self {
         Self {
-            iw: Streams::new(config.iwarp.clone(), config.max_rd_atomic),
+            iw: Streams::new(config.iwarp.clone()),
             cm: Cm::new(config, seed),
             ids: BTreeMap::new(),
             channels: BTreeMap::new(),

@@ -373,8 +373,8 @@ impl Manager {
         let depth = |asked: Option<u16>, most: u8| {
             asked.map_or(most, |n| u8::try_from(n).unwrap_or(most).min(most))
         };
-        let ord = depth(request.asked.ird(), config.max_init_rd_atomic);
-        let ird = depth(request.asked.ord(), config.max_rd_atomic);
+        let ord = depth(request.asked.ird(), config.iwarp.max_ord);
+        let ird = depth(request.asked.ord(), config.iwarp.max_ird);
         let negotiated = Negotiated {
             qp_type: QpType::Rc,
             transport: TransportType::Iwarp,

@@ -24,6 +24,11 @@ pub struct Config {
     /// How many peers may be connected without having sent their request, for each listener.
     /// Further ones wait in the system's queue.
     pub max_half_open: usize,
+    /// The most READs and atomics that a queue pair serves (IRD); larger values in connection
+    /// parameters are an error, larger ones of a peer are cut down.
+    pub max_ird: u8,
+    /// The most that it has outstanding itself (ORD), likewise.
+    pub max_ord: u8,
 }
 
 /// Whether frames have markers, by which a receiver finds frames in the middle of a stream
@@ -70,6 +75,8 @@ impl Default for Config {
             reply_timeout: Duration::from_secs(10),
             rtr_timeout: Duration::from_secs(5),
             max_half_open: 256,
+            max_ird: 128,
+            max_ord: 128,
         }
     }
 }

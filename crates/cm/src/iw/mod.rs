@@ -76,11 +76,11 @@ enum Step {
 }
 
 impl Streams {
-    pub(crate) fn new(config: Config, most_ird: u8) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         Self {
+            most_ird: config.max_ird.into(),
             config,
             counters: Counters::default(),
-            most_ird: most_ird.into(),
             conns: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
             timers: Timers::new(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::error::Command;
-use rdmux_cm::iw::StreamWish;
+use rdmux_cm::iw::{self, StreamWish};
 use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
@@ -61,13 +61,17 @@ impl Sink for Outbox {
 
 /// The machine's configuration.
 pub(super) fn config(config: &Config) -> rdmux_cm::Config {
-    let limits = config.limits.of(DeviceKind::Roce);
+    let [limits, streams] = DeviceKind::ALL.map(|kind| config.limits.of(kind));
     rdmux_cm::Config {
         max_rd_atomic: limits.max_rd_atomic,
         max_init_rd_atomic: limits.max_init_rd_atomic,
         cm_response_timeout: config.cm.response_timeout,
         max_cm_retries: config.cm.max_retries,
-        iwarp: (&config.iwarp).into(),
+        iwarp: iw::Config {
+            max_ird: streams.max_rd_atomic,
+            max_ord: streams.max_init_rd_atomic,
+            ..(&config.iwarp).into()
+        },
         ..Default::default()
     }
 }
