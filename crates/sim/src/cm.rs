@@ -3,12 +3,13 @@
 //!
 //! What must be true: every connection ends in a defined state on both sides, each event comes at
 //! most once for its cause and in an order that makes sense, and when everything is destroyed,
-//! nothing is left. Each side knows the other's queue pair, and who asks for a transport that is not
+//! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, and who asks for a transport that is not
 //! served there is never connected. Where the seed has no long cut and no node that starts anew, nobody may give up
 //! and no connection may be up on one side only.
 
 mod life;
 mod program;
+mod streams;
 mod world;
 
 use std::fmt;
@@ -31,6 +32,12 @@ pub struct CmScenario {
     pub connections: u32,
     /// How many of them, at random, are XRC's: out of one.
     pub extended: f64,
+    /// How many of the others are iWARP's: out of one.
+    pub streaming: f64,
+    /// How many streams are reset while a connection is made.
+    pub resets: u32,
+    /// How many peers connect and say nothing that makes sense.
+    pub strangers: u32,
     /// How many clients ask the service of XRC for a connection of RC.
     pub strays: u32,
     /// How many lookups of datagram services are tried.
@@ -71,6 +78,9 @@ impl CmScenario {
             faults,
             connections: rng.random_range(1..=12),
             extended: rng.random_range(0.0..0.6),
+            streaming: rng.random_range(0.0..1.0),
+            resets: if rng.random_bool(0.3) { rng.random_range(1..=4) } else { 0 },
+            strangers: rng.random_range(0..=2),
             strays: rng.random_range(0..=2),
             lookups: rng.random_range(0..=4),
             chaos: if rng.random_bool(0.5) { rng.random_range(1..=20) } else { 0 },
@@ -98,6 +108,8 @@ pub struct CmStats {
     pub established: u64,
     /// Those of XRC among them.
     pub extended: u64,
+    /// Streams that a queue pair got, both sides counted.
+    pub streams: u64,
     /// Refusals that arrived.
     pub rejected: u64,
     /// Connections and lookups that nobody answered.
@@ -121,6 +133,7 @@ impl AddAssign for CmStats {
         self.seeds += other.seeds;
         self.established += other.established;
         self.extended += other.extended;
+        self.streams += other.streams;
         self.rejected += other.rejected;
         self.unreachable += other.unreachable;
         self.looked_up += other.looked_up;
@@ -138,11 +151,12 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} refusals, {} given up, {} lookups, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} lookups, {} disconnections, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
             self.extended,
+            self.streams,
             self.rejected,
             self.unreachable,
             self.looked_up,
@@ -212,7 +226,7 @@ mod tests {
         }
         // The seeds do reach what they are for.
         assert!(all.established > 1000 && all.disconnected > 1000, "{all:?}");
-        assert!(all.extended > 300, "{all:?}");
+        assert!(all.extended > 300 && all.streams > 1000, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }

@@ -25,6 +25,8 @@ pub(super) struct Life {
     pub(super) node: NodeId,
     pub(super) channel: ChannelId,
     pub(super) role: Role,
+    /// Whether the connection is a stream.
+    pub(super) iwarp: bool,
     /// What both sides of a connection know it by: the private data of the request.
     pub(super) token: u64,
     /// The program called connect or accept, and it was not an error.
@@ -47,6 +49,7 @@ impl Life {
             node,
             channel,
             role,
+            iwarp: false,
             token,
             said_yes: false,
             qpn: None,
@@ -100,24 +103,26 @@ impl Life {
         let fits = match kind {
             EventKind::AddrResolved | EventKind::RouteResolved => !self.said_yes,
             EventKind::ConnectResponse => {
-                self.role == Role::Active && self.said_yes && !self.told_over()
+                self.role == Role::Active && self.said_yes && !self.told_over() && !self.iwarp
             }
             EventKind::Established => match self.role {
                 Role::Passive | Role::Asking => self.said_yes && !self.told_over(),
-                Role::Active | Role::Stray | Role::Answering => false,
+                Role::Active => self.iwarp && self.said_yes && !self.told_over(),
+                Role::Stray | Role::Answering => false,
             },
             EventKind::Rejected | EventKind::Unreachable => {
-                self.role != Role::Answering && !self.has(EventKind::Disconnected)
+                let too_late = self.iwarp && self.has(EventKind::Established);
+                self.role != Role::Answering && !self.has(EventKind::Disconnected) && !too_late
             }
             EventKind::Disconnected => {
                 let connected = match self.role {
-                    Role::Active => self.established,
+                    Role::Active => self.established || self.has(EventKind::Established),
                     Role::Passive => self.said_yes,
                     Role::Stray | Role::Asking | Role::Answering => false,
                 };
                 connected && !self.has(EventKind::Rejected) && !self.has(EventKind::Unreachable)
             }
-            EventKind::TimewaitExit => self.has(EventKind::Disconnected),
+            EventKind::TimewaitExit => self.has(EventKind::Disconnected) && !self.iwarp,
             _ => false,
         };
         if fits { Ok(()) } else { Err(format!("{kind} does not fit what came before: {self:?}")) }

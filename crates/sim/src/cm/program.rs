@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rdmux_cm::{ChannelId, ConnParam, Event, EventKind, IdHandle, PortSpace};
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::Qpn;
 
 use super::life::{Life, Role};
@@ -29,16 +29,23 @@ pub(super) enum Thought {
 pub(super) struct Wish {
     space: PortSpace,
     qp_type: QpType,
+    transport: TransportType,
     role: Role,
 }
 
 impl Wish {
-    const CONNECTION: Self =
-        Self { space: PortSpace::Tcp, qp_type: QpType::Rc, role: Role::Active };
+    const CONNECTION: Self = Self {
+        space: PortSpace::Tcp,
+        qp_type: QpType::Rc,
+        transport: TransportType::Ib,
+        role: Role::Active,
+    };
+    const STREAM: Self = Self { transport: TransportType::Iwarp, ..Self::CONNECTION };
     const EXTENDED: Self =
-        Self { space: PortSpace::Ib, qp_type: QpType::XrcSend, role: Role::Active };
-    const STRAY: Self = Self { space: PortSpace::Ib, qp_type: QpType::Rc, role: Role::Stray };
-    const LOOKUP: Self = Self { space: PortSpace::Udp, qp_type: QpType::Ud, role: Role::Asking };
+        Self { space: PortSpace::Ib, qp_type: QpType::XrcSend, ..Self::CONNECTION };
+    const STRAY: Self = Self { space: PortSpace::Ib, role: Role::Stray, ..Self::CONNECTION };
+    const LOOKUP: Self =
+        Self { space: PortSpace::Udp, qp_type: QpType::Ud, role: Role::Asking, ..Self::CONNECTION };
 }
 
 /// What every node serves.
@@ -87,13 +94,26 @@ impl World {
                 let (from, to) = (self.rng.random_range(0..nodes), self.rng.random_range(0..nodes));
                 let extended =
                     wish.role == Role::Active && self.rng.random_bool(self.scenario.extended);
-                let wish = if extended { Wish::EXTENDED } else { wish };
+                let streaming =
+                    wish.role == Role::Active && self.rng.random_bool(self.scenario.streaming);
+                let wish = match (extended, streaming) {
+                    (true, _) => Wish::EXTENDED,
+                    (_, true) => Wish::STREAM,
+                    _ => wish,
+                };
                 self.sometime(Happening::Thinks(Thought::Start { from, to, wish }));
             }
         }
         for _ in 0..self.scenario.chaos {
             let at = self.rng.random_range(0..nodes);
             self.sometime(Happening::Thinks(Thought::Chaos(at)));
+        }
+        for _ in 0..self.scenario.resets {
+            self.sometime(Happening::Reset);
+        }
+        for _ in 0..self.scenario.strangers {
+            let at = self.rng.random_range(0..nodes);
+            self.sometime(Happening::Stranger(at));
         }
         for _ in 0..self.scenario.deaths {
             let at = self.rng.random_range(0..nodes);
@@ -151,12 +171,15 @@ impl World {
         let clients = SERVER.0 + u64::from(self.scenario.connections);
         self.last_channel = (self.last_channel + 1).min(clients);
         let channel = ChannelId(self.last_channel.max(SERVER.0 + 1));
-        let Wish { space, qp_type, role } = wish;
+        let Wish { space, qp_type, transport, role } = wish;
         let node = &mut self.nodes[from];
-        let id = node.cm.create_id(channel, space, qp_type, 0).map_err(|e| e.to_string())?;
+        let id = node.cm.create_id_on(channel, space, qp_type, Some(transport), 0);
+        let id = id.map_err(|e| e.to_string())?;
         self.last_token += 1;
         let key = (from, node.life, id);
-        self.lives.insert(key, Life::new(from, channel, role, self.last_token));
+        let mut new = Life::new(from, channel, role, self.last_token);
+        new.iwarp = transport == TransportType::Iwarp;
+        self.lives.insert(key, new);
         self.trace(format_args!("{key:?} starts as {role:?} {} to node {to}", self.last_token));
         let node = &mut self.nodes[from];
         let timeout = Duration::from_secs(1);
@@ -243,6 +266,9 @@ impl World {
         }
         life.take(&event).map_err(|what| format!("{key:?}: {what}"))?;
         let (role, token) = (life.role, life.token);
+        if event.kind == EventKind::Established && role == Role::Active {
+            self.stats.established += 1;
+        }
         match event.kind {
             EventKind::AddrResolved => return self.resolve_route(at, event.id),
             EventKind::RouteResolved => self.later(key, Deed::Connect),
@@ -295,15 +321,19 @@ impl World {
         let token = data.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
         let datagram = qp_type_of(event) == Some(QpType::Ud);
         let role = if datagram { Role::Answering } else { Role::Passive };
-        if !datagram {
+        let iwarp = event.negotiated.as_ref().map(|n| n.transport) == Some(TransportType::Iwarp);
+        if !datagram && !iwarp {
             self.names_peer(key, token, Role::Active, event)?;
         }
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
-        if again {
+        // Who was reset asks again; that the first request is dead shows when it is answered.
+        if again && !(iwarp && self.scenario.resets > 0) {
             return Err(format!("{key:?}: request {token} came again"));
         }
         let (at, _, id) = key;
-        self.lives.insert(key, Life::new(at, channel, role, token));
+        let mut new = Life::new(at, channel, role, token);
+        new.iwarp = iwarp;
+        self.lives.insert(key, new);
         self.nodes[at].cm.take(id).map_err(|e| e.to_string())?;
         let deed = match self.rng.random_range(0..10) {
             0 => Deed::Reject,

@@ -1,7 +1,7 @@
 //! The nodes, the network and the clock.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Resolved,
     RouteQuery, Sink, Time,
@@ -19,6 +20,7 @@ use rdmux_wire::{Gid, Guid, Mtu};
 
 use super::life::{Life, Role};
 use super::program::{SERVICES, Thought};
+use super::streams::{self, Tcp};
 use super::{CmFailure, CmScenario, CmStats};
 use crate::agenda::Agenda;
 use crate::net::{Network, NodeId};
@@ -36,6 +38,9 @@ pub(super) enum Happening {
     Arrives { to: NodeId, path: MadPath, mad: Box<[u8; 256]> },
     Timer(NodeId),
     Thinks(Thought),
+    Stream((u64, bool), streams::News),
+    Reset,
+    Stranger(NodeId),
     Cut(NodeId, NodeId),
     Dies(NodeId, ChannelId),
     Restarts(NodeId),
@@ -47,6 +52,16 @@ pub(super) struct Out {
     mads: Vec<(MadPath, [u8; 256])>,
     events: Vec<(ChannelId, Event)>,
     queries: Vec<(IdHandle, RouteQuery)>,
+    streams: VecDeque<StreamWish>,
+}
+
+impl Out {
+    fn is_empty(&self) -> bool {
+        self.mads.is_empty()
+            && self.events.is_empty()
+            && self.queries.is_empty()
+            && self.streams.is_empty()
+    }
 }
 
 impl Sink for Out {
@@ -61,6 +76,9 @@ impl Sink for Out {
     }
     fn join_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
     fn leave_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
+    fn stream(&mut self, wish: StreamWish) {
+        self.streams.push_back(wish);
+    }
 }
 
 /// A node with its service.
@@ -83,6 +101,7 @@ pub(super) struct World {
     pub(super) agenda: Agenda<Happening>,
     pub(super) nodes: Vec<Node>,
     pub(super) lives: BTreeMap<Key, Life>,
+    pub(super) tcp: Tcp,
     pub(super) stats: CmStats,
     pub(super) last_token: u64,
     pub(super) last_qpn: u32,
@@ -124,6 +143,7 @@ impl World {
             agenda: Agenda::default(),
             nodes: Vec::new(),
             lives: BTreeMap::new(),
+            tcp: Tcp::default(),
             stats: CmStats::default(),
             last_token: 0,
             last_qpn: 0x100,
@@ -145,7 +165,9 @@ impl World {
 
     fn service(&mut self, node: NodeId) -> Manager {
         let mut cm = Manager::new(config(), self.rng.random());
-        cm.set_addresses(self.agenda.now(), vec![address(node)], &mut Out::default());
+        let roce = address(node);
+        let iwarp = LocalAddress { device: 1, transport: TransportType::Iwarp, ..roce.clone() };
+        cm.set_addresses(self.agenda.now(), vec![roce, iwarp], &mut Out::default());
         cm
     }
 
@@ -206,6 +228,9 @@ impl World {
                 self.flush(at)
             }
             Happening::Thinks(thought) => self.thinks(thought),
+            Happening::Stream(to, news) => self.comes(to, news),
+            Happening::Reset => self.resets_one(),
+            Happening::Stranger(at) => self.stranger(at),
             Happening::Cut(a, b) => {
                 self.trace(format_args!("nodes {a} and {b} are cut"));
                 let until = now.after(self.scenario.cut_lasts);
@@ -225,6 +250,7 @@ impl World {
             Happening::Restarts(at) => {
                 self.trace(format_args!("node {at} starts anew"));
                 self.end_lives(at, None);
+                self.close_all(at);
                 self.nodes[at].cm = self.service(at);
                 self.nodes[at].life += 1;
                 self.listen(at);
@@ -249,8 +275,11 @@ impl World {
         let now = self.agenda.now();
         loop {
             let out = std::mem::take(&mut self.nodes[at].out);
-            if out.mads.is_empty() && out.events.is_empty() && out.queries.is_empty() {
+            if out.is_empty() {
                 break;
+            }
+            for wish in out.streams {
+                self.does_stream(at, wish);
             }
             for (path, mad) in out.mads {
                 self.send(at, &path, &mad);
@@ -269,13 +298,19 @@ impl World {
         if deadlines > connections {
             return Err(format!("node {at}: {deadlines} deadlines of {connections} connections"));
         }
+        self.wake(at);
+        Ok(())
+    }
+
+    /// Sees to it that a node's next deadline is kept.
+    pub(super) fn wake(&mut self, at: NodeId) {
+        let node = &mut self.nodes[at];
         if let Some(next) = node.cm.poll_timeout()
             && node.timer.is_none_or(|timer| next < timer)
         {
             node.timer = Some(next);
             self.agenda.at(next, Happening::Timer(at));
         }
-        Ok(())
     }
 
     fn send(&mut self, from: NodeId, path: &MadPath, mad: &[u8; 256]) {
@@ -342,6 +377,9 @@ impl World {
             if left != [0; 4] {
                 return Err(format!("node {at} keeps ids, connections, timers, ports: {left:?}"));
             }
+        }
+        if self.tcp.len() > 0 {
+            return Err(format!("{} ends of streams are left", self.tcp.len()));
         }
         Ok(())
     }
