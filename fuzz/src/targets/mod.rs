@@ -1,6 +1,7 @@
 //! The targets, and the table of them.
 
 pub mod cm;
+pub mod cm_streams;
 pub mod host;
 pub mod iwarp;
 pub mod iwarp_wire;
@@ -51,6 +52,7 @@ targets! {
     "iwarp_script" iwarp::iwarp_script, corpus::noise, "the same: frames, posts, ends and timeouts in any order";
     "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
     "cm_mad" cm::cm_mad, corpus::mads, "datagrams of strangers to a host with listeners";
+    "cm_streams" cm_streams::cm_streams, corpus::startups, "iWARP's start-up: any commands, and peers that say anything";
     "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";
 }
 
