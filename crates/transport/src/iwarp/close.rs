@@ -126,9 +126,14 @@ impl Qp {
 
     /// Something of the send queue moved.
     pub(super) fn progressed<E: Env>(&mut self, now: Time, env: &mut E) {
+        self.stalls_no_more(now);
+        self.check_drained(now, env);
+    }
+
+    /// The peer is at work on what we wait for.
+    pub(super) fn stalls_no_more(&mut self, now: Time) {
         if let Phase::Draining { until, .. } = &mut self.phase {
             *until = now.after(STALL_TIME);
-            self.check_drained(now, env);
         }
     }
 

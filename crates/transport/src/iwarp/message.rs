@@ -46,6 +46,7 @@ impl Qp {
     fn finish_read_response<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         self.rx.read += self.rx.len;
         if !self.rx.last {
+            self.stalls_no_more(now);
             return;
         }
         self.rx.read = 0;

@@ -146,8 +146,8 @@ impl Qp {
     }
 
     /// So many bytes of the stream were put where [`direct`](Self::direct) said.
-    pub fn handle_placed<E: StreamEnv>(&mut self, _now: Time, len: u32, _env: &mut E) {
-        self.advance(len.min(self.rx.left));
+    pub fn handle_placed<E: StreamEnv>(&mut self, now: Time, len: u32, _env: &mut E) {
+        self.advance(now, len.min(self.rx.left));
     }
 
     /// Takes bytes of the stream, from where the last call or [`handle_placed`](Self::handle_placed)
@@ -191,7 +191,7 @@ impl Qp {
         if rx.left != 0 {
             let len = bytes.len().min(rx.left as usize);
             self.put(&bytes[..len], env)?;
-            self.advance(u32::try_from(len).unwrap_or(u32::MAX));
+            self.advance(now, u32::try_from(len).unwrap_or(u32::MAX));
             return Ok(len);
         }
         let len = bytes.len().min(rx.tail as usize);
@@ -265,8 +265,11 @@ impl Qp {
     }
 
     /// So much of the segment's payload is where it belongs.
-    fn advance(&mut self, len: u32) {
+    fn advance(&mut self, now: Time, len: u32) {
         self.rx.left -= len;
+        if matches!(self.rx.place, Place::Sink { .. }) {
+            self.stalls_no_more(now);
+        }
         match &mut self.rx.place {
             Place::Receive { offset } | Place::Sink { offset } | Place::Small { offset, .. } => {
                 *offset = offset.wrapping_add(len);

@@ -38,6 +38,19 @@ fn a_program_that_disconnects_loses_nothing_of_what_was_posted() {
 }
 
 #[test]
+fn what_the_peer_has_asked_for_is_answered_before_the_end() {
+    let mut pair = Pair::new();
+    pair.b.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x8000, 64);
+    let request = pair.b.sent();
+    pair.a.feed(pair.now, &request);
+    pair.a.qp.shutdown(pair.now, &mut pair.a.w);
+    assert_eq!(pair.a.qp.wish(), Wish::Keep);
+    pair.run();
+    assert_eq!(pair.b.done(Side::Send), good([1]));
+    assert_eq!(pair.a.qp.wish(), Wish::Close);
+}
+
+#[test]
 fn both_may_disconnect_at_once() {
     let mut pair = Pair::new();
     for end in [&mut pair.a, &mut pair.b] {
@@ -151,6 +164,21 @@ fn a_peer_that_reads_nothing_is_not_waited_for_for_ever() {
     end.qp.handle_timeout(until, &mut end.w);
     assert_eq!(end.qp.wish(), Wish::Abort);
     assert_eq!(end.done(Side::Send), [(1, FLUSHED)]);
+}
+
+#[test]
+fn a_response_that_comes_slowly_is_waited_for() {
+    let mut pair = Pair::new();
+    pair.a.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0, 64);
+    let request = pair.a.sent();
+    pair.a.qp.shutdown(Time(1), &mut pair.a.w);
+    pair.b.feed(Time(1), &request);
+    let response = pair.b.sent();
+    for (at, piece) in response.chunks(20).enumerate().take(3) {
+        let now = Time(at as u64 + 2);
+        pair.a.feed(now, piece);
+        assert_eq!(pair.a.qp.poll_timeout(), Some(now.after(STALL_TIME)), "piece {at}");
+    }
 }
 
 #[test]
