@@ -6,7 +6,7 @@ use crate::sh;
 /// Which seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs and of connections each
+    /// How many seeds to run, of queue pairs, of connections and of iWARP streams each
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
     /// The first of them; with `--seeds 1` this replays one that failed
@@ -24,10 +24,15 @@ impl Args {
     }
 }
 
-/// Runs both simulations; they print a seed that fails and how to replay it.
+/// Runs all simulations; they print a seed that fails and how to replay it.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("simulation");
-    for (name, choice) in [("queue pairs", None), ("connections", Some("--connections"))] {
+    let simulations = [
+        ("queue pairs", None),
+        ("connections", Some("--connections")),
+        ("queue pairs over streams", Some("--streams")),
+    ];
+    for (name, choice) in simulations {
         let mut cargo = sh::cargo();
         cargo.args(["run", "--quiet", "-p", "rdmux-sim"]);
         if !args.dev {

@@ -253,11 +253,11 @@ impl World {
     }
 }
 
-fn flagged(wc: &Completion) -> Option<[u8; 4]> {
+pub(crate) fn flagged(wc: &Completion) -> Option<[u8; 4]> {
     wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm)
 }
 
-fn opcode(kind: &Kind) -> &'static [WcOpcode] {
+pub(crate) fn opcode(kind: &Kind) -> &'static [WcOpcode] {
     match kind {
         Kind::Send | Kind::SendInv(_) => &[WcOpcode::Send],
         Kind::Write(_) | Kind::WriteImm(_) => &[WcOpcode::RdmaWrite],

@@ -3,14 +3,15 @@
 //! world is made up.
 //!
 //! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
-//! the connection manager. For the
-//! transports, [`scenario`] says what a seed means; the world runs it: applications post random
+//! the connection manager, [`iwarp`] queue pairs over streams. For the
+//! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
 //! work, and every completion is checked for its order, its status and every byte.
 #![forbid(unsafe_code)]
 
 pub mod agenda;
 pub mod bottleneck;
 pub mod cm;
+pub mod iwarp;
 pub mod memory;
 pub mod net;
 pub mod scenario;

@@ -11,6 +11,7 @@ use std::thread;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
+use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
 use rdmux_sim::{run_seed, trace_seed};
 
 /// Simulates queue pairs, or connections, on a bad network. Every seed is a scenario of its own:
@@ -22,6 +23,9 @@ struct Args {
     /// Simulate the connection manager instead of queue pairs.
     #[arg(long)]
     connections: bool,
+    /// Simulate iWARP queue pairs, over streams.
+    #[arg(long, conflicts_with = "connections")]
+    streams: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -43,6 +47,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if args.connections {
         run(&args, run_cm_seed, trace_cm_seed)
+    } else if args.streams {
+        run(&args, run_iwarp_seed, trace_iwarp_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

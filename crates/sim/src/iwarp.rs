@@ -1,0 +1,296 @@
+//! iWARP queue pairs over byte streams that are cut and merged anywhere, that stall, fill up, break and
+//! end, and that carry what no peer should send.
+//!
+//! What must be true: every completion comes once, in order, with every byte right; a WRITE is there when
+//! a later READ's response is; a program that disconnects loses nothing of what it has posted; a mistake
+//! ends the connection on both sides, and nobody waits for ever.
+
+mod check;
+mod end;
+mod pipe;
+mod work;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rdmux_transport::Time;
+use rdmux_transport::iwarp::{Rtr, StreamParams};
+
+/// A mistake that one end makes on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// WRITE with a key that nobody has.
+    WriteKey,
+    /// READ beyond the end of a region.
+    ReadBounds,
+    /// An atomic on seven aligned bytes.
+    Misaligned,
+    /// SEND from memory with a key that nobody has.
+    LocalKey,
+    /// SEND longer than the receive.
+    TooLong,
+    /// SEND where no receive is posted.
+    NoReceive,
+}
+
+/// What goes wrong with a stream, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It is reset.
+    Reset,
+    /// A bit of what an end sent is flipped.
+    Flip(usize),
+    /// Bytes that an end did not send are among those it did.
+    Noise(usize),
+    /// Nothing of what an end sends arrives any more.
+    Silence(usize),
+    /// The program of an end disconnects in the midst of its work.
+    Disconnect(usize),
+    /// It goes to ERR.
+    Err(usize),
+}
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct IwScenario {
+    /// What the first end's side agreed on.
+    pub params: StreamParams,
+    /// The most bytes between a frame's length and its padding, of each end.
+    pub mulpdu: [u32; 2],
+    /// Bytes that each direction of the stream holds.
+    pub room: [usize; 2],
+    /// The most bytes that arrive at a time.
+    pub chunk: usize,
+    /// How likely it is that bytes go where a queue pair says without passing through it.
+    pub direct: f64,
+    /// How long bytes take at most.
+    pub delay: Duration,
+    /// How likely they take a tenth of a second.
+    pub stall: f64,
+    /// How many operations each end posts.
+    pub ops: [u32; 2],
+    /// No message is longer.
+    pub max_len: u32,
+    /// Entries of each queue.
+    pub depth: u32,
+    /// Whether an end shares its receives.
+    pub shared: [bool; 2],
+    /// Whether every send asks for a completion.
+    pub signal_all: bool,
+    /// Which end makes which mistake at which of its operations.
+    pub mistake: Option<(usize, u32, Mistake)>,
+    /// What goes wrong, and when.
+    pub trouble: Option<(Duration, Trouble)>,
+}
+
+impl IwScenario {
+    /// Draws one.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        let params = StreamParams {
+            initiator: true,
+            crc: rng.random_bool(0.4),
+            tx_markers: rng.random_bool(0.2),
+            rx_markers: rng.random_bool(0.2),
+            ord: rng.random_range(1..=8),
+            ird: rng.random_range(1..=8),
+            rtr: *[None, None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)]
+                .choose(rng)
+                .expect("five"),
+        };
+        let mulpdu = [128, 537, 1460, 8960, 65_535];
+        let room = [1, 100, 5000, 1 << 18];
+        let chunk = [1, 3, 200, 5000, 1 << 20];
+        let chunk = *chunk.choose(rng).expect("five");
+        let room: [usize; 2] = core::array::from_fn(|_| *room.choose(rng).expect("four"));
+        let slow = chunk < 200 || room.iter().any(|&room| room < 1000);
+        let max_len =
+            if slow { 3000 } else { *[3000, 70_000, 300_000].choose(rng).expect("three") };
+        let most = if slow || max_len > 100_000 { 15 } else { 60 };
+        let ops: [u32; 2] = core::array::from_fn(|_| rng.random_range(0..=most));
+        let mistakes = [
+            Mistake::WriteKey,
+            Mistake::ReadBounds,
+            Mistake::Misaligned,
+            Mistake::LocalKey,
+            Mistake::TooLong,
+            Mistake::NoReceive,
+        ];
+        let mistake = rng.random_bool(0.15).then(|| {
+            let end = rng.random_range(0..2);
+            let at = rng.random_range(0..=ops[end]);
+            (end, at, *mistakes.choose(rng).expect("six"))
+        });
+        let end = rng.random_range(0..2);
+        let troubles = [
+            Trouble::Reset,
+            Trouble::Flip(end),
+            Trouble::Noise(end),
+            Trouble::Silence(end),
+            Trouble::Disconnect(end),
+            Trouble::Disconnect(end),
+            Trouble::Err(end),
+        ];
+        let trouble = rng.random_bool(0.4).then(|| {
+            let at = Duration::from_micros(rng.random_range(0..3000));
+            (at, *troubles.choose(rng).expect("seven"))
+        });
+        Self {
+            params,
+            mulpdu: core::array::from_fn(|_| *mulpdu.choose(rng).expect("five")),
+            room,
+            chunk,
+            direct: *[0.0, 0.5, 1.0].choose(rng).expect("three"),
+            delay: Duration::from_micros(rng.random_range(1..100)),
+            stall: if rng.random_bool(0.2) { 0.001 } else { 0.0 },
+            ops,
+            max_len,
+            depth: rng.random_range(1..=16),
+            shared: core::array::from_fn(|_| rng.random_bool(0.3)),
+            signal_all: rng.random_bool(0.5),
+            mistake,
+            trouble,
+        }
+    }
+}
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IwStats {
+    /// Runs.
+    pub seeds: u64,
+    /// Bytes that streams carried.
+    pub carried: u64,
+    /// How often some of them arrived.
+    pub arrivals: u64,
+    /// Bytes that went to memory without passing through a queue pair.
+    pub placed: u64,
+    /// Completions of either queue.
+    pub completions: u64,
+    /// Completions that were not successes.
+    pub errors: u64,
+    /// Bytes of messages that arrived and were compared.
+    pub compared: u64,
+    /// Asynchronous events.
+    pub events: u64,
+    /// Timers that were over.
+    pub timeouts: u64,
+    /// Streams that ended in order, and that were reset.
+    pub ended: u64,
+    /// See there.
+    pub reset: u64,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for IwStats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.carried += other.carried;
+        self.arrivals += other.arrivals;
+        self.placed += other.placed;
+        self.completions += other.completions;
+        self.errors += other.errors;
+        self.compared += other.compared;
+        self.events += other.events;
+        self.timeouts += other.timeouts;
+        self.ended += other.ended;
+        self.reset += other.reset;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl fmt::Display for IwStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} bytes in {} arrivals ({} placed directly), {} completions ({} errors, all of them due), {} bytes compared",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.carried,
+            self.arrivals,
+            self.placed,
+            self.completions,
+            self.errors,
+            self.compared
+        )?;
+        write!(
+            f,
+            "{} events, {} timers; {} streams ended in order, {} reset; fingerprint {:016x}",
+            self.events, self.timeouts, self.ended, self.reset, self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct IwFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: IwScenario,
+}
+
+impl fmt::Display for IwFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --streams --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for IwFailure {}
+
+/// Runs iWARP's simulation of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_iwarp_seed(seed: u64) -> Result<IwStats, Box<IwFailure>> {
+    world::World::new(seed, false).run(seed)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_iwarp_seed`].
+pub fn trace_iwarp_seed(seed: u64) -> Result<IwStats, Box<IwFailure>> {
+    world::World::new(seed, true).run(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = IwStats::default();
+        for seed in 0..600 {
+            match run_iwarp_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        assert!(all.ended > 500 && all.reset > 50 && all.timeouts > 5, "{all:?}");
+        assert!(all.errors > 500 && all.events > 50 && all.placed > 1_000_000, "{all:?}");
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_iwarp_seed(seed).unwrap(), run_iwarp_seed(seed).unwrap());
+        }
+    }
+}

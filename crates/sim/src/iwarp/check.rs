@@ -1,0 +1,168 @@
+//! What must be true of every completion.
+
+use rdmux_transport::env::Side;
+use rdmux_transport::wr::{Completion, WcFlags, WcOpcode, WcStatus};
+
+use super::Mistake;
+use super::world::World;
+use crate::check::{ensure, flagged, opcode};
+use crate::endpoint::{Kind, SendRecord};
+use crate::memory::{CANARY, pattern};
+
+impl World {
+    pub(super) fn completed(
+        &mut self,
+        id: usize,
+        side: Side,
+        wc: &Completion,
+    ) -> Result<(), String> {
+        self.stats.completions += 1;
+        self.trace(format_args!("end {id} completes {side:?} {:x} {:?}", wc.wr_id, wc.status));
+        if wc.status != WcStatus::Success {
+            self.stats.errors += 1;
+            let left = self.ends[id].left && side == Side::Recv;
+            let due = self.ends[id].doomed || self.ending || left;
+            ensure!(due, "end {id}: {side:?} {:x} ended {:?} for no reason", wc.wr_id, wc.status);
+        }
+        match side {
+            Side::Send => self.send_completed(id, wc),
+            Side::Recv => self.receive_completed(id, wc),
+        }
+    }
+
+    fn send_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
+        self.post_soon(id);
+        loop {
+            let record = self.ends[id].sends.pop_front();
+            let record =
+                record.ok_or_else(|| format!("end {id}: {:x} was not posted", wc.wr_id))?;
+            if record.wr_id == wc.wr_id {
+                return self.send_ended(id, &record, wc);
+            }
+            // Those before it are complete, and had not asked to be told.
+            ensure!(!record.signaled, "end {id}: {:x} was passed over", record.wr_id);
+            self.send_succeeded(id, &record)?;
+        }
+    }
+
+    /// No more completions will come: what is left succeeded before the failure, in silence.
+    pub(super) fn last_completion_is_out(&mut self, id: usize) -> Result<(), String> {
+        while let Some(record) = self.ends[id].sends.pop_front() {
+            let silent = !record.signaled && !self.ends[id].failed;
+            ensure!(silent, "end {id}: {:x} was not completed", record.wr_id);
+            self.send_succeeded(id, &record)?;
+        }
+        Ok(())
+    }
+
+    fn send_ended(
+        &mut self,
+        id: usize,
+        record: &SendRecord,
+        wc: &Completion,
+    ) -> Result<(), String> {
+        let failed = self.ends[id].failed;
+        if wc.status == WcStatus::Success {
+            ensure!(!failed, "end {id}: {:x} succeeded after a failure", wc.wr_id);
+            let local = self.scenario.mistake.is_some_and(|(_, _, m)| m == Mistake::LocalKey);
+            ensure!(!record.poisoned || !local, "end {id}: the mistake {:x} succeeded", wc.wr_id);
+            ensure!(record.signaled, "end {id}: {:x} did not ask to be told", wc.wr_id);
+            let want = opcode(&record.kind);
+            let right = record.poisoned || want.contains(&wc.opcode);
+            ensure!(right, "end {id}: {:x} is {:?}", wc.wr_id, wc.opcode);
+            return self.send_succeeded(id, record);
+        }
+        self.ends[id].failed = true;
+        let flushed = wc.status == WcStatus::WrFlushErr;
+        ensure!(!failed || flushed, "end {id}: {:x} ended {:?} late", wc.wr_id, wc.status);
+        let local = wc.status == WcStatus::LocProtErr;
+        ensure!(!local || record.poisoned, "end {id}: {:x} has its memory", wc.wr_id);
+        Ok(())
+    }
+
+    /// Looks at every byte that a send moved, and lets its memory go. A SEND or a WRITE is complete when
+    /// the stream has it; that a WRITE is there as well shows when a READ behind it is answered.
+    fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
+        let (op, len) = (record.op, record.len as usize);
+        match record.kind {
+            Kind::Send | Kind::SendInv(_) => {}
+            Kind::LocalInv(mr) => {
+                let gone = self.ends[id].memory.bytes(&mr).is_empty();
+                ensure!(gone, "end {id}: {op} did not invalidate");
+            }
+            Kind::Write(mr) | Kind::WriteImm(mr) => self.ends[id].written.push((op, mr)),
+            Kind::Read(mr) => {
+                let got = self.gathered(id, record)?;
+                let right = self.is_tainted(id) || got == pattern(op, len);
+                ensure!(right, "end {id}: READ {op} brought other bytes");
+                self.ends[1 - id].memory.deregister(&mr);
+                self.check_written(id)?;
+            }
+            Kind::Atomic { original } => {
+                let got = self.gathered(id, record)?;
+                let right = self.is_tainted(id) || got == original.to_ne_bytes();
+                ensure!(right, "end {id}: atomic {op} found {got:02x?}, not {original:#x}");
+                self.check_written(id)?;
+            }
+        }
+        self.stats.compared += u64::from(record.len);
+        let Some(mr) = record.local else { return Ok(()) };
+        let mut outside = self.ends[id].memory.deregister(&mr);
+        let gaps = outside.len() - len;
+        for sge in record.sges.iter().rev() {
+            let at = usize::try_from(sge.addr - mr.addr).expect("within the region");
+            outside.drain(at..at + sge.length as usize);
+        }
+        ensure!(outside == vec![CANARY; gaps], "end {id}: {op} wrote between its list's parts");
+        Ok(())
+    }
+
+    fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
+        let memory = &self.ends[id].memory;
+        memory.gather(&record.sges, 0, record.len).map_err(|e| format!("end {id}: {e}"))
+    }
+
+    /// Whether nobody can know what became of what was sent between the ends.
+    fn is_tainted(&self, _id: usize) -> bool {
+        self.ends.iter().any(|end| end.pipe.tainted)
+    }
+
+    /// All WRITEs that are complete are there.
+    pub(super) fn check_written(&mut self, id: usize) -> Result<(), String> {
+        for (op, mr) in std::mem::take(&mut self.ends[id].written) {
+            let bytes = self.ends[1 - id].memory.deregister(&mr);
+            let right = self.is_tainted(id) || bytes == pattern(op, mr.len);
+            ensure!(right, "end {id}: WRITE {op} wrote other bytes");
+        }
+        Ok(())
+    }
+
+    fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
+        let record = self.ends[id].recvs.pop_front().filter(|r| r.wr_id == wc.wr_id);
+        let record =
+            record.ok_or_else(|| format!("end {id}: receive {:x} out of turn", wc.wr_id))?;
+        let bytes = self.ends[id].memory.deregister(&record.mr);
+        if wc.status != WcStatus::Success {
+            return Ok(());
+        }
+        self.refill(id);
+        if self.is_tainted(id) {
+            self.ends[id].expected.pop_front();
+            return Ok(());
+        }
+        let expected = self.ends[id].expected.pop_front();
+        let expected = expected.ok_or_else(|| format!("end {id}: a message that nobody sent"))?;
+        let (name, len) = (expected.op, expected.len as usize);
+        ensure!(wc.byte_len == expected.len, "end {id}: {name} has {} bytes", wc.byte_len);
+        ensure!(flagged(wc) == expected.imm, "end {id}: {name} has imm {:?}", flagged(wc));
+        let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);
+        ensure!(invalidated == expected.invalidates, "end {id}: {name} has {invalidated:?}");
+        let want = if expected.in_receive { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
+        ensure!(wc.opcode == want, "end {id}: {name} is {:?}", wc.opcode);
+        let used = if expected.in_receive { len } else { 0 };
+        ensure!(bytes[..used] == pattern(name, used), "end {id}: SEND {name} has other bytes");
+        let rest = &bytes[used..];
+        ensure!(rest.iter().all(|&b| b == CANARY), "end {id}: {:x} wrote too much", record.wr_id);
+        Ok(())
+    }
+}

@@ -1,0 +1,521 @@
+//! The world: two ends and a stream under one clock, from the first post to the last completion.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::env::Env;
+use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
+use rdmux_transport::{QpInit, Time, TxState};
+use rdmux_wire::Qpn;
+use rdmux_wire::iwarp::fpdu::Framing;
+use rdmux_wire::iwarp::rtr;
+
+use super::end::{Effects, End, EndEnv};
+use super::pipe::Pipe;
+use super::{IwFailure, IwScenario, IwStats, Trouble};
+use crate::agenda::Agenda;
+use crate::check::ensure;
+use crate::memory::{Memory, mix};
+
+/// The most bytes posted inline.
+pub(super) const MAX_INLINE: u32 = 64;
+/// The run is stuck if it takes longer than this, on its own clock and in events.
+const MOST_TIME: Duration = Duration::from_secs(1000);
+const MOST_EVENTS: u64 = 20_000_000;
+
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// Bytes that an end sent arrive, or the end of them.
+    Arrive(usize),
+    /// An end gets the floor, to send.
+    Wake(usize),
+    /// A timer of an end may be over.
+    Timer(usize),
+    /// A program posts sends.
+    Post(usize),
+    /// A program posts a receive.
+    Refill(usize),
+    /// The scenario's.
+    Trouble,
+}
+
+/// The world.
+pub(super) struct World {
+    pub(super) scenario: IwScenario,
+    pub(super) rng: ChaCha8Rng,
+    pub(super) agenda: Agenda<Event>,
+    pub(super) ends: [End; 2],
+    pub(super) last_op: u64,
+    pub(super) stats: IwStats,
+    /// Whether the work is done and the connection is being taken down.
+    pub(super) ending: bool,
+    /// Whether programs have gone to ERR because nothing happened any more.
+    given_up: bool,
+    tracing: bool,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, tracing: bool) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let scenario = IwScenario::draw(&mut rng);
+        let ends = [0, 1].map(|id| new_end(&scenario, id));
+        let agenda = Agenda::default();
+        let stats = IwStats::default();
+        let (ending, given_up) = (false, false);
+        Self { scenario, rng, agenda, ends, last_op: 0, stats, ending, given_up, tracing }
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(mut self, seed: u64) -> Result<IwStats, Box<IwFailure>> {
+        let result = self.run_to_end();
+        self.stats.seeds = 1;
+        self.stats.virtual_time = self.agenda.now().since(Time::ZERO);
+        match result {
+            Ok(()) => Ok(self.stats),
+            Err(what) => {
+                let (at, scenario) = (self.agenda.now(), self.scenario);
+                Err(Box::new(IwFailure { seed, at, what, scenario }))
+            }
+        }
+    }
+
+    fn run_to_end(&mut self) -> Result<(), String> {
+        self.connect()?;
+        let mut events = 0_u64;
+        loop {
+            while let Some(event) = self.agenda.next_event() {
+                self.happen(event)?;
+                events += 1;
+                let late = self.agenda.now().since(Time::ZERO) > MOST_TIME || events > MOST_EVENTS;
+                ensure!(!late, "no end after {events} events: {}", self.unfinished());
+            }
+            if self.ends.iter().all(|end| end.closed) {
+                return self.check_end();
+            }
+            self.go_on()?;
+        }
+    }
+
+    /// Nothing happens any more: the work is done, or nobody can go on.
+    fn go_on(&mut self) -> Result<(), String> {
+        let doomed = self.ends.iter().any(|end| end.doomed);
+        let done = self.ends.iter().all(|end| {
+            end.to_post == 0 && end.sends.is_empty() && (end.expected.is_empty() || end.doomed)
+        });
+        ensure!(done || doomed, "nothing happens any more: {}", self.unfinished());
+        if !self.ending && done {
+            self.ending = true;
+            let id = self.rng.random_range(0..2);
+            return self.act(id, |qp, now, env| qp.shutdown(now, env));
+        }
+        ensure!(!self.given_up && doomed, "nobody ends the stream: {}", self.unfinished());
+        (self.given_up, self.ending) = (true, true);
+        self.go_to_err(0)?;
+        self.go_to_err(1)
+    }
+
+    fn connect(&mut self) -> Result<(), String> {
+        let first = self.scenario.params;
+        let second = StreamParams {
+            initiator: false,
+            tx_markers: first.rx_markers,
+            rx_markers: first.tx_markers,
+            ord: first.ird,
+            ird: first.ord,
+            ..first
+        };
+        for id in [0, 1] {
+            for _ in 0..self.scenario.depth {
+                self.post_receive(id)?;
+            }
+        }
+        for (id, params) in [(0, first), (1, second)] {
+            let mulpdu = self.scenario.mulpdu[id];
+            self.act(id, |qp, now, env| qp.attach(now, &params, mulpdu, env))?
+                .map_err(|e| format!("attach: {e}"))?;
+            self.post_soon(id);
+        }
+        if first.rtr == Some(Rtr::Read) {
+            let framing = Framing { crc: first.crc, markers: first.rx_markers };
+            let answer = rtr::read_response(framing, &rtr::READ_REQUEST);
+            self.ends[1].pipe.bytes.extend(answer.iter());
+            self.move_soon(1);
+        }
+        if let Some((at, _)) = self.scenario.trouble {
+            self.agenda.after(at, Event::Trouble);
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Arrive(from) => self.arrive(from),
+            Event::Wake(id) => self.wake(id),
+            Event::Timer(id) => self.timer(id),
+            Event::Post(id) => self.post_some(id),
+            Event::Refill(id) => self.post_receive(id),
+            Event::Trouble => self.trouble(),
+        }
+    }
+
+    /// Gives a queue pair the floor, and sees to what it did.
+    fn act<R>(
+        &mut self,
+        id: usize,
+        call: impl FnOnce(&mut Qp, Time, &mut EndEnv<'_>) -> R,
+    ) -> Result<R, String> {
+        let now = self.agenda.now();
+        let mut effects = Effects::default();
+        let End { qp, memory, pipe, shared, recvs, .. } = &mut self.ends[id];
+        let before = pipe.bytes.len();
+        let result =
+            call(qp, now, &mut EndEnv { memory, pipe, shared, recvs, effects: &mut effects });
+        let sent = pipe.bytes.len() - before;
+        self.stats.carried += sent as u64;
+        self.stats.fingerprint ^= mix(now.0 ^ (sent as u64) << 40 ^ id as u64);
+        self.stats.events += effects.events;
+        for (side, completion) in &effects.completions {
+            self.completed(id, *side, completion)?;
+        }
+        self.follow_wish(id);
+        if !self.ends[id].pipe.bytes.is_empty() || self.ends[id].pipe.end.is_some() {
+            self.move_soon(id);
+        }
+        let at = self.ends[id].qp.poll_timeout().filter(|_| !self.ends[id].closed);
+        if let Some(at) = at
+            && at < self.ends[id].timer
+        {
+            self.ends[id].timer = at;
+            self.agenda.at(at, Event::Timer(id));
+        }
+        Ok(result)
+    }
+
+    fn follow_wish(&mut self, id: usize) {
+        let wish = self.ends[id].qp.wish();
+        let end = &mut self.ends[id];
+        match wish {
+            Wish::Shutdown | Wish::Close if end.pipe.end.is_none() => end.pipe.end = Some(true),
+            Wish::Abort if !end.closed => {
+                end.pipe.bytes.clear();
+                end.pipe.end = Some(false);
+            }
+            _ => {}
+        }
+        if !end.closed && matches!(wish, Wish::Close | Wish::Abort) {
+            end.closed = true;
+            match wish {
+                Wish::Close => self.stats.ended += 1,
+                _ => self.stats.reset += 1,
+            }
+            let peer = &mut self.ends[1 - id].pipe;
+            peer.broken = true;
+            peer.bytes.clear();
+            self.trace(format_args!("end {id} is done with the stream: {wish:?}"));
+            self.wake_soon(1 - id);
+        }
+    }
+
+    fn arrive(&mut self, from: usize) -> Result<(), String> {
+        let to = 1 - from;
+        let pipe = &mut self.ends[from].pipe;
+        pipe.moving = false;
+        if pipe.silent {
+            return Ok(());
+        }
+        let most = self.rng.random_range(1..=self.scenario.chunk);
+        let len = most.min(pipe.bytes.len());
+        if len == 0 {
+            let Some(clean) = pipe.end else { return Ok(()) };
+            if self.ends[to].told || self.ends[to].closed {
+                return Ok(());
+            }
+            self.ends[to].told = true;
+            self.trace(format_args!("end {to} hears of the end, clean: {clean}"));
+            self.act(to, |qp, now, env| qp.handle_end(now, clean, env))?;
+            self.wake_soon(to);
+            return Ok(());
+        }
+        self.stats.arrivals += 1;
+        let bytes: Vec<u8> = pipe.bytes.drain(..len).collect();
+        if std::mem::take(&mut pipe.wanted) {
+            self.wake_soon(from);
+        }
+        self.feed(to, &bytes)?;
+        self.move_soon(from);
+        self.wake_soon(to);
+        Ok(())
+    }
+
+    /// Bytes arrive, of which those that belong into memory may go there by themselves.
+    fn feed(&mut self, to: usize, bytes: &[u8]) -> Result<(), String> {
+        let direct = self.ends[to].inbox.is_empty() && self.rng.random_bool(self.scenario.direct);
+        let placed = if direct { self.place(to, bytes)? } else { 0 };
+        self.ends[to].inbox.extend_from_slice(&bytes[placed..]);
+        let inbox = std::mem::take(&mut self.ends[to].inbox);
+        let used = self.act(to, |qp, now, env| qp.handle_bytes(now, &inbox, env))?;
+        self.ends[to].inbox = inbox[used..].to_vec();
+        Ok(())
+    }
+
+    fn place(&mut self, to: usize, bytes: &[u8]) -> Result<usize, String> {
+        let placed = self.act(to, |qp, now, env| {
+            let Some(direct) = qp.direct() else { return 0 };
+            let (done, len) = match direct {
+                Direct::Local { sges, offset, len } => {
+                    let len = bytes.len().min(len as usize);
+                    (env.scatter(sges, offset, &bytes[..len]), len)
+                }
+                Direct::Remote { rkey, va, len } => {
+                    let len = bytes.len().min(len as usize);
+                    (env.write_remote(rkey, va, &bytes[..len]), len)
+                }
+            };
+            // What cannot be placed is for the queue pair to find out.
+            if done.is_err() {
+                return 0;
+            }
+            qp.handle_placed(now, u32::try_from(len).expect("of one frame"), env);
+            len
+        })?;
+        self.stats.placed += placed as u64;
+        Ok(placed)
+    }
+
+    fn wake(&mut self, id: usize) -> Result<(), String> {
+        self.ends[id].awake = false;
+        if self.ends[id].closed {
+            // A driver lets a queue pair without a stream flush what is posted.
+            return self.act(id, |qp, now, env| qp.poll_transmit(now, 64, env)).map(|_| ());
+        }
+        let budget = self.rng.random_range(1..=64);
+        let state = self.act(id, |qp, now, env| qp.poll_transmit(now, budget, env))?;
+        if state == TxState::More {
+            self.wake_soon(id);
+        }
+        Ok(())
+    }
+
+    fn timer(&mut self, id: usize) -> Result<(), String> {
+        let now = self.agenda.now();
+        if self.ends[id].timer > now || self.ends[id].closed {
+            return Ok(());
+        }
+        self.ends[id].timer = Time::NEVER;
+        if self.ends[id].qp.poll_timeout().is_some_and(|at| at <= now) {
+            self.stats.timeouts += 1;
+            self.trace(format_args!("end {id} times out"));
+        }
+        self.act(id, |qp, now, env| qp.handle_timeout(now, env))?;
+        self.wake_soon(id);
+        Ok(())
+    }
+
+    fn trouble(&mut self) -> Result<(), String> {
+        let Some((_, trouble)) = self.scenario.trouble else { return Ok(()) };
+        self.trace(format_args!("trouble: {trouble:?}"));
+        if let Trouble::Disconnect(id) = trouble {
+            // Whatever it has posted is carried out; the peer's may not be.
+            self.ends[1 - id].doomed = true;
+            (self.ends[id].to_post, self.ends[id].left) = (0, true);
+            return self.act(id, |qp, now, env| qp.shutdown(now, env));
+        }
+        self.doom();
+        let crc = self.scenario.params.crc;
+        match trouble {
+            Trouble::Reset => {
+                for id in [0, 1] {
+                    let pipe = &mut self.ends[id].pipe;
+                    pipe.bytes.clear();
+                    (pipe.broken, pipe.end) = (true, Some(false));
+                    self.move_soon(id);
+                }
+            }
+            Trouble::Flip(id) => {
+                let bytes = &mut self.ends[id].pipe.bytes;
+                if !bytes.is_empty() {
+                    let at = self.rng.random_range(0..bytes.len());
+                    bytes[at] ^= 1 << self.rng.random_range(0..8);
+                    self.ends[id].pipe.tainted = !crc;
+                }
+            }
+            Trouble::Noise(id) => {
+                let noise: Vec<u8> =
+                    (0..self.rng.random_range(1..100)).map(|_| self.rng.random()).collect();
+                let pipe = &mut self.ends[id].pipe;
+                if pipe.end.is_none() && !pipe.broken {
+                    let at = self.rng.random_range(0..=pipe.bytes.len());
+                    let behind = pipe.bytes.split_off(at);
+                    pipe.bytes.extend(noise);
+                    pipe.bytes.extend(behind);
+                    pipe.tainted = !crc;
+                    self.move_soon(id);
+                }
+            }
+            Trouble::Silence(id) => self.ends[id].pipe.silent = true,
+            Trouble::Err(id) => self.go_to_err(id)?,
+            Trouble::Disconnect(_) => {}
+        }
+        Ok(())
+    }
+
+    fn go_to_err(&mut self, id: usize) -> Result<(), String> {
+        self.ends[id].to_post = 0;
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        self.act(id, |qp, now, env| qp.modify(now, &attr, AttrMask::STATE, env))?
+            .map_err(|e| format!("modify: {e}"))?;
+        self.wake_soon(id);
+        Ok(())
+    }
+
+    /// Both ends may see errors from now on.
+    pub(super) fn doom(&mut self) {
+        self.ends.iter_mut().for_each(|end| end.doomed = true);
+    }
+
+    fn move_soon(&mut self, from: usize) {
+        if !std::mem::replace(&mut self.ends[from].pipe.moving, true) {
+            let stalls = self.rng.random_bool(self.scenario.stall);
+            let delay = if stalls {
+                Duration::from_millis(100)
+            } else {
+                self.scenario.delay.mul_f64(self.rng.random())
+            };
+            self.agenda.after(delay, Event::Arrive(from));
+        }
+    }
+
+    fn wake_soon(&mut self, id: usize) {
+        if !std::mem::replace(&mut self.ends[id].awake, true) {
+            let delay = Duration::from_nanos(self.rng.random_range(0..2000));
+            self.agenda.after(delay, Event::Wake(id));
+        }
+    }
+
+    /// Lets the program post, if it has something left.
+    pub(super) fn post_soon(&mut self, id: usize) {
+        if self.ends[id].to_post > 0 && !std::mem::replace(&mut self.ends[id].posting, true) {
+            let delay = Duration::from_nanos(self.rng.random_range(0..50_000));
+            self.agenda.after(delay, Event::Post(id));
+        }
+    }
+
+    fn post_some(&mut self, id: usize) -> Result<(), String> {
+        self.ends[id].posting = false;
+        let mut room = true;
+        for _ in 0..self.rng.random_range(1..=8) {
+            room = self.post_next(id)?;
+        }
+        self.wake_soon(id);
+        if room {
+            self.post_soon(id);
+        }
+        Ok(())
+    }
+
+    pub(super) fn refill(&mut self, id: usize) {
+        let delay = Duration::from_nanos(self.rng.random_range(0..100_000));
+        self.agenda.after(delay, Event::Refill(id));
+    }
+
+    /// The stream is gone, and everything with it.
+    fn check_end(&mut self) -> Result<(), String> {
+        for id in [0, 1] {
+            self.act(id, |qp, now, env| qp.poll_transmit(now, 64, env))?;
+            self.last_completion_is_out(id)?;
+            let end = &self.ends[id];
+            ensure!(end.qp.state() == QpState::Err, "end {id} is in {:?}", end.qp.state());
+            ensure!(end.qp.poll_timeout().is_none(), "end {id}: a timer runs");
+            ensure!(end.recvs.is_empty(), "end {id}: {} receives are left", end.recvs.len());
+        }
+        if self.ends.iter().any(|end| end.doomed) {
+            return Ok(());
+        }
+        for id in [0, 1] {
+            self.check_written(id)?;
+            let counter = self.ends[1 - id].counter;
+            let there = self.ends[1 - id].memory.bytes(&counter).to_vec();
+            let want = self.ends[id].peer_counter.to_ne_bytes();
+            ensure!(there == want, "end {id}: the counter is {there:02x?}, not {want:02x?}");
+        }
+        Ok(())
+    }
+
+    fn unfinished(&self) -> String {
+        let tell = |end: &End| {
+            format!(
+                "{:?} with {} sends, {} to post, {} to come, wish {:?}, {} bytes on their way",
+                end.qp.state(),
+                end.sends.len(),
+                end.to_post,
+                end.expected.len(),
+                end.qp.wish(),
+                end.pipe.bytes.len()
+            )
+        };
+        format!("{}; {}", tell(&self.ends[0]), tell(&self.ends[1]))
+    }
+
+    pub(super) fn trace(&self, what: fmt::Arguments<'_>) {
+        if self.tracing {
+            eprintln!("{:>12} {what}", self.agenda.now().0);
+        }
+    }
+}
+
+fn new_end(scenario: &IwScenario, id: usize) -> End {
+    let caps = QpCaps {
+        max_send_wr: scenario.depth,
+        max_recv_wr: scenario.depth + 1,
+        max_send_sge: 4,
+        max_recv_sge: 2,
+        max_inline_data: MAX_INLINE,
+    };
+    let init = QpInit {
+        qpn: Qpn::new(if id == 0 { 1 } else { 2 }),
+        qp_type: QpType::Rc,
+        caps,
+        sq_sig_all: scenario.signal_all,
+        has_srq: scenario.shared[id],
+    };
+    let mut memory = Memory::default();
+    let counter = memory.register(vec![0; 8], Access::REMOTE_ATOMIC);
+    let mut end = End {
+        qp: Qp::new(&init),
+        memory,
+        pipe: Pipe { room: scenario.room[id], ..Pipe::default() },
+        inbox: Vec::new(),
+        shared: Default::default(),
+        recvs: Default::default(),
+        sends: Default::default(),
+        expected: Default::default(),
+        written: Vec::new(),
+        counter,
+        peer_counter: 0,
+        to_post: scenario.ops[id],
+        posted: 0,
+        doomed: false,
+        failed: false,
+        left: false,
+        told: false,
+        closed: false,
+        awake: false,
+        posting: false,
+        timer: Time::NEVER,
+    };
+    let attr = QpAttr {
+        state: QpState::Init,
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        ..QpAttr::default()
+    };
+    let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
+    let End { qp, memory, pipe, shared, recvs, .. } = &mut end;
+    let mut effects = Effects::default();
+    let mut env = EndEnv { memory, pipe, shared, recvs, effects: &mut effects };
+    qp.modify(Time::ZERO, &attr, mask, &mut env).expect("from RESET to INIT");
+    end
+}
