@@ -104,7 +104,8 @@ pub enum Cause {
     /// The peer's host answered that it does not want the connection.
     #[error("the peer rejected it: {} (reason {reason})", reject_reason(*.reason))]
     Rejected {
-        /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status.
+        /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status. Over iWARP
+        /// there is none: 0.
         reason: u16,
         /// What the peer's program had to say, if it was the program.
         private_data: Vec<u8>,
@@ -143,7 +144,10 @@ impl Cause {
                 _ => return None,
             },
             Self::Full(_) => "poll completions first, or create it larger",
-            Self::Rejected { reason: 8, .. } => "is a program listening on that address and port?",
+            Self::Rejected { reason: 0, private_data } if !private_data.is_empty() => return None,
+            Self::Rejected { reason: 0 | 8, .. } => {
+                "is a program listening on that address and port?"
+            }
             Self::Unreachable(_) => "check the address, and that the peer's host is up",
             Self::Completion(status) => return completion_advice(*status),
             Self::TooLong { .. } => "send it in parts, or make the buffers larger on both sides",
@@ -170,6 +174,7 @@ impl Cause {
 /// The text of a REJ reason (IBTA table 108).
 pub fn reject_reason(reason: u16) -> &'static str {
     match reason {
+        0 => "connection refused or reset",
         1 => "no queue pair available",
         2 => "no EE context available",
         3 => "no resources available",

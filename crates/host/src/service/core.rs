@@ -308,7 +308,7 @@ impl Core {
             self.agents.poll_timeout(),
             self.resolver.poll_timeout(),
             self.views.poll_timeout(),
-            self.streams.poll_timeout(),
+            self.streams.listening.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }

@@ -16,6 +16,7 @@ pub mod daemon;
 mod gsi;
 mod hub;
 mod listener;
+mod listening;
 mod mad;
 mod mcast;
 mod netlink;

@@ -18,6 +18,11 @@ use crate::{Context, Pd, Qp, RemoteMr, Sge};
 /// Messages go out as they are sent; the peer has room for as many as [`Options::depth`] says, and
 /// when it is slower than that, sending waits. Dropping a connection ends it without waiting for
 /// messages under way; [`close`](Self::close) waits.
+///
+/// Over an iWARP device two things differ, because nothing tells a sender there what its peer does: a
+/// message for which the peer has no room ends the connection, so programs must not send more than
+/// [`Options::depth`] messages ahead of an answer; and [`write`](Self::write) and [`close`](Self::close) wait until
+/// TCP has everything, not until it is there. A [`read`](Self::read) afterwards waits for that.
 #[derive(Debug)]
 pub struct Connection {
     // Before `core`: regions and queues go before the id's destruction is waited for.

@@ -1,0 +1,227 @@
+//! Listening sockets of iWARP.
+//!
+//! A wildcard is a socket on each of the host's addresses. A socket outlives its listener a little, for a
+//! program that listens again.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rdmux_cm::error::Command;
+use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
+
+use super::core::Core;
+use super::poller::{Interest, Token};
+use super::streams::errno;
+use super::tcp;
+
+/// Peers taken from a listening socket before others have their turn.
+const ACCEPTS: usize = 64;
+
+/// All listening sockets.
+#[derive(Debug)]
+pub(super) struct AllListening {
+    sockets: BTreeMap<u64, Listening>,
+    /// Listeners on wildcards, which follow the host's addresses.
+    wildcards: BTreeMap<IdHandle, StreamListener>,
+    last: u64,
+    /// Whether peers wait in the system's queues, for too many are half-open.
+    paused: bool,
+    /// A descriptor to give up when there is none left to accept with.
+    reserve: Option<File>,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+struct Listening {
+    socket: OwnedFd,
+    at: SocketAddr,
+    /// Nobody for a while after its listener went.
+    owner: Option<IdHandle>,
+    until: Option<Time>,
+}
+
+impl AllListening {
+    pub(super) fn new() -> Self {
+        Self {
+            sockets: BTreeMap::new(),
+            wildcards: BTreeMap::new(),
+            last: 0,
+            paused: false,
+            reserve: open_reserve(),
+        }
+    }
+
+    /// When a socket that nobody has is to be closed.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.sockets.values().filter_map(|l| l.until).min()
+    }
+}
+
+fn open_reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+impl Core {
+    /// Lets peers connect, by all transports that the id may have.
+    ///
+    /// # Errors
+    /// Those of [`rdmux_cm::Manager::listen`]. A TCP port that is in use fails only ids that have
+    /// nothing else.
+    pub(super) fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
+        if self.manager.query(id)?.state == IdState::Idle {
+            let any = IpAddr::from([0, 0, 0, 0]);
+            self.manager.bind(id, SocketAddr::new(any, 0), false)?;
+        }
+        let bound = self.manager.query(id)?.state == IdState::AddrBound;
+        if let Some(wanted) = self.manager.stream_listener(id).filter(|_| bound)
+            && let Err(e) = self.open_listening(id, &wanted)
+        {
+            self.unlisten_now(id);
+            let addr = wanted.local;
+            if wanted.only {
+                let command = Command::Listen;
+                return Err(match errno(&e) {
+                    libc::EADDRINUSE => CmError::AddrInUse { id, command, addr },
+                    _ => CmError::AddrNotAvailable { id, command, addr },
+                });
+            }
+            tracing::warn!("{id} listens at {addr} without iWARP: {e}");
+        }
+        let listening = self.manager.listen(id, backlog);
+        if listening.is_err() && bound {
+            self.unlisten_now(id);
+        }
+        listening
+    }
+
+    /// Opens sockets where there are none yet.
+    fn open_listening(&mut self, id: IdHandle, wanted: &StreamListener) -> io::Result<()> {
+        if wanted.local.ip().is_unspecified() {
+            self.streams.listening.wildcards.insert(id, *wanted);
+        }
+        for at in self.listening_addresses(wanted) {
+            let there = self.streams.listening.sockets.values_mut().find(|l| l.at == at);
+            match there {
+                Some(l) if l.owner == Some(id) => {}
+                // Its last listener is just gone.
+                Some(l) if l.owner.is_none() => (l.owner, l.until) = (Some(id), None),
+                Some(_) => return Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+                None => self.open_listening_socket(id, at)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn open_listening_socket(&mut self, id: IdHandle, at: SocketAddr) -> io::Result<()> {
+        let row = self.addresses.find(at.ip());
+        let row = row.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?;
+        let socket = tcp::listen(row.peer(at.ip(), at.port()))?;
+        self.streams.listening.last += 1;
+        let number = self.streams.listening.last;
+        let interest = if self.streams.listening.paused { Interest::End } else { Interest::Read };
+        self.poller.add(&socket, Token::StreamListener(number), interest)?;
+        let listening = Listening { socket, at, owner: Some(id), until: None };
+        self.streams.listening.sockets.insert(number, listening);
+        Ok(())
+    }
+
+    /// A wildcard is each of the host's addresses, for those of other hosts are none of ours.
+    fn listening_addresses(&self, wanted: &StreamListener) -> Vec<SocketAddr> {
+        let StreamListener { local, v6_only, .. } = *wanted;
+        if !local.ip().is_unspecified() {
+            return vec![local];
+        }
+        let covers = |ip: &IpAddr| match (local.is_ipv4(), ip.is_ipv4()) {
+            (true, v4) => v4,
+            (false, true) => !v6_only,
+            (false, false) => true,
+        };
+        let rows = self.addresses.rows().map(|(_, row)| row.ip).filter(covers);
+        rows.map(|ip| SocketAddr::new(ip, local.port())).collect()
+    }
+
+    /// The host's addresses changed.
+    pub(super) fn follow_addresses(&mut self) {
+        let gone: Vec<u64> = (self.streams.listening.sockets.iter())
+            .filter(|(_, l)| self.addresses.find(l.at.ip()).is_none())
+            .map(|(&number, _)| number)
+            .collect();
+        gone.into_iter().for_each(|number| self.close_listening(number));
+        for (id, wanted) in self.streams.listening.wildcards.clone() {
+            if let Err(e) = self.open_listening(id, &wanted) {
+                tracing::warn!("{id} does not listen for iWARP at all new addresses: {e}");
+            }
+        }
+    }
+
+    /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
+    pub(super) fn unlisten(&mut self, id: IdHandle) {
+        self.streams.listening.wildcards.remove(&id);
+        let until = self.now().after(self.manager.config().listener_grace);
+        for l in self.streams.listening.sockets.values_mut().filter(|l| l.owner == Some(id)) {
+            (l.owner, l.until) = (None, Some(until));
+        }
+    }
+
+    /// The id could not listen.
+    fn unlisten_now(&mut self, id: IdHandle) {
+        self.streams.listening.wildcards.remove(&id);
+        let of = |(_, l): &(&u64, &Listening)| l.owner == Some(id);
+        let numbers: Vec<u64> =
+            self.streams.listening.sockets.iter().filter(of).map(|(&n, _)| n).collect();
+        numbers.into_iter().for_each(|number| self.close_listening(number));
+    }
+
+    fn close_listening(&mut self, number: u64) {
+        if let Some(listening) = self.streams.listening.sockets.remove(&number) {
+            self.poller.remove(&listening.socket);
+        }
+    }
+
+    /// Closes what nobody listens on any more.
+    pub(super) fn close_unused(&mut self, now: Time) {
+        let due = |(_, l): &(&u64, &Listening)| l.until.is_some_and(|until| until <= now);
+        let numbers: Vec<u64> =
+            self.streams.listening.sockets.iter().filter(due).map(|(&n, _)| n).collect();
+        numbers.into_iter().for_each(|number| self.close_listening(number));
+    }
+
+    /// Peers connected.
+    pub(super) fn accept_streams(&mut self, number: u64) {
+        for _ in 0..ACCEPTS {
+            let Some(listening) = self.streams.listening.sockets.get(&number) else { return };
+            if !self.manager.accepts_streams() {
+                break;
+            }
+            match tcp::accept(&listening.socket) {
+                Ok(Some((socket, local, remote))) => self.add_stream(socket, local, remote),
+                Ok(None) => break,
+                Err(e) => {
+                    tracing::warn!("a peer at {} cannot be accepted: {e}", listening.at);
+                    // With a descriptor more it can be turned away, so that it does not wait in vain.
+                    self.streams.listening.reserve = None;
+                    drop(tcp::accept(&listening.socket));
+                    self.streams.listening.reserve = open_reserve();
+                    break;
+                }
+            }
+        }
+        self.settle();
+        self.pause_listening();
+    }
+
+    /// Lets peers wait in the system's queues while too many are half-open.
+    pub(super) fn pause_listening(&mut self) {
+        let paused = !self.manager.accepts_streams();
+        if paused != self.streams.listening.paused {
+            self.streams.listening.paused = paused;
+            let interest = if paused { Interest::End } else { Interest::Read };
+            for (&number, l) in &self.streams.listening.sockets {
+                self.poller.change(l.socket.as_fd(), Token::StreamListener(number), interest);
+            }
+        }
+    }
+}
