@@ -1,4 +1,4 @@
-//! The verbs transports RC, UC, UD and XRC as state machines without I/O.
+//! The verbs transports RC, UC, UD, XRC and iWARP as state machines without I/O.
 //!
 //! A [`Qp`] takes work requests and packets, and asks an [`env::Env`] for everything else: memory, a
 //! link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
@@ -7,6 +7,8 @@
 //! packets of it by the opcode table; the peer's responder places them, takes a receive, and
 //! acknowledges; the requester completes it. [`state_table`] says what `modify` may do, and `fault`
 //! what happens when something cannot be done.
+//!
+//! [`iwarp`] is the same for a byte stream in place of packets, with a [`iwarp::Qp`] of its own.
 #![no_std]
 #![forbid(unsafe_code)]
 
