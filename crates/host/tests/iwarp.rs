@@ -4,13 +4,14 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use common::{Host, SECOND, next_cm_event, next_event};
+use common::{Host, SECOND, TempDir, next_cm_event, next_event};
 use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, IdOption, PortSpace};
-use rdmux_host::{ConnectOptions, EventChannel, HostClient};
+use rdmux_host::service::{Service, ServiceOptions};
+use rdmux_host::{ConnectOptions, EventChannel, HostClient, HostError, HostName, RuntimeDir};
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, SLOT_SHIFT};
@@ -450,4 +451,36 @@ fn the_option_and_the_configuration_decide_who_sends_first() {
         // Who closes is asked again.
         peers.push(peer);
     }
+}
+
+/// A host on ::1, of which there may be several, for each has a UDP port of its own.
+fn on_localhost() -> Host {
+    let ip: IpAddr = Ipv6Addr::LOCALHOST.into();
+    let dir = TempDir::new();
+    let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+    let mut options = ServiceOptions::new(HostName::new("six").unwrap(), runtime);
+    options.addresses = Some(vec![ip]);
+    loop {
+        let free = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+        options.config.service.port = free;
+        match Service::spawn(options.clone()) {
+            Ok(service) => return Host { service: Some(service), ip, options, dir },
+            Err(HostError::PortInUse { .. }) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn connections_over_ipv6_are_the_same() {
+    if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        eprintln!("this machine has no IPv6");
+        return;
+    }
+    let (here, there) = (on_localhost(), on_localhost());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((_, mut passive, p), (_, mut active, _)) = connect((&here, &a), &b, true);
+    assert_eq!(p.rtr, Some(Rtr::Write));
+    passive.write_all(b"six").unwrap();
+    hear(&mut active, b"six");
 }
