@@ -7,7 +7,7 @@ use rdmux_transport::Time;
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 use rdmux_wire::Qpn;
 use rdmux_wire::iwarp::ddp::{Header, Model, Untagged, queue};
-use rdmux_wire::iwarp::mpa::Startup;
+use rdmux_wire::iwarp::mpa::{Flags, Startup};
 use rdmux_wire::iwarp::rdmap::Opcode;
 use rdmux_wire::iwarp::terminate::{Fault, Terminate};
 use rdmux_wire::{Stag, iwarp::rtr};
@@ -86,6 +86,7 @@ impl Streams {
             negotiate::conclude(&self.config, *revision, wishes, self.most_ird, &reply)
         });
         let private_data: Vec<u8> = reply.map_or_else(|_| Vec::new(), |r| r.private_data.into());
+        let markers = reply.is_ok_and(|reply| reply.flags.has(Flags::MARKERS));
         match outcome {
             Ok(params) => {
                 self.counters.frames_received += 1;
@@ -100,11 +101,13 @@ impl Streams {
                 let status = -errno::ECONNREFUSED;
                 Step::Done(Some(ConnEvent::Rejected { status, private_data }))
             }
-            Err(BadReply::Invalid) => self.terminate(stream, Fault::MpaStartup, sink),
+            Err(BadReply::Invalid) => self.terminate(stream, Fault::MpaStartup, markers, sink),
             Err(BadReply::InsufficientIrd) => {
-                self.terminate(stream, Fault::MpaInsufficientIrd, sink)
+                self.terminate(stream, Fault::MpaInsufficientIrd, markers, sink)
             }
-            Err(BadReply::NoMatchingRtr) => self.terminate(stream, Fault::MpaNoMatchingRtr, sink),
+            Err(BadReply::NoMatchingRtr) => {
+                self.terminate(stream, Fault::MpaNoMatchingRtr, markers, sink)
+            }
         }
     }
 
@@ -120,8 +123,14 @@ impl Streams {
         sink.stream(StreamWish::Send { stream, bytes: frame.to_vec() });
     }
 
-    /// Tells the peer why there is no connection, and ends it.
-    fn terminate(&mut self, stream: StreamId, fault: Fault, sink: &mut impl Sink) -> Step {
+    /// Tells the peer, which may want markers, why there is no connection, and ends it.
+    fn terminate(
+        &mut self,
+        stream: StreamId,
+        fault: Fault,
+        markers: bool,
+        sink: &mut impl Sink,
+    ) -> Step {
         self.counters.bad_reply += 1;
         let untagged =
             Untagged { last: true, invalidate: Stag(0), qn: queue::TERMINATE, msn: 1, mo: 0 };
@@ -129,7 +138,7 @@ impl Streams {
         let mut message = [0; Terminate::MAX_LEN];
         let len = Terminate::new(fault).emit(&mut message);
         // A peer that asked for CRCs would not read it without; one that did not does not look.
-        let framing = rdmux_wire::iwarp::fpdu::Framing { crc: true, markers: false };
+        let framing = rdmux_wire::iwarp::fpdu::Framing { crc: true, markers };
         let mut bytes = [0; 128];
         let len = framing.emit(0, &[&header, &message[..len]], &mut bytes);
         self.forget(stream);
