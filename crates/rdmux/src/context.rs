@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub struct ContextBuilder {
     host: Option<String>,
     kind: Option<DeviceKind>,
     how: How,
+    config: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +74,12 @@ impl ContextBuilder {
         self.how = How::Embedded;
         self
     }
+    /// With an embedded host, the configuration file that it follows. By default it has none, and the
+    /// defaults: what the user has configured is for other hosts.
+    pub fn config(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config = Some(file.into());
+        self
+    }
     /// Opens the device.
     ///
     /// # Errors
@@ -92,7 +100,8 @@ impl ContextBuilder {
                 (None, options.connect(&name, kind))
             }
             How::Embedded => {
-                let (service, client) = embedded::start(&name, kind).on(&object, OPEN)?;
+                let (service, client) =
+                    embedded::start(&name, kind, self.config.as_deref()).on(&object, OPEN)?;
                 (Some(service), Ok(client))
             }
         };

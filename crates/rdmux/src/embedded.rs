@@ -4,12 +4,12 @@
 //! between its own threads and leaves nothing behind.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
-use rdmux_host::{ConnectOptions, HostClient, HostError, HostName, RuntimeDir};
+use rdmux_host::{Config, ConnectOptions, HostClient, HostError, HostName, RuntimeDir};
 use rdmux_verbs::control::DeviceKind;
 
 use crate::error::Cause;
@@ -24,14 +24,18 @@ pub(crate) struct Embedded {
     _dir: TempDir,
 }
 
-/// Starts a service and connects to it, for a device of this kind.
+/// Starts a service, which follows this configuration file, and connects to it, for a device of this kind.
 pub(crate) fn start(
     name: &HostName,
     kind: DeviceKind,
+    config: Option<&Path>,
 ) -> Result<(Embedded, Arc<HostClient>), Cause> {
     let dir = TempDir::new().map_err(Cause::Os)?;
     let runtime = RuntimeDir::at(&dir.0)?;
     let mut options = ServiceOptions::new(name.clone(), runtime.clone());
+    if let Some(file) = config {
+        options.config = Config::load(file)?;
+    }
     let mut attempt = 0;
     let service = loop {
         options.addresses = Some(vec![loopback_address()]);
