@@ -3,9 +3,10 @@
 //! [`suite`] is the table of what rdmux and a Linux kernel's `rdma_rxe` must do together, and how
 //! each of its rows is run inside the guest of `peer-vm`. [`exchange`] is the exchange by which two
 //! programs exercise every verb on each other: `verbs-peer` ([`peer`]), on the crate `rdmux`, and
-//! `verbs_peer`, in C on the verbs API.
+//! `verbs_peer`, in C on the verbs API. [`iwarp`] is a scripted peer of iWARP.
 #![forbid(unsafe_code)]
 
 pub mod exchange;
+pub mod iwarp;
 pub mod peer;
 pub mod suite;

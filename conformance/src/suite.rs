@@ -1,4 +1,4 @@
-//! What rdmux and the kernel's `rdma_rxe` must do together, as a table of rows.
+//! What rdmux and the kernel's `rdma_rxe` must do together, as a table of rows; and, in [`siw()`], its `siw`.
 //!
 //! [`table()`] says what is run under which conditions, a [`Guest`] runs processes on both sides of a
 //! wire between two network namespaces, the modules each know one kind of exchange.
@@ -11,6 +11,7 @@ mod messages;
 mod multicast;
 mod programs;
 mod rping;
+mod siw;
 mod table;
 mod verbs;
 
@@ -21,6 +22,7 @@ use anyhow::Result;
 pub use guest::{Guest, Place};
 pub use icrc::send_datagram;
 pub use programs::Program;
+pub use siw::{Siw, siw, take_the_wire};
 pub use table::table;
 
 /// The conditions on the wire.

@@ -1,4 +1,5 @@
-//! `cargo xtask peer`: the conformance suite against the kernel's drivers, in a throw-away guest.
+//! `cargo xtask peer`: the conformance suites against the kernel's drivers, in a throw-away guest, and against
+//! a scripted peer of iWARP, here.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,31 +18,109 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// What to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
+    /// Only one of the suites
+    suite: Option<Suite>,
     /// Only the checks that have a row with this text, for instance "rc/send" or "rping"
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
 
-/// Runs the suite. A row that is missing counts as failed.
-pub(crate) fn run(args: &Args, report: &mut Report) {
-    report.heading("the kernel as peer");
-    let mut rows = Rows::default();
-    if let Err(e) = suite(args, &mut rows) {
-        report.fail("peer", &format!("{e:#}"));
-    }
-    rows.report(report);
+/// A transport, and who speaks it.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Suite {
+    /// RoCE: the kernel's rdma_rxe
+    Roce,
+    /// iWARP: a scripted peer, and the kernel's siw
+    Iwarp,
 }
 
-fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
-    let place = Place::new()?;
+/// Runs the suites. A row that is missing counts as failed.
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    let wanted = |suite| args.suite.is_none_or(|only| only == suite);
+    let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
+    let mut found = 0;
+    if wanted(Suite::Iwarp) {
+        report.heading("a scripted peer of iWARP");
+        found += one(report, |rows| scripted(&only, rows));
+    }
+    for suite in [Suite::Iwarp, Suite::Roce].into_iter().filter(|suite| wanted(*suite)) {
+        report.heading(suite.heading());
+        found += one(report, |rows| in_guest(suite, &only, rows));
+    }
+    if found == 0 {
+        report.fail("peer", "no row has this text");
+    }
+}
+
+/// Runs a suite, and returns how many rows it has.
+fn one(report: &mut Report, suite: impl FnOnce(&mut Rows) -> Result<()>) -> usize {
+    let mut rows = Rows::default();
+    let outcome = suite(&mut rows);
+    let failed = outcome.is_err();
+    if let Err(e) = outcome {
+        report.fail("peer", &format!("{e:#}"));
+    }
+    let found = rows.len() + usize::from(failed);
+    rows.report(report);
+    found
+}
+
+/// The peer that is a script runs here, and needs nothing.
+fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
+    let program = |command: &str| {
+        let mut cargo = sh::cargo();
+        cargo.args(["run", "--quiet", "-p", "rdmux-conformance", "--bin", "iwarp-peer", "--"]);
+        cargo.arg(command).args(only);
+        cargo
+    };
+    rows.expect(&sh::output(&mut program("list"))?);
+    let ended_well = sh::run_lines(&mut program("run"), |line| rows.take(line))?;
+    ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");
+    Ok(())
+}
+
+fn in_guest(suite: Suite, only: &[&str], rows: &mut Rows) -> Result<()> {
+    let place = Place::new(suite)?;
     // Idempotent, and says at once what is missing here.
     sh::run(vm().arg("build")).context("the guest")?;
     build(&place)?;
-    let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
+    let only = [suite.flags(), only].concat();
     let list = sh::output(sh::command(place.program("peer-suite")).arg("list").args(&only))?;
-    ensure!(!list.is_empty(), "no row has this text");
+    if list.is_empty() {
+        return Ok(());
+    }
     rows.expect(&list);
-    boot(&place, &only, rows)
+    boot(&place, suite, &only, rows)
+}
+
+impl Suite {
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Roce => "the kernel's rdma_rxe as peer",
+            Self::Iwarp => "the kernel's siw as peer",
+        }
+    }
+    /// The folder for its logs.
+    const fn logs(self) -> &'static str {
+        match self {
+            Self::Roce => "logs",
+            Self::Iwarp => "logs-iwarp",
+        }
+    }
+    /// For the suite in the guest.
+    const fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Roce => &[],
+            Self::Iwarp => &["--iwarp"],
+        }
+    }
+    /// For the guest.
+    const fn drivers(self) -> &'static [&'static str] {
+        match self {
+            Self::Roce => &["--no-siw"],
+            Self::Iwarp => &[],
+        }
+    }
 }
 
 /// The script that makes and boots the guest.
@@ -52,12 +131,13 @@ fn vm() -> Command {
 /// Folders under `target/peer`, which the guest sees as `/host`.
 struct Place {
     root: PathBuf,
+    logs: &'static str,
 }
 
 impl Place {
-    fn new() -> Result<Self> {
+    fn new(suite: Suite) -> Result<Self> {
         let root = sh::target_dir().join("peer");
-        let place = Self { root };
+        let place = Self { root, logs: suite.logs() };
         // What an earlier run left must not be taken for this one's.
         match fs::remove_dir_all(place.logs()) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -71,7 +151,7 @@ impl Place {
         Ok(place)
     }
     fn logs(&self) -> PathBuf {
-        self.root.join("logs")
+        self.root.join(self.logs)
     }
     fn program(&self, name: &str) -> PathBuf {
         self.root.join("bin").join(name)
@@ -101,15 +181,21 @@ fn build(place: &Place) -> Result<()> {
     for c in ["main.c", "control.c", "device.c", "tests.c"] {
         cc.arg(sources.join(c));
     }
-    sh::run(cc.arg("-libverbs")).context("verbs_peer (it wants libibverbs-dev)")
+    sh::run(cc.arg("-libverbs")).context("verbs_peer (it wants libibverbs-dev)")?;
+    let mut cc = sh::command("cc");
+    cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(place.program("cm_words"))
+        .arg(sh::root().join("conformance/cm-words/cm_words.c"));
+    sh::run(cc.args(["-lrdmacm", "-libverbs"])).context("cm_words (it wants librdmacm-dev)")
 }
 
 /// Boots the guest and runs the suite inside.
-fn boot(place: &Place, only: &[&str], rows: &mut Rows) -> Result<()> {
+fn boot(place: &Place, suite: Suite, only: &[&str], rows: &mut Rows) -> Result<()> {
     let mut run = vm();
-    run.args(["run", "--no-siw", "--timeout", "2400", "--share"]).arg(&place.root);
+    run.arg("run").args(suite.drivers());
+    run.args(["--timeout", "2400", "--share"]).arg(&place.root);
     run.arg("--log").arg(place.logs());
-    run.args(["--", "bin/peer-suite", "run", "--programs", "bin", "--logs", "logs"]).args(only);
+    run.args(["--", "bin/peer-suite", "run", "--programs", "bin", "--logs", place.logs]).args(only);
     let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
     println!("the output of every process is in {}", place.logs().display());
     ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");

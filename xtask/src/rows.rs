@@ -25,6 +25,11 @@ impl Rows {
         self.0 = list.lines().map(|l| (l.trim_end().to_owned(), None)).collect();
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Takes a line of the suite: `pass | ROW`, `skip | ROW | WHY` or `FAIL | ROW | WHY`.
     pub(crate) fn take(&mut self, line: &str) {
         let line = line.trim_end();

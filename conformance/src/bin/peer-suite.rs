@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use rdmux_conformance::suite::{Check, Guest, send_datagram, table};
+use rdmux_conformance::suite::{Check, Guest, Link, Siw, send_datagram, siw, table, take_the_wire};
 
 /// The conformance suite against the kernel's rdma_rxe, inside the guest of peer-vm.
 #[derive(Parser)]
@@ -17,6 +17,9 @@ enum Cli {
         /// Only the checks that have a row with this text
         #[arg(long)]
         only: Option<String>,
+        /// Of the suite of iWARP
+        #[arg(long)]
+        iwarp: bool,
     },
     /// Sends a management datagram to QP1.
     #[command(hide = true)]
@@ -38,6 +41,9 @@ enum Cli {
         /// Only the checks that have a row with this text
         #[arg(long)]
         only: Option<String>,
+        /// The suite of iWARP, against siw
+        #[arg(long)]
+        iwarp: bool,
         /// How often each check is run, to find what fails rarely
         #[arg(long, value_name = "N", default_value_t = 1)]
         repeat: u32,
@@ -52,7 +58,11 @@ enum Cli {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse() {
-        Cli::List { only } => {
+        Cli::List { only, iwarp: true } => {
+            wanted_of_siw(only.as_deref()).for_each(|(_, check)| println!("{}", check.row()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Cli::List { only, iwarp: false } => {
             for row in wanted(only.as_deref()).flat_map(|(_, check)| check.rows()) {
                 println!("{row}");
             }
@@ -62,9 +72,18 @@ fn main() -> anyhow::Result<ExitCode> {
             send_datagram(to, wrong)?;
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { programs, logs, only, repeat, loss, strict } => {
+        Cli::Run { programs, logs, only, iwarp, repeat, loss, strict } => {
             let guest = Guest::new(&programs, &logs)?;
             let mut clean = true;
+            if iwarp {
+                take_the_wire(&guest)?;
+                for (n, check) in wanted_of_siw(only.as_deref()) {
+                    for _ in 0..repeat {
+                        clean &= run(&guest, n, &check, strict);
+                    }
+                }
+                return Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
             for (n, mut check) in wanted(only.as_deref()) {
                 check.link.loss = loss.filter(|_| check.link.loss > 0).unwrap_or(check.link.loss);
                 for _ in 0..repeat {
@@ -82,15 +101,51 @@ fn wanted(only: Option<&str>) -> impl Iterator<Item = (u16, Check)> {
     (1..).zip(table()).filter(move |(_, c)| has(c))
 }
 
-fn attempt(guest: &Guest, n: u16, check: &Check) -> Vec<anyhow::Result<()>> {
-    match guest.begin(n, check.link) {
+/// The same of the suite of iWARP.
+fn wanted_of_siw(only: Option<&str>) -> impl Iterator<Item = (u16, Siw)> {
+    (1..).zip(siw()).filter(move |(_, check)| only.is_none_or(|only| check.row().contains(only)))
+}
+
+/// What can be run.
+trait Runs {
+    fn link(&self) -> Link;
+    fn rows(&self) -> Vec<String>;
+    fn run(&self, guest: &Guest) -> Vec<anyhow::Result<()>>;
+}
+
+impl Runs for Check {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn rows(&self) -> Vec<String> {
+        self.rows()
+    }
+    fn run(&self, guest: &Guest) -> Vec<anyhow::Result<()>> {
+        self.run(guest)
+    }
+}
+
+impl Runs for Siw {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn rows(&self) -> Vec<String> {
+        vec![self.row()]
+    }
+    fn run(&self, guest: &Guest) -> Vec<anyhow::Result<()>> {
+        vec![self.run(guest)]
+    }
+}
+
+fn attempt(guest: &Guest, n: u16, check: &impl Runs) -> Vec<anyhow::Result<()>> {
+    match guest.begin(n, check.link()) {
         Ok(()) => check.run(guest),
         Err(e) => vec![Err(e.context("setting up the wire"))],
     }
 }
 
 /// Runs a check, a second time if it fails.
-fn run(guest: &Guest, n: u16, check: &Check, strict: bool) -> bool {
+fn run(guest: &Guest, n: u16, check: &impl Runs, strict: bool) -> bool {
     let start = Instant::now();
     let rows = check.rows();
     let mut outcomes = attempt(guest, n, check);

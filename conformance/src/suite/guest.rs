@@ -184,12 +184,17 @@ impl Guest {
         Ok(p.output())
     }
 
+    /// Where a program is, if it is one of ours.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
     /// Starts a program. Ours are taken from the folder of our binaries, others from the path.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn start(&self, place: Place, program: &str, args: &[&str]) -> Result<Process> {
-        let ours = self.programs.join(program);
+        let ours = self.program(program);
         let path = if ours.is_file() { ours } else { PathBuf::from(program) };
         let mut command = match place {
             Place::Kernel => Command::new(&path),

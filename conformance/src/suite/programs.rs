@@ -37,10 +37,10 @@ enum Ready {
 }
 
 /// What perftest prints at its end: so many iterations.
-const RESULT: &str = "  200  ";
+pub(super) const RESULT: &str = "  200  ";
 
 /// What it prints on both sides where only the client shows the result.
-const STARTED: &str = "remote address:";
+pub(super) const STARTED: &str = "remote address:";
 
 /// The only port that udaddy knows.
 const UDADDY: u16 = 7174;
@@ -240,7 +240,7 @@ fn tcp_listens(process: &mut Process, port: u16) -> Result<()> {
 }
 
 /// Waits until somebody on a side listens on this port of the connection manager.
-fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u16) -> Result<()> {
+pub(super) fn cm_listens(guest: &Guest, server: &mut Process, at: Place, port: u16) -> Result<()> {
     if at == Place::Kernel {
         return guest.kernel_listens(port);
     }
