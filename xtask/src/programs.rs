@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Only rows with this text, for instance "rping" or "two hosts | ib_"
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only rows on this device: roce or iw
+    #[arg(long, value_name = "KIND")]
+    device: Option<String>,
     /// Only print the names of the rows
     #[arg(long)]
     list: bool,
@@ -58,9 +61,11 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     let built =
         build(if args.list { &[SUITE] } else { &[SUITE, "rdmux-cli", LIBRARY, "rdmux-preload"] })?;
     let suite = || sh::command(built.join("program-suite"));
-    let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
+    let of = |name, value: &Option<String>| value.clone().map(|value| [name, value]);
+    let only = [of("--only".to_owned(), &args.only), of("--device".to_owned(), &args.device)];
+    let only: Vec<String> = only.into_iter().flatten().flatten().collect();
     let list = sh::output(suite().arg("list").args(&only))?;
-    ensure!(!list.is_empty(), "no row has this text");
+    ensure!(!list.is_empty(), "no row on this device has this text");
     if args.list {
         println!("{list}");
         return Ok(());

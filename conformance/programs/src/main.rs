@@ -22,18 +22,14 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::report::Report;
-use crate::row::{Outcome, Row};
+use crate::row::{Device, Outcome, Row};
 use crate::stage::Stage;
 
 /// Unmodified programs of the distribution, run on rdmux.
 #[derive(Parser)]
 enum Cli {
     /// Prints the names of all rows.
-    List {
-        /// Only rows with this text
-        #[arg(long)]
-        only: Option<String>,
-    },
+    List(Wanted),
     /// Runs them and prints a line for each, "pass", "skip" or "FAIL" in front.
     Run {
         /// The program rdmux; the shared object lies beside it
@@ -45,27 +41,37 @@ enum Cli {
         /// The outcome as JUnit XML
         #[arg(long)]
         junit: PathBuf,
-        /// Only rows with this text
-        #[arg(long)]
-        only: Option<String>,
+        #[command(flatten)]
+        wanted: Wanted,
         /// Without a second try for rows that fail: some of the programs have races of their own
         #[arg(long)]
         strict: bool,
     },
 }
 
+/// Which rows.
+#[derive(clap::Args)]
+struct Wanted {
+    /// Only those on this device
+    #[arg(long, value_enum, value_name = "KIND")]
+    device: Option<Device>,
+    /// Only rows with this text
+    #[arg(long)]
+    only: Option<String>,
+}
+
 fn main() -> Result<ExitCode> {
     match Cli::parse() {
-        Cli::List { only } => {
-            for row in wanted(only.as_deref()) {
+        Cli::List(wanted) => {
+            for row in wanted.rows() {
                 println!("{row}");
             }
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { rdmux, logs, junit, only, strict } => {
+        Cli::Run { rdmux, logs, junit, wanted, strict } => {
             let mut stage = Stage::new(&rdmux, &logs)?;
             let mut report = Report::new(&junit, strict);
-            for row in wanted(only.as_deref()) {
+            for row in wanted.rows() {
                 report.take(&row, || run(&mut stage, &row));
             }
             report.close()
@@ -73,8 +79,12 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-fn wanted(only: Option<&str>) -> impl Iterator<Item = Row> {
-    table::table().into_iter().filter(move |r| only.is_none_or(|o| r.to_string().contains(o)))
+impl Wanted {
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        let has = |r: &Row| self.only.as_ref().is_none_or(|o| r.to_string().contains(o));
+        let on = |r: &Row| self.device.is_none_or(|d| d == r.device);
+        table::table().into_iter().filter(move |r| on(r) && has(r))
+    }
 }
 
 /// Runs a row. Whatever its programs do, nothing of them may be left in the hosts' services.

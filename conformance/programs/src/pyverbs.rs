@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use crate::row::{Outcome, Row, Run, Way};
+use crate::row::{Device, Outcome, Row, Run, Way};
 use crate::stage::{Scene, Stage};
 
 const TABLE: &str = include_str!("../pyverbs/expected.txt");
@@ -54,6 +54,7 @@ pub(crate) struct Ended {
 /// A row for each line of the table, and those about all of them.
 pub(crate) fn rows() -> Vec<Row> {
     let row = |title: String, expected| Row {
+        device: Device::Roce,
         title: format!("pyverbs: {title}"),
         way: Way::Default,
         run: Run::Pyverbs(expected),

@@ -52,7 +52,9 @@ impl Report {
             Err(Trouble::NotHere(why)) => println!("skip | {row} | {}", one_line(why)),
             Err(Trouble::Failed(e)) => println!("FAIL | {row} | {}", one_line(&format!("{e:#}"))),
         }
-        let (way, title) = (row.way.to_string(), row.title.clone());
+        let name = row.to_string();
+        let (way, title) = name.split_once(" | ").unwrap_or(("", &name));
+        let (way, title) = (way.trim().to_owned(), title.to_owned());
         self.cases.push(Case { way, title, took, outcome });
     }
 

@@ -9,6 +9,8 @@ use crate::stage::{Scene, Stage};
 /// Programs that run in one way.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
+    /// On which of the hosts' devices.
+    pub(crate) device: Device,
     /// The program and its options, as a reader of the table wants to see them.
     pub(crate) title: String,
     /// Between which hosts.
@@ -17,12 +19,40 @@ pub(crate) struct Row {
     pub(crate) run: Run,
 }
 
+/// A device that every host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Device {
+    /// RoCE.
+    #[default]
+    Roce,
+    /// iWARP.
+    Iw,
+}
+
+impl Device {
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Roce => "rdmux_roce0",
+            Self::Iw => "rdmux_iw0",
+        }
+    }
+
+    /// What `rdmux run --device` takes for it.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            Self::Roce => "roce",
+            Self::Iw => "iw",
+        }
+    }
+}
+
 /// Between which hosts the programs of a row run, and by which address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// On one virtual host: through shared memory.
     Ring,
-    /// Between two virtual hosts: over UDP.
+    /// Between two virtual hosts: over UDP, or with iWARP over TCP, as everything of it.
     Udp,
     /// On the default host, by `127.0.0.1`, as a plain user where that can be had.
     Default,
@@ -94,6 +124,7 @@ impl Row {
     /// A row for each of these ways.
     pub(crate) fn each(ways: &[Way], exchange: &Exchange) -> Vec<Self> {
         let row = |&way| Self {
+            device: Device::Roce,
             title: exchange.title.clone(),
             way,
             run: Run::Exchange(exchange.clone()),
@@ -104,6 +135,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<10} | {}", self.way, self.title)
+        let device = if self.device == Device::Iw { "iWARP, " } else { "" };
+        write!(f, "{device}{:<10} | {}", self.way, self.title)
     }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 pub(crate) use self::side::Side;
 use crate::ports;
 use crate::process::Process;
-use crate::row::{Row, Trouble, Way};
+use crate::row::{Device, Row, Trouble, Way};
 
 /// How long a thing may take that is a matter of milliseconds.
 pub(crate) const SHORTLY: Duration = Duration::from_secs(10);
@@ -92,7 +92,16 @@ impl Stage {
         let logs = self.logs.join(format!("{:03}-{name}", self.rows));
         let scratch = self.work.join(format!("scratch-{}", self.rows));
         side::public_folder(&scratch)?;
-        Ok(Scene { server, client, port: ports::free()?, group: self.group(), logs, scratch })
+        let device = row.device;
+        Ok(Scene {
+            device,
+            server,
+            client,
+            port: ports::free()?,
+            group: self.group(),
+            logs,
+            scratch,
+        })
     }
 
     /// A multicast group that no other row joins.
@@ -169,6 +178,7 @@ impl Drop for Stage {
 /// What one row has.
 #[derive(Debug)]
 pub(crate) struct Scene {
+    pub(crate) device: Device,
     pub(crate) server: Side,
     pub(crate) client: Side,
     pub(crate) port: u16,
@@ -185,13 +195,15 @@ impl Scene {
 
     /// The words of a command line, with what stands for the row's own things put in.
     pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
+        // An iWARP device has one.
+        let gid = if self.device == Device::Iw { 0 } else { side.gid_index };
         line.replace("{server}", &self.server.address)
             .replace("{server4}", &self.server.address4)
             .replace("{client}", &self.client.address)
             .replace("{port}", &self.port.to_string())
-            .replace("{gid}", &side.gid_index.to_string())
+            .replace("{gid}", &gid.to_string())
             .replace("{group}", &self.group)
-            .replace("{dev}", side::DEVICE)
+            .replace("{dev}", self.device.name())
             .replace("{tmp}", &self.scratch.display().to_string())
     }
 
@@ -213,7 +225,11 @@ impl Scene {
         ensure!(side::is_installed(program), "{program} is not installed");
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
-        Process::start(side.command(options, &words), &line, Path::new(&log))
+        Process::start(
+            side.command(&["--device", self.device.option()], options, &words),
+            &line,
+            Path::new(&log),
+        )
     }
 
     /// Waits until the services of both sides have forgotten the programs of this row.

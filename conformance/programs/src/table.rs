@@ -2,6 +2,7 @@
 
 mod applications;
 mod ibverbs_utils;
+mod iwarp;
 mod mpi;
 mod perftest;
 mod qperf;
@@ -13,6 +14,14 @@ use crate::row::Row;
 
 /// The rows, in the order in which they are run.
 pub(crate) fn table() -> Vec<Row> {
+    let mut rows = roce();
+    let iwarp = iwarp::rows(&rows);
+    rows.extend(iwarp);
+    rows
+}
+
+/// Those on RoCE.
+fn roce() -> Vec<Row> {
     [
         ibverbs_utils::rows(),
         rdmacm_utils::rows(),

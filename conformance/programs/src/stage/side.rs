@@ -9,9 +9,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// What our device is called.
-pub(super) const DEVICE: &str = "rdmux_roce0";
-
 /// Our program, the C library, and the one that shows the device where namespaces are forbidden.
 const FILES: [&str; 3] = ["rdmux", "librdmux_capi.so", "librdmux_view.so"];
 
@@ -92,7 +89,8 @@ impl Side {
 
     /// Addresses and where they are in the GID table.
     fn gids(&self) -> Result<Vec<(String, u64)>> {
-        let devices: Value = serde_json::from_str(&self.rdmux(&["devices", "--json"])?)?;
+        let devices: Value =
+            serde_json::from_str(&self.rdmux(&["devices", "--device", "roce", "--json"])?)?;
         let table = devices[0]["ports"][0]["gids"].as_array().context("no GID table")?;
         let entry = |g: &Value| Some((g["address"].as_str()?.to_owned(), g["index"].as_u64()?));
         Ok(table.iter().filter_map(entry).collect())
@@ -117,13 +115,14 @@ impl Side {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// A program on this host, started by `rdmux run` with these options. Words like `NAME=VALUE`
+    /// A program on this host, started by `rdmux run` with these options, of which the first
+    /// say on which device. Words like `NAME=VALUE`
     /// before it are its environment.
-    pub(super) fn command(&self, options: &[&str], words: &[&str]) -> Command {
+    pub(super) fn command(&self, device: &[&str], options: &[&str], words: &[&str]) -> Command {
         let mut command = self.bare(&self.work.join("rdmux"));
         let set = words.iter().take_while(|w| is_assignment(w)).count();
         command.envs(words[..set].iter().filter_map(|w| w.split_once('=')));
-        command.arg("run").args(options).arg("--").args(&words[set..]);
+        command.arg("run").args(device).args(options).arg("--").args(&words[set..]);
         command
     }
 

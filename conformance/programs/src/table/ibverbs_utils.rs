@@ -81,6 +81,15 @@ fn devinfo() -> Exchange {
         })
 }
 
+/// Of an iWARP device.
+pub(super) fn devinfo_iwarp() -> Exchange {
+    ["{dev}", "PORT_ACTIVE (4)", "iWARP (1)", "Ethernet", "max_qp_rd_atom:\t\t\t128"]
+        .iter()
+        .fold(Exchange::new("ibv_devinfo -v, of iWARP").client("ibv_devinfo -v"), |row, text| {
+            row.proof(Client((*text).into()))
+        })
+}
+
 fn devinfo_list() -> Exchange {
     Exchange::new("ibv_devinfo -l").client("ibv_devinfo -l").proof(Client("1 HCA found".into()))
 }

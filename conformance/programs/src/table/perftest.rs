@@ -205,6 +205,32 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
+/// What is not run over a stream, by parts of the options. Who sends learns of no receive that is not there yet,
+/// as InfiniBand's RC does; iWARP ends the connection then.
+const NOT_BY_STREAM: &[(&str, &str)] = &[
+    ("-R", "it is over the connection manager already"),
+    ("-c ", "iWARP has reliable connections only, and no XRC"),
+    ("-m ", "the MTU is not the program's to choose"),
+    ("--use-srq -q 4", "one of the senders can take all receives"),
+];
+
+/// Over the connection manager what is run without it elsewhere, for devices on which that is the only way.
+pub(super) fn by_stream() -> Vec<Exchange> {
+    let mut rows = Vec::new();
+    for (program, all) in MORE {
+        for options in *all {
+            let stays = NOT_BY_STREAM.iter().any(|(part, _)| options.contains(part));
+            // Small messages all wait in the sockets at once: with a receive for each.
+            let small = *program == "ib_send_bw" && options.contains("-s 64");
+            let options = format!("-R {options}{}", if small { " -r 1000" } else { "" });
+            if !stays && !all.contains(&options.as_str()) {
+                rows.push(perftest(program, &options));
+            }
+        }
+    }
+    rows
+}
+
 fn perftest(program: &str, options: &str) -> Exchange {
     let counted = options.contains("-n ") || options.contains("-D ");
     let iterations = if counted { "" } else { " -n 1000" };
