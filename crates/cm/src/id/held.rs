@@ -17,8 +17,9 @@ use crate::ib::{State, Upcall};
 use crate::ports::PortSpace;
 use crate::sink::Sink;
 
-/// How long after its listener's end a port counts as one that may be listened to again.
-const LATELY: Duration = Duration::from_secs(5);
+/// How long after its listener's end a port counts as one that may be listened to again. Drivers leave its
+/// listening sockets open as long, so that requests of iWARP can wait too.
+pub const LATELY: Duration = Duration::from_secs(5);
 /// How many requests wait at most, and how many ports are remembered: peers decide how many there could be.
 const MOST: usize = 256;
 

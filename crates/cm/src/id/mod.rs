@@ -38,6 +38,7 @@ use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
 use self::held::Held;
+pub use self::held::LATELY as LISTENED_LATELY;
 pub use self::stream::StreamListener;
 use crate::config::Config;
 use crate::counters::Counters;

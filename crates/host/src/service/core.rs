@@ -220,6 +220,7 @@ impl Core {
             self.remove_channel(channel);
         }
         self.settle();
+        self.listening_client_gone(id);
         self.agents.client_gone(id);
         self.groups.client_gone(id);
         self.capture_client_gone(id);

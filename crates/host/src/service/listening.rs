@@ -1,7 +1,7 @@
 //! Listening sockets of iWARP.
 //!
-//! A wildcard is a socket on each of the host's addresses. A socket outlives its listener a little, for a
-//! program that listens again.
+//! A wildcard is a socket on each of the host's addresses. A socket outlives its listener as long as the connection
+//! manager lets requests wait for a program that listens again, unless the program ends before.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::error::Command;
+use rdmux_cm::id::LISTENED_LATELY;
 use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
 
+use super::clients::ClientId;
 use super::core::Core;
 use super::poller::{Interest, Token};
 use super::streams::errno;
@@ -40,6 +42,8 @@ struct Listening {
     at: SocketAddr,
     /// Nobody for a while after its listener went.
     owner: Option<IdHandle>,
+    /// Whose listener it is, or was.
+    client: Option<ClientId>,
     until: Option<Time>,
 }
 
@@ -102,12 +106,15 @@ impl Core {
         if wanted.local.ip().is_unspecified() {
             self.streams.listening.wildcards.insert(id, *wanted);
         }
+        let client = self.client_of(id);
         for at in self.listening_addresses(wanted) {
             let there = self.streams.listening.sockets.values_mut().find(|l| l.at == at);
             match there {
                 Some(l) if l.owner == Some(id) => {}
                 // Its last listener is just gone.
-                Some(l) if l.owner.is_none() => (l.owner, l.until) = (Some(id), None),
+                Some(l) if l.owner.is_none() => {
+                    (l.owner, l.client, l.until) = (Some(id), client, None);
+                }
                 Some(_) => return Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
                 None => self.open_listening_socket(id, at)?,
             }
@@ -123,7 +130,8 @@ impl Core {
         let number = self.streams.listening.last;
         let interest = if self.streams.listening.paused { Interest::End } else { Interest::Read };
         self.poller.add(&socket, Token::StreamListener(number), interest)?;
-        let listening = Listening { socket, at, owner: Some(id), until: None };
+        let client = self.client_of(id);
+        let listening = Listening { socket, at, owner: Some(id), client, until: None };
         self.streams.listening.sockets.insert(number, listening);
         Ok(())
     }
@@ -160,10 +168,23 @@ impl Core {
     /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
     pub(super) fn unlisten(&mut self, id: IdHandle) {
         self.streams.listening.wildcards.remove(&id);
-        let until = self.now().after(self.manager.config().listener_grace);
+        let until = self.now().after(LISTENED_LATELY);
         for l in self.streams.listening.sockets.values_mut().filter(|l| l.owner == Some(id)) {
             (l.owner, l.until) = (None, Some(until));
         }
+    }
+
+    /// A client is gone, and will not listen again.
+    pub(super) fn listening_client_gone(&mut self, client: ClientId) {
+        let of = |(_, l): &(&u64, &Listening)| l.owner.is_none() && l.client == Some(client);
+        let numbers: Vec<u64> =
+            self.streams.listening.sockets.iter().filter(of).map(|(&n, _)| n).collect();
+        numbers.into_iter().for_each(|number| self.close_listening(number));
+    }
+
+    fn client_of(&self, id: IdHandle) -> Option<ClientId> {
+        let channel = self.manager.channel_of(id)?;
+        self.channels.get(&channel).map(|channel| channel.owner)
     }
 
     /// The id could not listen.
