@@ -216,7 +216,13 @@ impl Siw {
         let mut client =
             self.start(guest, self.asks.client(), WORDS, "connect {to} {port} hello")?;
         client.finish(guest.patience())?;
-        says(&client, "RDMA_CM_EVENT_REJECTED")
+        // siw connects at once, and says so at once.
+        let word = if self.asks == Asks::Rdmux {
+            "RDMA_CM_EVENT_REJECTED"
+        } else {
+            "rdma_connect: Connection refused"
+        };
+        says(&client, word)
     }
 
     fn killed(&self, guest: &Guest) -> Result<()> {
