@@ -1,5 +1,6 @@
 //! `rdmux demo`: every operation, between processes, verified.
 
+mod iwarp;
 mod part;
 mod protocol;
 mod rows;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rdmux::Context;
+use rdmux::{Context, DeviceChoice};
 use serde::Serialize;
 
 use self::rows::Row;
@@ -27,7 +28,7 @@ use crate::hosts::Hosts;
 use crate::output::{self, Report};
 
 /// Starts two virtual hosts and runs every operation between processes on them: over UDP from
-/// host to host, and through shared memory within one. Each byte is compared, and for rows that
+/// host to host, through shared memory within one, and with iWARP over TCP. Each byte is compared, and for rows that
 /// cross UDP each host's packets are counted. Exits with 0 only if all rows passed.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
@@ -96,18 +97,30 @@ pub(crate) fn receiver(global: &Global) -> Result<ExitCode> {
 
 fn play(args: &DemoArgs) -> Result<Vec<Outcome>> {
     let wanted = |row: &&Row| args.only.as_ref().is_none_or(|text| row.name.contains(text));
-    let rows: Vec<_> = rows::all().filter(wanted).collect();
-    let progress = progress(2 * rows.len() as u64)?;
+    let parts: [(Link, Vec<&Row>); 4] = [
+        (Link::Udp, rows::all().filter(wanted).collect()),
+        (Link::SameHost, rows::all().filter(wanted).collect()),
+        (Link::Tcp, iwarp::ROWS.iter().filter(wanted).collect()),
+        (Link::TcpCrc, iwarp::WITH_CRC.iter().filter(wanted).collect()),
+    ];
+    let progress = progress(parts.iter().map(|(_, rows)| rows.len() as u64).sum())?;
     progress.set_message("starting two hosts");
     let hosts = Rc::new(Hosts::up(&HOSTS)?);
-    let context = Context::builder().host(HOSTS[0]).open()?;
-    let (a, b) = (hosts.address(0)?, hosts.address(1)?);
     let mut outcomes = Vec::new();
-    for (link, addr) in [(Link::Udp, b), (Link::SameHost, a)] {
-        let host = HOSTS[link.host()];
-        let spawn = || Child::spawn(format!("on {host}"), &["--host", host, "part", "demo"]);
-        let mut stage = Stage::new(context.clone(), spawn()?, link, a, addr, hosts.clone());
-        for row in &rows {
+    for (link, rows) in parts.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+        let (hosts, names) = match link {
+            Link::TcpCrc => (Rc::new(with_crc()?), CRC_HOSTS),
+            _ => (hosts.clone(), HOSTS),
+        };
+        let kind = link.device();
+        let context = Context::builder().host(names[0]).device(kind).open()?;
+        let (own, addr) = (hosts.address(0)?, hosts.address(link.host())?);
+        let host = names[link.host()];
+        let device = [(DeviceChoice::VARIABLE, link.choice().word())];
+        let spawn =
+            || Child::spawn_with(format!("on {host}"), &["--host", host, "part", "demo"], &device);
+        let mut stage = Stage::new(context, spawn()?, link, own, addr, hosts.clone());
+        for row in rows {
             progress.set_message(format!("{}, {}", row.name, link.name()));
             let outcome = perform(row, &mut stage, &hosts)?;
             if !outcome.passed {
@@ -124,6 +137,17 @@ fn play(args: &DemoArgs) -> Result<Vec<Outcome>> {
     }
     progress.finish_and_clear();
     Ok(outcomes)
+}
+
+/// The hosts on which frames of iWARP have CRCs.
+const CRC_HOSTS: [&str; 2] = ["demo-crc-a", "demo-crc-b"];
+
+fn with_crc() -> Result<Hosts> {
+    let config = std::env::temp_dir().join(format!("rdmux-demo-{}.toml", std::process::id()));
+    std::fs::write(&config, iwarp::CRC_CONFIG)?;
+    let hosts = Hosts::up_configured(&CRC_HOSTS, &config);
+    let _ = std::fs::remove_file(&config);
+    hosts
 }
 
 /// One row; its failure is a result.

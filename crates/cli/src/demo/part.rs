@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rdmux::{Access, Context, Datagram, Mr, Options, WcFlags};
 
 use super::protocol::{Answer, Ask, Data, Kind};
@@ -68,6 +68,18 @@ impl Part {
             }
             Ask::Join(group) => drop(self.datagrams()?.join(group)?),
             Ask::ReturnDatagram(data) => return_datagram(self.datagrams()?, data)?,
+            Ask::Send(data) => self.side()?.send(data)?,
+            Ask::SayFirst { at, connections } => {
+                let options = Options::new().context(&self.context).depth(4).timeout(PATIENCE);
+                let mut listener = options.message_size(64).bind((at, 0).into())?;
+                reply.send(Answer::Listening(listener.local_addr()))?;
+                for n in 0..connections {
+                    let mut connection = listener.accept()?;
+                    connection.send(&n.to_be_bytes())?;
+                    // Until the other side, which has read it, ends it.
+                    ensure!(connection.recv()?.is_none(), "connection {n} brought something");
+                }
+            }
         }
         Ok(Answer::Done)
     }

@@ -75,6 +75,15 @@ pub(super) enum Ask {
     Join(IpAddr),
     /// Wait for a datagram, compare it and send it back.
     ReturnDatagram(Data),
+    /// Send data, though nothing came over the connection yet.
+    Send(Data),
+    /// Accept connections one after the other, and on each say first which one it is.
+    SayFirst {
+        /// Where to listen.
+        at: IpAddr,
+        /// How many there will be.
+        connections: u32,
+    },
 }
 
 /// An answer.

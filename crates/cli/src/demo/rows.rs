@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rdmux::{Cause, Options, SendWr, Sge, WcStatus};
+use rdmux::{Cause, DeviceKind, Options, SendWr, Sge, WcStatus};
 
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::{HALF, INLINE, PATIENCE, SGES, Side, compare, pattern};
@@ -66,7 +66,7 @@ const ROWS: &[Row] = &[
     row("connect, nobody listening", nobody),
 ];
 
-fn connect(s: &mut Stage) -> Result<Done> {
+pub(super) fn connect(s: &mut Stage) -> Result<Done> {
     const WORDS: &[u8] = b"what is said here comes back";
     s.hang_up()?;
     let start = Instant::now();
@@ -77,13 +77,13 @@ fn connect(s: &mut Stage) -> Result<Done> {
 }
 
 /// Sends what is in our memory and has the other side compare it; its answer.
-fn exchange(s: &mut Stage, data: Data, wr: SendWr<'_>) -> Result<(Answer, Duration)> {
+pub(super) fn exchange(s: &mut Stage, data: Data, wr: SendWr<'_>) -> Result<(Answer, Duration)> {
     s.ask(&Ask::PostReceive)?;
     let time = s.connection()?.side.run(wr)?;
     Ok((s.other.ask(&Ask::Receive(data))?, time))
 }
 
-fn filled(s: &mut Stage, kind: Kind, len: usize) -> Result<(Data, [Sge; 1])> {
+pub(super) fn filled(s: &mut Stage, kind: Kind, len: usize) -> Result<(Data, [Sge; 1])> {
     s.connect(kind)?;
     let data = s.data(len);
     let side = &s.connection()?.side;
@@ -91,11 +91,11 @@ fn filled(s: &mut Stage, kind: Kind, len: usize) -> Result<(Data, [Sge; 1])> {
     Ok((data, [side.memory.slice(..len)]))
 }
 
-fn moved(data: Data, time: Duration) -> Result<Done> {
+pub(super) fn moved(data: Data, time: Duration) -> Result<Done> {
     Ok(Done { bytes: data.len as u64, time })
 }
 
-fn send(s: &mut Stage, kind: Kind, len: usize) -> Result<Done> {
+pub(super) fn send(s: &mut Stage, kind: Kind, len: usize) -> Result<Done> {
     let (data, piece) = filled(s, kind, len)?;
     let (_, time) = exchange(s, data, SendWr::send(1).sges(&piece))?;
     moved(data, time)
@@ -166,7 +166,7 @@ fn send_late(s: &mut Stage) -> Result<Done> {
     moved(data, time)
 }
 
-fn write(s: &mut Stage, kind: Kind, len: usize) -> Result<Done> {
+pub(super) fn write(s: &mut Stage, kind: Kind, len: usize) -> Result<Done> {
     let (data, piece) = filled(s, kind, len)?;
     let c = s.connection()?;
     let time = c.side.run(SendWr::write(1, c.remote).sges(&piece))?;
@@ -174,7 +174,7 @@ fn write(s: &mut Stage, kind: Kind, len: usize) -> Result<Done> {
     moved(data, time)
 }
 
-fn write_imm(s: &mut Stage, kind: Kind) -> Result<Done> {
+pub(super) fn write_imm(s: &mut Stage, kind: Kind) -> Result<Done> {
     let (data, piece) = filled(s, kind, 64 << 10)?;
     let remote = s.connection()?.remote;
     let wr = SendWr::write(1, remote).sges(&piece).imm(*b"imm!");
@@ -184,7 +184,7 @@ fn write_imm(s: &mut Stage, kind: Kind) -> Result<Done> {
     moved(data, time)
 }
 
-fn read(s: &mut Stage, len: usize) -> Result<Done> {
+pub(super) fn read(s: &mut Stage, len: usize) -> Result<Done> {
     s.connect(Kind::Rc)?;
     let data = s.data(len);
     s.ask(&Ask::Fill(data))?;
@@ -209,14 +209,14 @@ fn atomic(s: &mut Stage, before: u64, after: u64, wr: SendWr<'static>) -> Result
     Ok(Done { bytes: 8, time })
 }
 
-fn fetch_add(s: &mut Stage) -> Result<Done> {
+pub(super) fn fetch_add(s: &mut Stage) -> Result<Done> {
     const BEFORE: u64 = u64::MAX - 1;
     s.connect(Kind::Rc)?;
     let remote = s.connection()?.remote;
     atomic(s, BEFORE, BEFORE.wrapping_add(5), SendWr::fetch_add(1, remote, 5))
 }
 
-fn cmp_swap(s: &mut Stage) -> Result<Done> {
+pub(super) fn cmp_swap(s: &mut Stage) -> Result<Done> {
     s.connect(Kind::Rc)?;
     let remote = s.connection()?.remote;
     atomic(s, 0xaa, 0x55, SendWr::cmp_swap(1, remote, 0xaa, 0x55))?;
@@ -283,7 +283,7 @@ fn multicast(s: &mut Stage) -> Result<Done> {
     moved(data, time)
 }
 
-fn refused(s: &mut Stage) -> Result<Done> {
+pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     const WORDS: &str = "no, thank you";
     let ask = Ask::Reject { at: s.addr, words: WORDS.to_owned() };
     let to = s.listening(&ask)?;
@@ -293,9 +293,11 @@ fn refused(s: &mut Stage) -> Result<Done> {
     };
     let time = start.elapsed();
     s.done()?;
+    // "Consumer defined", of the IB CM; iWARP gives no reasons.
+    let expected = if s.link.device() == DeviceKind::Iwarp { 0 } else { 28 };
     match cause(&error) {
-        Some(Cause::Rejected { reason: 28, private_data })
-            if private_data.starts_with(WORDS.as_bytes()) =>
+        Some(Cause::Rejected { reason, private_data })
+            if *reason == expected && private_data.starts_with(WORDS.as_bytes()) =>
         {
             Ok(Done { bytes: WORDS.len() as u64, time })
         }
@@ -319,7 +321,7 @@ fn cause(error: &anyhow::Error) -> Option<&Cause> {
     error.downcast_ref::<rdmux::Error>().map(rdmux::Error::cause)
 }
 
-fn disconnect(s: &mut Stage) -> Result<Done> {
+pub(super) fn disconnect(s: &mut Stage) -> Result<Done> {
     s.connect(Kind::Rc)?;
     let start = Instant::now();
     s.hang_up()?;

@@ -24,6 +24,8 @@ pub(super) const INLINE: u32 = 220;
 pub(super) struct Side {
     pub(super) id: Id,
     pub(super) channel: EventChannel,
+    /// What the connection's last event said of peer-to-peer mode.
+    pub(super) peer_to_peer: Option<bool>,
     pub(super) qp: Qp,
     pub(super) memory: Mr,
     cq: Cq,
@@ -69,7 +71,8 @@ impl Side {
             | Access::REMOTE_ATOMIC;
         let memory = pd.alloc(MEMORY, access)?;
         id.attach_qp(&qp)?;
-        Ok(Self { id, channel: channel.clone(), qp, memory, cq, srq })
+        let (channel, peer_to_peer) = (channel.clone(), None);
+        Ok(Self { id, channel, peer_to_peer, qp, memory, cq, srq })
     }
 
     fn param(words: &[u8]) -> ConnParam {
@@ -93,10 +96,11 @@ impl Side {
         let channel = EventChannel::new(context)?;
         let id = Id::with_type(&channel, PortSpace::Tcp, kind.qp_type())?;
         cmutil::resolve(&channel, &id, None, to)?;
-        let this = Self::new(&channel, id, kind, false)?;
+        let mut this = Self::new(&channel, id, kind, false)?;
         this.id.connect(&Self::param(words))?;
         let event = cmutil::expect(&channel, EventKind::Established, "connect", PATIENCE)?;
         let said = event.private_data().to_vec();
+        this.peer_to_peer = event.peer_to_peer();
         drop(event);
         Ok((this, said))
     }
@@ -160,6 +164,13 @@ impl Side {
         self.qp.post_send(&wr)?;
         self.cq.wait_one(Some(PATIENCE))?;
         Ok(start.elapsed())
+    }
+
+    /// Fills the memory and sends it.
+    pub(super) fn send(&self, data: Data) -> Result<()> {
+        self.fill(data);
+        let piece = [self.memory.slice(..data.len)];
+        self.run(SendWr::send(1).sges(&piece)).map(drop)
     }
 
     /// Posts one send that must fail; how it did.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use rdmux::{Context, RemoteMr};
+use rdmux::{Context, DeviceChoice, DeviceKind, RemoteMr};
 use rdmux_host::proto::Status;
 
 use super::protocol::{Answer, Ask, Data, Kind};
@@ -24,6 +24,10 @@ pub(super) enum Link {
     Udp,
     /// One host: shared memory.
     SameHost,
+    /// Two hosts, iWARP: TCP.
+    Tcp,
+    /// The same, between hosts that want a CRC in each frame.
+    TcpCrc,
 }
 
 impl Link {
@@ -32,12 +36,30 @@ impl Link {
         match self {
             Self::Udp => "UDP",
             Self::SameHost => "same host",
+            Self::Tcp => "TCP",
+            Self::TcpCrc => "TCP, CRC",
+        }
+    }
+
+    /// Which of the hosts' devices it belongs to.
+    pub(super) fn device(self) -> DeviceKind {
+        match self {
+            Self::Udp | Self::SameHost => DeviceKind::Roce,
+            Self::Tcp | Self::TcpCrc => DeviceKind::Iwarp,
+        }
+    }
+
+    /// The same, as a choice.
+    pub(super) fn choice(self) -> DeviceChoice {
+        match self.device() {
+            DeviceKind::Roce => DeviceChoice::Roce,
+            DeviceKind::Iwarp => DeviceChoice::Iwarp,
         }
     }
 
     /// Which of the hosts the other process is on.
     pub(super) fn host(self) -> usize {
-        usize::from(self == Self::Udp)
+        usize::from(self != Self::SameHost)
     }
 }
 
