@@ -25,6 +25,7 @@ const PROGRAMS: &[&str] = &[
     "exits",
     "xrc",
     "xrc_number",
+    "iwarp",
     "cycles",
 ];
 
@@ -119,6 +120,7 @@ impl Host {
         let mut cc = sh::command("cc");
         cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
         cc.arg(source).arg(sources.join("check.c"));
+        cc.arg("-I").arg(sh::root().join("crates/capi/include"));
         let xrc = text.contains("\"xrc_fixture.h\"");
         if xrc || text.contains("\"fixture.h\"") {
             cc.arg(sources.join("fixture.c"));
@@ -126,7 +128,6 @@ impl Host {
         if xrc {
             // What only our library has, which comes before the distribution's.
             cc.arg(sources.join("xrc_fixture.c"));
-            cc.arg("-I").arg(sh::root().join("crates/capi/include"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
