@@ -90,7 +90,7 @@ impl Capture {
     /// When it cannot.
     pub(super) fn start(guest: &Guest) -> Result<Self> {
         let dev = Place::Kernel.interface();
-        let args = ["-i", dev, "-U", "-s", "330", "-w", Self::FILE, "udp", "port", "4791"];
+        let args = ["-i", dev, "-U", "-s", "330", "-w", Self::FILE, "tcp or udp port 4791"];
         let mut dump = guest.start(Place::Kernel, "tcpdump", &args)?;
         dump.says("listening on", guest.patience())?;
         Ok(Self { dump })
