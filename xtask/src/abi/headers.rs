@@ -18,6 +18,9 @@ use crate::sh;
 const HEADERS: &[&str] =
     &["infiniband/verbs.h", "infiniband/verbs_api.h", "infiniband/sa.h", "rdma/rdma_cma.h"];
 
+/// Ours, of which the values are in the table too.
+const OWN_HEADER: &str = "rdmux/iwarp.h";
+
 /// Structures that begin like this are not read here: flow steering is not supported.
 const UNUSED: &[&str] = &["ibv_flow_"];
 
@@ -46,7 +49,9 @@ fn compiled() -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, table.program()).with_context(|| source.display().to_string())?;
-    sh::run(sh::command("cc").args(["-std=gnu11", "-w", "-o"]).arg(&program).arg(&source))?;
+    let mut cc = sh::command("cc");
+    cc.args(["-std=gnu11", "-w", "-I"]).arg(sh::root().join("crates/capi/include"));
+    sh::run(cc.arg("-o").arg(&program).arg(&source))?;
     let printed = sh::output(&mut sh::command(&program))?;
     let differences: Vec<String> = table
         .lines()
@@ -224,7 +229,7 @@ impl Table {
     /// That program.
     fn program(&self) -> String {
         let mut c = String::from("#include <stddef.h>\n#include <stdio.h>\n");
-        for header in HEADERS {
+        for header in HEADERS.iter().chain([&OWN_HEADER]) {
             let _ = writeln!(c, "#include <{header}>");
         }
         c += "#define SIZE(T, name) printf(name \" %zu\\n\", sizeof(T))\n\
