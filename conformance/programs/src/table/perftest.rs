@@ -212,6 +212,7 @@ const NOT_BY_STREAM: &[(&str, &str)] = &[
     ("-c ", "iWARP has reliable connections only, and no XRC"),
     ("-m ", "the MTU is not the program's to choose"),
     ("--use-srq -q 4", "one of the senders can take all receives"),
+    ("--reversed", "with -R it makes the program that knows no address connect"),
 ];
 
 /// Over the connection manager what is run without it elsewhere, for devices on which that is the only way.
