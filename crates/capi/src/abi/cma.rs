@@ -193,3 +193,7 @@ pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
+/// Of <rdmux/iwarp.h>.
+pub const RDMUX_OPTION_IWARP: c_uint = 0x7264;
+/// Of <rdmux/iwarp.h>.
+pub const RDMUX_OPTION_IWARP_PEER_TO_PEER: c_uint = 0;

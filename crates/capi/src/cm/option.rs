@@ -1,6 +1,6 @@
 //! rdma_set_option.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
 use rdmux_cm::IdOption;
 use rdmux_wire::Gid;
@@ -13,10 +13,6 @@ use crate::boundary::{Errno, Result, status};
 /// A path record that is the way there and back of both data and management: the one kind that can be set
 /// (<infiniband/sa.h>: GMP, PRIMARY, BIDIRECTIONAL).
 const EVERYTHING: u32 = 1 | 1 << 1 | 1 << 5;
-
-/// The level of rdmux's own options for iWARP, and its one option (<rdmux/iwarp.h>).
-const RDMUX_OPTION_IWARP: c_uint = 0x7264;
-const RDMUX_OPTION_IWARP_PEER_TO_PEER: c_uint = 0;
 
 /// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and that of <rdmux/iwarp.h>.
 ///
