@@ -14,6 +14,7 @@
 enum {
 	CYCLES = 10000,
 	WARM_UP = 1000,	       /* until tables have the size that they keep */
+	ROUNDS = 3,
 	MOST_GROWTH = 512 << 10, /* bytes: 52 a cycle */
 };
 
@@ -43,15 +44,19 @@ static long memory(void)
 static void repeat(struct fixture *f, void (*once)(struct fixture *), int cycles)
 {
 	int fds, more;
-	long bytes, growth;
+	long growth = 0;
 
 	for (int i = 0; i < cycles / (CYCLES / WARM_UP); i++)
 		once(f);
 	fds = descriptors();
-	bytes = memory();
-	for (int i = 0; i < cycles; i++)
-		once(f);
-	growth = memory() - bytes;
+	/* What leaks grows every time; what the allocator keeps of a moment with more threads does not. */
+	for (int round = 0; round == 0 || (growth > MOST_GROWTH && round < ROUNDS); round++) {
+		long before = memory();
+
+		for (int i = 0; i < cycles; i++)
+			once(f);
+		growth = memory() - before;
+	}
 	if (growth > MOST_GROWTH)
 		FAIL("%ld bytes more after %d cycles", growth, cycles);
 	/* The host closes its end of things when it hears of it. */
