@@ -3,7 +3,11 @@
 
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { THREADS = 8 };
 
@@ -218,6 +222,58 @@ static void cancelled_while_they_wait(void)
 	close_fixture(&f);
 }
 
+struct waiter {
+	struct rdma_event_channel *events;
+	_Atomic int tid;
+};
+
+static void *wait_in_vain(void *argument)
+{
+	struct waiter *waiter = argument;
+	struct rdma_cm_event *event;
+
+	waiter->tid = (int)syscall(SYS_gettid);
+	rdma_get_cm_event(waiter->events, &event);
+	FAIL("an event came from a channel that is gone");
+}
+
+static int is_asleep(int tid)
+{
+	char path[64], state = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	CHECK((file = fopen(path, "r")) != NULL);
+	CHECK(fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(file);
+	return state == 'S';
+}
+
+/* A program ends and destroys its channel while a thread waits for events: the thread goes on waiting, as in a
+ * call of the kernel's. */
+static void a_channel_goes_while_it_waits(void)
+{
+	for (int i = 0; i < 20; i++) {
+		struct waiter waiter = { .events = rdma_create_event_channel() };
+		pthread_t thread;
+		void *result;
+		int fd;
+
+		CHECK(waiter.events && (fd = dup(waiter.events->fd)) >= 0);
+		EQUAL(pthread_create(&thread, NULL, wait_in_vain, &waiter), 0);
+		while (!waiter.tid || !is_asleep(waiter.tid))
+			sched_yield();
+		rdma_destroy_event_channel(waiter.events);
+		EQUAL(shutdown(fd, SHUT_RDWR), 0);
+		for (int turns = 0; turns < 100; turns++)
+			sched_yield();
+		EQUAL(pthread_cancel(thread), 0);
+		EQUAL(pthread_join(thread, &result), 0);
+		CHECK(result == PTHREAD_CANCELED);
+		close(fd);
+	}
+}
+
 /* Takes an event that must be this one, and gives its id back. */
 static struct rdma_cm_id *take(struct rdma_event_channel *events, enum rdma_cm_event_type type)
 {
@@ -295,6 +351,7 @@ static const struct test tests[] = {
 	TEST(one_queue_pair_for_all),
 	TEST(threads_come_and_go),
 	TEST(cancelled_while_they_wait),
+	TEST(a_channel_goes_while_it_waits),
 	TEST(connections_from_all),
 };
 

@@ -22,6 +22,12 @@ impl Errno {
     pub(crate) const ENOMEM: Self = Self(libc::ENOMEM);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
+    /// The calling thread's errno.
+    pub(crate) fn last() -> Self {
+        // SAFETY: the C library gives each thread an errno of its own that may be read at any time.
+        Self(unsafe { *libc::__errno_location() })
+    }
+
     /// Sets the calling thread's errno.
     pub(crate) fn set(self) {
         // SAFETY: the C library gives each thread an errno of its own that may be written at any time.

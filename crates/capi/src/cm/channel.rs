@@ -3,6 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdmux_host::EventChannel;
 use rustix::net::RecvFlags;
@@ -18,6 +20,8 @@ use crate::boundary::{Errno, Result, guarded, pointer};
 pub(super) struct Channel {
     public: UnsafeCell<rdma_event_channel>,
     process: &'static Process,
+    /// Whether the program destroyed it; for a thread of its that waits all the same.
+    destroyed: Arc<AtomicBool>,
     pub(super) source: EventChannel,
 }
 
@@ -25,7 +29,8 @@ impl Channel {
     pub(super) fn open(process: &'static Process) -> Result<Box<Self>> {
         let source = EventChannel::open(process.client()?)?;
         let public = rdma_event_channel { fd: source.as_fd().as_raw_fd() };
-        Ok(Box::new(Self { public: UnsafeCell::new(public), process, source }))
+        let destroyed = Arc::default();
+        Ok(Box::new(Self { public: UnsafeCell::new(public), process, destroyed, source }))
     }
 
     /// Gives the channel to the program.
@@ -53,7 +58,8 @@ impl Channel {
     pub(super) unsafe fn destroy(ptr: *mut rdma_event_channel) {
         if !ptr.is_null() {
             // SAFETY: as promised, it came from `into_ptr`.
-            drop(unsafe { Box::from_raw(ptr.cast::<Self>()) });
+            let channel = unsafe { Box::from_raw(ptr.cast::<Self>()) };
+            channel.destroyed.store(true, Ordering::Release);
         }
     }
 
@@ -113,6 +119,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
 unsafe extern "C-unwind" {
     /// A cancellation point, which libc's declaration denies.
     fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
+    /// Likewise.
+    fn pause() -> c_int;
 }
 
 /// How an attempt to take an event went. Plain data, for the frame below.
@@ -120,8 +128,9 @@ unsafe extern "C-unwind" {
 enum Attempt {
     Event(*mut rdma_cm_event),
     Failed(Errno),
-    /// There is none yet; this socket will tell.
-    Wait(c_int),
+    /// There is none yet; this socket will tell. With it comes what tells whether the channel still is
+    /// there, to be given to [`is_destroyed`].
+    Wait(c_int, *const AtomicBool),
 }
 
 /// The next event; waits for it unless the channel's descriptor is set not to block, when EAGAIN says that there is none
@@ -129,6 +138,8 @@ enum Attempt {
 ///
 /// It waits as the reference implementation does in write(2): it looks at `O_NONBLOCK`, goes on after a signal or not as
 /// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
+/// And as there, a thread that waits while another destroys the channel waits for ever: rping's does so while the
+/// program ends.
 ///
 /// # Safety
 /// `channel` is a channel of this library that outlives the call, `event` is NULL or may be written.
@@ -150,9 +161,17 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
                 errno.set();
                 return -1;
             }
-            Attempt::Wait(fd) => {
+            Attempt::Wait(fd, mark) => {
                 // SAFETY: room for the one byte.
-                if unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } < 0 {
+                let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+                // SAFETY: it comes from the attempt, and is not used again.
+                if unsafe { is_destroyed(mark) } {
+                    loop {
+                        // SAFETY: it waits for a signal and no more.
+                        unsafe { pause() };
+                    }
+                }
+                if got < 0 {
                     return -1;
                 }
             }
@@ -174,7 +193,22 @@ unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
         if let Some(event) = channel.try_next()? {
             return Ok(Attempt::Event(event.into_ptr()));
         }
-        Ok(Attempt::Wait(channel.as_fd().as_raw_fd()))
+        let mark = Arc::into_raw(channel.destroyed.clone());
+        Ok(Attempt::Wait(channel.as_fd().as_raw_fd(), mark))
     });
     attempt.unwrap_or_else(Attempt::Failed)
+}
+
+/// Whether a channel was destroyed meanwhile. Leaves `errno` as it is.
+///
+/// # Safety
+/// `mark` is of an [`Attempt::Wait`], and used once.
+unsafe fn is_destroyed(mark: *const AtomicBool) -> bool {
+    let errno = Errno::last();
+    // SAFETY: it came from `Arc::into_raw`.
+    let mark = unsafe { Arc::from_raw(mark) };
+    let destroyed = mark.load(Ordering::Acquire);
+    drop(mark);
+    errno.set();
+    destroyed
 }
