@@ -280,10 +280,10 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
         header.msg_control = m.control.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_LEN as _;
     }
-    let received = loop {
+    let answer = retry(|| {
         // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the
         // lengths it says, all of which outlive the call.
-        let r = unsafe {
+        unsafe {
             libc::syscall(
                 libc::SYS_recvmmsg,
                 fd.as_fd().as_raw_fd(),
@@ -292,16 +292,11 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut::<libc::timespec>(),
             )
-        };
-        if let Ok(n) = usize::try_from(r) {
-            break n;
         }
-        let e = io::Error::last_os_error();
-        match e.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => return Ok(0),
-            _ => return Err(e),
-        }
+    });
+    let received = match answer {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+        other => other?,
     };
     for (m, message) in meta.iter_mut().zip(&messages).take(received.min(count)) {
         // SAFETY: one of the first `count`, which were initialised.

@@ -61,10 +61,7 @@ impl TcpStream {
     ///
     /// `EFAULT` when memory is not there and nothing was taken; otherwise the stream is broken.
     pub fn send(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
-        match sys::send_pieces(&self.fd, pieces, skip) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            other => other,
-        }
+        taken(sys::send_pieces(&self.fd, pieces, skip))
     }
 
     /// Writes bytes, as far as the stream has room: the shortest way for few of them. Returns how many it took.
@@ -73,10 +70,7 @@ impl TcpStream {
     ///
     /// The stream is broken.
     pub fn send_bytes(&self, bytes: &[u8]) -> io::Result<usize> {
-        match sys::send_bytes(&self.fd, bytes) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            other => other,
-        }
+        taken(sys::send_bytes(&self.fd, bytes))
     }
 
     /// Receives what is there, up to the length of `into`.
@@ -116,7 +110,15 @@ impl TcpStream {
     }
 }
 
-/// What the system's answer means.
+/// What the system's answer to a write means.
+fn taken(answer: io::Result<usize>) -> io::Result<usize> {
+    match answer {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        other => other,
+    }
+}
+
+/// What the system's answer to a read means.
 fn received(answer: io::Result<usize>) -> io::Result<Received> {
     match answer {
         Ok(0) => Ok(Received::End),
