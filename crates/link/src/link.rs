@@ -11,7 +11,7 @@ use crate::guarded::{self, Unmapped};
 
 /// What a link can do.
 ///
-/// The same three facts as `rdmux_transport::env::LinkCaps`, which this crate does not know.
+/// The same facts as `rdmux_transport::env::LinkCaps`, which this crate does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkCaps {
     /// The most payload bytes of one packet.
@@ -20,6 +20,8 @@ pub struct LinkCaps {
     pub lossless: bool,
     /// Whether payload may be handed over by reference: the receiver can reach the sender's memory.
     pub by_reference: bool,
+    /// Whether a packet may take an acknowledgement along.
+    pub acks_along: bool,
 }
 
 /// A run of bytes in this process's memory that is not copied until it must be.

@@ -109,7 +109,7 @@ impl Mapping {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; `to` by the caller's promise. A peer may write
         // meanwhile: the copy then holds some mixture, which is the peer's own doing.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to, len) }
+        unsafe { copy(self.base.as_ptr().add(offset), to, len) }
     }
 
     /// `len` bytes at `offset`, in place.
@@ -139,12 +139,44 @@ impl Mapping {
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; no reference to these bytes exists.
+        unsafe { copy(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) }
+    }
+}
+
+/// As `copy_nonoverlapping`, which is a call, save for the few bytes of a header or a small message.
+///
+/// # Safety
+///
+/// As there.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    /// Two words, the first and the last, which overlap.
+    ///
+    /// # Safety
+    ///
+    /// As above, and `len` is from one to two words.
+    #[inline]
+    unsafe fn words<T>(from: *const u8, to: *mut u8, len: usize) {
+        let last = len - size_of::<T>();
+        // SAFETY: both words lie within the range, of which nothing is expected to be aligned.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                from.as_ptr(),
-                self.base.as_ptr().add(offset),
-                from.len(),
-            );
+            let first = from.cast::<T>().read_unaligned();
+            let end = from.add(last).cast::<T>().read_unaligned();
+            to.cast::<T>().write_unaligned(first);
+            to.add(last).cast::<T>().write_unaligned(end);
+        }
+    }
+    // SAFETY: the caller's promise, and the length.
+    unsafe {
+        match len {
+            0 => {}
+            1 => to.write(from.read()),
+            2..=3 => words::<u16>(from, to, len),
+            4..=7 => words::<u32>(from, to, len),
+            8..=15 => words::<u64>(from, to, len),
+            16..=32 => words::<u128>(from, to, len),
+            33..=64 => words::<[u128; 2]>(from, to, len),
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
     }
 }
@@ -153,5 +185,20 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, with this length, and nothing borrows it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn short_copies_copy_all_and_no_more() {
+        let from: Vec<u8> = (1..=200).collect();
+        for len in 0..=130 {
+            let mut to = vec![0; 200];
+            // SAFETY: both are longer than that, and apart.
+            unsafe { super::copy(from.as_ptr(), to.as_mut_ptr(), len) };
+            assert_eq!(to[..len], from[..len]);
+            assert!(to[len..].iter().all(|b| *b == 0), "{len}");
+        }
     }
 }

@@ -79,7 +79,7 @@ struct Port {
 
 impl Env for Port {
     fn link(&self) -> LinkCaps {
-        LinkCaps { max_payload: 4096, lossless: false, by_reference: false }
+        LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false }
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         if self.room == 0 {

@@ -273,6 +273,7 @@ impl World {
             max_payload: self.scenario.max_payload,
             lossless: self.scenario.lossless,
             by_reference: false,
+            acks_along: false,
         }
     }
 

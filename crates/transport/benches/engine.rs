@@ -40,7 +40,7 @@ impl Bench {
 
 impl Env for Bench {
     fn link(&self) -> LinkCaps {
-        LinkCaps { max_payload: 4096, lossless: true, by_reference: false }
+        LinkCaps { max_payload: 4096, lossless: true, by_reference: false, acks_along: false }
     }
     #[inline]
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {

@@ -21,6 +21,8 @@ pub struct LinkCaps {
     pub lossless: bool,
     /// Whether payload may be handed over by reference.
     pub by_reference: bool,
+    /// Whether a packet may take an acknowledgement along ([`TxPacket::ack`]), which is then no packet of its own.
+    pub acks_along: bool,
 }
 
 /// Why memory could not be used.
@@ -103,6 +105,9 @@ pub struct TxPacket<'a> {
     /// Whether more packets of this queue pair follow at once, so that the driver may gather them
     /// into one system call.
     pub more: bool,
+    /// An acknowledgement of everything up to this PSN, on a link that takes one along. The receiving driver
+    /// hands it to [`Qp::handle_ack_along`](crate::Qp::handle_ack_along) before the packet.
+    pub ack: Option<Psn>,
 }
 
 /// The two atomics.

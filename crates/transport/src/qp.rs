@@ -94,6 +94,8 @@ pub struct Qp {
     pub(crate) sq_sig_all: bool,
     /// Whether the link under the queue pair loses nothing.
     pub(crate) lossless: bool,
+    /// Whether packets may take acknowledgements along.
+    pub(crate) acks_along: bool,
     /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
     pub(crate) mtu: u32,
     /// When the queue pair fails because its peer's process is gone.
@@ -116,6 +118,7 @@ impl Qp {
             established: false,
             sq_sig_all: init.sq_sig_all,
             lossless: false,
+            acks_along: false,
             mtu: 256,
             gone_at: Time::NEVER,
             sq: SendQueue::new(&init.caps, init.qp_type),

@@ -171,7 +171,7 @@ impl Qp {
     /// Requests and responses in turn, then the ACK.
     pub(crate) fn transmit_all<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         let mut left = budget;
-        if self.lossless && self.may_request() {
+        if self.lossless && !self.acks_along && self.may_request() {
             // Where the ACK costs no system call it goes first, as an adapter's does: programs that sleep count on
             // having their completion before the answer (perftest does).
             self.flush_ack(now, env);

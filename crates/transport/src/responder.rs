@@ -118,6 +118,12 @@ impl Responder {
         self.resources.footprint()
     }
 
+    /// The acknowledgement that was owed went along with a request.
+    #[inline]
+    pub(crate) fn ack_left(&mut self) {
+        self.ack_owed = false;
+    }
+
     /// The message ends here.
     #[inline]
     fn finish_message(&mut self) {

@@ -43,6 +43,7 @@ impl Qp {
             payload: self.sq.payload(index, 0, len),
             pad: bth.pad,
             more: more && self.sq.tail.wrapping_sub(index) > 1,
+            ack: None,
         };
         match env.transmit(&packet) {
             Ok(()) => {}

@@ -34,7 +34,7 @@ struct Permissive {
 impl Env for Permissive {
     fn link(&self) -> LinkCaps {
         // Without a congestion window, since the kernel's driver has none.
-        LinkCaps { max_payload: self.mtu, lossless: true, by_reference: false }
+        LinkCaps { max_payload: self.mtu, lossless: true, by_reference: false, acks_along: false }
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         let len = match packet.payload {

@@ -316,6 +316,11 @@ impl Device {
         let now = clock_gettime(ClockId::Monotonic);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
+    /// As [`now`](Self::now), some milliseconds late at most, and much cheaper.
+    pub(crate) fn coarse_now(&self) -> Time {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
     pub(crate) fn set_gids(&self, gids: Vec<GidEntry>) {
         *self.gids.write() = gids;
         self.raise(Raised::GidChange);

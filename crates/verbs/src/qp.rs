@@ -99,6 +99,8 @@ pub(crate) struct QpCore {
 pub(crate) struct Driven {
     pub(crate) machine: Machine,
     pub(crate) path: Path,
+    /// Whether some milliseconds are nothing to any of its timers.
+    pub(crate) patient: bool,
     /// The timer that the engine holds for this queue pair, if any.
     pub(crate) armed: Option<Time>,
     /// Whether the engine's list of queue pairs with something to send has it.
@@ -118,6 +120,7 @@ impl QpCore {
             state: Mutex::new(Driven {
                 machine: Machine::new(kind, machine),
                 path: Path::None,
+                patient: false,
                 armed: None,
                 queued: false,
                 owes_ack: false,
@@ -367,8 +370,7 @@ impl Posting<'_> {
     ///
     /// As for [`Qp::post_send`].
     pub fn send(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let device = self.bound.device();
-        let now = *self.since.get_or_insert_with(|| device.now());
+        let now = *self.since.get_or_insert_with(|| self.bound.now());
         let qpn = self.bound.qpn();
         self.bound.machine().post_send(now, wr).map_err(|error| VerbsError::Post { qpn, error })
     }

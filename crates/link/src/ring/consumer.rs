@@ -11,6 +11,8 @@ use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
 pub struct Consumer {
     ring: Shared,
     tail: u64,
+    /// Where it was when the producer was last asked whether it waits.
+    asked: u64,
     broken: bool,
 }
 
@@ -21,7 +23,7 @@ impl Consumer {
     ///
     /// `InvalidData` for anything else than a ring; `ENOMEM`.
     pub fn map(fd: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { ring: Shared::map(fd)?, tail: 0, broken: false })
+        Ok(Self { ring: Shared::map(fd)?, tail: 0, asked: 0, broken: false })
     }
 
     /// The next record, if there is one. Its room is given back when it is dropped.
@@ -85,9 +87,13 @@ impl Consumer {
         self.ring.map.word(field::SLEEPS).store(0, Ordering::Relaxed);
     }
 
-    /// Whether the producer waits for room and must be woken now. Ask after some records were
-    /// popped. True once for each time that it waits.
-    pub fn producer_waits(&self) -> bool {
+    /// Whether the producer waits for room and must be woken now. Ask whenever records were popped. True once for each
+    /// time that it waits.
+    pub fn producer_waits(&mut self) -> bool {
+        if self.tail - self.asked < self.ring.asks_every() {
+            return false;
+        }
+        self.asked = self.tail;
         let waits = self.ring.map.word(field::WAITS);
         fence(Ordering::SeqCst);
         waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
@@ -122,6 +128,11 @@ impl Record<'_> {
     /// What the producer added.
     pub fn meta(&self) -> [u8; 16] {
         self.meta
+    }
+
+    /// Leaves it in the ring: the next [`pop`](Consumer::pop) returns it again.
+    pub fn leave(self) {
+        std::mem::forget(self);
     }
 
     /// Bytes.

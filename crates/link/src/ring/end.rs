@@ -28,7 +28,7 @@ impl RingEnd {
     }
 
     /// Wakes the peer if it sleeps and something was produced, or if it waits for room.
-    pub fn wake_peer(&self) {
+    pub fn wake_peer(&mut self) {
         if self.tx.consumer_sleeps() | self.rx.producer_waits() {
             // A descriptor that is no eventfd is the peer's own doing: it will not be woken.
             let _ = self.peer.ring();
@@ -40,7 +40,7 @@ impl Link for RingEnd {
     fn caps(&self) -> LinkCaps {
         let room = self.tx.max_record().saturating_sub(rdmux_wire::MAX_HEADER + 3);
         let max_payload = u32::try_from(room).unwrap_or(u32::MAX);
-        LinkCaps { max_payload, lossless: true, by_reference: false }
+        LinkCaps { max_payload, lossless: true, by_reference: false, acks_along: false }
     }
 
     fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {

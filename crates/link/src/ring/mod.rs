@@ -174,6 +174,12 @@ impl Shared {
         MAX_RECORD.min(self.capacity / 4 - RECORD_HEADER)
     }
 
+    /// After how many bytes the consumer looks whether the producer waits, which costs a fence. One that waits had
+    /// found twice as much in the ring, so that there is a look after it began to wait.
+    fn asks_every(&self) -> u64 {
+        self.capacity as u64 / 4
+    }
+
     /// The offset of a position, in the mapping.
     #[expect(clippy::cast_possible_truncation, reason = "less than the capacity")]
     fn at(&self, position: u64) -> usize {

@@ -151,8 +151,7 @@ impl Producer {
     /// Whether the consumer sleeps and must be woken now. True once for each time that it sleeps.
     pub fn consumer_sleeps(&self) -> bool {
         let sleeps = self.ring.map.word(field::SLEEPS);
-        fence(Ordering::SeqCst);
-        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        sleeps.load(Ordering::SeqCst) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Whether the consumer has taken everything, as far as it says.
@@ -262,7 +261,8 @@ impl Reserved<'_> {
             map.word(producer.ring.at(next)).store(0, Ordering::Relaxed);
             producer.cleared = next + LINE as u64;
         }
-        map.word(at).store(VALID | u64::from(kind) << 32 | len as u64, Ordering::Release);
+        // With `consumer_sleeps`, which looks next, a full fence at the price of a store.
+        map.word(at).swap(VALID | u64::from(kind) << 32 | len as u64, Ordering::SeqCst);
         if skips {
             map.word(producer.ring.at(producer.head)).store(WRAP, Ordering::Release);
         }

@@ -106,7 +106,8 @@ impl<'p> UdpLink<'p> {
 
 impl Link for UdpLink<'_> {
     fn caps(&self) -> LinkCaps {
-        LinkCaps { max_payload: self.max_payload, lossless: false, by_reference: false }
+        let max_payload = self.max_payload;
+        LinkCaps { max_payload, lossless: false, by_reference: false, acks_along: false }
     }
 
     fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {

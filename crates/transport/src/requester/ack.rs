@@ -5,6 +5,7 @@
 
 use rdmux_wire::{Packet, Psn, Syndrome};
 
+use crate::attr::QpState;
 use crate::env::{Drop, Env};
 use crate::fault::{local_status, nak_status};
 use crate::optable::{RxRow, Travel};
@@ -21,13 +22,7 @@ impl Qp {
             return env.count(Drop::Stale);
         }
         match aeth.syndrome {
-            Syndrome::Ack { .. } => {
-                let blocked = self.acknowledge(now, psn.add(1), env);
-                if blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0 {
-                    // Later requests were carried out, so the response was sent and is lost.
-                    self.go_back(now, env);
-                }
-            }
+            Syndrome::Ack { .. } => self.acknowledged(now, psn, env),
             Syndrome::Rnr(timer) => {
                 self.acknowledge(now, psn, env);
                 self.receiver_not_ready(now, timer, env);
@@ -40,6 +35,27 @@ impl Qp {
                 }
             }
             Syndrome::Reserved(_) => env.count(Drop::Opcode),
+        }
+    }
+
+    /// Takes an acknowledgement that a packet of the peer's took along, before that packet.
+    pub fn handle_ack_along<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
+        let ready = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !ready || !self.qp_type.is_reliable() {
+            return env.count(Drop::State);
+        }
+        if !self.is_expected(psn) {
+            return env.count(Drop::Stale);
+        }
+        self.acknowledged(now, psn, env);
+    }
+
+    /// The peer has carried out everything up to `psn`, which is outstanding.
+    fn acknowledged<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
+        let blocked = self.acknowledge(now, psn.add(1), env);
+        if blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0 {
+            // Later requests were carried out, so the response was sent and is lost.
+            self.go_back(now, env);
         }
     }
 

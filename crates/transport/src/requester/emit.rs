@@ -176,17 +176,22 @@ impl Qp {
         } else if opcode.has_ieth() {
             header = header.ieth(&Ieth(Rkey(u32::from_be_bytes(wqe.extra))));
         }
+        let ack = self.ack_along();
         let packet = TxPacket {
             av: &self.attr.av,
             header: header.as_slice(),
             payload: self.sq.payload(index, done, len),
             pad: bth.pad,
             more: more && !(ends && self.sq.tail.wrapping_sub(index) == 1),
+            ack,
         };
         match env.transmit(&packet) {
             Ok(()) => {}
             Err(TxError::Busy) => return Step::Busy,
             Err(TxError::Memory(fault)) => return self.stall(local_status(fault), env),
+        }
+        if ack.is_some() {
+            self.resp.ack_left();
         }
         self.advance_cursor(1, ends);
         if reliable {
@@ -250,15 +255,20 @@ impl Qp {
         more: bool,
         env: &mut E,
     ) -> Step {
+        let ack = self.ack_along();
         let packet = TxPacket {
             av: &self.attr.av,
             header: header.as_slice(),
             payload: TxPayload::None,
             pad: 0,
             more: more && self.sq.tail.wrapping_sub(self.req.cursor) > 1,
+            ack,
         };
         if env.transmit(&packet).is_err() {
             return Step::Busy;
+        }
+        if ack.is_some() {
+            self.resp.ack_left();
         }
         self.req.rd_in_flight += 1;
         self.advance_cursor(npsn, whole);

@@ -47,6 +47,7 @@ impl Qp {
                 payload: part.payload,
                 pad: bth.pad,
                 more: sent + 1 < budget && !part.opcode.ends_message(),
+                ack: None,
             };
             match env.transmit(&packet) {
                 Ok(()) => {}
@@ -71,6 +72,13 @@ impl Qp {
         Some(sent)
     }
 
+    /// The acknowledgement that is owed, where a request may take it along.
+    #[inline]
+    pub(crate) fn ack_along(&self) -> Option<Psn> {
+        let owed = self.acks_along && self.resp.ack_owed && self.resp.nak.is_none();
+        (owed && !self.resp.has_responses()).then_some(self.resp.ack_psn)
+    }
+
     /// Sends the acknowledgement that is owed, unless the response of an earlier READ or atomic
     /// must go first ([`poll_transmit`](Self::poll_transmit) sends both).
     pub fn flush_ack<E: Env>(&mut self, _now: Time, env: &mut E) {
@@ -88,6 +96,7 @@ impl Qp {
             payload: TxPayload::None,
             pad: 0,
             more: false,
+            ack: None,
         };
         if env.transmit(&packet).is_err() {
             // It stays owed.

@@ -1,6 +1,7 @@
 //! RC without faults: every operation, sizes, packets counted.
 
 use super::*;
+use crate::env::Side;
 use crate::wr::{WcFlags, WcOpcode};
 
 const OK: WcStatus = WcStatus::Success;
@@ -209,7 +210,12 @@ fn responses_and_requests_share_the_link() {
 fn a_lossless_link_takes_packets_of_its_own_size() {
     let mut p = Pair::down(QpType::Rc, false);
     for side in [&mut p.a, &mut p.b] {
-        side.w.link = LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: false };
+        side.w.link = LinkCaps {
+            max_payload: 32 << 10,
+            lossless: true,
+            by_reference: false,
+            acks_along: false,
+        };
     }
     p.a.up(&attributes(1, 2));
     p.b.up(&attributes(2, 1));
@@ -334,4 +340,54 @@ fn the_longest_message() {
         assert_eq!(p.b.w.take_wc().byte_len, 1 << 31);
         assert!(seen >= (1 << 31) / mtu.bytes() as usize);
     }
+}
+
+/// Over a link that takes acknowledgements along, an answer is one packet, and nothing else crosses.
+#[test]
+fn an_answer_takes_the_acknowledgement_along() {
+    let mut p = Pair::down(QpType::Rc, false);
+    for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
+        side.w.link =
+            LinkCaps { max_payload: 4096, lossless: true, by_reference: false, acks_along: true };
+        side.up(&attributes(from, to));
+        (0..4).for_each(|i| side.recv(i, 0, 100));
+    }
+    let one = |to: &mut Side2, from: &mut Side2, number| {
+        assert_eq!((from.w.out.len(), from.w.acks.len()), (1, 1));
+        let (bytes, ack) = (from.w.out.pop_front().unwrap(), from.w.acks.pop_front().unwrap());
+        if let Some(psn) = ack {
+            to.qp.handle_ack_along(Time(1), psn, &mut to.w);
+        }
+        to.feed(Time(1), &bytes, number);
+        ack
+    };
+    let post = |side: &mut Side2, id| {
+        side.post(id, SendOp::Send, &[sge(0, 8)], SendFlags::SIGNALED);
+        assert_eq!(side.qp.poll_transmit(Time(1), 64, &mut side.w), crate::TxState::Idle);
+    };
+    for round in 0..3 {
+        post(&mut p.a, round);
+        assert_eq!(one(&mut p.b, &mut p.a, 1).is_some(), round != 0);
+        assert!(p.b.qp.wants_ack());
+        post(&mut p.b, round);
+        assert!(!p.b.qp.wants_ack(), "the answer took it along");
+        assert!(one(&mut p.a, &mut p.b, 2).is_some());
+        let sent = p.a.w.wc.iter().filter(|(side, _)| *side == Side::Send).count();
+        assert_eq!(sent as u64, round + 1);
+    }
+    // Alone it is a packet of its own.
+    p.a.qp.flush_ack(Time(1), &mut p.a.w);
+    assert_eq!(p.a.w.out.front().unwrap()[0], 0x11);
+    assert_eq!(p.a.w.acks, [None]);
+}
+
+/// One that makes no sense is dropped, and so is one for who cannot have sent anything.
+#[test]
+fn an_acknowledgement_along_is_checked() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.qp.handle_ack_along(Time(1), Psn::new(12345), &mut p.a.w);
+    assert_eq!(p.a.w.dropped, [Drop::Stale]);
+    let mut idle = Side2::new(1, QpType::Rc, false);
+    idle.qp.handle_ack_along(Time(1), Psn::new(0), &mut idle.w);
+    assert_eq!(idle.w.dropped, [Drop::State]);
 }

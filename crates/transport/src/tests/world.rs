@@ -23,6 +23,8 @@ pub(crate) struct World {
     /// Whether every address exists, and they are all the same.
     pub(super) endless: bool,
     pub(super) out: VecDeque<Vec<u8>>,
+    /// What each of them took along, on a link where they do.
+    pub(super) acks: VecDeque<Option<Psn>>,
     pub(super) wc: VecDeque<(Side, Completion)>,
     pub(super) events: Vec<QpEvent>,
     pub(super) dropped: Vec<Drop>,
@@ -61,6 +63,7 @@ impl World {
             busy: false,
             endless: false,
             out: VecDeque::new(),
+            acks: VecDeque::new(),
             wc: VecDeque::new(),
             events: Vec::new(),
             dropped: Vec::new(),
@@ -188,6 +191,11 @@ impl Env for World {
         bytes.resize(bytes.len() + usize::from(packet.pad), 0);
         assert_eq!(bytes.len() % 4, 0);
         self.out.push_back(bytes);
+        if self.link.acks_along {
+            self.acks.push_back(packet.ack);
+        } else {
+            assert_eq!(packet.ack, None);
+        }
         Ok(())
     }
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {

@@ -119,11 +119,12 @@ impl Capture {
         }
     }
 
-    /// A packet came out of a ring.
+    /// A packet came out of a ring, to a queue pair whose peer is at `av`.
     #[inline]
-    pub(crate) fn ring_received(&self, source: &rdmux_transport::Source<'_>, bytes: &[u8]) {
+    pub(crate) fn ring_received(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
         if self.on.load(Ordering::Acquire) {
-            let ends = Ends::local(source.sgid.ip(), source.dgid.ip());
+            let dst = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid).ip();
+            let ends = Ends::local(av.dgid.ip(), dst);
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
             self.sink.lock().write(false, true, &ends, put, true);
         }

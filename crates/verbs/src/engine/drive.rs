@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use rdmux_link::{TxBatch, guarded};
-use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Time, TxState};
 use rdmux_wire::Qpn;
@@ -14,7 +15,7 @@ use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
 use crate::device::Device;
-use crate::qp::{Driven, QpCore};
+use crate::qp::{Driven, Ends, QpCore};
 use crate::xrc::place::Stage;
 
 thread_local! {
@@ -59,16 +60,24 @@ impl<'a> Bound<'a> {
         &mut self.driven
     }
 
+    /// Where the peer is, if anybody captures.
+    pub(crate) fn capture_av(&mut self) -> Option<AddressVector> {
+        self.device.engine().capture().is_on().then(|| self.machine().attr().av)
+    }
+
     /// Calls the machine with its surroundings, and sends what it gathered.
     pub(crate) fn run<R>(&mut self, f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R) -> R {
+        if let (Ends::Own(objects), Path::Ring(_)) = (&self.core.ends, &self.driven.path) {
+            // Nothing is gathered for a ring.
+            let mut bounce = Bounce::new();
+            let Driven { machine, path, .. } = &mut *self.driven;
+            let env = QpEnv::near(self.device, self.core, path, objects, &mut bounce);
+            return run(machine, env, f);
+        }
         SCRATCH.with_borrow_mut(|(batch, bounce, stage)| {
             let Driven { machine, path, .. } = &mut *self.driven;
-            let mut env = QpEnv::new(self.device, self.core, path, batch, bounce, stage);
-            let result = f(machine, &mut env);
-            if env.overflow {
-                fail(self.device, machine, &mut env);
-            }
-            result
+            let env = QpEnv::new(self.device, self.core, path, batch, bounce, stage);
+            run(machine, env, f)
         })
     }
 
@@ -82,9 +91,15 @@ impl<'a> Bound<'a> {
         }
     }
 
+    /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a
+    /// small message.
+    pub(crate) fn now(&self) -> Time {
+        if self.driven.patient { self.device.coarse_now() } else { self.device.now() }
+    }
+
     /// Sends what may be sent, and settles.
     pub(crate) fn transmit(&mut self) {
-        self.transmit_at(self.device.now());
+        self.transmit_at(self.now());
     }
 
     /// As [`transmit`](Self::transmit), for who has looked at the clock already.
@@ -110,7 +125,16 @@ impl<'a> Bound<'a> {
         if result.is_ok() && self.driven.machine.state() == QpState::Reset {
             self.forget_stream();
         }
+        self.driven.patient = self.is_patient();
         result
+    }
+
+    /// A ring loses nothing: there a timer only finds out that the peer is not there.
+    fn is_patient(&self) -> bool {
+        /// The least timeout of which a coarse clock's tick is a small part.
+        const LEAST: Duration = Duration::from_millis(30);
+        let timeout = self.driven.machine.attr().timeout.duration();
+        matches!(self.driven.path, Path::Ring(_)) && timeout.is_none_or(|d| d >= LEAST)
     }
 
     /// Registers what the queue pair now waits for, without sending.
@@ -139,11 +163,24 @@ impl<'a> Bound<'a> {
     }
 }
 
+#[inline]
+fn run<R>(
+    machine: &mut Machine,
+    mut env: QpEnv<'_>,
+    f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R,
+) -> R {
+    let result = f(machine, &mut env);
+    if env.overflow {
+        fail(machine, &mut env);
+    }
+    result
+}
+
 /// A completion was lost: the queue pair cannot go on (IBTA 11.6.3.1).
-fn fail(device: &Device, machine: &mut Machine, env: &mut QpEnv<'_>) {
+fn fail(machine: &mut Machine, env: &mut QpEnv<'_>) {
     if machine.state() != QpState::Err {
         let attr = QpAttr { state: QpState::Err, ..machine.attr() };
-        if let Err(error) = machine.modify(device.now(), &attr, AttrMask::STATE, env) {
+        if let Err(error) = machine.modify(env.device().now(), &attr, AttrMask::STATE, env) {
             tracing::warn!(%error, "a queue pair with a broken completion queue goes on");
         }
     }

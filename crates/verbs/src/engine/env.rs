@@ -3,10 +3,11 @@
 
 mod stream;
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use parking_lot::RwLockReadGuard;
+use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
 use rdmux_transport::attr::{Access, AddressVector};
 use rdmux_transport::env::{
@@ -18,6 +19,7 @@ use rdmux_wire::{Pkey, Psn, Rkey};
 
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
+use super::ring::RingTx;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
@@ -34,9 +36,37 @@ pub(crate) type Bounce = Vec<u8>;
 /// Whose objects a queue pair works with.
 enum Here<'a> {
     /// Its own process's.
-    Own(&'a Objects, RwLockReadGuard<'a, Regions>),
+    Own(&'a Objects, OwnRegions<'a>),
     /// Those of the process that the packet in hand names.
     Target(Placing<'a>),
+}
+
+/// The table of regions, locked when it is first looked at: inline data and acknowledgements need none of it.
+struct OwnRegions<'a> {
+    table: &'a RwLock<Regions>,
+    locked: OnceCell<RwLockReadGuard<'a, Regions>>,
+}
+
+impl<'a> OwnRegions<'a> {
+    fn of(device: &'a Device) -> Self {
+        Self { table: device.regions(), locked: OnceCell::new() }
+    }
+
+    /// Changes the table. Others may have changed it, too, when this returns; nothing found in it before is
+    /// used any more.
+    fn change<R>(&mut self, f: impl FnOnce(&mut Regions) -> R) -> R {
+        drop(self.locked.take());
+        f(&mut self.table.write())
+    }
+}
+
+impl std::ops::Deref for OwnRegions<'_> {
+    type Target = Regions;
+
+    #[inline]
+    fn deref(&self) -> &Regions {
+        self.locked.get_or_init(|| self.table.read())
+    }
 }
 
 /// A queue pair's surroundings while it is locked. Dropped before the lock: whatever was gathered
@@ -46,7 +76,8 @@ pub(crate) struct QpEnv<'a> {
     core: &'a Arc<QpCore>,
     path: &'a mut Path,
     here: Here<'a>,
-    batch: &'a mut TxBatch,
+    /// What packets are gathered in; none where they go out one by one.
+    batch: Option<&'a mut TxBatch>,
     bounce: &'a mut Bounce,
     /// The socket that the batch is gathered for.
     gathered: Option<Arc<Endpoint>>,
@@ -66,18 +97,38 @@ impl<'a> QpEnv<'a> {
         stage: &'a mut Stage,
     ) -> Self {
         let here = match &core.ends {
-            Ends::Own(objects) => Here::Own(objects, device.regions().read()),
+            Ends::Own(objects) => Here::Own(objects, OwnRegions::of(device)),
             Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target, stage)),
         };
-        let (gathered, time) = (None, None);
+        let (batch, gathered, time) = (Some(batch), None, None);
         Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
+    }
+
+    /// Those of a queue pair that sends into a ring.
+    #[inline]
+    pub(crate) fn near(
+        device: &'a Arc<Device>,
+        core: &'a Arc<QpCore>,
+        path: &'a mut Path,
+        objects: &'a Objects,
+        bounce: &'a mut Bounce,
+    ) -> Self {
+        let here = Here::Own(objects, OwnRegions::of(device));
+        let (batch, gathered, time) = (None, None, None);
+        Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
+    }
+
+    pub(crate) fn device(&self) -> &'a Arc<Device> {
+        self.device
     }
 
     /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
     /// transport notices.
     pub(crate) fn flush(&mut self) {
-        if let Some(endpoint) = self.gathered.take() {
-            super::send::flush(self.device, &endpoint, self.batch);
+        if let Some(endpoint) = self.gathered.take()
+            && let Some(batch) = &mut self.batch
+        {
+            super::send::flush(self.device, &endpoint, batch);
         }
     }
 
@@ -106,13 +157,16 @@ impl<'a> QpEnv<'a> {
 
     /// Hands a packet to the link of the path. One that the link cannot take at all is lost, as on
     /// any wire.
-    fn send(&mut self, av: &AddressVector, frame: &Frame<'_>) -> Result<(), TxError> {
+    fn send(&mut self, packet: &TxPacket<'_>, payload: Payload<'_>) -> Result<(), TxError> {
         let Self { device, path, batch, gathered, .. } = self;
+        let TxPacket { av, header, pad, ack, .. } = *packet;
+        let frame = &Frame { header, payload, pad };
         let pushed = match &**path {
-            Path::Ring(ring) => RingOut { device, ring, av }.push(frame),
-            Path::Udp(route) | Path::Datagram(Some((_, route))) => {
-                UdpOut { device, route, batch, gathered }.push(frame)
-            }
+            Path::Ring(ring) => RingOut { device, ring, av, ack }.push(frame),
+            Path::Udp(route) | Path::Datagram(Some((_, route))) => match batch {
+                Some(batch) => UdpOut { device, route, batch, gathered }.push(frame),
+                None => Err(LinkError::Busy),
+            },
             Path::None | Path::Datagram(None) | Path::Stream(_) => Err(LinkError::Busy),
         };
         match pushed {
@@ -127,15 +181,19 @@ impl<'a> QpEnv<'a> {
         }
     }
 
-    /// Changes the table of regions, for `asker`. Others may have changed it, too, when this returns;
-    /// nothing found in it before is used any more.
+    /// Changes the table of regions, for this queue pair.
     fn change_regions<R>(
         &mut self,
         f: impl FnOnce(&mut Regions, Asker) -> Result<R, AccessFault>,
     ) -> Result<R, AccessFault> {
         let Here::Own(objects, regions) = &mut self.here else { return Err(AccessFault::Key) };
-        let (table, who) = (self.device.regions(), asker(self.core, objects));
-        RwLockReadGuard::unlocked(regions, || f(&mut table.write(), who))
+        let who = asker(self.core, objects);
+        regions.change(|table| f(table, who))
+    }
+
+    /// Whether a packet that came by `ring` is from this queue pair's peer.
+    pub(crate) fn is_peer(&self, ring: &Arc<RingTx>) -> bool {
+        matches!(&*self.path, Path::Ring(own) if Arc::ptr_eq(own, ring))
     }
 
     fn count_one(&self, counter: Counter) {
@@ -201,16 +259,10 @@ impl Env for QpEnv<'_> {
         if let Here::Target(place) = &mut self.here {
             place.flush();
         }
-        let (header, pad) = (packet.header, packet.pad);
         let mut pieces = Pieces::default();
         match packet.payload {
-            TxPayload::None => {
-                return self.send(packet.av, &Frame { header, payload: Payload::None, pad });
-            }
-            TxPayload::Bytes(bytes) => {
-                let payload = Payload::Bytes(bytes);
-                return self.send(packet.av, &Frame { header, payload, pad });
-            }
+            TxPayload::None => return self.send(packet, Payload::None),
+            TxPayload::Bytes(bytes) => return self.send(packet, Payload::Bytes(bytes)),
             TxPayload::Gather { sges, offset, len } => {
                 let Here::Own(objects, regions) = &self.here else {
                     return Err(TxError::Memory(AccessFault::Key));
@@ -245,12 +297,11 @@ impl Env for QpEnv<'_> {
         }
         if pieces.foreign {
             let bounce = std::mem::take(self.bounce);
-            let sent =
-                self.send(packet.av, &Frame { header, payload: Payload::Bytes(&bounce), pad });
+            let sent = self.send(packet, Payload::Bytes(&bounce));
             *self.bounce = bounce;
             return sent;
         }
-        self.send(packet.av, &Frame { header, payload: Payload::Pieces(&pieces.list), pad })
+        self.send(packet, Payload::Pieces(&pieces.list))
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {

@@ -81,6 +81,8 @@ struct Round {
     looked: Time,
     /// When a polling thread last found something.
     found: Time,
+    /// Whether one has found something since, at a time that nobody looked at.
+    busy: bool,
     /// Polls since the clock was last looked at.
     polls: u32,
 }
@@ -140,6 +142,7 @@ impl Engine {
                 owed: Vec::new(),
                 looked: Time(0),
                 found: Time(0),
+                busy: false,
                 polls: 0,
             }),
             endpoints: Endpoints::default(),
@@ -214,14 +217,20 @@ impl Engine {
         };
         let quiet = self.is_quiet(&round);
         round.polls += 1;
-        if quiet
-            && round.sources.is_empty()
-            && round.streams.is_empty()
-            && round.polls < CLOCK_POLLS
-        {
-            return;
+        if round.sources.is_empty() && round.streams.is_empty() {
+            if quiet && round.polls < CLOCK_POLLS {
+                return;
+            }
+            if !quiet {
+                self.run_round(device, &mut round, device.coarse_now());
+                round.busy = true;
+                return;
+            }
         }
         let now = device.now();
+        if std::mem::take(&mut round.busy) {
+            round.found = now;
+        }
         if quiet && now.since(round.looked) < SOCKET_GAP {
             return;
         }
@@ -254,8 +263,10 @@ impl Engine {
         }
         // What has arrived is taken in before a timer says that nothing has.
         let mut round = self.round.lock();
-        self.run_timers(device, device.now());
-        self.flush_acks(device, &mut round);
+        let now = device.now();
+        self.run_timers(device, now);
+        self.flush_acks(device, &mut round, now);
+        self.rings.tell(device);
     }
 
     /// One round. Returns how many packets came.
@@ -268,19 +279,25 @@ impl Engine {
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
         guarded::keep(now.0);
         round.polls = 0;
-        self.queued.store(false, Ordering::Release);
-        std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
-        let mut received = round.inbox.receive(device);
+        // What is queued from here on is for the next round.
+        let queued = self.queued.load(Ordering::Acquire);
+        if queued {
+            self.queued.store(false, Ordering::Release);
+            std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
+        }
+        let mut received = round.inbox.receive(device, now);
         received += self.receive_udp(device, round);
         received += self.receive_streams(device, &mut round.streams);
         round.looked = now;
         self.run_timers(device, now);
-        self.run_pending(device);
         device.xrc().flush(device);
-        self.close_ended(device, &mut round.streams);
-        self.settle_acks(device, round);
+        if queued || self.queued.load(Ordering::Acquire) {
+            self.run_pending(device);
+            self.close_ended(device, &mut round.streams);
+        }
+        self.settle_acks(device, round, now);
         if received > FEW {
-            self.flush_acks(device, round);
+            self.flush_acks(device, round, now);
         }
         received
     }
@@ -350,12 +367,11 @@ impl Engine {
     }
 
     /// Sends the ACKs that were owed when the round began and still are.
-    fn settle_acks(&self, device: &Arc<Device>, round: &mut Round) {
+    fn settle_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
         for qpn in round.owed.drain(..) {
             self.with_qp(device, qpn, |bound| {
                 bound.driven().owes_ack = false;
                 if bound.machine().wants_ack() {
-                    let now = device.now();
                     bound.run(|machine, env| machine.flush_ack(now, env));
                 }
             });
@@ -363,9 +379,9 @@ impl Engine {
     }
 
     /// Sends all ACKs that are owed.
-    fn flush_acks(&self, device: &Arc<Device>, round: &mut Round) {
+    fn flush_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
         std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
-        self.settle_acks(device, round);
+        self.settle_acks(device, round, now);
     }
 
     /// Sends the ACKs that are owed, unless another thread is at it.
@@ -374,7 +390,7 @@ impl Engine {
             return;
         }
         if let Some(mut round) = self.round.try_lock() {
-            self.flush_acks(device, &mut round);
+            self.flush_acks(device, &mut round, device.now());
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rdmux_link::udp::PushError;
 use rdmux_link::{Frame, Link, LinkCaps, LinkError, TxBatch};
 use rdmux_transport::attr::AddressVector;
+use rdmux_wire::Psn;
 
 use super::path::{Endpoint, Route};
 use super::ring::RingTx;
@@ -15,7 +16,7 @@ const MAX_MTU: u32 = 4096;
 
 /// What a socket can do.
 pub(crate) const UDP_CAPS: LinkCaps =
-    LinkCaps { max_payload: MAX_MTU, lossless: false, by_reference: false };
+    LinkCaps { max_payload: MAX_MTU, lossless: false, by_reference: false, acks_along: false };
 
 /// To one destination by UDP, gathered with other packets of the same queue pair.
 pub(crate) struct UdpOut<'a> {
@@ -68,6 +69,8 @@ pub(crate) struct RingOut<'a> {
     pub(crate) device: &'a Arc<Device>,
     pub(crate) ring: &'a RingTx,
     pub(crate) av: &'a AddressVector,
+    /// The acknowledgement that goes along.
+    pub(crate) ack: Option<Psn>,
 }
 
 impl Link for RingOut<'_> {
@@ -76,7 +79,7 @@ impl Link for RingOut<'_> {
     }
 
     fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {
-        self.ring.send(self.device, self.av, frame)
+        self.ring.send(self.device, self.av, frame, self.ack)
     }
 
     /// A record is the peer's as soon as it is pushed.

@@ -82,11 +82,11 @@ impl Path {
     /// What the link can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         let caps = if let Self::Ring(_) = self { super::ring::CAPS } else { UDP_CAPS };
-        let rdmux_link::LinkCaps { mut max_payload, lossless, by_reference } = caps;
+        let rdmux_link::LinkCaps { mut max_payload, lossless, by_reference, acks_along } = caps;
         if lossless && qp_type.is_xrc() {
             max_payload = super::ring::MAX_XRC_PAYLOAD;
         }
-        LinkCaps { max_payload, lossless, by_reference }
+        LinkCaps { max_payload, lossless, by_reference, acks_along }
     }
 }
 

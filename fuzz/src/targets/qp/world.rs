@@ -42,7 +42,7 @@ impl World {
     pub(super) fn new(lossless: bool, is_target: bool, later: bool) -> Self {
         let max_payload = if lossless { 8192 } else { 1024 };
         Self {
-            link: LinkCaps { max_payload, lossless, by_reference: false },
+            link: LinkCaps { max_payload, lossless, by_reference: false, acks_along: false },
             last_psn: Psn::new(0),
             busy: 0,
             srq_left: 0,
