@@ -1,6 +1,6 @@
 //! Virtual hosts for the time of a command.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -53,6 +53,13 @@ impl Hosts {
     /// The state of the n-th.
     pub(crate) fn status(&self, n: usize) -> Result<Status> {
         Ok(admin::status(&self.options.dir, &self.names[n])?)
+    }
+
+    /// Whether somebody listens for connections at a port of the n-th.
+    pub(crate) fn has_listener(&self, n: usize, port: u16) -> Result<bool> {
+        let ids = self.status(n)?.ids;
+        let at = |src: Option<SocketAddr>| src.is_some_and(|src| src.port() == port);
+        Ok(ids.iter().any(|id| id.state == "LISTEN" && at(id.src)))
     }
 
     /// The address of the n-th.

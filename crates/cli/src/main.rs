@@ -125,6 +125,8 @@ enum Command {
 enum Part {
     /// The other side of the bench
     Bench,
+    /// The other side of what the bench compares with
+    BenchPeer,
     /// The other side of the demo
     Demo,
     /// A receiver in the demo's rows on XRC
@@ -164,6 +166,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Mctest(args) => peer::mctest::run(global, &args),
         Command::Soak(soak) => soak::run(&soak),
         Command::Part(Part::Bench) => bench::part(global),
+        Command::Part(Part::BenchPeer) => bench::peer_part(),
         Command::Part(Part::Demo) => demo::part(global),
         Command::Part(Part::Receiver) => demo::receiver(global),
         Command::Part(Part::Soak) => soak::part(global),

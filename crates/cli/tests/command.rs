@@ -31,6 +31,23 @@ fn what_fails_exits_with_1_and_says_what_to_do() {
 }
 
 #[test]
+fn a_bench_without_its_peer_fails_and_names_the_package() {
+    let net = Net::new().hosts(&["bench-a", "bench-b"]);
+    let output = net
+        .command(&["bench", "--peers", "--rounds", "1", "--json", "--only", "udp-bw,send-lat"])
+        .env("PATH", "")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let missing = &json(&String::from_utf8_lossy(&output.stdout))["missing"];
+    let why = |n: usize| missing[n]["why"].as_str().unwrap();
+    assert!(why(0).contains("install the Debian package ucx-utils"), "{missing}");
+    assert!(why(1).contains("install the Debian package iperf3"), "{missing}");
+    assert!(net.fails(&["bench", "--peers", "--only", "poll"], 1).contains("choose from send-lat"));
+    assert!(net.fails(&["bench", "--only", "udp-bw"], 1).contains("choose from bandwidth"));
+}
+
+#[test]
 fn hosts_come_and_go() {
     let net = Net::new().hosts(&["one", "two"]);
     let all = json(&net.ok(&["host", "status", "--json"]));

@@ -4,8 +4,10 @@ mod connections;
 mod iwarp;
 mod lane;
 mod part;
+mod peers;
 mod perftest;
 mod plain;
+mod programs;
 mod protocol;
 mod rc;
 mod resources;
@@ -14,29 +16,39 @@ mod shared;
 mod stats;
 mod xrc;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use self::stats::Figure;
 use crate::Global;
 use crate::output::{self, Report};
 
+pub(crate) use self::peers::part as peer_part;
+
 /// Measures between processes on two virtual hosts (over UDP) and on one (through shared memory).
 /// Rounds of ours and of what it is compared with alternate; each figure is a median. Ratios are
 /// printed beside their goal; a goal that is missed is no failure.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
+    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the system's own copies. A row that
+    /// cannot be measured is a failure
+    #[arg(long)]
+    peers: bool,
     /// Only these
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    only: Vec<Subject>,
+    #[arg(long, value_delimiter = ',', value_name = "NAME", long_help = names())]
+    only: Vec<String>,
     /// Rounds of each figure
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Draw the ratios beside their goals, as SVG
+    #[arg(long, value_name = "FILE", requires = "peers")]
+    svg: Option<PathBuf>,
 }
 
 /// What can be measured.
@@ -63,19 +75,42 @@ enum Subject {
 }
 
 impl BenchArgs {
-    fn wants(&self, subject: Subject) -> bool {
-        self.only.is_empty() || self.only.contains(&subject)
+    /// What `--only` names, or all.
+    fn chosen<T: ValueEnum + PartialEq>(&self) -> Result<Vec<T>> {
+        let chosen = |value: &&T| self.only.is_empty() || self.only.contains(&name(*value));
+        if let Some(unknown) = self.only.iter().find(|o| !list::<T>().contains(o)) {
+            bail!("nothing is called {unknown:?}: choose from {}", list::<T>().join(", "));
+        }
+        Ok(T::value_variants().iter().filter(chosen).cloned().collect())
     }
+}
+
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+}
+
+fn list<T: ValueEnum>() -> Vec<String> {
+    T::value_variants().iter().map(name).collect()
+}
+
+/// What `--only` may say.
+fn names() -> String {
+    let (subjects, rows) = (list::<Subject>().join(", "), list::<peers::Row>().join(", "));
+    format!("Only these: of {subjects}; with --peers of {rows}")
 }
 
 /// Runs `rdmux bench`.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let figures = run::measure(args)?;
+    if args.peers {
+        return peers::run(args);
+    }
+    let wanted = args.chosen::<Subject>()?;
+    let figures = run::measure(&wanted, args.rounds)?;
     if args.json {
         output::json(&figures)?;
     } else {
         print(&figures)?;
-        if args.wants(Subject::Xrc) {
+        if wanted.contains(&Subject::Xrc) {
             say!("{}", xrc::NOTE);
         }
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rdmux::Context;
 use rdmux_link::SharedMem;
 
@@ -16,8 +16,21 @@ use crate::child::{self, Reply};
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn run(context: &Context) -> Result<()> {
-    let (mut rc, mut shared) = (None, Others::default());
-    child::serve(|ask, reply| answer(context, &mut rc, &mut shared, ask, reply))
+    let (mut rc, mut shared, mut kept) = (None, Others::default(), None);
+    child::serve(|ask, reply| match ask {
+        Ask::CmConnect { to, count, at_once } => {
+            let connector = Connector::new(context)?;
+            let (nodes, _) = connector.connect(to, count, at_once)?;
+            kept = Some((connector, nodes));
+            Ok(Answer::Done)
+        }
+        Ask::CmDisconnect => {
+            let (connector, nodes) = kept.take().context("there are no connections")?;
+            connector.disconnect(nodes)?;
+            Ok(Answer::Done)
+        }
+        ask => answer(context, &mut rc, &mut shared, ask, reply),
+    })
 }
 
 fn answer(
@@ -85,6 +98,7 @@ fn answer(
             let connector = Connector::new(context)?;
             connector.accept(at, count, |at| reply.send(Answer::Listening(at)))?;
         }
+        Ask::CmConnect { .. } | Ask::CmDisconnect => bail!("these connections are kept elsewhere"),
         Ask::RcWaitDisconnected => {
             rc.take().context(NONE)?.wait_disconnected()?;
         }

@@ -152,7 +152,7 @@ pub(crate) fn line_echo(line: &AtomicU64, count: u64) -> Result<()> {
     Ok(())
 }
 
-fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
+pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     let mut turns = 0_u32;
     while line.load(Ordering::Acquire) != value {
         turns = turns.wrapping_add(1);
@@ -278,6 +278,34 @@ pub(crate) fn tcp_accept(listener: &TcpListener, count: u32) -> Result<()> {
     Ok(())
 }
 
+/// Connects `count` times, `at_once` at a time, waits each time until the other side has accepted and closed, and
+/// closes: seconds for each. The other side runs [`tcp_close`].
+pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Result<f64> {
+    let start = Instant::now();
+    let mut left = count;
+    while left > 0 {
+        let batch = left.min(at_once);
+        let open: Vec<_> = (0..batch).map(|_| connect_nonblocking(to)).collect::<Result<_, _>>()?;
+        for mut stream in open {
+            stream.set_nonblocking(false)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            if stream.read(&mut [0])? != 0 {
+                bail!("a connection that should end has data");
+            }
+        }
+        left -= batch;
+    }
+    Ok(start.elapsed().as_secs_f64() / f64::from(count))
+}
+
+/// The other side: accepts `count` connections and closes each.
+pub(super) fn tcp_close(listener: &TcpListener, count: u32) -> Result<()> {
+    for _ in 0..count {
+        listener.accept()?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,11 +320,13 @@ mod tests {
                 tcp_accept(&listener, 5).unwrap();
                 tcp_accept(&listener, 64).unwrap();
                 tcp_echo(&listener, 10).unwrap();
+                tcp_close(&listener, 20).unwrap();
             });
             assert!(tcp_send(addr, 1000, 3).unwrap() > 0.0);
             assert!(tcp_connect(addr, 5, 1).unwrap() > 0.0);
             assert!(tcp_connect(addr, 64, 10).unwrap() > 0.0);
             assert!(tcp_ping(addr, 10).unwrap() > 0.0);
+            assert!(tcp_connect_close(addr, 20, 8).unwrap() > 0.0);
         });
     }
 

@@ -108,6 +108,17 @@ pub(super) enum Ask {
         /// Connections.
         count: u32,
     },
+    /// Make RDMA connections, so many at a time, and keep them.
+    CmConnect {
+        /// Who listens.
+        to: SocketAddr,
+        /// Connections.
+        count: usize,
+        /// At a time.
+        at_once: usize,
+    },
+    /// End them.
+    CmDisconnect,
 }
 
 /// An answer.

@@ -9,6 +9,18 @@ pub(super) fn resident() -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
+/// Bytes of a process that are in memory, of shared ones its share (`smaps_rollup`, `Pss`).
+pub(super) fn share(pid: u32) -> Result<u64> {
+    let file = format!("/proc/{pid}/smaps_rollup");
+    share_of(&std::fs::read_to_string(&file).with_context(|| file.clone())?).context(file)
+}
+
+fn share_of(rollup: &str) -> Result<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib: u64 = field(line.context("there is no Pss")?, 0)?.parse()?;
+    Ok(kib << 10)
+}
+
 /// Processor time of this process, all threads, in seconds (`stat`, fields 14 and 15).
 pub(super) fn cpu_time() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
@@ -34,6 +46,14 @@ mod tests {
     fn the_name_of_a_process_does_not_confuse() {
         let stat = "7 (a) b 1) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 4";
         assert!((cpu_time_of(stat, 100).unwrap() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_share_of_a_process_is_in_kibibytes() {
+        let rollup = "55d0-7ffe ---p 00000000 00:00 0 [rollup]\nRss:  999 kB\nPss:    20 kB\n";
+        assert_eq!(share_of(rollup).unwrap(), 20480);
+        assert!(share_of("Rss: 1 kB").is_err());
+        assert!(share(std::process::id()).unwrap() > 4096);
     }
 
     #[test]

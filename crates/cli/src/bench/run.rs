@@ -17,7 +17,7 @@ use super::perftest::{DEPTH, Work};
 use super::protocol::{Answer, Ask};
 use super::rc::Rc;
 use super::stats::{Figure, Goal, Unit};
-use super::{BenchArgs, Subject, perftest, plain, resources};
+use super::{Subject, perftest, plain, resources};
 use crate::child::Child;
 use crate::hosts::Hosts;
 
@@ -52,36 +52,36 @@ pub(super) struct Bench {
 }
 
 /// Measures all that is wanted.
-pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
-    let mut bench = Bench::new(args)?;
+pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Result<Vec<Figure>> {
+    let mut bench = Bench::new(rounds)?;
     let mut figures = Vec::new();
-    if args.wants(Subject::Bandwidth) {
+    if wanted.contains(&Subject::Bandwidth) {
         figures.push(bench.bandwidth("RC WRITE 64 KiB, UDP", 64 << 10, 64)?);
         figures.push(bench.bandwidth("RC WRITE 1 MiB, UDP", 1 << 20, 16)?);
     }
-    if args.wants(Subject::Latency) {
+    if wanted.contains(&Subject::Latency) {
         figures.push(bench.latency()?);
     }
-    if args.wants(Subject::Ring) {
+    if wanted.contains(&Subject::Ring) {
         figures.push(bench.ring()?);
     }
-    if args.wants(Subject::Poll) {
+    if wanted.contains(&Subject::Poll) {
         figures.push(bench.poll_in_vain()?);
     }
-    if args.wants(Subject::C) {
+    if wanted.contains(&Subject::C) {
         figures.extend(bench.c_library()?);
     }
-    if args.wants(Subject::Connections) {
+    if wanted.contains(&Subject::Connections) {
         figures.push(bench.connections("connections, one at a time", 1)?);
         figures.push(bench.connections("connections, 64 at once", AT_ONCE)?);
     }
-    if args.wants(Subject::Resources) {
+    if wanted.contains(&Subject::Resources) {
         figures.extend(bench.resources()?);
     }
-    if args.wants(Subject::Xrc) {
+    if wanted.contains(&Subject::Xrc) {
         figures.extend(bench.xrc()?);
     }
-    if args.wants(Subject::Iwarp) {
+    if wanted.contains(&Subject::Iwarp) {
         figures.extend(bench.iwarp()?);
     }
     bench.progress.finish_and_clear();
@@ -89,7 +89,7 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Vec<Figure>> {
 }
 
 impl Bench {
-    fn new(args: &BenchArgs) -> Result<Self> {
+    fn new(rounds: u32) -> Result<Self> {
         let progress = ProgressBar::new_spinner();
         if !std::io::stderr().is_terminal() {
             progress.set_draw_target(ProgressDrawTarget::hidden());
@@ -104,7 +104,7 @@ impl Bench {
             remote_addr: hosts.address(1)?,
             local: part("bench-a")?,
             local_addr: hosts.address(0)?,
-            rounds: args.rounds,
+            rounds,
             progress,
             hosts,
         })

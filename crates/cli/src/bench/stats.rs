@@ -62,6 +62,24 @@ pub(crate) enum Unit {
     Processors,
 }
 
+impl Unit {
+    /// A value as people read it.
+    pub(crate) fn show(self, value: f64) -> String {
+        match self {
+            Self::BytesPerSecond => crate::output::rate(value),
+            Self::Seconds => {
+                crate::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
+            }
+            Self::PerSecond => format!("{value:.0}/s"),
+            Self::Messages => format!("{:.3} M/s", value / 1e6),
+            Self::Bytes if value >= 1e6 => format!("{:.1} MB", value / 1e6),
+            Self::Bytes => format!("{value:.0} B"),
+            Self::Count => format!("{value:.0}"),
+            Self::Processors => format!("{:.2} %", value * 100.0),
+        }
+    }
+}
+
 /// A figure beside its peer.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
@@ -130,18 +148,7 @@ impl Figure {
 
     /// A value as people read it.
     pub(crate) fn show(&self, value: f64) -> String {
-        match self.unit {
-            Unit::BytesPerSecond => crate::output::rate(value),
-            Unit::Seconds => {
-                crate::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
-            }
-            Unit::PerSecond => format!("{value:.0}/s"),
-            Unit::Messages => format!("{:.3} M/s", value / 1e6),
-            Unit::Bytes if value >= 1e6 => format!("{:.1} MB", value / 1e6),
-            Unit::Bytes => format!("{value:.0} B"),
-            Unit::Count => format!("{value:.0}"),
-            Unit::Processors => format!("{:.2} %", value * 100.0),
-        }
+        self.unit.show(value)
     }
 }
 

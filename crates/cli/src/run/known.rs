@@ -51,7 +51,7 @@ fn file_looks(path: &Path) -> bool {
 }
 
 /// Where execvp(3) finds a program.
-fn find(program: &OsStr) -> Option<PathBuf> {
+pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Some(program.into());
     }

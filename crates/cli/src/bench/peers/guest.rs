@@ -1,0 +1,112 @@
+//! rxe and rdmux in one guest, by the same programs: the kernel's driver in the first network namespace, rdmux
+//! in namespace `b`, because both want UDP 4791.
+//!
+//! The guest is conformance/peer-vm's. It is emulated, so that its figures are good for ratios only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum as _;
+
+use super::super::programs::require;
+use super::figure::Figure;
+use super::parse;
+use super::spec::Row;
+use crate::run::library;
+
+/// The guest's own part.
+const SCRIPT: &str = include_str!("guest.sh");
+/// Where the guest's maker is in the workspace.
+const MAKER: &str = "conformance/peer-vm/peer-vm";
+/// An emulated guest is slow: so many rounds at most.
+const ROUNDS: u32 = 3;
+
+/// Measures these rows in one guest.
+pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Figure>> {
+    require("qemu-system-x86_64")?;
+    let share = tempfile::tempdir()?;
+    let own = std::env::current_exe()?;
+    copy(&own, share.path(), "rdmux")?;
+    copy(&library::find()?.object, share.path(), "librdmux_capi.so")?;
+    fs::write(share.path().join("guest.sh"), SCRIPT)?;
+    let mut vm = Command::new(maker()?);
+    vm.args(["run", "--no-siw", "--quiet", "--timeout", "240", "--share"]).arg(share.path());
+    vm.args(["--", "bash", "/host/guest.sh", &rounds.min(ROUNDS).to_string()]);
+    vm.args(rows.iter().map(|row| name(*row)));
+    let output = vm.stdin(Stdio::null()).output().context("cannot start the guest")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the guest failed ({}):\n{said}{complaints}", output.status);
+    rows.iter().map(|row| figure(*row, &said)).collect()
+}
+
+/// The script knows a row by the name that it has for `--only`.
+fn name(row: Row) -> String {
+    row.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+fn copy(file: &Path, to: &Path, name: &str) -> Result<()> {
+    fs::copy(file, to.join(name)).with_context(|| format!("cannot copy {}", file.display()))?;
+    Ok(())
+}
+
+/// The maker of the guest, which is part of the sources: of the workspace that cargo runs us from, or that we
+/// are in.
+fn maker() -> Result<PathBuf> {
+    let here = std::env::current_dir()?;
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let folders = manifest.iter().chain([&here]).flat_map(|folder| folder.ancestors());
+    let found = folders.map(|folder| folder.join(MAKER)).find(|file| file.is_file());
+    found.with_context(|| {
+        format!("there is no {MAKER} above {}: run it in the sources", here.display())
+    })
+}
+
+/// A row from everything that the guest has printed.
+fn figure(row: Row, said: &str) -> Result<Figure> {
+    let parse = match row {
+        Row::GuestBw => parse::perftest_bandwidth,
+        Row::GuestLat => parse::perftest_latency,
+        Row::GuestCm => |output: &str| Ok(1.0 / parse::cmtime(output)?),
+        other => bail!("{other:?} is not measured in a guest"),
+    };
+    let values = |side| {
+        let title = format!("{} {side}", name(row));
+        let values: Result<Vec<f64>> = sections(said, &title)
+            .map(|text| parse(text).with_context(|| format!("{title} printed:\n{text}\n")))
+            .collect();
+        let values = values?;
+        ensure!(!values.is_empty(), "the guest measured no {title}:\n{said}");
+        Ok(values)
+    };
+    Ok(Figure::new(row, &values("rdmux")?, &values("rxe")?))
+}
+
+/// What follows each line `== TITLE` up to the next such line.
+fn sections<'t>(text: &'t str, title: &str) -> impl Iterator<Item = &'t str> {
+    let parts = text.split("== ").skip(1).filter_map(|part| part.split_once('\n'));
+    parts.filter(move |(t, _)| t.trim() == title).map(|(_, body)| body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_told_apart() {
+        let bandwidth = include_str!("samples/ib_write_bw.txt");
+        let faster = bandwidth.replace("35.71", "71.42");
+        let connections = include_str!("samples/cmtime.txt");
+        let said = format!(
+            "== guest-bw rxe\n{bandwidth}\n== guest-bw rdmux\n{faster}== guest-bw rxe\n{bandwidth}\
+             == guest-bw rdmux\n{faster}== guest-cm rxe\n{connections}"
+        );
+        let figure = figure(Row::GuestBw, &said).unwrap();
+        assert!((figure.ratio - 2.0).abs() < 1e-9);
+        assert_eq!(figure.ours.rounds, 2);
+        let e = super::figure(Row::GuestCm, &said).unwrap_err();
+        assert!(e.to_string().starts_with("the guest measured no guest-cm rdmux"), "{e}");
+    }
+}

@@ -1,0 +1,59 @@
+//! What idle connected queue pairs hold: both processes and the service of their host.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::super::protocol::{Answer, Ask};
+use super::super::resources::share;
+use super::super::run;
+use super::figure::Figure;
+use super::spec::Row;
+use crate::child::Child;
+use crate::hosts::Hosts;
+
+/// A host that nothing else has used.
+const HOST: &str = "bench-m";
+/// Connections, each of two queue pairs.
+const CONNECTIONS: usize = 5_000;
+const AT_ONCE: usize = 64;
+/// In which what connecting has left to do is done. Nothing is timed here.
+const REST: Duration = Duration::from_millis(500);
+
+/// Bytes for each queue pair, and who holds them. The queue pairs have 16 send and 16 receive requests, no registered
+/// memory, and share a completion queue; rings that the processes share count once; what the kernel holds
+/// for their sockets does not count.
+pub(super) fn measure(row: Row) -> Result<Figure> {
+    let hosts = Hosts::up(&[HOST])?;
+    let (mut client, mut server) = (run::part(HOST)?, run::part(HOST)?);
+    let ask = Ask::CmAccept { at: hosts.address(0)?, count: u32::try_from(CONNECTIONS)? };
+    let to = run::listening(&mut server, &ask)?;
+    let parts = [client.id(), server.id(), hosts.status(0)?.pid];
+    let before = shares(parts)?;
+    keep(&mut client, to)?;
+    thread::sleep(REST);
+    let after = shares(parts)?;
+    client.tell(&Ask::CmDisconnect)?;
+    run::done(&mut client)?;
+    run::done(&mut server)?;
+
+    let each = |n: usize| after[n].saturating_sub(before[n]) as f64 / (2 * CONNECTIONS) as f64;
+    let parts = [("client", each(0)), ("server", each(1)), ("service", each(2))];
+    let mut figure = Figure::new(row, &[parts.iter().map(|(_, bytes)| bytes).sum()], &[]);
+    figure.parts = parts.to_vec();
+    Ok(figure)
+}
+
+fn shares(pids: [u32; 3]) -> Result<[u64; 3]> {
+    Ok([share(pids[0])?, share(pids[1])?, share(pids[2])?])
+}
+
+/// Has a process make connections and keep them.
+fn keep(client: &mut Child, to: SocketAddr) -> Result<()> {
+    match client.ask(&Ask::CmConnect { to, count: CONNECTIONS, at_once: AT_ONCE })? {
+        Answer::Done => Ok(()),
+        other => bail!("{other:?} came instead of connections"),
+    }
+}

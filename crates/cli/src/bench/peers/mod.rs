@@ -1,0 +1,68 @@
+//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, each beside the best that this machine
+//! has for the same purpose, in the same run.
+//!
+//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory` and
+//! `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side; `figure`,
+//! `report` and `chart` are what comes out.
+
+mod chart;
+mod copy;
+mod figure;
+mod guest;
+mod memory;
+mod parse;
+mod part;
+mod report;
+mod rows;
+mod spec;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum as _;
+
+pub(super) use self::parse::{perftest_bandwidth, perftest_latency};
+use self::report::{Missing, Outcome};
+use self::rows::Bench;
+pub(super) use self::spec::Row;
+use super::BenchArgs;
+
+/// Runs `rdmux bench --peers`. What could not be measured is named at the end, and is a failure; a ratio
+/// that is missed is none.
+pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let wanted = args.chosen::<Row>()?;
+    let outcome = measure(&wanted, args.rounds)?;
+    outcome.print(args.json)?;
+    if let Some(file) = &args.svg {
+        chart::write(&outcome.rows, file)?;
+    }
+    Ok(outcome.code())
+}
+
+/// The other side of what rdmux is compared with.
+pub(crate) fn part() -> Result<ExitCode> {
+    part::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(wanted: &[Row], rounds: u32) -> Result<Outcome> {
+    let bench = Bench::new(rounds)?;
+    let mut outcome = Outcome::default();
+    let (inside, outside): (Vec<Row>, Vec<Row>) = wanted.iter().partition(|row| row.is_in_guest());
+    for row in outside {
+        match bench.measure(row) {
+            Ok(figure) => outcome.rows.push(figure),
+            Err(e) => outcome.missing.push(Missing::new(row, &e)),
+        }
+    }
+    if !inside.is_empty() {
+        bench.say("programs in a guest");
+        match guest::measure(&inside, rounds) {
+            Ok(figures) => outcome.rows.extend(figures),
+            Err(e) => outcome.missing.extend(inside.iter().map(|row| Missing::new(*row, &e))),
+        }
+    }
+    let place = |row: &Row| Row::value_variants().iter().position(|r| r == row);
+    outcome.rows.sort_by_key(|figure| place(&figure.row));
+    Ok(outcome)
+}

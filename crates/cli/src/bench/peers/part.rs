@@ -1,0 +1,81 @@
+//! The other side of what rdmux is compared with: a process that has nothing to do with rdmux.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::AtomicU64;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::super::plain;
+use super::copy::{Buffer, Line};
+use crate::child;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// Have so many bytes of memory; answered by [`Answer::Memory`].
+    Memory(usize),
+    /// Have a cache line; answered by [`Answer::Memory`].
+    Line,
+    /// Answer each turn that is written into that line by writing into a line of another process.
+    LineEcho {
+        /// That process.
+        pid: i32,
+        /// The address of its line.
+        va: u64,
+        /// Turns.
+        count: u64,
+    },
+    /// Send datagrams back.
+    UdpEcho {
+        /// Where to listen.
+        at: IpAddr,
+        /// Datagrams.
+        count: u32,
+    },
+    /// Accept TCP connections and close them.
+    TcpClose {
+        /// Where to listen.
+        at: IpAddr,
+        /// Connections.
+        count: u32,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Memory at this address.
+    Memory(u64),
+    /// Now the asker may come.
+    Listening(SocketAddr),
+    /// It is over.
+    Done,
+}
+
+/// Does what it is asked until nobody asks any more.
+pub(super) fn run() -> Result<()> {
+    let line = Line(AtomicU64::new(0));
+    let mut memory = Buffer::new(0);
+    child::serve(|ask, reply| {
+        match ask {
+            Ask::Memory(len) => {
+                memory = Buffer::new(len);
+                return Ok(Answer::Memory(memory.address()));
+            }
+            Ask::Line => return Ok(Answer::Memory(line.address())),
+            Ask::LineEcho { pid, va, count } => line.echo(pid, va, count)?,
+            Ask::UdpEcho { at, count } => {
+                let socket = UdpSocket::bind(SocketAddr::new(at, 0))?;
+                reply.send(Answer::Listening(socket.local_addr()?))?;
+                plain::udp_echo(&socket, count)?;
+            }
+            Ask::TcpClose { at, count } => {
+                let listener = TcpListener::bind(SocketAddr::new(at, 0))?;
+                reply.send(Answer::Listening(listener.local_addr()?))?;
+                plain::tcp_close(&listener, count)?;
+            }
+        }
+        Ok(Answer::Done)
+    })
+}

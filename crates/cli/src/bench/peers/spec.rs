@@ -1,0 +1,125 @@
+//! The table: what is measured, beside what, and how their ratio should be.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::super::stats::Unit;
+use super::figure::Ratio;
+
+/// A row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Row {
+    /// ib_send_lat, 8 B, same host
+    SendLat,
+    /// ib_write_lat, 8 B, same host
+    WriteLat,
+    /// ib_write_bw, 1 MiB, same host
+    WriteBw,
+    /// ib_read_bw, 1 MiB, same host
+    ReadBw,
+    /// ib_send_bw, 1 MiB, same host
+    SendBw,
+    /// ib_send_bw, 8 B, same host: messages a second
+    Rate,
+    /// ib_write_bw, 64 KiB, between hosts, beside iperf3
+    UdpBw,
+    /// The same beside ucx_perftest over TCP
+    UdpUcx,
+    /// ib_send_lat, 64 B, between hosts
+    UdpLat,
+    /// ib_write_bw, 64 KiB, between hosts, with loss
+    LossBw,
+    /// ib_send_lat, 64 B, between hosts, with loss
+    LossLat,
+    /// ib_write_bw in a guest, beside rxe
+    GuestBw,
+    /// ib_send_lat in a guest, beside rxe
+    GuestLat,
+    /// cmtime in a guest, beside rxe
+    GuestCm,
+    /// cmtime, 1,000 connections
+    Connect,
+    /// Memory of idle connected queue pairs
+    Memory,
+}
+
+/// What a row is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spec {
+    pub(super) what: &'static str,
+    /// What it is compared with; empty if with nothing.
+    pub(super) peer: &'static str,
+    pub(super) unit: Unit,
+    pub(super) ratio: Ratio,
+    /// The ratio that is wanted at least (of times, at most) and the one aimed at; without them the row is only
+    /// reported. A row without a peer has values here, in its unit.
+    pub(super) goals: Option<(f64, f64)>,
+}
+
+const TIME: Unit = Unit::Seconds;
+const BYTES: Unit = Unit::BytesPerSecond;
+
+impl Row {
+    /// Whether it is measured in a guest, all such rows together.
+    pub(super) const fn is_in_guest(self) -> bool {
+        matches!(self, Self::GuestBw | Self::GuestLat | Self::GuestCm)
+    }
+
+    /// What it is, and its goals.
+    pub(super) const fn spec(self) -> Spec {
+        let (what, peer, unit) = match self {
+            Self::SendLat => ("ib_send_lat 8 B, same host", "ucx tag_lat, posix", TIME),
+            Self::WriteLat => ("ib_write_lat 8 B, same host", "process_vm_writev and a line", TIME),
+            Self::WriteBw => ("ib_write_bw 1 MiB, same host", "process_vm_writev", BYTES),
+            Self::ReadBw => ("ib_read_bw 1 MiB, same host", "process_vm_readv", BYTES),
+            Self::SendBw => ("ib_send_bw 1 MiB, same host", "ucx tag_bw, cma", BYTES),
+            Self::Rate => ("ib_send_bw 8 B, same host", "ucx tag_bw, posix", Unit::Messages),
+            Self::UdpBw => ("ib_write_bw 64 KiB, two hosts", "iperf3, one stream", BYTES),
+            Self::UdpUcx => ("ib_write_bw 64 KiB, two hosts", "ucx tag_bw, tcp", BYTES),
+            Self::UdpLat => ("ib_send_lat 64 B, two hosts", "UDP ping-pong, polling", TIME),
+            Self::LossBw => ("ib_write_bw 64 KiB, 1 % loss", "the same without loss", BYTES),
+            Self::LossLat => ("ib_send_lat 64 B, 1 % loss", "the same without loss", TIME),
+            Self::GuestBw => ("ib_write_bw 64 KiB, in a guest", "rxe", BYTES),
+            Self::GuestLat => ("ib_send_lat 8 B, in a guest", "rxe", TIME),
+            Self::GuestCm => ("cmtime connections, in a guest", "rxe", Unit::PerSecond),
+            Self::Connect => ("cmtime, each of 1,000", "TCP connect, accept, close", TIME),
+            Self::Memory => ("each of 10,000 idle queue pairs", "", Unit::Bytes),
+        };
+        let (ratio, goals) = self.goals();
+        Spec { what, peer, unit, ratio, goals }
+    }
+
+    const fn goals(self) -> (Ratio, Option<(f64, f64)>) {
+        match self {
+            Self::SendLat => (Ratio::Less, Some((1.5, 0.9))),
+            Self::WriteLat => (Ratio::Less, Some((1.5, 1.1))),
+            Self::WriteBw | Self::ReadBw => (Ratio::More, Some((0.85, 0.97))),
+            Self::SendBw => (Ratio::More, Some((0.7, 1.0))),
+            Self::Rate => (Ratio::More, Some((0.5, 1.2))),
+            Self::UdpBw => (Ratio::More, Some((1.5, 3.0))),
+            Self::UdpUcx => (Ratio::More, None),
+            Self::UdpLat => (Ratio::Less, Some((1.5, 1.15))),
+            Self::LossBw => (Ratio::More, Some((0.5, 0.8))),
+            Self::LossLat => (Ratio::Inverse, Some((0.5, 0.8))),
+            Self::GuestBw => (Ratio::More, Some((5.0, 15.0))),
+            Self::GuestLat => (Ratio::Less, Some((0.5, 0.2))),
+            Self::GuestCm => (Ratio::More, Some((3.0, 10.0))),
+            Self::Connect => (Ratio::Less, Some((6.0, 2.0))),
+            Self::Memory => (Ratio::Less, Some((16384.0, 4096.0))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aim_is_beyond_what_is_wanted_at_least() {
+        for row in Row::value_variants() {
+            let Spec { ratio, goals: Some((at_least, aim)), .. } = row.spec() else { continue };
+            assert_eq!(aim < at_least, ratio == Ratio::Less, "{row:?}");
+        }
+    }
+}

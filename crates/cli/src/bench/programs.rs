@@ -1,0 +1,213 @@
+//! Programs of others: a server, its client, and what the client prints.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::run::known;
+
+/// How long a server may take until it listens, and a client until it has measured.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may outlive its client; some never end.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How often is looked whether a server listens. Nothing is measured meanwhile.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// Which Debian package has a program.
+const PACKAGES: [(&str, &str); 5] = [
+    ("ib_", "perftest"),
+    ("ucx_perftest", "ucx-utils"),
+    ("iperf3", "iperf3"),
+    ("cmtime", "rdmacm-utils"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+];
+
+/// Says that a program is not installed, and what has it.
+pub(super) fn require(program: &str) -> Result<()> {
+    if known::find(OsStr::new(program)).is_some() {
+        return Ok(());
+    }
+    match PACKAGES.iter().find(|(name, _)| program.starts_with(name)) {
+        Some((_, package)) => bail!("{program} is missing: install the Debian package {package}"),
+        None => bail!("{program} is missing"),
+    }
+}
+
+/// This program, about to run another one on a host.
+pub(super) fn on_host(host: &str, program: &str) -> Result<Command> {
+    require(program)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--host", host, "run", "--", program]);
+    Ok(command)
+}
+
+/// A TCP port that is free now; a server takes it a moment later.
+pub(super) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Starts `server`, waits until `listens` says that it does, and returns what `parse` finds in the output of
+/// `client`.
+pub(super) fn pair<T>(
+    server: &mut Command,
+    client: &mut Command,
+    listens: impl Fn() -> Result<bool>,
+    parse: impl FnOnce(&str) -> Result<T>,
+) -> Result<T> {
+    let mut server = Running::start(server)?;
+    let start = Instant::now();
+    while !listens()? {
+        if let Some(status) = server.child.try_wait()? {
+            bail!("{} ended ({status}) before it listened:\n{}", server.line, server.said());
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("{} does not listen:\n{}", server.line, server.said());
+        }
+        thread::sleep(GLANCE);
+    }
+    let mut client = Running::start(client)?;
+    let ended = wait(&mut client.child, PATIENCE)?;
+    let said = client.said();
+    if ended && client.child.wait()?.success() {
+        wait(&mut server.child, FAREWELL)?;
+        return parse(&said).with_context(|| format!("{} printed:\n{said}\n", client.line));
+    }
+    let how = if ended { "failed" } else { "does not end" };
+    bail!("{} {how}:\n{said}\nits server {}:\n{}", client.line, server.line, server.said())
+}
+
+/// Whether a TCP socket listens at `port`.
+pub(super) fn tcp_listens(port: u16) -> bool {
+    // Without IPv6 there is no such file.
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|file| std::fs::read_to_string(file).is_ok_and(|table| has_listener(&table, port)))
+}
+
+fn has_listener(table: &str, port: u16) -> bool {
+    let at = format!(":{port:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next(), fields.next(), fields.next());
+        local.is_some_and(|local| local.ends_with(&at)) && state == Some("0A")
+    })
+}
+
+/// A process and what it prints. It is ended when this is dropped.
+struct Running {
+    child: Child,
+    /// Its command line.
+    line: String,
+    output: File,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Self> {
+        let line = line_of(command);
+        let output = tempfile::tempfile()?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        let child = command.spawn().with_context(|| format!("cannot start {line}"))?;
+        Ok(Self { child, line, output })
+    }
+
+    fn said(&self) -> String {
+        let (mut text, mut output) = (Vec::new(), &self.output);
+        let read = output.rewind().and_then(|()| output.read_to_end(&mut text));
+        match read {
+            Ok(_) => String::from_utf8_lossy(&text).trim_end().to_owned(),
+            Err(e) => format!("(its output cannot be read: {e})"),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to do and nothing to say.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sleeps until the process has ended, or not longer than `limit`; whether it has.
+fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
+    if child.try_wait()?.is_some() {
+        return Ok(true);
+    }
+    let pid = Pid::from_child(child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process")?;
+    let limit =
+        Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit))?;
+    Ok(child.try_wait()?.is_some())
+}
+
+/// A command as a shell would take it, near enough.
+fn line_of(command: &Command) -> String {
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy()))
+    });
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    variables.chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", script]);
+        sh
+    }
+
+    #[test]
+    fn what_is_missing_has_a_package() {
+        let package = |name: &str| PACKAGES.iter().find(|(n, _)| name.starts_with(n)).unwrap().1;
+        assert_eq!(package("ib_write_bw"), "perftest");
+        assert_eq!(package("iperf3"), "iperf3");
+        assert!(require("sh").is_ok());
+        let e = require("ib_no_such_program").unwrap_err();
+        assert!(e.to_string().ends_with("install the Debian package perftest"), "{e}");
+    }
+
+    #[test]
+    fn a_client_is_heard_and_its_server_ended() {
+        let parse = |said: &str| Ok(said.parse::<u8>()?);
+        let pair = |client| pair(&mut sh("exec sleep 1000"), &mut sh(client), || Ok(true), parse);
+        assert_eq!(pair("echo 7").unwrap(), 7);
+        let e = format!("{:#}", pair("echo nothing").unwrap_err());
+        assert!(e.starts_with("sh -c echo nothing printed:\nnothing\n: invalid digit"), "{e}");
+    }
+
+    #[test]
+    fn a_failure_names_command_lines_and_output() {
+        let mut client = sh("echo no way >&2; exit 3");
+        client.env("KNOB", "1");
+        let parse = |said: &str| Ok(said.to_owned());
+        let e = pair(&mut sh("exec sleep 1000"), &mut client, || Ok(true), parse);
+        let e = e.unwrap_err().to_string();
+        assert!(e.contains("KNOB=1 sh -c echo no way >&2; exit 3 failed:\nno way"), "{e}");
+        let e = pair(&mut sh("echo taken; exit 1"), &mut sh(":"), || Ok(false), parse);
+        let e = e.unwrap_err();
+        assert!(e.to_string().ends_with("before it listened:\ntaken"), "{e}");
+    }
+
+    #[test]
+    fn listeners_are_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(tcp_listens(listener.local_addr().unwrap().port()));
+        let table = "  sl  local_address rem_address   st tx_queue\n\
+                     0: 0100007F:1F90 00000000:0000 01 0\n   1: 00000000:1F91 00000000:0000 0A 0\n";
+        assert!(has_listener(table, 0x1f91));
+        assert!(!has_listener(table, 0x1f90));
+    }
+}
