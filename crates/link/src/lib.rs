@@ -12,6 +12,7 @@
 //! - [`patience`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
+//! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety
@@ -23,6 +24,7 @@
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
 #![deny(unsafe_code)]
 
+pub mod board;
 pub mod doorbell;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
@@ -41,6 +43,7 @@ mod sys;
 pub mod tcp;
 pub mod udp;
 
+pub use board::{Board, PeerBoard};
 pub use doorbell::Doorbell;
 pub use guarded::Unmapped;
 pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};

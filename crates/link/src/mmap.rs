@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -29,7 +29,7 @@ pub fn has_room(bytes: usize) -> bool {
     }
 }
 
-/// A memfd, mapped readable and writable. Page-aligned.
+/// A memfd, mapped readable and, except inside [`ReadMapping`], writable. Page-aligned.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -53,8 +53,24 @@ impl Mapping {
         Ok(fd)
     }
 
+    /// Creates a memfd of `len` bytes that nobody but the returned mapping writes to: others can only
+    /// map it to read. (A system without that seal gives one that whoever has it may write to.)
+    pub(crate) fn create_readable(name: &str, len: usize) -> io::Result<(OwnedFd, Self)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        let map = Self::map(&fd, len)?;
+        let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE);
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SEAL)?;
+        Ok((fd, map))
+    }
+
     /// Maps the first `len` bytes.
     pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        Self::map_for(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn map_for(fd: impl AsFd, len: usize, access: ProtFlags) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -69,14 +85,7 @@ impl Mapping {
         }
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )?
+            rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &fd, 0)?
         };
         let base = NonNull::new(base.cast()).ok_or_else(|| bad("mapped at address zero"))?;
         Ok(Self { base, len })
@@ -178,6 +187,22 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             33..=64 => words::<[u128; 2]>(from, to, len),
             _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
+    }
+}
+
+/// A memfd, mapped to read: only loads are offered, because a store would fault.
+#[derive(Debug)]
+pub(crate) struct ReadMapping(Mapping);
+
+impl ReadMapping {
+    /// Maps the first `len` bytes.
+    pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        Mapping::map_for(fd, len, ProtFlags::READ).map(Self)
+    }
+
+    /// The word at byte `offset`, which must be a multiple of eight inside the mapping.
+    pub(crate) fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.0.word(offset).load(order)
     }
 }
 

@@ -11,10 +11,12 @@
 //! bypass the borrow checker, so that a process's own pid is refused.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::link::Piece;
 
 /// Why a copy did not happen, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,21 @@ pub enum ProcMemError {
     },
 }
 
+/// Lets all other processes of the same user reach this one's memory, as they could without Yama
+/// (`PR_SET_PTRACER_ANY`, see `ptrace(2)`).
+///
+/// # Errors
+///
+/// `EINVAL` where there is no Yama.
+pub fn let_others_in() -> io::Result<()> {
+    // SAFETY: sets an attribute of the process; no memory is involved.
+    let done = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The most pieces of one copy.
+pub const MAX_PIECES: usize = 32;
+
 /// Another process's memory.
 ///
 /// Copies are not atomic: the other side may see, or be seen in, any mixture.
@@ -88,6 +105,19 @@ impl ProcessMemory {
             return Err(ProcMemError::OwnProcess { pid });
         }
         Ok(Self { pid, pidfd, seen: AtomicI64::new(-1) })
+    }
+
+    /// Names the memory of the process that a pidfd stands for, whatever its number is here.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); [`Io`](ProcMemError::Io) for what is no pidfd.
+    pub fn of_pidfd(pidfd: OwnedFd) -> Result<Self, ProcMemError> {
+        let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+        let info =
+            std::fs::read_to_string(path).map_err(|source| ProcMemError::Io { pid: 0, source })?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+        Self::new(pid.unwrap_or(0), Some(pidfd))
     }
 
     /// The process.
@@ -163,6 +193,74 @@ impl ProcessMemory {
         self.copy(va, from.cast_mut(), len, true)
     }
 
+    /// Fills memory of this process's, piece by piece, from the other process's address `va`, with one system call.
+    /// Pieces that are not mapped here are an error like any other.
+    ///
+    /// # Safety
+    ///
+    /// The pieces must be memory that may be written to (registered, say), and no Rust reference to it may be
+    /// alive.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] pieces.
+    pub unsafe fn read_pieces(&self, va: u64, to: &[Piece]) -> Result<(), ProcMemError> {
+        self.copy_pieces(va, to, false)
+    }
+
+    /// Writes memory of this process's, piece by piece, to the other process's address `va`, with one system call.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_pieces`](Self::read_pieces).
+    pub fn write_pieces(&self, va: u64, from: &[Piece]) -> Result<(), ProcMemError> {
+        self.copy_pieces(va, from, true)
+    }
+
+    /// One call for all pieces. What it does only in part is an error: who called tries another way.
+    fn copy_pieces(&self, va: u64, near: &[Piece], write: bool) -> Result<(), ProcMemError> {
+        let pid = self.pid;
+        let len = near.iter().fold(0_usize, |n, p| n.saturating_add(p.len()));
+        let fault = |done| ProcMemError::Fault { pid, va, len, done };
+        let inside = usize::try_from(va).ok().filter(|at| at.checked_add(len).is_some());
+        let (Some(remote), true) = (inside, near.len() <= MAX_PIECES) else { return Err(fault(0)) };
+        if !self.was_seen() && self.is_gone() {
+            return Err(ProcMemError::Gone { pid });
+        }
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut iovecs = [nothing; MAX_PIECES];
+        for (to, piece) in iovecs.iter_mut().zip(near) {
+            *to = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+        }
+        let far = libc::iovec { iov_base: remote as *mut _, iov_len: len };
+        let n = near.len() as libc::c_ulong;
+        // SAFETY: both arrays hold as many entries as said. The kernel checks all the addresses; `far` lies in
+        // another process (see `new`), and what is written here may be, by the promise of `read_pieces`.
+        let copied = unsafe {
+            if write {
+                libc::process_vm_writev(pid, iovecs.as_ptr(), n, &far, 1, 0)
+            } else {
+                libc::process_vm_readv(pid, iovecs.as_ptr(), n, &far, 1, 0)
+            }
+        };
+        match usize::try_from(copied) {
+            Ok(done) if done == len => Ok(()),
+            Ok(done) => Err(fault(done)),
+            Err(_) => Err(self.failed(fault(0))),
+        }
+    }
+
+    /// What the system said of a copy; `fault` is what a bad address is.
+    fn failed(&self, fault: ProcMemError) -> ProcMemError {
+        let (pid, source) = (self.pid, io::Error::last_os_error());
+        match source.raw_os_error() {
+            Some(libc::EFAULT) => fault,
+            Some(libc::ESRCH) => ProcMemError::Gone { pid },
+            Some(libc::EPERM | libc::EACCES) => ProcMemError::Refused { pid },
+            _ => ProcMemError::Io { pid, source },
+        }
+    }
+
     /// Copies between `local` and `va`, going on after a partial copy, which says where the memory
     /// ends only at its second attempt. The callers promise that `local` is valid.
     fn copy(&self, va: u64, local: *mut u8, len: usize, write: bool) -> Result<(), ProcMemError> {
@@ -192,15 +290,7 @@ impl ProcessMemory {
             match usize::try_from(copied) {
                 Ok(0) => return Err(fault(done)),
                 Ok(n) => done += n,
-                Err(_) => {
-                    let source = io::Error::last_os_error();
-                    return Err(match source.raw_os_error() {
-                        Some(libc::EFAULT) => fault(done),
-                        Some(libc::ESRCH) => ProcMemError::Gone { pid },
-                        Some(libc::EPERM | libc::EACCES) => ProcMemError::Refused { pid },
-                        _ => ProcMemError::Io { pid, source },
-                    });
-                }
+                Err(_) => return Err(self.failed(fault(done))),
             }
         }
         Ok(())

@@ -1,0 +1,361 @@
+//! What a process publishes to the processes of its host, so that they can reach its memory without it:
+//! which regions it has, which queue pairs, and which copies of its own are in flight.
+//!
+//! # Layout
+//!
+//! A memfd of fixed size, of which only what is used takes memory. The owner alone writes it; others map
+//! it to read.
+//!
+//! ```text
+//! page 0   magic; how many lanes were ever used; the slots whose queue pairs are here
+//! page 1   lanes, a cache line each
+//! then     queue pairs, a cache line each, by the index of their slot and their number
+//! then     regions, a cache line each, by the index in their key
+//! ```
+//!
+//! A row is a word that says whose it is and that it holds (`VALID | sequence << 32 | key`), and others
+//! that are read between two equal looks at the first. Each time that a row is written it has another
+//! sequence number.
+//!
+//! # Taking away what somebody may be using
+//!
+//! Who copies enters a [`Lane`] of its own board, *then* looks at the other's rows, copies, and leaves.
+//! Who takes a row away clears it, *then* looks at the lanes of others, and waits for those that are busy
+//! with its memory to change once ([`PeerBoard::settle`]). There is a full fence between the two steps on
+//! both sides, so one of them always sees the other: after the wait nobody copies who saw the row.
+//!
+//! # A hostile peer
+//!
+//! Whatever it publishes is read once into private memory and checked. It can name any memory of its own,
+//! which is its own matter. A lane that never changes is waited for only so long ([`Stuck`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use crate::mmap::{Mapping, ReadMapping};
+
+/// How many copies of a process can be in flight at once.
+pub const LANES: usize = 64;
+/// How many slots of queue pair numbers a board has room for.
+pub const SLOTS: usize = 16;
+/// Queue pair numbers of a slot.
+const SLOT_QPS: usize = 4096;
+/// How many indices of regions it has room for.
+const REGIONS: usize = 1 << 16;
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+/// "rdmuxbd" and the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxbd\x01");
+/// Set in the first word of a row that holds.
+const VALID: u64 = 1 << 63;
+/// Set in the word of a lane while a copy is in flight.
+const BUSY: u64 = 1 << 16;
+/// What is added to a lane's word whenever it changes.
+const STEP: u64 = 1 << 32;
+
+/// Offsets, in bytes.
+mod at {
+    pub(super) const USED_LANES: usize = 64;
+    pub(super) const SLOTS: usize = 128;
+    pub(super) const LANES: usize = super::PAGE;
+    pub(super) const QPS: usize = LANES + super::LANES * super::LINE;
+    pub(super) const REGIONS: usize = QPS + super::SLOTS * super::SLOT_QPS * super::LINE;
+    pub(super) const END: usize = REGIONS + super::REGIONS * super::LINE;
+}
+
+/// A queue pair that takes what its peer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpRow {
+    /// Its number.
+    pub qpn: u32,
+    /// Its peer's.
+    pub dest_qpn: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// What the peer may do, as the owner's bits say it.
+    pub access: u32,
+}
+
+/// A region of the owner's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionRow {
+    /// Its key.
+    pub key: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// Who may do what, as the owner's bits say it.
+    pub access: u32,
+    /// Where it lies.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What its first byte is called.
+    pub iova: u64,
+}
+
+impl RegionRow {
+    /// Where `len` bytes at `va` lie, if they are all inside, in its process's memory.
+    pub fn locate(&self, va: u64, len: u64) -> Option<u64> {
+        let offset = va.checked_sub(self.iova)?;
+        let end = offset.checked_add(len)?;
+        self.addr.checked_add(end)?;
+        (end <= self.length).then(|| self.addr + offset)
+    }
+}
+
+/// Our own board.
+#[derive(Debug)]
+pub struct Board {
+    fd: OwnedFd,
+    map: Mapping,
+}
+
+/// A copy in flight, as others see it. Dropped when it is over.
+#[derive(Debug)]
+pub struct Lane<'b> {
+    word: &'b AtomicU64,
+    busy: u64,
+}
+
+impl Board {
+    /// A new one, on which nothing is.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn create() -> io::Result<Self> {
+        let (fd, map) = Mapping::create_readable("rdmux-board", at::END)?;
+        map.word(0).store(MAGIC, Ordering::Release);
+        Ok(Self { fd, map })
+    }
+
+    /// The descriptor, to hand over.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Gives the queue pairs of a slot a place here, unless there is none left.
+    pub fn add_slot(&self, slot: u16) {
+        for i in 0..SLOTS {
+            let word = self.map.word(at::SLOTS + 8 * i);
+            let there = word.load(Ordering::Relaxed);
+            if there == 0 || there == u64::from(slot) {
+                return word.store(slot.into(), Ordering::Release);
+            }
+        }
+    }
+
+    /// The place of a queue pair, if it has one.
+    fn qp_at(&self, qpn: u32) -> Option<usize> {
+        qp_at(qpn, |i| self.map.word(at::SLOTS + 8 * i).load(Ordering::Relaxed))
+    }
+
+    /// Publishes a queue pair. Calls for one queue pair must not run at once.
+    pub fn show_qp(&self, row: &QpRow) {
+        if let Some(at) = self.qp_at(row.qpn) {
+            let words =
+                [u64::from(row.pd) << 32 | u64::from(row.dest_qpn), row.access.into(), 0, 0];
+            self.put(at, row.qpn, words);
+        }
+    }
+
+    /// Takes a queue pair back. Returns whether it was there. Others may have seen it: see
+    /// [`PeerBoard::settle`].
+    pub fn hide_qp(&self, qpn: u32) -> bool {
+        self.qp_at(qpn).is_some_and(|at| self.clear(at))
+    }
+
+    /// Publishes a region, if there is room for its index. Calls for one index must not run at once.
+    pub fn show_region(&self, row: &RegionRow) {
+        if let Some(at) = region_at(row.key) {
+            let rights = u64::from(row.pd) << 32 | u64::from(row.access);
+            self.put(at, row.key, [rights, row.addr, row.length, row.iova]);
+        }
+    }
+
+    /// Takes the region with a key's index back. Returns whether there was one. As [`hide_qp`](Self::hide_qp).
+    pub fn hide_region(&self, key: u32) -> bool {
+        region_at(key).is_some_and(|at| self.clear(at))
+    }
+
+    fn put(&self, at: usize, key: u32, words: [u64; 4]) {
+        self.clear(at);
+        fence(Ordering::SeqCst);
+        for (i, word) in words.into_iter().enumerate() {
+            self.map.word(at + 8 * (i + 1)).store(word, Ordering::Relaxed);
+        }
+        let first = self.map.word(at);
+        let sequence = (first.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0x7fff_ffff;
+        first.store(VALID | sequence << 32 | u64::from(key), Ordering::Release);
+    }
+
+    fn clear(&self, at: usize) -> bool {
+        let first = self.map.word(at);
+        let there = first.load(Ordering::Relaxed);
+        if there & VALID != 0 {
+            first.store(there & !VALID & !0xffff_ffff, Ordering::SeqCst);
+        }
+        there & VALID != 0
+    }
+
+    /// Tells others that a copy from or to the memory of `slot`'s process begins: look at its board only
+    /// now. None while [`LANES`] others are in flight.
+    pub fn enter(&self, slot: u16) -> Option<Lane<'_>> {
+        let hint = hint();
+        for i in 0..LANES {
+            let lane = (hint + i) % LANES;
+            let used = self.map.word(at::USED_LANES);
+            if used.load(Ordering::Relaxed) <= lane as u64 {
+                used.fetch_max(lane as u64 + 1, Ordering::SeqCst);
+            }
+            let word = self.map.word(at::LANES + lane * LINE);
+            let free = word.load(Ordering::Relaxed);
+            let busy = (free & !(STEP - 1)).wrapping_add(STEP) | BUSY | u64::from(slot);
+            let took = free & BUSY == 0
+                && word.compare_exchange(free, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            if took {
+                fence(Ordering::SeqCst);
+                return Some(Lane { word, busy });
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let free = (self.busy & !(STEP - 1)).wrapping_add(STEP);
+        self.word.store(free, Ordering::Release);
+    }
+}
+
+/// Where a thread looks for a lane first: threads that copy at once do not meet.
+fn hint() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static HINT: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
+    }
+    HINT.with(|hint| *hint)
+}
+
+fn qp_at(qpn: u32, slot: impl Fn(usize) -> u64) -> Option<usize> {
+    let (own, index) = ((qpn as usize / SLOT_QPS) as u64, qpn as usize % SLOT_QPS);
+    let place = (0..SLOTS).find(|&i| own != 0 && slot(i) == own)?;
+    Some(at::QPS + (place * SLOT_QPS + index) * LINE)
+}
+
+fn region_at(key: u32) -> Option<usize> {
+    let index = (key >> 8) as usize;
+    (index < REGIONS).then_some(at::REGIONS + index * LINE)
+}
+
+/// A copy that was in flight did not end in time: its process is stopped, or means no good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a copy of the peer's does not end")]
+pub struct Stuck;
+
+/// Another process's board.
+#[derive(Debug)]
+pub struct PeerBoard {
+    map: ReadMapping,
+}
+
+impl PeerBoard {
+    /// Maps a board that a peer may have made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for anything else than a board; `ENOMEM`.
+    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+        let map = ReadMapping::map(fd, at::END)?;
+        if map.load(0, Ordering::Acquire) != MAGIC {
+            let what = "not a board, or of another version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(Self { map })
+    }
+
+    /// A queue pair, if it is published.
+    pub fn qp(&self, qpn: u32) -> Option<QpRow> {
+        let at = qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed))?;
+        let [ends, access, ..] = self.row(at, qpn)?;
+        Some(QpRow { qpn, dest_qpn: low(ends), pd: low(ends >> 32), access: low(access) })
+    }
+
+    /// A region, if it is published.
+    pub fn region(&self, key: u32) -> Option<RegionRow> {
+        let [rights, addr, length, iova] = self.row(region_at(key)?, key)?;
+        Some(RegionRow { key, pd: low(rights >> 32), access: low(rights), addr, length, iova })
+    }
+
+    /// The words of a row that is `key`'s, all of one writing.
+    fn row(&self, at: usize, key: u32) -> Option<[u64; 4]> {
+        let first = self.map.load(at, Ordering::Acquire);
+        if first & VALID == 0 || low(first) != key {
+            return None;
+        }
+        let words = [1, 2, 3, 4].map(|i| self.map.load(at + 8 * i, Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (self.map.load(at, Ordering::Relaxed) == first).then_some(words)
+    }
+
+    /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight when
+    /// this was called are over, as they mostly are. Call it after rows were taken back. Looks now and
+    /// then whether the peer is `gone`: then nothing of it is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`Stuck`] after `patience`.
+    pub fn settle(
+        &self,
+        slot: u16,
+        patience: Duration,
+        gone: impl Fn() -> bool,
+    ) -> Result<(), Stuck> {
+        fence(Ordering::SeqCst);
+        let used = self.map.load(at::USED_LANES, Ordering::SeqCst);
+        let used = usize::try_from(used).unwrap_or(LANES).min(LANES);
+        let mut since = None;
+        for lane in 0..used {
+            let look = || self.map.load(at::LANES + lane * LINE, Ordering::SeqCst);
+            let seen = look();
+            if seen & BUSY == 0 || seen & 0xffff != u64::from(slot) {
+                continue;
+            }
+            let mut turn = 0_u32;
+            while look() == seen {
+                turn = turn.saturating_add(1);
+                if !wait_a_turn(turn) {
+                    continue;
+                }
+                if gone() {
+                    return Ok(());
+                }
+                if since.get_or_insert_with(Instant::now).elapsed() > patience {
+                    return Err(Stuck);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Spins for a moment, then gives way, then sleeps. Whether it is time to ask what else may be.
+fn wait_a_turn(turn: u32) -> bool {
+    match turn {
+        0..1000 => std::hint::spin_loop(),
+        1000..1100 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(100)),
+    }
+    turn >= 1100
+}
+
+fn low(word: u64) -> u32 {
+    (word & 0xffff_ffff) as u32
+}
+
+#[cfg(test)]
+mod tests;

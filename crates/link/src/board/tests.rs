@@ -1,0 +1,181 @@
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::*;
+
+const QPN: u32 = 3 << 12 | 7;
+
+fn pair() -> (Board, PeerBoard) {
+    let own = Board::create().unwrap();
+    own.add_slot(3);
+    let peer = PeerBoard::map(own.fd()).unwrap();
+    (own, peer)
+}
+
+fn region(key: u32) -> RegionRow {
+    RegionRow { key, pd: 1, access: 7, addr: 0x10000, length: 4096, iova: 0x500 }
+}
+
+#[test]
+fn rows_are_seen_as_long_as_they_are_there() {
+    let (own, peer) = pair();
+    let qp = QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6 };
+    assert_eq!(peer.qp(QPN), None);
+    own.show_qp(&qp);
+    assert_eq!(peer.qp(QPN), Some(qp));
+    assert!(own.hide_qp(QPN) && !own.hide_qp(QPN));
+    assert_eq!(peer.qp(QPN), None);
+    own.show_region(&region(0x105));
+    assert_eq!(peer.region(0x105), Some(region(0x105)));
+    // The same index with the generation of the past, and of the future.
+    assert_eq!((peer.region(0x104), peer.region(0x106)), (None, None));
+    own.show_region(&region(0x106));
+    assert_eq!((peer.region(0x105), peer.region(0x106)), (None, Some(region(0x106))));
+    assert!(own.hide_region(0x106));
+    assert_eq!(peer.region(0x106), None);
+}
+
+#[test]
+fn what_has_no_room_is_not_there() {
+    let (own, peer) = pair();
+    for key in [u32::MAX, u32::try_from(REGIONS << 8).unwrap()] {
+        own.show_region(&region(key));
+        assert_eq!(peer.region(key), None);
+        assert!(!own.hide_region(key));
+    }
+    for qpn in [u32::MAX, 4 << 12, 0, 1, 0x80_0000 | QPN] {
+        own.show_qp(&QpRow { qpn, dest_qpn: 9, pd: 2, access: 6 });
+        assert_eq!(peer.qp(qpn), None);
+    }
+    // Slots beyond those that have room push nobody out.
+    (4..100).for_each(|slot| own.add_slot(slot));
+    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6 });
+    assert!(peer.qp(QPN).is_some());
+    assert_eq!(own.qp_at(99 << 12), None);
+}
+
+#[test]
+fn a_range_is_inside_or_it_is_not() {
+    let row = region(1 << 8);
+    assert_eq!(row.locate(0x500, 4096), Some(0x10000));
+    assert_eq!(row.locate(0x501, 4095), Some(0x10001));
+    assert_eq!(row.locate(0x1500, 0), Some(0x11000));
+    for (va, len) in [(0x4ff, 1), (0x501, 4096), (0x1501, 0), (u64::MAX, 2), (0x500, u64::MAX)] {
+        assert_eq!(row.locate(va, len), None, "{va:#x} {len}");
+    }
+    // What no honest owner publishes.
+    let wild = RegionRow { addr: u64::MAX - 1, length: u64::MAX, iova: 0, ..row };
+    assert_eq!(wild.locate(0, 2), None);
+    assert_eq!(wild.locate(1, 0), Some(u64::MAX));
+}
+
+#[test]
+fn a_row_is_never_read_torn() {
+    let (own, peer) = pair();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..200_000_u64 {
+                let n = n % 1000;
+                own.show_region(&RegionRow { addr: n, length: n, iova: n, ..region(0x105) });
+            }
+            stop.store(true, Ordering::Release);
+        });
+        while !stop.load(Ordering::Acquire) {
+            if let Some(row) = peer.region(0x105) {
+                assert!(row.addr == row.length && row.addr == row.iova, "{row:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn nobody_copies_who_saw_a_row_that_is_gone() {
+    let (own, theirs) = pair();
+    let (copier, copiers) = (Board::create().unwrap(), AtomicBool::new(true));
+    let lanes = PeerBoard::map(copier.fd()).unwrap();
+    let lent = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while copiers.load(Ordering::Acquire) {
+                    let Some(_lane) = copier.enter(3) else { continue };
+                    if theirs.region(0x105).is_some() {
+                        // The memory is the owner's to lend for as long as we are in the lane.
+                        assert_eq!(lent.load(Ordering::SeqCst), 1);
+                        assert_eq!(lent.load(Ordering::SeqCst), 1);
+                    }
+                }
+            });
+        }
+        for _ in 0..20_000 {
+            lent.store(1, Ordering::SeqCst);
+            own.show_region(&region(0x105));
+            own.hide_region(0x105);
+            lanes.settle(3, Duration::from_secs(60), || false).unwrap();
+            lent.store(0, Ordering::SeqCst);
+        }
+        copiers.store(false, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_lane_that_never_ends_is_not_waited_for_for_ever() {
+    let (own, peer) = pair();
+    let lane = own.enter(5).unwrap();
+    let patience = Duration::ZERO;
+    assert_eq!(peer.settle(5, patience, || false), Err(Stuck));
+    assert_eq!(peer.settle(5, Duration::MAX, || true), Ok(()), "the dead copy nothing");
+    assert_eq!(peer.settle(6, patience, || false), Ok(()), "it is another's memory");
+    drop(lane);
+    assert_eq!(peer.settle(5, patience, || false), Ok(()));
+}
+
+#[test]
+fn there_are_so_many_lanes() {
+    let (own, peer) = pair();
+    let lanes: Vec<_> = (0..LANES).map(|_| own.enter(5).unwrap()).collect();
+    assert!(own.enter(5).is_none());
+    drop(lanes);
+    assert!(own.enter(5).is_some());
+    peer.settle(5, Duration::ZERO, || false).unwrap();
+}
+
+#[test]
+fn others_cannot_write_to_it() {
+    let own = Board::create().unwrap();
+    let error = Mapping::map(own.fd(), PAGE).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+}
+
+#[test]
+fn what_is_no_board_is_not_taken_for_one() {
+    let other = Mapping::create_fd("other", at::END).unwrap();
+    assert_eq!(PeerBoard::map(&other).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    let short = Mapping::create_fd("short", PAGE).unwrap();
+    assert!(PeerBoard::map(&short).is_err());
+}
+
+#[test]
+fn any_bytes_at_all_are_only_rows_that_are_not_there_or_any_row() {
+    let fd = Mapping::create_fd("hostile", at::END).unwrap();
+    let map = Mapping::map(&fd, at::END).unwrap();
+    let mut x = 88_172_645_463_325_252_u64;
+    for word in &map.words()[..(at::QPS + PAGE) / 8] {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        word.store(x, Ordering::Relaxed);
+    }
+    map.word(0).store(MAGIC, Ordering::Relaxed);
+    map.word(at::SLOTS).store(3, Ordering::Relaxed);
+    map.word(at::USED_LANES).store(u64::MAX, Ordering::Relaxed);
+    let peer = PeerBoard::map(&fd).unwrap();
+    for low in 0..4096 {
+        let _ = peer.qp(3 << 12 | low);
+        if let Some(row) = peer.region(low << 8) {
+            let _ = row.locate(row.iova, row.length);
+        }
+    }
+    let _ = peer.settle(5, Duration::ZERO, || false);
+}
