@@ -4,7 +4,7 @@
 //! queues and sockets, and the simulator plugs in its own, at no cost (static dispatch, nothing
 //! collected, nothing boxed).
 
-use rdmux_wire::{Pkey, Psn, Rkey};
+use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
 use crate::attr::{Access, AddressVector};
 use crate::wr::{Completion, MwBind, Sge};
@@ -19,7 +19,7 @@ pub struct LinkCaps {
     /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the
     /// peer's queue pair may not be ready yet, but there is no congestion window.
     pub lossless: bool,
-    /// Whether payload may be handed over by reference.
+    /// Whether the driver may be able to reach the peer's memory itself ([`Env::direct`]).
     pub by_reference: bool,
     /// Whether a packet may take an acknowledgement along ([`TxPacket::ack`]), which is then no packet of its own.
     pub acks_along: bool,
@@ -108,6 +108,23 @@ pub struct TxPacket<'a> {
     /// An acknowledgement of everything up to this PSN, on a link that takes one along. The receiving driver
     /// hands it to [`Qp::handle_ack_along`](crate::Qp::handle_ack_along) before the packet.
     pub ack: Option<Psn>,
+}
+
+/// A copy between local memory and the peer's, which the driver may be able to carry out itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct<'a> {
+    /// Whether the peer's memory is written, else it is read.
+    pub write: bool,
+    /// The peer.
+    pub dest_qpn: Qpn,
+    /// The key of its memory.
+    pub rkey: Rkey,
+    /// Where in it.
+    pub va: u64,
+    /// Bytes, at least one.
+    pub len: u32,
+    /// As many bytes of local memory.
+    pub near: TxPayload<'a>,
 }
 
 /// The two atomics.
@@ -210,6 +227,18 @@ pub trait Env {
     /// Sends a packet. The payload is read before the call returns or before the driver lets go of
     /// the queue pair, whichever it likes.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;
+
+    /// Carries out a WRITE or READ, or a part of one, without the peer's help, where the link can
+    /// ([`LinkCaps::by_reference`]). Everything that was posted before is complete. With the checks that the peer
+    /// would make: false if one of them fails, if the peer's queue pair does not take requests now, or if it cannot
+    /// be done in this way for any reason. Then bytes may have been copied in part, and packets will do it all.
+    fn direct(&mut self, _copy: &Direct<'_>) -> bool {
+        false
+    }
+
+    /// The queue pair fails, and takes nothing any more of what its peer asks for. When this returns nobody
+    /// carries anything out in its place either. Called before its work is flushed.
+    fn closed(&mut self) {}
 
     /// Checks that every entry is inside a region of this queue pair's protection domain with
     /// `access` (for sending, none is needed).

@@ -111,7 +111,7 @@ impl Qp {
                 self.mtu = effective_mtu(self.qp_type, self.attr.path_mtu, link);
                 self.resp.start(self.attr.rq_psn);
             }
-            (Rtr, Rts) => self.req.start(&self.attr, self.mtu, link.lossless),
+            (Rtr, Rts) => self.req.start(&self.attr, self.mtu, link),
             (Rts, Sqd) => self.req.drained = false,
             (Sqd | Sqe, Rts) => self.req.resume(&self.attr),
             _ => {}

@@ -299,6 +299,7 @@ impl Qp {
         self.gone_at = Time::NEVER;
         self.req.stop();
         self.resp.stop();
+        env.closed();
         self.flush(env);
         // Nobody waits for a target of XRC before destroying a shared receive queue.
         if self.rq.is_shared() && self.qp_type != QpType::XrcRecv {

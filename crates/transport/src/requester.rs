@@ -10,6 +10,7 @@
 //! how far the cursor may run ahead of `una`.
 
 mod ack;
+mod direct;
 mod emit;
 mod retry;
 mod window;
@@ -21,7 +22,7 @@ use core::time::Duration;
 use rdmux_wire::Psn;
 
 use crate::attr::{QpAttr, QpState};
-use crate::env::{Env, QpEvent};
+use crate::env::{Env, LinkCaps, QpEvent};
 use crate::qp::{Qp, TxState};
 use crate::time::Time;
 use crate::wr::WcStatus;
@@ -68,6 +69,11 @@ pub(crate) struct Requester {
     pub(crate) drained: bool,
     /// The entry at the cursor failed locally; it is reported when it is the oldest.
     stalled: Option<WcStatus>,
+    /// Whether WRITEs and READs may be carried out by the driver, and how far that of the entry at the cursor is.
+    direct: bool,
+    copied: u32,
+    /// How many of them do not wait to be.
+    unwilling: u8,
     window: Window,
     /// When to send again, unless something is acknowledged.
     retransmit_at: Time,
@@ -103,6 +109,9 @@ impl Default for Requester {
             rewound: false,
             drained: false,
             stalled: None,
+            direct: false,
+            copied: 0,
+            unwilling: 0,
             window: Window::lossless(),
             retransmit_at: Time::NEVER,
             rnr_until: Time::NEVER,
@@ -117,13 +126,15 @@ impl Default for Requester {
 
 impl Requester {
     /// On the way from RTR to RTS.
-    pub(crate) fn start(&mut self, attr: &QpAttr, mtu: u32, lossless: bool) {
+    pub(crate) fn start(&mut self, attr: &QpAttr, mtu: u32, link: LinkCaps) {
+        let lossless = link.lossless;
         *self = Self {
             una: attr.sq_psn,
             max_sent: attr.sq_psn,
             next: attr.sq_psn,
             retry_left: attr.retry_cnt,
             rnr_left: attr.rnr_retry,
+            direct: link.by_reference,
             window: if lossless { Window::lossless() } else { Window::lossy(mtu) },
             read_chunk: if lossless {
                 READ_CHUNK_LOSSLESS
@@ -143,6 +154,7 @@ impl Requester {
     /// Lets timers run no more.
     pub(crate) fn stop(&mut self) {
         self.una = self.max_sent;
+        self.copied = 0;
         self.stalled = None;
         self.disarm();
         self.rnr_until = Time::NEVER;
@@ -185,7 +197,8 @@ impl Qp {
                 }
             }
             match self.transmit_requests(now, left.min(QUANTUM), env) {
-                Some(sent) => left -= sent,
+                // A copy may count more than was left.
+                Some(sent) => left = left.saturating_sub(sent),
                 None => return TxState::Blocked,
             }
             if left == 0 || left == before {
@@ -200,12 +213,13 @@ impl Qp {
         if left == 0 && budget != 0 { TxState::More } else { TxState::Idle }
     }
 
-    /// At most `budget` packets. None if the link is full.
+    /// At most `budget` packets, or a copy that counts as some more. None if the link is full.
     fn transmit_requests<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> Option<u32> {
         let mut sent = 0;
         while sent < budget && self.may_request() {
             match self.transmit_request(now, sent + 1 < budget, env) {
                 Step::Sent => sent += 1,
+                Step::Copied(cost) => sent += cost,
                 Step::Again => {}
                 Step::Nothing => break,
                 Step::Busy => return None,

@@ -18,6 +18,8 @@ pub(crate) enum Step {
     Sent,
     /// Nothing left, but the cursor moved.
     Again,
+    /// Nothing left, but something was copied that counts as so many packets.
+    Copied(u32),
     /// Nothing may be sent now.
     Nothing,
     /// The link is full.
@@ -55,6 +57,9 @@ impl Qp {
         let fenced = wqe.has(SendFlags::FENCE) && self.req.reads_pending != 0;
         if fenced || self.state == QpState::Sqd {
             return Step::Nothing;
+        }
+        if let Some(step) = self.carry_out_direct(env) {
+            return step;
         }
         match row.travel {
             Travel::Message => {}

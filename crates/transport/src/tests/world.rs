@@ -9,8 +9,8 @@ use rdmux_wire::{Pkey, Psn, Rkey};
 use super::{KEY, LOSSY, MEMORY};
 use crate::attr::Access;
 use crate::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry,
+    TxError, TxPacket, TxPayload,
 };
 use crate::wr::{Completion, MwBind, Sge, WcStatus};
 
@@ -49,6 +49,12 @@ pub(crate) struct World {
     pub(super) broken: bool,
     /// Binds carried out. Those to no bytes are refused.
     pub(super) bound: Vec<MwBind>,
+    /// The peer's memory while it is in reach, how much of it may be copied yet, and the lengths of the copies.
+    pub(super) reached: Option<Vec<u8>>,
+    pub(super) reach_left: u32,
+    pub(super) copies: Vec<u32>,
+    /// How many sends were complete when the queue pair was closed.
+    pub(super) closed_at: Option<usize>,
 }
 
 impl World {
@@ -76,6 +82,10 @@ impl World {
             put_off: VecDeque::new(),
             invalidated: Vec::new(),
             bound: Vec::new(),
+            reached: None,
+            reach_left: u32::MAX,
+            copies: Vec::new(),
+            closed_at: None,
             refuses: None,
             stream: VecDeque::new(),
             room: usize::MAX,
@@ -197,6 +207,31 @@ impl Env for World {
             assert_eq!(packet.ack, None);
         }
         Ok(())
+    }
+    fn direct(&mut self, copy: &Direct<'_>) -> bool {
+        let Some(mut far) = self.reached.take() else { return false };
+        let at = copy.va as usize;
+        let lawful = copy.rkey.0 == KEY
+            && copy.len <= self.reach_left
+            && at + copy.len as usize <= far.len();
+        let mut bytes = Vec::new();
+        if !lawful || self.append(&copy.near, &mut bytes).is_err() {
+            self.reached = Some(far);
+            return false;
+        }
+        self.reach_left -= copy.len;
+        self.copies.push(copy.len);
+        let there = at..at + copy.len as usize;
+        if copy.write {
+            far[there].copy_from_slice(&bytes);
+        } else if let TxPayload::Gather { sges, offset, .. } = copy.near {
+            self.scatter(sges, offset, &far[there]).unwrap();
+        }
+        self.reached = Some(far);
+        true
+    }
+    fn closed(&mut self) {
+        self.closed_at = Some(self.wc.len());
     }
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
         sges.iter()
