@@ -46,7 +46,7 @@ fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
         ("no greeting", &|s| send(s, &Request::Status, &[])),
         ("no doorbell", &|s| send(s, &HELLO_DEVICE, &[])),
         ("a descriptor too many", &|s| send(s, &HELLO_TOOL, &[stray.as_fd()])),
-        ("two doorbells", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd(), stray.as_fd()])),
+        ("two boards", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd(); 3])),
     ];
     for (what, breach) in breaches {
         let socket = host.raw();

@@ -6,8 +6,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use rdmux_link::{Doorbell, SharedMem};
+use rdmux_link::{Board, Doorbell, SharedMem};
 use rdmux_transport::attr::TransportType;
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
@@ -204,6 +205,17 @@ pub struct RingEnd {
     pub rx: OwnedFd,
     /// What wakes the peer when it sleeps.
     pub peer_doorbell: OwnedFd,
+    /// How to reach the peer's memory, if both allow it.
+    pub reach: Option<ReachFds>,
+}
+
+/// What it takes to reach the memory of another process.
+#[derive(Debug)]
+pub struct ReachFds {
+    /// Its [`Board`].
+    pub board: OwnedFd,
+    /// A pidfd of it.
+    pub pidfd: OwnedFd,
 }
 
 /// What the service tells of its own accord.
@@ -304,6 +316,11 @@ pub trait Control: Send + Sync + 'static {
 
     /// Leaves a group for a queue pair.
     fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
+
+    /// What this process publishes, if it lets others of its user reach its memory.
+    fn board(&self) -> Option<&Arc<Board>> {
+        None
+    }
 
     /// The slot of the hub, which keeps what belongs to no process: it is started if need be.
     fn hub_slot(&self) -> Result<u16, ControlError> {

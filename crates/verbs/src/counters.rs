@@ -40,6 +40,14 @@ counters! {
     RingRxPackets => "ring_rx_packets",
     /// Bytes of them.
     RingRxBytes => "ring_rx_bytes",
+    /// WRITEs, or parts of a MiB, that went straight into the memory of another process.
+    DirectWrites => "direct_writes",
+    /// Bytes of them.
+    DirectWriteBytes => "direct_write_bytes",
+    /// READs, or parts of a MiB, that came straight out of the memory of another process.
+    DirectReads => "direct_reads",
+    /// Bytes of them.
+    DirectReadBytes => "direct_read_bytes",
     /// Packets that did not leave because the socket or ring was full; sent again later.
     TxBusy => "tx_busy",
     /// Packets that the operating system refused to send.

@@ -20,6 +20,7 @@ use crate::event::{AsyncEvent, Raised};
 use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
 use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID, iwarp_gid};
+use crate::reach::Reaches;
 use crate::regions::Regions;
 use crate::xrc::numbers;
 use crate::xrc::side::Side;
@@ -40,6 +41,7 @@ pub struct Device {
     failed: AtomicBool,
     slots: Mutex<Vec<SlotUse>>,
     xrc: Side,
+    reaches: Reaches,
 }
 
 /// How far the numbers of a slot are used.
@@ -116,7 +118,7 @@ impl Device {
         let slot = info.slot;
         let device = Arc::new(Self {
             gids: RwLock::new(info.gids.clone()),
-            regions: RwLock::default(),
+            regions: RwLock::new(Regions::new(control.board().cloned())),
             qps: RwLock::new(QpTable { slots: vec![(slot.slot, Vec::new())], targets: Vec::new() }),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
             engine: Engine::new(control.as_ref())?,
@@ -124,8 +126,10 @@ impl Device {
             failed: AtomicBool::new(false),
             slots: Mutex::new(vec![SlotUse::new(slot)]),
             xrc: Side::default(),
+            reaches: Reaches::new(control.board().cloned(), slot.slot),
             control,
         });
+        device.publish_slot(slot.slot);
         Engine::start(&device)?;
         Ok(device)
     }
@@ -289,6 +293,9 @@ impl Device {
     pub(crate) fn xrc(&self) -> &Side {
         &self.xrc
     }
+    pub(crate) fn reaches(&self) -> &Reaches {
+        &self.reaches
+    }
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -341,10 +348,18 @@ impl Device {
         }
         let grant = self.control.new_slot()?;
         self.qps.write().slots.push((grant.slot, Vec::new()));
+        self.publish_slot(grant.slot);
         let mut slot = SlotUse::new(grant);
         let qpn = slot.take(&self.qps.read());
         slots.push(slot);
         qpn.ok_or_else(|| VerbsError::no_memory("create a queue pair", "the slot is full"))
+    }
+
+    /// Lets peers find the queue pairs of a slot.
+    fn publish_slot(&self, slot: u16) {
+        if let Some(board) = self.reaches.board() {
+            board.add_slot(slot);
+        }
     }
 
     pub(crate) fn insert_qp(&self, qp: &Arc<QpCore>) {
@@ -359,7 +374,7 @@ impl Device {
         if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot == slot) {
             slot.used -= 1;
         }
-        self.engine.forget(qp);
+        self.engine.forget(self, qp);
         Counters(self.counters()).sub(Counter::QpsOpen, 1);
     }
 }

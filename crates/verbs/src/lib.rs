@@ -21,6 +21,7 @@ mod notify;
 pub mod pd;
 pub mod qp;
 pub mod query;
+mod reach;
 mod regions;
 mod room;
 pub mod signals;

@@ -145,6 +145,13 @@ pub(crate) fn receive(
     unsafe { tcp.receive_to(pieces, rest) }
 }
 
+/// Reads another process's memory into pieces, each of which a region with the right to write was found to hold.
+pub(crate) fn fetch(memory: &ProcessMemory, va: u64, pieces: &[Piece]) -> Result<(), ProcMemError> {
+    // SAFETY: the pieces are inside registered regions (see the head of this file), whose rights the caller
+    // checked and whose table it has locked.
+    unsafe { memory.read_pieces(va, pieces) }
+}
+
 /// Copies a piece to the end of a buffer.
 pub(crate) fn append(buffer: &mut Vec<u8>, piece: Piece) -> Result<(), AccessFault> {
     let start = buffer.len();

@@ -171,6 +171,7 @@ impl Mr {
         let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
         replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
+        self.device.reaches().settle();
         mirror.add(self.key, row)?;
         drop(mirror);
         (self.init, self.pd) = (init, pd);
@@ -191,6 +192,7 @@ impl Mr {
             n => return Err(VerbsError::still_bound("deregister memory", StillBound(n))),
         }
         drop(regions);
+        self.device.reaches().settle();
         mirror.remove(self.key);
         Ok(())
     }
@@ -221,6 +223,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         let mirror = self.device.xrc().mirror(&self.device);
         if self.device.regions().write().remove(self.key) {
+            self.device.reaches().settle();
             mirror.remove(self.key);
         }
         Counters(self.device.counters()).sub(Counter::MrsOpen, 1);

@@ -8,6 +8,9 @@
 //! Whoever changes the table has it alone: an access that was found lawful is over before the key
 //! that allowed it is taken away.
 
+use std::sync::Arc;
+
+use rdmux_link::{Board, board};
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{MwBind, Sge};
@@ -110,6 +113,8 @@ pub(crate) struct Regions {
     windows: u32,
     /// How many windows are bound to one queue pair: mostly none.
     of_qps: u32,
+    /// Where regions are published, if they are.
+    board: Option<Arc<Board>>,
 }
 
 #[derive(Debug, Default)]
@@ -132,6 +137,25 @@ impl Slot {
 }
 
 impl Regions {
+    /// An empty table. Regions that are put into it are published on `board`, if there is one. Windows are not:
+    /// peers use them through the ring.
+    pub(crate) fn new(board: Option<Arc<Board>>) -> Self {
+        Self { board, ..Self::default() }
+    }
+
+    /// Publishes a region as it is now, or takes it back if there is none. Who may be using it as it was: see
+    /// [`Reaches::settle`](crate::reach::Reaches::settle).
+    fn publish(&self, key: u32) {
+        let Some(board) = &self.board else { return };
+        match self.region(key).ok().and_then(Region::row).filter(|row| !row.null) {
+            Some(RegionRow { addr, length, iova, access, pd, .. }) => {
+                let access = access.bits();
+                board.show_region(&board::RegionRow { key, pd, access, addr, length, iova });
+            }
+            None => _ = board.hide_region(key),
+        }
+    }
+
     #[inline]
     fn slot(&self, key: u32) -> Option<&Slot> {
         self.slots.get((key >> 8) as usize).filter(|slot| slot.has(key))
@@ -230,6 +254,7 @@ impl Regions {
                     return Err(AccessFault::Rights);
                 }
                 region.remote = false;
+                self.publish(rkey.0);
                 Ok(())
             }
             Some(Entry::Window(window)) => {
@@ -302,6 +327,7 @@ impl Regions {
     pub(crate) fn insert(&mut self, region: Region, limit: u32) -> Option<u32> {
         let key = (self.regions < limit).then(|| self.put(Entry::Region(region)))??;
         self.regions += 1;
+        self.publish(key);
         Some(key)
     }
 
@@ -339,6 +365,7 @@ impl Regions {
             n => return Err(StillBound(n)),
         }
         self.slots[(key >> 8) as usize].entry = Some(Entry::Region(by));
+        self.publish(key);
         Ok(())
     }
 
@@ -349,6 +376,7 @@ impl Regions {
         if there {
             self.regions -= 1;
             self.clear(key >> 8);
+            self.publish(key);
         }
         there
     }

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmux_link::{Doorbell, SharedMem};
+use rdmux_link::{Board, Doorbell, SharedMem};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, DeviceKind, HostInfo, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::PAGE_COUNTERS;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
@@ -15,6 +15,7 @@ use rdmux_wire::{Gid, Qpn};
 
 use super::connect::ConnectOptions;
 use super::hub::HubSession;
+use super::memory;
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::HostName;
@@ -49,6 +50,7 @@ pub struct HostClient {
     info: HostInfo,
     port: u16,
     doorbell: Doorbell,
+    board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
     pub(super) hub: HubSession,
@@ -78,8 +80,11 @@ impl HostClient {
         kind: DeviceKind,
     ) -> Result<Arc<Self>, HostError> {
         let doorbell = Doorbell::new().map_err(|e| HostError::io("make a doorbell", e))?;
-        let (session, welcome, fds) =
-            Session::open(host, socket, ClientKind::Device(kind), &[doorbell.as_fd()])?;
+        let board = (kind == DeviceKind::Roce && memory::is_shared()).then(Board::create);
+        let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
+        let mut ours = vec![doorbell.as_fd()];
+        ours.extend(board.as_ref().map(|board| board.fd().as_fd()));
+        let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
         let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
             let why = format!("{} descriptors in its greeting, not 2", fds.len());
             HostError::Protocol { host: host.clone(), why }
@@ -98,6 +103,7 @@ impl HostClient {
             info,
             port,
             doorbell,
+            board,
             counters,
             notify,
             hub: HubSession::new(),
@@ -242,11 +248,18 @@ impl HostClient {
     }
 
     fn ring_end(&self, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
-        let [tx, rx, peer_doorbell] = <[OwnedFd; 3]>::try_from(fds).map_err(|fds| {
-            let why = format!("{} descriptors for a pair of rings, not 3", fds.len());
-            HostError::Protocol { host: self.host().clone(), why }
-        })?;
-        Ok(RingEnd { tx, rx, peer_doorbell })
+        let n = fds.len();
+        let mut fds = fds.into_iter();
+        match (fds.next(), fds.next(), fds.next(), fds.next(), fds.next()) {
+            (Some(tx), Some(rx), Some(peer_doorbell), board, pidfd) if n != 4 && n <= 5 => {
+                let reach = board.zip(pidfd).map(|(board, pidfd)| ReachFds { board, pidfd });
+                Ok(RingEnd { tx, rx, peer_doorbell, reach })
+            }
+            _ => {
+                let why = format!("{n} descriptors for a pair of rings, not 3 or 5");
+                Err(HostError::Protocol { host: self.host().clone(), why })
+            }
+        }
     }
 }
 
@@ -324,6 +337,10 @@ impl Control for HostClient {
             format!("leave {} for queue pair {qpn}", mgid.ip())
         })
         .map_err(control_error)
+    }
+
+    fn board(&self) -> Option<&Arc<Board>> {
+        self.board.as_ref()
     }
 
     fn hub_slot(&self) -> Result<u16, ControlError> {

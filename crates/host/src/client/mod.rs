@@ -9,6 +9,7 @@ mod cm;
 mod connect;
 mod control;
 mod hub;
+pub mod memory;
 mod rpc;
 
 pub use cm::EventChannel;

@@ -30,4 +30,4 @@ pub use status::{
 };
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;

@@ -49,7 +49,8 @@ pub enum Request {
         next_index: u16,
     },
     /// Rings to the process of a slot of this host: [`Response::Ring`] with three descriptors (what
-    /// we fill, what we empty, the peer's doorbell), or [`Response::NoRing`].
+    /// we fill, what we empty, the peer's doorbell), and with two more (the peer's board, its pidfd) if
+    /// the two may reach each other's memory; or [`Response::NoRing`].
     ConnectRing {
         /// A slot of the other process.
         peer: u16,
@@ -297,8 +298,7 @@ limits_row! {
 /// What the service tells a process of its own accord.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notify {
-    /// Another process asked for rings to us: three descriptors (what we fill, what we empty, the
-    /// peer's doorbell).
+    /// Another process asked for rings to us: descriptors as with [`Response::Ring`].
     Ring {
         /// Its first slot.
         peer: u16,

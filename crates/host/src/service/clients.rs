@@ -66,6 +66,8 @@ pub(super) struct Client {
 pub(super) struct DeviceSide {
     pub(super) notify: Outgoing,
     pub(super) doorbell: OwnedFd,
+    /// What it publishes, if it lets others of its user reach its memory.
+    pub(super) board: Option<OwnedFd>,
     pub(super) counters: SharedMem,
 }
 
@@ -87,6 +89,15 @@ impl Client {
             slots: Vec::new(),
             channels: Vec::new(),
         })
+    }
+
+    /// What it takes to reach the memory of this process: its board and a pidfd. None for processes of
+    /// another user, of which one or the other does not want it, or that we cannot name.
+    pub(super) fn reach_for(&self, other: &Self) -> Option<(&OwnedFd, &OwnedFd)> {
+        other.device.as_ref()?.board.as_ref()?;
+        other.pidfd.as_ref()?;
+        let board = self.device.as_ref()?.board.as_ref()?;
+        (self.uid == other.uid).then_some((board, self.pidfd.as_ref()?))
     }
 
     /// The kind of its device, if it has one.

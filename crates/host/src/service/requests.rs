@@ -120,14 +120,18 @@ impl Core {
             // The version is where the other side finds it, whichever it speaks.
             return self.welcome(DeviceKind::default(), 0, 0).into();
         }
-        let device = match (kind, <[OwnedFd; 1]>::try_from(fds)) {
-            (ClientKind::Tool, Err(fds)) if fds.is_empty() => None,
-            (ClientKind::Device(kind), Ok([doorbell])) => Some((kind, doorbell)),
+        let n = fds.len();
+        let mut fds = fds.into_iter();
+        let device = match (kind, fds.next()) {
+            (ClientKind::Tool, None) => None,
+            (ClientKind::Device(kind), Some(doorbell)) if n <= 2 => {
+                Some((kind, doorbell, fds.next()))
+            }
             _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
         };
         let greeted = match device {
             None => self.welcome(DeviceKind::default(), 0, 0).map(|welcome| (welcome, Vec::new())),
-            Some((kind, doorbell)) => self.add_device(id, kind, doorbell),
+            Some((kind, doorbell, board)) => self.add_device(id, kind, doorbell, board),
         };
         if let Some(client) = self.clients.get_mut(id)
             && greeted.is_ok()
@@ -145,6 +149,7 @@ impl Core {
         id: ClientId,
         kind: DeviceKind,
         doorbell: OwnedFd,
+        board: Option<OwnedFd>,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
         let counters = SharedMem::create("rdmux-counters", PAGE_COUNTERS);
@@ -152,7 +157,7 @@ impl Core {
         let page = counters.duplicate().map_err(|e| failure(&e))?;
         let (slot, first_index) = self.take_slot(id)?;
         if let Some(client) = self.clients.get_mut(id) {
-            client.device = Some(DeviceSide { notify, doorbell, counters });
+            client.device = Some(DeviceSide { notify, doorbell, board, counters });
         }
         Ok((self.welcome(kind, slot, first_index)?, vec![theirs, page]))
     }
@@ -319,13 +324,29 @@ impl Core {
         let rings = || -> io::Result<_> {
             let ([tx, rx], new) = self.rings.connect(slot, peer)?;
             let theirs = if new { Some(self.rings.connect(peer, slot)?.0) } else { None };
-            Ok((vec![tx, rx, peer_bell?], theirs, our_bell?))
+            let (mut ours, mut theirs) =
+                (vec![tx, rx, peer_bell?], theirs.map(|[tx, rx]| vec![tx, rx]));
+            ours.extend(self.reach_of(owner, id)?);
+            if let Some(theirs) = &mut theirs {
+                theirs.push(our_bell?);
+                theirs.extend(self.reach_of(id, owner)?);
+            }
+            Ok((ours, theirs))
         };
-        let (ours, theirs, our_bell) = rings().map_err(|e| failure(&e))?;
-        if let Some([tx, rx]) = theirs {
-            self.notify(owner, &Notify::Ring { peer: slot }, vec![tx, rx, our_bell]);
+        let (ours, theirs) = rings().map_err(|e| failure(&e))?;
+        if let Some(theirs) = theirs {
+            self.notify(owner, &Notify::Ring { peer: slot }, theirs);
         }
         Ok((Response::Ring { peer }, ours))
+    }
+
+    /// The descriptors by which `who` reaches the memory of `of`: all, or none.
+    fn reach_of(&self, of: ClientId, who: ClientId) -> io::Result<Vec<OwnedFd>> {
+        let both = self.clients.get(of).zip(self.clients.get(who));
+        match both.and_then(|(of, who)| of.reach_for(who)) {
+            Some((board, pidfd)) => Ok(vec![board.try_clone()?, pidfd.try_clone()?]),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn handle_stray(&mut self, src: std::net::SocketAddr, dst: std::net::IpAddr, bytes: &[u8]) {

@@ -11,6 +11,7 @@ use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Time, TxState};
 use rdmux_wire::Qpn;
 
+use super::direct;
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
@@ -117,6 +118,7 @@ impl<'a> Bound<'a> {
         path: Option<Path>,
     ) -> Result<(), ModifyError> {
         let now = self.device.now();
+        direct::hide(self.device, self.core, &self.driven.path);
         let before = path.map(|new| std::mem::replace(&mut self.driven.path, new));
         let result = self.run(|machine, env| machine.modify(now, attr, mask, env));
         if let (Err(_), Some(before)) = (&result, before) {
@@ -126,6 +128,10 @@ impl<'a> Bound<'a> {
             self.forget_stream();
         }
         self.driven.patient = self.is_patient();
+        let Driven { machine, path, .. } = &*self.driven;
+        if machine.is_open() {
+            direct::show(self.device, self.core, path, &machine.attr());
+        }
         result
     }
 
@@ -172,6 +178,9 @@ fn run<R>(
     let result = f(machine, &mut env);
     if env.overflow {
         fail(machine, &mut env);
+    }
+    if env.established && machine.is_open() {
+        env.open(&machine.attr());
     }
     result
 }

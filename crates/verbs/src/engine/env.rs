@@ -9,9 +9,9 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
-use rdmux_transport::attr::{Access, AddressVector};
+use rdmux_transport::attr::{Access, AddressVector, QpAttr};
 use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop as DropReason, Env, LinkCaps, QpEvent, Side,
+    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, LinkCaps, QpEvent, Side,
     SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
@@ -85,6 +85,8 @@ pub(crate) struct QpEnv<'a> {
     time: Option<u64>,
     /// Whether a completion queue took no more.
     pub(crate) overflow: bool,
+    /// Whether the queue pair, in RTR, is open to its peer from now on.
+    pub(crate) established: bool,
 }
 
 impl<'a> QpEnv<'a> {
@@ -101,7 +103,18 @@ impl<'a> QpEnv<'a> {
             Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target, stage)),
         };
         let (batch, gathered, time) = (Some(batch), None, None);
-        Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
+        Self {
+            device,
+            core,
+            path,
+            here,
+            batch,
+            bounce,
+            gathered,
+            time,
+            overflow: false,
+            established: false,
+        }
     }
 
     /// Those of a queue pair that sends into a ring.
@@ -115,7 +128,23 @@ impl<'a> QpEnv<'a> {
     ) -> Self {
         let here = Here::Own(objects, OwnRegions::of(device));
         let (batch, gathered, time) = (None, None, None);
-        Self { device, core, path, here, batch, bounce, gathered, time, overflow: false }
+        Self {
+            device,
+            core,
+            path,
+            here,
+            batch,
+            bounce,
+            gathered,
+            time,
+            overflow: false,
+            established: false,
+        }
+    }
+
+    /// Lets the peer reach what the queue pair permits, from now on.
+    pub(crate) fn open(&self, attr: &QpAttr) {
+        super::direct::show(self.device, self.core, self.path, attr);
     }
 
     pub(crate) fn device(&self) -> &'a Arc<Device> {
@@ -304,6 +333,15 @@ impl Env for QpEnv<'_> {
         self.send(packet, Payload::Pieces(&pieces.list))
     }
 
+    fn direct(&mut self, copy: &Direct<'_>) -> bool {
+        let Here::Own(objects, regions) = &self.here else { return false };
+        super::direct::carry_out(self.device, self.core, self.path, (objects, regions), copy)
+    }
+
+    fn closed(&mut self) {
+        super::direct::hide(self.device, self.core, self.path);
+    }
+
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
         match &self.here {
             Here::Own(objects, regions) => regions.check_list(objects.pd.id(), sges, access),
@@ -380,6 +418,7 @@ impl Env for QpEnv<'_> {
             return place.invalidate(rkey);
         }
         self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
+        self.device.reaches().settle();
         self.device.xrc().invalidated(self.device, rkey);
         Ok(())
     }
@@ -415,6 +454,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn event(&mut self, event: QpEvent) {
+        self.established |= event == QpEvent::CommEst;
         self.device.raise(Raised::Qp(Arc::downgrade(self.core), event));
     }
 

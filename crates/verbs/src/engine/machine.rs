@@ -96,6 +96,11 @@ impl Machine {
         matches!(self, Self::Ib(qp) if qp.wants_ack())
     }
 
+    /// Whether it takes what its peer asks for; a stream's peer asks by the stream only.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Ib(qp) if qp.is_open())
+    }
+
     /// Takes a packet; who has a stream takes none.
     pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut QpEnv<'_>) {
         match self {

@@ -10,6 +10,7 @@
 
 pub(crate) mod background;
 pub(crate) mod capture;
+pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
 pub(crate) mod machine;
@@ -456,8 +457,9 @@ impl Engine {
 
     /// Forgets a queue pair that is being destroyed. What the lists say of its number is found to
     /// be nobody's when it comes up.
-    pub(crate) fn forget(&self, qp: &QpCore) {
+    pub(crate) fn forget(&self, device: &Device, qp: &QpCore) {
         let mut driven = qp.state.lock();
+        direct::hide(device, qp, &driven.path);
         if let Path::Stream(stream) = std::mem::replace(&mut driven.path, Path::None) {
             self.end_stream(qp.qpn, stream.tcp);
         }
@@ -556,7 +558,7 @@ impl Engine {
     /// notifications, at their end, would keep us awake.
     fn let_go(&self, device: &Arc<Device>) {
         self.waiter.service_gone();
-        device.qps().read().iter().for_each(|core| self.forget(core));
+        device.qps().read().iter().for_each(|core| self.forget(device, core));
         self.endpoints.lock().clear();
         let sources = std::mem::take(&mut self.round.lock().sources);
         sources.iter().for_each(|source| self.waiter.remove(source.udp().as_fd()));

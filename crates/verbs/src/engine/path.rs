@@ -86,6 +86,8 @@ impl Path {
         if lossless && qp_type.is_xrc() {
             max_payload = super::ring::MAX_XRC_PAYLOAD;
         }
+        let by_reference = by_reference
+            || matches!(self, Self::Ring(ring) if qp_type == QpType::Rc && ring.reach().is_some());
         LinkCaps { max_payload, lossless, by_reference, acks_along }
     }
 }

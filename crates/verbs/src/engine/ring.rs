@@ -19,6 +19,7 @@ use crate::control::RingEnd;
 use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
 use crate::error::VerbsError;
+use crate::reach::Reach;
 use crate::xrc::record as xrc;
 
 /// The kind of a record that holds a packet.
@@ -40,6 +41,8 @@ const TURNS: usize = 64;
 pub(crate) struct RingTx {
     tx: Mutex<Tx>,
     peer: Doorbell,
+    /// The process's memory, if it is within reach.
+    reach: Option<Arc<Reach>>,
 }
 
 /// A ring that we fill, and what went into it that the counters do not tell yet: they are shared by all rings, and a
@@ -82,6 +85,11 @@ struct RingRx {
 }
 
 impl RingTx {
+    /// The process's memory, if it is within reach.
+    pub(crate) fn reach(&self) -> Option<&Arc<Reach>> {
+        self.reach.as_ref()
+    }
+
     /// Puts in a record that is no packet, and wakes the peer if it sleeps. Returns the position after it.
     pub(crate) fn put(
         &self,
@@ -261,6 +269,7 @@ impl Rings {
     pub(crate) fn remove(&self, device: &Device, slot: u16) {
         self.tell(device);
         self.0.write().retain(|(s, _)| *s != slot);
+        device.reaches().remove(slot);
         device.engine().inbox(|inbox| inbox.ends.retain(|end| end.peer != slot));
     }
 
@@ -274,7 +283,7 @@ impl Rings {
     }
 
     fn open(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
-        let RingEnd { tx, rx, peer_doorbell } = end;
+        let RingEnd { tx, rx, peer_doorbell, reach } = end;
         let (tx, rx) = match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
             Ok(both) => both,
             Err(error) => {
@@ -289,7 +298,8 @@ impl Rings {
             return Some(first.clone());
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
-        let ring = Arc::new(RingTx { tx, peer: Doorbell::from_fd(peer_doorbell) });
+        let reach = device.reaches().add(slot, reach);
+        let ring = Arc::new(RingTx { tx, peer: Doorbell::from_fd(peer_doorbell), reach });
         ends.push((slot, ring.clone()));
         drop(ends);
         let end = RingRx { peer: slot, rx, tx: ring.clone(), broken: false };
@@ -304,7 +314,7 @@ impl Rings {
 fn loopback(device: &Device) -> std::io::Result<RingEnd> {
     let (near, far) = RingPair::create(LOOP_CAPACITY)?;
     let peer_doorbell = device.control().doorbell().duplicate()?;
-    Ok(RingEnd { tx: near.tx, rx: far.rx, peer_doorbell })
+    Ok(RingEnd { tx: near.tx, rx: far.rx, peer_doorbell, reach: None })
 }
 
 impl Inbox {
@@ -365,6 +375,10 @@ impl Taken {
 impl RingRx {
     fn receive(&mut self, here: &mut Here<'_>) -> usize {
         let device = here.device;
+        if self.tx.reach().is_some_and(|reach| reach.is_stuck()) {
+            self.broken = true;
+            return 0;
+        }
         let mut taken = Taken::default();
         while taken.records < TURNS {
             let record = match self.rx.pop() {

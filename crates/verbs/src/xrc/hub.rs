@@ -128,7 +128,7 @@ impl Hub {
 
     fn destroy(&self, core: &Arc<QpCore>) {
         self.device.qps().write().set_target(core.qpn, None);
-        self.device.engine().forget(core);
+        self.device.engine().forget(&self.device, core);
         self.device.events().withdraw(|e| e.is_about_qp(core));
     }
 

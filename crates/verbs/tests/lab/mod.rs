@@ -174,6 +174,7 @@ impl Control for LabControl {
             tx: fds.tx,
             rx: fds.rx,
             peer_doorbell: bell.duplicate().unwrap(),
+            reach: None,
         };
         let theirs = end(far, &self.inbox.bell);
         let own = self.info.slot.slot;
@@ -188,6 +189,7 @@ impl Control for LabControl {
                 tx: theirs.tx.try_clone().unwrap(),
                 rx: theirs.rx.try_clone().unwrap(),
                 peer_doorbell: theirs.peer_doorbell.try_clone().unwrap(),
+                reach: None,
             },
         );
         other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });

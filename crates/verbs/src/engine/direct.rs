@@ -1,0 +1,110 @@
+//! WRITEs and READs by the initiator alone, straight between its memory and the memory of a process of the same
+//! host, and what lets the peer do so: queue pairs that it finds on our board.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use rdmux_link::Piece;
+use rdmux_link::board::QpRow;
+use rdmux_link::procmem::MAX_PIECES;
+use rdmux_transport::attr::{Access, QpAttr, QpType};
+use rdmux_transport::env::{Direct, TxPayload};
+
+use super::env::parts;
+use super::path::Path;
+use crate::counters::{Counter, Counters};
+use crate::device::Device;
+use crate::memory;
+use crate::qp::{Ends, Objects, QpCore};
+use crate::reach::Reach;
+use crate::regions::Regions;
+
+/// The local end of a copy.
+type Near = ArrayVec<Piece, MAX_PIECES>;
+
+/// The process at the other end of a queue pair, if the two may reach each other's memory.
+pub(super) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
+    match path {
+        Path::Ring(ring) if core.qp_type == QpType::Rc => ring.reach(),
+        _ => None,
+    }
+}
+
+/// Publishes a queue pair, which is open to its peer.
+pub(super) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
+    if let (Some(board), Some(_), Ends::Own(objects)) =
+        (device.reaches().board(), reach_of(core, path), &core.ends)
+    {
+        board.show_qp(&QpRow {
+            qpn: core.qpn.get(),
+            dest_qpn: attr.dest_qpn.get(),
+            pd: objects.pd.id().0,
+            access: attr.access.bits(),
+        });
+    }
+}
+
+/// Takes it back. When this returns, the peer carries nothing out in its place any more.
+pub(super) fn hide(device: &Device, core: &QpCore, path: &Path) {
+    if let (Some(board), Some(reach)) = (device.reaches().board(), reach_of(core, path))
+        && board.hide_qp(core.qpn.get())
+    {
+        reach.settle();
+    }
+}
+
+/// Carries a copy out, if the link, the peer's queue pair and both ends' regions permit it. False if not, or if the
+/// system did not do all of it.
+pub(super) fn carry_out(
+    device: &Device,
+    core: &QpCore,
+    path: &Path,
+    (objects, regions): (&Objects, &Regions),
+    copy: &Direct<'_>,
+) -> bool {
+    let Some(reach) = reach_of(core, path).filter(|reach| reach.is_open()) else { return false };
+    if device.engine().capture().is_on() {
+        // Who looks at packets is to see them.
+        return false;
+    }
+    let Some(near) = near_end(objects, regions, copy) else { return false };
+    let Some(lane) = device.reaches().enter(reach) else { return false };
+    let Some(va) = reach.find(core.qpn, copy) else { return false };
+    let copied = if copy.write {
+        reach.memory().write_pieces(va, &near)
+    } else {
+        memory::fetch(reach.memory(), va, &near)
+    };
+    drop(lane);
+    if let Err(error) = copied {
+        reach.failed(&error);
+        return false;
+    }
+    let counters = Counters(device.counters());
+    let (which, bytes) = if copy.write {
+        (Counter::DirectWrites, Counter::DirectWriteBytes)
+    } else {
+        (Counter::DirectReads, Counter::DirectReadBytes)
+    };
+    counters.add(which, 1);
+    counters.add(bytes, copy.len.into());
+    true
+}
+
+/// Where a copy's bytes are, or belong, here. None if they may not, and for the packets to find out why.
+fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<Near> {
+    let mut near = Near::new();
+    match copy.near {
+        TxPayload::Bytes(bytes) => near.try_push(Piece::new(bytes.as_ptr(), bytes.len())).ok()?,
+        TxPayload::Gather { sges, offset, len } => {
+            let access = if copy.write { Access::empty() } else { Access::LOCAL_WRITE };
+            let pd = objects.pd.id();
+            for (sge, addr, take) in parts(sges, offset, len) {
+                let at = regions.local(pd, sge.lkey, addr, take.into(), access).ok()?;
+                near.try_push(at.space.piece(at.addr, take as usize)?).ok()?;
+            }
+        }
+        TxPayload::None | TxPayload::Remote { .. } => return None,
+    }
+    Some(near)
+}

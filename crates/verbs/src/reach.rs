@@ -1,0 +1,142 @@
+//! The memory of other processes of this host, which we may reach, and ours, which they may.
+//!
+//! Each device has a [`Board`] on which it publishes its regions and queue pairs. The service hands it, with a
+//! pidfd, to those processes of the same user to which there are rings. Who has the board of a peer can
+//! carry out WRITEs and READs on its own ([`crate::engine::direct`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use rdmux_link::board::Lane;
+use rdmux_link::{Board, PeerBoard, ProcMemError, ProcessMemory};
+use rdmux_transport::attr::Access;
+use rdmux_transport::env::Direct;
+use rdmux_wire::Qpn;
+
+use crate::control::ReachFds;
+
+/// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
+/// that is not stopped.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A process of this host whose memory we may reach.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Its first slot, by which it is known, and ours.
+    slot: u16,
+    own: u16,
+    board: PeerBoard,
+    memory: ProcessMemory,
+    /// The system does not let us.
+    refused: AtomicBool,
+    /// It stopped in the middle of a copy: what it wants is not heard any more.
+    stuck: AtomicBool,
+}
+
+impl Reach {
+    fn open(slot: u16, own: u16, fds: ReachFds) -> std::io::Result<Self> {
+        let memory = ProcessMemory::of_pidfd(fds.pidfd).map_err(std::io::Error::other)?;
+        let board = PeerBoard::map(&fds.board)?;
+        let (refused, stuck) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { slot, own, board, memory, refused, stuck })
+    }
+
+    /// Its memory.
+    pub(crate) fn memory(&self) -> &ProcessMemory {
+        &self.memory
+    }
+
+    /// Whether its memory was not found to be out of reach.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether it stopped in the middle of a copy, and is not to be heard any more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Where a copy's bytes lie in its memory, if its queue pair takes requests of ours and it would permit this
+    /// one. To be called in a lane.
+    pub(crate) fn find(&self, own: Qpn, copy: &Direct<'_>) -> Option<u64> {
+        let needed = if copy.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ }.bits();
+        let qp = self.board.qp(copy.dest_qpn.get())?;
+        let region = self.board.region(copy.rkey.0)?;
+        let lawful = qp.dest_qpn == own.get()
+            && qp.access & needed != 0
+            && region.access & needed != 0
+            && region.pd == qp.pd;
+        lawful.then(|| region.locate(copy.va, copy.len.into()))?
+    }
+
+    /// A copy did not succeed. Where the system refuses it is not tried again.
+    pub(crate) fn failed(&self, error: &ProcMemError) {
+        let lasting = !matches!(error, ProcMemError::Fault { .. });
+        if lasting && !self.refused.swap(true, Ordering::Relaxed) {
+            tracing::debug!(slot = self.slot, %error, "a process is reached by its ring only");
+        }
+    }
+
+    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer.
+    pub(crate) fn settle(&self) {
+        if self.is_stuck() {
+            return;
+        }
+        if self.board.settle(self.own, PATIENCE, || self.memory.is_gone()).is_err() {
+            self.stuck.store(true, Ordering::Relaxed);
+            self.refused.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "process {} does not end a copy from or to memory that is taken back from it, {PATIENCE:?} long: if it \
+                 is stopped, the copy may still come. Nothing else is taken of it any more",
+                self.memory.pid()
+            );
+        }
+    }
+}
+
+/// All of them.
+pub(crate) struct Reaches {
+    board: Option<Arc<Board>>,
+    own: u16,
+    peers: RwLock<Vec<Arc<Reach>>>,
+}
+
+impl Reaches {
+    pub(crate) fn new(board: Option<Arc<Board>>, own: u16) -> Self {
+        Self { board, own, peers: RwLock::default() }
+    }
+
+    /// Our own board, if others may reach our memory.
+    pub(crate) fn board(&self) -> Option<&Board> {
+        self.board.as_deref()
+    }
+
+    /// A process that may reach us, and we it. None if it cannot be named here.
+    pub(crate) fn add(&self, slot: u16, fds: Option<ReachFds>) -> Option<Arc<Reach>> {
+        self.board()?;
+        let reach = Reach::open(slot, self.own, fds?)
+            .inspect_err(|error| tracing::debug!(slot, %error, "a process is out of reach"))
+            .ok()
+            .map(Arc::new)?;
+        self.peers.write().push(reach.clone());
+        Some(reach)
+    }
+
+    /// A process is gone.
+    pub(crate) fn remove(&self, slot: u16) {
+        self.peers.write().retain(|reach| reach.slot != slot);
+    }
+
+    /// Tells the peer that a copy begins. Look at its board only now.
+    pub(crate) fn enter(&self, reach: &Reach) -> Option<Lane<'_>> {
+        self.board()?.enter(reach.slot)
+    }
+
+    /// Waits until no peer uses a region that was published before, and is not any more, or not as it was.
+    pub(crate) fn settle(&self) {
+        let peers = self.peers.read();
+        peers.iter().for_each(|reach| reach.settle());
+    }
+}
