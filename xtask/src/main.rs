@@ -8,6 +8,7 @@ mod abi;
 mod ci;
 mod fuzz;
 mod install;
+mod instructions;
 mod layout;
 mod no_os;
 mod peer;
@@ -49,6 +50,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Installs the command, the C libraries and their header, or removes them.
     Install(install::Args),
+    /// Instructions of the hot paths under callgrind, beside the recorded figures.
+    Instructions(instructions::Args),
     /// Builds the crates that do no I/O for a target without an operating system.
     NoOs,
     /// Deterministic simulation: many seeds, or one that failed.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Chore::Programs(args) => programs::run(&args, &mut report),
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),
         Chore::Install(args) => install::run(&args, &mut report),
+        Chore::Instructions(args) => instructions::run(&args, &mut report),
         Chore::NoOs => no_os::run(&mut report),
         Chore::Sim(args) => sim::run(&args, &mut report),
         Chore::Soak(args) => soak::run(&args, &mut report),

@@ -1,0 +1,76 @@
+//! Two queue pairs of one device, which talk through shared memory like processes of one host.
+
+use std::hint::black_box;
+
+use anyhow::{Result, bail, ensure};
+use rdmux::{Access, Context, Cq, EMPTY, Mr, Qp, QpType, SendWr, ok};
+
+/// What is there of a connection.
+struct Pair {
+    a: Qp,
+    b: Qp,
+    cq: Cq,
+    memory: Mr,
+    context: Context,
+}
+
+impl Pair {
+    fn new() -> Result<Self> {
+        let context = Context::builder().embedded().open()?;
+        let (pd, cq) = (context.pd(), context.cq(256)?);
+        let qp = || pd.qp(QpType::Rc).cq(&cq).max_inline(64).build();
+        let (a, b) = (qp()?, qp()?);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        a.connect(b.endpoint(0)?, 0, access)?;
+        b.connect(a.endpoint(0)?, 0, access)?;
+        ensure!(a.is_same_host(), "the queue pairs do not talk through shared memory");
+        let memory = pd.alloc(4096, access)?;
+        Ok(Self { a, b, cq, memory, context })
+    }
+
+    /// Polls until so many completions have come.
+    fn complete(&self, mut count: usize) -> Result<()> {
+        let mut batch = [EMPTY; 4];
+        for _ in 0..1 << 20 {
+            let n = self.cq.poll(&mut batch);
+            for done in &batch[..n] {
+                ok(*done)?;
+            }
+            count = count.saturating_sub(n);
+            if count == 0 {
+                return Ok(());
+            }
+        }
+        bail!("{count} completions do not come")
+    }
+}
+
+pub(crate) fn send(count: u32) -> Result<()> {
+    let pair = Pair::new()?;
+    let (piece, data) = ([pair.memory.slice(..64)], [7; 8]);
+    for _ in 0..count {
+        pair.b.post_recv(0, &piece)?;
+        pair.a.post_send(&SendWr::send(1).inline(&[&data]).signaled())?;
+        pair.complete(2)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn write(count: u32) -> Result<()> {
+    let pair = Pair::new()?;
+    let to = pair.memory.remote();
+    for _ in 0..count {
+        pair.a.post_send(&SendWr::write(1, to).inline(&[&[7; 8]]).signaled())?;
+        pair.complete(1)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn poll(count: u32) -> Result<()> {
+    let pair = Pair::new()?;
+    let cq = pair.context.cq(16)?;
+    for _ in 0..count {
+        black_box(cq.poll(&mut [EMPTY]));
+    }
+    Ok(())
+}

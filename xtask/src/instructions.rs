@@ -1,0 +1,115 @@
+//! `cargo xtask instructions`: how many instructions the hot paths take, beside the last recorded figures.
+//!
+//! A loop runs twice under callgrind, with two counts; what the longer run has more, divided by the difference
+//! of the counts, is what one time costs. Unlike times, these figures are the same on a busy machine. They depend on the
+//! compiler: record them anew when it changes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::report::Report;
+use crate::{programs, sh};
+
+/// The counts. Even the short run is past everything that happens once.
+const COUNTS: [u64; 2] = [200, 1200];
+/// With `--strict`, how many percent are no difference.
+const TOLERANCE: f64 = 2.0;
+const NAME: &str = "instructions";
+const PROGRAM: &str = "rdmux-instructions";
+
+/// What to do with the figures.
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Only paths with this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Keep what was counted as the recorded figures
+    #[arg(long)]
+    record: bool,
+    /// Fail when a path takes more than 2 % more than recorded
+    #[arg(long, conflicts_with = "record")]
+    strict: bool,
+}
+
+/// Counts all of them.
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    report.heading("instructions of the hot paths");
+    if sh::have("valgrind") {
+        report.check(NAME, count(args));
+    } else {
+        report.skip(NAME, "valgrind is not installed (Debian package valgrind)");
+    }
+}
+
+fn count(args: &Args) -> Result<()> {
+    let program = programs::build(&[PROGRAM])?.join(PROGRAM);
+    let file = sh::root().join("benches/instructions/recorded.toml");
+    let mut recorded = read(&file)?;
+    let list = sh::output(&mut sh::command(&program))?;
+    let wanted = |path: &&str| args.only.as_ref().is_none_or(|text| path.contains(text));
+    let paths: Vec<&str> = list.lines().filter(wanted).collect();
+    ensure!(!paths.is_empty(), "no path has this text");
+    println!("{:>12} {:>12} {:>9}  PATH", "INSTRUCTIONS", "RECORDED", "CHANGE");
+    let mut grown = Vec::new();
+    for path in paths {
+        let [short, long] = [counted(&program, path, 0)?, counted(&program, path, 1)?];
+        let each = long.saturating_sub(short) / (COUNTS[1] - COUNTS[0]);
+        let old = recorded.insert(path.to_owned(), each);
+        let change = old.filter(|old| *old > 0).map(|old| (each as f64 / old as f64 - 1.0) * 100.0);
+        let shown = change.map_or(String::new(), |c| format!("{c:+.1} %"));
+        println!("{each:>12} {:>12} {shown:>9}  {path}", old.map_or("-".into(), |o| o.to_string()));
+        if change.is_some_and(|c| c > TOLERANCE) {
+            grown.push(path);
+        }
+    }
+    if args.record {
+        let text = toml::to_string(&recorded).context("the figures cannot be written")?;
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+    }
+    if args.strict && !grown.is_empty() {
+        bail!("more than {TOLERANCE} % more instructions: {}", grown.join("; "));
+    }
+    Ok(())
+}
+
+/// The recorded figures; none if there is no file.
+fn read(file: &Path) -> Result<BTreeMap<String, u64>> {
+    match fs::read_to_string(file) {
+        Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(e) => Err(e).with_context(|| file.display().to_string()),
+    }
+}
+
+/// All instructions of a run with the n-th of the counts.
+fn counted(program: &Path, path: &str, n: usize) -> Result<u64> {
+    let mut valgrind = sh::command("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
+    valgrind.args([path, &COUNTS[n].to_string()]);
+    let output = valgrind.output().context("cannot start valgrind")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{path} under valgrind: {}\n{said}", output.status);
+    collected(&said).with_context(|| format!("valgrind counted nothing:\n{said}"))
+}
+
+/// The figure behind "Collected :".
+fn collected(said: &str) -> Option<u64> {
+    let line = said.lines().find_map(|line| line.split_once("Collected :"))?;
+    line.1.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::collected;
+
+    #[test]
+    fn the_summary_of_callgrind_is_found() {
+        let said = "==7== Callgrind, a call-graph generating cache profiler\n==7== \n\
+                    ==7== Events    : Ir\n==7== Collected : 1938477\n==7== \n==7== I   refs:      1,938,477\n";
+        assert_eq!(collected(said), Some(1_938_477));
+        assert_eq!(collected("valgrind: no such program"), None);
+    }
+}
