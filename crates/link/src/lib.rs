@@ -26,6 +26,8 @@
 
 pub mod board;
 pub mod doorbell;
+#[expect(unsafe_code, reason = "a system call without a wrapper")]
+mod fence;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
 pub mod link;

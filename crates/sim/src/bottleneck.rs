@@ -260,7 +260,7 @@ fn take(e: &mut End, now: Time) {
         has_grh: true,
     };
     e.port.room = 16;
-    e.qp.handle_packet(now, &RxPacket { packet, source }, &mut e.port);
+    e.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, &mut e.port);
     if e.buffer.len().is_multiple_of(32) {
         e.qp.flush_ack(now, &mut e.port);
     }

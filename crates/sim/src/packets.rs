@@ -85,7 +85,9 @@ impl World {
             dlid_path_bits: 0,
             has_grh: true,
         };
-        self.act(to, |ep, now, env| ep.qp.handle_packet(now, &RxPacket { packet, source }, env))?;
+        self.act(to, |ep, now, env| {
+            ep.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, env)
+        })?;
         // Packets that arrive meanwhile make one burst.
         self.wake_soon(to, 5);
         Ok(())

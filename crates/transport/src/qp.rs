@@ -56,9 +56,9 @@ pub struct Source<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'a> {
     /// Headers and payload.
-    pub packet: Packet<'a>,
+    pub packet: &'a Packet<'a>,
     /// Where it came from.
-    pub source: Source<'a>,
+    pub source: &'a Source<'a>,
 }
 
 /// How long a queue pair whose peer's process is gone is left as it is.
@@ -235,11 +235,11 @@ impl Qp {
             return env.count(Drop::Source);
         }
         match row.kind {
-            Kind::Ack => self.handle_ack(now, &rx.packet, env),
-            Kind::ReadResponse => self.handle_read_response(now, &rx.packet, row, env),
-            Kind::AtomicAck => self.handle_atomic_ack(now, &rx.packet, env),
-            _ if self.qp_type.is_reliable() => self.handle_request(now, &rx.packet, row, env),
-            _ => self.handle_uc(&rx.packet, row, env),
+            Kind::Ack => self.handle_ack(now, rx.packet, env),
+            Kind::ReadResponse => self.handle_read_response(now, rx.packet, row, env),
+            Kind::AtomicAck => self.handle_atomic_ack(now, rx.packet, env),
+            _ if self.qp_type.is_reliable() => self.handle_request(now, rx.packet, row, env),
+            _ => self.handle_uc(rx.packet, row, env),
         }
     }
 

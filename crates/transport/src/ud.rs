@@ -59,7 +59,7 @@ impl Qp {
 
     /// Takes a datagram.
     pub(crate) fn handle_datagram<E: Env>(&mut self, rx: &RxPacket<'_>, env: &mut E) {
-        let packet = &rx.packet;
+        let packet = rx.packet;
         let Some(deth) = packet.deth else { return env.count(Drop::Length) };
         if deth.qkey != self.attr.qkey {
             return env.count(Drop::Qkey);
@@ -92,7 +92,7 @@ impl Qp {
     }
 
     fn received_datagram(&mut self, rx: &RxPacket<'_>, deth: Deth, len: u32) -> Completion {
-        let (bth, source) = (&rx.packet.bth, &rx.source);
+        let (bth, source) = (&rx.packet.bth, rx.source);
         let wr_id = self.rq.finish();
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::GRH, source.has_grh);

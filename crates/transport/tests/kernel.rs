@@ -220,7 +220,7 @@ fn feed(qp: &mut Qp, env: &mut Permissive, bytes: &[u8]) {
         dlid_path_bits: 0,
         has_grh: true,
     };
-    qp.handle_packet(Time(1), &RxPacket { packet, source }, env);
+    qp.handle_packet(Time(1), &RxPacket { packet: &packet, source: &source }, env);
     qp.poll_transmit(Time(1), u32::MAX, env);
 }
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use rdmux_transport::wr::{Completion, WcStatus};
 use rdmux_wire::Qpn;
 
+use crate::brief::{Mutex, MutexGuard};
 use crate::channel::CompChannel;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;

@@ -1,6 +1,7 @@
 //! Queue pairs (`ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_post_send(3)`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
@@ -8,6 +9,7 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
+use crate::brief;
 use crate::control::DeviceKind;
 use crate::cq::{Cq, CqCore};
 use crate::device::Device;
@@ -91,7 +93,8 @@ pub(crate) struct QpCore {
     pub(crate) ends: Ends,
     context: u64,
     unacked: Unacked,
-    pub(crate) state: Mutex<Driven>,
+    pub(crate) owed: Owed,
+    pub(crate) state: brief::Mutex<Driven>,
 }
 
 /// What the lock of a queue pair guards.
@@ -105,8 +108,41 @@ pub(crate) struct Driven {
     pub(crate) armed: Option<Time>,
     /// Whether the engine's list of queue pairs with something to send has it.
     pub(crate) queued: bool,
-    /// Whether the engine's list of queue pairs that owe an ACK has it.
-    pub(crate) owes_ack: bool,
+}
+
+/// Whether a queue pair owes an ACK: to be seen without its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    now: AtomicBool,
+    /// Whether the round has it on its list. Only rounds look at this.
+    listed: AtomicBool,
+}
+
+impl Owed {
+    /// With the queue pair locked. Whether it has just begun to owe one.
+    #[inline]
+    pub(crate) fn note(&self, owes: bool) -> bool {
+        let before = self.now.load(Ordering::Relaxed);
+        if before != owes {
+            self.now.store(owes, Ordering::Release);
+        }
+        owes && !before
+    }
+
+    /// In a round. Whether it has to be put on the list.
+    #[inline]
+    pub(crate) fn list(&self) -> bool {
+        let listed = self.listed.load(Ordering::Relaxed);
+        self.listed.store(true, Ordering::Relaxed);
+        !listed
+    }
+
+    /// It was taken off the list. Whether it owes one still.
+    #[inline]
+    pub(crate) fn is_still(&self) -> bool {
+        self.listed.store(false, Ordering::Relaxed);
+        self.now.load(Ordering::Acquire)
+    }
 }
 
 impl QpCore {
@@ -117,13 +153,13 @@ impl QpCore {
             ends,
             context,
             unacked: Unacked::default(),
-            state: Mutex::new(Driven {
+            owed: Owed::default(),
+            state: brief::Mutex::new(Driven {
                 machine: Machine::new(kind, machine),
                 path: Path::None,
                 patient: false,
                 armed: None,
                 queued: false,
-                owes_ack: false,
             }),
         })
     }

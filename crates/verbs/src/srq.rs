@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rdmux_transport::env::SrqEntry;
 use rdmux_transport::wr::{RecvWr, Sge};
 
+use crate::brief::Mutex;
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::VerbsError;

@@ -53,6 +53,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`WireError`] when the version is not 0, the opcode is none that can be decoded, or the bytes
     /// end within the headers or the pad.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let mut packet = Self::new(Bth::parse(bytes)?, &[]);
         let tail = packet.parse_headers(bytes)?;

@@ -302,7 +302,11 @@ impl<'a> Script<'a> {
             dlid_path_bits: 0,
             has_grh: true,
         };
-        self.qp.handle_packet(self.now, &RxPacket { packet, source }, &mut self.world);
+        self.qp.handle_packet(
+            self.now,
+            &RxPacket { packet: &packet, source: &source },
+            &mut self.world,
+        );
     }
 
     /// Mostly one that goes on where the last packet left off.

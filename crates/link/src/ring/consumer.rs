@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
+
+use crate::fence;
 
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
 
@@ -13,6 +15,8 @@ pub struct Consumer {
     tail: u64,
     /// Where it was when the producer was last asked whether it waits.
     asked: u64,
+    /// Whether the producer leaves its fence to us.
+    heavy: bool,
     broken: bool,
 }
 
@@ -23,7 +27,10 @@ impl Consumer {
     ///
     /// `InvalidData` for anything else than a ring; `ENOMEM`.
     pub fn map(fd: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { ring: Shared::map(fd)?, tail: 0, asked: 0, broken: false })
+        let ring = Shared::map(fd)?;
+        let heavy = fence::can_do_heavy();
+        ring.map.word(field::HEAVY).store(heavy.into(), Ordering::Release);
+        Ok(Self { ring, tail: 0, asked: 0, heavy, broken: false })
     }
 
     /// The next record, if there is one. Its room is given back when it is dropped.
@@ -72,14 +79,25 @@ impl Consumer {
     /// Asks to be woken for the next record. Returns false if there is one already, or the ring is
     /// broken: do not sleep then.
     pub fn prepare_sleep(&self) -> bool {
-        let sleeps = self.ring.map.word(field::SLEEPS);
-        sleeps.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.is_empty() {
-            return true;
+        Self::prepare_all([self].into_iter())
+    }
+
+    /// As [`prepare_sleep`](Self::prepare_sleep) for several rings, at the price of one.
+    pub fn prepare_all<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> bool {
+        let mut heavy = false;
+        for one in all.clone() {
+            one.ring.map.word(field::SLEEPS).store(1, Ordering::Relaxed);
+            heavy |= one.heavy;
         }
-        sleeps.store(0, Ordering::Relaxed);
-        false
+        if heavy {
+            fence::heavy()
+        } else {
+            fence::light(false)
+        }
+        all.clone().all(Self::is_empty) || {
+            all.for_each(Self::awake);
+            false
+        }
     }
 
     /// Takes back [`prepare_sleep`](Self::prepare_sleep), after whatever ended the sleep.
@@ -95,7 +113,7 @@ impl Consumer {
         }
         self.asked = self.tail;
         let waits = self.ring.map.word(field::WAITS);
-        fence(Ordering::SeqCst);
+        fence::light(false);
         waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
     }
 

@@ -23,7 +23,8 @@
 //!
 //! A side that wants to sleep raises its flag, then looks again; the other side moves on, then looks
 //! at the flag, with a full fence between the two steps on both sides. So one of them always sees
-//! the other, and whoever finds a flag raised takes it down and rings a [`Doorbell`].
+//! the other, and whoever finds a flag raised takes it down and rings a [`Doorbell`]. The producer, which looks after
+//! each record, leaves its fence to the consumer where the system can do that ([`fence`](crate::fence)).
 //!
 //! # A hostile peer
 //!
@@ -78,6 +79,8 @@ mod field {
     pub(super) const TAIL: usize = 64;
     /// One while the consumer sleeps or is about to.
     pub(super) const SLEEPS: usize = 128;
+    /// One if the consumer does the heavy fence before it sleeps.
+    pub(super) const HEAVY: usize = 136;
     /// One while the producer waits for room.
     pub(super) const WAITS: usize = 192;
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use crate::fence;
 use crate::guarded::Unmapped;
 use crate::link::Piece;
 
@@ -39,6 +40,8 @@ pub struct Producer {
     tail: u64,
     /// The state words of all lines from `head` to here are zero.
     cleared: u64,
+    /// Whether a heavy fence of the consumer's reaches us.
+    registered: bool,
     broken: bool,
 }
 
@@ -49,7 +52,8 @@ impl Producer {
     ///
     /// `InvalidData` for anything else than a ring; `ENOMEM`.
     pub fn map(fd: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { ring: Shared::map(fd)?, head: 0, tail: 0, cleared: 0, broken: false })
+        let (ring, registered) = (Shared::map(fd)?, fence::register());
+        Ok(Self { ring, head: 0, tail: 0, cleared: 0, registered, broken: false })
     }
 
     /// The most bytes of one record.
@@ -139,7 +143,7 @@ impl Producer {
         let seen = self.tail;
         let waits = self.ring.map.word(field::WAITS);
         waits.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        fence::light(false);
         self.read_tail()?;
         if self.tail == seen {
             return Ok(true);
@@ -150,8 +154,11 @@ impl Producer {
 
     /// Whether the consumer sleeps and must be woken now. True once for each time that it sleeps.
     pub fn consumer_sleeps(&self) -> bool {
+        // A consumer says what it can before it first sleeps.
+        let heavy = self.ring.map.word(field::HEAVY).load(Ordering::Acquire) == 1;
+        fence::light(heavy && self.registered);
         let sleeps = self.ring.map.word(field::SLEEPS);
-        sleeps.load(Ordering::SeqCst) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Whether the consumer has taken everything, as far as it says.
@@ -261,8 +268,7 @@ impl Reserved<'_> {
             map.word(producer.ring.at(next)).store(0, Ordering::Relaxed);
             producer.cleared = next + LINE as u64;
         }
-        // With `consumer_sleeps`, which looks next, a full fence at the price of a store.
-        map.word(at).swap(VALID | u64::from(kind) << 32 | len as u64, Ordering::SeqCst);
+        map.word(at).store(VALID | u64::from(kind) << 32 | len as u64, Ordering::Release);
         if skips {
             map.word(producer.ring.at(producer.head)).store(WRAP, Ordering::Release);
         }

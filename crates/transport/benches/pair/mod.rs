@@ -155,7 +155,7 @@ pub fn deliver(from: &mut Bench, n: u8, qp: &mut Qp, env: &mut Bench) {
             dlid_path_bits: 0,
             has_grh: true,
         };
-        qp.handle_packet(Time(1), &RxPacket { packet, source }, env);
+        qp.handle_packet(Time(1), &RxPacket { packet: &packet, source: &source }, env);
     }
     from.used = 0;
 }

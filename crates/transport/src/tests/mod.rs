@@ -125,7 +125,7 @@ impl Side2 {
             dlid_path_bits: 0,
             has_grh: true,
         };
-        self.qp.handle_packet(now, &RxPacket { packet, source }, &mut self.w);
+        self.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, &mut self.w);
     }
 }
 

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use rdmux_link::{TxBatch, guarded};
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
@@ -15,6 +14,7 @@ use super::direct;
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
+use crate::brief::MutexGuard;
 use crate::device::Device;
 use crate::qp::{Driven, Ends, QpCore};
 use crate::xrc::place::Stage;
@@ -149,6 +149,14 @@ impl<'a> Bound<'a> {
     }
 
     pub(crate) fn settle_after(&mut self, state: TxState) {
+        if self.settle_round(state) {
+            self.device.engine().owe_ack(self.core.qpn);
+        }
+    }
+
+    /// As [`settle_after`](Self::settle_after), in a round. Whether the queue pair has begun to owe an ACK, which is
+    /// the round's to remember.
+    pub(crate) fn settle_round(&mut self, state: TxState) -> bool {
         self.tend_stream();
         let engine = self.device.engine();
         let driven = &mut *self.driven;
@@ -156,16 +164,13 @@ impl<'a> Bound<'a> {
             driven.queued = true;
             engine.queue(self.core.qpn);
         }
-        if driven.machine.wants_ack() && !driven.owes_ack {
-            driven.owes_ack = true;
-            engine.owe_ack(self.core.qpn);
-        }
         if let Some(at) = driven.machine.poll_timeout()
             && driven.armed.is_none_or(|armed| at < armed)
         {
             driven.armed = Some(at);
             engine.arm(at, self.core.qpn);
         }
+        self.core.owed.note(driven.machine.wants_ack())
     }
 }
 

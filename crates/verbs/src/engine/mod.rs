@@ -17,6 +17,7 @@ pub(crate) mod machine;
 mod multicast;
 mod out;
 pub(crate) mod path;
+mod patience;
 pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
@@ -41,13 +42,15 @@ use self::capture::Capture;
 use self::drive::Bound;
 use self::multicast::Groups;
 use self::path::{Endpoint, Endpoints, Path};
+use self::patience::Patience;
 use self::ring::{Inbox, Rings};
 use self::stream::Streams;
 use self::timers::Timers;
 use self::wait::Waiter;
+use crate::brief;
 use crate::control::{Control, ControlError, ControlEvent, slot_of};
 use crate::counters::{Counter, Counters};
-use crate::device::Device;
+use crate::device::{Device, QpTable};
 use crate::error::VerbsError;
 use crate::event::Raised;
 use crate::qp::QpCore;
@@ -94,18 +97,17 @@ const FEW: usize = 4;
 /// How many polls of a process without sockets go by between looks at the clock: one or two
 /// microseconds, and no timer is that short.
 const CLOCK_POLLS: u32 = 128;
+/// How many polls of such a process an ACK waits for an answer that takes it along: a hundred nanoseconds.
+const ACK_POLLS: u32 = 8;
 /// The least time between looks at the sockets, which are system calls: a thread that polls several
 /// queues in turn need not pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
-/// For how long a polling thread looks in vain before it gives way at every look at the clock: on a
-/// machine with few cores the peer itself may be waiting for this one.
-const PATIENCE: Duration = Duration::from_micros(50);
 /// How often a round looks at the same kind of work before it lets others look.
 const TURNS: usize = 64;
 
 /// See the module.
 pub(crate) struct Engine {
-    round: Mutex<Round>,
+    round: brief::Mutex<Round>,
     endpoints: Endpoints,
     groups: Groups,
     rings: Rings,
@@ -122,6 +124,7 @@ pub(crate) struct Engine {
     /// Whether `pending`, `owed` or `ended` may hold any: lets a poll see it without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
+    patience: Patience,
     /// Completion queues that promised an event.
     armed: AtomicUsize,
     waiter: Arc<Waiter>,
@@ -135,7 +138,7 @@ impl Engine {
         let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
         let streams = Streams::new(&waiter).map_err(VerbsError::os("open the device"))?;
         Ok(Self {
-            round: Mutex::new(Round {
+            round: brief::Mutex::new(Round {
                 inbox: Inbox::default(),
                 rx: RxBatch::new(RxBatch::USUAL),
                 sources: Vec::new(),
@@ -157,6 +160,7 @@ impl Engine {
             told: Mutex::new(()),
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
+            patience: Patience::new(),
             armed: AtomicUsize::new(0),
             waiter: Arc::new(waiter),
             stopped: AtomicBool::new(false),
@@ -218,16 +222,18 @@ impl Engine {
         };
         let quiet = self.is_quiet(&round);
         round.polls += 1;
+        let owes = !round.owed.is_empty();
         if round.sources.is_empty() && round.streams.is_empty() {
-            if quiet && round.polls < CLOCK_POLLS {
+            if quiet && round.polls < if owes { ACK_POLLS } else { CLOCK_POLLS } {
                 return;
             }
-            if !quiet {
+            if !quiet || owes {
                 self.run_round(device, &mut round, device.coarse_now());
-                round.busy = true;
+                round.busy |= !quiet;
                 return;
             }
         }
+        let quiet = quiet && !owes;
         let now = device.now();
         if std::mem::take(&mut round.busy) {
             round.found = now;
@@ -237,15 +243,14 @@ impl Engine {
         }
         if self.run_round(device, &mut round, now) != 0 {
             round.found = now;
-        } else if now.since(round.found) > self.patience() {
+        } else if self.by_hub.load(Ordering::Relaxed) {
             drop(round);
             std::thread::yield_now();
+        } else if self.patience.is_over(now, round.found) {
+            drop(round);
+            std::thread::yield_now();
+            self.patience.gave_way(now, device.now());
         }
-    }
-
-    /// For how long a polling thread looks in vain before it gives way.
-    fn patience(&self) -> Duration {
-        if self.by_hub.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE }
     }
 
     /// Messages of this device's go by way of the hub: a third thread must have its turn for each.
@@ -264,9 +269,9 @@ impl Engine {
         }
         // What has arrived is taken in before a timer says that nothing has.
         let mut round = self.round.lock();
-        let now = device.now();
-        self.run_timers(device, now);
-        self.flush_acks(device, &mut round, now);
+        let (now, table) = (device.now(), device.qps().read());
+        self.run_timers(device, &table, now);
+        self.flush_acks(device, &table, &mut round, now);
         self.rings.tell(device);
     }
 
@@ -284,26 +289,29 @@ impl Engine {
         let queued = self.queued.load(Ordering::Acquire);
         if queued {
             self.queued.store(false, Ordering::Release);
-            std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
+            round.owed.append(&mut self.owed.lock());
         }
-        let mut received = round.inbox.receive(device, now);
-        received += self.receive_udp(device, round);
-        received += self.receive_streams(device, &mut round.streams);
+        let owed = round.owed.len();
+        let table = device.qps().read();
+        let mut received = round.inbox.receive(device, &table, now, &mut round.owed);
+        received += self.receive_udp(device, &table, round);
+        received += self.receive_streams(device, &table, &mut round.streams);
         round.looked = now;
-        self.run_timers(device, now);
+        self.run_timers(device, &table, now);
         device.xrc().flush(device);
         if queued || self.queued.load(Ordering::Acquire) {
-            self.run_pending(device);
+            self.run_pending(device, &table);
             self.close_ended(device, &mut round.streams);
         }
-        self.settle_acks(device, round, now);
+        let settled = if received > FEW { round.owed.len() } else { owed };
+        settle_acks(device, &table, round.owed.drain(..settled), now);
         if received > FEW {
-            self.flush_acks(device, round, now);
+            self.flush_acks(device, &table, round, now);
         }
         received
     }
 
-    fn receive_udp(&self, device: &Arc<Device>, round: &mut Round) -> usize {
+    fn receive_udp(&self, device: &Arc<Device>, table: &QpTable, round: &mut Round) -> usize {
         let mut received = 0;
         let Round { rx, sources, .. } = round;
         let truncated = rx.truncated();
@@ -313,7 +321,7 @@ impl Engine {
                 Ok(messages) => {
                     received += messages;
                     receive::count(device, Counter::RxCalls);
-                    self.deliver_batch(device, rx);
+                    self.deliver_batch(device, table, rx);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "receive failed");
@@ -330,18 +338,17 @@ impl Engine {
 
     /// Takes in responses before requests: a peer's ACK may come behind the answer that it was sent along with, and
     /// programs expect their completion first. Nothing depends on the order of the two.
-    fn deliver_batch(&self, device: &Arc<Device>, rx: &RxBatch) {
-        let table = device.qps().read();
+    fn deliver_batch(&self, device: &Arc<Device>, table: &QpTable, rx: &RxBatch) {
         if rx.datagrams().nth(1).is_none() {
-            return self.deliver(device, &table, rx.datagrams());
+            return self.deliver(device, table, rx.datagrams());
         }
-        self.deliver(device, &table, rx.datagrams().filter(Datagram::is_response));
-        self.deliver(device, &table, rx.datagrams().filter(|d| !d.is_response()));
+        self.deliver(device, table, rx.datagrams().filter(Datagram::is_response));
+        self.deliver(device, table, rx.datagrams().filter(|d| !d.is_response()));
     }
 
-    fn run_timers(&self, device: &Arc<Device>, now: Time) {
+    fn run_timers(&self, device: &Arc<Device>, table: &QpTable, now: Time) {
         while let Some((_, qpn)) = self.timers.take_due(now) {
-            self.with_qp(device, qpn, |bound| {
+            with_qp(device, table, qpn, |bound| {
                 bound.driven().armed = None;
                 if bound.machine().poll_timeout().is_some_and(|at| at <= now) {
                     bound.run(|machine, env| machine.handle_timeout(now, env));
@@ -353,11 +360,11 @@ impl Engine {
         }
     }
 
-    fn run_pending(&self, device: &Arc<Device>) {
+    fn run_pending(&self, device: &Arc<Device>, table: &QpTable) {
         let waiting = self.pending.lock().len();
         for _ in 0..waiting.min(TURNS) {
             let Some(qpn) = self.pending.lock().pop_front() else { break };
-            self.with_qp(device, qpn, |bound| {
+            with_qp(device, table, qpn, |bound| {
                 bound.driven().queued = false;
                 bound.transmit();
             });
@@ -367,38 +374,18 @@ impl Engine {
         }
     }
 
-    /// Sends the ACKs that were owed when the round began and still are.
-    fn settle_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
-        for qpn in round.owed.drain(..) {
-            self.with_qp(device, qpn, |bound| {
-                bound.driven().owes_ack = false;
-                if bound.machine().wants_ack() {
-                    bound.run(|machine, env| machine.flush_ack(now, env));
-                }
-            });
-        }
-    }
-
     /// Sends all ACKs that are owed.
-    fn flush_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
-        std::mem::swap(&mut *self.owed.lock(), &mut round.owed);
-        self.settle_acks(device, round, now);
+    fn flush_acks(&self, device: &Arc<Device>, table: &QpTable, round: &mut Round, now: Time) {
+        round.owed.append(&mut self.owed.lock());
+        settle_acks(device, table, round.owed.drain(..), now);
     }
 
     /// Sends the ACKs that are owed, unless another thread is at it.
     pub(crate) fn acknowledge(&self, device: &Arc<Device>) {
-        if self.owed.lock().is_empty() {
-            return;
-        }
         if let Some(mut round) = self.round.try_lock() {
-            self.flush_acks(device, &mut round, device.now());
-        }
-    }
-
-    fn with_qp(&self, device: &Arc<Device>, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
-        let table = device.qps().read();
-        if let Some(core) = table.get(qpn) {
-            f(&mut Bound::lock(device, core));
+            if !round.owed.is_empty() || self.queued.load(Ordering::Acquire) {
+                self.flush_acks(device, &device.qps().read(), &mut round, device.now());
+            }
         }
     }
 
@@ -562,5 +549,25 @@ impl Engine {
         self.endpoints.lock().clear();
         let sources = std::mem::take(&mut self.round.lock().sources);
         sources.iter().for_each(|source| self.waiter.remove(source.udp().as_fd()));
+    }
+}
+
+fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
+    if let Some(core) = table.get(qpn) {
+        f(&mut Bound::lock(device, core));
+    }
+}
+
+/// Sends the ACKs of these queue pairs, if they are still owed: most have gone along with an answer.
+fn settle_acks(device: &Arc<Device>, table: &QpTable, owed: impl Iterator<Item = Qpn>, now: Time) {
+    for qpn in owed {
+        if let Some(core) = table.get(qpn)
+            && core.owed.is_still()
+        {
+            let mut bound = Bound::lock(device, core);
+            core.owed.note(false);
+            bound.run(|machine, env| machine.flush_ack(now, env));
+            bound.settle();
+        }
     }
 }

@@ -79,7 +79,7 @@ impl Bound<'_> {
                     dlid_path_bits: 0,
                     has_grh: true,
                 };
-                machine.handle_packet(now, &RxPacket { packet, source }, env);
+                machine.handle_packet(now, &RxPacket { packet: &packet, source: &source }, env);
             }
             machine.poll_transmit(now, super::drive::BUDGET, env)
         });
@@ -110,11 +110,13 @@ fn accept<'a>(device: &Device, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
 }
 
 /// The packet, from its BTH to its pad, if its headers make sense.
+#[inline]
 pub(crate) fn parse<'a>(device: &Device, bytes: &'a [u8]) -> Option<Packet<'a>> {
     checked(device, Packet::parse(bytes))
 }
 
 /// The packet, unless it was counted as one that makes no sense.
+#[inline]
 pub(crate) fn checked<'a>(
     device: &Device,
     parsed: Result<Packet<'a>, WireError>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rdmux_link::ring::RingError;
 use rdmux_link::{
     Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
@@ -15,6 +15,7 @@ use super::drive::{BUDGET, Bound};
 use super::env::QpEnv;
 use super::machine::Machine;
 use super::receive::{NO_GRH, checked, count, parse};
+use crate::brief::Mutex;
 use crate::control::RingEnd;
 use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
@@ -325,13 +326,18 @@ impl Inbox {
     }
 
     /// Takes packets from all rings.
-    pub(crate) fn receive(&mut self, device: &Arc<Device>, now: Time) -> usize {
+    pub(crate) fn receive(
+        &mut self,
+        device: &Arc<Device>,
+        table: &QpTable,
+        now: Time,
+        owed: &mut Vec<Qpn>,
+    ) -> usize {
         if self.is_empty() {
             return 0;
         }
-        let table = device.qps().read();
         let Self { ends, private } = self;
-        let mut here = Here { device, table: &table, private, now };
+        let mut here = Here { device, table, private, now, owed };
         let received = ends.iter_mut().map(|end| end.receive(&mut here)).sum();
         // Queue pairs that still send to such a peer find out by their retry counters.
         ends.retain(|end| !end.broken);
@@ -340,7 +346,7 @@ impl Inbox {
 
     /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
     pub(crate) fn sleep(&self) -> bool {
-        self.ends.iter().all(|end| end.rx.prepare_sleep())
+        Consumer::prepare_all(self.ends.iter().map(|end| &end.rx))
     }
 
     /// Takes that back.
@@ -356,6 +362,8 @@ struct Here<'a> {
     /// Where records are copied to before anything in them is looked at.
     private: &'a mut Vec<u8>,
     now: Time,
+    /// Queue pairs that owe an ACK.
+    owed: &'a mut Vec<Qpn>,
 }
 
 /// How much was taken from a ring.
@@ -449,12 +457,15 @@ impl RingRx {
                 if let Some(av) = &av {
                     device.engine().capture().ring_received(device, av, bytes);
                 }
-                let packet = parse(device, bytes);
-                hand_over(device, (machine, env), &self.tx, &meta, packet, now);
+                if let Some(packet) = parse(device, bytes) {
+                    hand_over(device, (machine, env), &self.tx, &meta, &packet, now);
+                }
             }
             machine.poll_transmit(now, BUDGET, env)
         });
-        bound.settle_after(state);
+        if bound.settle_round(state) && core.owed.list() {
+            here.owed.push(core.qpn);
+        }
     }
 }
 
@@ -482,13 +493,13 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<RingTx>, meta: &Meta, record: &Recor
     // SAFETY: a target's machine takes nothing of the payload but its length, which is the record's, and its
     // surroundings only copy it on (`xrc::place`): nothing is decided by these bytes.
     let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
-    let packet = checked(device, Packet::parse_parts(headers, payload));
+    let Some(packet) = checked(device, Packet::parse_parts(headers, payload)) else { return };
     let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
         return count(device, Counter::RxNoQp);
     };
     let mut bound = Bound::lock(device, core);
     let state = bound.run(|machine, env| {
-        hand_over(device, (machine, env), ring, meta, packet, now);
+        hand_over(device, (machine, env), ring, meta, &packet, now);
         machine.poll_transmit(now, BUDGET, env)
     });
     bound.settle_after(state);
@@ -510,10 +521,9 @@ fn hand_over(
     (machine, env): (&mut Machine, &mut QpEnv<'_>),
     ring: &Arc<RingTx>,
     meta: &Meta,
-    packet: Option<Packet<'_>>,
+    packet: &Packet<'_>,
     now: Time,
 ) {
-    let Some(packet) = packet else { return };
     if packet.bth.dest_qpn.get() != meta.dest_qpn {
         return count(device, Counter::RxMalformed);
     }
@@ -523,11 +533,11 @@ fn hand_over(
     if let Some(psn) = meta.ack {
         machine.handle_ack_along(now, psn, env);
     }
-    machine.handle_packet(now, &RxPacket { packet, source: NEIGHBOUR }, env);
+    machine.handle_packet(now, &RxPacket { packet, source: &NEIGHBOUR }, env);
 }
 
 /// Where packets of a ring come from: nothing that a connected queue pair looks at.
-const NEIGHBOUR: Source<'static> = Source {
+static NEIGHBOUR: Source<'static> = Source {
     sgid: Gid::ZERO,
     dgid: Gid::ZERO,
     grh: &NO_GRH,

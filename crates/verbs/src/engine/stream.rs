@@ -21,7 +21,7 @@ use super::drive::Bound;
 use super::path::Path;
 use super::wait::Waiter;
 use crate::counters::{Counter, Counters};
-use crate::device::Device;
+use crate::device::{Device, QpTable};
 
 /// Bytes of the buffer that rounds receive into.
 const BUFFER: usize = 256 * 1024;
@@ -138,7 +138,7 @@ impl Engine {
 
     /// The program disconnects.
     pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn) {
-        self.with_qp(device, qpn, |bound| {
+        super::with_qp(device, &device.qps().read(), qpn, |bound| {
             let now = device.now();
             bound.run(|machine, env| {
                 if let Some(qp) = machine.stream() {
@@ -168,14 +168,18 @@ impl Engine {
     }
 
     /// Takes in what came by streams. Returns how many receives brought something.
-    pub(super) fn receive_streams(&self, device: &Arc<Device>, streams: &mut Streams) -> usize {
+    pub(super) fn receive_streams(
+        &self,
+        device: &Arc<Device>,
+        table: &QpTable,
+        streams: &mut Streams,
+    ) -> usize {
         if streams.is_empty() {
             return 0;
         }
         streams.find_ready();
         let mut received = 0;
         let Streams { ready, buffer, .. } = streams;
-        let table = device.qps().read();
         for (qpn, tcp) in ready.drain(..) {
             if let Some(core) = table.get(qpn) {
                 received += Bound::lock(device, core).receive_stream(&tcp, buffer);
