@@ -56,6 +56,8 @@ counters! {
     TxCalls => "tx_calls",
     /// System calls that received something.
     RxCalls => "rx_calls",
+    /// Lost on purpose (`$RDMUX_LOSS`).
+    RxLost => "rx_drop_injected",
     /// Wrong invariant checksum.
     RxIcrc => "rx_drop_icrc",
     /// Too short, or a header that makes no sense.

@@ -13,6 +13,7 @@ pub(crate) mod capture;
 pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
+mod loss;
 pub(crate) mod machine;
 mod multicast;
 mod out;
@@ -113,6 +114,7 @@ pub(crate) struct Engine {
     rings: Rings,
     timers: Timers,
     capture: Capture,
+    loss: loss::Loss,
     /// Queue pairs that have more to send than they could.
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
@@ -154,6 +156,7 @@ impl Engine {
             rings: Rings::default(),
             timers: Timers::new(),
             capture: Capture::default(),
+            loss: loss::Loss::of_environment().map_err(VerbsError::os("open the device"))?,
             pending: Mutex::default(),
             owed: Mutex::default(),
             ended: Mutex::default(),

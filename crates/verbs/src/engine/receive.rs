@@ -24,7 +24,14 @@ impl Engine {
         table: &QpTable,
         datagrams: impl Iterator<Item = Datagram<'a>>,
     ) {
-        let mut datagrams = datagrams.peekable();
+        let arrives = |_: &Datagram<'_>| {
+            let lost = self.loss.strikes();
+            if lost {
+                count(device, Counter::RxLost);
+            }
+            !lost
+        };
+        let mut datagrams = datagrams.filter(arrives).peekable();
         while let Some(first) = datagrams.next() {
             let Some(qpn) = first.dest_qpn() else {
                 count(device, Counter::RxMalformed);

@@ -44,8 +44,8 @@ type Parse = fn(&str) -> Result<f64>;
 /// Names and values for a program's environment.
 type Variables<'v> = &'v [(&'v str, &'v str)];
 
-/// The variable that makes a host lose a packet in a hundred.
-const LOSS: Variables<'_> = &[];
+/// Each side loses one packet in a hundred that comes to it.
+const LOSS: Variables<'_> = &[("RDMUX_LOSS", "1")];
 
 /// Everything that measuring needs.
 pub(super) struct Bench {
