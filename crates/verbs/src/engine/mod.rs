@@ -385,10 +385,10 @@ impl Engine {
 
     /// Sends the ACKs that are owed, unless another thread is at it.
     pub(crate) fn acknowledge(&self, device: &Arc<Device>) {
-        if let Some(mut round) = self.round.try_lock() {
-            if !round.owed.is_empty() || self.queued.load(Ordering::Acquire) {
-                self.flush_acks(device, &device.qps().read(), &mut round, device.now());
-            }
+        if let Some(mut round) = self.round.try_lock()
+            && (!round.owed.is_empty() || self.queued.load(Ordering::Acquire))
+        {
+            self.flush_acks(device, &device.qps().read(), &mut round, device.now());
         }
     }
 
