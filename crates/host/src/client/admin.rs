@@ -5,6 +5,11 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 use super::connect::{ConnectOptions, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
@@ -39,12 +44,21 @@ pub fn up(
     }
 }
 
-/// Ends a host's service. Its clients' devices fail.
+/// Ends a host's service. Its clients' devices fail. One of another version, which does not understand us, is ended by
+/// a signal.
 ///
 /// # Errors
 /// [`HostError::NotUp`].
 pub fn down(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
-    let session = tool(host, connect_running(&dir.host(host)?)?)?;
+    let socket = connect_running(&dir.host(host)?)?;
+    let peer = socket_peercred(&socket);
+    let session = match tool(host, socket) {
+        Ok(session) => session,
+        Err(error @ HostError::Version { .. }) => {
+            return peer.and_then(|peer| terminate(peer.pid)).map_err(|_| error);
+        }
+        Err(error) => return Err(error),
+    };
     match session.call(&Request::Shutdown, || format!("end the service of host {host}")) {
         Ok(Response::Done) | Err(HostError::ServiceGone { .. }) => Ok(()),
         Ok(other) => Err(session.unexpected(&other)),
@@ -151,6 +165,17 @@ impl AsFd for Capture {
     }
 }
 
+/// Asks a process to end (SIGTERM), and waits for that, for some seconds at most.
+fn terminate(pid: Pid) -> rustix::io::Result<()> {
+    const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    pidfd_send_signal(&process, Signal::TERM)?;
+    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE))? {
+        0 => Err(Errno::TIMEDOUT),
+        _ => Ok(()),
+    }
+}
+
 fn tool(host: &HostName, socket: OwnedFd) -> Result<Session, HostError> {
     Session::open(host, socket, ClientKind::Tool, &[]).map(|(session, _, _)| session)
 }
@@ -170,4 +195,18 @@ fn ask_status(session: &Session) -> Result<Status, HostError> {
         host: session.host().clone(),
         why: format!("its status is {e}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_ended_and_waited_for() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        terminate(Pid::from_child(&child)).unwrap();
+        assert!(!child.try_wait().unwrap().unwrap().success());
+    }
 }
