@@ -38,7 +38,8 @@ pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Figure>> {
     let output = vm.stdin(Stdio::null()).output().context("cannot start the guest")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "the guest failed ({}):\n{said}{complaints}", output.status);
+    let (last, status) = (last_lines(&said), output.status);
+    ensure!(status.success(), "the guest failed ({status}):\n{last}\n{complaints}");
     rows.iter().map(|row| figure(*row, &said)).collect()
 }
 
@@ -82,6 +83,12 @@ fn figure(row: Row, said: &str) -> Result<Figure> {
         Ok(values)
     };
     Ok(Figure::new(row, &values("rdmux")?, &values("rxe")?))
+}
+
+/// Enough to see what went wrong.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 /// What follows each line `== TITLE` up to the next such line.

@@ -53,3 +53,4 @@ for ((round = 0; round < rounds; round++)); do
         done
     done
 done
+exit 0    # not the last server's status, which was killed
