@@ -74,6 +74,8 @@ pub fn let_others_in() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The bytes of a write that are written last.
+const LAST: usize = size_of::<u64>();
 /// The most pieces of one copy.
 pub const MAX_PIECES: usize = 32;
 
@@ -209,6 +211,8 @@ impl ProcessMemory {
     }
 
     /// Writes memory of this process's, piece by piece, to the other process's address `va`, with one system call.
+    /// The last eight bytes are written after all others: a program that waits for the last byte of what a peer
+    /// writes has all of it then, as with adapters.
     ///
     /// # Errors
     ///
@@ -232,15 +236,19 @@ impl ProcessMemory {
         for (to, piece) in iovecs.iter_mut().zip(near) {
             *to = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
         }
-        let far = libc::iovec { iov_base: remote as *mut _, iov_len: len };
+        // The kernel copies one range after the other, but may copy the bytes of one in any order.
+        let tail = if write && len > LAST { LAST } else { 0 };
+        let far = [(0, len - tail), (len - tail, tail)]
+            .map(|(at, n)| libc::iovec { iov_base: (remote + at) as *mut _, iov_len: n });
+        let far_n = if tail == 0 { 1 } else { 2 };
         let n = near.len() as libc::c_ulong;
         // SAFETY: both arrays hold as many entries as said. The kernel checks all the addresses; `far` lies in
         // another process (see `new`), and what is written here may be, by the promise of `read_pieces`.
         let copied = unsafe {
             if write {
-                libc::process_vm_writev(pid, iovecs.as_ptr(), n, &far, 1, 0)
+                libc::process_vm_writev(pid, iovecs.as_ptr(), n, far.as_ptr(), far_n, 0)
             } else {
-                libc::process_vm_readv(pid, iovecs.as_ptr(), n, &far, 1, 0)
+                libc::process_vm_readv(pid, iovecs.as_ptr(), n, far.as_ptr(), far_n, 0)
             }
         };
         match usize::try_from(copied) {

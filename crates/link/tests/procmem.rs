@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use rdmux_link::{ProcMemError, ProcessMemory};
+use rdmux_link::{Piece, ProcMemError, ProcessMemory};
 
 const ROLE: &str = "RDMUX_TEST_PROCMEM_TARGET";
 
@@ -148,5 +148,22 @@ fn a_process_is_not_another_to_itself() {
     assert!(matches!(ProcessMemory::new(thread, None), Err(ProcMemError::OwnProcess { .. })));
     for pid in [0, -1, i32::MIN] {
         assert!(matches!(ProcessMemory::new(pid, None), Err(ProcMemError::Gone { .. })));
+    }
+}
+
+#[test]
+fn pieces_of_any_length_arrive_whole() {
+    let (target, addr) = Target::spawn();
+    let memory = ProcessMemory::new(target.pid(), Some(pidfd(target.pid()))).unwrap();
+    let bytes: Vec<u8> = (0..40).map(|i| 200 - i).collect();
+    for (first, second) in (0..20).flat_map(|a| (0..20).map(move |b| (a, b))) {
+        memory.write(addr, &[0; 64]).unwrap();
+        let (one, two) = bytes[..first + second].split_at(first);
+        let pieces = [one, two].map(|part| Piece::new(part.as_ptr(), part.len()));
+        memory.write_pieces(addr, &pieces).unwrap();
+        let mut there = [0; 64];
+        memory.read(addr, &mut there).unwrap();
+        assert_eq!(there[..first + second], bytes[..first + second]);
+        assert!(there[first + second..].iter().all(|b| *b == 0), "{first} and {second}");
     }
 }
