@@ -74,12 +74,14 @@ impl Qp {
             if only_late { (least * 2).min(MOST_EARLY) } else { (least / 2).max(LEAST_EARLY) };
     }
 
-    /// The packet whose round trip was measured is acknowledged (RFC 6298, without variance).
+    /// The packet whose round trip was measured is acknowledged (RFC 6298, without variance). The peer is in time, so
+    /// what was learned of its lateness wears off: else one pause would make every loss cost as much.
     pub(super) fn measured(&mut self, now: Time) {
         let req = &mut self.req;
         let sample = now.since(req.rtt_at).max(Duration::from_nanos(1));
         req.srtt = if req.srtt.is_zero() { sample } else { (req.srtt * 7 + sample) / 8 };
         req.rtt_at = Time::NEVER;
+        req.least_early = (req.least_early - req.least_early / 16).max(LEAST_EARLY);
     }
 
     fn packets_in_flight(&self) -> u32 {

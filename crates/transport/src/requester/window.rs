@@ -2,10 +2,13 @@
 //!
 //! RoCE assumes a network that loses nothing, but a UDP socket drops what overflows its buffer. So
 //! the window grows until something is lost and then halves (AIMD with slow start, RFC 5681), in
-//! packets. On a lossless link it is as good as open.
+//! packets. A loss by itself, after which a whole window had gone through, is taken for the line's own: to send less
+//! would not have prevented it, and the window gives up a small part only. On a lossless link it is as good as open.
 
 /// The window of a new connection.
 const INITIAL: u32 = 32;
+/// What part of it the window gives up for a loss by itself.
+const LONE: u32 = 32;
 /// Never halved below this, so that a loss can still show by a NAK.
 const LEAST: u32 = 4;
 /// Bytes in flight that no receiver's socket buffer exceeds.
@@ -22,6 +25,8 @@ pub(super) struct Window {
     slow_start: u32,
     /// Packets acknowledged since it last grew by one.
     credit: u32,
+    /// Packets acknowledged since something was last lost.
+    since_loss: u32,
     most: u32,
     /// Size and limit before it was last made smaller, in case that was a mistake.
     before: (u32, u32),
@@ -29,12 +34,12 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) const fn lossless() -> Self {
-        Self { size: OPEN, slow_start: OPEN, credit: 0, most: OPEN, before: (0, 0) }
+        Self { size: OPEN, slow_start: OPEN, credit: 0, since_loss: 0, most: OPEN, before: (0, 0) }
     }
 
     pub(super) fn lossy(mtu: u32) -> Self {
         let most = (MOST_BYTES / mtu).max(INITIAL);
-        Self { size: INITIAL, slow_start: most, credit: 0, most, before: (0, 0) }
+        Self { size: INITIAL, slow_start: most, credit: 0, since_loss: 0, most, before: (0, 0) }
     }
 
     /// Packets that may be in flight.
@@ -57,6 +62,7 @@ impl Window {
     /// `packets` were acknowledged.
     #[inline]
     pub(super) fn on_progress(&mut self, packets: u32) {
+        self.since_loss = self.since_loss.saturating_add(packets);
         if self.size >= self.most {
             return;
         }
@@ -76,10 +82,16 @@ impl Window {
         if self.is_open() {
             return;
         }
+        let alone = self.size >= self.slow_start && self.since_loss >= self.size;
+        let used = in_flight.min(self.size);
+        self.shrink(if alone { used - used.div_ceil(LONE) } else { used / 2 });
+    }
+
+    fn shrink(&mut self, to: u32) {
         self.before = (self.size, self.slow_start);
-        self.slow_start = (in_flight.min(self.size) / 2).max(LEAST);
+        self.slow_start = to.max(LEAST);
         self.size = self.slow_start;
-        self.credit = 0;
+        (self.credit, self.since_loss) = (0, 0);
     }
 
     /// Nothing came back: send one packet and see.
@@ -87,7 +99,7 @@ impl Window {
         if self.is_open() || self.size == 1 {
             return;
         }
-        self.on_loss(in_flight);
+        self.shrink(in_flight.min(self.size) / 2);
         self.size = 1;
     }
 
@@ -118,6 +130,35 @@ mod tests {
         assert_eq!(w.size(), 33);
         w.on_progress(1 << 20);
         assert_eq!(w.size(), 34, "one step at a time beyond slow start");
+    }
+
+    #[test]
+    fn a_loss_by_itself_costs_little() {
+        let mut w = Window::lossy(1024);
+        w.on_loss(32);
+        assert_eq!(w.size(), 16, "in slow start it has grown too far");
+        w.on_loss(16);
+        assert_eq!(w.size(), 8, "one loss after the other");
+        w.on_progress(8);
+        assert_eq!(w.size(), 9);
+        w.on_progress(1);
+        w.on_loss(9);
+        assert_eq!(w.size(), 8);
+        w.on_progress(7);
+        w.on_loss(8);
+        assert_eq!(w.size(), LEAST);
+    }
+
+    /// One packet in a hundred lost by the line: the window stays at what lets most packets through once.
+    #[test]
+    fn settles_where_lines_lose_little() {
+        let mut w = Window::lossy(4096);
+        w.on_loss(32);
+        for round in 0..200 {
+            (0..100).for_each(|_| w.on_progress(1));
+            w.on_loss(w.size());
+            assert!(round < 100 || (28..64).contains(&w.size()), "{w:?}");
+        }
     }
 
     #[test]
