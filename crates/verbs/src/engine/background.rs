@@ -2,10 +2,13 @@
 //!
 //! It sleeps in `epoll_wait(2)` until a socket, a ring, the service or a timer wants something.
 //! While the program polls it would only be in the way: then it looks in every millisecond, and
-//! leaves the sockets alone unless somebody waits for a completion event.
+//! leaves the packets alone unless somebody waits for a completion event. While packets come, and nobody
+//! polls, it goes on looking for a moment before it sleeps again.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use rdmux_transport::Time;
 
 use super::Engine;
 use crate::device::Device;
@@ -15,10 +18,31 @@ use crate::error::VerbsError;
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How long it waits for room in a ring or socket that was full.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
-/// For how long the hub looks in vain before it sleeps.
+/// For how long it looks in vain before it sleeps, where sockets or other processes bring work.
 const LINGER: Duration = Duration::from_micros(50);
-/// How many polls since it last looked make a program that polls.
+/// How many polls within a tick make a program that polls.
 const POLLING: u64 = 32;
+
+/// Whether the program polls, judged by how often it did in the last tick.
+#[derive(Debug, Default)]
+struct Habit {
+    /// The count of polls when the present tick began, and that time.
+    polls: u64,
+    since: Time,
+    polling: bool,
+}
+
+impl Habit {
+    /// Takes the present count of polls. Whoever asks more often than once a tick, because packets wake
+    /// him, hears the verdict on the last tick unless this one is already beyond doubt.
+    fn judge(&mut self, polls: u64, now: Time) -> bool {
+        let many = polls.wrapping_sub(self.polls) > POLLING;
+        if many || now.since(self.since) >= TICK {
+            *self = Self { polls, since: now, polling: many };
+        }
+        self.polling
+    }
+}
 
 /// How the thread sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -42,27 +66,29 @@ impl Engine {
 
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
-    let mut seen = 0;
+    let mut habit = Habit::default();
     // The device must be able to go while this thread sleeps, so it sleeps without holding it.
     while let Some(strong) = device.upgrade() {
         let engine = strong.engine();
         if engine.is_stopped() {
             return;
         }
-        let (waiter, how) = engine.look_around(&strong, &mut seen);
+        let (waiter, how) = engine.look_around(&strong, &mut habit);
         drop(strong);
         waiter.sleep(how);
     }
 }
 
 impl Engine {
-    /// Goes on for a while as long as packets come: nobody else polls the hub's device, and to be woken
-    /// takes longer than to look.
+    /// Goes on for a while as long as packets come: to be woken takes longer than to look, for this thread
+    /// and for who wakes it. A program that polls meanwhile has its turn, and so has, after a tick, what the
+    /// service says.
     fn linger(&self, device: &Arc<Device>) {
-        let mut found = device.now();
-        loop {
+        let (polls, began) = (self.polls(), device.now());
+        let (mut found, mut now) = (began, began);
+        while self.polls().wrapping_sub(polls) <= POLLING && now.since(began) < TICK {
             let received = self.round(device);
-            let now = device.now();
+            now = device.now();
             if received != 0 {
                 found = now;
             } else if now.since(found) > LINGER {
@@ -77,30 +103,55 @@ impl Engine {
     fn look_around(
         &self,
         device: &Arc<Device>,
-        seen: &mut u64,
+        habit: &mut Habit,
     ) -> (Arc<super::wait::Waiter>, Sleep) {
         self.inbox(|inbox| inbox.wake());
         self.control_events(device);
         if device.has_failed() {
             self.let_go(device);
         }
-        if device.xrc().is_hub() {
+        let waiter = self.waiter();
+        if habit.judge(self.polls(), device.now()) && !self.somebody_waits() {
+            waiter.prepare(true);
+            return (waiter, Sleep::Tick);
+        }
+        if device.xrc().is_hub() || self.listens() {
             self.linger(device);
         }
         self.drain(device);
-        let polls = self.polls();
-        let polling = polls.wrapping_sub(*seen) > POLLING && !self.somebody_waits();
-        *seen = polls;
-        let waiter = self.waiter();
-        waiter.prepare(polling);
-        if polling {
-            return (waiter, Sleep::Tick);
-        }
+        waiter.prepare(false);
         // Whoever put something into a ring before it was marked as asleep does not ring the bell.
         if !self.inbox(|inbox| inbox.sleep()) {
             return (waiter, Sleep::Until(Some(Duration::ZERO)));
         }
         let deadline = self.deadline(device);
         (waiter, Sleep::Until(deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(n: u32) -> Time {
+        Time::ZERO.after(TICK * n)
+    }
+
+    #[test]
+    fn who_polls_often_is_seen_however_often_one_looks() {
+        let mut habit = Habit::default();
+        let mut look = |polls| habit.judge(polls, ticks(0).after(TICK / 2));
+        assert!(!look(1), "a few polls prove nothing");
+        assert!((2..=POLLING).all(|polls| !look(polls)));
+        assert!(look(POLLING + 1) && look(POLLING + 2));
+    }
+
+    #[test]
+    fn who_polls_no_more_is_seen_a_tick_later() {
+        let mut habit = Habit::default();
+        assert!(habit.judge(POLLING + 1, ticks(1)));
+        assert!(habit.judge(POLLING + 2, ticks(1).after(TICK / 2)));
+        assert!(!habit.judge(POLLING + 3, ticks(2)));
+        assert!(!habit.judge(POLLING + 4, ticks(9)), "now and then is not often");
     }
 }

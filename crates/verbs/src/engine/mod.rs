@@ -103,6 +103,9 @@ const ACK_POLLS: u32 = 8;
 /// The least time between looks at the sockets, which are system calls: a thread that polls several
 /// queues in turn need not pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
+/// How many polls one counts for, in addition, that found something: what it found takes time, in which a
+/// program that has nothing else to do would have polled on.
+const FRUITFUL: u64 = 16;
 /// How often a round looks at the same kind of work before it lets others look.
 const TURNS: usize = 64;
 
@@ -198,6 +201,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether there are sockets to look at.
+    fn listens(&self) -> bool {
+        !self.round.lock().sources.is_empty()
+    }
+
     /// The rings that rounds empty. Waits for a round to end.
     pub(crate) fn inbox<R>(&self, f: impl FnOnce(&mut Inbox) -> R) -> R {
         f(&mut self.round.lock().inbox)
@@ -217,8 +225,7 @@ impl Engine {
     /// A round, if no other thread runs one. Called by who polls: often, and mostly in vain, so the
     /// first look is a cheap one.
     pub(crate) fn poll(&self, device: &Arc<Device>) {
-        // No thread relies on the exact count, only on seeing it move.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.count_polls(1);
         let Some(mut round) = self.round.try_lock() else {
             // Another thread does the work, and may be waiting for this core.
             return std::thread::yield_now();
@@ -245,6 +252,7 @@ impl Engine {
             return;
         }
         if self.run_round(device, &mut round, now) != 0 {
+            self.count_polls(FRUITFUL);
             round.found = now;
         } else if self.by_hub.load(Ordering::Relaxed) {
             drop(round);
@@ -254,6 +262,11 @@ impl Engine {
             std::thread::yield_now();
             self.patience.gave_way(now, device.now());
         }
+    }
+
+    /// No thread relies on the exact count, only on seeing it move.
+    fn count_polls(&self, n: u64) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     /// Messages of this device's go by way of the hub: a third thread must have its turn for each.
