@@ -17,7 +17,7 @@ use crate::wr::WcStatus;
 const RNR_FOR_EVER: u8 = 7;
 
 /// The early timer of a new connection is not shorter, and never can be.
-pub(super) const LEAST_EARLY: Duration = Duration::from_millis(1);
+pub(super) const LEAST_EARLY: Duration = Duration::from_micros(250);
 /// What the least can grow to for a peer that is often late without any loss: one that shares its
 /// processor is not scheduled for some milliseconds now and then.
 const MOST_EARLY: Duration = Duration::from_millis(16);

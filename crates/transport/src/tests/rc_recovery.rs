@@ -256,10 +256,10 @@ fn a_known_round_trip_makes_the_first_timer_short() {
     p.run_with(|_, _, _| false);
     let start = p.now;
     assert!(p.tick());
-    assert_eq!(p.now.since(start), core::time::Duration::from_millis(1));
+    assert_eq!(p.now.since(start), core::time::Duration::from_micros(250));
     p.run_with(|_, _, _| false);
     p.tick();
-    assert_eq!(p.now.since(start), core::time::Duration::from_millis(3), "and doubles");
+    assert_eq!(p.now.since(start), core::time::Duration::from_micros(750), "and doubles");
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
 }
@@ -282,7 +282,13 @@ fn a_peer_that_was_only_late_is_given_more_time() {
         late.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
         p.b.poll(p.now);
         p.run();
-        waited.as_millis()
+        waited.as_micros()
     };
-    assert_eq!([early(&mut p, 2), early(&mut p, 3), early(&mut p, 4)], [1, 2, 4]);
+    assert_eq!([early(&mut p, 2), early(&mut p, 3), early(&mut p, 4)], [250, 500, 1000]);
+    // Round trips in time, and it is given less again.
+    for wr_id in 5..50 {
+        p.a.send(wr_id, write(0), 0, 10);
+        p.run();
+    }
+    assert_eq!(early(&mut p, 50), 250);
 }
