@@ -10,8 +10,7 @@
 //!
 //! The system call takes numbers only, and touches no memory.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: see the head of this file.
@@ -19,9 +18,21 @@ fn membarrier(command: libc::c_int) -> bool {
 }
 
 /// Sees to it that [`heavy`] fences of other processes reach this one. Whether they do.
+///
+/// Takes milliseconds the first time, in which another thread may fork: so no lock is held, and a child, which would
+/// wait for it for ever, registers for itself.
 pub(crate) fn register() -> bool {
-    static DONE: OnceLock<bool> = OnceLock::new();
-    *DONE.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED))
+    /// The process that has registered.
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    if DONE.load(Ordering::Relaxed) == process {
+        return true;
+    }
+    let done = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+    if done {
+        DONE.store(process, Ordering::Relaxed);
+    }
+    done
 }
 
 /// Whether this process can do the [`heavy`] fence. A sandbox may forbid the system call.

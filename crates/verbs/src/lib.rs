@@ -6,8 +6,8 @@
 //! `libibverbs`), [`xrc`] (queue pairs that belong to no process), and `engine` (sockets and rings in, packets to queue pairs, completions out).
 #![deny(unsafe_code)]
 
-pub mod brief;
-mod channel;
+mod brief;
+pub mod channel;
 pub mod control;
 pub mod counters;
 pub mod cq;

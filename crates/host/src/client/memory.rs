@@ -3,29 +3,24 @@
 //! `$RDMUX_CROSS_MEMORY` says it: `on`, which is the default, or `off`. With it off everything between the
 //! processes of a host goes through rings, by value.
 
-use std::sync::OnceLock;
-
 /// The environment variable.
 pub const VARIABLE: &str = "RDMUX_CROSS_MEMORY";
 /// Who may trace whom, where the system has Yama (`ptrace(2)`).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Whether they may. Allows it, the first time that it is asked and has to be: where Yama lets a process be
-/// reached by its parents only (`ptrace_scope` 1), other processes of its user are let in, too. So they are
-/// where there is no Yama.
+/// Whether they may. Allows it, where it has to be: where Yama lets a process be reached by its parents only
+/// (`ptrace_scope` 1), other processes of its user are let in, too. So they are where there is no Yama. A child does
+/// not inherit that, so nothing is remembered.
 pub(crate) fn is_shared() -> bool {
-    static SHARED: OnceLock<bool> = OnceLock::new();
-    *SHARED.get_or_init(|| {
-        let shared = parse(std::env::var(VARIABLE).ok().as_deref());
-        let restricted = std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1");
-        if shared
-            && restricted
-            && let Err(error) = rdmux_link::procmem::let_others_in()
-        {
-            tracing::debug!(%error, "others will not be let into this process's memory");
-        }
-        shared
-    })
+    let shared = parse(std::env::var(VARIABLE).ok().as_deref());
+    let restricted = || std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1");
+    if shared
+        && restricted()
+        && let Err(error) = rdmux_link::procmem::let_others_in()
+    {
+        tracing::debug!(%error, "others will not be let into this process's memory");
+    }
+    shared
 }
 
 fn parse(value: Option<&str>) -> bool {

@@ -4,7 +4,6 @@
 //! without anything it yields (`sched_yield(2)`) now and then: at every look at the clock as long as others take their
 //! turn then, and ever more seldom where nobody does.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,14 +33,13 @@ pub(crate) struct Patience {
 impl Patience {
     /// With what the environment of the process says.
     pub(crate) fn new() -> Self {
-        static USUAL_HERE: OnceLock<Duration> = OnceLock::new();
-        Self::of(*USUAL_HERE.get_or_init(|| match std::env::var(VARIABLE) {
+        Self::of(match std::env::var(VARIABLE) {
             Ok(text) => parse(&text).unwrap_or_else(|| {
                 tracing::warn!("{VARIABLE}={text:?} is no number of microseconds; {USUAL:?} it is");
                 USUAL
             }),
             Err(_) => USUAL,
-        }))
+        })
     }
 
     fn of(usual: Duration) -> Self {
