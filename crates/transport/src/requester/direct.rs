@@ -2,8 +2,9 @@
 //! and the peer's processor does nothing.
 //!
 //! Order is kept by doing so only when everything that was posted before is complete, and carrying on only when
-//! it is done. A long one waits for that; a short one is faster as a packet behind the others. Whatever speaks against it, an error included, is left to the packets: the responder finds the
-//! fault, and the error is the one that it always was.
+//! it is done. A long one waits for that; a short one is faster as a packet behind the others. Whatever speaks against
+//! it, an error included, is left to the packets: the responder finds the fault, and the error is the one that it
+//! always was.
 
 use crate::attr::QpState;
 use crate::env::{Direct, Env};

@@ -102,19 +102,7 @@ impl<'a> QpEnv<'a> {
             Ends::Own(objects) => Here::Own(objects, OwnRegions::of(device)),
             Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target, stage)),
         };
-        let (batch, gathered, time) = (Some(batch), None, None);
-        Self {
-            device,
-            core,
-            path,
-            here,
-            batch,
-            bounce,
-            gathered,
-            time,
-            overflow: false,
-            established: false,
-        }
+        Self::with(device, core, path, here, Some(batch), bounce)
     }
 
     /// Those of a queue pair that sends into a ring.
@@ -127,19 +115,20 @@ impl<'a> QpEnv<'a> {
         bounce: &'a mut Bounce,
     ) -> Self {
         let here = Here::Own(objects, OwnRegions::of(device));
-        let (batch, gathered, time) = (None, None, None);
-        Self {
-            device,
-            core,
-            path,
-            here,
-            batch,
-            bounce,
-            gathered,
-            time,
-            overflow: false,
-            established: false,
-        }
+        Self::with(device, core, path, here, None, bounce)
+    }
+
+    #[inline]
+    fn with(
+        device: &'a Arc<Device>,
+        core: &'a Arc<QpCore>,
+        path: &'a mut Path,
+        here: Here<'a>,
+        batch: Option<&'a mut TxBatch>,
+        bounce: &'a mut Bounce,
+    ) -> Self {
+        let (gathered, time, overflow, established) = (None, None, false, false);
+        Self { device, core, path, here, batch, bounce, gathered, time, overflow, established }
     }
 
     /// Lets the peer reach what the queue pair permits, from now on.

@@ -315,14 +315,18 @@ impl Engine {
         round.looked = now;
         self.run_timers(device, &table, now);
         device.xrc().flush(device);
-        if queued || self.queued.load(Ordering::Acquire) {
+        let queued = queued || self.queued.load(Ordering::Acquire);
+        if queued {
             self.run_pending(device, &table);
-            self.close_ended(device, &mut round.streams);
         }
         let settled = if received > FEW { round.owed.len() } else { owed };
         settle_acks(device, &table, round.owed.drain(..settled), now);
         if received > FEW {
             self.flush_acks(device, &table, round, now);
+        }
+        drop(table);
+        if queued {
+            self.close_ended(device, &mut round.streams);
         }
         received
     }
