@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +25,8 @@ use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
 /// One machine with some hosts, each with one address.
 pub struct Lab {
     port: u16,
+    /// Has the port on an address that no host has, so that no other lab is given it meanwhile.
+    _held: UdpSocket,
     hosts: Mutex<BTreeMap<IpAddr, Host>>,
     /// Whether processes of one host may share memory.
     rings: bool,
@@ -56,10 +58,9 @@ pub struct LabControl {
 
 impl Lab {
     pub fn new(rings: bool) -> Arc<Self> {
-        // A port that is free now; nobody else in this range of addresses uses it.
-        let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = probe.local_addr().unwrap().port();
-        Arc::new(Self { port, hosts: Mutex::default(), rings })
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = held.local_addr().unwrap().port();
+        Arc::new(Self { port, _held: held, hosts: Mutex::default(), rings })
     }
 
     fn options(&self) -> GroupOptions {
