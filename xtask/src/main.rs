@@ -10,6 +10,7 @@ mod fuzz;
 mod install;
 mod instructions;
 mod layout;
+mod models;
 mod no_os;
 mod peer;
 mod programs;
@@ -52,6 +53,8 @@ enum Chore {
     Install(install::Args),
     /// Instructions of the hot paths under callgrind, beside the recorded figures.
     Instructions(instructions::Args),
+    /// Models of the memory that processes share, under loom.
+    Models,
     /// Builds the crates that do no I/O for a target without an operating system.
     NoOs,
     /// Deterministic simulation: many seeds, or one that failed.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),
         Chore::Install(args) => install::run(&args, &mut report),
         Chore::Instructions(args) => instructions::run(&args, &mut report),
+        Chore::Models => models::run(&mut report),
         Chore::NoOs => no_os::run(&mut report),
         Chore::Sim(args) => sim::run(&args, &mut report),
         Chore::Soak(args) => soak::run(&args, &mut report),

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::report::Report;
-use crate::{abi, fuzz, install, layout, no_os, sh, sim};
+use crate::{abi, fuzz, install, layout, models, no_os, sh, sim};
 
 /// Runs all of it; one failure does not hide another.
 pub(crate) fn run(report: &mut Report) {
@@ -18,6 +18,7 @@ pub(crate) fn run(report: &mut Report) {
 
     report.heading("tests");
     tests(report);
+    models::run(report);
 
     report.heading("documentation");
     report.check("documentation", doc());
@@ -45,12 +46,21 @@ fn doc() -> Result<()> {
     sh::run(sh::cargo().args(args).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Unit, integration and documentation tests, counted from libtest's own summaries.
+/// Unit, integration and documentation tests.
 fn tests(report: &mut Report) {
-    let mut counts = Counts::default();
     let mut cargo = sh::cargo();
     cargo.args(["test", "--workspace", "--all-features", "--no-fail-fast", "--quiet"]);
-    let outcome = sh::run_lines(&mut cargo, |line| counts.add(line)).and_then(|ok| {
+    counted(report, "tests", |line| sh::run_lines(&mut cargo, line));
+}
+
+/// Runs `cargo test` by `run`, which hands on each line of output, and counts by libtest's own summaries.
+pub(crate) fn counted(
+    report: &mut Report,
+    what: &str,
+    run: impl FnOnce(&mut dyn FnMut(&str)) -> Result<bool>,
+) {
+    let mut counts = Counts::default();
+    let outcome = run(&mut |line| counts.add(line)).and_then(|ok| {
         if !ok && counts.failed == 0 {
             bail!("cargo test failed before or beside the tests");
         }
@@ -61,14 +71,14 @@ fn tests(report: &mut Report) {
     });
     report.add(counts.passed, counts.failed, 0);
     if counts.failed > 0 {
-        report.note_failure("tests", &format!("{} of them, see above", counts.failed));
+        report.note_failure(what, &format!("{} of them, see above", counts.failed));
     }
     if counts.ignored > 0 {
         let why = format!("{} are marked #[ignore]", counts.ignored);
-        report.skip("tests", &why);
+        report.skip(what, &why);
     }
     if let Err(e) = outcome {
-        report.fail("tests", &format!("{e:#}"));
+        report.fail(what, &format!("{e:#}"));
     }
 }
 

@@ -31,19 +31,19 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use crate::mmap::{Mapping, ReadMapping};
+use crate::shared::{AtomicU64, Mapping, Ordering, ReadMapping, fence, size};
 
 /// How many copies of a process can be in flight at once.
-pub const LANES: usize = 64;
+pub const LANES: usize = size(64, 2);
 /// How many slots of queue pair numbers a board has room for.
-pub const SLOTS: usize = 16;
+pub const SLOTS: usize = size(16, 1);
 /// Queue pair numbers of a slot.
-const SLOT_QPS: usize = 4096;
+const SLOT_QPS: usize = size(4096, 2);
 /// How many indices of regions it has room for.
-const REGIONS: usize = 1 << 16;
+const REGIONS: usize = size(1 << 16, 2);
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -345,7 +345,10 @@ impl PeerBoard {
 
 /// Spins for a moment, then gives way, then sleeps. Whether it is time to ask what else may be.
 fn wait_a_turn(turn: u32) -> bool {
+    #[cfg(loom)]
+    loom::thread::yield_now();
     match turn {
+        _ if cfg!(loom) => return false,
         0..1000 => std::hint::spin_loop(),
         1000..1100 => std::thread::yield_now(),
         _ => std::thread::sleep(Duration::from_micros(100)),
@@ -357,5 +360,5 @@ fn low(word: u64) -> u32 {
     (word & 0xffff_ffff) as u32
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -26,19 +26,25 @@
 
 pub mod board;
 pub mod doorbell;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "a system call without a wrapper")]
 mod fence;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
 pub mod link;
+#[cfg_attr(loom, allow(dead_code, reason = "only what is no model uses it"))]
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;
+#[cfg(loom)]
+#[expect(unsafe_code, reason = "several mappings of one memory")]
+mod model;
 #[expect(unsafe_code, reason = "a system call that is unsafe with other arguments")]
 pub mod namespace;
 pub mod patience;
 #[expect(unsafe_code, reason = "reads and writes another process's memory by pointer")]
 pub mod procmem;
 pub mod ring;
+mod shared;
 pub mod shm;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;

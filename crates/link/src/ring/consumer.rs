@@ -2,11 +2,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
-
-use crate::fence;
 
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use crate::shared::{Ordering, fence};
 
 /// The reading end of a ring. There must be one only.
 #[derive(Debug)]

@@ -39,10 +39,9 @@ mod producer;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 
 use crate::doorbell::Doorbell;
-use crate::mmap::Mapping;
+use crate::shared::{Mapping, Ordering, size};
 
 pub use consumer::{Consumer, Record};
 pub use end::RingEnd;
@@ -56,7 +55,7 @@ pub struct Broken;
 /// Bytes of data of a ring, unless asked otherwise.
 pub const DEFAULT_CAPACITY: usize = 1 << 20;
 /// The fewest bytes of data of a ring.
-pub const MIN_CAPACITY: usize = 4096;
+pub const MIN_CAPACITY: usize = size(4096, 512);
 /// The most bytes of data of a ring.
 pub const MAX_CAPACITY: usize = 1 << 30;
 /// The most bytes of one record in a ring that is large enough: 64 KiB and a packet's headers.

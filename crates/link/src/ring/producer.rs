@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 
 use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
-use crate::fence;
 use crate::guarded::Unmapped;
 use crate::link::Piece;
+use crate::shared::{Ordering, fence};
 
 /// Bytes ahead that are cleared: two small packets.
 const CLEAR_AHEAD: u64 = 4 * LINE as u64;

@@ -1,0 +1,107 @@
+//! A board between its owner and who copies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loom::thread;
+
+use super::check;
+use crate::board::{Board, PeerBoard, QpRow, RegionRow};
+use crate::shared::Mapping;
+
+const OWNER: u16 = 3;
+const KEY: u32 = 1 << 8 | 5;
+const QPN: u32 = 2 * OWNER as u32 + 1;
+
+fn region(n: u64) -> RegionRow {
+    RegionRow { key: KEY, pd: 1, access: 7, addr: n, length: n, iova: n }
+}
+
+/// The owner of two rows, and as others see it.
+fn owner() -> (Board, PeerBoard) {
+    let own = Board::create().unwrap();
+    own.add_slot(OWNER);
+    own.show_region(&region(1));
+    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7 });
+    let seen = PeerBoard::map(own.fd()).unwrap();
+    (own, seen)
+}
+
+/// After a row is hidden and all is settled, nobody copies who saw it: `copiers` threads of one process do, and the
+/// owner takes the memory back. Needs: the full fences between entering a lane and looking at a row, and between
+/// hiding the row and looking at the lanes, and that a lane is left with Release.
+fn nobody_copies_who_saw_a_row_that_is_gone(
+    copiers: usize,
+    hide: fn(&Board),
+    see: fn(&PeerBoard) -> bool,
+) {
+    check(2, move || {
+        let (own, seen) = owner();
+        let copier = Board::create().unwrap();
+        let lanes = PeerBoard::map(copier.fd()).unwrap();
+        let peer = Arc::new((copier, seen));
+        // A word for each copier.
+        let memory = Mapping::create_fd("memory", 8 * copiers).unwrap();
+        let threads: Vec<_> = (0..copiers)
+            .map(|n| {
+                let (peer, piece) = (peer.clone(), Mapping::map(&memory, 8 * copiers).unwrap());
+                thread::spawn(move || {
+                    let (copier, seen) = &*peer;
+                    let Some(_lane) = copier.enter(OWNER) else { return };
+                    if see(seen) {
+                        piece.write(8 * n, &[1]);
+                    }
+                })
+            })
+            .collect();
+        hide(&own);
+        lanes.settle(OWNER, Duration::MAX, || false).unwrap();
+        let memory = Mapping::map(&memory, 8 * copiers).unwrap();
+        (0..copiers).for_each(|n| memory.write(8 * n, &[0]));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn of_a_region() {
+    nobody_copies_who_saw_a_row_that_is_gone(
+        1,
+        |own| assert!(own.hide_region(KEY)),
+        |seen| seen.region(KEY).is_some(),
+    );
+}
+
+#[test]
+fn of_a_region_that_several_copy_to() {
+    nobody_copies_who_saw_a_row_that_is_gone(
+        2,
+        |own| assert!(own.hide_region(KEY)),
+        |seen| seen.region(KEY).is_some(),
+    );
+}
+
+#[test]
+fn of_a_queue_pair() {
+    nobody_copies_who_saw_a_row_that_is_gone(
+        1,
+        |own| assert!(own.hide_qp(QPN)),
+        |seen| seen.qp(QPN).is_some(),
+    );
+}
+
+/// Needs: Release and Acquire of a row's first word, and the fences between it and the others.
+#[test]
+fn a_row_is_of_one_writing() {
+    check(3, || {
+        let (own, seen) = owner();
+        let reader = thread::spawn(move || {
+            if let Some(row) = seen.region(KEY) {
+                assert!(row == region(1) || row == region(2), "{row:?}");
+            }
+        });
+        own.show_region(&region(2));
+        reader.join().unwrap();
+    });
+}

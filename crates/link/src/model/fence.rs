@@ -1,0 +1,45 @@
+//! `membarrier(2)` in a model. As the crate's `fence`, which see.
+//!
+//! A heavy fence happens on each thread of the others somewhere between two of its accesses. So of that thread's light
+//! fence and the heavy one, either comes first, and what was before it is seen by what is after the other. Two
+//! changes of one word are just that; and a light fence that relies on a heavy one where there is none orders nothing.
+
+use std::cell::Cell;
+
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+loom::lazy_static! {
+    static ref PROCESSORS: AtomicU64 = AtomicU64::new(0);
+}
+
+std::thread_local! {
+    /// Whether the system has the call. All threads of a model are one of the system's.
+    static THERE: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Says whether processes can do heavy fences from now on.
+#[cfg(test)]
+pub(super) fn set_there(there: bool) {
+    THERE.set(there);
+}
+
+pub(crate) fn register() -> bool {
+    true
+}
+
+pub(crate) fn can_do_heavy() -> bool {
+    THERE.get()
+}
+
+pub(crate) fn heavy() {
+    fence(Ordering::SeqCst);
+    PROCESSORS.fetch_add(1, Ordering::AcqRel);
+}
+
+pub(crate) fn light(relies: bool) {
+    if relies {
+        PROCESSORS.fetch_add(1, Ordering::AcqRel);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
