@@ -97,6 +97,12 @@ pub struct RegionRow {
 }
 
 impl RegionRow {
+    /// Whether `len` bytes at an address of its process's are all in it.
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        let Some(offset) = addr.checked_sub(self.addr) else { return false };
+        offset.checked_add(len).is_some_and(|end| end <= self.length)
+    }
+
     /// Where `len` bytes at `va` lie, if they are all inside, in its process's memory.
     pub fn locate(&self, va: u64, len: u64) -> Option<u64> {
         let offset = va.checked_sub(self.iova)?;
@@ -162,6 +168,12 @@ impl Board {
         }
     }
 
+    /// Which writing of its row a queue pair that is published has.
+    pub fn qp_sequence(&self, qpn: u32) -> Option<u32> {
+        let first = self.map.word(self.qp_at(qpn)?).load(Ordering::Relaxed);
+        (first & VALID != 0 && low(first) == qpn).then(|| sequence(first))
+    }
+
     /// Takes a queue pair back. Returns whether it was there. Others may have seen it: see
     /// [`PeerBoard::settle`].
     pub fn hide_qp(&self, qpn: u32) -> bool {
@@ -188,8 +200,8 @@ impl Board {
             self.map.word(at + 8 * (i + 1)).store(word, Ordering::Relaxed);
         }
         let first = self.map.word(at);
-        let sequence = (first.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0x7fff_ffff;
-        first.store(VALID | sequence << 32 | u64::from(key), Ordering::Release);
+        let next = u64::from(sequence(first.load(Ordering::Relaxed)).wrapping_add(1) & 0x7fff_ffff);
+        first.store(VALID | next << 32 | u64::from(key), Ordering::Release);
     }
 
     fn clear(&self, at: usize) -> bool {
@@ -278,6 +290,14 @@ impl PeerBoard {
         Ok(Self { map })
     }
 
+    /// Whether a queue pair is published, and its row was not written since it had this sequence number.
+    pub fn is_qp_since(&self, qpn: u32, sequence: u32) -> bool {
+        qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed)).is_some_and(|at| {
+            let first = self.map.load(at, Ordering::Acquire);
+            first & VALID != 0 && low(first) == qpn && self::sequence(first) == sequence
+        })
+    }
+
     /// A queue pair, if it is published.
     pub fn qp(&self, qpn: u32) -> Option<QpRow> {
         let at = qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed))?;
@@ -354,6 +374,11 @@ fn wait_a_turn(turn: u32) -> bool {
         _ => std::thread::sleep(Duration::from_micros(100)),
     }
     turn >= 1100
+}
+
+/// The sequence number in the first word of a row.
+fn sequence(first: u64) -> u32 {
+    (first >> 32 & 0x7fff_ffff) as u32
 }
 
 fn low(word: u64) -> u32 {

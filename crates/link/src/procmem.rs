@@ -79,6 +79,31 @@ const LAST: usize = size_of::<u64>();
 /// The most pieces of one copy.
 pub const MAX_PIECES: usize = 32;
 
+const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// Pieces as the system wants them; at most [`MAX_PIECES`].
+fn iovecs(pieces: &[Piece]) -> [libc::iovec; MAX_PIECES] {
+    let mut iovecs = [NOTHING; MAX_PIECES];
+    for (to, piece) in iovecs.iter_mut().zip(pieces) {
+        *to = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+    }
+    iovecs
+}
+
+/// Bytes of pieces in all.
+fn total(pieces: &[Piece]) -> usize {
+    pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
+}
+
+/// A range of another process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Where it starts.
+    pub va: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
 /// Another process's memory.
 ///
 /// Copies are not atomic: the other side may see, or be seen in, any mixture.
@@ -210,6 +235,40 @@ impl ProcessMemory {
         self.copy_pieces(va, to, false)
     }
 
+    /// As [`read_pieces`](Self::read_pieces), from ranges that are as long in all as the pieces.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read_pieces`](Self::read_pieces).
+    ///
+    /// # Errors
+    ///
+    /// As [`read_pieces`](Self::read_pieces), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] ranges, or
+    /// ranges that are not as long as the pieces.
+    pub unsafe fn read_ranges(&self, from: &[Range], to: &[Piece]) -> Result<(), ProcMemError> {
+        let pid = self.pid;
+        let len = total(to);
+        let va = from.first().map_or(0, |range| range.va);
+        let fault = |done| ProcMemError::Fault { pid, va, len, done };
+        let far_len = from.iter().map(|range| range.len as usize).sum::<usize>();
+        if far_len != len || from.len() > MAX_PIECES || to.len() > MAX_PIECES {
+            return Err(fault(0));
+        }
+        self.look_for_it()?;
+        let near = iovecs(to);
+        let mut far = [NOTHING; MAX_PIECES];
+        for (iovec, range) in far.iter_mut().zip(from) {
+            let start = usize::try_from(range.va).map_err(|_| fault(0))?;
+            *iovec = libc::iovec { iov_base: start as *mut _, iov_len: range.len as usize };
+        }
+        let (near_n, far_n) = (to.len() as libc::c_ulong, from.len() as libc::c_ulong);
+        // SAFETY: both arrays hold as many entries as said. The kernel checks all the addresses; `far` lies in
+        // another process (see `new`), and what is written here may be, by the caller's promise.
+        let copied =
+            unsafe { libc::process_vm_readv(pid, near.as_ptr(), near_n, far.as_ptr(), far_n, 0) };
+        self.outcome(copied, len, fault)
+    }
+
     /// Writes memory of this process's, piece by piece, to the other process's address `va`, with one system call.
     /// The last eight bytes are written after all others: a program that waits for the last byte of what a peer
     /// writes has all of it then, as with adapters.
@@ -224,18 +283,12 @@ impl ProcessMemory {
     /// One call for all pieces. What it does only in part is an error: who called tries another way.
     fn copy_pieces(&self, va: u64, near: &[Piece], write: bool) -> Result<(), ProcMemError> {
         let pid = self.pid;
-        let len = near.iter().fold(0_usize, |n, p| n.saturating_add(p.len()));
+        let len = total(near);
         let fault = |done| ProcMemError::Fault { pid, va, len, done };
         let inside = usize::try_from(va).ok().filter(|at| at.checked_add(len).is_some());
         let (Some(remote), true) = (inside, near.len() <= MAX_PIECES) else { return Err(fault(0)) };
-        if !self.was_seen() && self.is_gone() {
-            return Err(ProcMemError::Gone { pid });
-        }
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut iovecs = [nothing; MAX_PIECES];
-        for (to, piece) in iovecs.iter_mut().zip(near) {
-            *to = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
-        }
+        self.look_for_it()?;
+        let iovecs = iovecs(near);
         // The kernel copies one range after the other, but may copy the bytes of one in any order.
         let tail = if write && len > LAST { LAST } else { 0 };
         let far = [(0, len - tail), (len - tail, tail)]
@@ -251,11 +304,29 @@ impl ProcessMemory {
                 libc::process_vm_readv(pid, iovecs.as_ptr(), n, far.as_ptr(), far_n, 0)
             }
         };
+        self.outcome(copied, len, fault)
+    }
+
+    /// What a call's result means.
+    fn outcome(
+        &self,
+        copied: isize,
+        len: usize,
+        fault: impl Fn(usize) -> ProcMemError,
+    ) -> Result<(), ProcMemError> {
         match usize::try_from(copied) {
             Ok(done) if done == len => Ok(()),
             Ok(done) => Err(fault(done)),
             Err(_) => Err(self.failed(fault(0))),
         }
+    }
+
+    /// An error if it is known to have ended.
+    fn look_for_it(&self) -> Result<(), ProcMemError> {
+        if !self.was_seen() && self.is_gone() {
+            return Err(ProcMemError::Gone { pid: self.pid });
+        }
+        Ok(())
     }
 
     /// What the system said of a copy; `fault` is what a bad address is.
@@ -278,9 +349,7 @@ impl ProcessMemory {
         if remote.checked_add(len).is_none() {
             return Err(fault(0));
         }
-        if !self.was_seen() && self.is_gone() {
-            return Err(ProcMemError::Gone { pid });
-        }
+        self.look_for_it()?;
         let mut done = 0;
         while done < len {
             let near =

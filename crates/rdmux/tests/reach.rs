@@ -70,6 +70,7 @@ fn role() {
         Ok("rights") => rights(),
         Ok("takes_back") => takes_back(),
         Ok("fails") => fails(),
+        Ok("gives_up") => gives_up(),
         Ok("dies") => dies(),
         Ok("hostile") => hostile(),
         Ok("off_there") => off(),
@@ -315,13 +316,16 @@ fn copies() {
     let bytes: usize = lengths().sum();
     assert_eq!(counter("direct_write_bytes"), bytes as u64);
     assert_eq!(counter("direct_read_bytes"), bytes as u64);
+    let fetched: usize = lengths().filter(|len| *len >= 32 << 10).sum();
+    assert_eq!(counter("direct_fetch_bytes"), fetched as u64);
+    assert_eq!(counter("direct_fetch_failures"), 0);
 }
 
 fn off() {
     let end = End::open();
     let mut peer = Peer::start(&end, "off", ALL);
     all_lengths(&end, &mut peer);
-    assert_eq!(counter("direct_writes") + counter("direct_reads"), 0);
+    assert_eq!(counter("direct_writes") + counter("direct_reads") + counter("direct_fetches"), 0);
 }
 
 /// SENDs and WRITEs by turns: what a message says is there when it arrives.
@@ -408,6 +412,29 @@ fn takes_back() {
             assert_eq!(peer.ask("back 0"), "same");
         }
     }
+}
+
+/// A SEND arrives as its memory was before its queue pair failed, or not at all.
+fn gives_up() {
+    let mut arrived = 0;
+    for round in 0..60 {
+        let end = End::open();
+        let mut peer = Peer::start(&end, "on", ALL);
+        peer.region("region", 1 << 20, ALL);
+        peer.ask("recv 0 1048576");
+        let near = end.pd.alloc(1 << 20, ALL).unwrap();
+        near.write(0, &pattern(1 << 20, round));
+        end.qp.post_send(&SendWr::send(1).sges(&[near.slice(..)]).signaled()).unwrap();
+        (0..u32::from(round) * 200).for_each(|_| std::hint::spin_loop());
+        end.qp.fail().unwrap();
+        near.write(0, &vec![0; 1 << 20]);
+        peer.ask("fail");
+        if peer.ask("wait").starts_with("Success") {
+            arrived += 1;
+            assert_eq!(peer.ask("sum 0 1048576"), sum(&pattern(1 << 20, round)).to_string());
+        }
+    }
+    println!("{arrived} arrived");
 }
 
 /// The rights are taken away, and given back.
@@ -507,6 +534,11 @@ fn what_is_not_permitted_is_refused() {
 #[test]
 fn memory_that_was_taken_back_does_not_change() {
     in_a_process("takes_back");
+}
+
+#[test]
+fn memory_that_was_given_up_is_not_sent() {
+    in_a_process("gives_up");
 }
 
 #[test]

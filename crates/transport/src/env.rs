@@ -19,7 +19,8 @@ pub struct LinkCaps {
     /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the
     /// peer's queue pair may not be ready yet, but there is no congestion window.
     pub lossless: bool,
-    /// Whether the driver may be able to reach the peer's memory itself ([`Env::direct`]).
+    /// Whether the driver may be able to reach the peer's memory itself ([`Env::direct`]), and the peer's driver
+    /// ours ([`Env::transmit_named`]).
     pub by_reference: bool,
     /// Whether a packet may take an acknowledgement along ([`TxPacket::ack`]), which is then no packet of its own.
     pub acks_along: bool,
@@ -108,6 +109,24 @@ pub struct TxPacket<'a> {
     /// An acknowledgement of everything up to this PSN, on a link that takes one along. The receiving driver
     /// hands it to [`Qp::handle_ack_along`](crate::Qp::handle_ack_along) before the packet.
     pub ack: Option<Psn>,
+}
+
+/// The payload of a packet that names it instead of carrying it.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// Bytes of it. They take as many PSNs as if they were carried.
+    pub len: u32,
+    /// Where they are, in the driver's own words.
+    pub at: &'a [u8],
+}
+
+/// Why bytes that a packet names were not fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// They do not go where they are to go.
+    Memory(AccessFault),
+    /// They cannot be had, for whatever reason: the peer is asked to send them.
+    OutOfReach,
 }
 
 /// A copy between local memory and the peer's, which the driver may be able to carry out itself.
@@ -216,6 +235,8 @@ pub enum Drop {
     NoReceive,
     /// The memory could not be written.
     Memory,
+    /// A packet named its payload, which could not be fetched.
+    OutOfReach,
 }
 
 /// What a queue pair asks of whoever drives it. Every method is called with the queue pair
@@ -227,6 +248,23 @@ pub trait Env {
     /// Sends a packet. The payload is read before the call returns or before the driver lets go of
     /// the queue pair, whichever it likes.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;
+
+    /// Sends a packet that names its payload, a [`Gather`](TxPayload::Gather) which may be longer than that of any packet
+    /// that carries its own, where the link can ([`LinkCaps::by_reference`]). The peer's driver hands it to
+    /// [`Qp::handle_named`](crate::Qp::handle_named). False if this payload cannot be named: then nothing was sent.
+    fn transmit_named(&mut self, _packet: &TxPacket<'_>) -> Result<bool, TxError> {
+        Ok(false)
+    }
+
+    /// As [`scatter`](Self::scatter), of bytes that a packet names.
+    fn fetch(&mut self, _sges: &[Sge], _offset: u32, _from: &Named<'_>) -> Result<(), FetchError> {
+        Err(FetchError::OutOfReach)
+    }
+
+    /// As [`write_remote`](Self::write_remote), of bytes that a packet names.
+    fn fetch_remote(&mut self, _rkey: Rkey, _va: u64, _from: &Named<'_>) -> Result<(), FetchError> {
+        Err(FetchError::OutOfReach)
+    }
 
     /// Carries out a WRITE or READ, or a part of one, without the peer's help, where the link can
     /// ([`LinkCaps::by_reference`]). Everything that was posted before is complete. With the checks that the peer

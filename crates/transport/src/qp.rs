@@ -5,9 +5,9 @@ use core::time::Duration;
 use rdmux_wire::{Packet, Qpn};
 
 use crate::attr::{QpAttr, QpCaps, QpState, QpType};
-use crate::env::{Drop, Env, QpEvent, Side};
+use crate::env::{Drop, Env, Named, QpEvent, Side};
 use crate::error::PostError;
-use crate::optable::{self, Kind};
+use crate::optable::{self, Kind, RxRow};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::RecvQueue;
@@ -215,19 +215,46 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// Takes a packet that is for this queue pair and whose ICRC is right.
-    pub fn handle_packet<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            return env.count(Drop::State);
-        }
+    /// What a packet is, if it may be here at all.
+    #[inline]
+    fn admit<E: Env>(&self, rx: &RxPacket<'_>, env: &mut E) -> Option<RxRow> {
         let bth = &rx.packet.bth;
         let row = optable::rx(self.qp_type, bth.opcode);
-        if row.kind == Kind::Reserved {
+        let fault =
+            if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+                Drop::State
+            } else if row.kind == Kind::Reserved {
+                Drop::Opcode
+            } else if !env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own)) {
+                Drop::Pkey
+            } else {
+                return Some(row);
+            };
+        env.count(fault);
+        None
+    }
+
+    /// Takes a packet that names its payload, from a driver whose link has no others than the peer on it.
+    pub fn handle_named<E: Env>(
+        &mut self,
+        now: Time,
+        rx: &RxPacket<'_>,
+        named: &Named<'_>,
+        env: &mut E,
+    ) {
+        let Some(row) = self.admit(rx, env) else { return };
+        if self.qp_type != QpType::Rc || !matches!(row.kind, Kind::Send | Kind::Write) {
             return env.count(Drop::Opcode);
         }
-        if !env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own)) {
-            return env.count(Drop::Pkey);
+        if !rx.packet.payload.is_empty() {
+            return env.count(Drop::Length);
         }
+        self.handle_request(now, rx.packet, *named, row, env);
+    }
+
+    /// Takes a packet that is for this queue pair and whose ICRC is right.
+    pub fn handle_packet<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) {
+        let Some(row) = self.admit(rx, env) else { return };
         if self.qp_type == QpType::Ud {
             return self.handle_datagram(rx, env);
         }
@@ -238,7 +265,9 @@ impl Qp {
             Kind::Ack => self.handle_ack(now, rx.packet, env),
             Kind::ReadResponse => self.handle_read_response(now, rx.packet, row, env),
             Kind::AtomicAck => self.handle_atomic_ack(now, rx.packet, env),
-            _ if self.qp_type.is_reliable() => self.handle_request(now, rx.packet, row, env),
+            _ if self.qp_type.is_reliable() => {
+                self.handle_request(now, rx.packet, rx.packet.payload, row, env);
+            }
             _ => self.handle_uc(rx.packet, row, env),
         }
     }

@@ -12,10 +12,12 @@
 mod ack;
 mod direct;
 mod emit;
+mod named;
 mod retry;
 mod window;
 
 pub(crate) use emit::{Step, pad};
+pub(crate) use named::MOST_NAMED;
 
 use core::time::Duration;
 
@@ -26,6 +28,7 @@ use crate::env::{Env, LinkCaps, QpEvent};
 use crate::qp::{Qp, TxState};
 use crate::time::Time;
 use crate::wr::WcStatus;
+use named::Naming;
 use window::Window;
 
 /// Packets of one kind that are sent before the other kind gets its turn.
@@ -74,6 +77,7 @@ pub(crate) struct Requester {
     copied: u32,
     /// How many of them do not wait to be.
     unwilling: u8,
+    naming: Naming,
     window: Window,
     /// When to send again, unless something is acknowledged.
     retransmit_at: Time,
@@ -112,6 +116,7 @@ impl Default for Requester {
             direct: false,
             copied: 0,
             unwilling: 0,
+            naming: Naming::default(),
             window: Window::lossless(),
             retransmit_at: Time::NEVER,
             rnr_until: Time::NEVER,

@@ -7,6 +7,7 @@
 
 mod checks;
 mod execute;
+pub(crate) mod load;
 mod resources;
 mod respond;
 
@@ -18,6 +19,7 @@ use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::time::Time;
+use load::Load;
 use resources::Resources;
 
 /// What kind of message is being received.
@@ -37,6 +39,8 @@ pub(crate) enum Message {
 pub(crate) enum Refusal {
     /// No receive is posted, or the owner of the memory is busy.
     NotReady,
+    /// What it names could not be fetched.
+    OutOfReach,
     /// It cannot be.
     Fault(ResponderFault),
 }
@@ -134,10 +138,11 @@ impl Responder {
 
 impl Qp {
     /// Takes a request packet of RC or XRC: as expected, ahead or behind (IBTA 9.7.5.1).
-    pub(crate) fn handle_request<E: Env>(
+    pub(crate) fn handle_request<E: Env, L: Load>(
         &mut self,
         now: Time,
         packet: &Packet<'_>,
+        load: L,
         row: RxRow,
         env: &mut E,
     ) {
@@ -154,12 +159,18 @@ impl Qp {
             self.established = true;
             env.event(QpEvent::CommEst);
         }
-        match self.execute(now, packet, row, env) {
+        match self.execute(now, packet, load, row, env) {
             Ok(()) => {}
             Err(Refusal::NotReady) => {
                 env.count(Drop::NoReceive);
                 self.resp.silent = true;
                 self.nak(now, psn, Syndrome::Rnr(self.attr.min_rnr_timer), env);
+            }
+            Err(Refusal::OutOfReach) => {
+                // Sent again it carries its payload.
+                env.count(Drop::OutOfReach);
+                self.resp.silent = true;
+                self.nak(now, psn, Syndrome::Nak(NakCode::PsnSequence), env);
             }
             Err(Refusal::Fault(fault)) => self.fail_responder(now, psn, fault, env),
         }

@@ -7,6 +7,7 @@ use crate::env::{Drop, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
+use crate::responder::load::Load as _;
 use crate::responder::{Message, Refusal};
 
 impl Qp {
@@ -20,17 +21,18 @@ impl Qp {
             }
             self.resp.epsn = packet.bth.psn;
         }
-        if !self.has_right_length(packet, row) {
+        let load = packet.payload;
+        if !load.has_right_length(row.starts, row.ends, self.mtu, packet.bth.pad) {
             self.resp.message = Message::None;
             return env.count(Drop::Length);
         }
         let result = match row.kind {
-            Kind::Send => self.execute_send(packet, row, env),
-            _ => self.execute_write(packet, row, env),
+            Kind::Send => self.execute_send(packet, load, row, env),
+            _ => self.execute_write(packet, load, row, env),
         };
         match result {
             Ok(()) => {}
-            Err(Refusal::NotReady) => {
+            Err(Refusal::NotReady | Refusal::OutOfReach) => {
                 self.resp.message = Message::None;
                 env.count(Drop::NoReceive);
             }

@@ -48,6 +48,12 @@ counters! {
     DirectReads => "direct_reads",
     /// Bytes of them.
     DirectReadBytes => "direct_read_bytes",
+    /// Parts of SENDs and WRITEs, of a MiB at most, that were fetched from the memory of the process that sent them.
+    Fetches => "direct_fetches",
+    /// Bytes of them.
+    FetchBytes => "direct_fetch_bytes",
+    /// Parts that could not be, so that they were sent again through the ring.
+    FetchFailures => "direct_fetch_failures",
     /// Packets that did not leave because the socket or ring was full; sent again later.
     TxBusy => "tx_busy",
     /// Packets that the operating system refused to send.

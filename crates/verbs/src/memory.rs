@@ -10,7 +10,7 @@
 //! a torn copy holds is bytes, never a value with invariants.
 #![expect(unsafe_code, reason = "registered memory is reached by address")]
 
-use rdmux_link::procmem::{ProcMemError, ProcessMemory};
+use rdmux_link::procmem::{ProcMemError, ProcessMemory, Range};
 use rdmux_link::tcp::Received;
 use rdmux_link::{Piece, TcpStream, guarded};
 use rdmux_transport::env::{AccessFault, AtomicOp};
@@ -150,6 +150,16 @@ pub(crate) fn fetch(memory: &ProcessMemory, va: u64, pieces: &[Piece]) -> Result
     // SAFETY: the pieces are inside registered regions (see the head of this file), whose rights the caller
     // checked and whose table it has locked.
     unsafe { memory.read_pieces(va, pieces) }
+}
+
+/// As [`fetch`], from ranges.
+pub(crate) fn fetch_ranges(
+    memory: &ProcessMemory,
+    from: &[Range],
+    pieces: &[Piece],
+) -> Result<(), ProcMemError> {
+    // SAFETY: as in `fetch`.
+    unsafe { memory.read_ranges(from, pieces) }
 }
 
 /// Copies a piece to the end of a buffer.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use rdmux_link::board::Lane;
+use rdmux_link::procmem::Range;
 use rdmux_link::{Board, PeerBoard, ProcMemError, ProcessMemory};
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::Direct;
@@ -20,6 +21,14 @@ use crate::control::ReachFds;
 /// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
 /// that is not stopped.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The queue pair of a process that has something to be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) qpn: u32,
+    /// Which writing of its row on its process's board it had.
+    pub(crate) sequence: u32,
+}
 
 /// A process of this host whose memory we may reach.
 #[derive(Debug)]
@@ -69,6 +78,19 @@ impl Reach {
             && region.access & needed != 0
             && region.pd == qp.pd;
         lawful.then(|| region.locate(copy.va, copy.len.into()))?
+    }
+
+    /// Whether its queue pair, which is connected to ours, has been open since it had this sequence number, and may
+    /// send what is in these ranges, with the keys of their regions. To be called in a lane.
+    pub(crate) fn sends(&self, own: Qpn, from: &Origin, ranges: &[Range], keys: &[u32]) -> bool {
+        let Some(qp) = self.board.qp(from.qpn).filter(|qp| qp.dest_qpn == own.get()) else {
+            return false;
+        };
+        let lies = |(range, key): (&Range, &u32)| {
+            let region = self.board.region(*key);
+            region.is_some_and(|r| r.pd == qp.pd && r.holds(range.va, range.len.into()))
+        };
+        self.board.is_qp_since(from.qpn, from.sequence) && ranges.iter().zip(keys).all(lies)
     }
 
     /// A copy did not succeed. Where the system refuses it is not tried again.

@@ -85,6 +85,7 @@ impl Qp {
         self.req.next = first.add(npsn);
         self.req.started = index.wrapping_add(1);
         self.req.offset = 0;
+        self.choose_naming(row.travel, len);
         Step::Sent
     }
 
@@ -162,11 +163,12 @@ impl Qp {
         }
         let done = self.req.offset * self.mtu;
         let rest = wqe.len - done;
-        let len = rest.min(self.mtu);
-        let (starts, ends) = (self.req.offset == 0, rest <= self.mtu);
+        let (most, named) = (self.most(), self.req.naming.on);
+        let len = rest.min(most);
+        let (starts, ends) = (self.req.offset == 0, rest <= most);
         let opcode = row.opcode(self.qp_type, starts, ends);
         let mut bth = self.bth(opcode, psn, self.own_pkey(env));
-        bth.pad = pad(len);
+        bth.pad = if named { 0 } else { pad(len) };
         bth.solicited = ends && wqe.has(SendFlags::SOLICITED);
         bth.ack_req = reliable
             && (ends
@@ -190,17 +192,24 @@ impl Qp {
             more: more && !(ends && self.sq.tail.wrapping_sub(index) == 1),
             ack,
         };
-        match env.transmit(&packet) {
-            Ok(()) => {}
+        let left =
+            if named { env.transmit_named(&packet) } else { env.transmit(&packet).map(|()| true) };
+        match left {
+            Ok(true) => {}
+            Ok(false) => {
+                self.req.naming.on = false;
+                return Step::Again;
+            }
             Err(TxError::Busy) => return Step::Busy,
             Err(TxError::Memory(fault)) => return self.stall(local_status(fault), env),
         }
         if ack.is_some() {
             self.resp.ack_left();
         }
-        self.advance_cursor(1, ends);
+        let npsn = if named { len.div_ceil(self.mtu) } else { 1 };
+        self.advance_cursor(npsn, ends);
         if reliable {
-            self.sent(now, psn, 1, bth.ack_req);
+            self.sent(now, psn, npsn, bth.ack_req);
         } else if ends {
             self.complete_head(WcStatus::Success, env);
             self.check_drained(env);

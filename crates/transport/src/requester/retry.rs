@@ -91,6 +91,7 @@ impl Qp {
     /// The cursor goes to the oldest unacknowledged PSN, which the oldest entry has.
     pub(super) fn move_cursor_to_una(&mut self) {
         let req = &mut self.req;
+        req.naming.on = false;
         req.cursor = self.sq.head;
         req.offset = if req.cursor == req.started {
             0
@@ -120,6 +121,7 @@ impl Qp {
         }
         self.req.retry_left -= 1;
         self.req.rewound = true;
+        self.req.naming.on_refusal();
         let in_flight = self.packets_in_flight();
         self.req.window.on_loss(in_flight);
         self.rewind();

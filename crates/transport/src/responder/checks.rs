@@ -8,7 +8,6 @@ use crate::env::{AccessFault, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
-use crate::requester::pad;
 use crate::responder::{Message, Refusal};
 use crate::sq::MAX_MESSAGE;
 
@@ -43,19 +42,6 @@ impl Qp {
             Message::Send => !row.starts && row.kind == Kind::Send,
             Message::Write => !row.starts && row.kind == Kind::Write,
         }
-    }
-
-    /// Whether the payload is as long as its place in the message asks, and padded right
-    /// (IBTA 9.7.4.1.6).
-    #[inline]
-    pub(crate) fn has_right_length(&self, packet: &Packet<'_>, row: RxRow) -> bool {
-        let Ok(len) = u32::try_from(packet.payload.len()) else { return false };
-        let fits = match (row.starts, row.ends) {
-            (_, false) => len == self.mtu,
-            (true, true) => len <= self.mtu,
-            (false, true) => len != 0 && len <= self.mtu,
-        };
-        fits && packet.bth.pad == pad(len)
     }
 
     /// Whether peers may do this through this queue pair. That is a matter of the queue pair, not

@@ -8,9 +8,9 @@ use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::responder::checks::INVALID;
+use crate::responder::load::{Load, message_end};
 use crate::responder::resources::Resource;
 use crate::responder::{Message, Refusal};
-use crate::sq::MAX_MESSAGE;
 use crate::time::Time;
 use crate::wr::{Completion, WcFlags, WcOpcode, WcStatus};
 
@@ -24,31 +24,35 @@ impl Qp {
     /// Carries out the packet that is expected. If refused, the state is as it was before, except that a
     /// receive that was taken stays so for the next attempt.
     #[inline]
-    pub(super) fn execute<E: Env>(
+    pub(super) fn execute<E: Env, L: Load>(
         &mut self,
         now: Time,
         packet: &Packet<'_>,
+        load: L,
         row: RxRow,
         env: &mut E,
     ) -> Result<(), Refusal> {
         if self.qp_type == QpType::XrcRecv {
             self.select_srq(packet, env)?;
         }
-        if !self.in_sequence(row) || !self.has_right_length(packet, row) {
+        if !self.in_sequence(row)
+            || !load.has_right_length(row.starts, row.ends, self.mtu, packet.bth.pad)
+        {
             return Err(INVALID);
         }
         match row.kind {
-            Kind::Send => self.execute_send(packet, row, env),
-            Kind::Write => self.execute_write(packet, row, env),
+            Kind::Send => self.execute_send(packet, load, row, env),
+            Kind::Write => self.execute_write(packet, load, row, env),
             Kind::Read => self.execute_read(packet, env),
             _ => self.execute_atomic(now, packet, env),
         }
     }
 
     /// A packet of a SEND. It was checked to be in sequence and of the right length.
-    pub(crate) fn execute_send<E: Env>(
+    pub(crate) fn execute_send<E: Env, L: Load>(
         &mut self,
         packet: &Packet<'_>,
+        load: L,
         row: RxRow,
         env: &mut E,
     ) -> Result<(), Refusal> {
@@ -59,12 +63,12 @@ impl Qp {
             self.resp.offset = 0;
         }
         let offset = self.resp.offset;
-        let end = self.message_end(packet.payload)?;
+        let end = message_end(offset, load)?;
         if u64::from(end) > self.rq.room() {
             return Err(ResponderFault::ReceiveTooShort.into());
         }
-        if !packet.payload.is_empty() {
-            env.scatter(self.rq.sges(), offset, packet.payload).map_err(Refusal::local)?;
+        if load.len() != 0 {
+            load.scatter(self.rq.sges(), offset, env)?;
         }
         if row.ends {
             let mut invalidated = None;
@@ -83,14 +87,15 @@ impl Qp {
             self.resp.message = Message::Send;
         }
         self.resp.offset = end;
-        self.accepted_packet(packet);
+        self.accepted_packet(packet, load.npsn(self.mtu));
         Ok(())
     }
 
     /// A packet of an RDMA WRITE, likewise checked.
-    pub(crate) fn execute_write<E: Env>(
+    pub(crate) fn execute_write<E: Env, L: Load>(
         &mut self,
         packet: &Packet<'_>,
+        load: L,
         row: RxRow,
         env: &mut E,
     ) -> Result<(), Refusal> {
@@ -103,7 +108,7 @@ impl Qp {
             self.resp.write_len = reth.dma_len;
         }
         let offset = self.resp.offset;
-        let end = self.message_end(packet.payload)?;
+        let end = message_end(offset, load)?;
         let right = if row.ends { end == self.resp.write_len } else { end < self.resp.write_len };
         if !right {
             return Err(INVALID);
@@ -112,9 +117,9 @@ impl Qp {
         if receives && !self.rq.take(env) {
             return Err(Refusal::NotReady);
         }
-        if !packet.payload.is_empty() {
+        if load.len() != 0 {
             let va = self.resp.write_va.wrapping_add(u64::from(offset));
-            env.write_remote(self.resp.write_rkey, va, packet.payload).map_err(Refusal::remote)?;
+            load.write_remote(self.resp.write_rkey, va, env)?;
         }
         self.resp.offset = end;
         if row.ends {
@@ -126,7 +131,7 @@ impl Qp {
         } else {
             self.resp.message = Message::Write;
         }
-        self.accepted_packet(packet);
+        self.accepted_packet(packet, load.npsn(self.mtu));
         Ok(())
     }
 
@@ -172,16 +177,6 @@ impl Qp {
         Ok(())
     }
 
-    /// The message's length with this payload, if it is not too long.
-    #[inline]
-    fn message_end(&self, payload: &[u8]) -> Result<u32, Refusal> {
-        u32::try_from(payload.len())
-            .ok()
-            .and_then(|len| self.resp.offset.checked_add(len))
-            .filter(|&end| end <= MAX_MESSAGE)
-            .ok_or(INVALID)
-    }
-
     /// The completion of the receive that is taken.
     #[inline]
     fn received(&mut self, packet: &Packet<'_>, opcode: WcOpcode, byte_len: u32) -> Completion {
@@ -199,9 +194,9 @@ impl Qp {
     }
 
     #[inline]
-    fn accepted_packet(&mut self, packet: &Packet<'_>) {
-        self.resp.ack_psn = packet.bth.psn;
-        self.accepted(1);
+    fn accepted_packet(&mut self, packet: &Packet<'_>, npsn: u32) {
+        self.resp.ack_psn = packet.bth.psn.add(npsn - 1);
+        self.accepted(npsn);
         self.resp.ack_owed |= packet.bth.ack_req && self.qp_type.is_reliable();
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const BY_REFERENCE: LinkCaps =
+pub(super) const BY_REFERENCE: LinkCaps =
     LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: true, acks_along: false };
 const FAR: u64 = 4096;
 

@@ -4,6 +4,7 @@
 mod direct;
 mod hostile;
 mod iwarp;
+mod named;
 mod rc_errors;
 mod rc_messages;
 mod rc_recovery;
@@ -21,7 +22,7 @@ use alloc::vec::Vec;
 use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 
 use crate::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use crate::env::{AccessFault, Drop, LinkCaps, QpEvent};
+use crate::env::{AccessFault, Drop, LinkCaps, Named, QpEvent};
 use crate::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use crate::{Qp, QpInit, RxPacket, Source, Time};
 use world::World;
@@ -116,16 +117,30 @@ impl Side2 {
 
     pub(super) fn feed(&mut self, now: Time, bytes: &[u8], from: u32) {
         let Ok(packet) = Packet::parse(bytes) else { return };
-        let source = Source {
-            sgid: gid(from),
-            dgid: gid(self.qp.qpn().get()),
-            grh: &[0x45; 40],
-            slid: 0,
-            sl: 0,
-            dlid_path_bits: 0,
-            has_grh: true,
-        };
+        let source = source(from, self.qp.qpn().get());
         self.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, &mut self.w);
+    }
+
+    /// As [`feed`](Self::feed), of a packet that names what is behind its headers here.
+    pub(super) fn feed_named(&mut self, now: Time, bytes: &[u8], from: u32) {
+        let Ok(mut packet) = Packet::parse(bytes) else { return };
+        let at = core::mem::take(&mut packet.payload);
+        let named = Named { len: at.len() as u32, at };
+        let source = source(from, self.qp.qpn().get());
+        let rx = RxPacket { packet: &packet, source: &source };
+        self.qp.handle_named(now, &rx, &named, &mut self.w);
+    }
+}
+
+fn source(from: u32, to: u32) -> Source<'static> {
+    Source {
+        sgid: gid(from),
+        dgid: gid(to),
+        grh: &[0x45; 40],
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+        has_grh: true,
     }
 }
 
@@ -180,7 +195,9 @@ impl Pair {
                     moved = true;
                     seen[i] += 1;
                     let keep = verdict(from, seen[i], &Packet::parse(&bytes).unwrap());
-                    if keep {
+                    if keep && src.w.named.contains(&bytes) {
+                        dst.feed_named(self.now, &bytes, from);
+                    } else if keep {
                         dst.feed(self.now, &bytes, from);
                     }
                     self.log.push((from, bytes));

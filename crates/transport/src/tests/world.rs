@@ -9,8 +9,8 @@ use rdmux_wire::{Pkey, Psn, Rkey};
 use super::{KEY, LOSSY, MEMORY};
 use crate::attr::Access;
 use crate::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry,
-    TxError, TxPacket, TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, FetchError, LinkCaps, Named, QpEvent,
+    Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
 use crate::wr::{Completion, MwBind, Sge, WcStatus};
 
@@ -53,6 +53,11 @@ pub(crate) struct World {
     pub(super) reached: Option<Vec<u8>>,
     pub(super) reach_left: u32,
     pub(super) copies: Vec<u32>,
+    /// Whether payload may be named, and the packets that named theirs, with what they named behind them.
+    pub(super) names: bool,
+    pub(super) named: Vec<Vec<u8>>,
+    /// Whether what a peer names can be had.
+    pub(super) fetches: bool,
     /// How many sends were complete when the queue pair was closed.
     pub(super) closed_at: Option<usize>,
 }
@@ -85,6 +90,9 @@ impl World {
             reached: None,
             reach_left: u32::MAX,
             copies: Vec::new(),
+            names: false,
+            named: Vec::new(),
+            fetches: true,
             closed_at: None,
             refuses: None,
             stream: VecDeque::new(),
@@ -207,6 +215,31 @@ impl Env for World {
             assert_eq!(packet.ack, None);
         }
         Ok(())
+    }
+    fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
+        if self.busy {
+            return Err(TxError::Busy);
+        }
+        if self.names {
+            assert!(packet.pad == 0 && matches!(packet.payload, TxPayload::Gather { .. }));
+            let mut bytes = packet.header.to_vec();
+            self.append(&packet.payload, &mut bytes).map_err(TxError::Memory)?;
+            self.named.push(bytes.clone());
+            self.out.push_back(bytes);
+        }
+        Ok(self.names)
+    }
+    fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
+        if !self.fetches {
+            return Err(FetchError::OutOfReach);
+        }
+        self.scatter(sges, offset, from.at).map_err(FetchError::Memory)
+    }
+    fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
+        if !self.fetches {
+            return Err(FetchError::OutOfReach);
+        }
+        self.write_remote(rkey, va, from.at).map_err(FetchError::Memory)
     }
     fn direct(&mut self, copy: &Direct<'_>) -> bool {
         let Some(mut far) = self.reached.take() else { return false };

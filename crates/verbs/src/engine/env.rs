@@ -8,22 +8,27 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
+use rdmux_link::procmem::Range;
 use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
 use rdmux_transport::attr::{Access, AddressVector, QpAttr};
 use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, LinkCaps, QpEvent, Side,
-    SrqEntry, TxError, TxPacket, TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
+    Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Psn, Rkey};
 
+use super::direct::reach_of;
+use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
+use crate::memory::Space;
 use crate::qp::{Ends, Objects, QpCore};
+use crate::reach::Origin;
 use crate::regions::{Asker, Located, Regions};
 use crate::xrc::place::{Placing, Stage};
 
@@ -322,6 +327,67 @@ impl Env for QpEnv<'_> {
         self.send(packet, Payload::Pieces(&pieces.list))
     }
 
+    fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
+        let Self { device, core, path, here, .. } = self;
+        let (Here::Own(objects, regions), Some(board), Path::Ring(ring)) =
+            (here, device.reaches().board(), &**path)
+        else {
+            return Ok(false);
+        };
+        let (TxPayload::Gather { sges, offset, len }, Some(_), Some(sequence)) =
+            (packet.payload, reach_of(core, path), board.qp_sequence(core.qpn.get()))
+        else {
+            return Ok(false);
+        };
+        if device.engine().capture().is_on() {
+            return Ok(false);
+        }
+        let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
+        for (sge, addr, take) in parts(sges, offset, len) {
+            let at = regions
+                .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::empty())
+                .map_err(TxError::Memory)?;
+            let ours = matches!(at.space, Space::Own);
+            if !ours || !names.add(sge.lkey.0, Range { va: at.addr, len: take }) {
+                return Ok(false);
+            }
+        }
+        match ring.send_named(device, packet, &names) {
+            Ok(()) => Ok(true),
+            Err(LinkError::Busy) => Err(TxError::Busy),
+            Err(error) => {
+                tracing::debug!(qpn = %core.qpn, %error, "a packet is lost");
+                self.count_one(Counter::TxErrors);
+                Ok(true)
+            }
+        }
+    }
+
+    fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
+        let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
+        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let mut near: ArrayVec<Piece, MAX_PIECES> = ArrayVec::new();
+        for (sge, addr, take) in parts(sges, offset, from.len) {
+            let at = regions
+                .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::LOCAL_WRITE)
+                .map_err(FetchError::Memory)?;
+            let piece = at.space.piece(at.addr, take as usize).ok_or(FetchError::OutOfReach)?;
+            near.try_push(piece).map_err(|_| FetchError::OutOfReach)?;
+        }
+        super::named::fetch(self.device, (self.core.qpn, reach), from, &near)
+    }
+
+    fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
+        let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
+        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let who = asker(self.core, objects);
+        let at = regions
+            .remote(who, rkey, va, from.len.into(), Access::REMOTE_WRITE)
+            .map_err(FetchError::Memory)?;
+        let near = at.space.piece(at.addr, from.len as usize).ok_or(FetchError::OutOfReach)?;
+        super::named::fetch(self.device, (self.core.qpn, reach), from, &[near])
+    }
+
     fn direct(&mut self, copy: &Direct<'_>) -> bool {
         let Here::Own(objects, regions) = &self.here else { return false };
         super::direct::carry_out(self.device, self.core, self.path, (objects, regions), copy)
@@ -461,6 +527,8 @@ impl Env for QpEnv<'_> {
             DropReason::Stale => Counter::RxStale,
             DropReason::NoReceive => Counter::RxNoReceive,
             DropReason::Memory => Counter::RxMemory,
+            // Counted where it was tried.
+            DropReason::OutOfReach => return,
         });
     }
 

@@ -1,7 +1,7 @@
 //! The machine of a queue pair: packets or a stream, by the device's kind.
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
-use rdmux_transport::env::{AccessFault, Drop, Env};
+use rdmux_transport::env::{AccessFault, Drop, Env, Named};
 use rdmux_transport::error::{ModifyError, PostError};
 use rdmux_transport::iwarp::{self, StreamParams, Wish};
 use rdmux_transport::qp::{QpInit, RxPacket, SendMark};
@@ -105,6 +105,19 @@ impl Machine {
     pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut QpEnv<'_>) {
         match self {
             Self::Ib(qp) => qp.handle_packet(now, rx, env),
+            Self::Iwarp(_) => env.count(Drop::Opcode),
+        }
+    }
+    /// Takes a packet that names its payload.
+    pub(crate) fn handle_named(
+        &mut self,
+        now: Time,
+        rx: &RxPacket<'_>,
+        named: &Named<'_>,
+        env: &mut QpEnv<'_>,
+    ) {
+        match self {
+            Self::Ib(qp) => qp.handle_named(now, rx, named, env),
             Self::Iwarp(_) => env.count(Drop::Opcode),
         }
     }

@@ -16,6 +16,7 @@ pub(crate) mod env;
 mod loss;
 pub(crate) mod machine;
 mod multicast;
+mod named;
 mod out;
 pub(crate) mod path;
 mod patience;

@@ -8,12 +8,14 @@ use rdmux_link::{
     Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
 };
 use rdmux_transport::attr::AddressVector;
+use rdmux_transport::env::{Named, TxPacket};
 use rdmux_transport::{RxPacket, Source, Time};
 use rdmux_wire::{Gid, MAX_HEADER, Packet, Psn, Qpn};
 
 use super::drive::{BUDGET, Bound};
 use super::env::QpEnv;
 use super::machine::Machine;
+use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
 use crate::brief::Mutex;
 use crate::control::RingEnd;
@@ -25,6 +27,8 @@ use crate::xrc::record as xrc;
 
 /// The kind of a record that holds a packet.
 const PACKET: u8 = 1;
+/// The kind of a record that holds a packet which names its payload (`super::named`).
+const NAMED: u8 = 9;
 /// Bytes of data of the ring to ourselves.
 const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
 /// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
@@ -235,6 +239,24 @@ impl RingTx {
     }
 }
 
+impl RingTx {
+    /// Puts a packet in that names its payload, and wakes the peer if it sleeps.
+    pub(super) fn send_named(
+        &self,
+        device: &Device,
+        packet: &TxPacket<'_>,
+        names: &Names,
+    ) -> Result<(), LinkError> {
+        let meta = Meta {
+            header: u8::try_from(packet.header.len()).unwrap_or(0),
+            pad: 0,
+            dest_qpn: dest_qpn(packet.header),
+            ack: packet.ack,
+        };
+        self.put(device, NAMED, meta.to_bytes(), &[packet.header, names.as_bytes()]).map(drop)
+    }
+}
+
 /// The rings that a process fills, by the peer's slot.
 #[derive(Default)]
 pub(crate) struct Rings(RwLock<Vec<(u16, Arc<RingTx>)>>);
@@ -401,7 +423,8 @@ impl RingRx {
             };
             let (kind, meta) = (record.kind(), record.meta());
             let long = record.len() >= IN_PLACE;
-            if kind == PACKET && !(long && moves_only(device)) {
+            let is_packet = kind == NAMED || kind == PACKET && !(long && moves_only(device));
+            if is_packet {
                 record.leave();
                 self.packets(here, &mut taken, Meta::parse(meta));
                 continue;
@@ -446,14 +469,20 @@ impl RingRx {
                 && let Ok(Some(record)) = self.rx.pop()
             {
                 let meta = Meta::parse(record.meta());
+                let kind = record.kind();
                 let long = record.len() >= IN_PLACE && moves_only(device);
-                if record.kind() != PACKET || meta.dest_qpn != first.dest_qpn || long {
+                let is_packet = kind == NAMED || kind == PACKET && !long;
+                if !is_packet || meta.dest_qpn != first.dest_qpn {
                     record.leave();
                     break;
                 }
                 taken.add(&record);
                 let bytes = copied(&record, here.private);
                 drop(record);
+                if kind == NAMED {
+                    named(device, (machine, env), &self.tx, &meta, bytes, now);
+                    break;
+                }
                 if let Some(av) = &av {
                     device.engine().capture().ring_received(device, av, bytes);
                 }
@@ -514,6 +543,50 @@ fn place_in_place(device: &Arc<Device>, from: u16, meta: [u8; 16], record: &Reco
     }
 }
 
+/// Hands over a packet that names its payload, and acknowledges it at once: what it stands for is long.
+fn named(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<RingTx>,
+    meta: &Meta,
+    bytes: &[u8],
+    now: Time,
+) {
+    let Some((headers, at)) = bytes.split_at_checked(meta.header.into()) else {
+        return count(device, Counter::RxMalformed);
+    };
+    let Some(len) = named::len(at) else { return count(device, Counter::RxMalformed) };
+    let Some(packet) = checked(device, Packet::parse_parts(headers, &[])) else { return };
+    if !is_meant((device, env), ring, meta, &packet) {
+        return;
+    }
+    if let Some(psn) = meta.ack {
+        machine.handle_ack_along(now, psn, env);
+    }
+    let rx = RxPacket { packet: &packet, source: &NEIGHBOUR };
+    machine.handle_named(now, &rx, &Named { len, at }, env);
+    machine.flush_ack(now, env);
+}
+
+/// Whether a packet is for the queue pair that its record says, and comes from its peer.
+#[inline]
+fn is_meant(
+    (device, env): (&Device, &QpEnv<'_>),
+    ring: &Arc<RingTx>,
+    meta: &Meta,
+    packet: &Packet<'_>,
+) -> bool {
+    let fault = if packet.bth.dest_qpn.get() != meta.dest_qpn {
+        Counter::RxMalformed
+    } else if !env.is_peer(ring) {
+        Counter::RxSource
+    } else {
+        return true;
+    };
+    count(device, fault);
+    false
+}
+
 /// Hands a record's packet to its queue pair, after the acknowledgement that it took along. Only the process that the
 /// queue pair is connected to may send it any: its ring is the one that the queue pair itself sends into.
 fn hand_over(
@@ -524,11 +597,8 @@ fn hand_over(
     packet: &Packet<'_>,
     now: Time,
 ) {
-    if packet.bth.dest_qpn.get() != meta.dest_qpn {
-        return count(device, Counter::RxMalformed);
-    }
-    if !env.is_peer(ring) {
-        return count(device, Counter::RxSource);
+    if !is_meant((device, env), ring, meta, packet) {
+        return;
     }
     if let Some(psn) = meta.ack {
         machine.handle_ack_along(now, psn, env);
