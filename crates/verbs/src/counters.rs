@@ -54,6 +54,8 @@ counters! {
     FetchBytes => "direct_fetch_bytes",
     /// Parts that could not be, so that they were sent again through the ring.
     FetchFailures => "direct_fetch_failures",
+    /// Processes whose memory the system did not let us reach: what is for them goes through rings.
+    DirectRefused => "direct_refused",
     /// Packets that did not leave because the socket or ring was full; sent again later.
     TxBusy => "tx_busy",
     /// Packets that the operating system refused to send.

@@ -17,6 +17,7 @@ use rdmux_transport::env::Direct;
 use rdmux_wire::Qpn;
 
 use crate::control::ReachFds;
+use crate::counters::{Counter, Counters};
 
 /// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
 /// that is not stopped.
@@ -94,9 +95,12 @@ impl Reach {
     }
 
     /// A copy did not succeed. Where the system refuses it is not tried again.
-    pub(crate) fn failed(&self, error: &ProcMemError) {
+    pub(crate) fn failed(&self, counters: &Counters<'_>, error: &ProcMemError) {
         let lasting = !matches!(error, ProcMemError::Fault { .. });
         if lasting && !self.refused.swap(true, Ordering::Relaxed) {
+            if !matches!(error, ProcMemError::Gone { .. }) {
+                counters.add(Counter::DirectRefused, 1);
+            }
             tracing::debug!(slot = self.slot, %error, "a process is reached by its ring only");
         }
     }

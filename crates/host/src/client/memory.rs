@@ -13,14 +13,19 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// not inherit that, so nothing is remembered.
 pub(crate) fn is_shared() -> bool {
     let shared = parse(std::env::var(VARIABLE).ok().as_deref());
-    let restricted = || std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1");
     if shared
-        && restricted()
+        && std::fs::read_to_string(SCOPE).is_ok_and(|scope| must_be_let_in(&scope))
         && let Err(error) = rdmux_link::procmem::let_others_in()
     {
         tracing::debug!(%error, "others will not be let into this process's memory");
     }
     shared
+}
+
+/// Whether others reach this process only if it lets them. What the system's other scopes refuse (2: to all but the
+/// administrator; 3: to all) no process can allow, and what they are is found out by trying.
+fn must_be_let_in(scope: &str) -> bool {
+    scope.trim() == "1"
 }
 
 fn parse(value: Option<&str>) -> bool {
@@ -37,6 +42,12 @@ fn parse(value: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn they_are_let_in_where_that_helps() {
+        assert!(must_be_let_in("1\n"));
+        assert!(!["0\n", "2\n", "3\n", ""].into_iter().any(must_be_let_in));
+    }
 
     #[test]
     fn who_mistypes_off_is_not_let_down() {

@@ -44,6 +44,10 @@ impl Gone {
     }
 }
 
+/// How the system names a user whom it has no number for in this user namespace (`user_namespaces(7)`): two of them
+/// need not be the same.
+const NOBODY: u32 = 65_534;
+
 /// Another process, as the service sees it.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -97,7 +101,8 @@ impl Client {
         other.device.as_ref()?.board.as_ref()?;
         other.pidfd.as_ref()?;
         let board = self.device.as_ref()?.board.as_ref()?;
-        (self.uid == other.uid).then_some((board, self.pidfd.as_ref()?))
+        let same = self.uid == other.uid && self.uid != NOBODY;
+        same.then_some((board, self.pidfd.as_ref()?))
     }
 
     /// The kind of its device, if it has one.

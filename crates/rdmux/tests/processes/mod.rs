@@ -7,6 +7,8 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -29,6 +31,11 @@ pub(crate) const LONG: usize = 8 << 20;
 
 /// A host, and on it the process of a role.
 pub(crate) fn in_a_process(role: &str) {
+    in_a_process_of(role, None);
+}
+
+/// As [`in_a_process`], with a process of this user. Only root can do that.
+pub(crate) fn in_a_process_of(role: &str, user: Option<u32>) {
     let n = std::process::id();
     let path = std::env::temp_dir().join(format!("rdmux-test-{n}-{role}"));
     let dir = RuntimeDir::at(&path).unwrap();
@@ -46,7 +53,15 @@ pub(crate) fn in_a_process(role: &str) {
             }
         }
     }
-    let done = command(role).env(DIR, &path).stdin(Stdio::null()).output().unwrap();
+    if rustix::process::geteuid().is_root() {
+        let done = Command::new("chmod").args(["-R", "go+rX"]).arg(&path).status();
+        assert!(done.unwrap().success());
+        let socket = dir.host(&HostName::new("default").unwrap()).unwrap().socket();
+        std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666)).unwrap();
+    }
+    let mut command = command(role);
+    user.map(|user| command.uid(user).gid(user));
+    let done = command.env(DIR, &path).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
     assert!(said.contains("SAYS done"), "{said}");
@@ -55,7 +70,8 @@ pub(crate) fn in_a_process(role: &str) {
 }
 
 pub(crate) fn command(role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    // Another user may not come to it by its path.
+    let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }

@@ -76,11 +76,11 @@ pub(super) fn carry_out(
         memory::fetch(reach.memory(), va, &near)
     };
     drop(lane);
+    let counters = Counters(device.counters());
     if let Err(error) = copied {
-        reach.failed(&error);
+        reach.failed(&counters, &error);
         return false;
     }
-    let counters = Counters(device.counters());
     let (which, bytes) = if copy.write {
         (Counter::DirectWrites, Counter::DirectWriteBytes)
     } else {

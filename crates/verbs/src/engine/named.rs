@@ -104,7 +104,7 @@ pub(super) fn fetch(
     let fetched = memory::fetch_ranges(reach.memory(), &names.ranges, near);
     drop(lane);
     fetched.map_err(|error| {
-        reach.failed(&error);
+        reach.failed(&counters, &error);
         out_of_reach()
     })?;
     counters.add(Counter::Fetches, 1);

@@ -1,0 +1,176 @@
+//! Processes of one host that may not reach each other's memory, or only one of them the other's: what cannot be copied
+//! goes by way of the ring, in that direction, and the bytes are right.
+
+mod processes;
+
+use std::os::unix::process::CommandExt;
+
+use processes::{
+    ALL, End, Peer, ROLE, SWITCH, all_lengths, bytes, command, counter, hex, in_a_process,
+    in_a_process_of,
+};
+use rdmux::{Mr, RemoteMr, SendWr, WcStatus};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+/// Users that need no account.
+const SOMEBODY: u32 = 54_321;
+const ELSE: u32 = 54_322;
+/// See `NOBODY` in the service.
+const NOBODY: u32 = 65_534;
+
+/// Not a test, but what the processes of the others do.
+#[test]
+fn role() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("peer") => return processes::be_peer(more),
+        Ok("undumpable") => one_way(|peer| drop(peer.ask("undumpable"))),
+        Ok("forbidden_here") => one_way(|_| forbid()),
+        Ok("forbidden_there") => other_way(),
+        Ok("strangers") => strangers(ELSE),
+        Ok("nobodies") => strangers(NOBODY),
+        Ok("friends") => friends(),
+        Err(_) => return,
+        Ok(other) => panic!("{other}"),
+    }
+    println!("SAYS done");
+}
+
+/// What a peer does beside what all peers can.
+fn more(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
+    match *words {
+        ["undumpable"] => set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap(),
+        ["forbid"] => forbid(),
+        ["boards"] => return boards(),
+        ["write", far] => {
+            let far = RemoteMr::from_bytes(&bytes(far)).unwrap();
+            let near = [regions[0].as_ref().unwrap().slice(..usize::try_from(far.len).unwrap())];
+            end.qp.post_send(&SendWr::write(7, far).sges(&near).signaled()).unwrap();
+            end.done(7, WcStatus::Success);
+        }
+        _ => panic!("{words:?}"),
+    }
+    String::new()
+}
+
+/// From now on the system refuses copies to and from other processes' memory, as in a container.
+fn forbid() {
+    let calls = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
+    let rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, TargetArch::x86_64);
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+/// How many boards this process has mapped, and how many pidfds it has.
+fn boards() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let boards = maps.lines().filter(|line| line.contains("rdmux-board")).count();
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = fds.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    let pidfds = targets.filter(|to| to.to_string_lossy().contains("pidfd")).count();
+    format!("{boards} {pidfds}")
+}
+
+/// Both directions of all operations, and that the peer can write to us.
+fn both_ways(end: &End, peer: &mut Peer) {
+    all_lengths(end, peer);
+    let near = end.pd.alloc(100_000, ALL).unwrap();
+    peer.ask("fill 0 77");
+    let first = peer.ask("first 0");
+    peer.ask(&format!("write {}", hex(&near.remote().to_bytes())));
+    assert_eq!(near.load(0).to_string(), first);
+}
+
+/// We may not reach the peer's memory, and it may reach ours.
+fn one_way(refuse: impl Fn(&mut Peer)) {
+    let end = End::open();
+    let mut peer = Peer::start(&end, "on", ALL);
+    refuse(&mut peer);
+    both_ways(&end, &mut peer);
+    assert_eq!(counter("direct_reads"), 0);
+    assert_eq!(counter("direct_writes"), 1, "the peer's");
+    assert!(counter("direct_fetches") > 0, "the peer's");
+    assert_eq!(counter("direct_fetch_failures"), 0);
+    assert_eq!(counter("direct_refused"), 1);
+}
+
+/// We may reach the peer's memory, and it may not reach ours.
+fn other_way() {
+    let end = End::open();
+    let mut peer = Peer::start(&end, "on", ALL);
+    peer.ask("forbid");
+    both_ways(&end, &mut peer);
+    assert!(counter("direct_writes") > 0 && counter("direct_reads") > 0);
+    assert_eq!(counter("direct_fetches"), 1, "of the peer's WRITE, by us");
+    assert!(counter("direct_fetch_failures") > 0);
+    assert_eq!(counter("direct_refused"), 1);
+}
+
+/// Neither gets what it takes to reach the other, for the peer is another user's, or may be.
+fn strangers(user: u32) {
+    let end = End::open();
+    let mut command = command("peer");
+    if geteuid().is_root() {
+        command.uid(user).gid(user);
+    }
+    let mut peer = Peer::start_by(command.env(SWITCH, "on"), &end, ALL);
+    both_ways(&end, &mut peer);
+    assert_eq!((boards(), peer.ask("boards")), ("1 0".into(), "1 0".into()));
+    for name in ["direct_writes", "direct_reads", "direct_fetches", "direct_refused"] {
+        assert_eq!(counter(name), 0, "{name}");
+    }
+}
+
+/// And so it would show if they did.
+fn friends() {
+    let end = End::open();
+    let mut peer = Peer::start(&end, "on", ALL);
+    both_ways(&end, &mut peer);
+    assert_eq!((boards(), peer.ask("boards")), ("2 1".into(), "2 1".into()));
+}
+
+/// Whether processes can be other users' here. Says so if not.
+fn is_root() -> bool {
+    let root = geteuid().is_root();
+    if !root {
+        println!("skipped: only root has processes of other users");
+    }
+    root
+}
+
+#[test]
+fn a_process_that_is_not_dumpable_is_reached_by_the_ring() {
+    // To root it would be all the same.
+    in_a_process_of("undumpable", geteuid().is_root().then_some(SOMEBODY));
+}
+
+#[test]
+fn a_sandbox_here_hinders_but_what_is_copied_from_here() {
+    in_a_process("forbidden_here");
+}
+
+#[test]
+fn a_sandbox_there_hinders_but_what_is_copied_from_there() {
+    in_a_process("forbidden_there");
+}
+
+#[test]
+fn processes_of_one_user_have_each_others_boards() {
+    in_a_process("friends");
+}
+
+#[test]
+fn processes_of_different_users_have_not() {
+    if is_root() {
+        in_a_process("strangers");
+    }
+}
+
+#[test]
+fn nor_have_processes_of_users_without_a_number() {
+    if is_root() {
+        in_a_process_of("nobodies", Some(NOBODY));
+    }
+}
