@@ -166,17 +166,19 @@ impl Qp {
         let (most, named) = (self.most(), self.req.naming.on);
         let len = rest.min(most);
         let (starts, ends) = (self.req.offset == 0, rest <= most);
-        let opcode = row.opcode(self.qp_type, starts, ends);
+        let alone = self.goes_in_equal_packets(wqe);
+        let opcode = row.opcode(self.qp_type, starts || alone, ends || alone);
         let mut bth = self.bth(opcode, psn, self.own_pkey(env));
         bth.pad = if named { 0 } else { pad(len) };
         bth.solicited = ends && wqe.has(SendFlags::SOLICITED);
         bth.ack_req = reliable
-            && (ends
-                || self.req.since_ack_req >= self.req.window.ack_every()
-                || in_flight + 1 >= self.req.window.size());
+            && (self.req.since_ack_req + 1 >= self.req.window.ack_every()
+                || ends && !self.is_followed());
         let mut header = self.request_header(&bth, wqe);
         if opcode.has_reth() {
-            header = header.reth(&Reth { va: wqe.remote_addr, rkey: wqe.rkey, dma_len: wqe.len });
+            let dma_len = if alone { len } else { wqe.len };
+            let va = wqe.remote_addr.wrapping_add(done.into());
+            header = header.reth(&Reth { va, rkey: wqe.rkey, dma_len });
         }
         if opcode.has_imm() {
             header = header.imm(&ImmDt(wqe.extra));
@@ -215,6 +217,27 @@ impl Qp {
             self.check_drained(env);
         }
         Step::Sent
+    }
+
+    /// Whether each packet of a message is a WRITE of its own, with its own address. Packets of one size leave in one
+    /// system call (`UDP_SEGMENT`), which a FIRST with its address and MIDDLEs without do not. To the peer's
+    /// program it is the same: a WRITE without immediate shows nowhere that it ended.
+    #[inline]
+    fn goes_in_equal_packets(&self, wqe: &SendWqe) -> bool {
+        !self.lossless && wqe.kind == TxKind::Write && self.qp_type.is_reliable()
+    }
+
+    /// Whether a message goes behind the one at the cursor that can ask for the ACK of both. Should it fail to, a timer
+    /// finds out; so not where there is none, or only a long one.
+    #[inline]
+    fn is_followed(&self) -> bool {
+        let next = self.req.cursor.wrapping_add(1);
+        let timed = !self.req.srtt.is_zero() && self.attr.timeout.duration().is_some();
+        if next == self.sq.tail || !timed || self.lossless || self.state != QpState::Rts {
+            return false;
+        }
+        let wqe = self.sq.get(next);
+        wqe.kind.row().travel == Travel::Message && !wqe.has(SendFlags::FENCE)
     }
 
     fn transmit_read<E: Env>(&mut self, now: Time, row: &TxRow, more: bool, env: &mut E) -> Step {

@@ -13,6 +13,9 @@ const LONE: u32 = 32;
 const LEAST: u32 = 4;
 /// Bytes in flight that no receiver's socket buffer exceeds.
 const MOST_BYTES: u32 = 2 << 20;
+/// Bytes and packets that leave in one system call (`udp(7)`), and what of them is not payload.
+const CALL: (u32, u32) = (65_507, 64);
+const OVERHEAD: u32 = 32;
 /// Packets in flight without congestion control; far below half the PSN space.
 const OPEN: u32 = 1 << 21;
 
@@ -28,18 +31,31 @@ pub(super) struct Window {
     /// Packets acknowledged since something was last lost.
     since_loss: u32,
     most: u32,
+    /// As many packets as fill some system calls, and no more than [`CALL`] says for one.
+    calls: u32,
     /// Size and limit before it was last made smaller, in case that was a mistake.
     before: (u32, u32),
 }
 
 impl Window {
     pub(super) const fn lossless() -> Self {
-        Self { size: OPEN, slow_start: OPEN, credit: 0, since_loss: 0, most: OPEN, before: (0, 0) }
+        Self {
+            size: OPEN,
+            slow_start: OPEN,
+            credit: 0,
+            since_loss: 0,
+            most: OPEN,
+            calls: CALL.1,
+            before: (0, 0),
+        }
     }
 
     pub(super) fn lossy(mtu: u32) -> Self {
-        let most = (MOST_BYTES / mtu).max(INITIAL);
-        Self { size: INITIAL, slow_start: most, credit: 0, since_loss: 0, most, before: (0, 0) }
+        let one = (CALL.0 / (mtu + OVERHEAD)).clamp(1, CALL.1);
+        let calls = CALL.1 / one * one;
+        let most = (MOST_BYTES / mtu / calls * calls).max(INITIAL);
+        let (size, slow_start, credit, since_loss) = (INITIAL, most, 0, 0);
+        Self { size, slow_start, credit, since_loss, most, calls, before: (0, 0) }
     }
 
     /// Packets that may be in flight.
@@ -48,11 +64,15 @@ impl Window {
         self.size
     }
 
-    /// How many packets may pass without asking for an ACK.
+    /// One in how many packets asks for an ACK, at least: of a full window always one that is in flight does. What
+    /// such an ACK allows to be sent fills system calls.
     #[inline]
     pub(super) const fn ack_every(&self) -> u32 {
-        let quarter = self.size / 4;
-        if quarter > 64 { 64 } else { quarter }
+        match self.size / 4 {
+            0 => 1,
+            quarter if quarter > self.calls => self.calls,
+            quarter => quarter,
+        }
     }
 
     const fn is_open(&self) -> bool {
@@ -165,14 +185,18 @@ mod tests {
     fn starts_again_from_one_after_silence() {
         let mut w = Window::lossy(4096);
         w.on_timeout(32);
-        assert_eq!((w.size(), w.ack_every()), (1, 0));
+        assert_eq!((w.size(), w.ack_every()), (1, 1));
         w.on_progress(1);
         w.on_progress(2);
         assert_eq!(w.size(), 4);
         for _ in 0..10_000 {
             w.on_progress(600);
         }
-        assert_eq!(w.size(), MOST_BYTES / 4096);
+        assert_eq!(
+            (w.size(), w.ack_every()),
+            (480, 60),
+            "eight times four system calls of 15 packets"
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! RC without faults: every operation, sizes, packets counted.
 
+use rdmux_wire::Opcode;
+
 use super::*;
 use crate::env::Side;
 use crate::wr::{WcFlags, WcOpcode};
@@ -102,6 +104,82 @@ fn read_consumes_a_psn_per_response_packet() {
         let chunks = len.div_ceil(64 << 10).max(1) as usize;
         assert_eq!(p.opcodes(1).len(), chunks, "a request per 64 KiB on a lossy link");
     }
+}
+
+/// Packets of one size share a system call; one that says where the others go is longer.
+#[test]
+fn a_long_write_leaves_in_packets_of_one_size() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 5000, 3);
+    let rkey = Rkey(KEY);
+    p.a.send(1, SendOp::Write { remote_addr: 70_001, rkey }, 0, 5000);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    assert_eq!(p.a.w.mem[..5000], p.b.w.mem[70_001..75_001]);
+    let packets =
+        p.log.iter().filter(|(from, _)| *from == 1).map(|(_, b)| Packet::parse(b).unwrap());
+    let named: Vec<_> = packets
+        .map(|p| (p.bth.opcode, p.reth.map(|r| (r.va, r.dma_len)), p.payload.len()))
+        .collect();
+    let only = |at, len: u32| (Opcode::RC_WRITE_ONLY, Some((at, len)), len as usize);
+    let full = (0..4).map(|i| only(70_001 + 1024 * i, 1024));
+    assert_eq!(named, full.chain([only(70_001 + 4096, 904)]).collect::<Vec<_>>());
+}
+
+/// Where it shows how long a WRITE was, or where a part of it must not count.
+#[test]
+fn other_writes_are_one_message() {
+    let codes = |qp_type, imm| {
+        let mut p = Pair::new(qp_type);
+        p.b.recv(1, 0, 0);
+        let (remote_addr, rkey) = (0, Rkey(KEY));
+        let op = match imm {
+            Some(imm) => SendOp::WriteImm { remote_addr, rkey, imm },
+            None => SendOp::Write { remote_addr, rkey },
+        };
+        p.a.send(1, op, 0, 2500);
+        p.run();
+        if imm.is_some() {
+            assert_eq!(p.b.w.take_wc().byte_len, 2500);
+        }
+        p.opcodes(1)
+    };
+    assert_eq!(codes(QpType::Rc, Some([1; 4])), [0x06, 0x07, 0x09]);
+    assert_eq!(codes(QpType::Uc, None), [0x26, 0x27, 0x28]);
+}
+
+#[test]
+fn messages_in_a_row_ask_for_one_ack() {
+    let mut p = Pair::new(QpType::Rc);
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+    p.a.send(0, write, 0, 10);
+    p.run();
+    (1..=6).for_each(|i| p.a.send(i, write, 0, 10));
+    p.run();
+    assert_eq!(p.a.w.statuses().len(), 7);
+    let asks = p.log.iter().filter(|(from, b)| *from == 1 && b[8] & 0x80 != 0).count();
+    assert_eq!(asks, 2, "the first, when no round trip was known yet, and the last");
+    (1..=16).for_each(|i| p.a.send(i, write, 0, 5 * 1024));
+    p.a.poll(p.now);
+    let asks: Vec<_> = p.a.w.out.iter().map(|b| b[8] & 0x80 != 0).collect();
+    assert!(asks.len() < 5 * 16, "a window was full");
+    let longest = asks.split(|asks| *asks).map(<[_]>::len).max();
+    assert!(longest <= Some(asks.len() / 4), "some in a window do: {longest:?}");
+}
+
+#[test]
+fn what_cannot_go_does_not_keep_what_went_from_its_ack() {
+    let mut p = Pair::new(QpType::Rc);
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+    p.a.send(0, write, 0, 10);
+    p.run();
+    p.a.send(1, write, 0, 10);
+    p.a.post(2, write, &[Sge { lkey: Lkey(KEY + 1), ..sge(0, 10) }], SendFlags::SIGNALED);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(0, OK)]);
+    assert!(p.tick());
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK), (2, WcStatus::LocProtErr)]);
 }
 
 #[test]
