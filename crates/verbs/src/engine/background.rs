@@ -112,6 +112,7 @@ impl Engine {
         }
         let waiter = self.waiter();
         if habit.judge(self.polls(), device.now()) && !self.somebody_waits() {
+            self.hear(false);
             waiter.prepare(true);
             return (waiter, Sleep::Tick);
         }
@@ -119,12 +120,13 @@ impl Engine {
             self.linger(device);
         }
         self.drain(device);
+        let heard = self.hear(true);
         waiter.prepare(false);
         // Whoever put something into a ring before it was marked as asleep does not ring the bell.
         if !self.inbox(|inbox| inbox.sleep()) {
             return (waiter, Sleep::Until(Some(Duration::ZERO)));
         }
-        let deadline = self.deadline(device);
+        let deadline = self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min();
         (waiter, Sleep::Until(deadline))
     }
 }

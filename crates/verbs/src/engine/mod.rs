@@ -80,6 +80,9 @@ struct Round {
     inbox: Inbox,
     rx: RxBatch,
     sources: Vec<Source>,
+    /// Whether packets at the sockets wake the background thread. They cost their senders time even while it does not
+    /// sleep, so where the program polls they do not.
+    heard: bool,
     streams: Streams,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
@@ -148,6 +151,7 @@ impl Engine {
                 inbox: Inbox::default(),
                 rx: RxBatch::new(RxBatch::USUAL),
                 sources: Vec::new(),
+                heard: true,
                 streams,
                 owed: Vec::new(),
                 looked: Time(0),
@@ -197,9 +201,30 @@ impl Engine {
     }
 
     fn listen_to(&self, source: Source) -> Result<(), VerbsError> {
-        self.waiter.add(source.udp().as_fd()).map_err(VerbsError::os("listen on a socket"))?;
-        self.round.lock().sources.push(source);
+        let mut round = self.round.lock();
+        if round.heard {
+            self.waiter.add(source.udp().as_fd()).map_err(VerbsError::os("listen on a socket"))?;
+        }
+        round.sources.push(source);
         Ok(())
+    }
+
+    /// Lets packets at the sockets wake the background thread, or not. Returns whether they do.
+    fn hear(&self, heard: bool) -> bool {
+        let mut round = self.round.lock();
+        if round.heard != heard {
+            let sockets = || round.sources.iter().map(|source| source.udp().as_fd());
+            let added = sockets().try_for_each(|s| if heard { self.waiter.add(s) } else { Ok(()) });
+            if let Err(error) = &added {
+                tracing::warn!(%error, "the sockets are looked at now and then");
+            }
+            let heard = heard && added.is_ok();
+            if !heard {
+                sockets().for_each(|s| self.waiter.remove(s));
+            }
+            round.heard = heard;
+        }
+        round.heard
     }
 
     /// Whether there are sockets to look at.
@@ -213,9 +238,10 @@ impl Engine {
     }
 
     fn unlisten(&self, socket: &Arc<UdpPort>) {
-        self.waiter.remove(socket.as_fd());
         let same = |s: &Source| matches!(s, Source::Group(g) if Arc::ptr_eq(g, socket));
-        self.round.lock().sources.retain(|s| !same(s));
+        let mut round = self.round.lock();
+        round.sources.retain(|s| !same(s));
+        self.waiter.remove(socket.as_fd());
     }
 
     /// Whether nothing is there to be done that could be seen without the clock or a system call.
