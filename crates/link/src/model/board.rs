@@ -12,9 +12,15 @@ use crate::shared::Mapping;
 const OWNER: u16 = 3;
 const KEY: u32 = 1 << 8 | 5;
 const QPN: u32 = 2 * OWNER as u32 + 1;
+/// Of its first row.
+const SEQUENCE: u32 = 1;
 
 fn region(n: u64) -> RegionRow {
     RegionRow { key: KEY, pd: 1, access: 7, addr: n, length: n, iova: n }
+}
+
+fn show_qp(own: &Board) {
+    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7 });
 }
 
 /// The owner of two rows, and as others see it.
@@ -22,17 +28,19 @@ fn owner() -> (Board, PeerBoard) {
     let own = Board::create().unwrap();
     own.add_slot(OWNER);
     own.show_region(&region(1));
-    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7 });
+    show_qp(&own);
+    assert_eq!(own.qp_sequence(QPN), Some(SEQUENCE));
     let seen = PeerBoard::map(own.fd()).unwrap();
     (own, seen)
 }
 
 /// After a row is hidden and all is settled, nobody copies who saw it: `copiers` threads of one process do, and the
-/// owner takes the memory back. Needs: the full fences between entering a lane and looking at a row, and between
+/// owner takes the memory back, and does what comes `next`. Needs: the full fences between entering a lane and looking at a row, and between
 /// hiding the row and looking at the lanes, and that a lane is left with Release.
 fn nobody_copies_who_saw_a_row_that_is_gone(
     copiers: usize,
     hide: fn(&Board),
+    next: fn(&Board),
     see: fn(&PeerBoard) -> bool,
 ) {
     check(2, move || {
@@ -56,6 +64,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
             .collect();
         hide(&own);
         lanes.settle(OWNER, Duration::MAX, || false).unwrap();
+        next(&own);
         let memory = Mapping::map(&memory, 8 * copiers).unwrap();
         (0..copiers).for_each(|n| memory.write(8 * n, &[0]));
         for thread in threads {
@@ -69,6 +78,7 @@ fn of_a_region() {
     nobody_copies_who_saw_a_row_that_is_gone(
         1,
         |own| assert!(own.hide_region(KEY)),
+        |_| {},
         |seen| seen.region(KEY).is_some(),
     );
 }
@@ -78,6 +88,7 @@ fn of_a_region_that_several_copy_to() {
     nobody_copies_who_saw_a_row_that_is_gone(
         2,
         |own| assert!(own.hide_region(KEY)),
+        |_| {},
         |seen| seen.region(KEY).is_some(),
     );
 }
@@ -87,7 +98,19 @@ fn of_a_queue_pair() {
     nobody_copies_who_saw_a_row_that_is_gone(
         1,
         |own| assert!(own.hide_qp(QPN)),
+        |_| {},
         |seen| seen.qp(QPN).is_some(),
+    );
+}
+
+/// What was to be fetched before is not fetched after. Needs, too, that each row has another sequence number.
+#[test]
+fn of_a_queue_pair_that_opens_again() {
+    nobody_copies_who_saw_a_row_that_is_gone(
+        1,
+        |own| assert!(own.hide_qp(QPN)),
+        show_qp,
+        |seen| seen.qp(QPN).is_some() && seen.is_qp_since(QPN, SEQUENCE),
     );
 }
 
