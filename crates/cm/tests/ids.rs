@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use net::{CLIENT, Net, Out, SECOND, SERVER, local_address, param};
+use rdmux_cm::error::Command;
 use rdmux_cm::{
     ChannelId, CmError, Config, ConnParam, Ece, EventKind, EventParam, IdHandle, IdOption, IdState,
     JoinFlags, JoinQuery, LocalAddress, Manager, PortSpace, Resolved, Time,
@@ -459,6 +460,37 @@ fn limits_are_errors_that_say_what() {
     assert!(host.out.mads.is_empty());
     let early = host.cm.disconnect(now, id, &mut host.out).unwrap_err();
     assert_eq!(early.to_string(), "disconnect on id 1: not possible in state ROUTE_RESOLVED");
+    net.end();
+}
+
+#[test]
+fn reserved_numbers_are_nobody_elses() {
+    let mut net = Net::new(1);
+    let cm = &mut net.hosts[0].cm;
+    let IdHandle(first) = cm.reserve_ids(2);
+    let other = tcp(cm);
+    assert_eq!(other, IdHandle(first + 2));
+    let space = (PortSpace::Tcp, QpType::Rc);
+    for id in [IdHandle(first + 1), IdHandle(first)] {
+        assert_eq!(cm.create_id_as(id, SERVER, space, None, 9), Ok(()));
+        assert_eq!(cm.query(id).unwrap().context, 9);
+    }
+    assert_eq!(cm.ids().count(), 3);
+    net.end();
+}
+
+#[test]
+fn a_refusal_that_nobody_waits_for_becomes_the_event_of_the_step() {
+    let mut net = Net::new(2);
+    let id = net.routed(1, 0, QpType::Rc);
+    let host = &mut net.hosts[1];
+    for command in [Command::ResolveAddr, Command::ResolveRoute, Command::Disconnect] {
+        host.cm.handle_refused(id, command, 22, &mut host.out);
+    }
+    assert_eq!(host.kinds(), [], "it has come further, or was told");
+    host.cm.handle_refused(id, Command::Connect, 22, &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::ConnectError, -22)]);
+    assert_eq!(host.cm.query(id).unwrap().state, IdState::RouteResolved);
     net.end();
 }
 

@@ -77,3 +77,65 @@ fn a_listener_takes_its_requests_along() {
     client.reject(request.id, 28, b"no").unwrap();
     assert_eq!(next_cm_event(&active).kind, EventKind::Rejected);
 }
+
+#[test]
+fn events_of_one_message_are_taken_one_by_one() {
+    let host = Host::start();
+    let client = host.client();
+    let open = || EventChannel::open(&client).unwrap();
+    let (first, second, third) = (open(), open(), open());
+    let id = client.create_id(&first, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+    for n in 0..4 {
+        client.write_event(id, EventKind::User, 0, n).unwrap();
+    }
+    // They go to the other channel all at once.
+    client.migrate_id(id, &first, &second).unwrap();
+    let arg = |channel| match next_cm_event(channel).param {
+        EventParam::Arg(n) => n,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((arg(&second), arg(&second)), (0, 1));
+    // What was taken stays so, and the descriptor tells of the others.
+    client.migrate_id(id, &second, &third).unwrap();
+    assert_eq!(second.try_get_event().unwrap(), None);
+    client.write_event(id, EventKind::User, 0, 4).unwrap();
+    assert_eq!((arg(&third), arg(&third), arg(&third)), (2, 3, 4));
+    assert_eq!(third.try_get_event().unwrap(), None);
+}
+
+#[test]
+fn what_nobody_waits_for_is_done_or_told() {
+    let host = Host::start();
+    let client = host.client();
+    let channel = EventChannel::open(&client).unwrap();
+    let next = || next_cm_event(&channel);
+    let listener = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+    let at = client.bind_addr(listener, host.at(0)).unwrap();
+    client.listen(listener, 4).unwrap();
+
+    let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 7).unwrap();
+    client.resolve_addr_soon(id, at, SECOND).unwrap();
+    assert_eq!(next().kind, EventKind::AddrResolved);
+    client.resolve_route_soon(id, SECOND).unwrap();
+    assert_eq!(next().kind, EventKind::RouteResolved);
+    let param = ConnParam { qp_num: Qpn::new(0x77), ..ConnParam::default() };
+    let long = ConnParam { private_data: vec![0; 57], ..param.clone() };
+    client.connect_id_soon(id, long).unwrap();
+    let refused = next();
+    assert_eq!((refused.kind, refused.status), (EventKind::ConnectError, -libc::EINVAL));
+    client.connect_id_soon(id, param.clone()).unwrap();
+    let request = next();
+    assert_eq!(request.kind, EventKind::ConnectRequest);
+    let param = ConnParam { qp_num: Qpn::new(0x78), ..param };
+    client.accept_soon(request.id, param).unwrap();
+    assert_eq!(next().kind, EventKind::ConnectResponse);
+    client.establish_soon(id).unwrap();
+    let established = next();
+    assert_eq!((established.id, established.kind), (request.id, EventKind::Established));
+    // The connection is over, and the peer said so: nothing more is told of what comes late.
+    client.destroy_id_soon(id).unwrap();
+    assert_eq!((next().kind, client.destroy_id(id).is_err()), (EventKind::Disconnected, true));
+    client.resolve_route_soon(request.id, SECOND).unwrap();
+    client.write_event(request.id, EventKind::User, 0, 0).unwrap();
+    assert_eq!(next().kind, EventKind::User);
+}

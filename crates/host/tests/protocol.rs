@@ -67,7 +67,18 @@ fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
     let socket = greeted(&host);
     send(&socket, &Request::Status, &[stray.as_fd()]);
     wait_closed(&socket);
-    let dropped = breaches.len() as u64 + 4;
+    let socket = greeted(&host);
+    let one = postcard::to_stdvec(&Request::Stay).unwrap();
+    socket::send_bytes(socket.as_fd(), &one.repeat(2), &[]).unwrap();
+    wait_closed(&socket);
+    let socket = host.raw();
+    let doorbell = rdmux_link::Doorbell::new().unwrap();
+    send(&socket, &HELLO_DEVICE, &[doorbell.as_fd()]);
+    reply(&socket).unwrap();
+    let waits = CmRequest::Query { id: rdmux_cm::IdHandle(1) };
+    send(&socket, &Request::CmSoon(waits), &[]);
+    wait_closed(&socket);
+    let dropped = breaches.len() as u64 + 6;
     assert_eq!(host.counter("service_clients_broke_protocol"), dropped);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use rdmux_link::{SharedMem, guarded};
+use rdmux_link::{SharedMem, guarded, ring};
 use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
@@ -114,6 +114,7 @@ impl Device {
     /// The operating system's, when a descriptor or the thread cannot be had.
     pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
         guarded::protect();
+        ring::prepare();
         let info = control.info();
         let slot = info.slot;
         let device = Arc::new(Self {

@@ -6,11 +6,15 @@ use rdmux_cm::{ConnParam, Ece};
 use rdmux_wire::Qpn;
 
 use super::id::{Depths, Id};
+use super::phase::Phase;
 use super::qp;
 use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_event_type, ibv_qp};
 use crate::boundary::{Errno, Result, status};
 
+/// Private data of a program that fit into REQ and REP (IBTA 12.6.5, 12.6.8; annex A11.2.1).
+const REQ_DATA: usize = 56;
+const REP_DATA: usize = 196;
 /// Retries of a connection whose program does not say.
 const RETRIES: u8 = 7;
 /// REJ's reason for what a program refuses, and for options of ECE that it does not support (IBTA table 108).
@@ -39,7 +43,13 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         };
         // SAFETY: as promised.
         let param = unsafe { conn_param(id, asked, wanted, local) };
-        id.process.client()?.connect_id(id.handle, &param)?;
+        let client = id.process.client()?;
+        let plain = is_plain(id, &param, REQ_DATA);
+        if plain && id.goes(Phase::RouteResolved, Phase::Connecting) {
+            client.connect_id_soon(id.handle, param)?;
+        } else {
+            client.connect_id(id.handle, &param)?;
+        }
         id.lock().connect_data.clear();
         id.complete()
     })
@@ -74,7 +84,14 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         }
         // SAFETY: as promised.
         let param = unsafe { conn_param(id, asked, wanted, ece) };
-        if let Err(error) = id.process.client()?.accept(id.handle, &param) {
+        let client = id.process.client()?;
+        let plain = is_plain(id, &param, REP_DATA);
+        let accepted = if plain && id.goes(Phase::Requested, Phase::Accepting) {
+            client.accept_soon(id.handle, param)
+        } else {
+            client.accept(id.handle, &param)
+        };
+        if let Err(error) = accepted {
             let _ = qp::fail(id);
             return Err(error.into());
         }
@@ -108,6 +125,16 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     Ok(())
+}
+
+/// Whether the service has nothing against these parameters.
+fn is_plain(id: &Id, param: &ConnParam, private_data: usize) -> bool {
+    let most = most(id);
+    !id.is_ud()
+        && !id.is_iwarp()
+        && param.private_data.len() <= private_data
+        && param.responder_resources <= most.responder_resources
+        && param.initiator_depth <= most.initiator_depth
 }
 
 /// What the device can do.
@@ -223,6 +250,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 unsafe fn reject(id: *mut rdma_cm_id, reason: u16, private_data: &[u8]) -> Result<()> {
     // SAFETY: as promised.
     let id = unsafe { Id::get(id)? };
+    id.is_at(Phase::Other);
     Ok(id.process.client()?.reject(id.handle, reason, private_data)?)
 }
 
@@ -258,7 +286,12 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if !id.is_iwarp() {
             qp::fail(id)?;
         }
-        id.process.client()?.disconnect(id.handle)?;
+        let client = id.process.client()?;
+        if !id.is_iwarp() && id.goes(Phase::Connected, Phase::Connected) {
+            client.disconnect_soon(id.handle)?;
+        } else {
+            client.disconnect(id.handle)?;
+        }
         id.complete()
     })
 }

@@ -8,6 +8,7 @@ use super::ece;
 use super::event::Event;
 use super::id::{Depths, Id, New};
 use super::multicast;
+use super::phase::Phase;
 use super::process::Process;
 use super::qp;
 use crate::boundary::Result;
@@ -79,9 +80,11 @@ fn take_stream(id: &Id) {
 
 /// Keeps what queue pairs will need.
 fn learn(id: &Id, event: &rdmux_cm::Event) {
+    let mut state = id.lock();
     if let Some(negotiated) = &event.negotiated {
-        id.lock().negotiated = Some(**negotiated);
+        state.negotiated = Some(**negotiated);
     }
+    state.phase = state.phase.after(event.kind);
 }
 
 /// An event that this process could not follow tells of the failure instead.
@@ -120,7 +123,11 @@ fn responded(id: &Id, event: &rdmux_cm::Event) -> Option<Result<()>> {
 
 fn establish(id: &Id) -> Result<()> {
     qp::bring_up(id, None)?;
-    Ok(id.process.client()?.establish(id.handle)?)
+    let client = id.process.client()?;
+    if id.goes(Phase::Connecting, Phase::Connected) {
+        return Ok(client.establish_soon(id.handle)?);
+    }
+    Ok(client.establish(id.handle)?)
 }
 
 /// A peer wants to connect: makes the new id, like its listener.
@@ -146,13 +153,14 @@ fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Even
 /// Nobody will take the request: the peer is refused.
 fn forget(process: &Process, id: IdHandle) {
     if let Ok(client) = process.client() {
-        let _ = client.destroy_id(id);
+        let _ = client.destroy_id_soon(id);
     }
 }
 
 fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) -> Result<Box<Id>> {
     let new = New {
         handle: event.id,
+        phase: Phase::Requested,
         channel: listener.channel(),
         synchronous: false,
         context: listener.context(),

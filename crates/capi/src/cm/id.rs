@@ -12,6 +12,7 @@ use super::channel::Channel;
 use super::device::Device;
 use super::event::Event;
 use super::multicast::Group;
+use super::phase::Phase;
 use super::process::Process;
 use super::verbs::zeroed;
 use crate::abi::cma::*;
@@ -56,6 +57,10 @@ pub(super) struct State {
     pub(super) resolving: Resolving,
     /// Where `route.path_rec` points.
     pub(super) path: Option<Box<ibv_sa_path_rec>>,
+    /// How far it has come.
+    pub(super) phase: Phase,
+    /// Its port is one that others may want as soon as it is destroyed.
+    pub(super) has_known_port: bool,
     /// Events that the program holds.
     pub(super) unacknowledged: usize,
 }
@@ -73,6 +78,7 @@ pub(super) struct Depths {
 /// What a new id starts with.
 pub(super) struct New {
     pub(super) handle: IdHandle,
+    pub(super) phase: Phase,
     pub(super) channel: *mut rdma_event_channel,
     pub(super) synchronous: bool,
     pub(super) context: *mut c_void,
@@ -102,6 +108,8 @@ impl Id {
             groups: Vec::new(),
             resolving: Resolving::default(),
             path: None,
+            phase: new.phase,
+            has_known_port: false,
             unacknowledged: 0,
         };
         let id = Box::new(Self {
@@ -140,6 +148,21 @@ impl Id {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Whether it has come just to `from`: then it goes on to `to`, which the service need not be asked about.
+    pub(super) fn goes(&self, from: Phase, to: Phase) -> bool {
+        let mut state = self.lock();
+        let fits = state.phase == from;
+        if fits {
+            state.phase = to;
+        }
+        fits
+    }
+
+    /// From now on its way is not the usual one, or has come to `phase` with the service's consent.
+    pub(super) fn is_at(&self, phase: Phase) {
+        self.lock().phase = phase;
     }
 
     /// The program gave an event back.
@@ -287,7 +310,10 @@ pub(super) unsafe fn create(
         process.client()?.create_id_on(&on.source, code, transport, process.transport(), 0)?;
     let synchronous = own.is_some();
     let channel = own.map_or(channel, Channel::into_ptr);
-    Ok(Id::new(process, &New { handle, channel, synchronous, context, space, qp_type }))
+    Ok(Id::new(
+        process,
+        &New { handle, phase: Phase::New, channel, synchronous, context, space, qp_type },
+    ))
 }
 
 /// A new id (rdma_create_id(3)). With a `channel` of NULL its calls complete before they return.
@@ -334,7 +360,14 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
         return Ok(());
     };
     // The id may be gone with its channel, or with the service.
-    let _ = client.destroy_id(id.handle);
+    let others_wait = {
+        let state = id.lock();
+        state.has_known_port || !state.groups.is_empty()
+    };
+    let _ = match others_wait {
+        true => client.destroy_id(id.handle).map(drop),
+        false => client.destroy_id_soon(id.handle),
+    };
     id.process.remove(id.handle);
     id.set_event(None);
     id.wait_acknowledged(|state| state.unacknowledged > 0);

@@ -30,6 +30,7 @@ mod follow;
 mod id;
 mod multicast;
 mod option;
+mod phase;
 mod process;
 mod qp;
 mod resolve;

@@ -6,6 +6,7 @@ use rdmux_cm::IdOption;
 use rdmux_wire::Gid;
 
 use super::id::Id;
+use super::phase::Phase;
 use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_path_data, ibv_path_record};
 use crate::boundary::{Errno, Result, status};
@@ -101,6 +102,7 @@ unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
     if ends(&path) != shown_ends(id) {
         return Err(Errno::EINVAL);
     }
+    id.is_at(Phase::Other);
     Ok(id.process.client()?.resolve_route(id.handle, std::time::Duration::ZERO)?)
 }
 

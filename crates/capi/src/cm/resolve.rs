@@ -7,6 +7,7 @@ use libc::sockaddr;
 
 use super::address;
 use super::id::Id;
+use super::phase::Phase;
 use crate::abi::cma::rdma_cm_id;
 use crate::boundary::{Errno, Result, status};
 
@@ -26,9 +27,11 @@ pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     // SAFETY: as promised.
     let addr = unsafe { address::read(addr)? };
     let client = id.process.client()?;
-    let bound = client.bind_addr(id.handle, addr)?;
-    let device = client.query_id(id.handle)?.device;
-    address::show_bound(id, bound, device.map(|d| (d.device, d.port_num)))
+    id.is_at(Phase::Other);
+    id.lock().has_known_port = true;
+    let (bound, device) = client.bind_addr_and_device(id.handle, addr)?;
+    id.is_at(Phase::Bound);
+    address::show_bound(id, bound, device)
 }
 
 /// Takes connection requests; at most `backlog` wait (rdma_listen(3)).
@@ -42,6 +45,8 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
         let id = unsafe { Id::get(id)? };
         // As much as the host allows for a backlog that makes no sense.
         let backlog = u32::try_from(backlog).unwrap_or(0);
+        id.is_at(Phase::Other);
+        id.lock().has_known_port = true;
         let bound = id.process.client()?.listen(id.handle, backlog)?;
         address::show_source(id, bound);
         Ok(())
@@ -77,7 +82,20 @@ pub(super) unsafe fn resolve_addr(
         let dst = address::read(dst)?;
         (if src.is_null() { None } else { Some(address::read(src)?) }, dst)
     };
-    id.process.client()?.resolve_addr(id.handle, src, dst, timeout(timeout_ms))?;
+    let (client, timeout) = (id.process.client()?, timeout(timeout_ms));
+    let plain = src.is_none() && !dst.ip().to_canonical().is_unspecified();
+    if plain && id.goes(Phase::New, Phase::ResolvingAddr) {
+        client.resolve_addr_soon(id.handle, dst, timeout)?;
+    } else {
+        let mut before = [Phase::New, Phase::Bound].into_iter();
+        let before = before.find(|&phase| id.goes(phase, Phase::ResolvingAddr));
+        id.lock().has_known_port |= src.is_some_and(|src| src.port() != 0);
+        client.resolve_addr(id.handle, src, dst, timeout).inspect_err(|_| {
+            if let Some(phase) = before {
+                id.is_at(phase);
+            }
+        })?;
+    }
     address::show_destination(id, dst);
     id.complete()
 }
@@ -99,7 +117,12 @@ pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
     if id.verbs().is_null() {
         return Err(Errno::EINVAL);
     }
-    id.process.client()?.resolve_route(id.handle, timeout(timeout_ms))?;
+    let (client, timeout) = (id.process.client()?, timeout(timeout_ms));
+    if id.goes(Phase::AddrResolved, Phase::ResolvingRoute) {
+        client.resolve_route_soon(id.handle, timeout)?;
+    } else {
+        client.resolve_route(id.handle, timeout)?;
+    }
     id.complete()
 }
 

@@ -42,23 +42,46 @@ impl Manager {
         transport: Option<TransportType>,
         context: u64,
     ) -> Result<IdHandle, CmError> {
+        let id = IdHandle(self.last_id + 1);
+        self.create_id_as(id, channel, (ps, qp_type), transport, context)?;
+        self.last_id = id.0;
+        Ok(id)
+    }
+
+    /// Numbers that no id has or will have unless [`create_id_as`](Self::create_id_as) gives it one: the first of `count`.
+    pub fn reserve_ids(&mut self, count: u32) -> IdHandle {
+        let first = IdHandle(self.last_id + 1);
+        self.last_id += u64::from(count);
+        first
+    }
+
+    /// As [`create_id_on`](Self::create_id_on), with a number of [`reserve_ids`](Self::reserve_ids) that was not used yet.
+    ///
+    /// # Errors
+    /// As for [`create_id`](Self::create_id).
+    pub fn create_id_as(
+        &mut self,
+        id: IdHandle,
+        channel: ChannelId,
+        (ps, qp_type): (PortSpace, QpType),
+        transport: Option<TransportType>,
+        context: u64,
+    ) -> Result<(), CmError> {
         let fits = match ps {
             PortSpace::Tcp => qp_type != QpType::Ud,
             PortSpace::Udp | PortSpace::IpoIb => qp_type == QpType::Ud,
             PortSpace::Ib => true,
         };
-        let id = IdHandle(self.last_id + 1);
         if !fits {
             let what = "the port space does not have this transport";
             return Err(CmError::Invalid { id, command: Command::CreateId, what });
         }
         self.room_in(channel)?;
-        self.last_id = id.0;
         let psn = Psn::new(self.cm.rng.next_u32());
         let mut new = Id::new(channel, ps, qp_type, context, psn);
         new.transport = transport;
         self.insert(id, new);
-        Ok(id)
+        Ok(())
     }
 
     /// Whether the channel may have another id.

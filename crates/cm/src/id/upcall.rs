@@ -38,6 +38,25 @@ impl Manager {
         Ok(())
     }
 
+    /// A command failed whose caller did not wait for the answer: the event tells that its success would have told.
+    /// A command that failed because the connection is over, or the device gone, needs none: that was told.
+    pub fn handle_refused(
+        &mut self,
+        id: IdHandle,
+        command: Command,
+        errno: i32,
+        sink: &mut impl Sink,
+    ) {
+        let Some(state) = self.ids.get(&id).map(|i| i.state()) else { return };
+        let kind = match (command, state) {
+            (Command::ResolveAddr, IdState::Idle | IdState::AddrBound) => EventKind::AddrError,
+            (Command::ResolveRoute, IdState::AddrResolved) => EventKind::RouteError,
+            (Command::Connect, IdState::RouteResolved) => EventKind::ConnectError,
+            _ => return,
+        };
+        self.emit(id, News::failed(kind, -errno), sink);
+    }
+
     /// Something happened below an id, or for none yet.
     pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
         match upcall {

@@ -1,6 +1,7 @@
 //! The connection manager's commands, as a process gives them (rdma_cm(7)).
 //!
-//! Results come as events. The ids here are numbers; whoever wraps them in objects keeps the books:
+//! Results come as events. A method whose name ends in `_soon` does not wait for the service: it is for what cannot fail
+//! but when the id's state changes meanwhile. If it fails all the same, an event says so. Results come as events otherwise, too. The ids here are numbers; whoever wraps them in objects keeps the books:
 //! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
 //! not go before as many were acknowledged.
 
@@ -19,8 +20,11 @@ use rdmux_verbs::control::Control as _;
 use super::control::HostClient;
 use crate::error::HostError;
 use crate::names::peer_to_peer;
-use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
-use crate::proto::{CmReply, CmRequest, Request, Response};
+use crate::proto::socket::{self, MessageError};
+use crate::proto::{CmReply, CmRequest, MAX_EVENTS_MESSAGE, Request, Response};
+
+/// How many numbers for ids a process has in stock.
+const RESERVED: u32 = 256;
 
 /// Where events come (`rdma_event_channel`; rdma_create_event_channel(3)).
 ///
@@ -31,7 +35,18 @@ pub struct EventChannel {
     client: Arc<HostClient>,
     id: ChannelId,
     socket: OwnedFd,
-    buf: Mutex<Vec<u8>>,
+    batch: Mutex<Batch>,
+}
+
+/// The events of the message that is the next in the socket. It stays there until its last event is taken, so that the
+/// descriptor polls readable that long.
+#[derive(Debug, Default)]
+struct Batch {
+    buf: Vec<u8>,
+    /// The bytes of `buf` that are events not yet taken.
+    rest: std::ops::Range<usize>,
+    /// How many were taken.
+    taken: u32,
 }
 
 impl EventChannel {
@@ -46,7 +61,7 @@ impl EventChannel {
                 client: Arc::clone(client),
                 id,
                 socket: fds.remove(0),
-                buf: Mutex::new(vec![0; MAX_MESSAGE]),
+                batch: Mutex::default(),
             }),
             (other, _) => Err(client.session.unexpected(&other)),
         }
@@ -76,7 +91,16 @@ impl EventChannel {
     /// # Errors
     /// [`HostError::ServiceGone`], also to those who wait when it goes.
     pub fn get_event(&self) -> Result<Option<Event>, HostError> {
-        self.receive(|socket, buf| socket::recv_bytes(socket, buf, &mut Vec::new()))
+        loop {
+            if let Some(event) = self.try_get_event()? {
+                return Ok(Some(event));
+            }
+            match socket::await_readable(self.socket.as_fd()) {
+                Ok(()) => {}
+                Err(MessageError::WouldBlock) => return Ok(None),
+                Err(_) => return Err(self.client.session.set_gone()),
+            }
+        }
     }
 
     /// The next event if there is one. Never waits, whether the descriptor blocks or not.
@@ -84,34 +108,52 @@ impl EventChannel {
     /// # Errors
     /// [`HostError::ServiceGone`].
     pub fn try_get_event(&self) -> Result<Option<Event>, HostError> {
-        self.receive(|socket, buf| socket::try_recv_bytes(socket, buf, &mut Vec::new()))
+        let session = &self.client.session;
+        let (event, more) = match self.batch.lock().next(self.socket.as_fd()) {
+            Ok(next) => next,
+            Err(MessageError::WouldBlock) => return Ok(None),
+            Err(MessageError::Decode(e)) => {
+                let why = format!("an event that is {e}");
+                return Err(HostError::Protocol { host: self.client.host().clone(), why });
+            }
+            Err(_) => return Err(session.set_gone()),
+        };
+        if event.kind == EventKind::ConnectRequest {
+            // The request no longer counts to the listener's backlog.
+            let take = Request::CmSoon(CmRequest::Take { id: event.id });
+            session.tell_with_next(&take)?;
+        }
+        if !more {
+            session.flush()?;
+        }
+        Ok(Some(event))
+    }
+}
+
+impl Batch {
+    /// The next event, and whether others came with it.
+    fn next(&mut self, socket: BorrowedFd<'_>) -> Result<(Event, bool), MessageError> {
+        if self.rest.is_empty() {
+            self.buf.resize(MAX_EVENTS_MESSAGE, 0);
+            let len = socket::peek_bytes(socket, &mut self.buf)?.len();
+            (self.rest, self.taken) = (0..len, 0);
+        }
+        let decoded = socket::decode_first::<Event>(&self.buf[self.rest.clone()]);
+        let (event, more) = match decoded {
+            Ok((event, rest)) => (Ok(event), rest.len()),
+            Err(e) => (Err(e), 0),
+        };
+        self.rest.start = self.rest.end - more;
+        self.taken += 1;
+        if more == 0 {
+            socket::discard(socket);
+        }
+        event.map(|event| (event, more > 0))
     }
 
-    fn receive(
-        &self,
-        recv: impl for<'b> FnOnce(BorrowedFd<'_>, &'b mut [u8]) -> Result<&'b [u8], MessageError>,
-    ) -> Result<Option<Event>, HostError> {
-        // Several threads may wait: the buffer is not held meanwhile.
-        let mut buf = std::mem::take(&mut *self.buf.lock());
-        buf.resize(MAX_MESSAGE, 0);
-        let event = recv(self.socket.as_fd(), &mut buf).and_then(socket::decode::<Event>);
-        *self.buf.lock() = buf;
-        match event {
-            Ok(event) => {
-                if event.kind == EventKind::ConnectRequest {
-                    // The request no longer counts to the listener's backlog.
-                    let take = CmRequest::Take { id: event.id };
-                    self.client.session.tell(&Request::Cm(take))?;
-                }
-                Ok(Some(event))
-            }
-            Err(MessageError::WouldBlock) => Ok(None),
-            Err(MessageError::Decode(e)) => Err(HostError::Protocol {
-                host: self.client.host().clone(),
-                why: format!("an event that is {e}"),
-            }),
-            Err(_) => Err(self.client.session.set_gone()),
-        }
+    /// How many events of the message that is next in the socket were taken.
+    fn taken_of_next(&self) -> u32 {
+        if self.rest.is_empty() { 0 } else { self.taken }
     }
 }
 
@@ -154,21 +196,52 @@ impl HostClient {
         transport: Option<TransportType>,
         context: u64,
     ) -> Result<IdHandle, HostError> {
+        let is_own = std::ptr::eq(Arc::as_ptr(&channel.client), self);
         let channel = channel.id;
-        let request = CmRequest::CreateId { channel, space, qp_type, transport, context };
         let mode = peer_to_peer::of_environment().map_err(|why| HostError::Refused {
             what: "create an id".to_owned(),
             why: why.to_string(),
             errno: libc::EINVAL,
         })?;
-        let id = match self.cm(request, || "create an id".to_owned())? {
-            Response::Cm(CmReply::Id(id)) => id,
-            other => return Err(self.session.unexpected(&other)),
+        let fits = match space {
+            PortSpace::Tcp => qp_type != QpType::Ud,
+            PortSpace::Udp | PortSpace::IpoIb => qp_type == QpType::Ud,
+            PortSpace::Ib => true,
+        };
+        let request = |id| CmRequest::CreateId { id, channel, space, qp_type, transport, context };
+        let id = if fits && is_own {
+            self.use_reserved(|id| self.cm_soon(request(Some(id))))?
+        } else {
+            // The service says why not.
+            match self.cm(request(None), || "create an id".to_owned())? {
+                Response::Cm(CmReply::Id(id)) => id,
+                other => return Err(self.session.unexpected(&other)),
+            }
         };
         if let Some(mode) = mode.filter(|_| qp_type == QpType::Rc) {
             self.set_option(id, IdOption::PeerToPeer(mode))?;
         }
         Ok(id)
+    }
+
+    /// Has `create` send a number for a new id. They are sent in order.
+    fn use_reserved(
+        &self,
+        create: impl FnOnce(IdHandle) -> Result<(), HostError>,
+    ) -> Result<IdHandle, HostError> {
+        let mut reserved = self.reserved.lock();
+        if reserved.is_empty() {
+            let request = CmRequest::Reserve { count: RESERVED };
+            match self.cm(request, || "create an id".to_owned())? {
+                Response::Cm(CmReply::Reserved(IdHandle(first))) => {
+                    *reserved = first..first + u64::from(RESERVED);
+                }
+                other => return Err(self.session.unexpected(&other)),
+            }
+        }
+        let id = IdHandle(reserved.start);
+        reserved.start += 1;
+        create(id).map(|()| id)
     }
 
     /// Ends an id (rdma_destroy_id(3)). Gives the number of events that were ever put into its
@@ -180,11 +253,33 @@ impl HostClient {
         self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"))
     }
 
+    /// As [`destroy_id`](Self::destroy_id), without waiting for the service, and without the number of events. The port
+    /// is free for this process's next request, but for other processes a moment later.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn destroy_id_soon(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::Destroy { id })
+    }
+
     /// Gives an id an address (rdma_bind_addr(3)); returns it with its port.
     ///
     /// # Errors
     /// See above; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
     pub fn bind_addr(&self, id: IdHandle, addr: SocketAddr) -> Result<SocketAddr, HostError> {
+        self.bind_addr_and_device(id, addr).map(|(addr, _)| addr)
+    }
+
+    /// As [`bind_addr`](Self::bind_addr); with it comes, unless the address is a wildcard, the number of its device, and the
+    /// device's port.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn bind_addr_and_device(
+        &self,
+        id: IdHandle,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, Option<(u32, u8)>), HostError> {
         self.cm_bound(CmRequest::Bind { id, addr }, || format!("bind {id} to {addr}"))
     }
 
@@ -193,7 +288,8 @@ impl HostClient {
     /// # Errors
     /// See above.
     pub fn listen(&self, id: IdHandle, backlog: u32) -> Result<SocketAddr, HostError> {
-        self.cm_bound(CmRequest::Listen { id, backlog }, || format!("listen on {id}"))
+        let bound = self.cm_bound(CmRequest::Listen { id, backlog }, || format!("listen on {id}"));
+        bound.map(|(addr, _)| addr)
     }
 
     /// Finds the local address for `dst` (rdma_resolve_addr(3)).
@@ -212,6 +308,20 @@ impl HostClient {
         })
     }
 
+    /// As [`resolve_addr`](Self::resolve_addr), of an id that is new, to what is no wildcard. When no port is left,
+    /// ADDR_ERROR says so.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn resolve_addr_soon(
+        &self,
+        id: IdHandle,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::ResolveAddr { id, src: None, dst, timeout })
+    }
+
     /// Finds the path (rdma_resolve_route(3)).
     ///
     /// # Errors
@@ -220,6 +330,14 @@ impl HostClient {
         self.cm_done(CmRequest::ResolveRoute { id, timeout }, || {
             format!("resolve the route of {id}")
         })
+    }
+
+    /// As [`resolve_route`](Self::resolve_route), of an id that has told ADDR_RESOLVED.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn resolve_route_soon(&self, id: IdHandle, timeout: Duration) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::ResolveRoute { id, timeout })
     }
 
     /// Connects (rdma_connect(3)).
@@ -231,6 +349,14 @@ impl HostClient {
         self.cm_done(CmRequest::Connect { id, param }, || format!("connect {id}"))
     }
 
+    /// As [`connect_id`](Self::connect_id), of an id that has told ROUTE_RESOLVED, with parameters that the device can do.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn connect_id_soon(&self, id: IdHandle, param: ConnParam) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::Connect { id, param })
+    }
+
     /// Accepts a request (rdma_accept(3)).
     ///
     /// # Errors
@@ -238,6 +364,14 @@ impl HostClient {
     pub fn accept(&self, id: IdHandle, param: &ConnParam) -> Result<(), HostError> {
         let param = param.clone();
         self.cm_done(CmRequest::Accept { id, param }, || format!("accept {id}"))
+    }
+
+    /// As [`accept`](Self::accept), of a request that is not answered yet, with parameters that the device can do.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn accept_soon(&self, id: IdHandle, param: ConnParam) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::Accept { id, param })
     }
 
     /// Refuses a request (rdma_reject(3)); `reason` is REJ's, 28 from a program (IBTA table 108).
@@ -255,6 +389,22 @@ impl HostClient {
     /// See above.
     pub fn establish(&self, id: IdHandle) -> Result<(), HostError> {
         self.cm_done(CmRequest::Establish { id }, || format!("establish {id}"))
+    }
+
+    /// As [`establish`](Self::establish), of an id that has told CONNECT_RESPONSE.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn establish_soon(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::Establish { id })
+    }
+
+    /// As [`disconnect`](Self::disconnect), of an id that was connected.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn disconnect_soon(&self, id: IdHandle) -> Result<(), HostError> {
+        self.cm_soon(CmRequest::Disconnect { id })
     }
 
     /// Ends a connection (rdma_disconnect(3)).
@@ -284,10 +434,16 @@ impl HostClient {
         from: &EventChannel,
         to: &EventChannel,
     ) -> Result<u32, HostError> {
-        let request = Request::Cm(CmRequest::Migrate { id, channel: to.id });
+        // Nobody takes events meanwhile.
+        let mut batch = from.batch.lock();
+        let taken = batch.taken_of_next();
+        let request = Request::Cm(CmRequest::Migrate { id, channel: to.id, taken });
         let what = || format!("migrate {id}");
         match self.session.call_with_fds(&request, &[from.as_fd()], what)? {
-            (Response::Cm(CmReply::Events(events)), _) => Ok(events),
+            (Response::Cm(CmReply::Events(events)), _) => {
+                batch.rest = 0..0;
+                Ok(events)
+            }
             (other, _) => Err(self.session.unexpected(&other)),
         }
     }
@@ -355,6 +511,10 @@ impl HostClient {
         self.session.call(&Request::Cm(request), what)
     }
 
+    fn cm_soon(&self, request: CmRequest) -> Result<(), HostError> {
+        self.session.tell(&Request::CmSoon(request))
+    }
+
     fn cm_done(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<(), HostError> {
         self.done(&Request::Cm(request), what)
     }
@@ -374,9 +534,9 @@ impl HostClient {
         &self,
         request: CmRequest,
         what: impl FnOnce() -> String,
-    ) -> Result<SocketAddr, HostError> {
+    ) -> Result<(SocketAddr, Option<(u32, u8)>), HostError> {
         match self.cm(request, what)? {
-            Response::Cm(CmReply::Bound(addr)) => Ok(addr),
+            Response::Cm(CmReply::Bound(addr, device)) => Ok((addr, device)),
             other => Err(self.session.unexpected(&other)),
         }
     }

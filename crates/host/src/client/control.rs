@@ -54,6 +54,8 @@ pub struct HostClient {
     counters: SharedMem,
     notify: OwnedFd,
     pub(super) hub: HubSession,
+    /// Numbers for new ids.
+    pub(super) reserved: Mutex<std::ops::Range<u64>>,
     inbox: Mutex<Inbox>,
 }
 
@@ -107,6 +109,7 @@ impl HostClient {
             counters,
             notify,
             hub: HubSession::new(),
+            reserved: Mutex::default(),
             inbox: Mutex::new(inbox),
         }))
     }

@@ -1,4 +1,4 @@
-//! One request, one reply, on one socket.
+//! Requests and replies on one socket: one for one, or requests without replies.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,9 @@ use crate::error::HostError;
 use crate::names::HostName;
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{ClientKind, Reply, Request, Response, VERSION, Welcome};
+
+/// The most bytes of requests that wait for the next one.
+const WITH_NEXT: usize = 1024;
 
 /// A connection to a service, after the greeting.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ pub(crate) struct Session {
 
 #[derive(Debug)]
 struct Buffers {
+    /// Requests that wait for the next one, to go with it.
     tx: Vec<u8>,
     rx: Vec<u8>,
     fds: Vec<OwnedFd>,
@@ -99,7 +103,7 @@ impl Session {
         self.check()?;
         let mut buffers = self.buffers.lock();
         let Buffers { tx, rx, fds: received } = &mut *buffers;
-        socket::send(self.socket.as_fd(), request, fds, tx).map_err(|e| self.broken(&e))?;
+        self.send(request, fds, tx).map_err(|e| self.broken(&e))?;
         patience::look(|| socket::is_readable(self.socket.as_fd()));
         let bytes = socket::recv_bytes(self.socket.as_fd(), rx, received);
         if let Err(MessageError::FdsCut) = bytes {
@@ -119,11 +123,52 @@ impl Session {
     /// Tells, without an answer. What is too long for a message is dropped.
     pub(crate) fn tell(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
-        let mut buffers = self.buffers.lock();
-        match socket::send(self.socket.as_fd(), request, &[], &mut buffers.tx) {
+        match self.send(request, &[], &mut self.buffers.lock().tx) {
             Err(MessageError::TooLong) | Ok(()) => Ok(()),
             Err(e) => Err(self.broken(&e)),
         }
+    }
+
+    /// Tells together with the next request, which the caller knows to come soon. For short ones.
+    pub(crate) fn tell_with_next(&self, request: &Request) -> Result<(), HostError> {
+        self.check()?;
+        let mut buffers = self.buffers.lock();
+        socket::append(request, &mut buffers.tx).map_err(|e| self.broken(&e))?;
+        if buffers.tx.len() > WITH_NEXT { self.send_waiting(&mut buffers.tx) } else { Ok(()) }
+    }
+
+    /// Sends what waits for the next request.
+    pub(crate) fn flush(&self) -> Result<(), HostError> {
+        let mut buffers = self.buffers.lock();
+        if buffers.tx.is_empty() {
+            return Ok(());
+        }
+        self.check()?;
+        self.send_waiting(&mut buffers.tx)
+    }
+
+    /// Sends a request behind those that wait.
+    fn send(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        tx: &mut Vec<u8>,
+    ) -> Result<(), MessageError> {
+        let waiting = tx.len();
+        socket::append(request, tx)?;
+        if waiting > 0 && tx.len() > MAX_MESSAGE {
+            socket::send_bytes(self.socket.as_fd(), &tx[..waiting], &[])?;
+            tx.drain(..waiting);
+        }
+        let sent = socket::send_bytes(self.socket.as_fd(), tx, fds);
+        tx.clear();
+        sent
+    }
+
+    fn send_waiting(&self, tx: &mut Vec<u8>) -> Result<(), HostError> {
+        let sent = socket::send_bytes(self.socket.as_fd(), tx, &[]);
+        tx.clear();
+        sent.map_err(|e| self.broken(&e))
     }
 
     /// An answer that does not belong to the request.

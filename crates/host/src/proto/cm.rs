@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 #[expect(missing_docs, reason = "the client's methods say what the fields are")]
 pub enum CmRequest {
     CreateId {
+        /// One of the reserved numbers; none lets the service choose.
+        id: Option<IdHandle>,
         channel: ChannelId,
         space: PortSpace,
         qp_type: QpType,
@@ -63,10 +65,11 @@ pub enum CmRequest {
         id: IdHandle,
     },
     /// With the process's end of the old channel, from which the service takes back what nobody has
-    /// read.
+    /// read: all but the first `taken` events.
     Migrate {
         id: IdHandle,
         channel: ChannelId,
+        taken: u32,
     },
     SetOption {
         id: IdHandle,
@@ -92,10 +95,32 @@ pub enum CmRequest {
         status: i32,
         arg: u64,
     },
-    /// The process has read the CONNECT_REQUEST that brought the id. The only one without a reply.
+    /// The process has read the CONNECT_REQUEST that brought the id.
     Take {
         id: IdHandle,
     },
+    /// So many numbers for ids, to be used with `CreateId`; what is left of earlier ones is void.
+    Reserve {
+        count: u32,
+    },
+}
+
+impl CmRequest {
+    /// Whether it may be sent without awaiting a reply.
+    pub fn may_be_soon(&self) -> bool {
+        match self {
+            Self::CreateId { id, .. } => id.is_some(),
+            Self::Destroy { .. }
+            | Self::ResolveAddr { .. }
+            | Self::ResolveRoute { .. }
+            | Self::Connect { .. }
+            | Self::Accept { .. }
+            | Self::Establish { .. }
+            | Self::Disconnect { .. }
+            | Self::Take { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// An answer that is more than "done".
@@ -103,8 +128,10 @@ pub enum CmRequest {
 pub enum CmReply {
     /// A new id.
     Id(IdHandle),
-    /// The address that the id now has.
-    Bound(SocketAddr),
+    /// The first of the reserved numbers.
+    Reserved(IdHandle),
+    /// The address that the id now has, and the device of it with its port, unless it is a wildcard.
+    Bound(SocketAddr, Option<(u32, u8)>),
     /// How many events of the id were put into its channel.
     Events(u32),
     /// The id's addresses, state and route.

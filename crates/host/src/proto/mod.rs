@@ -1,6 +1,7 @@
 //! What processes and their host service say to each other.
 //!
-//! Four kinds of `SOCK_SEQPACKET` socket, each message one value in postcard's encoding:
+//! Four kinds of `SOCK_SEQPACKET` socket. A message is one value in postcard's encoding; of requests and of events it is
+//! one or more, one after the other, and only the last request may have a reply:
 //!
 //! | socket | how a process gets it | direction |
 //! |---|---|---|
@@ -29,5 +30,10 @@ pub use status::{
     ClientStatus, DomainStatus, GroupStatus, HolderStatus, IdStatus, Status, TargetStatus,
 };
 
+/// The most bytes of events in one message, but that one event may be longer; and the most of a message of them.
+pub const EVENTS: usize = 4 * 1024;
+/// See [`EVENTS`].
+pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
+
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

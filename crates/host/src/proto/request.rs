@@ -21,7 +21,7 @@ pub enum ClientKind {
     Tool,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray),
+/// What a process asks. Every request but [`Stray`](Self::Stray), [`CmSoon`](Self::CmSoon),
 /// [`TargetEvent`](Self::TargetEvent) and [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -114,6 +114,9 @@ pub enum Request {
     },
     /// Takes the descriptors of these two namespaces, to be held for the caller's user.
     HoldView,
+    /// A command that cannot fail but when the id's state changes meanwhile: no reply. A failure that no event has told
+    /// becomes one. Only of those of which [`CmRequest::may_be_soon`] says so.
+    CmSoon(CmRequest),
 }
 
 /// Management datagrams of a process: it registers as an agent for a class, and then sends and

@@ -105,8 +105,21 @@ pub fn send<T: Serialize>(
     scratch: &mut Vec<u8>,
 ) -> Result<(), MessageError> {
     scratch.clear();
-    postcard::to_io(value, &mut *scratch)?;
+    append(value, scratch)?;
     send_bytes(socket, scratch, fds)
+}
+
+/// Encodes a value behind what is in `message`, which stays as it was if that fails.
+///
+/// # Errors
+/// [`MessageError::Decode`], which does not occur with messages of ours.
+pub fn append<T: Serialize>(value: &T, message: &mut Vec<u8>) -> Result<(), MessageError> {
+    let len = message.len();
+    if let Err(e) = postcard::to_io(value, &mut *message) {
+        message.truncate(len);
+        return Err(e.into());
+    }
+    Ok(())
 }
 
 /// Whether a message, or the end, is there to be received.
@@ -138,6 +151,35 @@ pub fn try_recv_bytes<'b>(
     fds: &mut Vec<OwnedFd>,
 ) -> Result<&'b [u8], MessageError> {
     recv(socket, buf, fds, RecvFlags::DONTWAIT)
+}
+
+/// As [`try_recv_bytes`], for a message without descriptors, which stays where it is until [`discard`] takes it away.
+///
+/// # Errors
+/// As [`recv_bytes`].
+pub fn peek_bytes<'b>(socket: BorrowedFd<'_>, buf: &'b mut [u8]) -> Result<&'b [u8], MessageError> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, len) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags))?;
+    match len {
+        0 => Err(MessageError::Closed),
+        _ => buf.get(..len).ok_or(MessageError::TooLong),
+    }
+}
+
+/// Takes the next message away.
+pub fn discard(socket: BorrowedFd<'_>) {
+    // It was there just now.
+    let _ =
+        rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT));
+}
+
+/// Waits for a message, or the end, and leaves it where it is.
+///
+/// # Errors
+/// [`MessageError::WouldBlock`] on a socket that does not block.
+pub fn await_readable(socket: BorrowedFd<'_>) -> Result<(), MessageError> {
+    rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK))?;
+    Ok(())
 }
 
 fn recv<'b>(
@@ -173,6 +215,14 @@ fn recv<'b>(
         return Err(MessageError::Closed);
     }
     Ok(&buf[..got.bytes])
+}
+
+/// Decodes the first of the values of a message; returns it and the bytes of the others.
+///
+/// # Errors
+/// [`MessageError::Decode`].
+pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), MessageError> {
+    Ok(postcard::take_from_bytes(bytes)?)
 }
 
 /// Decodes a whole message: trailing bytes are an error.

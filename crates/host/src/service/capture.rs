@@ -41,6 +41,11 @@ impl Core {
         Ok(theirs)
     }
 
+    /// Whether anybody captures.
+    pub(super) fn is_captured(&self) -> bool {
+        self.capture.writer.is_some()
+    }
+
     /// Tells a process where frames go now, if anybody captures.
     pub(super) fn tell_capture(&mut self, id: ClientId) {
         if !self.is_device(id) {

@@ -63,6 +63,8 @@ pub(super) struct Client {
     pub(super) device: Option<DeviceSide>,
     pub(super) slots: Vec<u16>,
     pub(super) channels: Vec<ChannelId>,
+    /// Numbers for ids that it may still use.
+    pub(super) reserved: std::ops::Range<u64>,
 }
 
 /// What a client with a device has.
@@ -92,6 +94,7 @@ impl Client {
             device: None,
             slots: Vec::new(),
             channels: Vec::new(),
+            reserved: 0..0,
         })
     }
 

@@ -1,16 +1,19 @@
 //! The connection manager in the service: commands in, events and datagrams out.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::{self, StreamWish};
-use rdmux_cm::{ChannelId, CmError, Event, IdHandle, JoinQuery, MadPath, RouteQuery, Sink};
+use rdmux_cm::{
+    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, RouteQuery,
+    Sink,
+};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
 use super::core::{Channel, Core};
+use super::counters::Count;
 use super::mcast::Member;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
@@ -22,6 +25,8 @@ use crate::proto::{CmReply, CmRequest, Failure, Response};
 const MAX_EVENTS: usize = 16 * 1024;
 /// Event channels of one process.
 const MAX_CHANNELS: usize = 4096;
+/// Numbers for ids that a process has in stock.
+const MAX_RESERVED: u32 = 4096;
 
 /// What the machine asked for, in order. It cannot be called back from within its own calls, so the
 /// service does it right after.
@@ -31,11 +36,20 @@ pub(super) struct Outbox(std::collections::VecDeque<Action>);
 #[derive(Debug)]
 enum Action {
     Mad(MadPath, Box<[u8; 256]>),
+    /// A datagram of ours to ourselves.
+    Deliver(MadPath, Box<[u8; 256]>),
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
     Join(IdHandle, JoinQuery),
     Leave(IdHandle, JoinQuery),
     Stream(StreamWish),
+}
+
+impl Outbox {
+    /// A datagram that this host sends to itself: it comes as if from the network, when what was asked for before is done.
+    pub(super) fn deliver(&mut self, path: &MadPath, mad: &[u8; 256]) {
+        self.0.push_back(Action::Deliver(*path, Box::new(*mad)));
+    }
 }
 
 impl Sink for Outbox {
@@ -90,6 +104,7 @@ impl Core {
         while let Some(action) = self.outbox.0.pop_front() {
             match action {
                 Action::Mad(path, mad) => self.send_mad(&path, Qkey::QP1, &mad),
+                Action::Deliver(path, mad) => self.deliver_mad(&path, &mad),
                 Action::Event(channel, event) => self.put_event(channel, &event),
                 Action::Resolve(id, query) => self.resolve(id, &query),
                 Action::Join(id, query) => self.join_for_id(id, query),
@@ -126,7 +141,7 @@ impl Core {
         });
         let (out, theirs) = opened.map_err(|e| super::requests::failure(&e))?;
         self.next_channel += 1;
-        self.channels.insert(id, Channel { owner: client, out });
+        self.channels.insert(id, Channel { owner: client, out, batch: Vec::new() });
         if let Some(client) = self.clients.get_mut(client) {
             client.channels.push(id);
         }
@@ -143,49 +158,68 @@ impl Core {
         self.settle();
     }
 
-    /// A command. `None` for the one that has no reply. A migration comes with the process's end of the
-    /// old channel.
+    /// A command. A migration comes with the process's end of the old channel.
     pub(super) fn handle_cm(
         &mut self,
         client: ClientId,
         request: CmRequest,
         old: Option<OwnedFd>,
-    ) -> Option<Result<Response, Failure>> {
-        if let CmRequest::Take { id } = request {
-            if self.owns(client, id) {
-                // An id that is gone meanwhile needs no taking.
-                let _ = self.manager.take(id);
-            }
-            return None;
-        }
+    ) -> Result<Response, Failure> {
         let moving = match request {
-            CmRequest::Migrate { id, .. } => self.manager.channel_of(id).zip(old),
+            CmRequest::Migrate { id, taken, .. } => {
+                self.manager.channel_of(id).zip(old).map(|(channel, old)| (channel, old, taken))
+            }
             _ => None,
         };
         let reply = self.check_owner(client, &request).and_then(|()| {
             self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
         });
-        if let (Ok(_), Some((channel, old))) = (&reply, moving) {
-            self.move_events(client, channel, &old);
+        if let (Ok(_), Some((channel, old, taken))) = (&reply, moving) {
+            self.move_events(client, channel, &old, taken);
         }
         self.settle();
-        Some(reply)
+        reply
     }
 
-    /// Takes the events back that nobody has read from a channel, and puts each into the channel that its
-    /// id now has. Only we write there, so the order stays. `theirs` is the process's end.
-    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &OwnedFd) {
+    /// A command whose caller does not wait: if it fails, an event says so, unless one has already.
+    pub(super) fn handle_cm_soon(&mut self, client: ClientId, request: CmRequest) {
+        let (what, created) = (about(&request), created(&request));
+        let done = self.check_owner(client, &request).and_then(|()| {
+            self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
+        });
+        if let Err(Failure { errno, why }) = done {
+            tracing::debug!("nobody waits to hear it: {why}");
+            self.counts.add(Count::Refusals);
+            match (what, created) {
+                (_, Some((channel, event))) if self.is_channel_of(client, channel) => {
+                    self.put_event(channel, &Event { status: -errno, ..event });
+                }
+                (Some((id, command)), _) if self.owns(client, id) => {
+                    self.manager.handle_refused(id, command, errno, &mut self.outbox);
+                }
+                _ => {}
+            }
+        }
+        self.settle();
+    }
+
+    /// Takes the events back that nobody has read from a channel, all but the first `taken`, and puts each into the channel
+    /// that its id now has. Only we write there, so the order stays. `theirs` is the process's end.
+    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &OwnedFd, taken: u32) {
+        self.flush_events();
         let Some(from) = self.channels.get_mut(&channel) else { return };
-        let mut events = Vec::new();
+        let mut messages = Vec::new();
         let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
         // A bound, for the process may have passed any socket.
-        while events.len() < 2 * MAX_EVENTS
+        while messages.len() < 2 * MAX_EVENTS
             && let Ok(bytes) = socket::try_recv_bytes(theirs.as_fd(), &mut buf, &mut fds)
         {
-            events.push(bytes.to_vec());
+            messages.push(bytes.to_vec());
         }
-        events.extend(from.out.take_waiting());
-        for event in events.iter().filter_map(|e| socket::decode::<Event>(e).ok()) {
+        messages.extend(from.out.take_waiting());
+        let events = messages.iter().flat_map(|message| events_of(message));
+        let events: Vec<Event> = events.skip(taken.try_into().unwrap_or(usize::MAX)).collect();
+        for event in events {
             let of = event.listen_id.unwrap_or(event.id);
             if self.owns(client, of)
                 && let Some(channel) = self.manager.channel_of(of)
@@ -196,16 +230,18 @@ impl Core {
     }
 
     fn owns(&self, client: ClientId, id: IdHandle) -> bool {
-        let channels = self.clients.get(client).map_or(&[][..], |c: &Client| &c.channels);
-        self.manager.channel_of(id).is_some_and(|c| channels.contains(&c))
+        self.manager.channel_of(id).is_some_and(|channel| self.is_channel_of(client, channel))
+    }
+
+    fn is_channel_of(&self, client: ClientId, channel: ChannelId) -> bool {
+        self.channels.get(&channel).is_some_and(|c: &Channel| c.owner == client)
     }
 
     /// A process commands its own ids, on its own channels.
     fn check_owner(&self, client: ClientId, request: &CmRequest) -> Result<(), Failure> {
         let no =
             |what: String| Err(Failure::new(libc::ENOENT, format!("there is no {what} of yours")));
-        let mine =
-            |channel| self.channels.get(&channel).is_some_and(|c: &Channel| c.owner == client);
+        let mine = |channel| self.is_channel_of(client, channel);
         match *request {
             CmRequest::CreateId { channel, .. } | CmRequest::Migrate { channel, .. }
                 if !mine(channel) =>
@@ -220,6 +256,31 @@ impl Core {
         }
     }
 
+    /// Gives a client numbers for new ids.
+    fn reserve(&mut self, client: ClientId, count: u32) -> Response {
+        let count = count.min(MAX_RESERVED);
+        let IdHandle(first) = self.manager.reserve_ids(count);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.reserved = first..first + u64::from(count);
+        }
+        Response::Cm(CmReply::Reserved(IdHandle(first)))
+    }
+
+    /// Takes one of these numbers; each is used once, and in order.
+    fn use_reserved(&mut self, client: ClientId, id: IdHandle) -> Result<(), CmError> {
+        let reserved = self.clients.get_mut(client).map(|c| &mut c.reserved);
+        match reserved.filter(|reserved| reserved.contains(&id.0)) {
+            Some(reserved) => {
+                reserved.start = id.0 + 1;
+                Ok(())
+            }
+            None => {
+                let (command, what) = (Command::CreateId, "the number was not reserved");
+                Err(CmError::Invalid { id, command, what })
+            }
+        }
+    }
+
     fn command(&mut self, client: ClientId, request: CmRequest) -> Result<Response, CmError> {
         let now = self.now();
         let privileged =
@@ -231,24 +292,29 @@ impl Core {
             CmRequest::Accept { id, param } => {
                 self.check_stream_qp(client, *id, Command::Accept, param.qp_num)?;
             }
-            CmRequest::Listen { id, backlog } => {
-                let bound = self.listen(*id, *backlog)?;
-                return Ok(Response::Cm(CmReply::Bound(bound)));
-            }
+            CmRequest::CreateId { id: Some(id), .. } => self.use_reserved(client, *id)?,
             _ => {}
         }
         let (manager, sink) = (&mut self.manager, &mut self.outbox);
-        let bound = |addr: SocketAddr| Response::Cm(CmReply::Bound(addr));
         let events = |n: u32| Response::Cm(CmReply::Events(n));
         let done = |()| Response::Done;
         use CmRequest as R;
         match request {
-            R::CreateId { channel, space, qp_type, transport, context } => manager
+            R::CreateId { id: Some(id), channel, space, qp_type, transport, context } => manager
+                .create_id_as(id, channel, (space, qp_type), transport, context)
+                .map(|()| Response::Cm(CmReply::Id(id))),
+            R::CreateId { id: None, channel, space, qp_type, transport, context } => manager
                 .create_id_on(channel, space, qp_type, transport, context)
                 .map(|id| Response::Cm(CmReply::Id(id))),
             R::Destroy { id } => manager.destroy(now, id, sink).map(events),
-            R::Bind { id, addr } => manager.bind(id, addr, privileged).map(bound),
-            R::Listen { id, backlog } => manager.listen(id, backlog).map(bound),
+            R::Bind { id, addr } => manager.bind(id, addr, privileged).map(|addr| {
+                let device = manager.query(id).ok().and_then(|info| info.device);
+                Response::Cm(CmReply::Bound(addr, device.map(|d| (d.device, d.port_num))))
+            }),
+            R::Listen { id, backlog } => {
+                self.listen(id, backlog).map(|addr| Response::Cm(CmReply::Bound(addr, None)))
+            }
+            R::Reserve { count } => Ok(self.reserve(client, count)),
             R::ResolveAddr { id, src, dst, timeout } => {
                 manager.resolve_addr(now, id, src, dst, timeout, privileged, sink).map(done)
             }
@@ -263,7 +329,7 @@ impl Core {
             R::Establish { id } => manager.establish(now, id, sink).map(done),
             R::Disconnect { id } => manager.disconnect(now, id, sink).map(done),
             R::Notify { id } => manager.notify(now, id, sink).map(done),
-            R::Migrate { id, channel } => manager.migrate(id, channel).map(events),
+            R::Migrate { id, channel, .. } => manager.migrate(id, channel).map(events),
             R::SetOption { id, option } => manager.set_option(id, option).map(done),
             R::Query { id } => {
                 manager.query(id).map(|info| Response::Cm(CmReply::Info(Box::new(info))))
@@ -280,11 +346,46 @@ impl Core {
     }
 }
 
+/// What follows the first event of a message, one after the other, as far as it makes sense.
+fn events_of(mut message: &[u8]) -> impl Iterator<Item = Event> + '_ {
+    std::iter::from_fn(move || {
+        let (event, rest) = socket::decode_first(message).ok()?;
+        message = rest;
+        Some(event)
+    })
+}
+
+/// What an event can tell of a command that failed: its id, and which it was.
+fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
+    match *request {
+        CmRequest::ResolveAddr { id, .. } => Some((id, Command::ResolveAddr)),
+        CmRequest::ResolveRoute { id, .. } => Some((id, Command::ResolveRoute)),
+        CmRequest::Connect { id, .. } => Some((id, Command::Connect)),
+        _ => None,
+    }
+}
+
+/// The event that tells of an id that cannot be made, and where it goes.
+fn created(request: &CmRequest) -> Option<(ChannelId, Event)> {
+    let CmRequest::CreateId { id: Some(id), channel, context, .. } = *request else { return None };
+    let event = Event {
+        id,
+        context,
+        listen_id: None,
+        kind: EventKind::AddrError,
+        status: 0,
+        param: EventParam::None,
+        route: None,
+        negotiated: None,
+    };
+    Some((channel, event))
+}
+
 /// The id that a command is about.
 fn request_id(request: &CmRequest) -> Option<IdHandle> {
     use CmRequest as R;
     match *request {
-        R::CreateId { .. } => None,
+        R::CreateId { .. } | R::Reserve { .. } => None,
         R::Destroy { id }
         | R::Bind { id, .. }
         | R::Listen { id, .. }

@@ -29,7 +29,7 @@ use super::slots::Slots;
 use super::streams::Streams;
 use super::view::Views;
 use crate::error::HostError;
-use crate::proto::{ClientKind, GidRow, Notify};
+use crate::proto::{ClientKind, EVENTS, GidRow, Notify, socket};
 
 /// Notifications that wait for a process to read them.
 const MAX_NOTIFICATIONS: usize = 4096;
@@ -51,6 +51,8 @@ pub(super) struct Core {
     pub(super) groups: Groups,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) next_channel: u64,
+    /// Channels with events that were not sent yet.
+    pub(super) told: Vec<ChannelId>,
     pub(super) manager: Manager,
     pub(super) outbox: Outbox,
     pub(super) streams: Streams,
@@ -76,6 +78,8 @@ pub(super) struct Core {
 pub(super) struct Channel {
     pub(super) owner: ClientId,
     pub(super) out: Outgoing,
+    /// Events that were not sent yet.
+    pub(super) batch: Vec<u8>,
 }
 
 impl Core {
@@ -100,6 +104,7 @@ impl Core {
             groups: Groups::default(),
             channels: BTreeMap::new(),
             next_channel: 1,
+            told: Vec::new(),
             manager: Manager::new(super::cm::config(&options.config), seed),
             outbox: Outbox::default(),
             streams: Streams::new(),
@@ -186,9 +191,14 @@ impl Core {
 
     /// Marks a client as gone; it is removed when the current event is dealt with.
     pub(super) fn doom(&mut self, id: ClientId, why: Gone) {
-        if self.clients.get(id).is_some() && self.doomed.iter().all(|&(d, _)| d != id) {
+        if self.clients.get(id).is_some() && !self.is_doomed(id) {
             self.doomed.push((id, why));
         }
+    }
+
+    /// Whether a client is marked as gone.
+    pub(super) fn is_doomed(&self, id: ClientId) -> bool {
+        self.doomed.iter().any(|&(d, _)| d == id)
     }
 
     /// Removes those who are gone. Telling their peers may show that others are gone too.
@@ -357,12 +367,39 @@ impl Core {
 }
 
 impl Core {
-    /// Puts an event into a channel.
+    /// Puts an event into a channel. It leaves with others, by [`flush_events`](Self::flush_events).
     pub(super) fn put_event(&mut self, id: ChannelId, event: &rdmux_cm::Event) {
         let Some(channel) = self.channels.get_mut(&id) else { return };
-        let Some(bytes) = encode(event, &mut self.scratch) else { return };
+        let before = channel.batch.len();
+        if let Err(e) = socket::append(event, &mut channel.batch) {
+            tracing::error!("an event cannot be encoded: {e}");
+        }
+        if before == 0 {
+            self.told.push(id);
+        } else if channel.batch.len() > EVENTS {
+            let event = channel.batch.split_off(before);
+            self.send_events(id);
+            if let Some(channel) = self.channels.get_mut(&id) {
+                channel.batch = event;
+            }
+        }
+    }
+
+    /// Sends the events that were put into channels.
+    pub(super) fn flush_events(&mut self) {
+        while let Some(id) = self.told.pop() {
+            self.send_events(id);
+        }
+    }
+
+    fn send_events(&mut self, id: ChannelId) {
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        if channel.batch.is_empty() {
+            return;
+        }
         let waited = channel.out.is_waiting();
-        let sent = channel.out.send(bytes, Vec::new());
+        let sent = channel.out.send(&channel.batch, Vec::new());
+        channel.batch.clear();
         if channel.out.is_waiting() != waited {
             self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
         }

@@ -95,29 +95,47 @@ impl Core {
         if deth.qkey != Qkey::QP1 {
             return Err(Count::DropQkey);
         }
+        let path = MadPath {
+            local: datagram.dst.ip().into(),
+            remote: datagram.src.ip().into(),
+            remote_qpn: deth.src_qpn,
+            hop_limit: datagram.ttl.unwrap_or(0),
+            traffic_class: datagram.tos.unwrap_or(0),
+            flow_label: 0,
+        };
+        self.process_mad(&path, packet.payload)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Gives a management datagram to whoever takes it.
+    fn process_mad(&mut self, path: &MadPath, mad: &[u8]) -> Result<(), Count> {
         self.counts.add(Count::RxMads);
-        let (number, owner) = self.agents.dispatch(Qpn::QP1, packet.payload)?;
-        let (local, remote) = (datagram.dst.ip().into(), datagram.src.ip().into());
+        let (number, owner) = self.agents.dispatch(Qpn::QP1, mad)?;
         match owner {
             Owner::Cm => {
-                let path = MadPath {
-                    local,
-                    remote,
-                    remote_qpn: deth.src_qpn,
-                    hop_limit: datagram.ttl.unwrap_or(0),
-                    traffic_class: datagram.tos.unwrap_or(0),
-                    flow_label: 0,
-                };
                 let now = self.now();
-                self.manager.handle_mad(now, &path, packet.payload, &mut self.outbox);
-                self.settle();
+                self.manager.handle_mad(now, path, mad, &mut self.outbox);
             }
             Owner::Client(client) => {
-                let from = MadAddress { local, remote, qpn: deth.src_qpn, qkey: deth.qkey };
-                self.notify_mad(client, number, from, 0, packet.payload);
+                let MadPath { local, remote, remote_qpn: qpn, .. } = *path;
+                self.notify_mad(
+                    client,
+                    number,
+                    MadAddress { local, remote, qpn, qkey: Qkey::QP1 },
+                    0,
+                    mad,
+                );
             }
         }
         Ok(())
+    }
+
+    /// A management datagram of this host's arrives on this host.
+    pub(super) fn deliver_mad(&mut self, path: &MadPath, mad: &[u8; MAD_LEN]) {
+        if let Err(reason) = self.process_mad(path, mad) {
+            self.counts.add(reason);
+        }
     }
 
     /// Tells a client of a datagram, or of one that got no response.
@@ -168,6 +186,12 @@ impl Core {
         let Some(row) = self.addresses.find(path.local.ip()) else {
             return self.counts.add(Count::TxErrors);
         };
+        let is_own = self.addresses.find(path.remote.ip()).is_some();
+        if is_own && path.remote_qpn == Qpn::QP1 && qkey == Qkey::QP1 && !self.is_captured() {
+            self.counts.add(Count::TxMads);
+            let path = MadPath { local: path.remote, remote: path.local, flow_label: 0, ..*path };
+            return self.outbox.deliver(&path, mad);
+        }
         let header = header(path.remote_qpn, qkey);
         let port = self.options.config.service.port;
         let to = Destination {

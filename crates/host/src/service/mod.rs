@@ -139,6 +139,8 @@ impl Service {
                 self.core.bury();
             }
             self.handle_time();
+            self.core.flush_events();
+            self.core.bury();
         };
         self.core.shut_down();
         tracing::info!("host {} is down", self.core.options.host);

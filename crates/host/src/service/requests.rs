@@ -19,6 +19,8 @@ use crate::proto::{
     VERSION, Welcome,
 };
 
+/// Messages that are taken from one client before others have their turn.
+const MAX_ROW: usize = 64;
 /// Slots of one process.
 const MAX_SLOTS: usize = 64;
 
@@ -52,26 +54,38 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 }
 
 impl Core {
-    /// Takes one message from a client and answers it.
+    /// Takes messages from a client, and answers those that want it.
     pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8], fds: &mut Vec<OwnedFd>) {
-        let Some(client) = self.clients.get(id) else { return };
-        let request = match socket::recv_bytes(client.rpc.as_fd(), buf, fds) {
-            Ok(bytes) => socket::decode::<Request>(bytes),
-            Err(MessageError::WouldBlock) => return,
-            Err(e) => Err(e),
-        };
-        let outcome = match request {
-            Ok(request) => {
-                self.counts.add(Count::Requests);
-                self.handle_request(id, request, std::mem::take(fds))
+        for _ in 0..MAX_ROW {
+            let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else { return };
+            match socket::recv_bytes(client.rpc.as_fd(), buf, fds) {
+                Ok(bytes) => self.serve_message(id, bytes, std::mem::take(fds)),
+                Err(MessageError::WouldBlock) => return,
+                Err(MessageError::Closed | MessageError::Io(_)) => self.doom(id, Gone::Closed),
+                Err(e) => self.doom(id, Gone::Broke(e.to_string())),
             }
-            Err(MessageError::Closed | MessageError::Io(_)) => return self.doom(id, Gone::Closed),
-            Err(e) => Outcome::Break(e.to_string()),
-        };
-        match outcome {
-            Outcome::Silent => {}
-            Outcome::Break(why) => self.doom(id, Gone::Broke(why)),
-            Outcome::Reply(reply, fds) => self.reply(id, &reply, &fds),
+        }
+    }
+
+    /// Does what a message asks. Descriptors, and a reply, are the last request's.
+    fn serve_message(&mut self, id: ClientId, mut bytes: &[u8], mut fds: Vec<OwnedFd>) {
+        while !bytes.is_empty() {
+            let (request, rest) = match socket::decode_first::<Request>(bytes) {
+                Ok(first) => first,
+                Err(e) => return self.doom(id, Gone::Broke(e.to_string())),
+            };
+            bytes = rest;
+            self.counts.add(Count::Requests);
+            let fds = if bytes.is_empty() { std::mem::take(&mut fds) } else { Vec::new() };
+            match self.handle_request(id, request, fds) {
+                Outcome::Silent => {}
+                Outcome::Break(why) => return self.doom(id, Gone::Broke(why)),
+                Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
+                Outcome::Reply(..) => {
+                    let why = "a request behind one that has a reply, in one message";
+                    return self.doom(id, Gone::Broke(why.to_owned()));
+                }
+            }
         }
     }
 
@@ -79,6 +93,8 @@ impl Core {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
         }
+        // What it did is told when it returns.
+        self.flush_events();
         let Some(client) = self.clients.get(id) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         let Some(bytes) = encode(reply, &mut self.scratch) else { return };
@@ -262,8 +278,10 @@ impl Core {
                 .open_channel(id)
                 .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))
                 .into(),
-            Request::Cm(request) => {
-                self.handle_cm(id, request, None).map_or(Outcome::Silent, Outcome::from)
+            Request::Cm(request) => self.handle_cm(id, request, None).into(),
+            Request::CmSoon(request) if request.may_be_soon() => {
+                self.handle_cm_soon(id, request);
+                Outcome::Silent
             }
             Request::Agent(request) => self.handle_agent(id, request).into(),
             Request::OpenHub => self.open_hub(id).map(|fd| (Response::Done, vec![fd])).into(),
@@ -278,9 +296,7 @@ impl Core {
 
     fn handle_migrate(&mut self, id: ClientId, request: CmRequest, fds: Vec<OwnedFd>) -> Outcome {
         match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([old]) => {
-                self.handle_cm(id, request, Some(old)).map_or(Outcome::Silent, Outcome::from)
-            }
+            Ok([old]) => self.handle_cm(id, request, Some(old)).into(),
             Err(fds) => Outcome::Break(format!("a migration with {} descriptors", fds.len())),
         }
     }

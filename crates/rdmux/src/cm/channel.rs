@@ -78,7 +78,7 @@ impl EventChannel {
     /// As for [`next`](Self::next).
     pub fn try_next(&self) -> Result<Option<Event>> {
         loop {
-            match self.0.waiter.source().get_event().on(self, "take an event")? {
+            match self.0.waiter.source().try_get_event().on(self, "take an event")? {
                 None => return Ok(None),
                 Some(event) => {
                     if let Some(event) = self.deliver(event)? {
