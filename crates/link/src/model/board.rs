@@ -43,7 +43,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
     next: fn(&Board),
     see: fn(&PeerBoard) -> bool,
 ) {
-    check(2, move || {
+    check(5 - copiers, move || {
         let (own, seen) = owner();
         let copier = Board::create().unwrap();
         let lanes = PeerBoard::map(copier.fd()).unwrap();
@@ -117,7 +117,7 @@ fn of_a_queue_pair_that_opens_again() {
 /// Needs: Release and Acquire of a row's first word, and the fences between it and the others.
 #[test]
 fn a_row_is_of_one_writing() {
-    check(3, || {
+    check(5, || {
         let (own, seen) = owner();
         let reader = thread::spawn(move || {
             if let Some(row) = seen.region(KEY) {

@@ -6,7 +6,8 @@
 //!
 //! A test here is worth what it finds, so each says which orderings it needs: weaken one, and it fails.
 //! What `loom` does not know is an order of all `SeqCst` accesses: it takes them as acquire and release, and only fences as
-//! sequentially consistent. The code under test relies on fences only.
+//! sequentially consistent; and it does not know that nothing can come between the two halves of a change of a word, which
+//! only makes it see more than there is. The code under test relies on fences only.
 
 #[cfg(test)]
 mod board;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::shared::{Ordering, fence};
 
 /// The reading end of a ring. There must be one only.
@@ -112,7 +112,7 @@ impl Consumer {
         self.asked = self.tail;
         let waits = self.ring.map.word(field::WAITS);
         fence::light(false);
-        waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
+        take_down(waits)
     }
 
     fn state(&self) -> u64 {

@@ -41,7 +41,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::doorbell::Doorbell;
-use crate::shared::{Mapping, Ordering, size};
+use crate::shared::{AtomicU64, Mapping, Ordering, size};
 
 pub use crate::fence::prepare;
 pub use consumer::{Consumer, Record};
@@ -95,6 +95,13 @@ const WRAP: u64 = VALID | 1 << 62;
 /// Bytes that a record of `len` bytes takes.
 const fn stride(len: usize) -> usize {
     (RECORD_HEADER + len).next_multiple_of(LINE)
+}
+
+/// Takes the other side's flag down, if it is up. Whether it was. What is down is not written to: the other side may be
+/// raising it again.
+fn take_down(flag: &AtomicU64) -> bool {
+    flag.load(Ordering::Relaxed) != 0
+        && flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// The descriptors of one side's two rings.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride};
+use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::guarded::Unmapped;
 use crate::link::Piece;
 use crate::shared::{Ordering, fence};
@@ -156,8 +156,7 @@ impl Producer {
         // A consumer says what it can before it first sleeps.
         let heavy = self.ring.map.word(field::HEAVY).load(Ordering::Acquire) == 1;
         fence::light(heavy && self.registered);
-        let sleeps = self.ring.map.word(field::SLEEPS);
-        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        take_down(self.ring.map.word(field::SLEEPS))
     }
 
     /// Whether the consumer has taken everything, as far as it says.
