@@ -27,6 +27,9 @@ pub(crate) fn register() -> bool {
     true
 }
 
+/// There is nothing to wait for.
+pub fn prepare() {}
+
 pub(crate) fn can_do_heavy() -> bool {
     THERE.get()
 }

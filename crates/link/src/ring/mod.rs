@@ -43,7 +43,7 @@ use std::os::fd::OwnedFd;
 use crate::doorbell::Doorbell;
 use crate::shared::{AtomicU64, Mapping, Ordering, size};
 
-pub use crate::fence::prepare;
+pub use crate::shared::fence::prepare;
 pub use consumer::{Consumer, Record};
 pub use end::RingEnd;
 pub use producer::{Producer, Reserved, RingError};
