@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use rdmux_link::link::{Frame, Link, Payload};
-use rdmux_link::ring::{Broken, MAX_RECORD, RingEnd, RingError};
+use rdmux_link::ring::{Broken, MAX_RECORD, RingEnd, RingError, SHORT};
 use rdmux_link::{Consumer, Doorbell, Producer, RingPair, SharedMem};
 
 /// A ring, both ends, and a third mapping of its memory.
@@ -26,13 +26,18 @@ fn pop(rx: &mut Consumer) -> Option<(u8, [u8; 16], Vec<u8>)> {
 #[derive(Clone, Debug)]
 enum Op {
     Push(u8, usize),
+    Short(u8, usize),
     Pop,
 }
 
 proptest! {
     #[test]
     fn behaves_as_a_queue(ops in prop::collection::vec(
-        prop_oneof![(any::<u8>(), 0usize..1100).prop_map(|(k, n)| Op::Push(k, n)), Just(Op::Pop)],
+        prop_oneof![
+            (any::<u8>(), 0usize..1100).prop_map(|(k, n)| Op::Push(k, n)),
+            (any::<u8>(), 0..=SHORT).prop_map(|(k, n)| Op::Short(k, n)),
+            Just(Op::Pop),
+        ],
         1..400,
     )) {
         let (mut tx, mut rx, _) = ring(4096);
@@ -49,6 +54,20 @@ proptest! {
                         Err(RingError::Full) => prop_assert!(!model.is_empty()),
                         Err(RingError::TooLarge { max, .. }) => prop_assert!(len > max),
                         Err(RingError::Broken(_)) => prop_assert!(false, "broken"),
+                    }
+                }
+                Op::Short(kind, len) => {
+                    serial = serial.wrapping_add(1);
+                    let bytes: [u8; SHORT] =
+                        std::array::from_fn(|i| (i as u8).wrapping_mul(serial) ^ 0x55);
+                    // It does not look itself how far the consumer is.
+                    prop_assert_eq!(tx.is_drained(), Ok(model.is_empty()));
+                    if tx.push_short(kind, [serial; 16], &bytes, len) {
+                        model.push_back((kind, [serial; 16], bytes[..len].to_vec()));
+                    } else {
+                        // Full, or at the end of the ring, where only the longer ones do not fit.
+                        let one_line = len <= SHORT - 64;
+                        prop_assert!(!one_line || !model.is_empty());
                     }
                 }
                 Op::Pop => prop_assert_eq!(pop(&mut rx), model.pop_front()),

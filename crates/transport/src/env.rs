@@ -256,6 +256,13 @@ pub trait Env {
         Ok(false)
     }
 
+    /// Sends an acknowledgement of everything up to `psn` by itself, on a link that takes them along
+    /// ([`LinkCaps::acks_along`]): the peer's driver hands it to
+    /// [`Qp::handle_ack_along`](crate::Qp::handle_ack_along). False if it is to be a packet.
+    fn acknowledge(&mut self, _dest_qpn: Qpn, _psn: Psn) -> bool {
+        false
+    }
+
     /// As [`scatter`](Self::scatter), of bytes that a packet names.
     fn fetch(&mut self, _sges: &[Sge], _offset: u32, _from: &Named<'_>) -> Result<(), FetchError> {
         Err(FetchError::OutOfReach)

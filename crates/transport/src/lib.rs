@@ -23,6 +23,7 @@ pub mod state_table;
 pub mod time;
 pub mod wr;
 
+mod brief;
 mod fault;
 mod modify;
 mod optable;
@@ -33,6 +34,7 @@ mod sq;
 mod uc;
 mod ud;
 
+pub use brief::BriefRequest;
 pub use error::{ModifyError, PostError};
 pub use qp::{Qp, QpInit, RxPacket, SendMark, Source, TxState};
 pub use sq::MAX_MESSAGE;

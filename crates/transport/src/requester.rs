@@ -171,6 +171,23 @@ impl Requester {
         self.una != self.max_sent
     }
 
+    /// Whether nothing keeps a new request of one packet back.
+    #[inline]
+    pub(crate) fn may_send_more(&self) -> bool {
+        self.rnr_until == Time::NEVER
+            && self.stalled.is_none()
+            && self.next.diff(self.una).unsigned_abs() < self.window.size()
+    }
+
+    /// The entry at the cursor, which was the first that is not started, was sent as one packet.
+    #[inline]
+    pub(crate) fn started_one(&mut self) {
+        self.next = self.next.add(1);
+        self.cursor = self.cursor.wrapping_add(1);
+        self.started = self.cursor;
+        self.offset = 0;
+    }
+
     fn disarm(&mut self) {
         self.retransmit_at = Time::NEVER;
         self.rtt_at = Time::NEVER;

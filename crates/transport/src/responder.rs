@@ -128,6 +128,22 @@ impl Responder {
         self.ack_owed = false;
     }
 
+    /// Whether a message may begin with this PSN, and nothing is out of the ordinary.
+    #[inline]
+    pub(crate) fn takes(&self, psn: Psn) -> bool {
+        psn == self.epsn && self.message == Message::None && !self.silent && !self.dying
+    }
+
+    /// The only packet of a message, which [`takes`](Self::takes) let in, was carried out.
+    #[inline]
+    pub(crate) fn took(&mut self, psn: Psn, ack_req: bool) {
+        self.ack_psn = psn;
+        self.epsn = psn.add(1);
+        self.ack_owed |= ack_req;
+        self.offset = 0;
+        self.finish_message();
+    }
+
     /// The message ends here.
     #[inline]
     fn finish_message(&mut self) {

@@ -87,6 +87,9 @@ impl<'a> Packet<'a> {
             return Err(WireError::Opcode(op));
         }
         let mut rest = Reader(&bytes[Bth::LEN..]);
+        if op.ext_len() == 0 {
+            return Ok(rest.0);
+        }
         self.deth = rest.take(op.has_deth(), Deth::LEN, Deth::parse)?;
         self.xrceth = rest.take(op.has_xrceth(), XrcEth::LEN, XrcEth::parse)?;
         self.reth = rest.take(op.has_reth(), Reth::LEN, Reth::parse)?;

@@ -46,7 +46,7 @@ use crate::shared::{AtomicU64, Mapping, Ordering, size};
 pub use crate::shared::fence::prepare;
 pub use consumer::{Consumer, Record};
 pub use end::RingEnd;
-pub use producer::{Producer, Reserved, RingError};
+pub use producer::{Producer, Reserved, RingError, SHORT};
 
 /// The ring's other side broke its rules. The ring is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

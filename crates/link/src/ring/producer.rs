@@ -8,6 +8,8 @@ use crate::guarded::Unmapped;
 use crate::link::Piece;
 use crate::shared::{Ordering, fence};
 
+/// The most bytes of a record that [`Producer::push_short`] writes: those of two lines.
+pub const SHORT: usize = 2 * LINE - RECORD_HEADER;
 /// Bytes ahead that are cleared: two small packets.
 const CLEAR_AHEAD: u64 = 4 * LINE as u64;
 
@@ -74,6 +76,30 @@ impl Producer {
         }
         record.publish(kind, meta);
         Ok(())
+    }
+
+    /// Writes the first `len` of these bytes as a record, if there is room: as [`try_push`](Self::try_push), and in
+    /// fewer steps. False if there is none, or none in one piece.
+    #[inline]
+    pub fn push_short(
+        &mut self,
+        kind: u8,
+        meta: [u8; 16],
+        bytes: &[u8; SHORT],
+        len: usize,
+    ) -> bool {
+        let (len, stride) = (len.min(SHORT), stride(len.min(SHORT)));
+        let fits = self.has_room((stride + LINE) as u64) && stride <= self.ring.to_end(self.head);
+        if self.broken || !fits {
+            return false;
+        }
+        let at = self.ring.at(self.head) + RECORD_HEADER;
+        for (i, word) in bytes.as_chunks::<8>().0.iter().take(len.div_ceil(8)).enumerate() {
+            let word = u64::from_ne_bytes(*word);
+            self.ring.map.word(at + 8 * i).store(word, Ordering::Relaxed);
+        }
+        self.show((self.head, false), len, kind, meta);
+        true
     }
 
     /// Finds room for a record of `len` bytes, to be written through what is returned.
@@ -255,22 +281,30 @@ impl Reserved<'_> {
     /// Shows the record to the consumer.
     pub fn publish(self, kind: u8, meta: [u8; 16]) {
         let Self { producer, start, skips, len, .. } = self;
-        let map = &producer.ring.map;
-        let at = producer.ring.at(start);
+        producer.show((start, skips), len, kind, meta);
+    }
+}
+
+impl Producer {
+    /// Shows a record of `len` bytes that was written at `start`, behind a marker if that is not where the last one ended.
+    #[inline]
+    fn show(&mut self, (start, skips): (u64, bool), len: usize, kind: u8, meta: [u8; 16]) {
+        let map = &self.ring.map;
+        let at = self.ring.at(start);
         let (low, high) = meta.split_at(8);
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
         map.word(at + 8).store(word(low), Ordering::Relaxed);
         map.word(at + 16).store(word(high), Ordering::Relaxed);
         let next = start + stride(len) as u64;
-        if producer.cleared <= next {
-            map.word(producer.ring.at(next)).store(0, Ordering::Relaxed);
-            producer.cleared = next + LINE as u64;
+        if self.cleared <= next {
+            map.word(self.ring.at(next)).store(0, Ordering::Relaxed);
+            self.cleared = next + LINE as u64;
         }
         map.word(at).store(VALID | u64::from(kind) << 32 | len as u64, Ordering::Release);
         if skips {
-            map.word(producer.ring.at(producer.head)).store(WRAP, Ordering::Release);
+            map.word(self.ring.at(self.head)).store(WRAP, Ordering::Release);
         }
-        producer.head = next;
-        producer.clear_ahead();
+        self.head = next;
+        self.clear_ahead();
     }
 }

@@ -325,12 +325,12 @@ impl Qp {
 
     /// Remembers that PSNs from `psn` left: for the timer, the window and the round-trip time.
     #[inline]
-    fn sent(&mut self, now: Time, psn: Psn, npsn: u32, ack_req: bool) {
+    pub(crate) fn sent(&mut self, now: Time, psn: Psn, npsn: u32, ack_req: bool) {
         let req = &mut self.req;
         req.since_ack_req = if ack_req { 0 } else { req.since_ack_req + 1 };
         if psn == req.max_sent {
             req.max_sent = psn.add(npsn);
-            if ack_req && req.rtt_at == Time::NEVER {
+            if ack_req && !self.lossless && req.rtt_at == Time::NEVER {
                 (req.rtt_psn, req.rtt_at) = (psn, now);
             }
         } else if psn.add(npsn).diff(req.max_sent) > 0 {

@@ -85,6 +85,12 @@ impl Qp {
         if !self.resp.wants_ack() || self.state == QpState::Err {
             return;
         }
+        if let Some(psn) = self.ack_along()
+            && env.acknowledge(self.attr.dest_qpn, psn)
+        {
+            self.resp.ack_owed = false;
+            return;
+        }
         let (psn, syndrome) = self.resp.nak.unwrap_or((self.resp.ack_psn, Syndrome::ACK));
         let opcode = optable::opcode(self.qp_type, Operation::Acknowledge);
         let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);

@@ -1,6 +1,7 @@
 //! The transports against each other, over a wire that the test holds in its hands.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of the tests themselves")]
 
+mod brief;
 mod direct;
 mod hostile;
 mod iwarp;

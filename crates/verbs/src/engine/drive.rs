@@ -106,7 +106,12 @@ impl<'a> Bound<'a> {
     /// As [`transmit`](Self::transmit), for who has looked at the clock already.
     pub(crate) fn transmit_at(&mut self, now: Time) {
         guarded::keep(now.0);
-        let state = self.run(|machine, env| machine.poll_transmit(now, BUDGET, env));
+        super::short::send(self.device, self.core, &mut self.driven, now);
+        let state = if self.driven.machine.is_idle() {
+            TxState::Idle
+        } else {
+            self.run(|machine, env| machine.poll_transmit(now, BUDGET, env))
+        };
         self.settle_after(state);
     }
 

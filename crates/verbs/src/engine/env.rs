@@ -16,7 +16,7 @@ use rdmux_transport::env::{
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
-use rdmux_wire::{Pkey, Psn, Rkey};
+use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
 use super::direct::reach_of;
 use super::named::Names;
@@ -361,6 +361,11 @@ impl Env for QpEnv<'_> {
                 Ok(true)
             }
         }
+    }
+
+    fn acknowledge(&mut self, dest_qpn: Qpn, psn: Psn) -> bool {
+        let (Path::Ring(ring), Here::Own(..)) = (&*self.path, &self.here) else { return false };
+        !self.device.engine().capture().is_on() && ring.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {

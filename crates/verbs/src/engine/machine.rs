@@ -108,6 +108,20 @@ impl Machine {
             Self::Iwarp(_) => env.count(Drop::Opcode),
         }
     }
+    /// Whether there is nothing to be sent.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self, Self::Ib(qp) if qp.is_idle())
+    }
+    /// The one that has packets.
+    #[inline]
+    pub(crate) fn packets(&mut self) -> Option<&mut Packets> {
+        match self {
+            Self::Ib(qp) => Some(qp),
+            Self::Iwarp(_) => None,
+        }
+    }
+
     /// Takes a packet that names its payload.
     pub(crate) fn handle_named(
         &mut self,

@@ -23,6 +23,7 @@ mod patience;
 pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
+mod short;
 mod stream;
 mod timers;
 mod wait;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rdmux_link::ring::RingError;
+use rdmux_link::ring::{RingError, SHORT};
 use rdmux_link::{
     Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
 };
 use rdmux_transport::attr::AddressVector;
 use rdmux_transport::env::{Named, TxPacket};
-use rdmux_transport::{RxPacket, Source, Time};
-use rdmux_wire::{Gid, MAX_HEADER, Packet, Psn, Qpn};
+use rdmux_transport::{RxPacket, Source, Time, TxState};
+use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Psn, Qpn};
 
 use super::drive::{BUDGET, Bound};
 use super::env::QpEnv;
@@ -29,6 +29,8 @@ use crate::xrc::record as xrc;
 const PACKET: u8 = 1;
 /// The kind of a record that holds a packet which names its payload (`super::named`).
 const NAMED: u8 = 9;
+/// The kind of a record that is an acknowledgement and nothing else.
+const ACK: u8 = 10;
 /// Bytes of data of the ring to ourselves.
 const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
 /// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
@@ -239,7 +241,54 @@ impl RingTx {
     }
 }
 
+/// A packet of few bytes, as it goes into a record.
+pub(super) struct Short {
+    pub(super) bytes: [u8; SHORT],
+    pub(super) len: usize,
+    pub(super) pad: u8,
+    pub(super) ack: Option<Psn>,
+}
+
 impl RingTx {
+    /// Puts a packet without extension headers in, and wakes the peer if it sleeps. False if there is no room.
+    #[inline]
+    pub(super) fn send_short(&self, device: &Device, short: &Short) -> bool {
+        let meta = Meta {
+            header: u8::try_from(Bth::LEN).unwrap_or(0),
+            pad: short.pad,
+            dest_qpn: dest_qpn(&short.bytes),
+            ack: short.ack,
+        };
+        self.push_short(device, PACKET, meta, &short.bytes, short.len)
+    }
+
+    /// Puts an acknowledgement in for a queue pair of the peer's, likewise.
+    pub(super) fn send_ack(&self, device: &Device, dest_qpn: Qpn, psn: Psn) -> bool {
+        let meta = Meta { header: 0, pad: 0, dest_qpn: dest_qpn.get(), ack: Some(psn) };
+        self.push_short(device, ACK, meta, &[0; SHORT], 0)
+    }
+
+    #[inline]
+    fn push_short(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: Meta,
+        bytes: &[u8; SHORT],
+        len: usize,
+    ) -> bool {
+        let mut tx = self.tx.lock();
+        if !tx.ring.push_short(kind, meta.to_bytes(), bytes, len) {
+            return false;
+        }
+        if tx.ring.consumer_sleeps() {
+            // As in `send`.
+            let _ = self.peer.ring();
+        }
+        tx.count(device, len);
+        true
+    }
+
     /// Puts a packet in that names its payload, and wakes the peer if it sleeps.
     pub(super) fn send_named(
         &self,
@@ -423,8 +472,7 @@ impl RingRx {
             };
             let (kind, meta) = (record.kind(), record.meta());
             let long = record.len() >= IN_PLACE;
-            let is_packet = kind == NAMED || kind == PACKET && !(long && moves_only(device));
-            if is_packet {
+            if is_for_qp(kind, long, device) {
                 record.leave();
                 self.packets(here, &mut taken, Meta::parse(meta));
                 continue;
@@ -470,13 +518,17 @@ impl RingRx {
             {
                 let meta = Meta::parse(record.meta());
                 let kind = record.kind();
-                let long = record.len() >= IN_PLACE && moves_only(device);
-                let is_packet = kind == NAMED || kind == PACKET && !long;
-                if !is_packet || meta.dest_qpn != first.dest_qpn {
+                let long = record.len() >= IN_PLACE;
+                if !is_for_qp(kind, long, device) || meta.dest_qpn != first.dest_qpn {
                     record.leave();
                     break;
                 }
                 taken.add(&record);
+                if kind == ACK {
+                    drop(record);
+                    ack(device, (machine, env), &self.tx, &meta, now);
+                    continue;
+                }
                 let bytes = copied(&record, here.private);
                 drop(record);
                 if kind == NAMED {
@@ -486,11 +538,9 @@ impl RingRx {
                 if let Some(av) = &av {
                     device.engine().capture().ring_received(device, av, bytes);
                 }
-                if let Some(packet) = parse(device, bytes) {
-                    hand_over(device, (machine, env), &self.tx, &meta, &packet, now);
-                }
+                take(device, (machine, env), &self.tx, meta, bytes, now);
             }
-            machine.poll_transmit(now, BUDGET, env)
+            if machine.is_idle() { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }
         });
         if bound.settle_round(state) && core.owed.list() {
             here.owed.push(core.qpn);
@@ -506,6 +556,16 @@ fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
     let bytes = &mut private[..record.len()];
     record.copy(0, bytes);
     bytes
+}
+
+/// Whether a record of this kind, long or not, is handed to a queue pair from a private copy.
+#[inline]
+fn is_for_qp(kind: u8, long: bool, device: &Device) -> bool {
+    match kind {
+        PACKET => !(long && moves_only(device)),
+        NAMED | ACK => true,
+        _ => false,
+    }
 }
 
 /// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
@@ -540,6 +600,52 @@ fn place_in_place(device: &Arc<Device>, from: u16, meta: [u8; 16], record: &Reco
     // SAFETY: the bytes are copied to where they belong (`Side::place`), and nothing is decided by them.
     if !device.xrc().take_place(device, from, meta, unsafe { record.bytes() }) {
         count(device, Counter::RxMalformed);
+    }
+}
+
+/// Hands over the packet in these bytes: in the short way if it is plain, in which most are.
+#[inline]
+fn take(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<RingTx>,
+    mut meta: Meta,
+    bytes: &[u8],
+    now: Time,
+) {
+    if usize::from(meta.header) == Bth::LEN
+        && let (Some(tail), Ok(bth)) = (bytes.get(Bth::LEN..), Bth::parse(bytes))
+        && let Some(len) = tail.len().checked_sub(bth.pad.into())
+        && bth.dest_qpn.get() == meta.dest_qpn
+        && env.is_peer(ring)
+        && let Some(qp) = machine.packets()
+    {
+        if let Some(psn) = meta.ack {
+            qp.handle_ack_along(now, psn, env);
+        }
+        if qp.handle_brief(&bth, &tail[..len], env) {
+            return;
+        }
+        meta.ack = None;
+    }
+    if let Some(packet) = parse(device, bytes) {
+        hand_over(device, (machine, env), ring, &meta, &packet, now);
+    }
+}
+
+/// Hands over an acknowledgement that came by itself.
+#[inline]
+fn ack(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<RingTx>,
+    meta: &Meta,
+    now: Time,
+) {
+    match meta.ack {
+        Some(psn) if env.is_peer(ring) => machine.handle_ack_along(now, psn, env),
+        Some(_) => count(device, Counter::RxSource),
+        None => count(device, Counter::RxMalformed),
     }
 }
 
