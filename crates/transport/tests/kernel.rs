@@ -2,87 +2,24 @@
 //! sent is fed to a queue pair of ours, and what ours says must be what the other side said.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
+mod permissive;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
+use permissive::Permissive;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
-};
-use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
 use rdmux_wire::ether::Ether;
 use rdmux_wire::ip::Ipv4;
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{
-    AckTimeout, Gid, Lkey, Mtu, Operation, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer, Service,
+    AckTimeout, Gid, Lkey, Mtu, Operation, Packet, Psn, Qpn, Rkey, RnrTimer, Service,
 };
-
-/// A world where all memory exists and is zero.
-#[derive(Default)]
-struct Permissive {
-    mtu: u32,
-    out: VecDeque<Vec<u8>>,
-    statuses: Vec<(Side, WcStatus)>,
-    originals: VecDeque<u64>,
-}
-
-impl Env for Permissive {
-    fn link(&self) -> LinkCaps {
-        // Without a congestion window, since the kernel's driver has none.
-        LinkCaps { max_payload: self.mtu, lossless: true, by_reference: false, acks_along: false }
-    }
-    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
-        let len = match packet.payload {
-            TxPayload::None => 0,
-            TxPayload::Bytes(data) => data.len(),
-            TxPayload::Gather { len, .. } | TxPayload::Remote { len, .. } => len as usize,
-        };
-        let mut bytes = packet.header.to_vec();
-        bytes.resize(bytes.len() + len + usize::from(packet.pad), 0);
-        self.out.push_back(bytes);
-        Ok(())
-    }
-    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn scatter(&mut self, _: &[Sge], _: u32, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn check_remote(&self, _: Rkey, _: u64, _: u64, _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn atomic(
-        &mut self,
-        _: Psn,
-        _: Rkey,
-        _: u64,
-        _: AtomicOp,
-    ) -> Result<AtomicAnswer, AccessFault> {
-        Ok(AtomicAnswer::Now(self.originals.pop_front().unwrap_or(0)))
-    }
-    fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn pop_srq(&mut self, _: &mut [Sge]) -> Option<SrqEntry> {
-        None
-    }
-    fn complete(&mut self, side: Side, completion: Completion) {
-        self.statuses.push((side, completion.status));
-    }
-    fn event(&mut self, _: QpEvent) {}
-    fn count(&mut self, _: Drop) {}
-    fn pkey(&self, _: u16) -> Option<Pkey> {
-        Some(Pkey::DEFAULT)
-    }
-}
 
 /// One direction of a connection: requests one way, and what came back.
 #[derive(Default)]

@@ -2,20 +2,21 @@
 //! fed to a queue pair of ours that is given the other side's work, and ours must send the same messages.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
+mod permissive;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
+use permissive::Permissive;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
-};
+use rdmux_transport::env::{AccessFault, TxPayload};
 use rdmux_transport::iwarp::{Qp, Segment, SendFault, StreamEnv, StreamParams};
-use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{QpInit, Time};
+use rdmux_wire::Qpn;
 use rdmux_wire::ether::Ether;
 use rdmux_wire::ip::{self, Ipv4};
 use rdmux_wire::iwarp::ddp::{Header, Model};
@@ -23,14 +24,6 @@ use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::iwarp::mpa::{Flags, Startup};
 use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};
 use rdmux_wire::tcp::Tcp;
-use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
-
-/// A world where all memory exists and is zero.
-#[derive(Default)]
-struct Permissive {
-    sent: Vec<u8>,
-    failed: usize,
-}
 
 impl StreamEnv for Permissive {
     fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
@@ -51,50 +44,6 @@ impl StreamEnv for Permissive {
     fn read(&mut self, _: &TxPayload<'_>, out: &mut [u8]) -> Result<(), AccessFault> {
         out.fill(0);
         Ok(())
-    }
-}
-
-impl Env for Permissive {
-    fn link(&self) -> LinkCaps {
-        unreachable!("a stream has no such link")
-    }
-    fn transmit(&mut self, _: &TxPacket<'_>) -> Result<(), TxError> {
-        unreachable!("a stream has no packets")
-    }
-    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn scatter(&mut self, _: &[Sge], _: u32, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn check_remote(&self, _: Rkey, _: u64, _: u64, _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn atomic(
-        &mut self,
-        _: Psn,
-        _: Rkey,
-        _: u64,
-        _: AtomicOp,
-    ) -> Result<AtomicAnswer, AccessFault> {
-        Err(AccessFault::Key)
-    }
-    fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn pop_srq(&mut self, _: &mut [Sge]) -> Option<SrqEntry> {
-        None
-    }
-    fn complete(&mut self, _: Side, completion: Completion) {
-        self.failed += usize::from(completion.status != WcStatus::Success);
-    }
-    fn event(&mut self, _: QpEvent) {}
-    fn count(&mut self, _: Drop) {}
-    fn pkey(&self, _: u16) -> Option<Pkey> {
-        None
     }
 }
 
@@ -255,7 +204,8 @@ fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
     let terminated = theirs.iter().any(|m| ends(&m));
     let state = if terminated { QpState::Err } else { QpState::Rts };
     assert_eq!(qp.state(), state, "{name}: {said:?}");
-    assert!(terminated || env.failed == 0, "{name}: {} failed", env.failed);
+    let failed = env.statuses.iter().filter(|(_, status)| *status != WcStatus::Success).count();
+    assert!(terminated || failed == 0, "{name}: {failed} failed");
     for answers in [false, true] {
         let of = |all: &[Message]| -> Vec<String> {
             let all = all.iter().filter(|m| is_answer(m) == answers && !ends(m));

@@ -2,17 +2,20 @@
 //! however the kernel merged them. For tests and measurements.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 /// How many of a hundred packets that come over UDP are lost, when a device is opened; none if it is not set.
 const VARIABLE: &str = "RDMUX_LOSS";
 
 /// Which packets are lost.
 pub(crate) struct Loss {
-    /// Of 2^64; zero loses none.
-    share: u64,
-    /// Of a generator, xorshift, with always the same seed.
-    state: AtomicU64,
+    /// Of one; zero loses none.
+    share: f64,
+    /// With always the same seed.
+    random: Mutex<SmallRng>,
 }
 
 impl Loss {
@@ -28,9 +31,7 @@ impl Loss {
         let percent = if text.is_empty() { Ok(0.0) } else { text.parse::<f64>() };
         match percent {
             Ok(percent) if (0.0..=100.0).contains(&percent) => {
-                #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
-                let share = (percent / 100.0 * u64::MAX as f64) as u64;
-                Ok(Self { share, state: AtomicU64::new(0x9e37_79b9_7f4a_7c15) })
+                Ok(Self { share: percent / 100.0, random: Mutex::new(SmallRng::seed_from_u64(1)) })
             }
             _ => {
                 let why = format!("{VARIABLE}={text:?} is not a percentage, as 1 or 0.5");
@@ -41,16 +42,7 @@ impl Loss {
 
     /// Whether the packet at hand is lost.
     pub(crate) fn strikes(&self) -> bool {
-        if self.share == 0 {
-            return false;
-        }
-        // Rounds exclude each other; a race would but repeat a number.
-        let mut x = self.state.load(Ordering::Relaxed);
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.state.store(x, Ordering::Relaxed);
-        x < self.share
+        self.share != 0.0 && self.random.lock().random_bool(self.share)
     }
 }
 
