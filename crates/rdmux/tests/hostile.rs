@@ -275,10 +275,11 @@ fn be_forger() {
     }
 }
 
-/// A record that no honest process writes: of any kind, or a packet, with its payload or names of it, for a queue pair that is there (its peer's, one
-/// that is somebody else's, or none), of any opcode and length, with numbers that are nearly right.
+/// A record that no honest process writes: of any kind; or a packet, with its payload or names of it, or an
+/// acknowledgement, for a queue pair that is there (its peer's, one that is somebody else's, or none), of any opcode and
+/// length, with numbers that are nearly right.
 fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec<u8>) {
-    const PACKETS: [u8; 2] = [1, 9];
+    const PACKETS: [u8; 3] = [1, 9, 10];
     let mut meta = [0; 16];
     random.fill_bytes(&mut meta);
     let mut record =
@@ -308,7 +309,7 @@ fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec
         record[8..12]
             .copy_from_slice(&(u32::from(random.random::<bool>()) << 31 | psn).to_be_bytes());
     }
-    (PACKETS[random.random_range(0..2)], meta, record)
+    (PACKETS[random.random_range(0..3)], meta, record)
 }
 
 /// A connection to a [forger](be_forger).
