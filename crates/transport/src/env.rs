@@ -245,6 +245,12 @@ pub trait Env {
     /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above.
     fn link(&self) -> LinkCaps;
 
+    /// Bytes that this queue pair may have in flight, beside what its window says: its share of what the receiver's
+    /// buffer holds. It may change at any time; one packet may always be.
+    fn room(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Sends a packet. The payload is read before the call returns or before the driver lets go of
     /// the queue pair, whichever it likes.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::tx::{PushError, TxBatch, TxFail};
 use crate::link::{Frame, Link, LinkCaps, LinkError};
+use crate::sys;
 
 /// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up as
 /// [`super::UdpGroup`] does it.
@@ -51,6 +52,12 @@ impl UdpPort {
     /// Whatever `setsockopt(2)` says.
     pub fn report_headers(&self, on: bool) -> io::Result<()> {
         super::group::report_headers(&self.fd, self.local.ip(), on)
+    }
+
+    /// Bytes that wait in the socket at most, with what the system needs for them; zero if it does not say.
+    pub fn receive_buffer(&self) -> u32 {
+        let bytes = sys::get_int(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF);
+        bytes.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default()
     }
 
     /// Whether one system call may carry several packets. True until the kernel refused it.

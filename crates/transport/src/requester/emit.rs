@@ -158,7 +158,9 @@ impl Qp {
         let psn = wqe.first.add(self.req.offset);
         let reliable = self.qp_type.is_reliable();
         let in_flight = self.in_flight(psn);
-        if reliable && in_flight >= self.req.window.size() {
+        let limit = self.req.window.size().min((env.room() / self.mtu).max(1));
+        // What was sent before the limit became smaller may have asked for no ACK yet.
+        if reliable && in_flight >= limit && in_flight > self.req.since_ack_req {
             return Step::Nothing;
         }
         let done = self.req.offset * self.mtu;
@@ -172,7 +174,8 @@ impl Qp {
         bth.pad = if named { 0 } else { pad(len) };
         bth.solicited = ends && wqe.has(SendFlags::SOLICITED);
         bth.ack_req = reliable
-            && (self.req.since_ack_req + 1 >= self.req.window.ack_every()
+            && (self.req.since_ack_req + 1 >= self.req.window.ack_every(limit)
+                || in_flight >= limit
                 || ends && !self.is_followed());
         let mut header = self.request_header(&bth, wqe);
         if opcode.has_reth() {

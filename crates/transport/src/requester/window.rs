@@ -31,7 +31,8 @@ pub(super) struct Window {
     /// Packets acknowledged since something was last lost.
     since_loss: u32,
     most: u32,
-    /// As many packets as fill some system calls, and no more than [`CALL`] says for one.
+    /// The packets that fill a system call, and as many calls together as have no more packets than [`CALL`] says.
+    call: u32,
     calls: u32,
     /// Size and limit before it was last made smaller, in case that was a mistake.
     before: (u32, u32),
@@ -45,17 +46,18 @@ impl Window {
             credit: 0,
             since_loss: 0,
             most: OPEN,
+            call: CALL.1,
             calls: CALL.1,
             before: (0, 0),
         }
     }
 
     pub(super) fn lossy(mtu: u32) -> Self {
-        let one = (CALL.0 / (mtu + OVERHEAD)).clamp(1, CALL.1);
-        let calls = CALL.1 / one * one;
+        let call = (CALL.0 / (mtu + OVERHEAD)).clamp(1, CALL.1);
+        let calls = CALL.1 / call * call;
         let most = (MOST_BYTES / mtu / calls * calls).max(INITIAL);
         let (size, slow_start, credit, since_loss) = (INITIAL, most, 0, 0);
-        Self { size, slow_start, credit, since_loss, most, calls, before: (0, 0) }
+        Self { size, slow_start, credit, since_loss, most, call, calls, before: (0, 0) }
     }
 
     /// Packets that may be in flight.
@@ -64,15 +66,13 @@ impl Window {
         self.size
     }
 
-    /// One in how many packets asks for an ACK, at least: of a full window always one that is in flight does. What
-    /// such an ACK allows to be sent fills system calls.
+    /// Of how many packets one asks for an ACK, at least, when so many may be in flight: of those always one does. What
+    /// such an ACK allows to be sent fills system calls. After losses, which made the window small, they are to come
+    /// more often than where others share the way.
     #[inline]
-    pub(super) const fn ack_every(&self) -> u32 {
-        match self.size / 4 {
-            0 => 1,
-            quarter if quarter > self.calls => self.calls,
-            quarter => quarter,
-        }
+    pub(super) fn ack_every(&self, limit: u32) -> u32 {
+        let shared = if limit < self.size { self.call.min(limit / 2) } else { 0 };
+        (limit / 4).min(self.calls).max(shared).max(1)
     }
 
     const fn is_open(&self) -> bool {
@@ -185,7 +185,7 @@ mod tests {
     fn starts_again_from_one_after_silence() {
         let mut w = Window::lossy(4096);
         w.on_timeout(32);
-        assert_eq!((w.size(), w.ack_every()), (1, 1));
+        assert_eq!((w.size(), w.ack_every(1)), (1, 1));
         w.on_progress(1);
         w.on_progress(2);
         assert_eq!(w.size(), 4);
@@ -193,10 +193,26 @@ mod tests {
             w.on_progress(600);
         }
         assert_eq!(
-            (w.size(), w.ack_every()),
+            (w.size(), w.ack_every(480)),
             (480, 60),
             "eight times four system calls of 15 packets"
         );
+    }
+
+    #[test]
+    fn acks_allow_as_much_as_fills_system_calls() {
+        let open = |mtu| {
+            let mut w = Window::lossy(mtu);
+            (0..20).for_each(|_| w.on_progress(w.size()));
+            w
+        };
+        assert_eq!(
+            [1, 2, 8, 40, 100, 300, 480].map(|n| open(4096).ack_every(n)),
+            [1, 1, 4, 15, 25, 60, 60]
+        );
+        assert_eq!([1, 8, 200, 2000].map(|n| open(1024).ack_every(n)), [1, 4, 62, 62]);
+        assert!((1..500).all(|n| open(4096).ack_every(n) <= n), "one of them is in flight");
+        assert_eq!(Window::lossy(4096).ack_every(INITIAL), INITIAL / 4);
     }
 
     #[test]

@@ -292,3 +292,31 @@ fn a_peer_that_was_only_late_is_given_more_time() {
     }
     assert_eq!(early(&mut p, 50), 250);
 }
+
+/// Others began to send to the same socket: what this one may have in flight became less than it has.
+#[test]
+fn a_smaller_share_is_kept_and_does_not_stop_it() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(0, write(0), 0, 10);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(0, OK)]);
+    (1..=9).for_each(|i| p.a.send(i, write(0), 0, 20 * 1024));
+    p.a.poll(p.now);
+    let flight = |p: &mut Pair| {
+        let out: Vec<_> = p.a.w.out.drain(..).collect();
+        out.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
+        p.b.poll(p.now);
+        p.b.w.out.drain(..).for_each(|bytes| p.a.feed(p.now, &bytes, 2));
+        out.len()
+    };
+    let mut flights = |share| {
+        p.a.w.share = share;
+        core::array::from_fn(|_| {
+            p.a.poll(p.now);
+            flight(&mut p)
+        })
+    };
+    assert_eq!(flights(3000), [33, 2, 2, 2]);
+    assert_eq!(flights(0), [1, 1, 1, 1]);
+    assert_eq!(flights(2048), [2, 2, 2, 2]);
+}

@@ -46,6 +46,8 @@ pub(crate) struct World {
     /// What a stream took and nobody has yet, how much it holds, and whether it is broken.
     pub(super) stream: VecDeque<u8>,
     pub(super) room: usize,
+    /// Bytes that may be in flight.
+    pub(super) share: u32,
     pub(super) broken: bool,
     /// Binds carried out. Those to no bytes are refused.
     pub(super) bound: Vec<MwBind>,
@@ -97,6 +99,7 @@ impl World {
             refuses: None,
             stream: VecDeque::new(),
             room: usize::MAX,
+            share: u32::MAX,
             broken: false,
         }
     }
@@ -199,6 +202,9 @@ impl World {
 impl Env for World {
     fn link(&self) -> LinkCaps {
         self.link
+    }
+    fn room(&self) -> u32 {
+        self.share
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         if self.busy {

@@ -169,7 +169,11 @@ impl<'a> Bound<'a> {
             driven.queued = true;
             engine.queue(self.core.qpn);
         }
-        if let Some(at) = driven.machine.poll_timeout()
+        let timeout = driven.machine.poll_timeout();
+        if let Path::Udp(_, share) = &mut driven.path {
+            share.set_active(timeout.is_some());
+        }
+        if let Some(at) = timeout
             && driven.armed.is_none_or(|armed| at < armed)
         {
             driven.armed = Some(at);

@@ -158,7 +158,7 @@ impl<'a> QpEnv<'a> {
     /// Sees to it that a datagram's route is at hand.
     fn find_route(&mut self, av: &AddressVector) -> Result<(), TxError> {
         match self.path {
-            Path::Udp(_) | Path::Ring(_) => Ok(()),
+            Path::Udp(..) | Path::Ring(_) => Ok(()),
             Path::Datagram(Some((last, _))) if last == av => Ok(()),
             Path::Datagram(last) => {
                 let slot = self.device.slot_for(self.core.qpn);
@@ -186,7 +186,7 @@ impl<'a> QpEnv<'a> {
         let frame = &Frame { header, payload, pad };
         let pushed = match &**path {
             Path::Ring(ring) => RingOut { device, ring, av, ack }.push(frame),
-            Path::Udp(route) | Path::Datagram(Some((_, route))) => match batch {
+            Path::Udp(route, _) | Path::Datagram(Some((_, route))) => match batch {
                 Some(batch) => UdpOut { device, route, batch, gathered }.push(frame),
                 None => Err(LinkError::Busy),
             },
@@ -274,6 +274,10 @@ impl Pieces {
 impl Env for QpEnv<'_> {
     fn link(&self) -> LinkCaps {
         self.path.caps(self.core.qp_type)
+    }
+
+    fn room(&self) -> u32 {
+        if let Path::Udp(_, share) = &*self.path { share.room() } else { u32::MAX }
     }
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {

@@ -10,6 +10,7 @@
 
 pub(crate) mod background;
 pub(crate) mod capture;
+mod crowd;
 pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
@@ -42,6 +43,7 @@ use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
 use self::capture::Capture;
+use self::crowd::Crowds;
 use self::drive::Bound;
 use self::multicast::Groups;
 use self::path::{Endpoint, Endpoints, Path};
@@ -119,6 +121,7 @@ pub(crate) struct Engine {
     round: brief::Mutex<Round>,
     endpoints: Endpoints,
     groups: Groups,
+    crowds: Crowds,
     rings: Rings,
     timers: Timers,
     capture: Capture,
@@ -162,6 +165,7 @@ impl Engine {
             }),
             endpoints: Endpoints::default(),
             groups: Groups::default(),
+            crowds: Crowds::default(),
             rings: Rings::default(),
             timers: Timers::new(),
             capture: Capture::default(),

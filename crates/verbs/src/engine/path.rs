@@ -11,6 +11,7 @@ use rdmux_transport::env::LinkCaps;
 use rdmux_wire::Qpn;
 
 use super::Engine;
+use super::crowd::Share;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
@@ -25,7 +26,7 @@ pub(crate) enum Path {
     /// Not at all yet.
     None,
     /// To one peer, by UDP.
-    Udp(Route),
+    Udp(Route, Share),
     /// To one peer, by a ring.
     Ring(Arc<RingTx>),
     /// To whom each work request says, by UDP; the last route is kept.
@@ -128,7 +129,9 @@ impl Engine {
         {
             return Ok(Some(Path::Ring(ring)));
         }
-        Ok(Some(Path::Udp(self.route(device, slot, &attr.av)?)))
+        let route = self.route(device, slot, &attr.av)?;
+        let share = self.crowds.share(&route, attr.dest_qpn);
+        Ok(Some(Path::Udp(route, share)))
     }
 
     /// The ring to the process that has `dest`, if it is one of this host and the two may share

@@ -1,0 +1,107 @@
+//! Queue pairs of this process that send to one socket, and what they may have in flight together.
+//!
+//! Each has a window of its own, which knows nothing of the others. What many windows allow does not fit into one socket's
+//! buffer, and what does not fit is lost. So those that have something in flight share what the buffer holds.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rdmux_wire::Qpn;
+
+use super::path::Route;
+use crate::control::slot_of;
+
+/// By address and slot, which are a socket of the peer's.
+#[derive(Debug, Default)]
+pub(crate) struct Crowds(Mutex<HashMap<(SocketAddr, u16), Weak<Crowd>>>);
+
+impl Crowds {
+    /// A share for a queue pair that sends to `dest`. What the peer's socket holds nobody says; one of ours holds as much.
+    pub(crate) fn share(&self, route: &Route, dest: Qpn) -> Share {
+        let mut crowds = self.0.lock();
+        let key = (route.to.addr, slot_of(dest));
+        let crowd = crowds.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            crowds.retain(|_, crowd| crowd.strong_count() != 0);
+            let crowd = Arc::new(Crowd::new(route.port.udp.receive_buffer()));
+            crowds.insert(key, Arc::downgrade(&crowd));
+            crowd
+        });
+        Share { crowd, active: false }
+    }
+}
+
+/// Those of one socket.
+#[derive(Debug)]
+struct Crowd {
+    /// Bytes of payload that they may have in flight.
+    bytes: u32,
+    /// How many have some.
+    active: AtomicU32,
+}
+
+impl Crowd {
+    /// For a socket with a buffer of so many bytes, from which the system takes what it needs besides the payload.
+    fn new(buffer: u32) -> Self {
+        Self { bytes: buffer / 8 * 5, active: AtomicU32::new(0) }
+    }
+}
+
+/// A queue pair's.
+#[derive(Debug)]
+pub(crate) struct Share {
+    crowd: Arc<Crowd>,
+    active: bool,
+}
+
+impl Share {
+    /// Bytes that it may have in flight now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.crowd.bytes / self.crowd.active.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Whether the queue pair has something in flight.
+    #[inline]
+    pub(crate) fn set_active(&mut self, active: bool) {
+        if std::mem::replace(&mut self.active, active) == active {
+            return;
+        }
+        if active {
+            self.crowd.active.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.crowd.active.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set_active(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_with_something_in_flight_share() {
+        let crowd = Arc::new(Crowd::new(8 << 20));
+        let share = || Share { crowd: crowd.clone(), active: false };
+        let (mut a, mut b, c) = (share(), share(), share());
+        assert_eq!(a.room(), 5 << 20);
+        a.set_active(true);
+        a.set_active(true);
+        assert_eq!(a.room(), 5 << 20);
+        b.set_active(true);
+        assert_eq!((a.room(), c.room()), (5 << 19, 5 << 19));
+        drop(b);
+        assert_eq!(a.room(), 5 << 20);
+        a.set_active(false);
+        drop((a, c));
+        assert_eq!(crowd.active.load(Ordering::Relaxed), 0);
+    }
+}
