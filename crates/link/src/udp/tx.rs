@@ -3,7 +3,8 @@
 //! The kernel cuts one message into segments of equal size, of which only the last may be shorter
 //! (`UDP_SEGMENT`, `udp(7)`). So a packet joins the batch if it is not larger than the first, and
 //! closes it if it is smaller. The FIRST packet of a WRITE is larger than a MIDDLE one by its RETH:
-//! such a message of n packets takes a call for two of them and then one for each 64 KiB.
+//! such a message of n packets takes a call for two of them and then one for each 64 KiB. So the
+//! transport cuts long WRITEs into WRITEs of one packet each, where that may be.
 //!
 //! On loopback a message is not cut at all before it is steered to a socket, by its first packet's
 //! QPN. So the packets of a batch go to queue pairs of one process, as their numbers tell.
