@@ -18,7 +18,7 @@
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
+//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
 //! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
