@@ -22,7 +22,7 @@ pub struct QpInit {
     pub qpn: Qpn,
     /// Its transport.
     pub qp_type: QpType,
-    /// Its sizes. All memory for queues is allocated by them, at creation. With a shared receive
+    /// Its sizes. All memory for queues is allocated by them, when the first request is posted. With a shared receive
     /// queue `max_recv_sge` is that queue's (0: room for 32 entries), and `max_recv_wr` means nothing.
     pub caps: QpCaps,
     /// Whether every send completes visibly, signaled or not.

@@ -1,5 +1,6 @@
 //! The receive queue: a ring like the send queue's, or one slot for a receive that was taken from
-//! a shared receive queue, or for the initiator of XRC, which receives nothing, none.
+//! a shared receive queue, or for the initiator of XRC, which receives nothing, none. The ring is allocated when the first receive
+//! is posted.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -27,6 +28,8 @@ pub(crate) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
     sges: Box<[Sge]>,
     mask: u32,
+    /// How many entries there may be: none before the ring is there, then `max_wr`.
+    limit: u32,
     max_wr: u32,
     max_sge: u32,
     head: u32,
@@ -39,17 +42,39 @@ pub(crate) struct RecvQueue {
 impl RecvQueue {
     pub(crate) fn new(init: &QpInit) -> Self {
         let (slots, max_sge) = Self::sizes(init);
-        Self {
-            wqes: vec![RecvWqe::default(); slots as usize].into_boxed_slice(),
-            sges: vec![Sge::default(); slots as usize * max_sge as usize].into_boxed_slice(),
+        let shared = Self::shares(init);
+        let mut queue = Self {
+            wqes: Box::default(),
+            sges: Box::default(),
             mask: slots.wrapping_sub(1),
+            limit: 0,
             max_wr: init.caps.max_recv_wr,
             max_sge,
             head: 0,
             tail: 0,
-            shared: Self::shares(init),
+            shared,
             active: false,
+        };
+        if shared {
+            queue.make_slots(slots as usize);
         }
+        queue
+    }
+
+    fn make_slots(&mut self, slots: usize) {
+        self.wqes = vec![RecvWqe::default(); slots].into_boxed_slice();
+        self.sges = vec![Sge::default(); slots * self.max_sge as usize].into_boxed_slice();
+    }
+
+    /// Makes the ring of a queue that never held anything; any other is full.
+    #[cold]
+    fn make_room(&mut self) -> Result<(), PostError> {
+        if self.limit == self.max_wr {
+            return Err(PostError::Full(self.max_wr));
+        }
+        self.make_slots(self.mask.wrapping_add(1) as usize);
+        self.limit = self.max_wr;
+        Ok(())
     }
 
     /// Whether receives come from a shared receive queue: the queue pair's, or those that the peer names.
@@ -67,7 +92,7 @@ impl RecvQueue {
         }
     }
 
-    /// Bytes that [`new`](Self::new) will allocate; `usize::MAX` if that is more.
+    /// Bytes that it will allocate; `usize::MAX` if that is more.
     pub(crate) fn size_for(init: &QpInit) -> usize {
         let (slots, max_sge) = Self::sizes(init);
         let entry = (max_sge as usize).saturating_mul(size_of::<Sge>()) + size_of::<RecvWqe>();
@@ -93,8 +118,8 @@ impl RecvQueue {
         if self.shared {
             return Err(PostError::SharedReceiveQueue);
         }
-        if self.tail.wrapping_sub(self.head) >= self.max_wr {
-            return Err(PostError::Full(self.max_wr));
+        if self.tail.wrapping_sub(self.head) >= self.limit {
+            self.make_room()?;
         }
         if wr.sges.len() > self.max_sge as usize {
             return Err(PostError::TooManySges { given: wr.sges.len(), max: self.max_sge });
@@ -134,19 +159,20 @@ impl RecvQueue {
     pub(crate) fn sges(&self) -> &[Sge] {
         let slot = (self.head & self.mask) as usize;
         let start = slot * self.max_sge as usize;
-        &self.sges[start..start + self.wqes[slot].num_sge as usize]
+        let num_sge = self.wqes.get(slot).map_or(0, |wqe| wqe.num_sge as usize);
+        self.sges.get(start..start + num_sge).unwrap_or_default()
     }
 
     /// Bytes of that list.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
-        self.wqes[(self.head & self.mask) as usize].len
+        self.wqes.get((self.head & self.mask) as usize).map_or(0, |wqe| wqe.len)
     }
 
     /// Lets go of the receive that is taken, or drops the oldest. Returns its `wr_id`.
     #[inline]
     pub(crate) fn finish(&mut self) -> u64 {
-        let wr_id = self.wqes[(self.head & self.mask) as usize].wr_id;
+        let wr_id = self.wqes.get((self.head & self.mask) as usize).map_or(0, |wqe| wqe.wr_id);
         self.active = false;
         if !self.shared {
             self.head = self.head.wrapping_add(1);
@@ -165,5 +191,38 @@ fn entry(wr_id: u64, sges: &[Sge]) -> RecvWqe {
         wr_id,
         len: sges.iter().map(|s| u64::from(s.length)).sum(),
         num_sge: u32::try_from(sges.len()).unwrap_or(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_wire::{Lkey, Qpn};
+
+    use super::*;
+    use crate::attr::QpCaps;
+
+    #[test]
+    fn the_ring_comes_with_the_first_receive() {
+        let caps = QpCaps { max_recv_wr: 3, max_recv_sge: 2, ..QpCaps::default() };
+        let init = QpInit {
+            qpn: Qpn::default(),
+            qp_type: QpType::Rc,
+            caps,
+            sq_sig_all: false,
+            has_srq: false,
+        };
+        let mut queue = RecvQueue::new(&init);
+        assert_eq!((queue.footprint(), queue.room(), queue.sges().len()), (0, 0, 0));
+        let sges = [Sge { addr: 7, length: 9, lkey: Lkey(1) }; 2];
+        for wr_id in 1..=3 {
+            queue.post(&RecvWr { wr_id, sges: &sges }).unwrap();
+        }
+        assert_eq!(queue.post(&RecvWr { wr_id: 4, sges: &[] }), Err(PostError::Full(3)));
+        assert_eq!((queue.room(), queue.sges()), (18, &sges[..]));
+        assert_eq!(queue.finish(), 1);
+        assert_eq!(queue.footprint(), RecvQueue::size_for(&init));
+        let none = QpInit { caps: QpCaps { max_recv_wr: 0, ..caps }, ..init };
+        let refused = RecvQueue::new(&none).post(&RecvWr { wr_id: 1, sges: &[] });
+        assert_eq!(refused, Err(PostError::Full(0)));
     }
 }

@@ -1,5 +1,6 @@
 //! The send queue: a ring of fixed-size entries, with gather lists and inline bytes in flat
-//! arenas beside it. Everything is allocated once, by the capabilities; posting copies and no more.
+//! arenas beside it. Everything is allocated once, by the capabilities; posting copies and no more. The arenas come with the first
+//! request that needs them: many queue pairs are connected and idle.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -95,6 +96,8 @@ pub(crate) struct SendQueue {
     /// Destinations of datagrams; empty for connected types.
     dests: Box<[UdDest]>,
     mask: u32,
+    /// How many entries there may be: none before there are arenas, then `max_wr`.
+    limit: u32,
     max_wr: u32,
     max_sge: u32,
     max_inline: u32,
@@ -107,13 +110,13 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     pub(crate) fn new(caps: &QpCaps, qp_type: QpType) -> Self {
         let n = Self::slots(caps, qp_type);
-        let dests = if qp_type == QpType::Ud { n } else { 0 };
         Self {
             wqes: vec![SendWqe::EMPTY; n].into_boxed_slice(),
-            sges: vec![Sge::default(); n * caps.max_send_sge as usize].into_boxed_slice(),
-            inline: vec![0; n * caps.max_inline_data as usize].into_boxed_slice(),
-            dests: vec![UdDest::default(); dests].into_boxed_slice(),
+            sges: Box::default(),
+            inline: Box::default(),
+            dests: Box::default(),
             mask: u32::try_from(n.wrapping_sub(1)).unwrap_or(u32::MAX),
+            limit: 0,
             max_wr: caps.max_send_wr,
             max_sge: caps.max_send_sge,
             max_inline: caps.max_inline_data,
@@ -130,7 +133,7 @@ impl SendQueue {
         }
     }
 
-    /// Bytes that [`new`](Self::new) will allocate; `usize::MAX` if that is more.
+    /// Bytes that it will allocate; `usize::MAX` if that is more.
     pub(crate) fn size_for(caps: &QpCaps, qp_type: QpType) -> usize {
         let dest = if qp_type == QpType::Ud { size_of::<UdDest>() } else { 0 };
         let entry = (caps.max_send_sge as usize)
@@ -173,7 +176,8 @@ impl SendQueue {
     pub(crate) fn sges(&self, index: u32) -> &[Sge] {
         let slot = (index & self.mask) as usize;
         let start = slot * self.max_sge as usize;
-        &self.sges[start..start + usize::from(self.wqes[slot].num_sge)]
+        let end = start + usize::from(self.wqes[slot].num_sge);
+        self.sges.get(start..end).unwrap_or_default()
     }
 
     /// A part of an entry's data.
@@ -198,8 +202,8 @@ impl SendQueue {
 
     /// Queues a work request.
     pub(crate) fn post(&mut self, qp_type: QpType, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.len() >= self.max_wr {
-            return Err(PostError::Full(self.max_wr));
+        if self.len() >= self.limit {
+            self.make_room(qp_type)?;
         }
         let mut wqe = SendWqe::EMPTY;
         (wqe.wr_id, wqe.srqn) = (wr.wr_id, wr.srqn);
@@ -221,6 +225,20 @@ impl SendQueue {
         }
         self.wqes[slot] = wqe;
         self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Makes the arenas of a queue that never held anything; any other is full.
+    #[cold]
+    fn make_room(&mut self, qp_type: QpType) -> Result<(), PostError> {
+        if self.limit == self.max_wr {
+            return Err(PostError::Full(self.max_wr));
+        }
+        let n = self.wqes.len();
+        let dests = if qp_type == QpType::Ud { n } else { 0 };
+        self.sges = vec![Sge::default(); n * self.max_sge as usize].into_boxed_slice();
+        self.dests = vec![UdDest::default(); dests].into_boxed_slice();
+        self.limit = self.max_wr;
         Ok(())
     }
 
@@ -254,6 +272,9 @@ impl SendQueue {
             return Err(PostError::Operation(qp_type));
         }
         let max = self.max_inline as usize;
+        if self.inline.is_empty() {
+            self.inline = vec![0; self.wqes.len() * max].into_boxed_slice();
+        }
         let arena = &mut self.inline[slot * max..(slot + 1) * max];
         let mut used = 0;
         for part in parts {
@@ -313,5 +334,32 @@ impl SendWqe {
                 TxKind::BindMw
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_queue_takes_no_memory_for_data_and_a_full_one_what_was_said() {
+        let caps =
+            QpCaps { max_send_wr: 3, max_send_sge: 2, max_inline_data: 8, ..QpCaps::default() };
+        let mut queue = SendQueue::new(&caps, QpType::Rc);
+        assert_eq!(queue.footprint(), 4 * size_of::<SendWqe>());
+        assert!(queue.sges(1).is_empty());
+        let bytes = SendWr::new(1, SendOp::Send, SendData::Inline(&[b"12345678"]));
+        let sge = Sge { addr: 7, length: 9, lkey: Lkey(1) };
+        let sges = [sge; 2];
+        let gathered = SendWr::new(2, SendOp::Send, SendData::Sges(&sges));
+        for wr in [&gathered, &bytes, &gathered] {
+            queue.post(QpType::Rc, wr).unwrap();
+        }
+        assert_eq!(queue.post(QpType::Rc, &bytes), Err(PostError::Full(3)));
+        assert_eq!(queue.sges(2), sges);
+        assert!(matches!(queue.payload(1, 2, 3), TxPayload::Bytes(b"345")));
+        assert_eq!(queue.footprint(), SendQueue::size_for(&caps, QpType::Rc));
+        let mut none = SendQueue::new(&QpCaps { max_send_wr: 0, ..caps }, QpType::Rc);
+        assert_eq!(none.post(QpType::Rc, &bytes), Err(PostError::Full(0)));
     }
 }

@@ -197,8 +197,9 @@ fn a_queue_pair_is_small() {
     let init =
         QpInit { qpn: Qpn::new(1), qp_type: QpType::Rc, caps, sq_sig_all: true, has_srq: false };
     let footprint = Qp::new(&init).footprint();
-    assert!(footprint < 16 << 10);
-    assert_eq!(footprint, size_of::<Qp>() + Qp::queues_size(&init));
+    let whole = size_of::<Qp>() + Qp::queues_size(&init);
+    assert!(whole < 16 << 10);
+    assert!(footprint < whole, "idle, it takes less: {footprint}");
     let endless = QpCaps { max_send_wr: u32::MAX, max_inline_data: u32::MAX, ..caps };
     assert!(Qp::queues_size(&QpInit { caps: endless, ..init }) > 1 << 60);
 }

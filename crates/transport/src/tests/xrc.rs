@@ -243,7 +243,7 @@ fn what_an_end_has_no_use_for_takes_no_memory() {
         let qpn = Qpn::new(1);
         let init = QpInit { qpn, qp_type, caps, sq_sig_all: true, has_srq: false };
         let queues = Qp::queues_size(&init);
-        assert_eq!(Qp::new(&init).footprint(), size_of::<Qp>() + queues);
+        assert!(Qp::new(&init).footprint() <= size_of::<Qp>() + queues);
         queues
     };
     assert!(size(QpType::XrcRecv) < 200, "{}", size(QpType::XrcRecv));
