@@ -48,7 +48,7 @@ for ((round = 0; round < rounds; round++)); do
             guest-bw) perftest $row $side ib_write_bw -s 65536 -n 2000 ;;
             guest-lat) perftest $row $side ib_send_lat -s 8 -n 10000 ;;
             guest-cm) [ $side = rxe ] && at=10.77.0.1 || at=10.77.0.2
-                pair $row $side cm_listens_$side "-s $at" cmtime -c 100 ;;
+                pair $row $side cm_listens_$side "-s $at" cmtime -c 1000 ;;
             esac
         done
     done
