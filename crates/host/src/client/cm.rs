@@ -1,7 +1,8 @@
 //! The connection manager's commands, as a process gives them (rdma_cm(7)).
 //!
 //! Results come as events. A method whose name ends in `_soon` does not wait for the service: it is for what cannot fail
-//! but when the id's state changes meanwhile. If it fails all the same, an event says so. Results come as events otherwise, too. The ids here are numbers; whoever wraps them in objects keeps the books:
+//! but when the id's state changes meanwhile. If it fails all the same, an event says so. The ids here are numbers;
+//! whoever wraps them in objects keeps the books:
 //! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
 //! not go before as many were acknowledged.
 
