@@ -134,7 +134,8 @@ fn attr(dgid: Gid, dest_qpn: Qpn, default: &QpAttr) -> QpAttr {
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
         min_rnr_timer: RnrTimer::new(1),
-        timeout: AckTimeout::new(10),
+        // 67 ms: on a busy machine the service may not have a turn for ten.
+        timeout: AckTimeout::new(14),
         retry_cnt: 2,
         rnr_retry: 7,
         ..*default
