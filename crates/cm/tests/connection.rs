@@ -3,9 +3,9 @@
 mod net;
 
 use net::{CLIENT, Net, SERVER, param};
-use rdmux_cm::{ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdState};
+use rdmux_cm::{ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdState};
 use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
-use rdmux_wire::cm::Message;
+use rdmux_wire::cm::{CmMad, Message};
 use rdmux_wire::{Mtu, Psn, Qpn};
 use std::time::Duration;
 
@@ -264,6 +264,62 @@ fn an_accept_taken_back_reaches_a_peer_that_missed_the_refusal() {
     let refused = net.hosts[1].event(EventKind::Rejected);
     assert_eq!((refused.status, &refused.param.private_data()[..5]), (28, &b"later"[..]));
     assert!(net.hosts[0].events().is_empty(), "who refuses need not be told");
+    net.end();
+}
+
+/// Host 0 accepts, takes that back, and the REJ is lost, as is every DREQ but the first. Gives host
+/// 1's id, which has the response, and has not decided yet.
+fn disconnected_before_established(net: &mut Net) -> IdHandle {
+    net.listener(0, QpType::Rc);
+    let mut dreqs = 0;
+    net.filter = Box::new(move |m| {
+        dreqs += u32::from(matches!(m, Message::Dreq(_)));
+        !matches!(m, Message::Rej(_)) && (dreqs <= 1 || !matches!(m, Message::Dreq(_)))
+    });
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.settle();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let passive = server.event(EventKind::ConnectRequest).id;
+    server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+    server.cm.reject(now, passive, 28, &[], &mut server.out).unwrap();
+    net.settle();
+    net.hosts[1].event(EventKind::ConnectResponse);
+    // Until host 0 is done with it.
+    net.pass(Duration::from_secs(200));
+    assert_eq!(net.log.iter().filter(|&&name| name == "DREQ").count(), 16);
+    assert!(net.hosts[1].events().is_empty(), "the program has not decided yet");
+    active
+}
+
+#[test]
+fn a_disconnection_before_establish_is_told_after_it() {
+    let mut net = Net::new(2);
+    let active = disconnected_before_established(&mut net);
+    let (now, client) = (net.now, &mut net.hosts[1]);
+    let ended = client.cm.disconnect(now, active, &mut client.out);
+    assert!(matches!(ended, Err(CmError::State { .. })), "{ended:?}");
+    client.cm.establish(now, active, &mut client.out).unwrap();
+    client.event(EventKind::Disconnected);
+    assert!(client.cm.establish(now, active, &mut client.out).is_err(), "once is enough");
+    // The answer is the program's, and names the transaction that it answers.
+    assert!(client.out.mads.is_empty());
+    client.cm.disconnect(now, active, &mut client.out).unwrap();
+    let answer = CmMad::parse(&client.out.mads[0].1).unwrap();
+    assert!(matches!(answer.message, Message::Drep(_)), "{answer:?}");
+    net.exhaust();
+    net.hosts[1].event(EventKind::TimewaitExit);
+    net.end();
+}
+
+#[test]
+fn a_disconnection_before_establish_leaves_the_program_its_choice() {
+    let mut net = Net::new(2);
+    let active = disconnected_before_established(&mut net);
+    let (now, client) = (net.now, &mut net.hosts[1]);
+    client.cm.reject(now, active, 28, &[], &mut client.out).unwrap();
+    net.exhaust();
+    assert!(net.hosts[1].events().is_empty());
     net.end();
 }
 

@@ -150,17 +150,28 @@ impl Cm {
         self.send(&path, &mad, sink);
     }
 
-    /// The queue pair is ready: sends RTU.
-    pub(crate) fn establish(&mut self, conn: u32, sink: &mut impl Sink) -> Result<(), State> {
+    /// The queue pair is ready: sends RTU. A peer whose DREQ came meanwhile does not await one any
+    /// more, but the answer to its DREQ.
+    pub(crate) fn establish(
+        &mut self,
+        conn: u32,
+        sink: &mut impl Sink,
+    ) -> Result<Option<Upcall>, State> {
         let Some(c) = self.conns.get_mut(&conn) else { return Err(State::TimeWait) };
         if c.state() != State::RepRcvd {
             return Err(c.state());
         }
         c.go(State::Established);
         self.counters.established += 1;
+        if let Some(tid) = c.early_dreq.take() {
+            c.tid = tid;
+            c.go(State::DreqRcvd);
+            let what = ConnEvent::Disconnected(0);
+            return Ok(c.owner.map(|id| Upcall::ToOwner { id, what }));
+        }
         let (path, mad): (MadPath, Mad) = (c.path, format::rtu(c));
         self.send(&path, &mad, sink);
-        Ok(())
+        Ok(None)
     }
 
     /// The peer asks for time: waits for as long as it says, then goes on as before. A peer may ask

@@ -38,6 +38,8 @@ pub(crate) struct Conn {
     pub(super) tid: u64,
     /// The way to the peer.
     pub(super) path: MadPath,
+    /// The transaction of a DREQ that came before the program established the connection.
+    pub(super) early_dreq: Option<u64>,
     /// What we wait for an answer to.
     pub(super) out: Option<Box<Mad>>,
     /// The REJ that took an accept back. The peer may not have got it.
@@ -81,6 +83,7 @@ impl Conn {
             remote_qpn: Qpn::default(),
             tid: new.tid,
             path: new.path,
+            early_dreq: None,
             out: None,
             refusal: None,
             retries_left: 0,

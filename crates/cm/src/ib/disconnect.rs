@@ -108,7 +108,14 @@ impl Cm {
                 self.counters.duplicates += 1;
                 return None;
             }
-            State::ReqSent | State::MraReqRcvd | State::RepRcvd | State::ReqRcvd => {
+            State::RepRcvd => {
+                // The program has an event for a connection that is over already. It decides about
+                // that first: a later DREQ may be lost, so this one is kept.
+                let again = c.early_dreq.replace(tid).is_some();
+                self.counters.duplicates += u64::from(again);
+                return None;
+            }
+            State::ReqSent | State::MraReqRcvd | State::ReqRcvd => {
                 self.counters.unexpected += 1;
                 return None;
             }

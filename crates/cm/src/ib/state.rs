@@ -21,7 +21,7 @@ use core::fmt;
 ///  both
 ///
 ///     Established -- disconnect: DREQ out --> DreqSent -- DREP or DREQ in, or no answer --+
-///         |  DREQ in (RepSent, MraRepRcvd too)                                            v
+///         |  DREQ in (RepSent, MraRepRcvd too; in RepRcvd it waits for establish)         v
 ///         +--> DreqRcvd -- disconnect: DREP out ------------------------------------> TimeWait
 ///                                                                                         |
 ///     REJ in:   before RTU: forgotten, or TimeWait if the queue pair was told to be       v

@@ -239,7 +239,8 @@ impl Manager {
     }
 
     /// After CONNECT_RESPONSE, when the queue pair is in RTS: tells the peer (RTU). The connection
-    /// is then established; no further event says so (rdma_establish(3)).
+    /// is then established; no further event says so (rdma_establish(3)). If the peer has ended it
+    /// meanwhile, DISCONNECTED follows at once.
     ///
     /// # Errors
     /// When no response came, or the connection is over meanwhile.
@@ -249,12 +250,15 @@ impl Manager {
         id: IdHandle,
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
-        let _ = now;
         let command = Command::Establish;
         let Link::Conn(conn) = self.get(id, command)?.link else {
             return Err(self.wrong_state(id, command));
         };
-        self.cm.establish(conn, sink).map_err(|_| self.wrong_state(id, command))
+        let established = self.cm.establish(conn, sink);
+        if let Some(upcall) = established.map_err(|_| self.wrong_state(id, command))? {
+            self.handle_upcall(now, upcall, sink);
+        }
+        Ok(())
     }
 
     /// Ends a connection (rdma_disconnect(3)): DREQ, or the answer to the peer's. DISCONNECTED and
