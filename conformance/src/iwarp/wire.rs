@@ -154,9 +154,20 @@ impl Wire {
         Ok(SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO))?)
     }
 
+    /// Reads what is there; a stop and continuation of this process is no reason to end
+    /// (signal(7), on sockets with a timeout).
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.tcp.read(into) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                got => return got,
+            }
+        }
+    }
+
     fn more(&mut self) -> Result<()> {
         let mut bytes = [0; 8192];
-        match self.tcp.read(&mut bytes).context("waiting for bytes")? {
+        match self.read(&mut bytes).context("waiting for bytes")? {
             0 => bail!("the stream ended"),
             n => self.input.extend_from_slice(&bytes[..n]),
         }
@@ -354,7 +365,7 @@ impl Wire {
     pub fn ended(&mut self) -> Result<()> {
         ensure!(self.input.is_empty(), "{} bytes more", self.input.len());
         let mut byte = [0];
-        match self.tcp.read(&mut byte) {
+        match self.read(&mut byte) {
             Ok(0) => Ok(()),
             Ok(_) => bail!("a byte more: {:#04x}", byte[0]),
             Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(()),

@@ -181,10 +181,11 @@ fn the_peer_of_a_process_that_goes_is_disconnected() {
 /// A DREQ or its answer may be lost: the last program's goodbye is repeated before its service ends.
 #[test]
 fn a_service_ends_when_the_peers_know() {
-    let here = Host::start_with(|o| o.idle_exit = Some(Duration::ZERO));
+    let (here, first) = Host::start_on_demand(Duration::ZERO);
     // Which tells the other side how soon it may ask again: after 256 ms.
     let there = Host::start_with(|o| o.config.cm.response_timeout = 16);
     let (a, b) = (Process::on(&here), Process::on(&there));
+    drop(first);
     let (_, active) = connect((&here, &a), &b);
     drop(a);
     b.expect(EventKind::Disconnected);

@@ -54,8 +54,9 @@ fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
 
 #[test]
 fn a_service_started_on_demand_ends_after_its_last_client() {
-    let host = Host::start_with(|o| o.idle_exit = Some(Duration::from_millis(50)));
+    let (host, first) = Host::start_on_demand(Duration::from_millis(50));
     let client = host.client();
+    drop(first);
     assert!(client.new_slot().is_ok());
     drop(client);
     let service = host.service.as_ref().unwrap();

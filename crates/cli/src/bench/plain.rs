@@ -289,7 +289,8 @@ pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Res
         for mut stream in open {
             stream.set_nonblocking(false)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            if stream.read(&mut [0])? != 0 {
+            let mut rest = Vec::new();
+            if stream.read_to_end(&mut rest)? != 0 {
                 bail!("a connection that should end has data");
             }
         }

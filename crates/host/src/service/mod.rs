@@ -111,11 +111,18 @@ impl Service {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn spawn(options: ServiceOptions) -> Result<ServiceHandle, HostError> {
-        let service = Self::new(options)?;
-        let bell = service.stop.duplicate();
+        Self::new(options)?.start()
+    }
+
+    /// As [`spawn`](Self::spawn), with a service that clients may have connected to already.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(self) -> Result<ServiceHandle, HostError> {
+        let bell = self.stop.duplicate();
         let stop = Doorbell::from_fd(bell.map_err(|e| HostError::io("duplicate an eventfd", e))?);
         let thread = rdmux_verbs::signals::with_blocked(|| {
-            std::thread::Builder::new().name("rdmuxd".to_owned()).spawn(|| service.run())
+            std::thread::Builder::new().name("rdmuxd".to_owned()).spawn(|| self.run())
         });
         let thread = thread.map_err(|e| HostError::io("start a thread", e))?;
         Ok(ServiceHandle::new(stop, thread))

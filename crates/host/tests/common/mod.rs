@@ -66,6 +66,19 @@ impl Host {
 
     /// Starts a host with options of the test's choice.
     pub(crate) fn start_with(change: impl Fn(&mut ServiceOptions)) -> Self {
+        let (host, service) = Self::new(change);
+        Self { service: Some(service.start().unwrap()), ..host }
+    }
+
+    /// Starts a host whose service ends so long after its last client. It does not end before the
+    /// client that comes with it, which has not greeted, leaves.
+    pub(crate) fn start_on_demand(idle: Duration) -> (Self, OwnedFd) {
+        let (host, service) = Self::new(|o| o.idle_exit = Some(idle));
+        let first = host.raw();
+        (Self { service: Some(service.start().unwrap()), ..host }, first)
+    }
+
+    fn new(change: impl Fn(&mut ServiceOptions)) -> (Self, Service) {
         let dir = TempDir::new();
         let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
         let mut options = ServiceOptions::new(HostName::new("test").unwrap(), runtime);
@@ -73,8 +86,8 @@ impl Host {
         loop {
             let ip = loopback_address();
             options.addresses = Some(vec![ip]);
-            match Service::spawn(options.clone()) {
-                Ok(service) => return Self { service: Some(service), ip, options, dir },
+            match Service::new(options.clone()) {
+                Ok(service) => return (Self { service: None, ip, options, dir }, service),
                 Err(HostError::PortInUse { .. }) => {}
                 Err(e) => panic!("{e}"),
             }
