@@ -8,7 +8,8 @@ use rdmux_link::Piece;
 use rdmux_link::board::QpRow;
 use rdmux_link::procmem::MAX_PIECES;
 use rdmux_transport::attr::{Access, QpAttr, QpType};
-use rdmux_transport::env::{Direct, TxPayload};
+use rdmux_transport::env::{Direct, FetchError, TxPayload};
+use rdmux_transport::wr::Sge;
 
 use super::env::parts;
 use super::path::Path;
@@ -20,7 +21,7 @@ use crate::reach::Reach;
 use crate::regions::Regions;
 
 /// The local end of a copy.
-type Near = ArrayVec<Piece, MAX_PIECES>;
+pub(super) type Near = ArrayVec<Piece, MAX_PIECES>;
 
 /// The process at the other end of a queue pair, if the two may reach each other's memory.
 pub(super) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
@@ -98,13 +99,28 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
         TxPayload::Bytes(bytes) => near.try_push(Piece::new(bytes.as_ptr(), bytes.len())).ok()?,
         TxPayload::Gather { sges, offset, len } => {
             let access = if copy.write { Access::empty() } else { Access::LOCAL_WRITE };
-            let pd = objects.pd.id();
-            for (sge, addr, take) in parts(sges, offset, len) {
-                let at = regions.local(pd, sge.lkey, addr, take.into(), access).ok()?;
-                near.try_push(at.space.piece(at.addr, take as usize)?).ok()?;
-            }
+            return near_list((objects, regions), sges, (offset, len), access).ok();
         }
         TxPayload::None | TxPayload::Remote { .. } => return None,
     }
     Some(near)
+}
+
+/// Where a part of a list is here: `len` bytes from `offset` on. Out of reach if not all of it is this process's own
+/// memory.
+#[inline]
+pub(super) fn near_list(
+    (objects, regions): (&Objects, &Regions),
+    sges: &[Sge],
+    (offset, len): (u32, u32),
+    access: Access,
+) -> Result<Near, FetchError> {
+    let (mut near, pd) = (Near::new(), objects.pd.id());
+    for (sge, addr, take) in parts(sges, offset, len) {
+        let at = regions.local(pd, sge.lkey, addr, take.into(), access);
+        let at = at.map_err(FetchError::Memory)?;
+        let piece = at.space.piece(at.addr, take as usize).ok_or(FetchError::OutOfReach)?;
+        near.try_push(piece).map_err(|_| FetchError::OutOfReach)?;
+    }
+    Ok(near)
 }

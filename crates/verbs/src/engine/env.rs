@@ -18,7 +18,7 @@ use rdmux_transport::env::{
 use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
-use super::direct::reach_of;
+use super::direct::{near_list, reach_of};
 use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
@@ -375,14 +375,8 @@ impl Env for QpEnv<'_> {
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
         let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
-        let mut near: ArrayVec<Piece, MAX_PIECES> = ArrayVec::new();
-        for (sge, addr, take) in parts(sges, offset, from.len) {
-            let at = regions
-                .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::LOCAL_WRITE)
-                .map_err(FetchError::Memory)?;
-            let piece = at.space.piece(at.addr, take as usize).ok_or(FetchError::OutOfReach)?;
-            near.try_push(piece).map_err(|_| FetchError::OutOfReach)?;
-        }
+        let (here, part) = ((*objects, &**regions), (offset, from.len));
+        let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
         super::named::fetch(self.device, (self.core.qpn, reach), from, &near)
     }
 
@@ -536,8 +530,7 @@ impl Env for QpEnv<'_> {
             DropReason::Stale => Counter::RxStale,
             DropReason::NoReceive => Counter::RxNoReceive,
             DropReason::Memory => Counter::RxMemory,
-            // Counted where it was tried.
-            DropReason::OutOfReach => return,
+            DropReason::OutOfReach => Counter::FetchFailures,
         });
     }
 

@@ -90,22 +90,18 @@ pub(super) fn fetch(
     near: &[Piece],
 ) -> Result<(), FetchError> {
     let counters = Counters(device.counters());
-    let out_of_reach = || {
-        counters.add(Counter::FetchFailures, 1);
-        FetchError::OutOfReach
-    };
     // Who looks at packets is to see them.
     let open = reach.is_open() && !device.engine().capture().is_on();
-    let names = Parsed::parse(named.at).filter(|_| open).ok_or_else(out_of_reach)?;
-    let lane = device.reaches().enter(reach).ok_or_else(out_of_reach)?;
+    let names = Parsed::parse(named.at).filter(|_| open).ok_or(FetchError::OutOfReach)?;
+    let lane = device.reaches().enter(reach).ok_or(FetchError::OutOfReach)?;
     if !reach.sends(own, &names.origin, &names.ranges, &names.keys) {
-        return Err(out_of_reach());
+        return Err(FetchError::OutOfReach);
     }
     let fetched = memory::fetch_ranges(reach.memory(), &names.ranges, near);
     drop(lane);
     fetched.map_err(|error| {
         reach.failed(&counters, &error);
-        out_of_reach()
+        FetchError::OutOfReach
     })?;
     counters.add(Counter::Fetches, 1);
     counters.add(Counter::FetchBytes, named.len.into());
