@@ -60,7 +60,7 @@ static void repeat(struct fixture *f, void (*once)(struct fixture *), int cycles
 	if (growth > MOST_GROWTH)
 		FAIL("%ld bytes more after %d cycles", growth, cycles);
 	/* The host closes its end of things when it hears of it. */
-	for (int i = 0; (more = descriptors() - fds) > 0 && i < 100; i++)
+	for (int i = 0; (more = descriptors() - fds) > 0 && i < 2000; i++)
 		usleep(10000);
 	if (more > 0)
 		FAIL("%d descriptors more after %d cycles", more, cycles);

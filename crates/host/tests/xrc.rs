@@ -134,9 +134,9 @@ fn attr(dgid: Gid, dest_qpn: Qpn, default: &QpAttr) -> QpAttr {
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
         min_rnr_timer: RnrTimer::new(1),
-        // 67 ms: on a busy machine the service may not have a turn for ten.
-        timeout: AckTimeout::new(14),
-        retry_cnt: 2,
+        // A second, eight times: on a busy machine the service may have its turn late.
+        timeout: AckTimeout::new(18),
+        retry_cnt: 7,
         rnr_retry: 7,
         ..*default
     }
@@ -144,7 +144,10 @@ fn attr(dgid: Gid, dest_qpn: Qpn, default: &QpAttr) -> QpAttr {
 
 /// Takes a sending queue pair to RTS.
 fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
-    let attr = attr(dgid, target, &qp.query());
+    connect_as(qp, &attr(dgid, target, &qp.query()));
+}
+
+fn connect_as(qp: &Qp, attr: &QpAttr) {
     let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
     let rtr =
         AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
@@ -154,9 +157,9 @@ fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
         | AttrMask::RNR_RETRY
         | AttrMask::SQ_PSN
         | AttrMask::MAX_QP_RD_ATOMIC;
-    qp.modify(&QpAttr { state: QpState::Init, ..attr }, init).unwrap();
-    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, rtr).unwrap();
-    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
+    qp.modify(&QpAttr { state: QpState::Init, ..*attr }, init).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rtr, ..*attr }, rtr).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rts, ..*attr }, rts).unwrap();
 }
 
 /// The proposal's alloc: a target in RTR, for which the domain's process is registered.
@@ -299,13 +302,17 @@ fn x4_unknown_numbers_others_and_other_domains_are_einval() {
 #[test]
 fn x5_the_last_one_destroys_and_the_sender_learns_it() {
     let (scene, target) = Scene::on_two_hosts().connected();
+    // One that gives up soon, of the same target.
+    let hasty = scene.sender.sender();
+    let attr = attr(scene.receivers[0].gid(), target, &hasty.query());
+    connect_as(&hasty, &QpAttr { timeout: AckTimeout::new(8), retry_cnt: 1, ..attr });
     scene.deliver(0, 100);
     scene.domains[0].unregister(target).unwrap();
     scene.deliver(1, 100);
     scene.domains[1].unregister(target).unwrap();
     assert_eq!(errno(scene.domains[1].query(target)), libc::EINVAL);
     scene.recv(1, 1, 0, 64);
-    post(&scene.qp, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
+    post(&hasty, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.sender.wait().status, WcStatus::RetryExcErr);
 }
 

@@ -82,6 +82,8 @@ impl Host {
         }
         // Sockets live in it, so its path must be short.
         let runtime = std::env::temp_dir().join(format!("rdmux-abi-{}", std::process::id()));
+        // Left by a process of the same number that was killed.
+        let _ = fs::remove_dir_all(&runtime);
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let host = Self { place, runtime, rdmux: sh::target_dir().join("debug/rdmux") };
         let [.., high, low] = std::process::id().to_be_bytes();

@@ -15,10 +15,16 @@ pub(crate) struct Net {
 impl Net {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        Self { dir, second: 100 + n }
+        loop {
+            let n = COUNT.fetch_add(1, Ordering::Relaxed);
+            let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
+            match std::fs::create_dir(&dir) {
+                Ok(()) => return Self { dir, second: 100 + n },
+                // Left by a process of the same number that was killed.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("{}: {e}", dir.display()),
+            }
+        }
     }
 
     /// An address that no other test has: tests of one process differ in the second number.

@@ -368,7 +368,8 @@ impl Node {
             max_dest_rd_atomic: 4,
             max_rd_atomic: 4,
             min_rnr_timer: RnrTimer::new(1),
-            timeout: AckTimeout::new(14),
+            // A second: a slow machine is not a dead peer.
+            timeout: AckTimeout::new(18),
             retry_cnt: 7,
             rnr_retry: 7,
             ..self.qp.query()
