@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
@@ -30,6 +32,10 @@ pub struct Bottleneck {
     pub delay: Duration,
     /// Whether the receiver writes to the sender's memory, or the sender READs.
     pub read: bool,
+    /// Of how many packets the line loses one; 0 if none.
+    pub lose_one_of: u32,
+    /// Whether the receiver keeps what comes behind a gap.
+    pub keeps: bool,
 }
 
 /// What came of it.
@@ -37,7 +43,7 @@ pub struct Bottleneck {
 pub struct Goodput {
     /// The bytes that arrived, in relation to what the receiver could have taken in that time.
     pub share: f64,
-    /// Packets lost at the full buffer.
+    /// Packets lost, at the full buffer or by the line.
     pub lost: u64,
     /// Packets sent.
     pub sent: u64,
@@ -75,11 +81,15 @@ struct Port {
     out: Vec<Vec<u8>>,
     room: usize,
     completed: u64,
+    keeps: bool,
 }
 
 impl Env for Port {
     fn link(&self) -> LinkCaps {
         LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false }
+    }
+    fn keeps_early(&self) -> bool {
+        self.keeps
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         if self.room == 0 {
@@ -134,11 +144,11 @@ impl Env for Port {
     }
 }
 
-fn end(mtu: Mtu, id: u32) -> End {
+fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     let caps = QpCaps { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
     let qp_type = QpType::Rc;
     let init = QpInit { qpn: Qpn::new(id), qp_type, caps, sq_sig_all: true, has_srq: false };
-    let (mut qp, mut port) = (Qp::new(&init), Port::default());
+    let (mut qp, mut port) = (Qp::new(&init), Port { keeps, ..Port::default() });
     let mut attr = qp.attr();
     attr.path_mtu = mtu;
     (attr.sq_psn, attr.rq_psn) = (Psn::new(7), Psn::new(7));
@@ -163,7 +173,8 @@ fn end(mtu: Mtu, id: u32) -> End {
 
 /// Moves a fixed amount, and says how well it went.
 pub fn run(config: Bottleneck) -> Goodput {
-    let mut ends = [end(config.mtu, 0), end(config.mtu, 1)];
+    let mut ends = [0, 1].map(|id| end(config.mtu, id, config.keeps));
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut agenda = Agenda::default();
     let (mut posted, mut lost, mut sent) = (0, 0, 0);
     let messages = TOTAL / u64::from(MESSAGE.0);
@@ -221,6 +232,10 @@ pub fn run(config: Bottleneck) -> Goodput {
         }
         for (i, bytes) in out.into_iter().enumerate() {
             sent += 1;
+            if config.lose_one_of != 0 && rng.random_ratio(1, config.lose_one_of) {
+                lost += 1;
+                continue;
+            }
             let left = config.send * u32::try_from(i + 1).unwrap_or(u32::MAX);
             agenda.after(left + config.delay, Event::Arrive(1 - id, bytes));
         }
@@ -280,11 +295,44 @@ mod tests {
                 for (mtu, read) in [(Mtu::M1024, false), (Mtu::M4096, false), (Mtu::M1024, true)] {
                     let (send, receive) = (NS * send, NS * receive);
                     let delay = NS * 10_000;
-                    let config = Bottleneck { mtu, send, receive, buffer, delay, read };
+                    let config = Bottleneck {
+                        mtu,
+                        send,
+                        receive,
+                        buffer,
+                        delay,
+                        read,
+                        lose_one_of: 0,
+                        keeps: buffer != 150,
+                    };
                     let goodput = run(config);
                     assert!(goodput.share > least, "{config:?}: {goodput:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_line_that_loses_little_is_used_well() {
+        for (keeps, delay, least) in [
+            (true, 2_000, 0.85),
+            (true, 10_000, 0.8),
+            (true, 30_000, 0.6),
+            (false, 2_000, 0.5),
+            (false, 10_000, 0.4),
+        ] {
+            let config = Bottleneck {
+                mtu: Mtu::M4096,
+                send: NS * 1500,
+                receive: NS * 1500,
+                buffer: 300,
+                delay: NS * delay,
+                read: false,
+                lose_one_of: 100,
+                keeps,
+            };
+            let goodput = run(config);
+            assert!(goodput.share > least, "{config:?}: {goodput:?}");
         }
     }
 }

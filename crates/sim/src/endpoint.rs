@@ -157,6 +157,8 @@ impl Endpoint {
 pub(crate) struct Node {
     /// Whether its queue pairs share receives.
     pub(crate) has_srq: bool,
+    /// Whether it keeps what comes behind a gap.
+    pub(crate) keeps: bool,
     /// Its processes.
     pub(crate) processes: [Process; PROCESSES],
 }

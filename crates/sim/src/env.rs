@@ -39,6 +39,9 @@ pub(crate) struct Effects {
     pub(crate) events: Vec<QpEvent>,
     /// Packets dropped or refused.
     pub(crate) dropped: u64,
+    /// Packets that were kept behind a gap, and gaps that were filled.
+    pub(crate) kept: u64,
+    pub(crate) filled: u64,
     /// How often the owner of memory was busy.
     pub(crate) busy: u64,
 }
@@ -111,6 +114,10 @@ impl SimEnv<'_> {
 impl Env for SimEnv<'_> {
     fn link(&self) -> LinkCaps {
         self.link
+    }
+
+    fn keeps_early(&self) -> bool {
+        self.node.keeps
     }
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
@@ -189,8 +196,12 @@ impl Env for SimEnv<'_> {
         self.effects.events.push(event);
     }
 
-    fn count(&mut self, _reason: Drop) {
-        self.effects.dropped += 1;
+    fn count(&mut self, reason: Drop) {
+        match reason {
+            Drop::Early => self.effects.kept += 1,
+            Drop::Filled => self.effects.filled += 1,
+            _ => self.effects.dropped += 1,
+        }
     }
 
     fn pkey(&self, index: u16) -> Option<Pkey> {

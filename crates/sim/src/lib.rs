@@ -41,6 +41,10 @@ pub struct Stats {
     pub packets: u64,
     /// Packets that queue pairs dropped or refused.
     pub refused: u64,
+    /// Packets that were kept behind a gap.
+    pub kept: u64,
+    /// Gaps behind which something had been kept, and that were filled.
+    pub filled: u64,
     /// Timers that were over.
     pub timeouts: u64,
     /// Completions of either queue.
@@ -66,6 +70,8 @@ impl AddAssign for Stats {
         self.seeds += other.seeds;
         self.packets += other.packets;
         self.refused += other.refused;
+        self.kept += other.kept;
+        self.filled += other.filled;
         self.timeouts += other.timeouts;
         self.completions += other.completions;
         self.errors += other.errors;
@@ -94,7 +100,7 @@ impl fmt::Display for Stats {
         )?;
         write!(
             f,
-            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused; {} atomics done later, {} times busy; fingerprint {:016x}",
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy; fingerprint {:016x}",
             net.lost,
             net.unreachable,
             net.duplicated,
@@ -102,6 +108,8 @@ impl fmt::Display for Stats {
             net.delayed,
             self.timeouts,
             self.refused,
+            self.kept,
+            self.filled,
             self.late_atomics,
             self.busy,
             self.fingerprint
@@ -171,6 +179,7 @@ mod tests {
         }
         // The seeds do reach what they are for.
         assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
+        assert!(all.kept > 500 && all.filled > 500, "{all:?}");
     }
 
     #[test]

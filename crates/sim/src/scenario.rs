@@ -99,6 +99,8 @@ pub struct Scenario {
     pub late_atomics: bool,
     /// Nodes whose queue pairs share a receive queue.
     pub srq: Vec<bool>,
+    /// Nodes whose queue pairs keep what comes behind a gap.
+    pub keeps: Vec<bool>,
     /// The connections.
     pub plans: Vec<Plan>,
     /// A cut, if any.
@@ -158,6 +160,7 @@ impl Scenario {
             },
             late_atomics: rng.random_bool(0.7),
             srq: (0..nodes).map(|_| rng.random_bool(0.3)).collect(),
+            keeps: (0..nodes).map(|_| rng.random_bool(0.7)).collect(),
             plans,
             cut,
             crash,

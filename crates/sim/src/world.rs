@@ -75,8 +75,9 @@ impl World {
     pub(crate) fn new(seed: u64, tracing: bool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let scenario = Scenario::draw(&mut rng);
+        let kinds = scenario.srq.iter().zip(&scenario.keeps);
         let nodes =
-            scenario.srq.iter().map(|&has_srq| Node { has_srq, ..Node::default() }).collect();
+            kinds.map(|(&has_srq, &keeps)| Node { has_srq, keeps, ..Node::default() }).collect();
         let net = Network::new(scenario.faults.clone());
         let mut world = Self {
             scenario,
@@ -318,6 +319,8 @@ impl World {
         };
         let result = f(ep, now, &mut env);
         self.stats.refused += effects.dropped;
+        self.stats.kept += effects.kept;
+        self.stats.filled += effects.filled;
         self.stats.busy += effects.busy;
         for bytes in effects.packets {
             self.send(id, bytes);

@@ -208,7 +208,7 @@ pub enum QpEvent {
     AccessErr,
 }
 
-/// What is counted when a packet is dropped or refused. The name is the reason.
+/// What is counted when a packet is dropped, refused or put off. The name is the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drop {
     /// The queue pair's state takes no packets.
@@ -229,6 +229,10 @@ pub enum Drop {
     Duplicate,
     /// Later than expected: something was lost.
     Gap,
+    /// The same, but it is kept until what was lost comes.
+    Early,
+    /// Not dropped: what was lost came, and what had been kept behind it was carried out.
+    Filled,
     /// A response to nothing, or too late.
     Stale,
     /// No receive was posted (UC, UD).
@@ -249,6 +253,12 @@ pub trait Env {
     /// buffer holds. It may change at any time; one packet may always be.
     fn room(&self) -> u32 {
         u32::MAX
+    }
+
+    /// Whether packets may be kept that come while something before them is missing, some MiB for a queue pair at
+    /// most. Else they are dropped, and the peer sends them again.
+    fn keeps_early(&self) -> bool {
+        true
     }
 
     /// Sends a packet. The payload is read before the call returns or before the driver lets go of

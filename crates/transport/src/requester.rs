@@ -6,12 +6,13 @@
 //!    una ...... packets in flight .. max_sent               PSNs
 //! ```
 //!
-//! `emit` sends at the cursor, `ack` moves `una`, `retry` moves the cursor back, and `window` says
-//! how far the cursor may run ahead of `una`.
+//! `emit` sends at the cursor, `ack` moves `una`, `retry` moves the cursor back, `mend` so that it returns, and
+//! `window` says how far the cursor may run ahead of `una`.
 
 mod ack;
 mod direct;
 mod emit;
+mod mend;
 mod named;
 mod retry;
 mod window;
@@ -28,6 +29,7 @@ use crate::env::{Env, LinkCaps, QpEvent};
 use crate::qp::{Qp, TxState};
 use crate::time::Time;
 use crate::wr::WcStatus;
+use mend::Mend;
 use named::Naming;
 use window::Window;
 
@@ -68,6 +70,9 @@ pub(crate) struct Requester {
     backoff: u8,
     /// Whether the cursor went back and nothing was acknowledged since.
     rewound: bool,
+    /// Whether it did, or the timer fired, or an answer to what was sent again is awaited.
+    troubled: bool,
+    mend: Mend,
     /// Whether in SQD everything that had been started is complete, and was reported.
     pub(crate) drained: bool,
     /// The entry at the cursor failed locally; it is reported when it is the oldest.
@@ -111,6 +116,8 @@ impl Default for Requester {
             rnr_left: 0,
             backoff: 0,
             rewound: false,
+            troubled: false,
+            mend: Mend::new(Psn::new(0)),
             drained: false,
             stalled: None,
             direct: false,
@@ -137,6 +144,7 @@ impl Requester {
             una: attr.sq_psn,
             max_sent: attr.sq_psn,
             next: attr.sq_psn,
+            mend: Mend::new(attr.sq_psn),
             retry_left: attr.retry_cnt,
             rnr_left: attr.rnr_retry,
             direct: link.by_reference,
@@ -280,5 +288,18 @@ impl Qp {
         self.state = QpState::Sqe;
         self.req.stop();
         self.flush_sends(env);
+    }
+}
+
+#[cfg(test)]
+impl Requester {
+    /// Packets that may be in flight.
+    pub(crate) fn window(&self) -> u32 {
+        self.window.size()
+    }
+
+    /// No sequence error is forgiven any more.
+    pub(crate) fn use_up_retries(&mut self) {
+        self.retry_left = 0;
     }
 }

@@ -3,9 +3,10 @@
 //! `checks` decides whether a packet may be, `execute` does what it asks for, `resources` remembers
 //! READs and atomics so that they can be answered again, and `respond` sends the answers. ACKs are
 //! remembered and sent when the driver's burst ends; NAKs leave at once. Neither overtakes the
-//! response of an earlier READ or atomic.
+//! response of an earlier READ or atomic. `early` keeps what comes while something before it is missing.
 
 mod checks;
+mod early;
 mod execute;
 pub(crate) mod load;
 mod resources;
@@ -19,6 +20,7 @@ use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::time::Time;
+use early::Early;
 use load::Load;
 use resources::Resources;
 
@@ -86,11 +88,15 @@ pub(crate) struct Responder {
     ack_owed: bool,
     /// Whether the present gap, or receiver-not-ready, was answered already.
     silent: bool,
+    /// Whether it was receiver-not-ready: the peer sends everything from there again.
+    not_ready: bool,
     /// Whether the queue pair fails as soon as the NAK is out.
     dying: bool,
     /// A NAK that could not leave yet.
     nak: Option<(Psn, Syndrome)>,
     pub(crate) resources: Resources,
+    /// What came before its turn.
+    pub(crate) early: Early,
 }
 
 impl Responder {
@@ -103,6 +109,7 @@ impl Responder {
     /// Answers nothing more.
     pub(crate) fn stop(&mut self) {
         self.resources.clear();
+        self.early.clear();
         (self.ack_owed, self.nak, self.message) = (false, None, Message::None);
     }
 
@@ -119,7 +126,7 @@ impl Responder {
 
     /// Bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
-        self.resources.footprint()
+        self.resources.footprint() + self.early.footprint()
     }
 
     /// The acknowledgement that was owed went along with a request.
@@ -168,7 +175,7 @@ impl Qp {
         let psn = packet.bth.psn;
         match psn.diff(self.resp.epsn) {
             0 => {}
-            1.. => return self.ahead(now, env),
+            1.. => return self.ahead(now, packet, row, env),
             _ => return self.behind(packet, row, env),
         }
         if self.state == QpState::Rtr && !self.established {
@@ -176,10 +183,12 @@ impl Qp {
             env.event(QpEvent::CommEst);
         }
         match self.execute(now, packet, load, row, env) {
-            Ok(()) => {}
+            Ok(()) if self.resp.early.is_empty() => {}
+            Ok(()) => self.catch_up(now, env),
             Err(Refusal::NotReady) => {
                 env.count(Drop::NoReceive);
-                self.resp.silent = true;
+                (self.resp.silent, self.resp.not_ready) = (true, true);
+                self.resp.early.clear();
                 self.nak(now, psn, Syndrome::Rnr(self.attr.min_rnr_timer), env);
             }
             Err(Refusal::OutOfReach) => {
@@ -192,13 +201,37 @@ impl Qp {
         }
     }
 
-    /// Something was lost: say so once, and be silent until it comes.
-    fn ahead<E: Env>(&mut self, now: Time, env: &mut E) {
-        env.count(Drop::Gap);
+    /// Something was lost: say so once, and be silent until it comes. What came instead is kept.
+    fn ahead<E: Env>(&mut self, now: Time, packet: &Packet<'_>, row: RxRow, env: &mut E) {
+        let may = !self.lossless && !self.resp.not_ready && env.keeps_early();
+        let kept = may && self.resp.early.keep(self.resp.epsn, packet, row, self.mtu);
+        env.count(if kept { Drop::Early } else { Drop::Gap });
         if !self.resp.silent {
             self.resp.silent = true;
             let psn = self.resp.epsn;
             self.nak(now, psn, Syndrome::Nak(NakCode::PsnSequence), env);
+        }
+    }
+
+    /// What was missing has been carried out. So is what was kept behind it, up to the next gap. The peer hears of that
+    /// when something comes that is behind it: one that sends everything again is about to fill it.
+    #[cold]
+    fn catch_up<E: Env>(&mut self, now: Time, env: &mut E) {
+        let mut early = core::mem::take(&mut self.resp.early);
+        let first = self.resp.epsn;
+        while let Some(kept) = early.take(self.resp.epsn) {
+            let packet = kept.packet();
+            self.handle_request(now, &packet, packet.payload, kept.row, env);
+            if self.resp.silent || self.resp.dying {
+                // It was refused, and what is behind it, too.
+                return;
+            }
+        }
+        early.forget_before(self.resp.epsn);
+        self.resp.early = early;
+        if self.resp.epsn != first {
+            env.count(Drop::Filled);
+            self.resp.ack_owed = true;
         }
     }
 
@@ -224,7 +257,7 @@ impl Qp {
     fn accepted(&mut self, npsn: u32) {
         self.resp.epsn = self.resp.epsn.add(npsn);
         if self.resp.silent {
-            self.resp.silent = false;
+            (self.resp.silent, self.resp.not_ready) = (false, false);
             if self.resp.nak.take().is_some() {
                 // It had to wait for an earlier response, and is out of date. What came before it is still
                 // to be acknowledged.

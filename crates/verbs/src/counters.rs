@@ -96,8 +96,12 @@ counters! {
     RxSource => "rx_drop_source",
     /// Seen before.
     RxDuplicate => "rx_duplicate",
-    /// Something before it was lost.
+    /// Something before it was lost; sent again by the peer.
     RxGap => "rx_gap",
+    /// Something before it was lost; kept until that came.
+    RxKept => "rx_kept",
+    /// Gaps that were filled, so that what had been kept behind them was carried out.
+    RxGapFilled => "rx_gap_filled",
     /// A response to nothing.
     RxStale => "rx_stale",
     /// No receive was posted (UC, UD).

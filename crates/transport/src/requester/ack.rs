@@ -10,6 +10,7 @@ use crate::env::{Drop, Env};
 use crate::fault::{local_status, nak_status};
 use crate::optable::{RxRow, Travel};
 use crate::qp::Qp;
+use crate::requester::mend::Missing;
 use crate::time::Time;
 use crate::wr::WcStatus;
 
@@ -186,24 +187,18 @@ impl Qp {
         if una == before {
             return;
         }
-        let at_cursor = if self.req.cursor == self.req.started {
-            self.req.next
-        } else {
-            self.sq.get(self.req.cursor).first.add(self.req.offset)
-        };
-        let only_late = una.diff(at_cursor) > 0;
-        if self.req.backoff > 0 {
-            self.learn_lateness(only_late);
+        let late = una.diff(self.at_cursor()) > 0;
+        let missing = if self.req.troubled { self.recovered(una, late) } else { Missing::Unknown };
+        if missing == Missing::Alone {
+            self.req.window.on_mistake();
         }
-        if only_late {
-            // Acknowledged while it was to be sent again.
-            self.move_cursor_to_una();
-            self.req.window.on_spurious();
+        if late {
+            self.pass_cursor(una);
         }
         let req = &mut self.req;
         req.window.on_progress(una.diff(before).unsigned_abs());
         (req.retry_left, req.rnr_left) = (self.attr.retry_cnt, self.attr.rnr_retry);
-        (req.rewound, req.backoff, req.last_progress) = (false, 0, now);
+        req.last_progress = now;
         if req.rtt_at != Time::NEVER && una.diff(req.rtt_psn) > 0 {
             self.measured(now);
         }
@@ -212,11 +207,42 @@ impl Qp {
         } else {
             self.req.retransmit_at = Time::NEVER;
         }
+        if matches!(missing, Missing::Perhaps | Missing::Lost) {
+            self.go_on(now, missing == Missing::Lost);
+        }
         if let Some(status) = self.req.stalled
             && self.sq.head == self.req.cursor
         {
             self.fail_send(status, env);
         }
         self.check_drained(env);
+    }
+
+    /// After the timer had fired, or the cursor gone back, something is acknowledged, `late` if it was still to be sent
+    /// again. What that says about the packet that is the oldest now.
+    #[cold]
+    fn recovered(&mut self, una: Psn, late: bool) -> Missing {
+        let req = &mut self.req;
+        let (backoff, alone) = (req.backoff, req.mend.is_awaited());
+        let missing = if alone { req.mend.answered(una, backoff != 0) } else { Missing::Unknown };
+        (req.rewound, req.backoff) = (false, 0);
+        req.troubled = req.mend.is_awaited();
+        // One packet more to find out is not too many, whether it was late or lost.
+        if backoff > 1 || backoff == 1 && (late || !alone) {
+            self.learn_lateness(late);
+        }
+        missing
+    }
+
+    /// What was to be sent again is acknowledged.
+    #[cold]
+    fn pass_cursor(&mut self, una: Psn) {
+        if self.req.mend.is_under_way() {
+            self.return_cursor();
+        }
+        if una.diff(self.at_cursor()) > 0 {
+            self.move_cursor_to_una();
+            self.req.window.on_spurious();
+        }
     }
 }

@@ -338,7 +338,10 @@ impl Qp {
             }
         } else if psn.add(npsn).diff(req.max_sent) > 0 {
             req.max_sent = psn.add(npsn);
+        } else {
+            self.sent_again(npsn);
         }
+        let req = &mut self.req;
         if req.retransmit_at == Time::NEVER {
             req.last_progress = now;
             self.arm(now);

@@ -46,9 +46,13 @@ impl Qp {
             self.req.last_progress = now;
         }
         self.req.backoff = (self.req.backoff + 1).min(16);
-        let in_flight = self.packets_in_flight();
-        self.req.window.on_timeout(in_flight);
-        self.rewind();
+        self.req.troubled = true;
+        // At first one packet is to find out how things are.
+        if !(self.req.backoff == 1 && self.mend(false)) {
+            let in_flight = self.packets_in_flight();
+            self.req.window.on_timeout(in_flight);
+            self.rewind();
+        }
         self.arm(now);
     }
 
@@ -60,7 +64,10 @@ impl Qp {
         let Some(timeout) = self.attr.timeout.duration() else { return };
         let mut at = self.req.last_progress.after(timeout);
         if !self.lossless && !self.req.srtt.is_zero() {
-            let early = (self.req.srtt * 4).max(self.req.least_early) * (1 << self.req.backoff);
+            let mut early = (self.req.srtt * 4).max(self.req.least_early) * (1 << self.req.backoff);
+            if self.req.mend.is_asked_for() {
+                early /= 2;
+            }
             at = at.min(now.after(early));
         }
         self.req.retransmit_at = at;
@@ -84,7 +91,7 @@ impl Qp {
         req.least_early = (req.least_early - req.least_early / 16).max(LEAST_EARLY);
     }
 
-    fn packets_in_flight(&self) -> u32 {
+    pub(super) fn packets_in_flight(&self) -> u32 {
         self.req.max_sent.diff(self.req.una).unsigned_abs()
     }
 
@@ -102,13 +109,15 @@ impl Qp {
 
     fn rewind(&mut self) {
         self.move_cursor_to_una();
+        self.req.mend.stop();
         self.req.rd_in_flight = 0;
         self.req.since_ack_req = 0;
         self.req.stalled = None;
         self.req.rtt_at = Time::NEVER;
     }
 
-    /// Something was lost: go back to the oldest unacknowledged PSN, once until progress is made.
+    /// Something was lost: go back to the oldest unacknowledged PSN, once until progress is made, for the packet that is
+    /// missing or for good.
     /// While the peer is not ready it is no news that later packets were not taken (the kernel's
     /// rxe says so all the same).
     pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
@@ -120,11 +129,24 @@ impl Qp {
             return self.fail_send(WcStatus::RetryExcErr, env);
         }
         self.req.retry_left -= 1;
-        self.req.rewound = true;
         self.req.naming.on_refusal();
-        let in_flight = self.packets_in_flight();
-        self.req.window.on_loss(in_flight);
-        self.rewind();
+        self.go_on(now, true);
+    }
+
+    /// Sends again what is missing, or everything if it is known to be `lost`.
+    pub(super) fn go_on(&mut self, now: Time, lost: bool) {
+        let alone = self.mend(lost);
+        if !alone && !lost {
+            return;
+        }
+        (self.req.rewound, self.req.troubled) = (true, true);
+        if !alone {
+            let in_flight = self.packets_in_flight();
+            if !self.req.mend.has_failed() {
+                self.req.window.on_loss(in_flight);
+            }
+            self.rewind();
+        }
         self.arm(now);
     }
 

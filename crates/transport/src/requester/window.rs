@@ -9,6 +9,8 @@
 const INITIAL: u32 = 32;
 /// What part of it the window gives up for a loss by itself.
 const LONE: u32 = 32;
+/// What part of it it gives up where nothing but what was lost is sent again, and there is no loss beside it.
+const SMALL: u32 = 64;
 /// Never halved below this, so that a loss can still show by a NAK.
 const LEAST: u32 = 4;
 /// Bytes in flight that no receiver's socket buffer exceeds.
@@ -105,6 +107,22 @@ impl Window {
         let alone = self.size >= self.slow_start && self.since_loss >= self.size;
         let used = in_flight.min(self.size);
         self.shrink(if alone { used - used.div_ceil(LONE) } else { used / 2 });
+    }
+
+    /// Something was lost that is sent again by itself, the first of a flight: that says little about the way.
+    pub(super) fn on_gap(&mut self) {
+        self.shrink(self.size - self.size / SMALL);
+    }
+
+    /// Much was lost of one flight.
+    pub(super) fn on_many_gaps(&mut self) {
+        self.shrink(self.size - self.size / 4);
+    }
+
+    /// What had been taken for much was lost by itself.
+    pub(super) fn on_mistake(&mut self) {
+        self.size = self.size.max(self.before.0);
+        self.on_gap();
     }
 
     fn shrink(&mut self, to: u32) {

@@ -23,7 +23,9 @@ fn a_gap_is_answered_by_one_nak_and_filled_from_there() {
     assert_eq!(p.a.w.mem[..20_000], p.b.w.mem[..20_000]);
     let naks = p.log.iter().filter(|(from, b)| *from == 2 && b[12] == 0x60).count();
     assert_eq!(naks, 1);
-    assert_eq!(p.opcodes(1).len(), 20 + 16, "go back to the fifth of twenty");
+    assert_eq!(p.opcodes(1).len(), 20 + 1, "the fifth of twenty once more, and no other");
+    let (kept, filled) = ([Drop::Early; 15], [Drop::Filled]);
+    assert_eq!(p.b.w.dropped, [&kept[..], &filled].concat());
     assert_eq!(p.a.qp.poll_timeout(), None);
 }
 
@@ -277,6 +279,9 @@ fn a_peer_that_was_only_late_is_given_more_time() {
         let start = p.now;
         assert!(p.tick());
         let waited = p.now.since(start);
+        // One packet to find out, and in vain.
+        p.a.poll(p.now);
+        assert!(p.tick());
         p.a.w.out.clear();
         // The packets arrive after all, and are acknowledged beyond what was sent again.
         late.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));

@@ -20,6 +20,8 @@ pub(crate) struct World {
     pub(super) rights: Access,
     pub(super) link: LinkCaps,
     pub(super) busy: bool,
+    /// Whether what comes behind a gap may be kept.
+    pub(super) keeps: bool,
     /// Whether every address exists, and they are all the same.
     pub(super) endless: bool,
     pub(super) out: VecDeque<Vec<u8>>,
@@ -74,6 +76,7 @@ impl World {
                 | Access::REMOTE_ATOMIC,
             link: LOSSY,
             busy: false,
+            keeps: true,
             endless: false,
             out: VecDeque::new(),
             acks: VecDeque::new(),
@@ -205,6 +208,9 @@ impl Env for World {
     }
     fn room(&self) -> u32 {
         self.share
+    }
+    fn keeps_early(&self) -> bool {
+        self.keeps
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         if self.busy {

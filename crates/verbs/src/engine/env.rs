@@ -527,6 +527,8 @@ impl Env for QpEnv<'_> {
             DropReason::Source => Counter::RxSource,
             DropReason::Duplicate => Counter::RxDuplicate,
             DropReason::Gap => Counter::RxGap,
+            DropReason::Early => Counter::RxKept,
+            DropReason::Filled => Counter::RxGapFilled,
             DropReason::Stale => Counter::RxStale,
             DropReason::NoReceive => Counter::RxNoReceive,
             DropReason::Memory => Counter::RxMemory,

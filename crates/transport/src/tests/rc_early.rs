@@ -1,0 +1,242 @@
+//! What comes behind a gap: kept, and carried out in its turn.
+
+use rdmux_wire::{NakCode, Syndrome};
+
+use super::*;
+
+const OK: WcStatus = WcStatus::Success;
+
+fn write(at: u64) -> SendOp {
+    SendOp::Write { remote_addr: at, rkey: Rkey(KEY) }
+}
+
+/// Everything that a sender has to say, in its order.
+fn packets(side: &mut Side2, now: Time) -> Vec<Vec<u8>> {
+    side.poll(now);
+    side.w.out.drain(..).collect()
+}
+
+/// The PSN, relative to the first of `b`'s peer, the syndrome and the MSN of the only answer of `b`.
+fn answer(p: &mut Pair) -> (i32, Syndrome, u32) {
+    let answers = packets(&mut p.b, p.now);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    let packet = Packet::parse(&answers[0]).unwrap();
+    let aeth = packet.aeth.unwrap();
+    (packet.bth.psn.diff(attributes(1, 2).sq_psn), aeth.syndrome, aeth.msn)
+}
+
+/// Hands packets to `b`, by their indices.
+fn feed(p: &mut Pair, packets: &[Vec<u8>], which: impl IntoIterator<Item = usize>) {
+    which.into_iter().for_each(|i| p.b.feed(p.now, &packets[i], 1));
+}
+
+/// Four WRITEs of a packet each, from bytes that differ.
+fn four_writes() -> (Pair, Vec<Vec<u8>>) {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 4096, 1);
+    (0..4).for_each(|i| p.a.send(i, write(i * 1024), i * 1024, 1024));
+    let sent = packets(&mut p.a, p.now);
+    (p, sent)
+}
+
+const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
+
+#[test]
+fn nothing_is_done_before_its_turn_and_then_all_at_once() {
+    let (mut p, mut sent) = four_writes();
+    sent.iter_mut().for_each(|bytes| bytes[8] &= 0x7f);
+    feed(&mut p, &sent, [1, 3, 2]);
+    assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
+    assert_eq!(p.b.w.mem[..4096], [0; 4096]);
+    feed(&mut p, &sent, [0]);
+    assert_eq!(
+        answer(&mut p),
+        (3, Syndrome::ACK, 4),
+        "one ACK for all, though none of them asks for it"
+    );
+    assert_eq!(p.b.w.mem[..4096], p.a.w.mem[..4096]);
+    assert_eq!(p.b.w.dropped, [Drop::Early, Drop::Early, Drop::Early, Drop::Filled]);
+}
+
+#[test]
+fn the_next_gap_is_told_when_something_is_behind_it() {
+    let (mut p, sent) = four_writes();
+    feed(&mut p, &sent, [1, 3]);
+    assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
+    // A peer that sends everything again is not asked for what it sends anyway.
+    feed(&mut p, &sent, [0, 1]);
+    assert_eq!(answer(&mut p), (1, Syndrome::ACK, 2));
+    feed(&mut p, &sent, [3]);
+    assert_eq!(answer(&mut p), (2, SEQUENCE, 2));
+    assert_eq!(p.b.w.mem[3072..4096], [0; 1024]);
+    feed(&mut p, &sent, [2]);
+    assert_eq!(answer(&mut p), (3, Syndrome::ACK, 4));
+    assert_eq!(p.b.w.mem[..4096], p.a.w.mem[..4096]);
+}
+
+#[test]
+fn what_was_carried_out_is_not_again() {
+    let (mut p, sent) = four_writes();
+    feed(&mut p, &sent, [1, 1, 2]);
+    assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
+    feed(&mut p, &sent, [0]);
+    assert_eq!(answer(&mut p), (2, Syndrome::ACK, 3));
+    p.b.w.mem[..4096].fill(7);
+    feed(&mut p, &sent, [1, 2]);
+    assert_eq!(p.b.w.mem[..4096], [7; 4096]);
+    assert_eq!(answer(&mut p), (2, Syndrome::ACK, 3));
+    let Some([.., Drop::Duplicate, Drop::Duplicate]) = p.b.w.dropped.get(..) else {
+        panic!("{:?}", p.b.w.dropped)
+    };
+}
+
+/// Messages of every kind, each packet lost once, and each pair of them.
+#[test]
+fn messages_of_several_packets_are_whole_and_in_order() {
+    let losses = (1..12).flat_map(|a| (a..12).map(move |b| [a, b]));
+    for lost in losses {
+        let mut p = Pair::new(QpType::Rc);
+        p.a.w.fill(0, 20_000, 1);
+        p.b.w.fill(30_000, 3000, 5);
+        p.b.recv(10, 40_000, 3000);
+        p.b.recv(11, 50_000, 0);
+        p.b.recv(12, 60_000, 100);
+        p.a.send(1, SendOp::Send, 0, 2500);
+        let with_imm = SendOp::WriteImm { remote_addr: 3000, rkey: Rkey(KEY), imm: [1; 4] };
+        p.a.send(2, with_imm, 3000, 2500);
+        p.a.send(3, SendOp::Read { remote_addr: 30_000, rkey: Rkey(KEY) }, 30_000, 3000);
+        p.a.send(4, write(6000), 6000, 2500);
+        p.a.send(5, SendOp::SendInv(Rkey(9)), 9000, 100);
+        p.run_with(|from, n, _| !(from == 1 && lost.contains(&n)));
+        while p.a.w.wc.len() < 5 {
+            assert!(p.tick(), "{lost:?}");
+            p.run();
+        }
+        assert_eq!(p.a.w.statuses(), [1, 2, 3, 4, 5].map(|i| (i, OK)), "{lost:?}");
+        assert_eq!(p.b.w.statuses(), [10, 11, 12].map(|i| (i, OK)), "{lost:?}");
+        assert_eq!(p.b.w.mem[40_000..42_500], p.a.w.mem[..2500], "{lost:?}");
+        assert_eq!(p.b.w.mem[3000..5500], p.a.w.mem[3000..5500], "{lost:?}");
+        assert_eq!(p.b.w.mem[6000..8500], p.a.w.mem[6000..8500], "{lost:?}");
+        assert_eq!(p.a.w.mem[30_000..33_000], p.b.w.mem[30_000..33_000], "{lost:?}");
+        assert_eq!(p.b.w.invalidated, [Rkey(9)], "{lost:?}");
+    }
+}
+
+#[test]
+fn queries_are_not_kept() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, write(0), 0, 10);
+    p.a.send(2, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
+    p.a.send(3, SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 }, 0, 8);
+    let sent = packets(&mut p.a, p.now);
+    feed(&mut p, &sent, [1, 2]);
+    assert_eq!(p.b.w.dropped, [Drop::Gap, Drop::Gap]);
+}
+
+/// What is refused in its turn is refused as ever, and what was kept behind it is not carried out.
+#[test]
+fn a_fault_among_what_was_kept_ends_it() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 4096, 1);
+    p.a.send(1, write(0), 0, 10);
+    p.a.send(2, write(100), 100, 10);
+    p.a.send(3, SendOp::Write { remote_addr: 200, rkey: Rkey(5) }, 200, 10);
+    p.a.send(4, write(300), 300, 10);
+    let sent = packets(&mut p.a, p.now);
+    feed(&mut p, &sent, [1, 2, 3]);
+    assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
+    assert_eq!(p.b.qp.state(), QpState::Rts);
+    feed(&mut p, &sent, [0]);
+    assert_eq!(answer(&mut p), (2, Syndrome::Nak(NakCode::RemoteAccess), 2));
+    assert_eq!(p.b.qp.state(), QpState::Err);
+    assert_eq!(p.b.w.mem[100..110], p.a.w.mem[100..110]);
+    assert_eq!(p.b.w.mem[300..310], [0; 10]);
+    assert_eq!(p.b.qp.resp.early.footprint(), 0);
+}
+
+#[test]
+fn a_missing_receive_among_what_was_kept_is_told_and_all_behind_it_comes_again() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.w.fill(0, 4096, 1);
+    p.a.send(1, write(0), 0, 10);
+    p.a.send(2, SendOp::Send, 100, 10);
+    p.a.send(3, write(200), 200, 10);
+    let sent = packets(&mut p.a, p.now);
+    feed(&mut p, &sent, [1, 2]);
+    assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
+    feed(&mut p, &sent, [0]);
+    assert_eq!(answer(&mut p), (1, Syndrome::Rnr(RnrTimer::new(12)), 1));
+    feed(&mut p, &sent, [2]);
+    let Some([.., Drop::NoReceive, Drop::Gap]) = p.b.w.dropped.get(..) else {
+        panic!("{:?}", p.b.w.dropped)
+    };
+    p.b.recv(9, 500, 10);
+    feed(&mut p, &sent, [1]);
+    assert_eq!((p.b.w.statuses(), answer(&mut p).0), (vec![(9, OK)], 1));
+    feed(&mut p, &sent, [2]);
+    assert_eq!(p.b.w.mem[200..210], p.a.w.mem[200..210]);
+}
+
+#[test]
+fn a_new_beginning_knows_nothing_of_what_was_kept() {
+    let (mut p, sent) = four_writes();
+    feed(&mut p, &sent, [1, 2]);
+    assert!(p.b.qp.footprint() > p.a.qp.footprint() + 2048, "what is kept counts");
+    p.b.step(&attributes(2, 1), QpState::Err);
+    assert_eq!(p.b.qp.resp.early.footprint(), 0);
+    p.b.step(&attributes(2, 1), QpState::Reset);
+    p.b.up(&attributes(2, 1));
+    feed(&mut p, &sent, [1, 2]);
+    p.b.step(&attributes(2, 1), QpState::Reset);
+    assert_eq!(p.b.qp.resp.early.footprint(), 0);
+    p.b.up(&attributes(2, 1));
+    feed(&mut p, &sent, [0]);
+    assert_eq!(p.b.w.mem[1024..2048], [0; 1024]);
+}
+
+#[test]
+fn only_so_much_is_kept_and_only_what_fits() {
+    let (mut p, mut sent) = four_writes();
+    let first = Packet::parse(&sent[0]).unwrap().bth.psn;
+    let mut far = |ahead: u32| {
+        let psn = first.add(ahead).get().to_be_bytes();
+        sent[1][9..12].copy_from_slice(&psn[1..]);
+        p.b.feed(p.now, &sent[1], 1);
+        p.b.w.dropped.pop().unwrap()
+    };
+    assert_eq!(
+        [far(2048), far(2047), far(1), far(1)],
+        [Drop::Gap, Drop::Early, Drop::Early, Drop::Gap]
+    );
+    let mut long = sent[2].clone();
+    long.extend_from_slice(&[0; 4]);
+    p.b.feed(p.now, &long, 1);
+    assert_eq!(p.b.w.dropped, [Drop::Gap]);
+}
+
+#[test]
+fn a_driver_may_forbid_it_and_a_link_without_loss_has_no_use_for_it() {
+    let (mut p, sent) = four_writes();
+    p.b.w.keeps = false;
+    feed(&mut p, &sent, [1]);
+    p.b.w.keeps = true;
+    p.b.qp.lossless = true;
+    feed(&mut p, &sent, [2]);
+    assert_eq!(p.b.w.dropped, [Drop::Gap, Drop::Gap]);
+}
+
+/// A READ takes the PSNs of its response: a peer that sends others with these sends nonsense.
+#[test]
+fn what_was_never_expected_is_forgotten() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
+    let read = packets(&mut p.a, p.now).remove(0);
+    let (mut other, sent) = four_writes();
+    feed(&mut other, &sent, [1]);
+    assert_eq!(answer(&mut other), (0, SEQUENCE, 0));
+    other.b.feed(other.now, &read, 1);
+    other.b.poll(other.now);
+    assert_eq!(other.b.qp.resp.early.footprint(), 0);
+    assert_eq!(other.b.w.mem[..4096], [0; 4096]);
+    assert!(other.b.w.out.iter().all(|bytes| bytes[12] != 0x60), "no other gap is told");
+}

@@ -1,0 +1,206 @@
+//! Sending again only what is missing, to peers that keep what comes behind a gap and to peers that do not.
+
+use super::*;
+
+const OK: WcStatus = WcStatus::Success;
+
+fn write(at: u64) -> SendOp {
+    SendOp::Write { remote_addr: at, rkey: Rkey(KEY) }
+}
+
+/// A pair whose window is open wide, and whose peer keeps what comes early or not.
+fn wide(keeps: bool) -> Pair {
+    let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
+    p.b.w.keeps = keeps;
+    p.a.w.fill(0, 1 << 19, 1);
+    p.a.send(0, write(0), 0, 1 << 19);
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(0, OK)]);
+    p
+}
+
+/// Opens the window again.
+fn reopen(p: &mut Pair) {
+    (0..8).for_each(|_| assert_eq!(sends(p, 512, &[], &[]), (512, 0)));
+}
+
+/// Sends so many packets, of which those are lost whose place is in `lost` (1 is the first), and answers from `lost_back`.
+/// The packets that were sent, and how often a timer was needed.
+fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (usize, usize) {
+    let (before, mut timers) = (p.opcodes(1).len(), 0);
+    p.b.w.mem.fill(0);
+    p.a.send(1, write(0), 0, packets * 1024);
+    p.run_with(|from, n, _| !if from == 1 { lost } else { lost_back }.contains(&n));
+    while p.a.w.wc.is_empty() {
+        assert!(p.tick());
+        timers += 1;
+        p.run();
+    }
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    let len = packets as usize * 1024;
+    assert_eq!(p.a.w.mem[..len], p.b.w.mem[..len]);
+    assert!(!p.a.qp.req.is_outstanding() && p.a.qp.poll_timeout().is_none());
+    (p.opcodes(1).len() - before, timers)
+}
+
+#[test]
+fn each_packet_that_was_lost_is_sent_once_more() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    assert_eq!(sends(&mut p, 100, &[1], &[]), (101, 0));
+    // The second is known when the first has come, and brings a few more.
+    assert_eq!(sends(&mut p, 100, &[5, 50], &[]), (100 + 1 + 4, 0));
+}
+
+#[test]
+fn a_long_gap_takes_few_round_trips() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    let gap: Vec<usize> = (10..70).collect();
+    let answers = p.opcodes(2).len();
+    assert_eq!(sends(&mut p, 100, &gap, &[]), (100 + 1 + 4 + 16 + 64, 0));
+    assert_eq!(p.opcodes(2).len() - answers, 5, "a NAK, and four ACKs");
+}
+
+/// A peer that drops what comes early is asked a few times, and then everything is sent again at once.
+#[test]
+fn a_peer_that_drops_is_soon_known() {
+    let mut p = wide(false);
+    let mut alone = [false; 8];
+    for alone in &mut alone {
+        reopen(&mut p);
+        let start = p.log.len();
+        assert_eq!(sends(&mut p, 20, &[5], &[]), (20 + 16, 0));
+        let fifth = p.log[start + 4].1[9..12].to_vec();
+        let again = p.log.iter().rposition(|(from, b)| *from == 1 && b[9..12] == fifth).unwrap();
+        *alone = p.log[again + 1].0 == 2;
+    }
+    assert_eq!(alone, [true, true, true, true, false, false, false, false]);
+    // Perhaps it was only a bad line: it is tried again.
+    p.b.w.keeps = true;
+    let best = (0..70).map(|_| sends(&mut p, 100, &[5], &[])).min();
+    assert_eq!(best, Some((101, 0)));
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0), "and then believed");
+}
+
+#[test]
+fn new_packets_leave_while_the_missing_one_is_under_way() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    p.a.send(1, write(0), 0, 600 * 1024);
+    p.a.poll(p.now);
+    let mut sent: Vec<_> = p.a.w.out.drain(..).collect();
+    sent.drain(..20).for_each(|bytes| p.b.feed(p.now, &bytes, 1));
+    sent[1..].iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
+    p.b.poll(p.now);
+    let nak = p.b.w.out.pop_front().unwrap();
+    p.a.feed(p.now, &nak, 2);
+    p.a.poll(p.now);
+    let psn = |bytes: &[u8]| Packet::parse(bytes).unwrap().bth.psn;
+    assert_eq!(psn(&p.a.w.out[0]), psn(&sent[0]));
+    assert!(p.a.w.out[0][8] & 0x80 != 0, "it asks for an ACK");
+    assert!(p.a.w.out.len() > 10);
+    let next = psn(sent.last().unwrap());
+    p.a.w.out.iter().skip(1).zip(1..).for_each(|(b, i)| assert_eq!(psn(b), next.add(i)));
+    p.run();
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+}
+
+/// What is lost again, and an answer that is lost, a timer finds out, and one packet.
+#[test]
+fn what_nobody_tells_of_takes_a_timer_and_one_packet() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    assert_eq!(sends(&mut p, 100, &[100], &[]), (101, 1), "the last");
+    assert_eq!(sends(&mut p, 100, &[5, 101], &[]), (100 + 1 + 4, 1), "again");
+    assert_eq!(sends(&mut p, 100, &[5], &[1]), (102, 1), "what the peer asked");
+    let all: Vec<usize> = (1..100).collect();
+    assert_eq!(sends(&mut p, 100, &[], &all), (101, 1), "every answer");
+    let tail: Vec<usize> = (91..=100).collect();
+    assert_eq!(sends(&mut p, 100, &tail, &[]), (100 + 1 + 4 + 5, 1), "the last ten");
+}
+
+#[test]
+fn the_window_takes_a_gap_for_the_lines_and_many_for_its_own_doing() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    let size = |p: &Pair| p.a.qp.req.window();
+    let open = size(&p);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    assert!(size(&p) >= open - open / 32, "{} of {open}", size(&p));
+    let every_fourth: Vec<usize> = (1..100).step_by(4).collect();
+    sends(&mut p, 100, &every_fourth, &[]);
+    assert!(size(&p) < open * 3 / 4, "{} of {open}", size(&p));
+}
+
+/// The packet cannot leave at once, or its bytes are gone: as with any other.
+#[test]
+fn a_link_that_is_full_and_memory_that_is_gone() {
+    for gone in [false, true] {
+        let mut p = wide(true);
+        p.a.send(1, write(0), 0, 100 * 1024);
+        p.a.send(2, write(0), 0, 1024);
+        p.a.poll(p.now);
+        let sent: Vec<_> = p.a.w.out.drain(..).collect();
+        sent[1..].iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
+        p.b.poll(p.now);
+        let nak = p.b.w.out.pop_front().unwrap();
+        p.a.feed(p.now, &nak, 2);
+        p.a.w.busy = true;
+        p.a.poll(p.now);
+        assert!(p.a.w.out.is_empty() && !p.a.qp.is_idle());
+        p.a.w.busy = false;
+        p.a.w.refuses = gone.then_some(AccessFault::Unmapped);
+        p.run();
+        let first = if gone { WcStatus::LocProtErr } else { OK };
+        let second = if gone { WcStatus::WrFlushErr } else { OK };
+        assert_eq!(p.a.w.statuses(), [(1, first), (2, second)]);
+    }
+}
+
+/// READs are asked for again with all that is behind them.
+#[test]
+fn a_query_that_is_missing_or_comes_soon_ends_it() {
+    for lost in 1..8 {
+        let mut p = wide(true);
+        assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+        p.b.w.fill(1000, 5000, 9);
+        p.a.send(1, write(200_000), 0, 2000);
+        p.a.send(2, SendOp::Read { remote_addr: 1000, rkey: Rkey(KEY) }, 300_000, 5000);
+        p.a.send(3, write(210_000), 5000, 2000);
+        p.a.send(4, SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 }, 400_000, 8);
+        let count = u64::from_ne_bytes(p.b.w.mem[..8].try_into().unwrap());
+        p.run_with(|from, n, _| !(from == 1 && (n == lost || n == lost + 2)));
+        while p.a.w.wc.len() < 4 {
+            assert!(p.tick());
+            p.run();
+        }
+        assert_eq!(p.a.w.statuses(), [1, 2, 3, 4].map(|i| (i, OK)), "{lost}");
+        assert_eq!(p.a.w.mem[300_000..305_000], p.b.w.mem[1000..6000], "{lost}");
+        assert_eq!(p.b.w.mem[210_000..212_000], p.a.w.mem[5000..7000], "{lost}");
+        assert_eq!(p.b.w.mem[..8], (count + 1).to_ne_bytes(), "{lost}");
+    }
+}
+
+/// With `retry_cnt` 0 a sequence error is one too many, but what a timer finds before is none.
+#[test]
+fn a_timer_that_is_early_uses_up_no_retry() {
+    let mut p = wide(true);
+    p.a.qp.attr.retry_cnt = 0;
+    p.a.qp.req.use_up_retries();
+    let tail: Vec<usize> = (91..=100).collect();
+    assert_eq!(sends(&mut p, 100, &tail, &[]).1, 1);
+}
+
+/// READs are not sent again alone: as many as may be are outstanding already.
+#[test]
+fn what_is_sent_alone_ends_before_a_query() {
+    let mut p = wide(true);
+    assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
+    p.a.send(1, write(0), 0, 2 * 1024);
+    (2..6).for_each(|i| {
+        p.a.send(i, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, i * 1000, 10);
+    });
+    p.run_with(|from, n, _| !(from == 1 && n <= 2));
+    assert_eq!(p.a.w.statuses(), [1, 2, 3, 4, 5].map(|i| (i, OK)), "without a timer");
+}
