@@ -1,8 +1,8 @@
-//! Mapped memory: memfds.
+//! Mapped memory: memfds, and memory whose pages the system is lent.
 //!
 //! # What the unsafe code here relies on
 //!
-//! A mapping is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot
+//! A mapping of a memfd is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot
 //! fault, because the file behind it is a memfd that is sealed against shrinking, checked before
 //! mapping, and at least as large as the mapping, checked after the seal. Other processes write to
 //! it at any time, so it is only accessed through atomics and raw copies into private memory, and
@@ -14,9 +14,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::guarded::{self, Unmapped};
+use crate::sys;
 
 /// Whether so many bytes of memory can be had at once: maps them, and lets them go.
 pub fn has_room(bytes: usize) -> bool {
@@ -213,8 +214,170 @@ impl Drop for Mapping {
     }
 }
 
+/// Memory of this process alone, whose pages the system may be lent: in huge pages where it has them, so that there is
+/// little to count and to look up. Only ever accessed through raw copies, because the system may read it at any time.
+#[derive(Debug)]
+pub(crate) struct PrivateMapping {
+    whole: NonNull<u8>,
+    mapped: usize,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, and every access goes through raw copies.
+unsafe impl Send for PrivateMapping {}
+// SAFETY: as above; what two threads may do at once the methods say.
+unsafe impl Sync for PrivateMapping {}
+
+impl PrivateMapping {
+    /// Where a huge page starts.
+    const HUGE: usize = 2 << 20;
+
+    /// Maps `len` bytes, which take memory when they are first written.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let mapped = len.checked_add(Self::HUGE).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let whole =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, flags)? };
+        let whole = NonNull::new(whole.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let skip = whole.as_ptr().align_offset(Self::HUGE).min(Self::HUGE);
+        // SAFETY: `skip` bytes are mapped more than `len`.
+        let base = unsafe { whole.add(skip) };
+        let mapping = Self { whole, mapped, base, len };
+        // Both may be refused, and matter little then. A child has no use for it, and copies of its pages would cost.
+        for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
+            // SAFETY: the range is this mapping's own, and neither advice changes what it holds.
+            let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, advice) };
+        }
+        Ok(mapping)
+    }
+
+    /// Copies `from` to `offset`, past the caches: who reads it is another processor, which would take each line from this
+    /// one's cache, and this one would have to ask for it back. Nobody may write to the same bytes meanwhile.
+    pub(crate) fn stream(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; no reference to these bytes exists.
+        unsafe { stream(from, self.base.as_ptr().add(offset)) }
+    }
+
+    /// The same through the caches.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above; no reference to these bytes exists.
+        unsafe { copy(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) }
+    }
+
+    /// Puts the pages of `len` bytes at `offset` into a pipe. Returns how many bytes went in.
+    pub(crate) fn lend(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
+        // SAFETY: in bounds by the line above. A thread that writes meanwhile, against what `stream` asks for, races with
+        // the system and not with this one, which only takes the address.
+        let bytes = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) };
+        sys::name_pages(pipe, bytes)
+    }
+
+    /// Takes other pages for `len` bytes at `offset`, both multiples of a page. Who was lent the old ones keeps them.
+    pub(crate) fn renew(&self, offset: usize, len: usize) -> io::Result<()> {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
+        // SAFETY: the range is this mapping's own, and no reference to its bytes exists.
+        unsafe {
+            let at = self.base.as_ptr().add(offset).cast();
+            rustix::mm::madvise(at, len, Advice::LinuxDontNeed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PrivateMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, with this length, and nothing borrows it any more.
+        let _ = unsafe { rustix::mm::munmap(self.whole.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// Copies past the caches where the processor can.
+///
+/// # Safety
+///
+/// `to` must be writable for as many bytes as `from` has, none of which a Rust reference covers.
+unsafe fn stream(from: &[u8], to: *mut u8) {
+    // SAFETY: the caller's promise; what is streamed is the first part of both.
+    unsafe {
+        let done = stream_lines(from, to);
+        let rest = &from[done..];
+        std::ptr::copy_nonoverlapping(rest.as_ptr(), to.add(done), rest.len());
+    }
+}
+
+/// Copies whole cache lines past the caches, and says how many bytes that were.
+///
+/// # Safety
+///
+/// As [`stream`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_lines(from: &[u8], to: *mut u8) -> usize {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    /// A cache line.
+    const LINE: usize = 64;
+    if to.align_offset(LINE) != 0 {
+        return 0;
+    }
+    let mut done = 0;
+    for line in from.chunks_exact(LINE) {
+        for part in (0..LINE).step_by(16) {
+            // SAFETY: the part lies within the line, and as far into `to`, which is aligned. Every processor of this
+            // kind has these instructions.
+            unsafe {
+                let bytes = _mm_loadu_si128(line.as_ptr().add(part).cast());
+                _mm_stream_si128(to.add(done + part).cast(), bytes);
+            }
+        }
+        done += LINE;
+    }
+    // SAFETY: as above. What is streamed is seen before what is stored after this.
+    unsafe { _mm_sfence() };
+    done
+}
+
+/// None.
+///
+/// # Safety
+///
+/// As [`stream`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream_lines(_from: &[u8], _to: *mut u8) -> usize {
+    0
+}
+
 #[cfg(test)]
 mod tests {
+    use super::PrivateMapping;
+
+    fn bytes(mapping: &PrivateMapping, len: usize) -> Vec<u8> {
+        // SAFETY: nobody else knows of the mapping, which is as long.
+        unsafe { std::slice::from_raw_parts(mapping.base.as_ptr(), len) }.to_vec()
+    }
+
+    #[test]
+    fn what_is_streamed_is_there_and_no_more() {
+        let mapping = PrivateMapping::new(1 << 16).unwrap();
+        let from: Vec<u8> = (0..=255).cycle().take(4096).collect();
+        for (offset, len) in [(0, 4096), (0, 4001), (64, 63), (1, 300), (4095, 1), (128, 0)] {
+            mapping.renew(0, 1 << 16).unwrap();
+            mapping.stream(offset, &from[..len]);
+            let there = bytes(&mapping, 1 << 16);
+            assert_eq!(there[offset..offset + len], from[..len]);
+            assert_eq!(there.iter().filter(|b| **b != 0).count(), len - len.div_ceil(256));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "inside the mapping")]
+    fn nothing_is_streamed_beyond_the_end() {
+        PrivateMapping::new(4096).unwrap().stream(4000, &[1; 97]);
+    }
+
     #[test]
     fn short_copies_copy_all_and_no_more() {
         let from: Vec<u8> = (1..=200).collect();

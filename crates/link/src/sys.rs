@@ -3,7 +3,8 @@
 //! # What the unsafe code here relies on
 //!
 //! Every pointer given to the kernel is made from a slice that lives until the call returns: no call
-//! here is asynchronous. The kernel writes at most the lengths that it is given.
+//! here is asynchronous, save that the kernel goes on reading pages that it is lent, which it holds
+//! itself. The kernel writes at most the lengths that it is given.
 //!
 //! Sending and receiving go past the C library's wrappers, which make each call a point where a
 //! thread may be cancelled and pay for it; no thread that runs this is ever cancelled.
@@ -69,13 +70,15 @@ pub(crate) fn attach_reuseport_cbpf(
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends one message, without blocking (`sendmsg(2)`).
+/// Sends one message, without blocking (`sendmsg(2)`), or with `more` only begins it.
 pub(crate) fn send(
     fd: impl AsFd,
     name: &socket2::SockAddr,
     bytes: &[u8],
     control: &[u8],
+    more: bool,
 ) -> io::Result<usize> {
+    let more = if more { libc::MSG_MORE } else { 0 };
     let mut iovec =
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros is a valid msghdr.
@@ -95,8 +98,22 @@ pub(crate) fn send(
                 libc::SYS_sendmsg,
                 fd.as_fd().as_raw_fd(),
                 &raw const message,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more,
             )
+        }
+    })
+}
+
+/// Puts the pages of `bytes` into a pipe that is empty, without a copy (`vmsplice(2)`). Returns how many bytes went in. Who
+/// reads the pipe sees what is there then, not now.
+pub(crate) fn name_pages(pipe: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let iovec = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    retry(|| {
+        // SAFETY: `bytes` is borrowed for the call, which writes to none of them. The kernel holds the pages until the pipe
+        // is read, mapped or not.
+        unsafe {
+            let fd = pipe.as_fd().as_raw_fd();
+            libc::syscall(libc::SYS_vmsplice, fd, &raw const iovec, 1, libc::SPLICE_F_NONBLOCK)
         }
     })
 }

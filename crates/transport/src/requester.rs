@@ -203,6 +203,14 @@ impl Requester {
 }
 
 impl Qp {
+    /// The PSN of the oldest request that is not acknowledged: whatever was sent before it the peer has read. None while
+    /// the queue pair does not wait for acknowledgements.
+    #[inline]
+    pub fn unacknowledged(&self) -> Option<Psn> {
+        let waits = matches!(self.state, QpState::Rts | QpState::Sqd) && self.qp_type.is_reliable();
+        waits.then_some(self.req.una)
+    }
+
     /// When to call [`handle_timeout`](Self::handle_timeout), if ever. It changes with every call
     /// that takes the queue pair by `&mut`.
     pub fn poll_timeout(&self) -> Option<Time> {

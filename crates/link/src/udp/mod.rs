@@ -7,6 +7,7 @@
 //! - [`offload`]: whether the system has what makes this fast
 //! - [`port`]: one socket of a group, in the process that uses it
 //! - [`tx`]: packets out, gathered into one system call
+//! - [`lend`]: pages that the system sends from, instead of a copy
 //! - [`rx`]: packets in, many per system call
 //! - `control`: control messages, and `checksum`: the ICRC over UDP
 //!
@@ -18,6 +19,7 @@
 
 pub mod group;
 pub mod holder;
+pub mod lend;
 pub mod mcast;
 pub mod offload;
 pub mod port;
@@ -30,6 +32,7 @@ mod steer;
 
 pub use group::{GroupOptions, OpenError, UdpGroup};
 pub use holder::{Holder, holder_of};
+pub use lend::{LendingPool, Loan};
 pub use mcast::McastSocket;
 pub use offload::Offload;
 pub use port::{Destination, UdpLink, UdpPort};

@@ -4,9 +4,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockAddr;
 
+use super::control::ControlBuf;
+use super::lend::{self, Loan, Pipe};
 use super::tx::{PushError, TxBatch, TxFail};
 use crate::link::{Frame, Link, LinkCaps, LinkError};
 use crate::sys;
@@ -18,6 +22,9 @@ pub struct UdpPort {
     fd: OwnedFd,
     local: SocketAddr,
     segments: AtomicBool,
+    lends: AtomicBool,
+    /// Held to write by who sends a message in parts, to read by all others who send; with what parts go through.
+    pipe: RwLock<Option<Pipe>>,
 }
 
 impl UdpPort {
@@ -29,7 +36,11 @@ impl UdpPort {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let name = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(name).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Ok(Self { fd, local, segments: AtomicBool::new(true) })
+        // A process that had the socket before may have ended in the middle of a message.
+        lend::uncork(&fd)?;
+        let lends = AtomicBool::new(local.ip().is_loopback());
+        let (segments, pipe) = (AtomicBool::new(true), RwLock::default());
+        Ok(Self { fd, local, segments, lends, pipe })
     }
 
     /// The local address and port: the source of what is sent.
@@ -63,6 +74,40 @@ impl UdpPort {
     /// Whether one system call may carry several packets. True until the kernel refused it.
     pub fn segments(&self) -> bool {
         self.segments.load(Ordering::Relaxed)
+    }
+
+    /// Whether the system may be lent the pages of long messages: where the receiver, on the same machine, copies out of
+    /// what the sender wrote.
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed) && self.segments()
+    }
+
+    /// Remembers that the kernel does not take pages on this socket's way out.
+    pub(super) fn refuse_loans(&self) {
+        self.lends.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends one message, without blocking.
+    pub(super) fn send(
+        &self,
+        name: &SockAddr,
+        bytes: &[u8],
+        control: &ControlBuf,
+    ) -> io::Result<()> {
+        let _nobody_is_in_a_message = self.pipe.read().unwrap_or_else(PoisonError::into_inner);
+        sys::send(&self.fd, name, bytes, control.as_slice(), false).map(drop)
+    }
+
+    /// The same by lending the system the pages that most of it lies in.
+    pub(super) fn send_lent(
+        &self,
+        name: &SockAddr,
+        bytes: &[u8],
+        control: &ControlBuf,
+        loan: &mut Loan,
+    ) -> io::Result<()> {
+        let mut pipe = self.pipe.write().unwrap_or_else(PoisonError::into_inner);
+        lend::send(&self.fd, &mut pipe, name, control, bytes, loan)
     }
 
     /// Remembers that the kernel refuses to segment on this socket's way out.
@@ -137,5 +182,41 @@ impl Link for UdpLink<'_> {
             Err(TxFail::TooLarge { len, .. }) => Err(LinkError::TooLarge { len, max: 0 }),
             Err(TxFail::Io { source, .. }) => Err(LinkError::Io(source)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::udp::{GroupOptions, RxBatch, UdpGroup};
+
+    #[test]
+    fn nobody_gets_between_the_parts_of_a_message() {
+        let options = GroupOptions { port: 0, ..GroupOptions::default() };
+        let open = |last| UdpGroup::open([127, 77, 202, last].into(), &options).unwrap();
+        let (mut to, mut from) = (open(15), open(16));
+        let rx = UdpPort::new(to.socket(0).unwrap()).unwrap();
+        let tx = UdpPort::new(from.socket(0).unwrap()).unwrap();
+        let name = SockAddr::from(rx.local_addr());
+        std::thread::scope(|s| {
+            let turn = tx.pipe.write().unwrap();
+            sys::send(&tx.fd, &name, &[1; 40], &[], true).unwrap();
+            let other = s.spawn(|| tx.send(&name, &[2; 40], &ControlBuf::new()));
+            // Time enough for one who does not wait.
+            for _ in 0..5000 {
+                std::thread::yield_now();
+                assert!(!other.is_finished(), "it is not his turn");
+            }
+            lend::uncork(&tx.fd).unwrap();
+            drop(turn);
+            other.join().unwrap().unwrap();
+        });
+        let mut batch = RxBatch::new(4);
+        let mut came = Vec::new();
+        while came.len() < 2 {
+            batch.recv(&rx).unwrap();
+            came.extend(batch.datagrams().map(|d| d.bytes.to_vec()));
+        }
+        assert_eq!(came, [[1; 40], [2; 40]]);
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! Payload is copied into the batch and its checksum made from the copy: the program may write to
 //! its memory meanwhile, or take it away, and what leaves is right nevertheless. The system call then
-//! takes one run of bytes from a warm cache, which makes up for most of the copy.
+//! takes one run of bytes from a warm cache, which makes up for most of the copy. To a receiver on this machine it may be lent
+//! the run's pages instead ([`super::lend`]).
 
 use std::fmt;
 use std::io;
@@ -22,11 +23,11 @@ use socket2::SockAddr;
 
 use super::checksum;
 use super::control::ControlBuf;
+use super::lend::Loan;
 use super::port::{Destination, UdpPort};
 use super::steer::SLOT_SHIFT;
 use crate::guarded::Unmapped;
 use crate::link::{Frame, Payload, Piece};
-use crate::sys;
 
 /// The most segments of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
 const MAX_SEGMENTS: usize = 64;
@@ -234,7 +235,7 @@ impl TxBatch {
             self.renumber(port);
             return self.flush_singly(port);
         }
-        match self.send_segmented(port) {
+        match self.send_segmented(port, None) {
             Ok(()) => {
                 let sent = Flushed { packets: self.packets.len(), bytes: self.bytes };
                 self.clear();
@@ -263,6 +264,41 @@ impl TxBatch {
         }
     }
 
+    /// As [`flush`](Self::flush), but lends the system `loan` to copy from if it takes it. Returns whether it has it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn flush_lent(
+        &mut self,
+        port: &UdpPort,
+        loan: &mut Loan,
+    ) -> (bool, Result<Flushed, TxFail>) {
+        if self.packets.len() < 2 || !self.numbered || !port.lends() {
+            return (false, self.flush(port));
+        }
+        match self.send_segmented(port, Some(loan)) {
+            Ok(()) => {
+                let sent = Flushed { packets: self.packets.len(), bytes: self.bytes };
+                self.clear();
+                (true, Ok(sent))
+            }
+            Err(e) => {
+                // No room now, or one page too many (`lend`): the next may leave so again.
+                if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
+                    port.refuse_loans();
+                }
+                // Some of it may have left, and the receiver gets it twice.
+                (true, self.flush(port))
+            }
+        }
+    }
+
+    /// How many bytes wait, ICRCs included.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Forgets what waits.
     pub fn clear(&mut self) {
         self.used = 0;
@@ -277,14 +313,16 @@ impl TxBatch {
         self.numbered = port.segments();
     }
 
-    fn send_segmented(&mut self, port: &UdpPort) -> io::Result<()> {
+    fn send_segmented(&mut self, port: &UdpPort, loan: Option<&mut Loan>) -> io::Result<()> {
         let (Some(to), Some(first)) = (&self.to, self.packets.first()) else { return Ok(()) };
         let segment = u16::try_from(first.len).unwrap_or(u16::MAX);
         let mut control = control_of(&to.destination);
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
         let bytes = &self.arena[first.start..self.used];
-        sys::send(port, &to.name, bytes, control.as_slice())?;
-        Ok(())
+        match loan {
+            Some(loan) => port.send_lent(&to.name, bytes, &control, loan),
+            None => port.send(&to.name, bytes, &control),
+        }
     }
 
     /// Computes every ICRC anew with Identification 0, as a packet that leaves alone has it.
@@ -310,7 +348,7 @@ impl TxBatch {
         let control = control_of(&to.destination);
         for packet in &self.packets {
             let bytes = &self.arena[packet.range()];
-            let Err(source) = sys::send(port, &to.name, bytes, control.as_slice()) else {
+            let Err(source) = port.send(&to.name, bytes, &control) else {
                 sent.packets += 1;
                 sent.bytes += packet.len;
                 continue;

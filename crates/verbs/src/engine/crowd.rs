@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rdmux_wire::Qpn;
 
+use super::lend::Loans;
 use super::path::Route;
 use crate::control::slot_of;
 
@@ -29,7 +30,7 @@ impl Crowds {
             crowds.insert(key, Arc::downgrade(&crowd));
             crowd
         });
-        Share { crowd, active: false }
+        Share { crowd, active: false, loans: Loans::default() }
     }
 }
 
@@ -54,9 +55,16 @@ impl Crowd {
 pub(crate) struct Share {
     crowd: Arc<Crowd>,
     active: bool,
+    /// What of it the system sends from.
+    loans: Loans,
 }
 
 impl Share {
+    /// What the queue pair has lent of what it has in flight.
+    pub(crate) fn loans(&mut self) -> &mut Loans {
+        &mut self.loans
+    }
+
     /// Bytes that it may have in flight now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
@@ -90,7 +98,8 @@ mod tests {
     #[test]
     fn those_with_something_in_flight_share() {
         let crowd = Arc::new(Crowd::new(8 << 20));
-        let share = || Share { crowd: crowd.clone(), active: false };
+        let loans = Loans::default;
+        let share = || Share { crowd: crowd.clone(), active: false, loans: loans() };
         let (mut a, mut b, c) = (share(), share(), share());
         assert_eq!(a.room(), 5 << 20);
         a.set_active(true);

@@ -172,6 +172,7 @@ impl<'a> Bound<'a> {
         let timeout = driven.machine.poll_timeout();
         if let Path::Udp(_, share) = &mut driven.path {
             share.set_active(timeout.is_some());
+            share.loans().settle(|| driven.machine.unacknowledged());
         }
         if let Some(at) = timeout
             && driven.armed.is_none_or(|armed| at < armed)

@@ -151,7 +151,7 @@ impl<'a> QpEnv<'a> {
         if let Some(endpoint) = self.gathered.take()
             && let Some(batch) = &mut self.batch
         {
-            super::send::flush(self.device, &endpoint, batch);
+            super::send::flush(self.device, &endpoint, batch, self.path.loans());
         }
     }
 
@@ -184,12 +184,14 @@ impl<'a> QpEnv<'a> {
         let Self { device, path, batch, gathered, .. } = self;
         let TxPacket { av, header, pad, ack, .. } = *packet;
         let frame = &Frame { header, payload, pad };
-        let pushed = match &**path {
+        let mut by_udp = |route, loans| match batch {
+            Some(batch) => UdpOut { device, route, batch, gathered, loans }.push(frame),
+            None => Err(LinkError::Busy),
+        };
+        let pushed = match &mut **path {
             Path::Ring(ring) => RingOut { device, ring, av, ack }.push(frame),
-            Path::Udp(route, _) | Path::Datagram(Some((_, route))) => match batch {
-                Some(batch) => UdpOut { device, route, batch, gathered }.push(frame),
-                None => Err(LinkError::Busy),
-            },
+            Path::Udp(route, share) => by_udp(route, Some(share.loans())),
+            Path::Datagram(Some((_, route))) => by_udp(route, None),
             Path::None | Path::Datagram(None) | Path::Stream(_) => Err(LinkError::Busy),
         };
         match pushed {

@@ -91,6 +91,11 @@ impl Machine {
         either!(self, qp => qp.handle_timeout(now, env));
     }
 
+    /// The oldest request that is not acknowledged, if it waits for any.
+    pub(crate) fn unacknowledged(&self) -> Option<Psn> {
+        if let Self::Ib(qp) = self { qp.unacknowledged() } else { None }
+    }
+
     /// Whether an acknowledgement is owed; a stream owes none.
     pub(crate) fn wants_ack(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.wants_ack())

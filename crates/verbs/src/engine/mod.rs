@@ -14,6 +14,7 @@ mod crowd;
 pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
+mod lend;
 mod loss;
 pub(crate) mod machine;
 mod multicast;
@@ -126,6 +127,7 @@ pub(crate) struct Engine {
     timers: Timers,
     capture: Capture,
     loss: loss::Loss,
+    lender: lend::Lender,
     /// Queue pairs that have more to send than they could.
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
@@ -170,6 +172,7 @@ impl Engine {
             timers: Timers::new(),
             capture: Capture::default(),
             loss: loss::Loss::of_environment().map_err(VerbsError::os("open the device"))?,
+            lender: lend::Lender::default(),
             pending: Mutex::default(),
             owed: Mutex::default(),
             ended: Mutex::default(),
@@ -192,6 +195,9 @@ impl Engine {
     }
     pub(crate) fn rings(&self) -> &Rings {
         &self.rings
+    }
+    pub(crate) fn lender(&self) -> &lend::Lender {
+        &self.lender
     }
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture

@@ -7,6 +7,7 @@ use rdmux_link::{Frame, Link, LinkCaps, LinkError, TxBatch};
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::Psn;
 
+use super::lend::Loans;
 use super::path::{Endpoint, Route};
 use super::ring::RingTx;
 use crate::device::Device;
@@ -25,6 +26,8 @@ pub(crate) struct UdpOut<'a> {
     pub(crate) batch: &'a mut TxBatch,
     /// The socket that the batch is gathered for.
     pub(crate) gathered: &'a mut Option<Arc<Endpoint>>,
+    /// What of it the queue pair has lent; none of one whose packets nobody acknowledges.
+    pub(crate) loans: Option<&'a mut Loans>,
 }
 
 impl Link for UdpOut<'_> {
@@ -42,12 +45,17 @@ impl Link for UdpOut<'_> {
         loop {
             match self.batch.push(&port.udp, &self.route.to, frame) {
                 Ok(()) => break,
-                Err(PushError::Full) => super::send::flush(self.device, port, self.batch),
+                Err(PushError::Full) => {
+                    super::send::flush(self.device, port, self.batch, self.loans.as_deref_mut());
+                }
                 Err(PushError::Unmapped(fault)) => return Err(fault.into()),
                 Err(PushError::TooLarge { len }) => {
                     return Err(LinkError::TooLarge { len, max: TxBatch::MAX_PACKET });
                 }
             }
+        }
+        if let Some(loans) = &mut self.loans {
+            loans.note(frame.header, self.batch.len() == 1);
         }
         let src = port.udp.local_addr();
         self.device.engine().capture().sent(src, &self.route.to, frame);
@@ -58,7 +66,7 @@ impl Link for UdpOut<'_> {
     /// notices.
     fn flush(&mut self) -> Result<(), LinkError> {
         if let Some(endpoint) = self.gathered.take() {
-            super::send::flush(self.device, &endpoint, self.batch);
+            super::send::flush(self.device, &endpoint, self.batch, self.loans.as_deref_mut());
         }
         Ok(())
     }

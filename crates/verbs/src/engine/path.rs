@@ -12,6 +12,7 @@ use rdmux_wire::Qpn;
 
 use super::Engine;
 use super::crowd::Share;
+use super::lend::Loans;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
@@ -78,6 +79,11 @@ impl Path {
             Self::Stream(stream) => Some(stream),
             _ => None,
         }
+    }
+
+    /// What is lent of what is sent there, where the peer acknowledges what it has read.
+    pub(crate) fn loans(&mut self) -> Option<&mut Loans> {
+        if let Self::Udp(_, share) = self { Some(share.loans()) } else { None }
     }
 
     /// What the link can do for queue pairs of a type.

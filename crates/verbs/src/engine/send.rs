@@ -5,18 +5,39 @@ use std::sync::Arc;
 use rdmux_link::TxBatch;
 use rdmux_link::udp::{Flushed, TxFail};
 
+use super::lend::Loans;
 use super::path::Endpoint;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 
-/// Sends a batch. What the socket does not take is forgotten: to the transport it is lost.
-pub(crate) fn flush(device: &Device, endpoint: &Arc<Endpoint>, batch: &mut TxBatch) {
+/// Sends a batch, by lending its memory if the queue pair may. What the socket does not take is forgotten: to the transport
+/// it is lost.
+pub(crate) fn flush(
+    device: &Device,
+    endpoint: &Arc<Endpoint>,
+    batch: &mut TxBatch,
+    loans: Option<&mut Loans>,
+) {
     if batch.is_empty() {
         return;
     }
     let counters = Counters(device.counters());
     counters.add(Counter::TxCalls, 1);
-    let sent = match batch.flush(&endpoint.udp) {
+    let lender = device.engine().lender();
+    let lent = loans.and_then(|loans| Some((loans.borrow(lender, endpoint, batch)?, loans)));
+    let flushed = match lent {
+        None => batch.flush(&endpoint.udp),
+        Some((mut loan, loans)) => {
+            let (lent, flushed) = batch.flush_lent(&endpoint.udp, &mut loan);
+            if lent {
+                loans.lent(loan);
+            } else {
+                loan.give_back();
+            }
+            flushed
+        }
+    };
+    let sent = match flushed {
         Ok(sent) => sent,
         Err(fail) => {
             let sent = lost(&counters, fail);

@@ -1,12 +1,14 @@
 //! What the kernel does only when it refuses something, provoked from inside.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
 use crate::link::Piece;
+use crate::sys;
 use crate::udp::group::GroupOptions;
 use crate::udp::rx::{IcrcCheck, RxBatch};
-use crate::udp::{UdpGroup, UdpPort};
+use crate::udp::{LendingPool, UdpGroup, UdpPort};
 
 static PIECE: [u8; 1000] = [0x5a; 1000];
 
@@ -91,4 +93,75 @@ fn what_is_left_after_some_have_gone_is_right() {
     assert_eq!(batch.flush(&tx).unwrap(), Flushed { packets: 4, bytes: 4 * 1040 });
     expect_single(&rx, 2, 4);
     assert!(batch.room(&to, 1040));
+}
+
+/// A batch of WRITEs' worth of bytes, whose payload tells them apart.
+fn fill_long(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8, mark: u8) {
+    for i in 0..packets {
+        let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, mark];
+        let payload = [i ^ mark; 4096];
+        let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad: 0 };
+        batch.push(port, to, &frame).unwrap();
+    }
+}
+
+/// Receives such a batch, with what is alone between.
+fn expect_long(port: &UdpPort, rx: &mut RxBatch, packets: u8, mark: u8) {
+    let mut next = 0;
+    let since = Instant::now();
+    while next < packets {
+        rx.recv(port).unwrap();
+        for d in rx.datagrams() {
+            assert_eq!(d.check_icrc(), IcrcCheck::Right);
+            if d.bytes.len() == 12 + 4096 + 4 {
+                assert_eq!((d.bytes[0], d.bytes[11]), (next, mark));
+                assert!(d.bytes[12..12 + 4096].iter().all(|b| *b == next ^ mark));
+                next += 1;
+            }
+        }
+        assert!(since.elapsed().as_secs() < 20, "packet {next} is missing");
+    }
+}
+
+#[test]
+fn what_is_lent_arrives_as_if_copied() {
+    let (rx, tx, to, _groups) = ports(7);
+    let pool = Arc::new(LendingPool::new(2).unwrap());
+    let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
+    for mark in 0..100 {
+        let packets = 2 + mark % 14;
+        fill_long(&mut batch, &tx, &to, packets, mark);
+        let mut loan = pool.take().unwrap();
+        let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
+        let bytes = usize::from(packets) * (12 + 4096 + 4);
+        assert_eq!(flushed.unwrap(), Flushed { packets: packets.into(), bytes });
+        assert!(lent && batch.is_empty());
+        expect_long(&rx, &mut came, packets, mark);
+        loan.give_back();
+    }
+}
+
+#[test]
+fn where_nothing_is_taken_all_is_copied() {
+    let (rx, tx, to, _groups) = ports(11);
+    let mut loan = Arc::new(LendingPool::new(1).unwrap()).take().unwrap();
+    let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
+    tx.refuse_loans();
+    fill_long(&mut batch, &tx, &to, 15, 1);
+    let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
+    assert_eq!((lent, flushed.unwrap().packets), (false, 15));
+    expect_long(&rx, &mut came, 15, 1);
+}
+
+#[test]
+fn a_message_that_somebody_left_half_said_ends_with_him() {
+    let (rx, tx, to, mut groups) = ports(13);
+    sys::send(&tx, &SockAddr::from(to.addr), &[0xaa; 40], &[], true).unwrap();
+    let next = UdpPort::new(groups[1].socket(0).unwrap()).unwrap();
+    let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
+    fill_long(&mut batch, &next, &to, 1, 5);
+    assert_eq!(batch.flush(&next).unwrap().packets, 1);
+    came.recv(&rx).unwrap();
+    assert_eq!(came.datagrams().next().unwrap().bytes, [0xaa; 40]);
+    expect_long(&rx, &mut came, 1, 5);
 }
