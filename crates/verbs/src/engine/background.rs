@@ -2,12 +2,15 @@
 //!
 //! It sleeps in `epoll_wait(2)` until a socket, a ring, the service or a timer wants something.
 //! While the program polls it would only be in the way: then it looks in every millisecond, and
-//! leaves the packets alone unless somebody waits for a completion event. While packets come, and nobody
-//! polls, it goes on looking for a moment before it sleeps again.
+//! leaves the packets alone unless somebody waits for a completion event. So it does for some ticks more while the
+//! program could poll but others have the processor. While packets come, and nobody polls, it goes on looking for a
+//! moment before it sleeps again.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -23,29 +26,73 @@ const LINGER: Duration = Duration::from_micros(50);
 /// How many polls within a tick make a program that polls.
 const POLLING: u64 = 32;
 
+/// For how long a program that polled is believed to go on while others have the processor. Twice the time that a
+/// processor is usually given to one thread.
+const STARVED: Duration = Duration::from_millis(20);
+
+/// What the process has had of the processors.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    time: Duration,
+    /// How often a thread of its lost the processor that could have gone on.
+    preempted: i64,
+}
+
+impl Usage {
+    fn now() -> Self {
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Self::default() };
+        let micros = (usage.user_time() + usage.system_time()).num_microseconds();
+        Self {
+            time: Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
+            preempted: usage.involuntary_context_switches(),
+        }
+    }
+}
+
 /// Whether the program polls, judged by how often it did in the last tick.
+///
+/// Where there are more threads than processors, one that polls may wait for its turn for some ticks. To do its work
+/// meanwhile, packet by packet and woken for each, would keep the processor that it waits for busy: the two would get
+/// in each other's way for good.
 #[derive(Debug, Default)]
 struct Habit {
-    /// The count of polls when the present tick began, and that time.
+    /// The count of polls when the present tick began, that time, and what had been used.
     polls: u64,
     since: Time,
+    usage: Usage,
     polling: bool,
+    /// When it last polled often, and how often it had been preempted a tick before.
+    polled: Time,
+    preempted: i64,
 }
 
 impl Habit {
     /// Takes the present count of polls. Whoever asks more often than once a tick, because packets wake
     /// him, hears the verdict on the last tick unless this one is already beyond doubt.
-    fn judge(&mut self, polls: u64, now: Time) -> bool {
+    fn judge(&mut self, polls: u64, now: Time, usage: impl FnOnce() -> Usage) -> bool {
         let many = polls.wrapping_sub(self.polls) > POLLING;
         if many || now.since(self.since) >= TICK {
-            *self = Self { polls, since: now, polling: many };
+            let usage = usage();
+            if many {
+                (self.polled, self.preempted) = (now, self.usage.preempted);
+            }
+            self.polling = many || self.polling && self.is_starved(usage, now);
+            (self.polls, self.since, self.usage) = (polls, now, usage);
         }
         self.polling
+    }
+
+    /// Whether a program that polled would do so in the tick that ends now if it had the processor.
+    fn is_starved(&self, usage: Usage, now: Time) -> bool {
+        let used = usage.time.saturating_sub(self.usage.time);
+        used < now.since(self.since) / 2
+            && usage.preempted > self.preempted
+            && now.since(self.polled) < STARVED
     }
 }
 
 /// How the thread sleeps.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sleep {
     /// Deaf to the sockets, for a tick.
     Tick,
@@ -67,15 +114,18 @@ impl Engine {
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
     let mut habit = Habit::default();
+    let mut undisturbed = false;
     // The device must be able to go while this thread sleeps, so it sleeps without holding it.
     while let Some(strong) = device.upgrade() {
         let engine = strong.engine();
         if engine.is_stopped() {
             return;
         }
-        let (waiter, how) = engine.look_around(&strong, &mut habit);
+        let polling = habit.judge(engine.polls(), strong.now(), Usage::now);
+        let (waiter, how) = engine.look_around(&strong, polling, undisturbed);
         drop(strong);
-        waiter.sleep(how);
+        let woken = waiter.sleep(how);
+        undisturbed = !woken && how == Sleep::Tick;
     }
 }
 
@@ -99,19 +149,27 @@ impl Engine {
         }
     }
 
-    /// Does what is to be done, and says how to sleep.
+    /// Does what is to be done, and says how to sleep. After a tick that nothing has disturbed, a program that polls is
+    /// left alone: it has the round, perhaps without the processor, and one would wait for it in vain.
     fn look_around(
         &self,
         device: &Arc<Device>,
-        habit: &mut Habit,
+        polling: bool,
+        undisturbed: bool,
     ) -> (Arc<super::wait::Waiter>, Sleep) {
+        let polling = polling && !self.somebody_waits();
+        if polling && undisturbed {
+            let waiter = self.waiter();
+            waiter.prepare(true);
+            return (waiter, Sleep::Tick);
+        }
         self.inbox(|inbox| inbox.wake());
         self.control_events(device);
         if device.has_failed() {
             self.let_go(device);
         }
         let waiter = self.waiter();
-        if habit.judge(self.polls(), device.now()) && !self.somebody_waits() {
+        if polling {
             self.hear(false);
             waiter.prepare(true);
             return (waiter, Sleep::Tick);
@@ -139,10 +197,15 @@ mod tests {
         Time::ZERO.after(TICK * n)
     }
 
+    /// So many milliseconds of processor time, and as many times preempted.
+    fn used(millis: u64, preempted: i64) -> Usage {
+        Usage { time: Duration::from_millis(millis), preempted }
+    }
+
     #[test]
     fn who_polls_often_is_seen_however_often_one_looks() {
         let mut habit = Habit::default();
-        let mut look = |polls| habit.judge(polls, ticks(0).after(TICK / 2));
+        let mut look = |polls| habit.judge(polls, ticks(0).after(TICK / 2), Usage::default);
         assert!(!look(1), "a few polls prove nothing");
         assert!((2..=POLLING).all(|polls| !look(polls)));
         assert!(look(POLLING + 1) && look(POLLING + 2));
@@ -151,9 +214,35 @@ mod tests {
     #[test]
     fn who_polls_no_more_is_seen_a_tick_later() {
         let mut habit = Habit::default();
-        assert!(habit.judge(POLLING + 1, ticks(1)));
-        assert!(habit.judge(POLLING + 2, ticks(1).after(TICK / 2)));
-        assert!(!habit.judge(POLLING + 3, ticks(2)));
-        assert!(!habit.judge(POLLING + 4, ticks(9)), "now and then is not often");
+        let usage = Usage::default;
+        assert!(habit.judge(POLLING + 1, ticks(1), usage));
+        assert!(habit.judge(POLLING + 2, ticks(1).after(TICK / 2), usage));
+        assert!(!habit.judge(POLLING + 3, ticks(2), usage));
+        assert!(!habit.judge(POLLING + 4, ticks(9), usage), "now and then is not often");
+    }
+
+    #[test]
+    fn who_waits_for_the_processor_is_given_some_time() {
+        let mut habit = Habit::default();
+        let mut at = |tick, polls, usage| habit.judge(polls, ticks(tick), || usage);
+        assert!(at(1, 100, used(1, 0)));
+        // It loses the processor in the second tick, after some polls.
+        assert!(at(2, 200, used(2, 1)));
+        assert!((3..22).all(|tick| at(tick, 200, used(2, 1))), "its turn may come");
+        assert!(!at(22, 200, used(2, 1)), "it is as good as gone");
+        assert!(at(23, 300, used(3, 1)), "it is back");
+        assert!(!at(24, 300, used(3, 1)), "and sleeps of its own accord");
+        assert!(at(25, 400, used(4, 1)));
+        assert!(!at(26, 400, used(5, 2)), "and computes");
+    }
+
+    #[test]
+    fn the_system_tells_what_was_used() {
+        let before = Usage::now();
+        let mut now = before;
+        while now.time == before.time {
+            now = Usage::now();
+        }
+        assert!(now.time > before.time && now.preempted >= before.preempted);
     }
 }

@@ -60,29 +60,35 @@ impl Waiter {
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn sleep(&self, how: Sleep) {
+    /// Sleeps. Returns whether anything but the time has ended it.
+    pub(crate) fn sleep(&self, how: Sleep) -> bool {
         let timeout = match how {
             Sleep::Tick => Some(TICK),
             Sleep::Until(at) => at,
         }
         .and_then(|d| Timespec::try_from(d).ok());
         // An interruption is as good a reason to look around as any.
-        let _ = match how {
+        let woken = match how {
             Sleep::Tick => {
                 let fds = &mut [
                     PollFd::new(&self.bell, PollFlags::IN),
                     PollFd::new(&self.notify, PollFlags::IN),
                 ];
                 let listened = if self.gone.load(Ordering::Acquire) { 1 } else { 2 };
-                poll(&mut fds[..listened], timeout.as_ref()).map(drop)
+                poll(&mut fds[..listened], timeout.as_ref())
             }
             Sleep::Until(_) => {
                 let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
-                epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).map(drop)
+                epoll::wait(&self.epoll, &mut events[..], timeout.as_ref())
+                    .map(|(ready, _)| ready.len())
             }
         };
+        let woken = woken != Ok(0);
         self.state.store(AWAKE, Ordering::SeqCst);
-        self.bell.clear();
+        if woken {
+            self.bell.clear();
+        }
+        woken
     }
 
     pub(crate) fn wake(&self) {
