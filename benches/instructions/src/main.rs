@@ -14,6 +14,7 @@ type Path = (&'static str, fn(u32) -> Result<()>);
 
 const PATHS: &[Path] = &[
     ("ring: SEND 8 B, posted, received, both polled", ring::send),
+    ("ring: SEND 8 B that answers another, one way", ring::answer),
     ("ring: WRITE 8 B, posted, placed, polled", ring::write),
     ("poll of an empty completion queue", ring::poll),
     ("RC machines: SEND 64 B and its ACK, both sides", machine::send),

@@ -56,6 +56,22 @@ pub(crate) fn send(count: u32) -> Result<()> {
     Ok(())
 }
 
+/// Each answers the other's message, which takes the acknowledgement along: one way.
+pub(crate) fn answer(count: u32) -> Result<()> {
+    let pair = Pair::new()?;
+    let (piece, data) = ([pair.memory.slice(..64)], [7; 8]);
+    let mut both = [&pair.a, &pair.b];
+    for i in 0..count {
+        let [from, to] = both;
+        to.post_recv(0, &piece)?;
+        from.post_send(&SendWr::send(1).inline(&[&data]).signaled())?;
+        // What is received, and the end of the message before.
+        pair.complete(if i == 0 { 1 } else { 2 })?;
+        both.reverse();
+    }
+    Ok(())
+}
+
 pub(crate) fn write(count: u32) -> Result<()> {
     let pair = Pair::new()?;
     let to = pair.memory.remote();

@@ -104,6 +104,12 @@ impl Mapping {
         &self.words()[offset / 8]
     }
 
+    /// `n` words from byte `offset` on, as [`word`](Self::word).
+    #[inline]
+    pub(crate) fn row(&self, offset: usize, n: usize) -> impl Iterator<Item = &AtomicU64> {
+        self.words()[offset / 8..offset / 8 + n].iter()
+    }
+
     /// Copies from `offset` into `to`.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         // SAFETY: `to` is valid and private.

@@ -63,6 +63,16 @@ struct Queue {
     overflowed: bool,
 }
 
+impl Queue {
+    /// Whether it takes no more. A large queue grows when it first needs to, if the memory for that can be had.
+    #[inline]
+    fn is_full(&mut self) -> bool {
+        let len = self.entries.len();
+        len >= self.capacity
+            || len == self.entries.capacity() && self.entries.try_reserve(1).is_err()
+    }
+}
+
 /// Which completion makes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
@@ -144,20 +154,27 @@ impl Cq {
     /// As [`poll`](Self::poll), with up to `max` completions handed to `take` one by one. The queue is
     /// locked meanwhile.
     pub fn poll_each(&self, max: usize, mut take: impl FnMut(&Completion)) -> usize {
-        if self.0.len.load(Ordering::Acquire) == 0 {
-            self.0.device.progress();
-            if self.0.len.load(Ordering::Acquire) == 0 {
-                if !self.0.seen_empty.load(Ordering::Relaxed) {
-                    self.0.seen_empty.store(true, Ordering::Relaxed);
+        let core = &*self.0;
+        if core.len.load(Ordering::Acquire) == 0 {
+            core.device.progress();
+            if core.len.load(Ordering::Acquire) == 0 {
+                if !core.seen_empty.load(Ordering::Relaxed) {
+                    core.seen_empty.store(true, Ordering::Relaxed);
                 }
                 return 0;
             }
         }
-        let mut queue = self.0.queue.lock();
-        let n = max.min(queue.entries.len());
-        self.0.seen_empty.store(n < max, Ordering::Relaxed);
-        queue.entries.drain(..n).for_each(|completion| take(&completion));
-        self.0.len.store(queue.entries.len(), Ordering::Release);
+        let mut queue = core.queue.lock();
+        let mut n = 0;
+        while n < max
+            && let Some(completion) = queue.entries.front()
+        {
+            take(completion);
+            queue.entries.pop_front();
+            n += 1;
+        }
+        core.seen_empty.store(n < max, Ordering::Relaxed);
+        core.len.store(queue.entries.len(), Ordering::Release);
         n
     }
 
@@ -267,8 +284,7 @@ impl CqCore {
         if queue.overflowed {
             return Err(Overflow);
         }
-        // A large queue grows when it first needs to, if the memory for that can be had.
-        let full = queue.entries.len() >= queue.capacity || queue.entries.try_reserve(1).is_err();
+        let full = queue.is_full();
         if full && self.ignore_overrun {
             queue.entries.pop_front();
         } else if full {

@@ -174,6 +174,7 @@ impl Mr {
         self.device.reaches().settle();
         mirror.add(self.key, row)?;
         drop(mirror);
+        self.device.engine().forget_memory();
         (self.init, self.pd) = (init, pd);
         Ok(())
     }
@@ -194,6 +195,8 @@ impl Mr {
         drop(regions);
         self.device.reaches().settle();
         mirror.remove(self.key);
+        drop(mirror);
+        self.device.engine().forget_memory();
         Ok(())
     }
 
@@ -225,6 +228,8 @@ impl Drop for Mr {
         if self.device.regions().write().remove(self.key) {
             self.device.reaches().settle();
             mirror.remove(self.key);
+            drop(mirror);
+            self.device.engine().forget_memory();
         }
         Counters(self.device.counters()).sub(Counter::MrsOpen, 1);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::device::Device;
 
 /// The number of a protection domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct PdId(pub(crate) u32);
 
 /// A protection domain (`ibv_alloc_pd(3)`). Lives as long as anything that was made in it.

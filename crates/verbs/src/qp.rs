@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::machine::Machine;
 use crate::engine::path::Path;
+use crate::engine::short::SentFrom;
 use crate::error::VerbsError;
 use crate::event::Unacked;
 use crate::pd::Pd;
@@ -108,6 +109,8 @@ pub(crate) struct Driven {
     pub(crate) armed: Option<Time>,
     /// Whether the engine's list of queue pairs with something to send has it.
     pub(crate) queued: bool,
+    /// Memory that it sent from lately.
+    pub(crate) sent_from: SentFrom,
 }
 
 /// Whether a queue pair owes an ACK: to be seen without its lock.
@@ -160,6 +163,7 @@ impl QpCore {
                 patient: false,
                 armed: None,
                 queued: false,
+                sent_from: SentFrom::default(),
             }),
         })
     }

@@ -16,6 +16,7 @@ use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{MwBind, Sge};
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
+use crate::engine::lately::Spot;
 use crate::memory::Space;
 use crate::mr::MrInit;
 use crate::mw::{MwType, Window};
@@ -191,6 +192,20 @@ impl Regions {
             return Err(AccessFault::Domain);
         }
         region.locate(addr, len, access)
+    }
+
+    /// All that the owner has under a key with these rights, to be remembered; nothing if it is another's memory, or not
+    /// called by its own address.
+    pub(crate) fn spot(&self, pd: PdId, lkey: Lkey, rights: Access) -> Spot {
+        let region = self.region(lkey.0).ok().filter(|region| region.pd == pd);
+        match region.map(|region| &region.init) {
+            Some(MrInit { addr, length, iova, access, space: Space::Own })
+                if addr == iova && access.contains(rights) =>
+            {
+                Spot::new(pd, lkey, *addr, *length)
+            }
+            _ => Spot::default(),
+        }
     }
 
     /// Finds `len` bytes at `va` for the peer of a queue pair.

@@ -59,6 +59,10 @@ impl Mapping {
         unsafe { &*self.0[offset / 8].0.get() }
     }
 
+    pub(crate) fn row(&self, offset: usize, n: usize) -> impl Iterator<Item = &AtomicU64> {
+        (0..n).map(move |i| self.word(offset + 8 * i))
+    }
+
     /// A store to part of a word, which must be ordered with every other access to the word.
     fn change(&self, offset: usize, byte: u8) {
         // SAFETY: see the head of this file.

@@ -37,36 +37,47 @@ impl Consumer {
     ///
     /// [`Broken`], from then on always.
     pub fn pop(&mut self) -> Result<Option<Record<'_>>, Broken> {
-        if self.broken {
-            return Err(Broken);
-        }
+        Ok(self.peek()?.map(|head| self.take(head)))
+    }
+
+    /// What the next record says of itself, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`], from then on always.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Head>, Broken> {
         let mut state = self.state();
-        if state == WRAP {
-            self.tail += self.ring.to_end(self.tail) as u64;
-            state = self.state();
-            // The marker is written after the record that it points at; two in a row are never.
-            if state == 0 || state == WRAP {
-                return Err(self.fail());
-            }
-        }
-        if state == 0 {
+        if state == 0 && !self.broken {
             return Ok(None);
         }
+        if state == WRAP && !self.broken {
+            self.tail += self.ring.to_end(self.tail) as u64;
+            state = self.state();
+        }
+        // A marker is written after the record that it points at; two in a row are never.
         let len = usize::try_from(state & 0xffff_ffff).unwrap_or(usize::MAX);
         let kind = u8::try_from(state >> 32 & 0xff).unwrap_or_default();
-        if state != (VALID | u64::from(kind) << 32 | len as u64)
+        if self.broken
+            || state != (VALID | u64::from(kind) << 32 | len as u64)
             || len > self.ring.max_record()
             || stride(len) > self.ring.to_end(self.tail)
         {
-            return Err(self.fail());
+            self.broken = true;
+            return Err(Broken);
         }
         let at = self.ring.at(self.tail);
         let mut meta = [0; 16];
-        for (i, half) in meta.chunks_exact_mut(8).enumerate() {
-            let word = self.ring.map.word(at + 8 + 8 * i).load(Ordering::Relaxed);
-            half.copy_from_slice(&word.to_ne_bytes());
+        for (bytes, word) in meta.as_chunks_mut().0.iter_mut().zip(self.ring.map.row(at + 8, 2)) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        Ok(Some(Record { consumer: self, at: at + RECORD_HEADER, len, kind, meta }))
+        Ok(Some(Head { at: at + RECORD_HEADER, len, kind, meta }))
+    }
+
+    /// The record that [`peek`](Self::peek) returned last.
+    #[inline]
+    pub fn take(&mut self, head: Head) -> Record<'_> {
+        Record { consumer: self, head }
     }
 
     /// Whether there is nothing to pop. A cheap look for a polling loop.
@@ -118,10 +129,35 @@ impl Consumer {
     fn state(&self) -> u64 {
         self.ring.map.word(self.ring.at(self.tail)).load(Ordering::Acquire)
     }
+}
 
-    fn fail(&mut self) -> Broken {
-        self.broken = true;
-        Broken
+/// What a record says of itself: read once, and checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    at: usize,
+    len: usize,
+    kind: u8,
+    meta: [u8; 16],
+}
+
+impl Head {
+    /// What the producer said it is.
+    #[inline]
+    pub fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// What the producer added.
+    #[inline]
+    pub fn meta(&self) -> [u8; 16] {
+        self.meta
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "records without bytes are nothing special")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -129,44 +165,36 @@ impl Consumer {
 #[derive(Debug)]
 pub struct Record<'c> {
     consumer: &'c mut Consumer,
-    at: usize,
-    len: usize,
-    kind: u8,
-    meta: [u8; 16],
+    head: Head,
 }
 
 impl Record<'_> {
     /// What the producer said it is.
     pub fn kind(&self) -> u8 {
-        self.kind
+        self.head.kind
     }
 
     /// What the producer added.
     pub fn meta(&self) -> [u8; 16] {
-        self.meta
-    }
-
-    /// Leaves it in the ring: the next [`pop`](Consumer::pop) returns it again.
-    pub fn leave(self) {
-        std::mem::forget(self);
+        self.head.meta
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.head.len
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.head.len == 0
     }
 
     /// Copies bytes, from `offset` on, into `to`. Returns how many there were: fewer than `to` is
     /// long if the record ends before.
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> usize {
-        let offset = offset.min(self.len);
-        let n = to.len().min(self.len - offset);
-        self.consumer.ring.map.read(self.at + offset, &mut to[..n]);
+        let offset = offset.min(self.head.len);
+        let n = to.len().min(self.head.len - offset);
+        self.consumer.ring.map.read(self.head.at + offset, &mut to[..n]);
         n
     }
 
@@ -178,10 +206,10 @@ impl Record<'_> {
     /// `len` bytes at `to` must be writable, and no Rust reference to them may be alive.
     #[expect(unsafe_code, reason = "the caller promises that the memory is writable")]
     pub unsafe fn copy_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
-        let offset = offset.min(self.len);
-        let n = len.min(self.len - offset);
+        let offset = offset.min(self.head.len);
+        let n = len.min(self.head.len - offset);
         // SAFETY: by the caller's promise.
-        unsafe { self.consumer.ring.map.read_raw(self.at + offset, to, n) };
+        unsafe { self.consumer.ring.map.read_raw(self.head.at + offset, to, n) };
         n
     }
 
@@ -194,13 +222,13 @@ impl Record<'_> {
     #[expect(unsafe_code, reason = "the caller promises what the peer may not")]
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: in bounds, checked by `pop`; by the caller's promise.
-        unsafe { self.consumer.ring.map.slice(self.at, self.len) }
+        unsafe { self.consumer.ring.map.slice(self.head.at, self.head.len) }
     }
 }
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        self.consumer.tail += stride(self.len) as u64;
+        self.consumer.tail += stride(self.head.len) as u64;
         let tail = self.consumer.ring.map.word(field::TAIL);
         tail.store(self.consumer.tail, Ordering::Release);
     }

@@ -44,7 +44,7 @@ use crate::doorbell::Doorbell;
 use crate::shared::{AtomicU64, Mapping, Ordering, size};
 
 pub use crate::shared::fence::prepare;
-pub use consumer::{Consumer, Record};
+pub use consumer::{Consumer, Head, Record};
 pub use end::RingEnd;
 pub use producer::{Producer, Reserved, RingError, SHORT};
 

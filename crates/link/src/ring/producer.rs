@@ -94,9 +94,9 @@ impl Producer {
             return false;
         }
         let at = self.ring.at(self.head) + RECORD_HEADER;
-        for (i, word) in bytes.as_chunks::<8>().0.iter().take(len.div_ceil(8)).enumerate() {
-            let word = u64::from_ne_bytes(*word);
-            self.ring.map.word(at + 8 * i).store(word, Ordering::Relaxed);
+        let words = self.ring.map.row(at, len.div_ceil(8));
+        for (word, bytes) in words.zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
         self.show((self.head, false), len, kind, meta);
         true
@@ -291,10 +291,9 @@ impl Producer {
     fn show(&mut self, (start, skips): (u64, bool), len: usize, kind: u8, meta: [u8; 16]) {
         let map = &self.ring.map;
         let at = self.ring.at(start);
-        let (low, high) = meta.split_at(8);
-        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
-        map.word(at + 8).store(word(low), Ordering::Relaxed);
-        map.word(at + 16).store(word(high), Ordering::Relaxed);
+        for (word, bytes) in map.row(at + 8, 2).zip(meta.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
         let next = start + stride(len) as u64;
         if self.cleared <= next {
             map.word(self.ring.at(next)).store(0, Ordering::Relaxed);

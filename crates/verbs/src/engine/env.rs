@@ -19,6 +19,7 @@ use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
 use super::direct::{near_list, reach_of};
+use super::lately::Spot;
 use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
@@ -88,6 +89,8 @@ pub(crate) struct QpEnv<'a> {
     gathered: Option<Arc<Endpoint>>,
     /// The time of completions, once one was asked for it.
     time: Option<u64>,
+    /// Where something was put lately; known in rounds only.
+    pub(super) spot: Option<Spot>,
     /// Whether a completion queue took no more.
     pub(crate) overflow: bool,
     /// Whether the queue pair, in RTR, is open to its peer from now on.
@@ -132,8 +135,20 @@ impl<'a> QpEnv<'a> {
         batch: Option<&'a mut TxBatch>,
         bounce: &'a mut Bounce,
     ) -> Self {
-        let (gathered, time, overflow, established) = (None, None, false, false);
-        Self { device, core, path, here, batch, bounce, gathered, time, overflow, established }
+        let (gathered, time, spot, overflow, established) = (None, None, None, false, false);
+        Self {
+            device,
+            core,
+            path,
+            here,
+            batch,
+            bounce,
+            gathered,
+            time,
+            spot,
+            overflow,
+            established,
+        }
     }
 
     /// Lets the peer reach what the queue pair permits, from now on.
@@ -416,6 +431,16 @@ impl Env for QpEnv<'_> {
         };
         let pd = objects.pd.id();
         let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
+        if let ([sge], 0, Some(spot)) = (sges, offset, &mut self.spot)
+            && sge.length >= len
+        {
+            if !spot.holds(pd, sge, len) {
+                *spot = regions.spot(pd, sge.lkey, Access::LOCAL_WRITE);
+            }
+            if spot.holds(pd, sge, len) {
+                return Space::Own.write(sge.addr, data);
+            }
+        }
         let mut rest = data;
         for (sge, addr, take) in parts(sges, offset, len) {
             let at = regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;

@@ -14,6 +14,7 @@ mod crowd;
 pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
+pub(crate) mod lately;
 mod lend;
 mod loss;
 pub(crate) mod machine;
@@ -25,7 +26,7 @@ mod patience;
 pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
-mod short;
+pub(crate) mod short;
 mod stream;
 mod timers;
 mod wait;
@@ -98,6 +99,8 @@ struct Round {
     busy: bool,
     /// Polls since the clock was last looked at.
     polls: u32,
+    /// Rounds since the last that looked at all there is.
+    shorts: u32,
 }
 
 /// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
@@ -108,6 +111,8 @@ const FEW: usize = 4;
 const CLOCK_POLLS: u32 = 128;
 /// How many polls of such a process an ACK waits for an answer that takes it along: a hundred nanoseconds.
 const ACK_POLLS: u32 = 8;
+/// How many rounds look at the rings only before one looks at timers, too: some ten microseconds.
+const FULL_ROUND: u32 = 64;
 /// The least time between looks at the sockets, which are system calls: a thread that polls several
 /// queues in turn need not pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
@@ -140,6 +145,8 @@ pub(crate) struct Engine {
     queued: AtomicBool,
     polls: AtomicU64,
     patience: Patience,
+    /// See [`changes`](Self::changes).
+    changes: AtomicU64,
     /// Completion queues that promised an event.
     armed: AtomicUsize,
     waiter: Arc<Waiter>,
@@ -164,6 +171,7 @@ impl Engine {
                 found: Time(0),
                 busy: false,
                 polls: 0,
+                shorts: 0,
             }),
             endpoints: Endpoints::default(),
             groups: Groups::default(),
@@ -180,6 +188,7 @@ impl Engine {
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             patience: Patience::new(),
+            changes: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
             waiter: Arc::new(waiter),
             stopped: AtomicBool::new(false),
@@ -248,6 +257,20 @@ impl Engine {
         f(&mut self.round.lock().inbox)
     }
 
+    /// What rounds remember of memory is forgotten, and whoever used it is done. Called when a region is no more what
+    /// it was.
+    pub(crate) fn forget_memory(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.inbox(Inbox::forget_memory);
+    }
+
+    /// How often a region ceased to be what it was. Who saw the same number before and after has read memory that was
+    /// registered all the while.
+    #[inline]
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     fn unlisten(&self, socket: &Arc<UdpPort>) {
         let same = |s: &Source| matches!(s, Source::Group(g) if Arc::ptr_eq(g, socket));
         let mut round = self.round.lock();
@@ -276,9 +299,8 @@ impl Engine {
                 return;
             }
             if !quiet || owes {
-                self.run_round(device, &mut round, device.coarse_now());
                 round.busy |= !quiet;
-                return;
+                return self.run_short_round(device, &mut round);
             }
         }
         let quiet = quiet && !owes;
@@ -323,9 +345,10 @@ impl Engine {
         }
         // What has arrived is taken in before a timer says that nothing has.
         let mut round = self.round.lock();
-        let (now, table) = (device.now(), device.qps().read());
-        self.run_timers(device, &table, now);
-        self.flush_acks(device, &table, &mut round, now);
+        let now = device.now();
+        self.run_timers(device, &device.qps().read(), now);
+        self.flush_acks(device, &mut round, now);
+        round.inbox.tell(device);
         self.rings.tell(device);
     }
 
@@ -333,6 +356,27 @@ impl Engine {
     fn round(&self, device: &Arc<Device>) -> usize {
         let mut round = self.round.lock();
         self.run_round(device, &mut round, device.now())
+    }
+
+    /// A round of a process without sockets that looks at the rings only, as often as nothing else can have come up.
+    fn run_short_round(&self, device: &Arc<Device>, round: &mut Round) {
+        let now = device.coarse_now();
+        round.shorts += 1;
+        if round.shorts >= FULL_ROUND || self.queued.load(Ordering::Acquire) {
+            round.shorts = 0;
+            self.run_round(device, round, now);
+            return;
+        }
+        guarded::keep(now.0);
+        round.polls = 0;
+        let owed = round.owed.len();
+        let received = round.inbox.receive(device, now, &mut round.owed);
+        device.xrc().flush(device);
+        if received > FEW {
+            self.flush_acks(device, round, now);
+        } else if owed != 0 {
+            settle_acks(device, round, owed, now);
+        }
     }
 
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
@@ -346,8 +390,8 @@ impl Engine {
             round.owed.append(&mut self.owed.lock());
         }
         let owed = round.owed.len();
+        let mut received = round.inbox.receive(device, now, &mut round.owed);
         let table = device.qps().read();
-        let mut received = round.inbox.receive(device, &table, now, &mut round.owed);
         received += self.receive_udp(device, &table, round);
         received += self.receive_streams(device, &table, &mut round.streams);
         round.looked = now;
@@ -358,11 +402,11 @@ impl Engine {
             self.run_pending(device, &table);
         }
         let settled = if received > FEW { round.owed.len() } else { owed };
-        settle_acks(device, &table, round.owed.drain(..settled), now);
-        if received > FEW {
-            self.flush_acks(device, &table, round, now);
-        }
         drop(table);
+        settle_acks(device, round, settled, now);
+        if received > FEW {
+            self.flush_acks(device, round, now);
+        }
         if queued {
             self.close_ended(device, &mut round.streams);
         }
@@ -433,9 +477,9 @@ impl Engine {
     }
 
     /// Sends all ACKs that are owed.
-    fn flush_acks(&self, device: &Arc<Device>, table: &QpTable, round: &mut Round, now: Time) {
+    fn flush_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
         round.owed.append(&mut self.owed.lock());
-        settle_acks(device, table, round.owed.drain(..), now);
+        settle_acks(device, round, round.owed.len(), now);
     }
 
     /// Sends the ACKs that are owed, unless another thread is at it.
@@ -443,7 +487,7 @@ impl Engine {
         if let Some(mut round) = self.round.try_lock()
             && (!round.owed.is_empty() || self.queued.load(Ordering::Acquire))
         {
-            self.flush_acks(device, &device.qps().read(), &mut round, device.now());
+            self.flush_acks(device, &mut round, device.now());
         }
     }
 
@@ -508,6 +552,8 @@ impl Engine {
         if let Path::Stream(stream) = std::mem::replace(&mut driven.path, Path::None) {
             self.end_stream(qp.qpn, stream.tcp);
         }
+        drop(driven);
+        self.inbox(|inbox| inbox.forget_qp(qp.qpn));
     }
 
     pub(crate) fn stop(&self) {
@@ -603,7 +649,8 @@ impl Engine {
     /// notifications, at their end, would keep us awake.
     fn let_go(&self, device: &Arc<Device>) {
         self.waiter.service_gone();
-        device.qps().read().iter().for_each(|core| self.forget(device, core));
+        let cores: Vec<_> = device.qps().read().iter().cloned().collect();
+        cores.iter().for_each(|core| self.forget(device, core));
         self.endpoints.lock().clear();
         let sources = std::mem::take(&mut self.round.lock().sources);
         sources.iter().for_each(|source| self.waiter.remove(source.udp().as_fd()));
@@ -616,10 +663,11 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
     }
 }
 
-/// Sends the ACKs of these queue pairs, if they are still owed: most have gone along with an answer.
-fn settle_acks(device: &Arc<Device>, table: &QpTable, owed: impl Iterator<Item = Qpn>, now: Time) {
-    for qpn in owed {
-        if let Some(core) = table.get(qpn)
+/// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have gone along with an answer.
+fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
+    let Round { inbox, owed, .. } = round;
+    for qpn in &owed[..count] {
+        if let Some(core) = inbox.qps.get(device, *qpn)
             && core.owed.is_still()
         {
             let mut bound = Bound::lock(device, core);
@@ -628,4 +676,5 @@ fn settle_acks(device: &Arc<Device>, table: &QpTable, owed: impl Iterator<Item =
             bound.settle();
         }
     }
+    owed.drain(..count);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rdmux_link::ring::{RingError, SHORT};
+use rdmux_link::ring::{Broken, Head, RingError, SHORT};
 use rdmux_link::{
     Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
 };
@@ -14,13 +14,14 @@ use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Psn, Qpn};
 
 use super::drive::{BUDGET, Bound};
 use super::env::QpEnv;
+use super::lately::{Lately, Spot};
 use super::machine::Machine;
 use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
 use crate::brief::Mutex;
 use crate::control::RingEnd;
 use crate::counters::{Counter, Counters};
-use crate::device::{Device, QpTable};
+use crate::device::Device;
 use crate::error::VerbsError;
 use crate::reach::Reach;
 use crate::xrc::record as xrc;
@@ -87,6 +88,7 @@ struct RingRx {
     peer: u16,
     rx: Consumer,
     tx: Arc<RingTx>,
+    taken: Taken,
     /// The peer wrote what no ring holds: nothing that comes from it can be trusted any more.
     broken: bool,
 }
@@ -143,6 +145,10 @@ pub(crate) struct Inbox {
     ends: Vec<RingRx>,
     /// Where records are copied to before anything in them is looked at.
     private: Vec<u8>,
+    /// Who got something lately.
+    pub(super) qps: Lately,
+    /// Where something was put lately.
+    spot: Spot,
 }
 
 /// What a ring can do.
@@ -249,6 +255,12 @@ pub(super) struct Short {
     pub(super) ack: Option<Psn>,
 }
 
+impl Default for Short {
+    fn default() -> Self {
+        Self { bytes: [0; SHORT], len: 0, pad: 0, ack: None }
+    }
+}
+
 impl RingTx {
     /// Puts a packet without extension headers in, and wakes the peer if it sleeps. False if there is no room.
     #[inline]
@@ -342,7 +354,10 @@ impl Rings {
         self.tell(device);
         self.0.write().retain(|(s, _)| *s != slot);
         device.reaches().remove(slot);
-        device.engine().inbox(|inbox| inbox.ends.retain(|end| end.peer != slot));
+        device.engine().inbox(|inbox| {
+            inbox.tell(device);
+            inbox.ends.retain(|end| end.peer != slot);
+        });
     }
 
     /// Brings the counters up to date.
@@ -374,7 +389,8 @@ impl Rings {
         let ring = Arc::new(RingTx { tx, peer: Doorbell::from_fd(peer_doorbell), reach });
         ends.push((slot, ring.clone()));
         drop(ends);
-        let end = RingRx { peer: slot, rx, tx: ring.clone(), broken: false };
+        let (tx, taken) = (ring.clone(), Taken::default());
+        let end = RingRx { peer: slot, rx, tx, taken, broken: false };
         device.engine().inbox(|inbox| inbox.ends.push(end));
         // A background thread that sleeps already does not attend to this one yet.
         device.engine().wake_sleeper();
@@ -396,23 +412,40 @@ impl Inbox {
         self.ends.iter().all(|end| end.rx.is_empty())
     }
 
+    /// Forgets a queue pair that is being destroyed.
+    pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
+        self.qps.forget(qpn);
+    }
+
+    /// Forgets where something was put.
+    pub(crate) fn forget_memory(&mut self) {
+        self.spot = Spot::default();
+    }
+
     /// Takes packets from all rings.
     pub(crate) fn receive(
         &mut self,
         device: &Arc<Device>,
-        table: &QpTable,
         now: Time,
         owed: &mut Vec<Qpn>,
     ) -> usize {
-        if self.is_empty() {
-            return 0;
+        let Self { ends, private, qps, spot } = self;
+        let mut here = Here { device, private, qps, spot, now, owed };
+        let (mut received, mut broken) = (0, false);
+        for end in ends.iter_mut() {
+            received += end.receive(&mut here);
+            broken |= end.broken;
         }
-        let Self { ends, private } = self;
-        let mut here = Here { device, table, private, now, owed };
-        let received = ends.iter_mut().map(|end| end.receive(&mut here)).sum();
-        // Queue pairs that still send to such a peer find out by their retry counters.
-        ends.retain(|end| !end.broken);
+        if broken {
+            // Queue pairs that still send to such a peer find out by their retry counters.
+            ends.retain(|end| !end.broken);
+        }
         received
+    }
+
+    /// Brings the counters up to date.
+    pub(crate) fn tell(&mut self, device: &Device) {
+        self.ends.iter_mut().for_each(|end| end.taken.tell(device));
     }
 
     /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
@@ -429,27 +462,38 @@ impl Inbox {
 /// What a ring is emptied into.
 struct Here<'a> {
     device: &'a Arc<Device>,
-    table: &'a QpTable,
     /// Where records are copied to before anything in them is looked at.
     private: &'a mut Vec<u8>,
+    qps: &'a mut Lately,
+    spot: &'a mut Spot,
     now: Time,
     /// Queue pairs that owe an ACK.
     owed: &'a mut Vec<Qpn>,
 }
 
-/// How much was taken from a ring.
-#[derive(Default)]
+/// How much was taken from a ring that the counters do not tell yet, as in [`Tx`].
+#[derive(Debug, Default)]
 struct Taken {
-    records: usize,
+    records: u64,
     bytes: u64,
 }
 
 impl Taken {
-    fn add(&mut self, record: &Record<'_>) {
+    #[inline]
+    fn add(&mut self, len: usize) {
         self.records += 1;
-        self.bytes += record.len() as u64;
+        self.bytes += len as u64;
+    }
+
+    fn tell(&mut self, device: &Device) {
+        let counters = Counters(device.counters());
+        counters.add(Counter::RingRxPackets, std::mem::take(&mut self.records));
+        counters.add(Counter::RingRxBytes, std::mem::take(&mut self.bytes));
     }
 }
+
+/// What is next in a ring.
+type Next = Result<Option<Head>, Broken>;
 
 impl RingRx {
     fn receive(&mut self, here: &mut Here<'_>) -> usize {
@@ -458,10 +502,12 @@ impl RingRx {
             self.broken = true;
             return 0;
         }
-        let mut taken = Taken::default();
-        while taken.records < TURNS {
-            let record = match self.rx.pop() {
-                Ok(Some(record)) => record,
+        let before = self.taken.records;
+        let end = before + TURNS as u64;
+        let mut next = self.rx.peek();
+        while self.taken.records < end {
+            let head = match next {
+                Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(broken) => {
                     tracing::warn!(peer = self.peer, %broken, "a ring to a process is not used any more");
@@ -470,81 +516,98 @@ impl RingRx {
                     break;
                 }
             };
-            let (kind, meta) = (record.kind(), record.meta());
-            let long = record.len() >= IN_PLACE;
-            if is_for_qp(kind, long, device) {
-                record.leave();
-                self.packets(here, &mut taken, Meta::parse(meta));
+            if is_for_qp(&head, device) {
+                next = self.packets(here, head, end);
                 continue;
             }
-            taken.add(&record);
-            if kind == PACKET {
-                in_place(here, &self.tx, &Meta::parse(meta), &record);
-            } else if kind == xrc::kind::PLACE && long {
-                place_in_place(device, self.peer, meta, &record);
-            } else {
-                let bytes = copied(&record, here.private);
-                if !device.xrc().take(device, here.table, self.peer, kind, meta, bytes) {
-                    count(device, Counter::RxMalformed);
-                }
-            }
+            self.taken.add(head.len());
+            self.other(here, head);
+            next = self.rx.peek();
         }
-        if taken.records != 0 {
-            let counters = Counters(device.counters());
-            counters.add(Counter::RingRxPackets, taken.records as u64);
-            counters.add(Counter::RingRxBytes, taken.bytes);
-            if self.rx.producer_waits() {
-                let _ = self.tx.peer.ring();
-            }
+        let taken = self.taken.records - before;
+        if self.taken.records >= Tx::BEHIND {
+            self.taken.tell(device);
         }
-        taken.records
+        if taken != 0 && self.rx.producer_waits() {
+            let _ = self.tx.peer.ring();
+        }
+        usize::try_from(taken).unwrap_or(usize::MAX)
     }
 
-    /// Takes the packets at the front of the ring that are for the queue pair which `first` names, under one
-    /// lock, and then sends what they allow to be sent.
-    fn packets(&mut self, here: &mut Here<'_>, taken: &mut Taken, first: Meta) {
-        let Here { device, table, now, .. } = *here;
-        let Some(core) = table.get(Qpn::new(first.dest_qpn)) else {
-            if let Ok(Some(record)) = self.rx.pop() {
-                taken.add(&record);
+    /// Takes a record that is not for a queue pair of ours, or is too long to be copied twice.
+    fn other(&mut self, here: &mut Here<'_>, head: Head) {
+        let device = here.device;
+        let (kind, meta, long) = (head.kind(), head.meta(), head.len() >= IN_PLACE);
+        let record = self.rx.take(head);
+        if kind == PACKET {
+            in_place(here, &self.tx, &Meta::parse(meta), &record);
+        } else if kind == xrc::kind::PLACE && long {
+            place_in_place(device, self.peer, meta, &record);
+        } else {
+            let bytes = copied(&record, here.private);
+            let table = device.qps().read();
+            if !device.xrc().take(device, &table, self.peer, kind, meta, bytes) {
+                count(device, Counter::RxMalformed);
             }
-            return count(device, Counter::RxNoQp);
+        }
+    }
+
+    /// Takes the packets at the front of the ring that are for the same queue pair as the first, under one lock,
+    /// and then sends what they allow to be sent. Returns what is next.
+    fn packets(&mut self, here: &mut Here<'_>, first: Head, end: u64) -> Next {
+        let Here { device, private, qps, spot, now, owed } = here;
+        let (device, now) = (*device, *now);
+        let Self { rx, tx, taken, .. } = self;
+        let dest_qpn = Meta::parse(first.meta()).dest_qpn;
+        let Some(core) = qps.get(device, Qpn::new(dest_qpn)) else {
+            taken.add(first.len());
+            drop(rx.take(first));
+            count(device, Counter::RxNoQp);
+            return rx.peek();
         };
         let mut bound = Bound::lock(device, core);
         let av = bound.capture_av();
-        let state = bound.run(|machine, env| {
-            while taken.records < TURNS
-                && let Ok(Some(record)) = self.rx.pop()
-            {
-                let meta = Meta::parse(record.meta());
-                let kind = record.kind();
-                let long = record.len() >= IN_PLACE;
-                if !is_for_qp(kind, long, device) || meta.dest_qpn != first.dest_qpn {
-                    record.leave();
-                    break;
-                }
-                taken.add(&record);
+        let (state, next) = bound.run(|machine, env| {
+            env.spot = Some(**spot);
+            let mut head = first;
+            let next = loop {
+                let (kind, meta) = (head.kind(), Meta::parse(head.meta()));
+                taken.add(head.len());
+                let record = rx.take(head);
                 if kind == ACK {
                     drop(record);
-                    ack(device, (machine, env), &self.tx, &meta, now);
-                    continue;
+                    ack(device, (machine, env), tx, &meta, now);
+                } else {
+                    let bytes = copied(&record, private);
+                    drop(record);
+                    if kind == NAMED {
+                        named(device, (machine, env), tx, &meta, bytes, now);
+                        break rx.peek();
+                    }
+                    if let Some(av) = &av {
+                        device.engine().capture().ring_received(device, av, bytes);
+                    }
+                    take(device, (machine, env), tx, meta, bytes, now);
                 }
-                let bytes = copied(&record, here.private);
-                drop(record);
-                if kind == NAMED {
-                    named(device, (machine, env), &self.tx, &meta, bytes, now);
-                    break;
+                match rx.peek() {
+                    Ok(Some(next))
+                        if taken.records < end
+                            && is_for_qp(&next, device)
+                            && Meta::parse(next.meta()).dest_qpn == dest_qpn =>
+                    {
+                        head = next;
+                    }
+                    other => break other,
                 }
-                if let Some(av) = &av {
-                    device.engine().capture().ring_received(device, av, bytes);
-                }
-                take(device, (machine, env), &self.tx, meta, bytes, now);
-            }
-            if machine.is_idle() { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }
+            };
+            **spot = env.spot.take().unwrap_or_default();
+            let idle = machine.is_idle();
+            (if idle { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }, next)
         });
         if bound.settle_round(state) && core.owed.list() {
-            here.owed.push(core.qpn);
+            owed.push(core.qpn);
         }
+        next
     }
 }
 
@@ -558,11 +621,11 @@ fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
     bytes
 }
 
-/// Whether a record of this kind, long or not, is handed to a queue pair from a private copy.
+/// Whether a record is handed to a queue pair from a private copy.
 #[inline]
-fn is_for_qp(kind: u8, long: bool, device: &Device) -> bool {
-    match kind {
-        PACKET => !(long && moves_only(device)),
+fn is_for_qp(head: &Head, device: &Device) -> bool {
+    match head.kind() {
+        PACKET => head.len() < IN_PLACE || !moves_only(device),
         NAMED | ACK => true,
         _ => false,
     }
@@ -576,13 +639,14 @@ fn moves_only(device: &Device) -> bool {
 /// Hands over a packet with the payload where it lies. Only the headers are copied before they are looked at.
 #[expect(unsafe_code, reason = "the payload stays in memory that the sender may write to")]
 fn in_place(here: &mut Here<'_>, ring: &Arc<RingTx>, meta: &Meta, record: &Record<'_>) {
-    let Here { device, table, now, .. } = *here;
+    let (device, now) = (here.device, here.now);
     let headers = &mut [0; MAX_HEADER][..usize::from(meta.header).min(MAX_HEADER)];
     record.copy(0, headers);
     // SAFETY: a target's machine takes nothing of the payload but its length, which is the record's, and its
     // surroundings only copy it on (`xrc::place`): nothing is decided by these bytes.
     let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
     let Some(packet) = checked(device, Packet::parse_parts(headers, payload)) else { return };
+    let table = device.qps().read();
     let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
         return count(device, Counter::RxNoQp);
     };

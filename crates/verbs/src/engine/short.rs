@@ -1,15 +1,21 @@
 //! Short SENDs into a ring: from the send queue straight into a record.
 
+use std::sync::atomic::{Ordering, fence};
+
 use rdmux_link::ring::SHORT;
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::TxPayload;
+use rdmux_transport::wr::Sge;
 use rdmux_transport::{BriefRequest, Time};
 use rdmux_wire::Bth;
 
 use super::env::parts;
+use super::lately::Spot;
 use super::path::Path;
 use super::ring::Short;
 use crate::device::Device;
+use crate::memory::Space;
+use crate::pd::PdId;
 use crate::qp::{Driven, Ends, Objects, QpCore};
 
 /// The most bytes of a message that goes this way, and its pad.
@@ -19,7 +25,7 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 /// Sends what may leave now in this way. What may not is left to the long way.
 #[inline]
 pub(super) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
-    let Driven { machine, path, .. } = driven;
+    let Driven { machine, path, sent_from, .. } = driven;
     let (Path::Ring(ring), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
     else {
         return;
@@ -27,8 +33,11 @@ pub(super) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     if device.engine().capture().is_on() {
         return;
     }
+    let mut short = Short::default();
     while let Some(request) = qp.brief_request(MOST, |index| device.pkey(index)) {
-        let Some(short) = gather(device, objects, &request) else { return };
+        if gather(device, objects, &request, sent_from, &mut short).is_none() {
+            return;
+        }
         if !ring.send_short(device, &short) {
             return;
         }
@@ -36,16 +45,25 @@ pub(super) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     }
 }
 
-/// The packet as it goes into a record.
+/// The packet as it goes into a record; what is behind it is not defined.
 #[inline]
-fn gather(device: &Device, objects: &Objects, request: &BriefRequest<'_>) -> Option<Short> {
-    let mut bytes = [0; SHORT];
-    let len = request.len as usize;
-    bytes[..Bth::LEN].copy_from_slice(&request.header);
-    let payload = bytes.get_mut(Bth::LEN..)?.get_mut(..len)?;
+fn gather(
+    device: &Device,
+    objects: &Objects,
+    request: &BriefRequest<'_>,
+    sent_from: &mut SentFrom,
+    short: &mut Short,
+) -> Option<()> {
+    let (len, pad) = (request.len as usize, usize::from(request.pad));
+    short.bytes[..Bth::LEN].copy_from_slice(&request.header);
+    short.bytes.get_mut(Bth::LEN + len..)?.get_mut(..pad)?.fill(0);
+    let payload = &mut short.bytes[Bth::LEN..Bth::LEN + len];
     match request.payload {
         TxPayload::None => {}
         TxPayload::Bytes(from) => payload.copy_from_slice(from),
+        TxPayload::Gather { sges: [sge], offset: 0, len } if sge.length >= len => {
+            sent_from.read(device, objects.pd.id(), sge, payload)?;
+        }
         TxPayload::Gather { sges, offset, len } => {
             let regions = device.regions().read();
             let mut rest = payload;
@@ -59,6 +77,34 @@ fn gather(device: &Device, objects: &Objects, request: &BriefRequest<'_>) -> Opt
         }
         TxPayload::Remote { .. } => return None,
     }
-    let len = Bth::LEN + len + usize::from(request.pad);
-    Some(Short { bytes, len, pad: request.pad, ack: request.ack })
+    (short.len, short.pad, short.ack) = (Bth::LEN + len + pad, request.pad, request.ack);
+    Some(())
+}
+
+/// Memory that a queue pair sent from lately, so that the table of regions need not be locked for each message.
+#[derive(Debug, Default)]
+pub(crate) struct SentFrom {
+    spot: Spot,
+    /// The engine's count of changes when it was found.
+    changes: u64,
+}
+
+impl SentFrom {
+    /// Copies an entry's bytes. None if they may not be read.
+    #[inline]
+    fn read(&mut self, device: &Device, pd: PdId, sge: &Sge, into: &mut [u8]) -> Option<()> {
+        let len = u32::try_from(into.len()).ok()?;
+        let changes = device.engine().changes();
+        if self.changes != changes || !self.spot.holds(pd, sge, len) {
+            let spot = device.regions().read().spot(pd, sge.lkey, Access::empty());
+            *self = Self { spot, changes };
+        }
+        if !self.spot.holds(pd, sge, len) {
+            return None;
+        }
+        Space::Own.read(sge.addr, into).ok()?;
+        // What was read of memory that is not registered any more is not used.
+        fence(Ordering::Acquire);
+        (device.engine().changes() == changes).then_some(())
+    }
 }
