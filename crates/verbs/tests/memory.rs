@@ -6,7 +6,9 @@ mod lab;
 
 use lab::{ALL, Node, pair};
 use rdmux_verbs::transport::attr::{Access, QpState, QpType};
-use rdmux_verbs::transport::wr::{SendData, SendFlags, SendOp, Sge, WcFlags, WcOpcode, WcStatus};
+use rdmux_verbs::transport::wr::{
+    RecvWr, SendData, SendFlags, SendOp, Sge, WcFlags, WcOpcode, WcStatus,
+};
 use rdmux_verbs::wire::Rkey;
 use rdmux_verbs::{Advice, Mr, MrChange, MrInit, Mw, MwPart, MwType, VerbsError};
 
@@ -171,4 +173,37 @@ fn advice_is_checked() {
     assert_eq!(advise(Advice::Prefetch, b.sge(0, 8)), Err(libc::EINVAL));
     drop(mr);
     assert_eq!(advise(Advice::PrefetchNoFault, sge), Err(libc::ENOENT));
+}
+
+#[test]
+fn a_region_that_is_gone_is_used_no_more_however_lately_it_was() {
+    let piece = |node: &Node, mr: &Mr| [Sge { addr: node.base(), length: 8, lkey: mr.lkey() }];
+    let (a, b) = pair(QpType::Rc, true, 8192);
+    let (mut from, mut to) = (region(&a), region(&b));
+    let send = |from: &Mr, to: &[Sge]| {
+        b.qp.post_recv(&RecvWr { wr_id: 1, sges: to }).unwrap();
+        a.post(2, SendOp::Send, SendData::Sges(&piece(&a, from)));
+        a.wait().status
+    };
+    for _ in 0..3 {
+        assert_eq!(send(&from, &piece(&b, &to)), WcStatus::Success);
+        assert_eq!(b.wait().status, WcStatus::Success);
+    }
+    let stale = piece(&b, &to);
+    to.deregister().unwrap();
+    assert_eq!(send(&from, &stale), WcStatus::RemOpErr);
+    assert_eq!(b.wait().status, WcStatus::LocProtErr);
+
+    let (a, b) = pair(QpType::Rc, true, 8192);
+    (from, to) = (region(&a), region(&b));
+    let send = |from: &Mr| {
+        b.qp.post_recv(&RecvWr { wr_id: 1, sges: &piece(&b, &to) }).unwrap();
+        a.post(2, SendOp::Send, SendData::Sges(&piece(&a, from)));
+        a.wait().status
+    };
+    (0..3).for_each(|_| assert_eq!(send(&from), WcStatus::Success));
+    let range = Some((a.base() + 4, 8, a.base() + 4));
+    // SAFETY: the range is a part of what it was.
+    unsafe { from.reregister(MrChange { range, ..MrChange::default() }) }.unwrap();
+    assert_eq!(send(&from), WcStatus::LocProtErr);
 }
