@@ -46,7 +46,7 @@ for ((round = 0; round < rounds; round++)); do
         for side in rxe rdmux; do
             case $row in
             guest-bw) perftest $row $side ib_write_bw -s 65536 -n 2000 ;;
-            guest-lat) perftest $row $side ib_send_lat -s 8 -n 10000 ;;
+            guest-lat) perftest $row $side ib_send_lat -s 8 -n 100000 ;;
             guest-cm) [ $side = rxe ] && at=10.77.0.1 || at=10.77.0.2
                 pair $row $side cm_listens_$side "-s $at" cmtime -c 1000 ;;
             esac
