@@ -3,7 +3,7 @@
 //! On loopback the receiver copies out of the very pages that the sender's system call filled. They are few, and used again
 //! at once, so each of their cache lines is still in the receiver's cache when the sender writes to it: where the two
 //! processors are far from each other that wait is most of what sending takes. Lent pages are filled past the caches,
-//! which waits for nobody, unless it turns out that the way through them is as fast ([`Way`]).
+//! which waits for nobody, unless it turns out that the way through them is as fast (`Way`).
 //!
 //! A page that is lent must stay as it is until the receiver has read it. The system does not say when that is, but the
 //! transport does: what was acknowledged was read. Pages of which nobody knows are exchanged for others
