@@ -497,7 +497,7 @@ fn a_peer_that_forgot_us_makes_the_connection_stale() {
     let (_, passive) = net.connected(QpType::Rc);
     // The client's host starts anew and uses the same queue pair.
     let ip = net.hosts[1].ip;
-    let mut fresh = rdmux_cm::Manager::new(rdmux_cm::Config::default(), 99);
+    let mut fresh = rdmux_cm::Manager::new(rdmux_cm::Config::default(), [99; 32]);
     fresh.set_addresses(net.now, vec![net::local_address(ip, 2)], &mut net::Out::default());
     net.hosts[1].cm = fresh;
     net.connecting(1, 0, QpType::Rc);

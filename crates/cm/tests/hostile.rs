@@ -235,6 +235,29 @@ fn a_request_must_be_true_to_its_datagram() {
     net.end();
 }
 
+#[test]
+fn ids_of_one_connection_do_not_tell_those_of_the_next() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let reqs: Vec<_> = (0..16)
+        .map(|_| {
+            net.connecting(1, 0, QpType::Rc);
+            let (_, mad) = net.hosts[1].out.mads.pop_back().unwrap();
+            let CmMad { tid, message: Message::Req(req), .. } = CmMad::parse(&mad).unwrap() else {
+                panic!("a REQ is the first message")
+            };
+            (req.local_comm_id, req.starting_psn.get(), tid & 0xffff_ffff)
+        })
+        .collect();
+    let far = |a: u32, b: u32| a.abs_diff(b) > 64 && a ^ b > 64;
+    for two in reqs.windows(2) {
+        let [(id, psn, tid), (next_id, next_psn, next_tid)] = [two[0], two[1]];
+        assert!(far(id, next_id), "communication ids {id:#x} {next_id:#x}");
+        assert!(far(psn, next_psn), "PSNs {psn:#x} {next_psn:#x}");
+        assert_ne!(tid, next_tid);
+    }
+}
+
 proptest! {
     /// Mutated datagrams, in any number, do not panic and leave nothing behind.
     #[test]

@@ -522,7 +522,7 @@ fn a_thousand_ids_leave_nothing() {
 
 #[test]
 fn nothing_happens_without_a_cause() {
-    let cm = Manager::new(Config::default(), 0);
+    let cm = Manager::new(Config::default(), [0; 32]);
     assert_eq!(cm.poll_timeout(), None);
     let mut cm = cm;
     let mut out = Out::default();

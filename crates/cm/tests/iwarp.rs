@@ -52,7 +52,7 @@ impl World {
     fn new(config: Config) -> Self {
         let hosts = (1..=2u8).map(|n| {
             let ip = [10, 0, 0, n].into();
-            let mut cm = Manager::new(config.clone(), n.into());
+            let mut cm = Manager::new(config.clone(), [n; 32]);
             let roce = net::local_address(ip, n.into());
             let iwarp = LocalAddress { device: 1, transport: TransportType::Iwarp, ..roce.clone() };
             let mut out = net::Out::default();

@@ -82,7 +82,7 @@ struct Stand {
 
 impl Stand {
     fn new(ip: IpAddr, guid: Guid) -> Self {
-        let mut cm = Manager::new(Config::default(), 1);
+        let mut cm = Manager::new(Config::default(), [1; 32]);
         let mut out = Out::default();
         let addr = LocalAddress { node_guid: guid, mtu: Mtu::M1024, ..local_address(ip, 0) };
         cm.set_addresses(Time::ZERO, vec![addr], &mut out);

@@ -86,7 +86,7 @@ struct Script<'a> {
 
 impl<'a> Script<'a> {
     fn new(data: &'a [u8]) -> Self {
-        let mut manager = Manager::new(Config::default(), 7);
+        let mut manager = Manager::new(Config::default(), [7; 32]);
         let mut world = World::default();
         let address = LocalAddress {
             ip: HERE,

@@ -96,27 +96,20 @@ pub(crate) struct Cm {
     sidr_clients: BTreeMap<u32, SidrClient>,
     sidr_servers: BTreeMap<SidrKey, SidrServer>,
     timers: Timers<Timer>,
-    /// Communication ids count up under a random mask.
-    next_id: u32,
-    id_mask: u32,
 }
 
 impl Cm {
-    pub(crate) fn new(config: Config, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let id_mask = rng.next_u32();
+    pub(crate) fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
             config: config.clamped(),
             counters: Counters::default(),
-            rng,
+            rng: Rng::new(seed),
             conns: BTreeMap::new(),
             by_remote_id: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
             sidr_clients: BTreeMap::new(),
             sidr_servers: BTreeMap::new(),
             timers: Timers::new(),
-            next_id: 0,
-            id_mask,
         }
     }
 
@@ -151,11 +144,11 @@ impl Cm {
         self.timers.len()
     }
 
-    /// A communication id that is not in use, timewait included (IBTA 12.9.8).
+    /// A communication id that is not in use, timewait included (IBTA 12.9.8). Drawn anew for each connection: a peer
+    /// that knows its own must not know those of others.
     fn new_local_id(&mut self) -> u32 {
         loop {
-            self.next_id = self.next_id.wrapping_add(1);
-            let id = self.next_id ^ self.id_mask;
+            let id = self.rng.next_u32();
             if id != 0 && !self.conns.contains_key(&id) && !self.sidr_clients.contains_key(&id) {
                 return id;
             }

@@ -70,9 +70,9 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager without ids. `seed` is for initial PSNs, communication ids and ephemeral ports:
-    /// take it from the system's random source, for a peer must not guess them.
-    pub fn new(config: Config, seed: u64) -> Self {
+    /// A manager without ids. `seed` is for initial PSNs, communication and transaction ids, request ids of SIDR and
+    /// ephemeral ports, which a peer must not guess: take it from the system's random source, never twice.
+    pub fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
             iw: Streams::new(config.iwarp.clone()),
             cm: Cm::new(config, seed),

@@ -126,7 +126,7 @@ impl Net {
     fn of(count: u8, config: Config, ip: impl Fn(u8) -> IpAddr) -> Self {
         let hosts = (1..=count).map(|n| {
             let ip = ip(n);
-            let mut cm = Manager::new(config.clone(), n.into());
+            let mut cm = Manager::new(config.clone(), [n; 32]);
             let addrs = vec![local_address(ip, n.into())];
             cm.set_addresses(Time::ZERO, addrs, &mut Out::default());
             Host { cm, out: Out::default(), ip }

@@ -90,11 +90,11 @@ impl Core {
         fixed: Option<Vec<IpAddr>>,
     ) -> Result<Self, HostError> {
         let netlink = Netlink::open().map_err(|e| HostError::io("open a netlink socket", e))?;
-        let seed = super::random_u64()?;
+        let guid_seed = u64::from_ne_bytes(super::random_bytes()?);
         let addresses = Addresses::new(fixed, options.config.service.port);
         let mut core = Self {
             started: Instant::now(),
-            node_guid: node_guid(&options, seed),
+            node_guid: node_guid(&options, guid_seed),
             poller,
             netlink,
             clients: Clients::new(),
@@ -105,7 +105,7 @@ impl Core {
             channels: BTreeMap::new(),
             next_channel: 1,
             told: Vec::new(),
-            manager: Manager::new(super::cm::config(&options.config), seed),
+            manager: Manager::new(super::cm::config(&options.config), super::random_bytes()?),
             outbox: Outbox::default(),
             streams: Streams::new(),
             resolver: Resolver::default(),

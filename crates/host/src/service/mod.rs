@@ -32,8 +32,6 @@ mod streams;
 mod tcp;
 mod view;
 
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -258,11 +256,9 @@ fn open_core(
     }
 }
 
-/// A random number that nobody can guess.
-fn random_u64() -> Result<u64, HostError> {
-    let mut bytes = [0; 8];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut bytes))
-        .map_err(|e| HostError::io("read /dev/urandom", e))?;
-    Ok(u64::from_ne_bytes(bytes))
+/// Random bytes that nobody can guess, from the system (`getrandom(2)`: it needs no file, which a chroot may lack).
+fn random_bytes<const N: usize>() -> Result<[u8; N], HostError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| HostError::io("ask the system for random bytes", e))?;
+    Ok(bytes)
 }
