@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::names::HostName;
+use crate::names::{HostName, NetworkNamespace};
 
 /// Why a host service could not be reached, started or asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,18 @@ pub enum HostError {
     AlreadyUp {
         /// Which host.
         host: HostName,
+    },
+    /// The service lives in another network namespace than this process: on another machine, as far as addresses go.
+    #[error(
+        "the service of host \"{host}\" lives in another network namespace ({theirs}) than this process ({ours}), which has not its addresses: RDMUX_RUNTIME_DIR leads both to one directory; unset it, or give each namespace a directory of its own"
+    )]
+    OtherNetwork {
+        /// Which host.
+        host: String,
+        /// This process's.
+        ours: NetworkNamespace,
+        /// The service's.
+        theirs: NetworkNamespace,
     },
     /// The service could not be started.
     #[error("cannot start the service of host \"{host}\": {why}")]
@@ -126,7 +138,7 @@ impl HostError {
         match self {
             Self::ServiceGone { .. } => libc::EIO,
             Self::Refused { errno, .. } => *errno,
-            Self::NotUp { .. } | Self::Start { .. } => libc::ENODEV,
+            Self::NotUp { .. } | Self::OtherNetwork { .. } | Self::Start { .. } => libc::ENODEV,
             Self::AlreadyUp { .. } => libc::EEXIST,
             Self::Directory { .. } => libc::EACCES,
             Self::Config { .. } => libc::EINVAL,

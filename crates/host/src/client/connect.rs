@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::control::HostClient;
 use super::rpc::Session;
 use crate::error::HostError;
-use crate::names::{Config, HostDir, HostName, RuntimeDir};
+use crate::names::{Config, HostDir, HostName, NetworkNamespace, RuntimeDir};
 use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
@@ -77,6 +77,7 @@ impl ConnectOptions {
     pub fn devices(&self, host: &HostName) -> Result<Vec<DeviceRow>, HostError> {
         self.greet(host, |socket| {
             let (_, welcome, _) = Session::open(host, socket, ClientKind::Tool, &[])?;
+            welcome.check_network(NetworkNamespace::current())?;
             Ok(welcome.devices)
         })
     }

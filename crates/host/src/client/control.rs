@@ -18,7 +18,7 @@ use super::hub::HubSession;
 use super::memory;
 use super::rpc::Session;
 use crate::error::HostError;
-use crate::names::HostName;
+use crate::names::{HostName, NetworkNamespace};
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, GidRow, MadAddress, Notify, Request, Response, Welcome,
@@ -87,6 +87,7 @@ impl HostClient {
         let mut ours = vec![doorbell.as_fd()];
         ours.extend(board.as_ref().map(|board| board.fd().as_fd()));
         let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
+        welcome.check_network(NetworkNamespace::current())?;
         let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
             let why = format!("{} descriptors in its greeting, not 2", fds.len());
             HostError::Protocol { host: host.clone(), why }

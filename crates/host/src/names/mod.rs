@@ -3,6 +3,7 @@
 mod config;
 mod device_choice;
 mod host_name;
+mod network;
 pub(crate) mod peer_to_peer;
 mod registry;
 mod runtime;
@@ -10,6 +11,7 @@ mod runtime;
 pub use config::{CmConfig, Config, LimitsConfig, ServiceConfig};
 pub use device_choice::{DeviceChoice, InvalidDeviceChoice};
 pub use host_name::{HostName, InvalidHostName};
+pub use network::NetworkNamespace;
 pub use registry::Registry;
 pub(crate) use runtime::open_log;
 pub use runtime::{HostDir, RuntimeDir};

@@ -1,5 +1,7 @@
 //! Where a user's hosts live in the file system.
 //!
+//! A runtime directory belongs to one network namespace: the usual one has a part for each.
+//!
 //! ```text
 //! <runtime dir>/registry            names and addresses of virtual hosts
 //! <runtime dir>/hosts/<name>/sock   the service's socket
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 
-use super::HostName;
+use super::{HostName, NetworkNamespace};
 use crate::error::HostError;
 
 /// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
@@ -34,30 +36,52 @@ const SUN_PATH_MAX: usize = 107;
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The directory of this user: `$RDMUX_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/rdmux`, else
-    /// `/run/rdmux` for root and `/tmp/rdmux-UID` for others. It is made if it does not exist.
+    /// The directory of this user and network namespace. It is made if it does not exist.
+    ///
+    /// `$RDMUX_RUNTIME_DIR` itself if that is set. Otherwise `netns-INODE` in the first of `$XDG_RUNTIME_DIR/rdmux`,
+    /// `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can be made; root in a user namespace of
+    /// an unprivileged user may find the former two to be others'.
     ///
     /// # Errors
     /// [`HostError::Directory`] when it cannot be made or is not safe to use.
     pub fn of_environment() -> Result<Self, HostError> {
-        let path = std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty());
-        Self::at(path.map_or_else(Self::usual, PathBuf::from))
+        match std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty()) {
+            Some(path) => Self::at(PathBuf::from(path)),
+            None => Self::usual(),
+        }
     }
 
     /// Where this user's hosts live unless told otherwise.
-    fn usual() -> PathBuf {
-        let uid = rustix::process::geteuid();
+    fn usual() -> Result<Self, HostError> {
         let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        match xdg.filter(|dir| dir.is_dir()) {
-            Some(dir) => dir.join("rdmux"),
-            None if uid.is_root() => "/run/rdmux".into(),
-            None => format!("/tmp/rdmux-{}", uid.as_raw()).into(),
-        }
+        Self::first_of(&usual_bases(xdg), NetworkNamespace::current())
+    }
+
+    /// The part of a network namespace in the first directory that can be used.
+    fn first_of(bases: &[PathBuf], namespace: Option<NetworkNamespace>) -> Result<Self, HostError> {
+        let mut tried = bases.iter().map(|base| {
+            make_own(base)?;
+            // Where nothing tells namespaces apart, as without /proc, there is one.
+            let Some(namespace) = namespace else { return Ok(Self(base.clone())) };
+            let path = base.join(namespace.directory());
+            make_own(&path)?;
+            Ok(Self(path))
+        });
+        let mut last = Err(HostError::directory(Path::new("/tmp"), "no directory".to_owned()));
+        tried
+            .find_map(|dir| match dir {
+                Ok(dir) => Some(dir),
+                refused => {
+                    last = refused;
+                    None
+                }
+            })
+            .map_or(last, Ok)
     }
 
     /// Whether this is where the user's hosts live unless told otherwise.
     pub(super) fn is_usual(&self) -> bool {
-        self.0 == Self::usual()
+        Self::usual().is_ok_and(|usual| usual == *self)
     }
 
     /// A directory of the caller's choice, made if it does not exist.
@@ -207,6 +231,44 @@ pub(crate) fn open_log(dir: &HostDir) -> Result<File, HostError> {
     open_private(&path, true).map_err(|e| HostError::directory(&path, e.to_string()))
 }
 
+/// Where a user's directory may be that has a part for each network namespace, the best first.
+fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid();
+    let xdg = xdg.filter(|dir| is_mine(dir)).map(|dir| dir.join("rdmux"));
+    let run = uid.is_root().then(|| "/run/rdmux".into());
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let tmp = format!("/tmp/rdmux-{}", outer_uid(&map, uid.as_raw()));
+    xdg.into_iter().chain(run).chain([tmp.into()]).collect()
+}
+
+/// Whether this is a directory of this user's (and not of a user from whom this one was switched to).
+fn is_mine(dir: &Path) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
+}
+
+/// The number that a user has outside of this user namespace, by its map (user_namespaces(7)): several users may be root,
+/// each in a namespace of their own, and have one /tmp.
+fn outer_uid(map: &str, uid: u32) -> u32 {
+    let line = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let count = numbers.next()?.ok()?;
+        let at = uid.checked_sub(inside).filter(|at| *at < count)?;
+        outside.checked_add(at)
+    };
+    map.lines().find_map(line).unwrap_or(uid)
+}
+
+/// As [`make_private`], but a directory of root's does not do: others cannot make anything in it.
+fn make_own(path: &Path) -> Result<(), HostError> {
+    make_private(path, true)?;
+    if is_mine(path) {
+        return Ok(());
+    }
+    Err(HostError::directory(path, "it belongs to root".to_owned()))
+}
+
 /// Makes a directory that only this user may enter, or checks the one that is there.
 fn make_private(path: &Path, parents: bool) -> Result<(), HostError> {
     let made = DirBuilder::new().mode(0o700).recursive(parents).create(path);
@@ -260,6 +322,29 @@ mod tests {
         fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).unwrap();
         let e = RuntimeDir::at(&real).unwrap_err().to_string();
         assert!(e.contains("others may write"), "{e}");
+    }
+
+    #[test]
+    fn each_network_namespace_has_a_part_of_the_first_directory_that_is_ours() {
+        let tmp = TempDir::new();
+        let (file, base) = (tmp.path().join("file"), tmp.path().join("base"));
+        fs::write(&file, "").unwrap();
+        let namespace = NetworkNamespace::current().unwrap();
+        let dir = RuntimeDir::first_of(&[file.clone(), base.clone()], Some(namespace)).unwrap();
+        assert_eq!(dir.path(), base.join(namespace.directory()));
+        let unknown = RuntimeDir::first_of(&[file.clone(), base.clone()], None).unwrap();
+        assert_eq!(unknown.path(), base);
+        let e = RuntimeDir::first_of(&[file], Some(namespace)).unwrap_err().to_string();
+        assert!(e.contains("not a directory"), "{e}");
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_told_from_root() {
+        assert_eq!(outer_uid("         0          0 4294967295\n", 0), 0);
+        assert_eq!(outer_uid("         0       1000          1\n", 0), 1000);
+        assert_eq!(outer_uid("0 1000 1\n1 100000 65536\n", 10), 100_009);
+        assert_eq!(outer_uid("0 1000 1\n", 7), 7, "who has no number outside");
+        assert_eq!(outer_uid("", 5), 5, "without /proc");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 use serde::{Deserialize, Serialize};
 
 use super::cm::{CmReply, CmRequest};
+use crate::error::HostError;
+use crate::names::NetworkNamespace;
 use rdmux_cm::ChannelId;
 
 /// What a client is for.
@@ -225,6 +227,8 @@ pub struct Welcome {
     pub version: u32,
     /// The host's name.
     pub host: String,
+    /// The network namespace that the service lives in, if the system tells.
+    pub network: Option<NetworkNamespace>,
     /// The host's devices.
     pub devices: Vec<DeviceRow>,
     /// The GID table.
@@ -239,6 +243,19 @@ pub struct Welcome {
     pub port: u16,
     /// The device's limits.
     pub limits: LimitsRow,
+}
+
+impl Welcome {
+    /// Whether the host is one that a process in a network namespace can be on. What the system does not tell is taken to
+    /// be right.
+    pub(crate) fn check_network(&self, own: Option<NetworkNamespace>) -> Result<(), HostError> {
+        match (self.network, own) {
+            (Some(theirs), Some(ours)) if theirs != ours => {
+                Err(HostError::OtherNetwork { host: self.host.clone(), ours, theirs })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A device of a host.

@@ -29,6 +29,7 @@ use super::slots::Slots;
 use super::streams::Streams;
 use super::view::Views;
 use crate::error::HostError;
+use crate::names::NetworkNamespace;
 use crate::proto::{ClientKind, EVENTS, GidRow, Notify, socket};
 
 /// Notifications that wait for a process to read them.
@@ -42,6 +43,8 @@ pub(super) struct Core {
     pub(super) options: ServiceOptions,
     pub(super) started: Instant,
     pub(super) node_guid: Guid,
+    /// Where all of this is.
+    pub(super) network: Option<NetworkNamespace>,
     pub(super) poller: Poller,
     pub(super) netlink: Netlink,
     pub(super) clients: Clients,
@@ -95,6 +98,7 @@ impl Core {
         let mut core = Self {
             started: Instant::now(),
             node_guid: node_guid(&options, guid_seed),
+            network: NetworkNamespace::current(),
             poller,
             netlink,
             clients: Clients::new(),

@@ -182,6 +182,7 @@ impl Core {
         Ok(Response::Welcome(Box::new(Welcome {
             version: VERSION,
             host: self.options.host.to_string(),
+            network: self.network,
             devices: self.devices(),
             gids: self.gid_rows(),
             pkeys: vec![Pkey::DEFAULT],
