@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use rdmux_host::client::admin;
 use rdmux_host::proto::{HolderStatus, Status};
 use rdmux_host::service::daemon;
-use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
+use rdmux_host::{ConnectOptions, HostName, NodeGuid, RuntimeDir};
 use rdmux_verbs::control::DeviceKind;
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,9 @@ pub(crate) struct Up {
     /// Its address, fixed from now on
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<IpAddr>,
+    /// The GUID of its node, which it keeps; one is drawn if it has none
+    #[arg(long, value_name = "GUID")]
+    guid: Option<NodeGuid>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -108,7 +111,16 @@ fn up(args: &Up) -> Result<()> {
         let (name, has) = (&args.name, addresses(&status));
         bail!("host {name} is up with {has}: `rdmux host down {name}` first to change that");
     }
+    if let Some(guid) = args.guid {
+        assign_guid(&options, &args.name, guid)?;
+    }
     let status = admin::up(&options, &args.name, args.addr)?;
+    if let Some(wish) = args.guid.filter(|wish| wish.guid() != status.node_guid) {
+        bail!(
+            "host {} has not the node GUID {wish}: the configuration file has another",
+            args.name
+        );
+    }
     if status.pid == std::process::id() {
         bail!(
             "the service of host {} would end with this command: name the program `rdmux`, or set \
@@ -122,6 +134,17 @@ fn up(args: &Up) -> Result<()> {
     say!("host {} is up: {}, process {}", status.host, addresses(&status), status.pid);
     say!("use it: rdmux --host {0} COMMAND, or RDMUX_HOST={0} for any program", status.host);
     Ok(())
+}
+
+/// Has a host keep a GUID that it does not have already.
+fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Result<()> {
+    match admin::status(&options.dir, name) {
+        Ok(status) if status.node_guid == guid.guid() => Ok(()),
+        Ok(_) => bail!(
+            "host {name} is up with another node GUID: `rdmux host down {name}` first to change that"
+        ),
+        Err(_) => Ok(guid.assign(&options.dir, name)?),
+    }
 }
 
 fn down(args: &Down) -> Result<()> {
@@ -192,6 +215,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     say!("host       {}", s.host);
     say!("addresses  {}", addresses(s));
     say!("devices    {}", DeviceKind::ALL.map(DeviceKind::device_name).join(" "));
+    say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
     say!(
         "service    process {}{kind}, up {}",
@@ -322,6 +346,7 @@ fn as_json(s: &Status) -> Value {
         "pid": s.pid,
         "uptime_ms": s.uptime_ms,
         "embedded": s.embedded,
+        "node_guid": s.node_guid.to_string(),
         "gids": gids.collect::<Vec<_>>(),
         "port": s.port,
         "slots": s.slots,

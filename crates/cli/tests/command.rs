@@ -48,6 +48,25 @@ fn a_bench_without_its_peer_fails_and_names_the_package() {
 }
 
 #[test]
+fn a_host_keeps_the_node_guid_that_it_was_given() {
+    let net = Net::new();
+    let address = net.address(1);
+    let guid = "0002:c903:0000:1234";
+    net.ok(&["host", "up", "one", "--addr", &address, "--guid", guid]);
+    let of = |host: &str| json(&net.ok(&["host", "status", host, "--json"]))["node_guid"].clone();
+    assert_eq!(of("one"), "0x0002c90300001234");
+    let said = net.fails(&["host", "up", "one", "--guid", "1234:5678:9abc:def0"], 1);
+    assert!(said.contains("rdmux host down one"), "{said}");
+    let said = net.fails(&["host", "up", "two", "--guid", guid], 1);
+    assert!(said.contains("belongs to host \"one\""), "{said}");
+    net.fails(&["host", "up", "two", "--guid", "1234"], 2);
+
+    net.ok(&["host", "down", "one"]);
+    net.ok(&["host", "up", "one"]);
+    assert_eq!(of("one"), "0x0002c90300001234");
+}
+
+#[test]
 fn hosts_come_and_go() {
     let net = Net::new().hosts(&["one", "two"]);
     let all = json(&net.ok(&["host", "status", "--json"]));

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::names::{HostName, NetworkNamespace};
+use crate::names::{HostName, NetworkNamespace, NodeGuid};
 
 /// Why a host service could not be reached, started or asked.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,14 @@ pub enum HostError {
         /// Its host.
         owner: HostName,
     },
+    /// Another host has this node GUID.
+    #[error("the node GUID {guid} belongs to {owner}: choose another, or let one be drawn")]
+    GuidTaken {
+        /// The GUID.
+        guid: NodeGuid,
+        /// Its host.
+        owner: String,
+    },
     /// Somebody else holds UDP port 4791 on an address.
     #[error("UDP port {port} on {address} is in use{}", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
     PortInUse {
@@ -142,7 +150,9 @@ impl HostError {
             Self::AlreadyUp { .. } => libc::EEXIST,
             Self::Directory { .. } => libc::EACCES,
             Self::Config { .. } => libc::EINVAL,
-            Self::AddressTaken { .. } | Self::PortInUse { .. } => libc::EADDRINUSE,
+            Self::AddressTaken { .. } | Self::GuidTaken { .. } | Self::PortInUse { .. } => {
+                libc::EADDRINUSE
+            }
             Self::Version { .. } | Self::Protocol { .. } => libc::EPROTO,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

@@ -23,5 +23,7 @@ pub mod view;
 
 pub use client::{ConnectOptions, EventChannel, HostClient};
 pub use error::HostError;
-pub use names::{Config, DeviceChoice, HostDir, HostName, NetworkNamespace, Registry, RuntimeDir};
+pub use names::{
+    Config, DeviceChoice, HostDir, HostName, NetworkNamespace, NodeGuid, Registry, RuntimeDir,
+};
 pub use proto::DeviceRow;

@@ -48,8 +48,27 @@ fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
     // What a killed service leaves behind is in nobody's way.
     std::fs::write(host.host_dir().socket(), "stale").unwrap();
     host.service = Some(Service::spawn(host.options.clone()).unwrap());
-    assert_eq!(host.client().info().slot.first_index, 0);
     assert_eq!(host.status().clients.len(), 0);
+}
+
+#[test]
+fn the_node_guid_of_a_host_outlives_its_service_and_its_queue_pair_numbers_do_not() {
+    let mut host = Host::start();
+    let life = |host: &Host| {
+        let guid = host.client().info().node_guid;
+        // Eight slots that nobody had before.
+        let clients: Vec<_> = (0..8).map(|_| host.client()).collect();
+        (guid, clients.iter().map(|c| c.info().slot).collect::<Vec<_>>())
+    };
+    let (guid, slots) = life(&host);
+    assert_eq!(guid.0 >> 56, 0x02, "locally administered, and of one node: {guid}");
+    host.service.take().unwrap().stop().unwrap();
+    host.service = Some(Service::spawn(host.options.clone()).unwrap());
+    let (again, next) = life(&host);
+    assert_eq!(again, guid);
+    assert_ne!(next, slots);
+    assert_eq!(host.status().node_guid, guid);
+    assert_ne!(Host::start().client().info().node_guid, guid);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! addresses = ["192.0.2.7"]     # of the default host; what the machine has if absent
+//! node_guid = "0x0211223344556676"  # of the default host; drawn once if absent
 //!
 //! [service]
 //! idle_exit_seconds = 5         # 0 stays for ever
@@ -33,6 +34,7 @@ use rdmux_link::udp::ROCE_PORT;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use serde::Deserialize;
 
+use super::NodeGuid;
 use crate::error::HostError;
 
 /// What the configuration file holds.
@@ -41,6 +43,8 @@ use crate::error::HostError;
 pub struct Config {
     /// Addresses of the default host; those of the machine's interfaces if absent.
     pub addresses: Option<Vec<IpAddr>>,
+    /// GUID of the default host's node; one that was drawn if absent.
+    pub node_guid: Option<NodeGuid>,
     /// How services run.
     pub service: ServiceConfig,
     /// Limits of the device.
@@ -255,11 +259,12 @@ mod tests {
     #[test]
     fn what_is_given_counts() {
         let config = Config::parse(
-            "addresses = ['10.0.0.1', 'fe80::1']\n[service]\nidle_exit_seconds = 0\n\
+            "addresses = ['10.0.0.1', 'fe80::1']\nnode_guid = '0211:2233:4455:6676'\n[service]\nidle_exit_seconds = 0\n\
              [limits]\nmax_qp = 9\n[cm]\nmax_retries = 3\n",
         )
         .unwrap();
         assert_eq!(config.addresses.unwrap().len(), 2);
+        assert_eq!(config.node_guid.unwrap().guid().0, 0x0211_2233_4455_6676);
         assert_eq!(config.service.idle_exit(), None);
         assert_eq!(config.limits.of(DeviceKind::Iwarp).max_qp, 9);
         assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
@@ -296,6 +301,7 @@ mod tests {
             ("[iwarp]\nrevision = 3", "iwarp.revision"),
             ("[iwarp]\nmarkers = 'some'", "markers"),
             ("addresses = ['nowhere']", "nowhere"),
+            ("node_guid = '0211:2233'", "16 hexadecimal digits"),
         ] {
             let e = Config::parse(text).unwrap_err();
             assert!(e.contains(word), "{e}");

@@ -7,6 +7,7 @@
 //! <runtime dir>/hosts/<name>/sock   the service's socket
 //!                            lock   locked by the service while it runs
 //!                            start  locked by whoever starts it
+//!                            guid   the GUID of the host's node
 //!                            mount  locked by whoever makes the namespace of the view
 //!                            log    what the service logs
 //!                            view/  what programs find under /sys/class and /dev
@@ -119,6 +120,28 @@ impl RuntimeDir {
         Ok(HostDir { name: name.clone(), path })
     }
 
+    /// Those of this user's other network namespaces, if this is the part for one.
+    pub(super) fn other_namespaces(&self) -> Vec<Self> {
+        let is_part = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            name.as_encoded_bytes().starts_with(NetworkNamespace::DIRECTORY.as_bytes())
+        };
+        let Some(base) = self.0.parent().filter(|_| is_part(&self.0)) else { return Vec::new() };
+        let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| *path != self.0 && is_part(path) && is_mine(path)).map(Self).collect()
+    }
+
+    /// Waits for the lock of whoever gives a host something that no other host may have.
+    pub(super) fn lock_hosts(&self) -> Result<File, HostError> {
+        let path = self.0.join("hosts");
+        let lock = || -> io::Result<File> {
+            let dir = File::open(&path)?;
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))?;
+            Ok(dir)
+        };
+        lock().map_err(|e| HostError::directory(&path, e.to_string()))
+    }
+
     /// The names of all hosts that ever had a service here.
     ///
     /// # Errors
@@ -156,6 +179,10 @@ impl HostDir {
     /// Where the tree lies that stands for `/sys/class/infiniband` and the like.
     pub fn view(&self) -> PathBuf {
         self.path.join("view")
+    }
+    /// The file that keeps the GUID of the host's node.
+    pub(crate) fn guid(&self) -> PathBuf {
+        self.path.join("guid")
     }
     /// The path of the service's socket.
     pub fn socket(&self) -> PathBuf {

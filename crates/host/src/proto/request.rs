@@ -265,7 +265,7 @@ pub struct DeviceRow {
     pub kind: DeviceKind,
     /// Its name.
     pub name: String,
-    /// GUID of its node. It changes when the service is started anew.
+    /// GUID of its node.
     pub node_guid: Guid,
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
 
 use super::request::GidRow;
@@ -17,6 +18,8 @@ pub struct Status {
     pub uptime_ms: u64,
     /// Whether it is a thread of a process that uses it.
     pub embedded: bool,
+    /// GUID of its node.
+    pub node_guid: Guid,
     /// The GID table, in order of index.
     pub gids: Vec<GidRow>,
     /// The UDP port.

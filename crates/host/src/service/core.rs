@@ -93,11 +93,10 @@ impl Core {
         fixed: Option<Vec<IpAddr>>,
     ) -> Result<Self, HostError> {
         let netlink = Netlink::open().map_err(|e| HostError::io("open a netlink socket", e))?;
-        let guid_seed = u64::from_ne_bytes(super::random_bytes()?);
         let addresses = Addresses::new(fixed, options.config.service.port);
         let mut core = Self {
             started: Instant::now(),
-            node_guid: node_guid(&options, guid_seed),
+            node_guid: options.node_guid()?,
             network: NetworkNamespace::current(),
             poller,
             netlink,
@@ -438,13 +437,4 @@ pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> O
         .inspect_err(|e| tracing::error!("a message cannot be encoded: {e}"))
         .ok()?;
     Some(scratch)
-}
-
-/// A GUID that differs between hosts and between lives of a host: peers tell a restarted service by
-/// it (IBTA 12.9.8.3.1). Locally administered, like an EUI-64 made up here.
-fn node_guid(options: &ServiceOptions, seed: u64) -> Guid {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    (options.host.as_str(), options.dir.path(), seed).hash(&mut hasher);
-    Guid(hasher.finish() & 0x00ff_ffff_ffff_ffff | 0x0200_0000_0000_0000)
 }

@@ -5,9 +5,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdmux_link::Doorbell;
+use rdmux_wire::Guid;
 
 use crate::error::HostError;
-use crate::names::{Config, HostName, Registry, RuntimeDir};
+use crate::names::{Config, HostName, NodeGuid, Registry, RuntimeDir};
 
 /// What a service is to be.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct ServiceOptions {
     /// Its addresses. By default those of the configuration or of the machine for the default
     /// host, and the registry's for others.
     pub addresses: Option<Vec<IpAddr>>,
+    /// GUID of its node. By default that of the configuration for the default host, else one that is drawn once and kept.
+    pub node_guid: Option<NodeGuid>,
     /// How long after the last client it ends; `None` stays.
     pub idle_exit: Option<Duration>,
 }
@@ -28,7 +31,22 @@ pub struct ServiceOptions {
 impl ServiceOptions {
     /// A service with defaults, which stays.
     pub fn new(host: HostName, dir: RuntimeDir) -> Self {
-        Self { host, dir, config: Config::default(), addresses: None, idle_exit: None }
+        Self {
+            host,
+            dir,
+            config: Config::default(),
+            addresses: None,
+            node_guid: None,
+            idle_exit: None,
+        }
+    }
+
+    /// The GUID of the host's node, kept from now on.
+    pub(super) fn node_guid(&self) -> Result<Guid, HostError> {
+        let configured = self.config.node_guid.filter(|_| self.host.is_default());
+        let random = || super::random_bytes().map(u64::from_ne_bytes);
+        let wish = self.node_guid.or(configured);
+        NodeGuid::of_host(&self.dir, &self.host, wish, random).map(NodeGuid::guid)
     }
 
     /// The addresses, if they do not depend on the machine's interfaces.

@@ -1,9 +1,11 @@
 //! Slots: blocks of queue pair numbers, and the sockets that go with them.
 //!
 //! A number must not come back soon, or a late packet finds a stranger's queue pair. So a slot that
-//! is given back rests while others are given out, and counting goes on in it where it stopped.
+//! is given back rests while others are given out, and counting goes on in it where it stopped. A service that was killed
+//! has kept nothing of that: counting in a slot begins at random, so that the next service does not repeat its numbers.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 
 use super::clients::ClientId;
 
@@ -23,6 +25,8 @@ pub(super) struct Slots {
     /// By slot; slot 0 is the service's.
     used: Vec<Slot>,
     resting: VecDeque<u16>,
+    /// Where counting begins in a slot: another place in each service.
+    first: RandomState,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +37,7 @@ struct Slot {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        Self { used: vec![Slot::default()], resting: VecDeque::new() }
+        Self { used: vec![Slot::default()], resting: VecDeque::new(), first: RandomState::new() }
     }
 
     /// A slot, and the index from which to count; `None` when all are in use.
@@ -41,7 +45,7 @@ impl Slots {
         let fresh = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS);
         let slot = match fresh {
             Some(slot) if self.resting.len() < RESTING => {
-                self.used.push(Slot::default());
+                self.used.push(Slot { owner: None, next_index: self.first_index(slot) });
                 slot
             }
             _ => self.resting.pop_front()?,
@@ -49,6 +53,11 @@ impl Slots {
         let entry = &mut self.used[usize::from(slot)];
         entry.owner = Some(owner);
         Some((slot, entry.next_index))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "it is less than 4096")]
+    fn first_index(&self, slot: u16) -> u16 {
+        (self.first.hash_one(slot) % u64::from(INDICES)) as u16
     }
 
     /// Takes a slot back. `next_index` is where to go on counting, if that is known.
@@ -80,8 +89,8 @@ mod tests {
     #[test]
     fn a_slot_rests_before_it_is_used_again() {
         let mut slots = Slots::new();
-        let (first, index) = slots.take(A).unwrap();
-        assert_eq!((first, index, slots.owner(first)), (1, 0, Some(A)));
+        let (first, _) = slots.take(A).unwrap();
+        assert_eq!((first, slots.owner(first)), (1, Some(A)));
         slots.give_back(first, Some(5));
         assert_eq!((slots.owner(first), slots.in_use()), (None, 0));
         let mut rounds = 0;
@@ -106,6 +115,18 @@ mod tests {
             assert!(seen.insert((slot, index)), "slot {slot} index {index}");
             slots.give_back(slot, None);
         }
+    }
+
+    #[test]
+    fn the_next_service_counts_from_elsewhere() {
+        let indices = || {
+            let mut slots = Slots::new();
+            (0..8).map(|_| slots.take(A).unwrap().1).collect::<Vec<_>>()
+        };
+        let (one, next) = (indices(), indices());
+        assert!(one.iter().chain(&next).all(|index| *index < INDICES), "{one:?} {next:?}");
+        // Of eight slots one may have the same by chance, but not all.
+        assert_ne!(one, next);
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Core {
             pid: std::process::id(),
             uptime_ms: millis(self.started),
             embedded: own,
+            node_guid: self.node_guid,
             gids: self.gid_rows(),
             port: self.options.config.service.port,
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),

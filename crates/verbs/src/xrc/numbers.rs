@@ -1,8 +1,10 @@
 //! Numbers of targets and of XRC shared receive queues: bit 23 is set, then come nine bits that advance at each
 //! allocation, then fourteen that say which. So a number returns only after 512 allocations of its index,
-//! and an index rests as long as others are free.
+//! and an index rests as long as others are free. The generation of an index begins at random: a late packet for what another
+//! service had rarely finds anything.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 
 /// Bit 23: set in the numbers of all that belongs to no process.
 pub(crate) const TOP: u32 = 1 << 23;
@@ -19,6 +21,8 @@ pub(crate) struct Numbers {
     /// By index: the generation that comes next.
     generations: Vec<u16>,
     free: VecDeque<u16>,
+    /// Where the generations of an index begin: another place in each service.
+    first: RandomState,
 }
 
 impl Numbers {
@@ -30,7 +34,7 @@ impl Numbers {
             Some(index) => index,
             None => {
                 let index = fresh()?;
-                self.generations.push(0);
+                self.generations.push(self.first_generation(index));
                 index
             }
         };
@@ -38,6 +42,11 @@ impl Numbers {
         let generation = u32::from(*next);
         *next = (*next + 1) % (1 << GENERATION_BITS);
         Some(TOP | generation << INDEX_BITS | u32::from(index))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "it has nine bits")]
+    fn first_generation(&self, index: u16) -> u16 {
+        (self.first.hash_one(index) % (1 << GENERATION_BITS)) as u16
     }
 
     /// Takes a number back.
@@ -69,12 +78,22 @@ mod tests {
             let number = numbers.take().unwrap();
             assert_eq!(number & TOP, TOP);
             assert_eq!(index_of(number), 0, "one at a time is in use");
-            assert!(last.is_none_or(|last| number > last), "the upper bits advance");
+            let next = |last: u32| TOP | (last + (1 << INDEX_BITS)) % TOP;
+            assert!(last.is_none_or(|last| number == next(last)), "the upper bits advance");
             assert!(seen.insert(number));
             last = Some(number);
             numbers.give_back(number);
         }
         assert!(!seen.insert(numbers.take().unwrap()), "then it begins anew");
+    }
+
+    #[test]
+    fn the_numbers_of_the_next_service_are_others() {
+        let take = || {
+            let mut numbers = Numbers::default();
+            (0..8).map(|_| numbers.take().unwrap()).collect::<Vec<_>>()
+        };
+        assert_ne!(take(), take());
     }
 
     #[test]

@@ -1,0 +1,266 @@
+//! The GUID of a host's node: drawn once, and kept in the host's directory.
+//!
+//! An adapter has its GUID from its maker. Nothing of this machine could stand for that: a container's machine-id is missing or
+//! the image's, and so is any file that lasts. So it is random, and lives as long as the runtime directory, which no image
+//! contains.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use rdmux_wire::Guid;
+use serde::Deserialize;
+
+use super::runtime::open_private;
+use super::{HostDir, HostName, RuntimeDir};
+use crate::error::HostError;
+
+/// An EUI-64's bit that says that no maker gave it out (IEEE 802, the universal/local bit).
+const LOCALLY_ADMINISTERED: u64 = 0x02 << 56;
+/// More than the file is long.
+const MAX_FILE: u64 = 64;
+/// What tells the devices of a node apart.
+const DEVICE: u64 = 1;
+
+/// The GUID of a host's node. The first device has it, the second one the one beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NodeGuid(u64);
+
+/// Why a string is not a [`NodeGuid`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a GUID: use 16 hexadecimal digits, not all 0, as in 0x0211223344556676")]
+pub struct InvalidNodeGuid(String);
+
+impl NodeGuid {
+    /// The GUID.
+    pub fn guid(self) -> Guid {
+        Guid(self.0)
+    }
+
+    /// One of 55 random bits.
+    fn drawn(random: u64) -> Self {
+        Self(random & !(0xff << 56) & !DEVICE | LOCALLY_ADMINISTERED)
+    }
+
+    /// Whether two nodes would have a device's GUID in common.
+    fn overlaps(self, other: Self) -> bool {
+        self.0 | DEVICE == other.0 | DEVICE
+    }
+
+    /// Has a host keep this GUID. A service that runs has another until it is started anew.
+    ///
+    /// # Errors
+    /// [`HostError::GuidTaken`] when another host of this user has it; [`HostError::Directory`] when it cannot be kept.
+    pub fn assign(self, dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
+        let path = dir.host(host)?.guid();
+        let _lock = dir.lock_hosts()?;
+        let guid = self.unless_taken(dir, host)?;
+        write(&path, guid).map_err(|e| HostError::directory(&path, e.to_string()))
+    }
+
+    fn unless_taken(self, dir: &RuntimeDir, host: &HostName) -> Result<Self, HostError> {
+        match owner(dir, host, self)? {
+            Some(owner) => Err(HostError::GuidTaken { guid: self, owner }),
+            None => Ok(self),
+        }
+    }
+
+    /// The GUID of a host from now on: the one that is wished for, else the one that is kept, else a new one. What cannot be
+    /// kept, as on a full disk, is used all the same.
+    ///
+    /// # Errors
+    /// [`HostError::GuidTaken`] for a wish that another host of this user has; what `random` fails with.
+    pub(crate) fn of_host(
+        dir: &RuntimeDir,
+        host: &HostName,
+        wish: Option<Self>,
+        random: impl Fn() -> Result<u64, HostError>,
+    ) -> Result<Self, HostError> {
+        let own = dir.host(host)?;
+        let _lock = dir.lock_hosts()?;
+        let kept = read(&own);
+        let guid = match (wish, kept) {
+            (Some(wish), _) => wish.unless_taken(dir, host)?,
+            (None, Some(kept)) => kept,
+            (None, None) => loop {
+                let drawn = Self::drawn(random()?);
+                if owner(dir, host, drawn)?.is_none() {
+                    break drawn;
+                }
+            },
+        };
+        if kept != Some(guid)
+            && let Err(e) = write(&own.guid(), guid)
+        {
+            tracing::warn!("{}: {e}; the next service draws another GUID", own.guid().display());
+        }
+        Ok(guid)
+    }
+}
+
+/// The GUID that is kept for a host, if there is one that makes sense.
+fn read(host: &HostDir) -> Option<NodeGuid> {
+    let path = host.guid();
+    let mut text = Vec::new();
+    let opened = File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
+    let text = opened.map(|_| String::from_utf8_lossy(&text));
+    match text {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => {
+            tracing::warn!("{}: {e}; it is replaced by a new GUID", path.display());
+            None
+        }
+        Ok(text) => text
+            .trim_end()
+            .parse()
+            .inspect_err(|e| tracing::warn!("{}: {e}; a new one is drawn", path.display()))
+            .ok(),
+    }
+}
+
+/// The other host of this user and network namespace, or a host that is up in another one of the user's, that has a GUID.
+fn owner(dir: &RuntimeDir, host: &HostName, guid: NodeGuid) -> Result<Option<String>, HostError> {
+    for other in dir.hosts()?.into_iter().filter(|other| other != host) {
+        if read(&dir.host(&other)?).is_some_and(|kept| kept.overlaps(guid)) {
+            return Ok(Some(format!("host \"{other}\"")));
+        }
+    }
+    for elsewhere in dir.other_namespaces() {
+        for other in elsewhere.hosts().unwrap_or_default() {
+            let Ok(theirs) = elsewhere.host(&other) else { continue };
+            // What is left of a namespace that is gone does not count.
+            let is_up = || theirs.lock_service().is_ok_and(|lock| lock.is_none());
+            if read(&theirs).is_some_and(|kept| kept.overlaps(guid)) && is_up() {
+                return Ok(Some(format!("host \"{other}\" of {}", elsewhere.path().display())));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Replaces the file: whoever reads it finds the old text or the new one, also after a crash.
+fn write(path: &Path, guid: NodeGuid) -> io::Result<()> {
+    let new = path.with_extension("new");
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = open_private(&new, false)?;
+    writeln!(file, "{guid}")?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+impl FromStr for NodeGuid {
+    type Err = InvalidNodeGuid;
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let digits: String =
+            s.strip_prefix("0x").unwrap_or(s).chars().filter(|c| *c != ':').collect();
+        let all = digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let value = u64::from_str_radix(&digits, 16).ok().filter(|value| all && *value != 0);
+        value.map(Self).ok_or_else(|| InvalidNodeGuid(s.to_owned()))
+    }
+}
+impl TryFrom<String> for NodeGuid {
+    type Error = InvalidNodeGuid;
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        s.parse()
+    }
+}
+impl fmt::Display for NodeGuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guid().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+    use std::cell::Cell;
+
+    fn name(s: &str) -> HostName {
+        HostName::new(s).unwrap()
+    }
+    /// What a host gets when the draws come out like this.
+    fn of(
+        dir: &RuntimeDir,
+        host: &str,
+        wish: Option<&str>,
+        draws: &[u64],
+    ) -> Result<String, HostError> {
+        let next = Cell::new(draws.iter());
+        let random = || {
+            let mut rest = next.take();
+            let drawn = *rest.next().expect("another draw");
+            next.set(rest);
+            Ok(drawn)
+        };
+        let wish = wish.map(|wish| wish.parse().unwrap());
+        NodeGuid::of_host(dir, &name(host), wish, random).map(|guid| guid.to_string())
+    }
+
+    #[test]
+    fn a_guid_is_drawn_once_and_no_other_host_draws_it() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        assert_eq!(of(&dir, "a", None, &[0xff11_2233_4455_6677]).unwrap(), "0x0211223344556676");
+        assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0211223344556676");
+        let draws = [0x0011_2233_4455_6676, 8];
+        assert_eq!(of(&dir, "b", None, &draws).unwrap(), "0x0200000000000008");
+    }
+
+    #[test]
+    fn a_guid_that_is_given_is_kept_unless_another_host_has_it() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        of(&dir, "a", Some("0x0002c90300001234"), &[]).unwrap();
+        assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0002c90300001234");
+        // The second device of `a` would have the GUID of the first one of `b`.
+        let e = of(&dir, "b", Some("0002:c903:0000:1235"), &[]).unwrap_err().to_string();
+        assert!(e.contains("host \"a\"") && e.contains("0x0002c90300001235"), "{e}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_replaced_by_a_new_draw() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        let file = dir.host(&name("a")).unwrap().guid();
+        for damaged in
+            [&b"0211:2233"[..], b"", b"0000:0000:0000:0000\n", b"\xff\xfe", b"+211:2233:4455:667"]
+        {
+            fs::write(&file, damaged).unwrap();
+            assert_eq!(of(&dir, "a", None, &[4]).unwrap(), "0x0200000000000004", "{damaged:?}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), "0x0200000000000004\n");
+        }
+        // What a service that was killed has left of another write.
+        fs::write(file.with_extension("new"), "half").unwrap();
+        assert_eq!(of(&dir, "a", Some("1234:5678:9abc:def0"), &[]).unwrap(), "0x123456789abcdef0");
+    }
+
+    #[test]
+    fn a_guid_that_cannot_be_kept_is_used_all_the_same() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        let host = dir.host(&name("a")).unwrap();
+        // In the way of the new file, and not to be removed as one.
+        fs::create_dir_all(host.guid().with_extension("new")).unwrap();
+        assert_eq!(of(&dir, "a", None, &[2]).unwrap(), "0x0200000000000002");
+    }
+
+    #[test]
+    fn a_host_that_is_up_in_another_network_namespace_keeps_its_guid_to_itself() {
+        let tmp = TempDir::new();
+        let [here, there] =
+            ["netns-1", "netns-2"].map(|d| RuntimeDir::at(tmp.path().join(d)).unwrap());
+        of(&there, "default", Some("1234:5678:9abc:def0"), &[]).unwrap();
+        let up = there.host(&name("default")).unwrap().lock_service().unwrap();
+        let e = of(&here, "default", Some("1234:5678:9abc:def0"), &[]).unwrap_err().to_string();
+        assert!(e.contains("netns-2"), "{e}");
+        drop(up);
+        of(&here, "default", Some("1234:5678:9abc:def0"), &[]).unwrap();
+    }
+}
