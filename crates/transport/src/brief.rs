@@ -105,7 +105,7 @@ impl Qp {
         if !plain || !self.rq.take(env) || u64::from(len) > self.rq.room() {
             return false;
         }
-        if len != 0 && env.scatter(self.rq.sges(), 0, payload).is_err() {
+        if len != 0 && env.scatter_receive(self.rq.sges(), 0, payload).is_err() {
             return false;
         }
         let wr_id = self.rq.finish();

@@ -279,7 +279,7 @@ pub trait Env {
         false
     }
 
-    /// As [`scatter`](Self::scatter), of bytes that a packet names.
+    /// As [`scatter_receive`](Self::scatter_receive), of bytes that a packet names.
     fn fetch(&mut self, _sges: &[Sge], _offset: u32, _from: &Named<'_>) -> Result<(), FetchError> {
         Err(FetchError::OutOfReach)
     }
@@ -305,9 +305,23 @@ pub trait Env {
     /// `access` (for sending, none is needed).
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault>;
 
-    /// Copies `data` into the scatter list, `offset` bytes into it. The list was checked to be long
-    /// enough; keys and rights are checked here, each time.
+    /// Copies `data` into the scatter list of a send work request, which a READ or an atomic has, `offset`
+    /// bytes into it. The list was checked to be long enough; keys and rights are checked here, each time,
+    /// against the queue pair's protection domain.
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// As [`scatter`](Self::scatter), for the list of a receive. One from a shared receive queue is checked
+    /// against the protection domain of that queue, which need not be the queue pair's (IBTA 10.2.9).
+    /// A driver that has only one domain need not tell the two apart.
+    #[inline]
+    fn scatter_receive(
+        &mut self,
+        sges: &[Sge],
+        offset: u32,
+        data: &[u8],
+    ) -> Result<(), AccessFault> {
+        self.scatter(sges, offset, data)
+    }
 
     /// Checks a peer's claim on memory: key, range, rights, protection domain. A zero length needs
     /// no valid key; callers do not ask then.
@@ -344,7 +358,7 @@ pub trait Env {
 
     /// Chooses the shared receive queue that a packet of XRC names. Until the next call it is the one
     /// of [`pop_srq`](Self::pop_srq) and of completions on [`Side::Recv`], and its owner's memory is
-    /// what [`scatter`](Self::scatter), [`check_remote`](Self::check_remote),
+    /// what [`scatter_receive`](Self::scatter_receive), [`check_remote`](Self::check_remote),
     /// [`write_remote`](Self::write_remote), [`atomic`](Self::atomic) and
     /// [`invalidate`](Self::invalidate) are about. Refused if there is no such queue, or not in the
     /// queue pair's domain. A driver without XRC refuses them all.

@@ -76,8 +76,8 @@ impl Qp {
         }
         let sges = self.rq.sges();
         let placed = env
-            .scatter(sges, 0, rx.source.grh)
-            .and_then(|()| env.scatter(sges, GRH_AREA, packet.payload));
+            .scatter_receive(sges, 0, rx.source.grh)
+            .and_then(|()| env.scatter_receive(sges, GRH_AREA, packet.payload));
         if placed == Err(AccessFault::Busy) {
             // The receive serves the next datagram.
             return env.count(Drop::NoReceive);

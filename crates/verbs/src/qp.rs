@@ -19,7 +19,7 @@ use crate::engine::path::Path;
 use crate::engine::short::SentFrom;
 use crate::error::VerbsError;
 use crate::event::Unacked;
-use crate::pd::Pd;
+use crate::pd::{Pd, PdId};
 use crate::room;
 use crate::srq::{Srq, SrqCore};
 use crate::xrc::place::TargetEnds;
@@ -81,6 +81,8 @@ pub(crate) enum Ends {
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) pd: Pd,
+    /// The domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
+    pub(crate) recv_pd: PdId,
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
     pub(crate) srq: Option<Arc<SrqCore>>,
@@ -242,6 +244,7 @@ impl Qp {
         machine.qpn = qpn;
         let objects = Objects {
             pd: pd.clone(),
+            recv_pd: init.srq.as_ref().map_or(pd.id(), |srq| srq.pd().id()),
             send_cq: init.send_cq.0.clone(),
             recv_cq: init.recv_cq.0.clone(),
             srq: init.srq.as_ref().map(|s| s.0.clone()),

@@ -4,23 +4,13 @@
 
 mod lab;
 
-use lab::{Node, pattern, stream_pair};
+use lab::{Node, PLAIN, pattern, stream_pair};
 use rdmux_verbs::control::ControlEvent;
 use rdmux_verbs::transport::attr::QpState;
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_verbs::transport::wr::{Completion, SendData, SendOp, WcFlags, WcOpcode, WcStatus};
 
 const BIG: usize = 3 << 20;
-
-const PLAIN: StreamParams = StreamParams {
-    initiator: true,
-    crc: false,
-    tx_markers: false,
-    rx_markers: false,
-    ord: 4,
-    ird: 4,
-    rtr: None,
-};
 
 /// With payload by reference, with a CRC, and with markers in either direction.
 fn all(test: impl Fn(Node, Node)) {

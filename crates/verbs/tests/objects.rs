@@ -4,16 +4,19 @@
 
 mod lab;
 
-use lab::{Lab, Node, caps, pair};
+use std::sync::Arc;
+
+use lab::{ALL, Lab, Node, PLAIN, caps, pair, stream_pair_with};
 use rdmux_verbs::control::ControlEvent;
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_verbs::transport::wr::{
-    Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, WcStatus,
+    Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus,
 };
 use rdmux_verbs::{
-    AsyncEventKind, CompChannel, Cq, CqInit, Mr, MrInit, Pd, Qp, QpInit, Space, Srq, SrqAttr,
+    AsyncEventKind, CompChannel, Cq, CqInit, Device, Mr, MrInit, Pd, Qp, QpInit, Space, Srq,
+    SrqAttr,
 };
 
 #[test]
@@ -311,4 +314,74 @@ fn a_reset_forgets_completions_that_nobody_polled() {
     assert_eq!(b.cq.poll(&mut out), 1);
     assert_eq!((out[0].wr_id, out[0].qpn), (7, other.qpn()));
     drop(a);
+}
+
+/// A receive is made of memory of the shared receive queue's domain (IBTA 10.2.9), whatever the queue pair's is; WRITEs
+/// and READs of the peer go by the queue pair's.
+fn receives_are_of_the_queues_domain(a: &Node, b: &Node, srq: &Srq, len: usize) {
+    let mut bytes = vec![0_u64; len.div_ceil(8)];
+    // SAFETY: it is dropped before the bytes are.
+    let own = unsafe {
+        Mr::register(srq.pd(), MrInit::own(bytes.as_mut_ptr().cast(), len, ALL)).unwrap()
+    };
+    let post_to = |wr_id, mr: &Mr| {
+        let length = u32::try_from(len).unwrap();
+        let sge = Sge { addr: mr.range().start, length, lkey: mr.lkey() };
+        srq.post_recv(&RecvWr { wr_id, sges: &[sge] }).unwrap();
+    };
+    assert!(b.pd != *srq.pd());
+    a.write(0, &vec![7; len]);
+    post_to(1, &own);
+    a.send(2, SendOp::Send, 0, len);
+    let received = b.wait();
+    assert_eq!((received.wr_id, received.status), (1, WcStatus::Success), "{len} bytes");
+    assert_eq!(a.wait().status, WcStatus::Success);
+    let (remote_addr, rkey) = (b.base(), b.mr.rkey());
+    a.send(3, SendOp::Write { remote_addr, rkey }, 0, len);
+    assert_eq!(a.wait().status, WcStatus::Success);
+
+    post_to(4, &b.mr);
+    a.send(5, SendOp::Send, 0, len);
+    let received = b.wait();
+    assert_eq!((received.wr_id, received.status), (4, WcStatus::LocProtErr), "{len} bytes");
+    assert_eq!(b.qp.state(), QpState::Err);
+    drop(own);
+    assert!(bytes.iter().all(|word| *word == u64::from_ne_bytes([7; 8])), "{len} bytes");
+}
+
+/// A short message, and one of many packets.
+const LENGTHS: [usize; 2] = [8, 32 << 10];
+
+/// A shared receive queue in a domain of its own.
+fn queue_in_another_domain(device: &Arc<Device>) -> Srq {
+    let attr = SrqAttr { max_wr: 4, max_sge: 1, limit: 0 };
+    Srq::new(&Pd::new(device), attr, 0).unwrap()
+}
+
+#[test]
+fn shared_receive_queue_takes_memory_of_its_own_protection_domain() {
+    for (same_host, addresses) in
+        [(false, ["127.77.202.30", "127.77.202.31"]), (true, ["127.77.202.32", "127.77.202.32"])]
+    {
+        for len in LENGTHS {
+            let lab = Lab::new(same_host);
+            let a = Node::new(&lab, addresses[0], QpType::Rc, len);
+            let (device, control) = lab.process(addresses[1]);
+            let (pd, srq) = (Pd::new(&device), queue_in_another_domain(&device));
+            let b = Node::on(device, control, pd, QpType::Rc, len, Some(srq.clone()));
+            a.connect(&b);
+            b.connect(&a);
+            assert_eq!(b.qp.is_same_host(), same_host);
+            receives_are_of_the_queues_domain(&a, &b, &srq, len);
+        }
+    }
+}
+
+#[test]
+fn shared_receive_queue_of_iwarp_takes_memory_of_its_own_protection_domain() {
+    for len in LENGTHS {
+        let (a, b) = stream_pair_with(&PLAIN, len, |device| Some(queue_in_another_domain(device)));
+        let srq = b.qp.init().srq.clone().unwrap();
+        receives_are_of_the_queues_domain(&a, &b, &srq, len);
+    }
 }

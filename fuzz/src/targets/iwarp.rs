@@ -277,7 +277,7 @@ impl<'a> Script<'a> {
         if self.inbox.is_empty() && bytes.len().is_multiple_of(2) {
             let len = match self.qp.direct() {
                 None => 0,
-                Some(Direct::Local { sges, offset, len }) => {
+                Some(Direct::Local { sges, offset, len, .. }) => {
                     let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
                     assert!(u64::from(offset) + u64::from(len) <= all, "beyond the list");
                     len

@@ -266,7 +266,7 @@ impl World {
         let placed = self.act(to, |qp, now, env| {
             let Some(direct) = qp.direct() else { return 0 };
             let (done, len) = match direct {
-                Direct::Local { sges, offset, len } => {
+                Direct::Local { sges, offset, len, .. } => {
                     let len = bytes.len().min(len as usize);
                     (env.scatter(sges, offset, &bytes[..len]), len)
                 }

@@ -12,6 +12,7 @@ use rdmux_wire::iwarp::ddp::Header;
 use rdmux_wire::iwarp::fpdu::{self, CRC_LEN, Framing, LENGTH_LEN, MAX_ULPDU};
 use rdmux_wire::iwarp::rdmap::Opcode;
 
+use crate::env::Side;
 use crate::iwarp::close::Phase;
 use crate::iwarp::fault::Fault;
 use crate::iwarp::qp::Qp;
@@ -32,6 +33,9 @@ pub enum Direct<'a> {
         offset: u32,
         /// Bytes that are still to come.
         len: u32,
+        /// Whose list it is: a READ's, or a receive's, which may have another protection domain
+        /// ([`Env::scatter_receive`](crate::env::Env::scatter_receive)).
+        side: Side,
     },
     /// Into memory that the peer named, which was checked.
     Remote {
@@ -127,7 +131,8 @@ impl Qp {
 
     /// Where the coming bytes belong, if they are payload that may be put there as it comes. The driver
     /// may receive up to so many straight into that memory, with the checks of
-    /// [`Env::scatter`](crate::env::Env::scatter) or [`Env::write_remote`](crate::env::Env::write_remote), and
+    /// [`Env::scatter`](crate::env::Env::scatter), [`Env::scatter_receive`](crate::env::Env::scatter_receive) or
+    /// [`Env::write_remote`](crate::env::Env::write_remote), and
     /// then calls [`handle_placed`](Self::handle_placed). What it cannot put there it presents to
     /// [`handle_bytes`](Self::handle_bytes).
     pub fn direct(&self) -> Option<Direct<'_>> {
@@ -136,9 +141,12 @@ impl Qp {
             return None;
         }
         match self.rx.place {
-            Place::Receive { offset } => Some(Direct::Local { sges: self.rq.sges(), offset, len }),
+            Place::Receive { offset } => {
+                Some(Direct::Local { sges: self.rq.sges(), offset, len, side: Side::Recv })
+            }
             Place::Sink { offset } => {
-                Some(Direct::Local { sges: self.sq.sges(self.sq.head), offset, len })
+                let sges = self.sq.sges(self.sq.head);
+                Some(Direct::Local { sges, offset, len, side: Side::Send })
             }
             Place::Memory { rkey, va } => Some(Direct::Remote { rkey, va, len }),
             Place::Small { .. } | Place::Nowhere => None,

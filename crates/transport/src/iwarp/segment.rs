@@ -210,7 +210,7 @@ impl Qp {
         match self.rx.place {
             Place::Nowhere => Ok(()),
             Place::Receive { offset } => {
-                env.scatter(self.rq.sges(), offset, bytes).map_err(Fault::Receive)
+                env.scatter_receive(self.rq.sges(), offset, bytes).map_err(Fault::Receive)
             }
             Place::Sink { offset } => {
                 let sges = self.sq.sges(self.sq.head);

@@ -51,7 +51,7 @@ impl Load for &[u8] {
 
     #[inline]
     fn scatter<E: Env>(self, sges: &[Sge], offset: u32, env: &mut E) -> Result<(), Refusal> {
-        env.scatter(sges, offset, self).map_err(Refusal::local)
+        env.scatter_receive(sges, offset, self).map_err(Refusal::local)
     }
 
     #[inline]

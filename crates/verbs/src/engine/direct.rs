@@ -16,6 +16,7 @@ use super::path::Path;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::memory;
+use crate::pd::PdId;
 use crate::qp::{Ends, Objects, QpCore};
 use crate::reach::Reach;
 use crate::regions::Regions;
@@ -99,7 +100,7 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
         TxPayload::Bytes(bytes) => near.try_push(Piece::new(bytes.as_ptr(), bytes.len())).ok()?,
         TxPayload::Gather { sges, offset, len } => {
             let access = if copy.write { Access::empty() } else { Access::LOCAL_WRITE };
-            return near_list((objects, regions), sges, (offset, len), access).ok();
+            return near_list((objects.pd.id(), regions), sges, (offset, len), access).ok();
         }
         TxPayload::None | TxPayload::Remote { .. } => return None,
     }
@@ -110,12 +111,12 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
 /// memory.
 #[inline]
 pub(super) fn near_list(
-    (objects, regions): (&Objects, &Regions),
+    (pd, regions): (PdId, &Regions),
     sges: &[Sge],
     (offset, len): (u32, u32),
     access: Access,
 ) -> Result<Near, FetchError> {
-    let (mut near, pd) = (Near::new(), objects.pd.id());
+    let mut near = Near::new();
     for (sge, addr, take) in parts(sges, offset, len) {
         let at = regions.local(pd, sge.lkey, addr, take.into(), access);
         let at = at.map_err(FetchError::Memory)?;

@@ -28,6 +28,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
 use crate::memory::Space;
+use crate::pd::PdId;
 use crate::qp::{Ends, Objects, QpCore};
 use crate::reach::Origin;
 use crate::regions::{Asker, Located, Regions};
@@ -231,6 +232,37 @@ impl<'a> QpEnv<'a> {
         regions.change(|table| f(table, who))
     }
 
+    /// Copies bytes into a list, whose keys are of a domain.
+    #[inline]
+    fn scatter_in(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        data: &[u8],
+    ) -> Result<(), AccessFault> {
+        let Here::Own(_, regions) = &mut self.here else { return Err(AccessFault::Key) };
+        let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
+        if let ([sge], 0, Some(spot)) = (sges, offset, &mut self.spot)
+            && sge.length >= len
+        {
+            if !spot.holds(pd, sge, len) {
+                *spot = regions.spot(pd, sge.lkey, Access::LOCAL_WRITE);
+            }
+            if spot.holds(pd, sge, len) {
+                return Space::Own.write(sge.addr, data);
+            }
+        }
+        let mut rest = data;
+        for (sge, addr, take) in parts(sges, offset, len) {
+            let at = regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;
+            let (now, later) = rest.split_at(take as usize);
+            at.space.write(at.addr, now)?;
+            rest = later;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
+    }
+
     /// Whether a packet that came by `ring` is from this queue pair's peer.
     pub(crate) fn is_peer(&self, ring: &Arc<RingTx>) -> bool {
         matches!(&*self.path, Path::Ring(own) if Arc::ptr_eq(own, ring))
@@ -392,7 +424,7 @@ impl Env for QpEnv<'_> {
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
         let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
-        let (here, part) = ((*objects, &**regions), (offset, from.len));
+        let (here, part) = ((objects.recv_pd, &**regions), (offset, from.len));
         let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
         super::named::fetch(self.device, (self.core.qpn, reach), from, &near)
     }
@@ -425,30 +457,25 @@ impl Env for QpEnv<'_> {
     }
 
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let (objects, regions) = match &mut self.here {
-            Here::Own(objects, regions) => (objects, regions),
-            Here::Target(place) => return place.scatter(sges, offset, data),
-        };
-        let pd = objects.pd.id();
-        let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
-        if let ([sge], 0, Some(spot)) = (sges, offset, &mut self.spot)
-            && sge.length >= len
-        {
-            if !spot.holds(pd, sge, len) {
-                *spot = regions.spot(pd, sge.lkey, Access::LOCAL_WRITE);
+        // A target has no send queue.
+        let Here::Own(objects, _) = &self.here else { return Err(AccessFault::Key) };
+        self.scatter_in(objects.pd.id(), sges, offset, data)
+    }
+
+    #[inline]
+    fn scatter_receive(
+        &mut self,
+        sges: &[Sge],
+        offset: u32,
+        data: &[u8],
+    ) -> Result<(), AccessFault> {
+        match &mut self.here {
+            Here::Own(objects, _) => {
+                let pd = objects.recv_pd;
+                self.scatter_in(pd, sges, offset, data)
             }
-            if spot.holds(pd, sge, len) {
-                return Space::Own.write(sge.addr, data);
-            }
+            Here::Target(place) => place.scatter(sges, offset, data),
         }
-        let mut rest = data;
-        for (sge, addr, take) in parts(sges, offset, len) {
-            let at = regions.local(pd, sge.lkey, addr, take.into(), Access::LOCAL_WRITE)?;
-            let (now, later) = rest.split_at(take as usize);
-            at.space.write(at.addr, now)?;
-            rest = later;
-        }
-        if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
     }
 
     fn check_remote(

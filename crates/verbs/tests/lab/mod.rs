@@ -78,6 +78,16 @@ impl Lab {
         ip: &str,
         kind: DeviceKind,
     ) -> (Arc<Device>, Arc<LabControl>) {
+        self.process_told(ip, kind, |_| {})
+    }
+
+    /// As [`process_with`](Self::process_with); `change` changes what the service tells of the host.
+    pub fn process_told(
+        self: &Arc<Self>,
+        ip: &str,
+        kind: DeviceKind,
+        change: impl FnOnce(&mut HostInfo),
+    ) -> (Arc<Device>, Arc<LabControl>) {
         let ip: IpAddr = ip.parse().unwrap();
         let mut hosts = self.hosts.lock().unwrap();
         let host = hosts.entry(ip).or_insert_with(|| Host {
@@ -102,7 +112,7 @@ impl Lab {
             interface_index: 1,
             mtu: Mtu::M4096,
         };
-        let info = HostInfo {
+        let mut info = HostInfo {
             kind,
             host: ip.to_string(),
             device: "rdmux_roce0".into(),
@@ -112,6 +122,7 @@ impl Lab {
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),
         };
+        change(&mut info);
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
         let control = Arc::new(LabControl { lab: self.clone(), info, ip, inbox, counters, ended });
@@ -420,13 +431,33 @@ pub fn pair(qp_type: QpType, same_host: bool, bytes: usize) -> (Node, Node) {
     (a, b)
 }
 
+/// A stream with neither CRC nor markers.
+pub const PLAIN: StreamParams = StreamParams {
+    initiator: true,
+    crc: false,
+    tx_markers: false,
+    rx_markers: false,
+    ord: 4,
+    ird: 4,
+    rtr: None,
+};
+
 /// Two queue pairs over a stream, `a` being the initiator; what they agree on is `params`.
 pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
+    stream_pair_with(params, bytes, |_| None)
+}
+
+/// As [`stream_pair`], each with the shared receive queue that is made for its device.
+pub fn stream_pair_with(
+    params: &StreamParams,
+    bytes: usize,
+    srq: impl Fn(&Arc<Device>) -> Option<Srq>,
+) -> (Node, Node) {
     let lab = Lab::new(false);
     let node = |ip| {
         let (device, control) = lab.process_with(ip, DeviceKind::Iwarp);
-        let pd = Pd::new(&device);
-        Node::on(device, control, pd, QpType::Rc, bytes, None)
+        let (pd, srq) = (Pd::new(&device), srq(&device));
+        Node::on(device, control, pd, QpType::Rc, bytes, srq)
     };
     let (a, b) = (node("127.0.0.1"), node("127.0.0.2"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

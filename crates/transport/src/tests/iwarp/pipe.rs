@@ -166,7 +166,7 @@ fn place(stream: &mut VecDeque<u8>, len: usize, to: &mut End, now: Time) {
         return to.feed(now, &bytes);
     };
     let placed = match direct {
-        Direct::Local { sges, offset, len: left } => {
+        Direct::Local { sges, offset, len: left, .. } => {
             let bytes: Vec<u8> = stream.drain(..len.min(left as usize)).collect();
             to.w.scatter(sges, offset, &bytes).unwrap();
             bytes.len()

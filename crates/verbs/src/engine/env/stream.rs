@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use rdmux_link::tcp::{MAX_PIECES, Received};
 use rdmux_link::{Piece, TcpStream};
 use rdmux_transport::attr::Access;
-use rdmux_transport::env::{AccessFault, TxPayload};
+use rdmux_transport::env::{AccessFault, Side, TxPayload};
 use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
 
 use super::{Here, QpEnv, asker, parts};
@@ -142,8 +142,11 @@ impl QpEnv<'_> {
         let Here::Own(objects, regions) = &self.here else { return None };
         let mut pieces = Gathered::new();
         let len = match *direct {
-            Direct::Local { sges, offset, len } if len as usize >= min => {
-                let pd = objects.pd.id();
+            Direct::Local { sges, offset, len, side } if len as usize >= min => {
+                let pd = match side {
+                    Side::Send => objects.pd.id(),
+                    Side::Recv => objects.recv_pd,
+                };
                 for (sge, addr, take) in parts(sges, offset, len) {
                     let rights = Access::LOCAL_WRITE;
                     let at = regions.local(pd, sge.lkey, addr, take.into(), rights).ok()?;
