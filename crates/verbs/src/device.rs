@@ -165,20 +165,24 @@ impl Device {
         if port != PORT {
             return Err(VerbsError::invalid("query a port", format!("there is no port {port}")));
         }
-        let mtu = active_mtu(&self.gids.read());
         let gids = self.gids().len();
         let down = self.failed.load(Ordering::Acquire);
         Ok(PortAttr {
             kind: self.control.info().kind,
             state: if down { PortState::Down } else { PortState::Active },
             max_mtu: Mtu::M4096,
-            active_mtu: mtu,
+            active_mtu: self.active_mtu(),
             gid_tbl_len: u16::try_from(gids).unwrap_or(u16::MAX),
             pkey_tbl_len: u16::try_from(self.control.info().pkeys.len()).unwrap_or(u16::MAX),
             max_msg_sz: MAX_MESSAGE,
             active_width: 2,
             active_speed: 32,
         })
+    }
+
+    /// The MTU of the port: no datagram is longer.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        active_mtu(&self.gids.read())
     }
 
     /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.

@@ -5,12 +5,14 @@
 mod lab;
 
 use lab::{Lab, Node, pair, pattern};
+use rdmux_verbs::Pd;
+use rdmux_verbs::control::{DeviceKind, HostInfo};
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::{AddressVector, QpType};
+use rdmux_verbs::transport::attr::{AddressVector, QpState, QpType};
 use rdmux_verbs::transport::wr::{
     SendData, SendFlags, SendOp, SendWr, UdDest, WcFlags, WcOpcode, WcStatus,
 };
-use rdmux_verbs::wire::{Gid, Qkey, Qpn};
+use rdmux_verbs::wire::{Gid, Mtu, Qkey, Qpn};
 
 const KEY: Qkey = Qkey(0x1111_1111);
 
@@ -55,6 +57,40 @@ fn a_datagram_brings_its_network_header() {
     assert_eq!(ip[8], 64, "the hop limit is told");
     assert_eq!(ip[12..20], [127, 77, 201, 1, 127, 77, 201, 2]);
     assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+/// IBTA 9.8.3.1: a datagram is one packet of the port's MTU at most.
+#[test]
+fn datagram_above_the_active_mtu_ends_with_local_length_error() {
+    let lab = Lab::new(false);
+    let narrow = |ip| {
+        let told = |info: &mut HostInfo| info.gids[0].mtu = Mtu::M1024;
+        let (device, control) = lab.process_told(ip, DeviceKind::Roce, told);
+        let pd = Pd::new(&device);
+        let node = Node::on(device, control, pd, QpType::Ud, 16384, None);
+        node.ready_ud(KEY);
+        node
+    };
+    let (a, b) = (narrow("127.77.201.21"), narrow("127.77.201.22"));
+    assert_eq!(a.device.query_port(1).unwrap().active_mtu, Mtu::M1024);
+    let to_b = |from: &Node, wr_id, len| {
+        send_to(from, wr_id, b.gid(), b.qp.qpn(), KEY, 0, len);
+    };
+    b.recv(1, 0, 8192);
+    b.recv(2, 0, 8192);
+    to_b(&a, 3, 1024);
+    assert_eq!((a.wait().status, b.wait().byte_len), (WcStatus::Success, 1064));
+    to_b(&a, 4, 1025);
+    let failed = a.wait();
+    assert_eq!((failed.wr_id, failed.status), (4, WcStatus::LocLenErr));
+    assert_eq!(a.qp.state(), QpState::Sqe);
+
+    // What a port with a larger MTU sends is dropped, and what follows takes its receive.
+    let wide = ready(&lab, "127.77.201.23");
+    to_b(&wide, 5, 1025);
+    to_b(&wide, 6, 1000);
+    assert_eq!([wide.wait().status, wide.wait().status], [WcStatus::Success; 2]);
+    assert_eq!((b.wait().byte_len, b.control.count(Counter::RxLength)), (1040, 1));
 }
 
 #[test]

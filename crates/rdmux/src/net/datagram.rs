@@ -82,7 +82,7 @@ impl Datagram {
         let sgid_index =
             if at.ip().is_unspecified() { 0 } else { context.gid_index(local.ip())? };
 
-        let mtu = context.path_mtu(sgid_index)?.bytes() as usize;
+        let mtu = context.query_port()?.active_mtu.bytes() as usize;
         let (slot, slots) = (GRH + mtu, options.depth as usize);
         let pd = context.pd();
         let buffer = pd.alloc(slot * (slots + 1), Access::LOCAL_WRITE)?;

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::procmem::Range;
 use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
-use rdmux_transport::attr::{Access, AddressVector, QpAttr};
+use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
@@ -322,7 +322,13 @@ impl Pieces {
 
 impl Env for QpEnv<'_> {
     fn link(&self) -> LinkCaps {
-        self.path.caps(self.core.qp_type)
+        let mut caps = self.path.caps(self.core.qp_type);
+        if self.core.qp_type == QpType::Ud {
+            // A datagram is one packet, and the port's MTU is the only one that its sender and its receiver
+            // know (IBTA 9.8.3): `LOC_LEN_ERR` beyond it here, dropped there.
+            caps.max_payload = caps.max_payload.min(self.device.active_mtu().bytes());
+        }
+        caps
     }
 
     fn room(&self) -> u32 {
