@@ -6,8 +6,8 @@ use rdmux_wire::NakCode;
 use crate::env::{AccessFault, QpEvent};
 use crate::wr::WcStatus;
 
-/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C,
-/// and class A for its own memory).
+/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C, class A
+/// for its own memory, and class J for a key that is not to be invalidated).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponderFault {
     /// An operation out of sequence, of a wrong length, misaligned, or one that this queue pair
@@ -19,6 +19,8 @@ pub(crate) enum ResponderFault {
     ReceiveTooShort,
     /// Key, range or right of remote memory did not fit.
     RemoteAccess,
+    /// The key that a SEND is to invalidate cannot be.
+    Invalidate,
     /// The receive's own memory may not be written.
     LocalProtection,
     /// The memory is not there any more.
@@ -27,8 +29,8 @@ pub(crate) enum ResponderFault {
 
 /// What follows from a [`ResponderFault`].
 pub(crate) struct Consequence {
-    /// What the requester hears.
-    pub(crate) nak: NakCode,
+    /// What the requester hears; if nothing, its request is acknowledged.
+    pub(crate) nak: Option<NakCode>,
     /// How the receive that was taken for the message ends.
     pub(crate) status: WcStatus,
     /// What the responder's program hears.
@@ -40,22 +42,35 @@ impl ResponderFault {
     pub(crate) const fn consequence(self) -> Consequence {
         let (nak, status, event) = match self {
             Self::InvalidRequest => {
-                (NakCode::InvalidRequest, WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
+                (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
             }
             // The program hears of it as of a broken access rule (IBTA annex A14).
             Self::NoSuchSrq => {
-                (NakCode::InvalidRequest, WcStatus::RemInvReqErr, Some(QpEvent::AccessErr))
+                (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::AccessErr))
             }
-            Self::ReceiveTooShort => (NakCode::InvalidRequest, WcStatus::LocLenErr, None),
+            Self::ReceiveTooShort => (Some(NakCode::InvalidRequest), WcStatus::LocLenErr, None),
+            // Of these only an RDMA WRITE with immediate data takes a receive, which ends in a local access
+            // error (IBTA 11.6.2).
             Self::RemoteAccess => {
-                (NakCode::RemoteAccess, WcStatus::RemAccessErr, Some(QpEvent::AccessErr))
+                (Some(NakCode::RemoteAccess), WcStatus::LocAccessErr, Some(QpEvent::AccessErr))
             }
-            Self::LocalProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
+            // Class J: the message has arrived whole, so the requester has done its part. A "memory
+            // management operation error" (IBTA 11.6.2) is told to the responder's program only.
+            Self::Invalidate => (None, WcStatus::MwBindErr, None),
+            Self::LocalProtection => (Some(NakCode::RemoteOperational), WcStatus::LocProtErr, None),
             Self::Operation => {
-                (NakCode::RemoteOperational, WcStatus::LocQpOpErr, Some(QpEvent::Fatal))
+                (Some(NakCode::RemoteOperational), WcStatus::LocQpOpErr, Some(QpEvent::Fatal))
             }
         };
         Consequence { nak, status, event }
+    }
+
+    /// A key that the peer told us to invalidate.
+    pub(crate) const fn invalidate(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Gone | AccessFault::Busy => Self::Operation,
+            _ => Self::Invalidate,
+        }
     }
 
     /// A fault of memory that the peer named.

@@ -56,6 +56,14 @@ impl Refusal {
         }
     }
 
+    /// A key that the peer named is not to be invalidated.
+    fn invalidate(fault: AccessFault) -> Self {
+        match fault {
+            AccessFault::Busy => Self::NotReady,
+            _ => Self::Fault(ResponderFault::invalidate(fault)),
+        }
+    }
+
     /// Memory that the receive named is not to be had.
     fn local(fault: AccessFault) -> Self {
         match fault {
@@ -274,7 +282,8 @@ impl Qp {
     }
 
     /// The request at `psn`, which is expected, cannot be carried out, and the receive that it was to fill
-    /// ends with it: NAK, and then ERR (IBTA 9.9.3, class A and C).
+    /// ends with it: NAK, and then ERR (IBTA 9.9.3, class A and C), or an ACK for one that only the responder
+    /// is to know of (class J).
     pub(crate) fn fail_responder<E: Env>(
         &mut self,
         now: Time,
@@ -293,13 +302,18 @@ impl Qp {
     fn fail_answer<E: Env>(&mut self, now: Time, psn: Psn, fault: ResponderFault, env: &mut E) {
         let consequence = fault.consequence();
         self.resp.message = Message::None;
+        if consequence.nak.is_none() {
+            // It is acknowledged, and so counted.
+            self.resp.finish_message();
+        }
         if let Some(event) = consequence.event
             && !self.resp.dying
         {
             env.event(event);
         }
         self.resp.dying = true;
-        self.nak(now, psn, Syndrome::Nak(consequence.nak), env);
+        let syndrome = consequence.nak.map_or(Syndrome::ACK, Syndrome::Nak);
+        self.nak(now, psn, syndrome, env);
     }
 
     /// The answer of an atomic that [`Env::atomic`] put off is here: what was there before, in host order,

@@ -46,7 +46,7 @@ impl Qp {
         self.resp.message = Message::None;
         match fault {
             ResponderFault::InvalidRequest | ResponderFault::NoSuchSrq => env.count(Drop::Length),
-            ResponderFault::RemoteAccess => env.count(Drop::Memory),
+            ResponderFault::RemoteAccess | ResponderFault::Invalidate => env.count(Drop::Memory),
             ResponderFault::ReceiveTooShort => self.drop_too_long(env),
             ResponderFault::LocalProtection | ResponderFault::Operation => {
                 env.count(Drop::Memory);

@@ -119,7 +119,7 @@ impl Fault {
             Self::Source(fault) => plain(source(fault), Some(access_event(fault)), Drop::Memory),
             Self::SourceWraps => plain(Told::RdmapWrap, Some(AccessErr), Drop::Memory),
             Self::Invalidate(fault) => Row {
-                receive: Some(WcStatus::RemAccessErr),
+                receive: Some(WcStatus::MwBindErr),
                 ..plain(invalidate(fault), Some(AccessErr), Drop::Memory)
             },
             Self::Receive(fault) => Row {

@@ -73,7 +73,7 @@ impl Qp {
         if row.ends {
             let mut invalidated = None;
             if let Some(ieth) = packet.ieth {
-                env.invalidate(ieth.0, true).map_err(Refusal::remote)?;
+                env.invalidate(ieth.0, true).map_err(Refusal::invalidate)?;
                 invalidated = Some(ieth.0);
             }
             let mut completion = self.received(packet, WcOpcode::Recv, end);
@@ -101,6 +101,14 @@ impl Qp {
     ) -> Result<(), Refusal> {
         if row.starts {
             let reth = packet.reth.ok_or(INVALID)?;
+            if row.receives {
+                // A receive is looked for before the memory is (IBTA 9.7.4.1): it is this one that a wrong
+                // key ends.
+                self.permits(Access::REMOTE_WRITE)?;
+                if !self.rq.take(env) {
+                    return Err(Refusal::NotReady);
+                }
+            }
             self.check_reth(&reth, Access::REMOTE_WRITE, env)?;
             self.resp.offset = 0;
             self.resp.write_va = reth.va;

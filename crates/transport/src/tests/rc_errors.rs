@@ -58,11 +58,57 @@ fn each_fault_has_its_nak_and_its_status() {
         (WcStatus::RemOpErr, vec![WcStatus::LocProtErr, FLUSHED], 0x63),
         "receive not writable"
     );
-    assert_eq!(
-        fails(nothing, SendOp::SendInv(Rkey(KEY)), 10),
-        (WcStatus::RemAccessErr, vec![WcStatus::RemAccessErr, FLUSHED], 0x62),
-        "a key that cannot be invalidated"
-    );
+}
+
+/// IBTA 11.6.2: the receive that an RDMA WRITE with immediate data consumes ends in a local access error when the
+/// memory cannot be written.
+#[test]
+fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error() {
+    let access = (WcStatus::RemAccessErr, vec![WcStatus::LocAccessErr, FLUSHED], 0x62);
+    let write = |rkey| SendOp::WriteImm { remote_addr: 0, rkey: Rkey(rkey), imm: [1; 4] };
+    assert_eq!(fails(|_| {}, write(99), 10), access, "wrong key");
+    let no_right = |p: &mut Pair| p.b.w.rights = Access::LOCAL_WRITE;
+    assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
+    // Of a long one only the last packet consumes a receive, and the key is looked at before.
+    let flushed = (WcStatus::RemAccessErr, vec![FLUSHED, FLUSHED], 0x62);
+    assert_eq!(fails(|_| {}, write(99), 5000), flushed);
+    // The queue pair's own rights come before the receive.
+    let no_flag = |p: &mut Pair| p.b.qp.attr.access = Access::empty();
+    let invalid = (WcStatus::RemInvReqErr, vec![FLUSHED, FLUSHED], 0x61);
+    assert_eq!(fails(no_flag, write(KEY), 10), invalid);
+}
+
+#[test]
+fn write_with_immediate_and_wrong_key_waits_for_a_receive_first() {
+    let mut p = Pair::new(QpType::Rc);
+    let write = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(99), imm: [1; 4] };
+    p.a.send(1, write, 0, 10);
+    p.run();
+    assert_eq!((p.log.last().unwrap().1[12] >> 5, p.b.qp.state()), (1, QpState::Rts), "RNR NAK");
+    p.b.recv(10, 0, 100);
+    while p.a.w.wc.is_empty() && p.tick() {
+        p.run();
+    }
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(p.b.w.statuses(), [(10, WcStatus::LocAccessErr)]);
+}
+
+/// IBTA 9.9.3, class J: only the responder fails.
+#[test]
+fn send_with_invalidate_of_a_wrong_key_is_acknowledged_and_fails_the_responder() {
+    for len in [10, 5000] {
+        let mut p = Pair::new(QpType::Rc);
+        p.b.recv(10, 0, 5000);
+        p.b.recv(11, 0, 5000);
+        p.a.send(1, SendOp::SendInv(Rkey(KEY)), 0, len);
+        p.run();
+        assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success)]);
+        assert_eq!(p.a.qp.state(), QpState::Rts);
+        let (last, count) = (p.log.last().unwrap(), p.opcodes(2).len());
+        assert_eq!((last.0, last.1[12] >> 5, last.1[15], count), (2, 0, 1, 1), "an ACK, MSN 1");
+        assert_eq!(p.b.w.statuses(), [(10, WcStatus::MwBindErr), (11, FLUSHED)]);
+        assert_eq!((p.b.qp.state(), p.b.w.events.len()), (QpState::Err, 0));
+    }
 }
 
 #[test]

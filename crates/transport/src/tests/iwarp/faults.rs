@@ -255,7 +255,7 @@ fn keys_that_cannot_be_invalidated() {
     let header = untagged(Opcode::SendInvalidate, true, (0, 1, 0));
     let expected = Expected {
         fault: Fault::RdmapInvalidate,
-        receive: WcStatus::RemAccessErr,
+        receive: WcStatus::MwBindErr,
         event: Some(AccessErr),
     };
     check(&mut End::attached(&PLAIN), &frame(&header, &[]), &expected);
