@@ -167,6 +167,29 @@ static void binding(void)
 	close_cm(&c);
 }
 
+/* The kernel tells EADDRNOTAVAIL where one of two claims on a port is for every address, and EADDRINUSE where both
+ * are for the same one. */
+static void bind_to_a_port_taken_on_the_wildcard(void)
+{
+	struct sockaddr_in wildcard = { .sin_family = AF_INET };
+	struct rdma_cm_id *second;
+	struct cm c;
+
+	open_cm(&c, RDMA_PS_TCP);
+	EQUAL(rdma_bind_addr(c.id, any(&wildcard)), 0);
+	wildcard.sin_port = c.here.sin_port = rdma_get_src_port(c.id);
+	EQUAL(rdma_create_id(c.events, &second, NULL, RDMA_PS_TCP), 0);
+	SETS(rdma_bind_addr(second, any(&c.here)), EADDRNOTAVAIL);
+	SETS(rdma_bind_addr(second, any(&wildcard)), EADDRNOTAVAIL);
+	EQUAL(rdma_destroy_id(c.id), 0);
+	EQUAL(rdma_bind_addr(second, any(&c.here)), 0);
+	EQUAL(rdma_create_id(c.events, &c.id, NULL, RDMA_PS_TCP), 0);
+	SETS(rdma_bind_addr(c.id, any(&wildcard)), EADDRNOTAVAIL);
+	SETS(rdma_bind_addr(c.id, any(&c.here)), EADDRINUSE);
+	EQUAL(rdma_destroy_id(second), 0);
+	close_cm(&c);
+}
+
 static void listening_without_an_address(void)
 {
 	struct cm c;
@@ -357,6 +380,7 @@ static const struct test tests[] = {
 	TEST(at_the_wrong_time),
 	TEST(null_pointers),
 	TEST(binding),
+	TEST(bind_to_a_port_taken_on_the_wildcard),
 	TEST(listening_without_an_address),
 	TEST(options),
 	TEST(nobody_listens),

@@ -152,6 +152,19 @@ pub enum CmError {
         /// What it asked for.
         addr: SocketAddr,
     },
+    /// The port is taken, and one of the two claims on it is for every address.
+    #[error(
+        "{command} on {id}: the port of {addr} is in use in this port space: a wildcard address shares it \
+         with no other address"
+    )]
+    WildcardInUse {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+        /// What it asked for.
+        addr: SocketAddr,
+    },
     /// No ephemeral port is free.
     #[error("{command} on {id}: every ephemeral port of this port space is in use")]
     PortsExhausted {
@@ -220,7 +233,9 @@ impl CmError {
             Self::State { .. } | Self::Invalid { .. } | Self::PrivateData { .. } => errno::EINVAL,
             Self::Family { .. } => errno::EINVAL,
             Self::AddrInUse { .. } => errno::EADDRINUSE,
-            Self::PortsExhausted { .. } | Self::AddrNotAvailable { .. } => errno::EADDRNOTAVAIL,
+            Self::WildcardInUse { .. }
+            | Self::PortsExhausted { .. }
+            | Self::AddrNotAvailable { .. } => errno::EADDRNOTAVAIL,
             Self::Permission { .. } => errno::EACCES,
             Self::PeerGone { .. } => errno::ECONNRESET,
             Self::NotJoined { .. } => errno::EADDRNOTAVAIL,

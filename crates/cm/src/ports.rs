@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
+use crate::error::{CmError, Command};
 use crate::sink::IdHandle;
 
 /// A port space; the values of `rdma_port_space`.
@@ -45,10 +46,23 @@ impl PortSpace {
 /// Why a port could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortError {
-    /// Another id has it.
+    /// Another id has it on the same address.
     InUse,
+    /// Another id has it, and one of the two is for every address.
+    Wildcard,
     /// No ephemeral port is free.
     Exhausted,
+}
+
+impl PortError {
+    /// As the caller of `command`, which was to bind `id` to `addr`, is told.
+    pub(crate) fn of(self, id: IdHandle, command: Command, addr: SocketAddr) -> CmError {
+        match self {
+            Self::InUse => CmError::AddrInUse { id, command, addr },
+            Self::Wildcard => CmError::WildcardInUse { id, command, addr },
+            Self::Exhausted => CmError::PortsExhausted { id, command },
+        }
+    }
 }
 
 /// An id's claim on a port.
@@ -80,6 +94,12 @@ impl Claim {
     fn overlaps(&self, other: &Self) -> bool {
         self.covers(other.ip) || other.covers(self.ip)
     }
+    /// Why the two cannot both have a port of which some address belongs to both. The kernel's connection
+    /// manager tells these apart (`cma_check_port`).
+    fn conflict(&self, other: &Self) -> PortError {
+        let any = self.ip.is_unspecified() || other.ip.is_unspecified();
+        if any { PortError::Wildcard } else { PortError::InUse }
+    }
     /// Whether both are active sides that differ in an address of the connection.
     fn distinct_from(&self, other: &Self) -> bool {
         self.peer.is_some()
@@ -98,8 +118,9 @@ impl PortTable {
     /// Gives a port of the caller's choice.
     pub(crate) fn claim(&mut self, port: u16, claim: Claim) -> Result<(), PortError> {
         let others = self.ports.entry(port).or_default();
-        if others.iter().any(|o| !(o.reuse && claim.reuse) && o.overlaps(&claim)) {
-            return Err(PortError::InUse);
+        let against = |o: &&Claim| !(o.reuse && claim.reuse) && o.overlaps(&claim);
+        if let Some(other) = others.iter().find(against) {
+            return Err(claim.conflict(other));
         }
         others.push(claim);
         Ok(())
@@ -134,8 +155,8 @@ impl PortTable {
     pub(crate) fn listen(&mut self, port: u16, id: IdHandle) -> Result<(), PortError> {
         let claims = self.ports.get(&port).map_or(&[][..], Vec::as_slice);
         let Some(own) = claims.iter().find(|c| c.id == id) else { return Err(PortError::InUse) };
-        if claims.iter().any(|o| o.id != id && o.overlaps(own)) {
-            return Err(PortError::InUse);
+        if let Some(other) = claims.iter().find(|o| o.id != id && o.overlaps(own)) {
+            return Err(own.conflict(other));
         }
         if let Some(claim) = self.claim_of(port, id) {
             claim.reuse = false;
@@ -187,19 +208,21 @@ mod tests {
 
     #[test]
     fn wildcards_take_their_family_and_an_ipv6_one_takes_ipv4_too() {
-        for (first, second, fits) in [
-            ("10.0.0.1", "10.0.0.1", false),
-            ("10.0.0.1", "10.0.0.2", true),
-            ("10.0.0.1", "0.0.0.0", false),
-            ("0.0.0.0", "10.0.0.1", false),
-            ("::", "10.0.0.1", false),
-            ("10.0.0.1", "::", false),
-            ("::1", "0.0.0.0", true),
-            ("::1", "::", false),
+        let (taken, wildcard) = (Err(PortError::InUse), Err(PortError::Wildcard));
+        for (first, second, outcome) in [
+            ("10.0.0.1", "10.0.0.1", taken),
+            ("10.0.0.1", "10.0.0.2", Ok(())),
+            ("10.0.0.1", "0.0.0.0", wildcard),
+            ("0.0.0.0", "10.0.0.1", wildcard),
+            ("0.0.0.0", "0.0.0.0", wildcard),
+            ("::", "10.0.0.1", wildcard),
+            ("10.0.0.1", "::", wildcard),
+            ("::1", "0.0.0.0", Ok(())),
+            ("::1", "::", wildcard),
         ] {
             let mut table = PortTable::default();
             table.claim(7, claim(1, first)).unwrap();
-            assert_eq!(table.claim(7, claim(2, second)).is_ok(), fits, "{first}, then {second}");
+            assert_eq!(table.claim(7, claim(2, second)), outcome, "{first}, then {second}");
         }
         let mut table = PortTable::default();
         table.claim(7, Claim { af_only: true, ..claim(1, "::") }).unwrap();
@@ -211,12 +234,12 @@ mod tests {
         let mut table = PortTable::default();
         let reuse = |id| Claim { reuse: true, ..claim(id, "0.0.0.0") };
         table.claim(7, reuse(1)).unwrap();
-        assert_eq!(table.claim(7, claim(2, "0.0.0.0")), Err(PortError::InUse));
+        assert_eq!(table.claim(7, claim(2, "0.0.0.0")), Err(PortError::Wildcard));
         table.claim(7, reuse(2)).unwrap();
-        assert_eq!(table.listen(7, IdHandle(1)), Err(PortError::InUse));
+        assert_eq!(table.listen(7, IdHandle(1)), Err(PortError::Wildcard));
         table.release(7, IdHandle(2));
         table.listen(7, IdHandle(1)).unwrap();
-        assert_eq!(table.claim(7, reuse(3)), Err(PortError::InUse));
+        assert_eq!(table.claim(7, reuse(3)), Err(PortError::Wildcard));
         table.release(7, IdHandle(1));
         assert_eq!(table.len(), 0);
     }

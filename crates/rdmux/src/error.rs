@@ -139,7 +139,8 @@ impl Cause {
                     "choose another port, or see who has it with `rdmux host status`"
                 }
                 io::ErrorKind::AddrNotAvailable => {
-                    "the address must be one of this host's: see `rdmux devices`"
+                    "the address must be one of this host's (`rdmux devices`), and its port not be in use on a \
+                     wildcard (`rdmux host status`)"
                 }
                 _ => return None,
             },

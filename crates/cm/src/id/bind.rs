@@ -8,7 +8,7 @@ use rdmux_wire::Psn;
 use super::Manager;
 use super::entry::{Id, IdInfo, IdState};
 use crate::error::{CmError, Command};
-use crate::ports::{Claim, PortError, PortSpace};
+use crate::ports::{Claim, PortSpace};
 use crate::sink::{ChannelId, IdHandle};
 
 impl Manager {
@@ -143,10 +143,7 @@ impl Manager {
         } else {
             self.port_table(ps).claim(port, claim).map(|()| port)
         };
-        let port = port.map_err(|error| match error {
-            PortError::InUse => CmError::AddrInUse { id, command, addr },
-            PortError::Exhausted => CmError::PortsExhausted { id, command },
-        })?;
+        let port = port.map_err(|error| error.of(id, command, addr))?;
         let bound = SocketAddr::new(ip, port);
         let found = self.get_mut(id, command)?;
         found.owns_port = true;

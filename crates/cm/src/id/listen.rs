@@ -65,7 +65,7 @@ impl Manager {
         let ps = found.ps;
         let Some(local) = found.local else { return Err(self.wrong_state(id, command)) };
         let claimed = self.port_table(ps).listen(local.port(), id);
-        claimed.map_err(|_| CmError::AddrInUse { id, command, addr: local })?;
+        claimed.map_err(|error| error.of(id, command, local))?;
         let max = self.cm.config.max_backlog;
         let found = self.get_mut(id, command)?;
         found.options.reuse_addr = false;

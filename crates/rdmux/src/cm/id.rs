@@ -67,7 +67,8 @@ impl Id {
     /// Returns the address with its port.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, or when it is bound already.
+    /// `AddrInUse` when another id has the port on this address; `AddrNotAvailable` when one of the two is for every
+    /// address, or this is none of the host's; or when it is bound already.
     pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
         let client = self.0.context.client();
         let bound = client
@@ -81,7 +82,7 @@ impl Id {
     /// gives an event ConnectRequest.
     ///
     /// # Errors
-    /// `AddrInUse` when another id listens there.
+    /// `AddrInUse` when another id listens there, `AddrNotAvailable` when one of the two is for every address.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.0.context.client().listen(self.0.handle, backlog).map(drop).on(&*self.0, "listen")
     }
