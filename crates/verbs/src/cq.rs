@@ -61,6 +61,8 @@ struct Queue {
     /// How many of the newest came after the last event was made: no event tells of them.
     untold: usize,
     overflowed: bool,
+    /// When the newest was delivered, where that is told.
+    latest: u64,
 }
 
 impl Queue {
@@ -133,6 +135,7 @@ impl Cq {
                 armed: Armed::No,
                 untold: 0,
                 overflowed: false,
+                latest: 0,
             }),
             unacked: Unacked::default(),
             async_unacked: Unacked::default(),
@@ -279,7 +282,7 @@ fn check_capacity(device: &Device, what: &'static str, entries: u32) -> Result<u
 
 impl CqCore {
     /// Puts a completion in and makes an event if one was asked for.
-    pub(crate) fn push(self: &Arc<Self>, completion: Completion) -> Result<(), Overflow> {
+    pub(crate) fn push(self: &Arc<Self>, mut completion: Completion) -> Result<(), Overflow> {
         let mut queue = self.queue.lock();
         if queue.overflowed {
             return Err(Overflow);
@@ -293,6 +296,11 @@ impl CqCore {
             Counters(self.device.counters()).add(Counter::CqOverflows, 1);
             self.device.raise(Raised::CqError(Arc::downgrade(self)));
             return Err(Overflow);
+        }
+        if self.timestamps {
+            // Another thread may have looked at the clock later and come first.
+            queue.latest = queue.latest.max(completion.timestamp);
+            completion.timestamp = queue.latest;
         }
         queue.entries.push_back(completion);
         queue.untold += 1;

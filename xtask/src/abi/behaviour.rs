@@ -15,6 +15,7 @@ use crate::sh;
 const PROGRAMS: &[&str] = &[
     "loading",
     "arguments",
+    "adapters",
     "cm_arguments",
     "cm_xrc",
     "hostile",

@@ -55,7 +55,7 @@ pub(crate) unsafe fn create(
         cq,
         users: Users::default(),
         channel: used.map(|c| c.users.add()),
-        ext: CqExt::default(),
+        ext: CqExt::new(false, context.opened.wall_clock),
     });
     // SAFETY: written just now.
     Ok(unsafe { object.assume_init() })

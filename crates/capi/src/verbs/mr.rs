@@ -26,7 +26,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     Access::from_bits(flags & !OPTIONAL).ok_or(Errno::EINVAL)
 }
 
-/// Registers memory of this process.
+/// Registers memory of this process, or none of it: a region of no bytes has keys that open nothing, as with adapters.
 ///
 /// # Errors
 /// EINVAL for a range or rights that make no sense, EFAULT for memory that is not mapped, unless it may be
@@ -42,9 +42,6 @@ pub(crate) unsafe fn register(
     flags: c_uint,
 ) -> Result<*mut ibv_mr> {
     let access = access(flags)?;
-    if length == 0 {
-        return Err(Errno::EINVAL);
-    }
     let init = MrInit { iova, ..MrInit::own(addr.cast(), length, access) };
     // SAFETY: the caller's promise.
     let mr = unsafe { verbs::Mr::register(&pd.core.pd, init)? };

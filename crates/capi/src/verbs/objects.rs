@@ -99,6 +99,7 @@ pub(crate) struct Opened {
     /// By handle, for those who import them.
     pub(crate) mrs: Mutex<HashMap<u32, Weak<MrCore>>>,
     pub(crate) dms: ext::Dms,
+    pub(crate) wall_clock: ext::WallClock,
 }
 
 impl Opened {
@@ -116,6 +117,7 @@ impl Opened {
             pds: Mutex::default(),
             mrs: Mutex::default(),
             dms: ext::Dms::default(),
+            wall_clock: ext::WallClock::find(),
         }
     }
 

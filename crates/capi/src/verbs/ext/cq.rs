@@ -10,8 +10,9 @@ use std::fmt;
 use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_verbs::CqInit;
 
+use super::hot;
 use super::lock::Section;
-use super::{hot, timestamp};
+use super::timestamp::WallClock;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 use crate::verbs::cq;
@@ -22,18 +23,14 @@ pub(crate) struct CqExt {
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     section: Section,
     current: UnsafeCell<Completion>,
+    /// That of the context.
+    wall_clock: WallClock,
 }
 
 impl CqExt {
-    fn new(single_threaded: bool) -> Self {
+    pub(crate) fn new(single_threaded: bool, wall_clock: WallClock) -> Self {
         let current = UnsafeCell::new(Completion::EMPTY);
-        Self { section: Section::new(single_threaded), current }
-    }
-}
-
-impl Default for CqExt {
-    fn default() -> Self {
-        Self::new(false)
+        Self { section: Section::new(single_threaded), current, wall_clock }
     }
 }
 
@@ -73,7 +70,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         // SAFETY: the channel is NULL or one of ours.
         let mut object =
             unsafe { cq::create(context, init, attr.cq_context, attr.channel, vector)? };
-        object.ext = CqExt::new(single_threaded);
+        object.ext = CqExt::new(single_threaded, context.opened.wall_clock);
         fill(object.public.get_mut());
         Ok(object.into_ptr().cast())
     })
@@ -184,7 +181,12 @@ readers! {
     read_sl(wc) -> u8 { wc.sl }
     read_dlid_path_bits(wc) -> u8 { wc.dlid_path_bits }
     read_completion_ts(wc) -> u64 { wc.timestamp }
-    read_completion_wallclock_ns(wc) -> u64 { timestamp::wall_clock(wc.timestamp) }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: one of ours, and the program calls this between `ibv_start_poll` and `ibv_end_poll`.
+    let (clock, time) = unsafe { ((*cq.cast::<Cq>()).ext.wall_clock, current(cq).timestamp) };
+    clock.at(time)
 }
 
 /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey` are the same function.

@@ -25,6 +25,7 @@ pub(crate) use dm::{Dms, MrExt};
 pub(crate) use domain::PdExt;
 pub(crate) use mw::bind_operation;
 pub(crate) use send_ops::offer_send_ops;
+pub(crate) use timestamp::WallClock;
 pub(crate) use wr::QpExt;
 
 use crate::abi::verbs::verbs_context;

@@ -19,7 +19,7 @@ pub(crate) struct Mw {
     public: UnsafeCell<ibv_mw>,
     opened: Arc<Opened>,
     /// Deallocates the window when it is dropped.
-    _mw: verbs::Mw,
+    mw: verbs::Mw,
     _pd: Use,
 }
 
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
         };
         let (opened, users) = (domain.opened.clone(), domain.core.users.add());
         let public = UnsafeCell::new(public);
-        Ok(Box::new(Mw { public, opened, _mw: mw, _pd: users }).into_ptr())
+        Ok(Box::new(Mw { public, opened, mw, _pd: users }).into_ptr())
     })
 }
 
@@ -104,10 +104,11 @@ pub(crate) unsafe fn bind_operation(wr: &ibv_send_wr_bind_mw) -> Result<SendOp> 
     unsafe { bind_of_type_2(wr.mw, wr.rkey, &raw const wr.bind_info) }.map(SendOp::BindMw)
 }
 
-/// What a window of type 2 is bound to, with a key of the program's choice.
+/// What a window of type 2 is bound to. Of the key only the low 8 bits are the program's to choose (IBTA 10.6.7.2.2); its
+/// index is the window's, whatever the program says, as with mlx5.
 ///
 /// # Errors
-/// EINVAL for a window of type 1, a key of another window, or no region.
+/// EINVAL for a window of type 1, or no region.
 ///
 /// # Safety
 /// The window is NULL or one of ours, the information NULL or readable, and its region NULL or one of ours.
@@ -117,12 +118,12 @@ pub(super) unsafe fn bind_of_type_2(
     info: *const ibv_mw_bind_info,
 ) -> Result<MwBind> {
     // SAFETY: the caller's promises.
-    let (mw, info) = unsafe { (mw.as_ref(), info.as_ref()) };
-    let (mw, info) = (mw.ok_or(Errno::EINVAL)?, info.ok_or(Errno::EINVAL)?);
-    let same_window = (mw.rkey ^ rkey) >> 8 == 0;
-    if mw.type_ != IBV_MW_TYPE_2 || !same_window || info.mr.is_null() {
+    let (mw, info) = unsafe { (&Mw::peek(mw.cast_mut())?.mw, info.as_ref()) };
+    let info = info.ok_or(Errno::EINVAL)?;
+    if mw.kind() != verbs::MwType::Two || info.mr.is_null() {
         return Err(Errno::EINVAL);
     }
+    let rkey = with_low_bits(mw.rkey().0, rkey);
     // SAFETY: as above.
     Ok(unsafe { bind_of(rkey, info) })
 }
@@ -143,7 +144,12 @@ unsafe fn bind_of(rkey: u32, info: &ibv_mw_bind_info) -> MwBind {
 
 /// The key of a window with its low 8 bits counted up, as `ibv_inc_rkey(3)` does.
 fn next_key(rkey: u32) -> u32 {
-    rkey & !0xff | rkey.wrapping_add(1) & 0xff
+    with_low_bits(rkey, rkey.wrapping_add(1))
+}
+
+/// A key with the low 8 bits of another.
+fn with_low_bits(rkey: u32, of: u32) -> u32 {
+    rkey & !0xff | of & 0xff
 }
 
 #[cfg(test)]
