@@ -27,6 +27,7 @@ mod regions;
 mod room;
 pub mod signals;
 pub mod srq;
+pub mod throttle;
 pub mod xrc;
 
 pub use channel::CompChannel;

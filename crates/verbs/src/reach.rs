@@ -113,7 +113,8 @@ impl Reach {
         if self.board.settle(self.own, PATIENCE, || self.memory.is_gone()).is_err() {
             self.stuck.store(true, Ordering::Relaxed);
             self.refused.store(true, Ordering::Relaxed);
-            tracing::warn!(
+            crate::throttled!(
+                warn,
                 "process {} does not end a copy from or to memory that is taken back from it, {PATIENCE:?} long: if it \
                  is stopped, the copy may still come. Nothing else is taken of it any more",
                 self.memory.pid()

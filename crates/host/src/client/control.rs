@@ -10,6 +10,7 @@ use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
 
@@ -393,7 +394,7 @@ impl Control for HostClient {
                 Err(MessageError::WouldBlock) => return Ok(None),
                 // One peer or one capture goes without; the rest of the device goes on.
                 Err(MessageError::FdsCut) => {
-                    tracing::warn!("no descriptor is left for what the host service hands over");
+                    throttled!(warn, "no descriptor is left for what the host service hands over");
                     continue;
                 }
                 Err(_) => {

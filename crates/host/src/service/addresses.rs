@@ -7,6 +7,7 @@ use rdmux_cm::LocalAddress;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::{UdpGroup, UdpPort};
 use rdmux_verbs::control::{DeviceKind, GidEntry};
+use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Guid, Mtu};
 
 use super::netlink::{Interface, InterfaceAddress, Netlink};
@@ -120,7 +121,7 @@ impl Addresses {
                 return Err(HostError::PortInUse { address: addr, port, holder });
             }
             Err(e) => {
-                tracing::warn!("{ip} is left out: {e}");
+                throttled!(warn, "{ip} is left out: {e}");
                 return Ok(None);
             }
         };
@@ -134,7 +135,7 @@ impl Addresses {
             Row { ip, interface: interface.clone(), prefix: address.prefix, group, qp1, entry };
         let free = self.rows.iter().position(Option::is_none).unwrap_or(self.rows.len());
         let Some(index) = u8::try_from(free).ok().filter(|_| free < MAX_GIDS) else {
-            tracing::warn!("{ip} is left out: the GID table is full");
+            throttled!(warn, "{ip} is left out: the GID table is full");
             return Ok(None);
         };
         if free == self.rows.len() {

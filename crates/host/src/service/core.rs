@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
 use rdmux_verbs::control::slot_of;
+use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 use serde::Serialize;
 
@@ -219,7 +220,7 @@ impl Core {
             Gone::Closed | Gone::Died => {
                 tracing::debug!("process {} ({}) {why:?}", client.pid, client.comm);
             }
-            _ => tracing::warn!("process {} ({}) is dropped: {why:?}", client.pid, client.comm),
+            _ => throttled!(warn, "process {} ({}) is dropped: {why:?}", client.pid, client.comm),
         }
         client.close();
         self.poller.remove(&client.rpc);
@@ -375,7 +376,7 @@ impl Core {
         let Some(channel) = self.channels.get_mut(&id) else { return };
         let before = channel.batch.len();
         if let Err(e) = socket::append(event, &mut channel.batch) {
-            tracing::error!("an event cannot be encoded: {e}");
+            throttled!(error, "an event cannot be encoded: {e}");
         }
         if before == 0 {
             self.told.push(id);
@@ -434,7 +435,7 @@ fn interest(out: &Outgoing) -> Interest {
 pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
     scratch.clear();
     postcard::to_io(value, &mut *scratch)
-        .inspect_err(|e| tracing::error!("a message cannot be encoded: {e}"))
+        .inspect_err(|e| throttled!(error, "a message cannot be encoded: {e}"))
         .ok()?;
     Some(scratch)
 }

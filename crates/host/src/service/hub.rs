@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
 use rdmux_verbs::control::{Control, DeviceKind};
+use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
 use super::clients::ClientId;
@@ -104,7 +105,7 @@ impl Core {
         let (host, shared) = (self.options.host.clone(), hub.clone());
         let run = move || {
             if let Err(error) = thread.run(&host, theirs, &shared) {
-                tracing::error!("XRC receive queue pairs end: {error}");
+                throttled!(error, "XRC receive queue pairs end: {error}");
             }
         };
         rdmux_verbs::signals::with_blocked(|| {
@@ -221,7 +222,7 @@ impl Thread {
                             self.sessions.insert(id, socket);
                         }
                         // Its end closes, and the process sees that.
-                        Err(error) => tracing::warn!(%error, "a process cannot be served"),
+                        Err(error) => throttled!(warn, %error, "a process cannot be served"),
                     }
                 }
                 Ok(Order::Leave(id)) => self.leave(hub, id),

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rdmux_cm::error::Command;
 use rdmux_cm::id::LISTENED_LATELY;
 use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
+use rdmux_verbs::throttled;
 
 use super::clients::ClientId;
 use super::core::Core;
@@ -92,7 +93,7 @@ impl Core {
                     _ => CmError::AddrNotAvailable { id, command, addr },
                 });
             }
-            tracing::warn!("{id} listens at {addr} without iWARP: {e}");
+            throttled!(warn, "{id} listens at {addr} without iWARP: {e}");
         }
         let listening = self.manager.listen(id, backlog);
         if listening.is_err() && bound {
@@ -160,7 +161,7 @@ impl Core {
         gone.into_iter().for_each(|number| self.close_listening(number));
         for (id, wanted) in self.streams.listening.wildcards.clone() {
             if let Err(e) = self.open_listening(id, &wanted) {
-                tracing::warn!("{id} does not listen for iWARP at all new addresses: {e}");
+                throttled!(warn, "{id} does not listen for iWARP at all new addresses: {e}");
             }
         }
     }
@@ -221,7 +222,7 @@ impl Core {
                 Ok(Some((socket, local, remote))) => self.add_stream(socket, local, remote),
                 Ok(None) => break,
                 Err(e) => {
-                    tracing::warn!("a peer at {} cannot be accepted: {e}", listening.at);
+                    throttled!(warn, "a peer at {} cannot be accepted: {e}", listening.at);
                     // With a descriptor more it can be turned away, so that it does not wait in vain.
                     self.streams.listening.reserve = None;
                     drop(tcp::accept(&listening.socket));

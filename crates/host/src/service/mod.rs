@@ -37,6 +37,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
+use rdmux_verbs::throttled;
 
 pub use options::{ServiceHandle, ServiceOptions};
 
@@ -179,13 +180,13 @@ impl Service {
         match self.listener.accept() {
             Ok(Some(socket)) => {
                 if let Err(e) = self.core.add_client(socket) {
-                    tracing::warn!("a client is refused: {e}");
+                    throttled!(warn, "a client is refused: {e}");
                     self.core.counts.add(counters::Count::ClientsRefused);
                 }
             }
             Ok(None) => {}
             Err(e) => {
-                tracing::warn!("a client cannot be accepted: {e}");
+                throttled!(warn, "a client cannot be accepted: {e}");
                 self.core.counts.add(counters::Count::ClientsRefused);
             }
         }
@@ -198,7 +199,7 @@ impl Service {
         if self.rescan.is_some_and(|at| at <= Instant::now()) {
             self.rescan = None;
             if let Err(e) = self.core.scan_addresses() {
-                tracing::warn!("addresses changed: {e}");
+                throttled!(warn, "addresses changed: {e}");
             }
             self.core.bury();
         }

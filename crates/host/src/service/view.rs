@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdmux_cm::Time;
 use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::throttled;
 use rdmux_wire::Pkey;
 
 use super::clients::ClientId;
@@ -80,7 +81,7 @@ impl Core {
             return;
         }
         if let Err(e) = self.write_view(now) {
-            tracing::warn!("the files for programs that look at /sys are out of date: {e}");
+            throttled!(warn, "the files for programs that look at /sys are out of date: {e}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use rdmux_cm::{EventKind, PortSpace};
+use rdmux_verbs::throttled;
 
 use super::establish::Halves;
 use super::{Connection, Options};
@@ -98,7 +99,9 @@ impl Listener {
         let Some(id) = event.take_id() else { return };
         match self.answer(id, &event) {
             Ok(halves) => self.pending.push(halves),
-            Err(error) => tracing::warn!(listener = %self.local, %error, "a connection failed"),
+            Err(error) => {
+                throttled!(warn, listener = %self.local, %error, "a connection failed");
+            }
         }
     }
 

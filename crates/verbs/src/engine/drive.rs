@@ -205,7 +205,7 @@ fn fail(machine: &mut Machine, env: &mut QpEnv<'_>) {
     if machine.state() != QpState::Err {
         let attr = QpAttr { state: QpState::Err, ..machine.attr() };
         if let Err(error) = machine.modify(env.device().now(), &attr, AttrMask::STATE, env) {
-            tracing::warn!(%error, "a queue pair with a broken completion queue goes on");
+            crate::throttled!(warn, %error, "a queue pair with a broken completion queue goes on");
         }
     }
 }

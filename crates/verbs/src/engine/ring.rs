@@ -374,7 +374,7 @@ impl Rings {
         let (tx, rx) = match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
             Ok(both) => both,
             Err(error) => {
-                tracing::warn!(slot, %error, "cannot map the rings to a process");
+                crate::throttled!(warn, slot, %error, "cannot map the rings to a process");
                 count(device, Counter::RingCorrupt);
                 return None;
             }
@@ -510,7 +510,7 @@ impl RingRx {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(broken) => {
-                    tracing::warn!(peer = self.peer, %broken, "a ring to a process is not used any more");
+                    crate::throttled!(warn, peer = self.peer, %broken, "a ring to a process is not used any more");
                     count(device, Counter::RingCorrupt);
                     self.broken = true;
                     break;

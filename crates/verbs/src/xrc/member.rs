@@ -125,7 +125,8 @@ impl Member {
     /// It cannot: the operating system refused.
     pub(crate) fn not_direct(&self) {
         if self.direct.swap(false, Ordering::Relaxed) {
-            tracing::warn!(
+            crate::throttled!(
+                warn,
                 pid = self.pid,
                 "the system refuses access to the memory of process {}: RDMA READ from it by XRC fails \
                  (see ptrace(2), access mode checking)",
@@ -197,7 +198,12 @@ impl RemoteSrq {
             Ok(Some(_)) | Err(_) => None,
         };
         if parsed.is_none() {
-            tracing::warn!(pid = self.member.pid, srqn = self.srqn, "a ring of receives is broken");
+            crate::throttled!(
+                warn,
+                pid = self.member.pid,
+                srqn = self.srqn,
+                "a ring of receives is broken"
+            );
             *broken = true;
         }
         parsed.map(|(wr_id, num_sge)| SrqEntry { wr_id, num_sge })

@@ -129,7 +129,7 @@ pub(crate) struct Side {
 
 /// An answer of the hub's that does not belong to the question.
 pub(crate) fn unexpected(reply: &XrcReply) -> VerbsError {
-    tracing::error!(?reply, "an answer that does not belong to the question");
+    crate::throttled!(error, ?reply, "an answer that does not belong to the question");
     ControlError::Gone.into()
 }
 
