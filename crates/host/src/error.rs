@@ -103,6 +103,21 @@ pub enum HostError {
         /// The user and process, as far as the system tells.
         holder: Option<String>,
     },
+    /// Somebody else holds UDP port 4791 on the address that was assigned to a host.
+    #[error(
+        "UDP port {port} on {address}, which is assigned to host \"{host}\", is in use{}: end that program, or assign another address with `rdmux host up {host} --addr ADDRESS`",
+        holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default()
+    )]
+    AssignedInUse {
+        /// The host.
+        host: HostName,
+        /// The address.
+        address: IpAddr,
+        /// The port.
+        port: u16,
+        /// The user and process, as far as the system tells.
+        holder: Option<String>,
+    },
     /// Service and client are of different versions.
     #[error(
         "the service of host \"{host}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux host down {host}`, or use programs of one version"
@@ -150,9 +165,10 @@ impl HostError {
             Self::AlreadyUp { .. } => libc::EEXIST,
             Self::Directory { .. } => libc::EACCES,
             Self::Config { .. } => libc::EINVAL,
-            Self::AddressTaken { .. } | Self::GuidTaken { .. } | Self::PortInUse { .. } => {
-                libc::EADDRINUSE
-            }
+            Self::AddressTaken { .. }
+            | Self::GuidTaken { .. }
+            | Self::PortInUse { .. }
+            | Self::AssignedInUse { .. } => libc::EADDRINUSE,
             Self::Version { .. } | Self::Protocol { .. } => libc::EPROTO,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

@@ -24,6 +24,7 @@ pub mod view;
 pub use client::{ConnectOptions, EventChannel, HostClient};
 pub use error::HostError;
 pub use names::{
-    Config, DeviceChoice, HostDir, HostName, NetworkNamespace, NodeGuid, Registry, RuntimeDir,
+    Config, DeviceChoice, HostDir, HostName, NetworkNamespace, NodeGuid, Registry, RegistryEntry,
+    RuntimeDir,
 };
 pub use proto::DeviceRow;

@@ -144,3 +144,66 @@ fn a_program_that_cannot_be_run_is_named() {
     let error = options.connect_or_start(&name, DeviceKind::Roce).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
+
+/// A host of a runtime directory whose registry has this text.
+fn registered(name: &str, text: &str) -> (TempDir, ServiceOptions) {
+    let dir = TempDir::new();
+    let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+    std::fs::write(runtime.path().join("registry"), text).unwrap();
+    (dir, ServiceOptions::new(HostName::new(name).unwrap(), runtime))
+}
+
+fn address_of(options: &ServiceOptions) -> String {
+    let status = admin::status(&options.dir, &options.host).unwrap();
+    status.gids[0].gid.ip().to_string()
+}
+
+#[test]
+fn a_drawn_address_that_another_directory_uses_is_exchanged_for_a_free_one() {
+    let (_dir, first) = registered("a", "");
+    let _first = Service::spawn(first.clone()).unwrap();
+    let taken = address_of(&first);
+    // What two directories record that begin at the same address.
+    let (_dir, second) = registered("b", &format!("c 127.77.99.99\nb {taken}\n"));
+    let service = Service::spawn(second.clone()).unwrap();
+    let address = address_of(&second);
+    assert_ne!(address, taken);
+    let registry = std::fs::read_to_string(second.dir.path().join("registry")).unwrap();
+    assert_eq!(registry, format!("c 127.77.99.99\nb {address}\n"));
+    service.stop().unwrap();
+    let _service = Service::spawn(second.clone()).unwrap();
+    assert_eq!(address_of(&second), address);
+}
+
+#[test]
+fn a_host_without_an_address_gets_one_that_nobody_uses() {
+    let (_dir, first) = registered("a", "");
+    // All of the block that this directory begins with but two.
+    let runtime = first.dir.clone();
+    let free: Vec<_> = rdmux_host::Registry::open(&runtime).unwrap().free().take(254).collect();
+    let _first = Service::spawn(first.clone()).unwrap();
+    let taken = address_of(&first);
+    let others = free.iter().map(ToString::to_string).filter(|a| *a != taken);
+    let text: String = others.skip(1).zip(1..).map(|(a, n)| format!("h{n} {a}\n")).collect();
+    // The same directory, as the hash of another path would have it.
+    std::fs::write(runtime.path().join("registry"), text).unwrap();
+    let mut second = first.clone();
+    second.host = HostName::new("second").unwrap();
+    let _second = Service::spawn(second.clone()).unwrap();
+    assert_ne!(address_of(&second), taken);
+}
+
+#[test]
+fn an_assigned_address_in_use_is_refused_with_its_holder_and_what_to_do() {
+    let (_dir, first) = registered("a", "");
+    let _first = Service::spawn(first.clone()).unwrap();
+    let taken = address_of(&first);
+    let (_dir, second) = registered("b", &format!("b {taken} assigned\n"));
+    let error = Service::new(second.clone()).unwrap_err();
+    assert!(matches!(error, HostError::AssignedInUse { .. }), "{error}");
+    assert_eq!(error.errno(), libc::EADDRINUSE);
+    let text = error.to_string();
+    let pid = format!("process {}", std::process::id());
+    assert!(text.contains(&taken) && text.contains(&pid), "{text}");
+    assert!(text.contains("rdmux host up b --addr"), "{text}");
+}

@@ -2,6 +2,7 @@
 
 mod config;
 mod device_choice;
+mod file;
 mod host_name;
 mod network;
 mod node_guid;
@@ -14,6 +15,6 @@ pub use device_choice::{DeviceChoice, InvalidDeviceChoice};
 pub use host_name::{HostName, InvalidHostName};
 pub use network::NetworkNamespace;
 pub use node_guid::{InvalidNodeGuid, NodeGuid};
-pub use registry::Registry;
+pub use registry::{Registry, RegistryEntry};
 pub(crate) use runtime::open_log;
 pub use runtime::{HostDir, RuntimeDir};

@@ -5,15 +5,15 @@
 //! contains.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
 use rdmux_wire::Guid;
 use serde::Deserialize;
 
-use super::runtime::open_private;
+use super::file::replace;
 use super::{HostDir, HostName, RuntimeDir};
 use crate::error::HostError;
 
@@ -141,17 +141,8 @@ fn owner(dir: &RuntimeDir, host: &HostName, guid: NodeGuid) -> Result<Option<Str
     Ok(None)
 }
 
-/// Replaces the file: whoever reads it finds the old text or the new one, also after a crash.
 fn write(path: &Path, guid: NodeGuid) -> io::Result<()> {
-    let new = path.with_extension("new");
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = open_private(&new, false)?;
-    writeln!(file, "{guid}")?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+    replace(path, format!("{guid}\n").as_bytes())
 }
 
 impl FromStr for NodeGuid {
@@ -181,6 +172,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
     use std::cell::Cell;
+    use std::fs;
 
     fn name(s: &str) -> HostName {
         HostName::new(s).unwrap()

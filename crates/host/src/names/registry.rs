@@ -1,16 +1,22 @@
 //! Which loopback address a virtual host has.
 //!
-//! A file of lines `name address`, in order of creation, under a lock. Every address of
-//! 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
-//! runtime directories other than the usual one, so that two of them rarely meet.
+//! A file of lines `name address`, in order of creation; `assigned` behind it says that the user chose the address.
+//! Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. A line that cannot
+//! be read is skipped with a warning, and is gone after the next change.
+//!
+//! Every address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
+//! runtime directories other than the usual one. Two that meet all the same see it when the port is in use: the
+//! service then takes the next address, unless the user assigned the one that is in use.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use super::file::replace;
 use super::runtime::open_private;
 use super::{HostName, RuntimeDir};
 use crate::error::HostError;
@@ -21,22 +27,38 @@ const BLOCKS: usize = 256;
 const PER_BLOCK: usize = 254;
 /// Addresses in all.
 const CAPACITY: usize = BLOCKS * PER_BLOCK;
+/// The most bytes of the file that are read: more than all addresses take, with the longest names.
+const MAX_BYTES: u64 = 16 << 20;
+/// Behind an address that the user chose.
+const ASSIGNED: &str = "assigned";
 
 /// The virtual hosts of a user, and their addresses.
 #[derive(Debug)]
 pub struct Registry {
     path: PathBuf,
-    file: File,
-    entries: Vec<(HostName, IpAddr)>,
+    entries: Vec<RegistryEntry>,
     /// The block of 256 addresses to begin with.
     start: usize,
+    /// Locked until this is dropped.
+    _lock: File,
+}
+
+/// A host's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryEntry {
+    /// The host.
+    pub name: HostName,
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether the user chose it. Any other may be exchanged for the next free one.
+    pub assigned: bool,
 }
 
 impl Registry {
-    /// Opens the registry, and locks it until it is dropped.
+    /// Opens the registry, and locks it until it is dropped. Lines that cannot be read are skipped with a warning.
     ///
     /// # Errors
-    /// [`HostError::Directory`] when the file cannot be used or is damaged.
+    /// [`HostError::Directory`] when the file cannot be used.
     pub fn open(dir: &RuntimeDir) -> Result<Self, HostError> {
         let start = if dir.is_usual() {
             rustix::process::geteuid().as_raw() as usize % BLOCKS
@@ -48,66 +70,81 @@ impl Registry {
 
     fn open_at(dir: &RuntimeDir, start: usize) -> Result<Self, HostError> {
         let path = dir.registry_path();
-        let fail = |e: std::io::Error| HostError::directory(&path, e.to_string());
-        let mut file = open_private(&path, false).map_err(fail)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
+        let fail = |e: io::Error| HostError::directory(&path, e.to_string());
+        let lock = open_private(&path.with_extension("lock"), false).map_err(fail)?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
             .map_err(|e| fail(e.into()))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(fail)?;
-        let entries = parse(&text, &path)?;
-        Ok(Self { path, file, entries, start })
+        let mut text = Vec::new();
+        match open_private(&path, false) {
+            Ok(file) => file.take(MAX_BYTES).read_to_end(&mut text).map(drop),
+            Err(e) => Err(e),
+        }
+        .map_err(fail)?;
+        let (entries, damaged) = parse(&text);
+        for (line, why) in damaged {
+            tracing::warn!("{}: line {line} is skipped: {why}", path.display());
+        }
+        Ok(Self { path, entries, start, _lock: lock })
     }
 
-    /// All names and addresses, in order of creation.
-    pub fn entries(&self) -> &[(HostName, IpAddr)] {
+    /// All hosts, in order of creation.
+    pub fn entries(&self) -> &[RegistryEntry] {
         &self.entries
     }
 
-    /// The address of a host, if it has one.
-    pub fn get(&self, name: &HostName) -> Option<IpAddr> {
-        self.entries.iter().find(|(n, _)| n == name).map(|&(_, a)| a)
+    /// The entry of a host, if it has one.
+    pub fn get(&self, name: &HostName) -> Option<&RegistryEntry> {
+        self.entries.iter().find(|e| e.name == *name)
     }
 
-    /// The address of a host; the next free one if it has none yet.
-    ///
-    /// # Errors
-    /// [`HostError::Directory`] when all are taken, or the file cannot be written.
-    pub fn address_of(&mut self, name: &HostName) -> Result<IpAddr, HostError> {
-        if let Some(address) = self.get(name) {
-            return Ok(address);
-        }
-        let address = (0..CAPACITY)
+    /// The addresses that no host has, in the order in which they are given out.
+    pub fn free(&self) -> impl Iterator<Item = IpAddr> {
+        (0..CAPACITY)
             .map(|n| nth_address(self.start, n))
-            .find(|a| self.entries.iter().all(|(_, taken)| taken != a))
-            .ok_or_else(|| HostError::directory(&self.path, "no address is left".to_owned()))?;
-        self.entries.push((name.clone(), address));
-        self.save()?;
-        Ok(address)
+            .filter(|a| self.entries.iter().all(|e| e.address != *a))
     }
 
-    /// Fixes the address of a host.
+    /// Fixes the address of a host, as the user wants it.
     ///
     /// # Errors
-    /// [`HostError::AddressTaken`] when another host has it.
+    /// [`HostError::AddressTaken`] when another host has it; [`HostError::Io`] when the file cannot be written. The
+    /// registry stays as it was then.
     pub fn assign(&mut self, name: &HostName, address: IpAddr) -> Result<(), HostError> {
-        if let Some((owner, _)) = self.entries.iter().find(|(n, a)| *a == address && n != name) {
-            return Err(HostError::AddressTaken { address, owner: owner.clone() });
-        }
-        match self.entries.iter_mut().find(|(n, _)| n == name) {
-            Some(entry) => entry.1 = address,
-            None => self.entries.push((name.clone(), address)),
-        }
-        self.save()
+        self.set(RegistryEntry { name: name.clone(), address, assigned: true })
     }
 
-    fn save(&mut self) -> Result<(), HostError> {
-        let text: String = self.entries.iter().map(|(n, a)| format!("{n} {a}\n")).collect();
-        let write = |file: &mut File| {
-            file.seek(SeekFrom::Start(0))?;
-            file.write_all(text.as_bytes())?;
-            file.set_len(text.len() as u64)
-        };
-        write(&mut self.file).map_err(|e| HostError::directory(&self.path, e.to_string()))
+    /// Records an address that nobody chose, one of [`free`](Self::free).
+    ///
+    /// # Errors
+    /// As [`assign`](Self::assign).
+    pub fn record(&mut self, name: &HostName, address: IpAddr) -> Result<(), HostError> {
+        self.set(RegistryEntry { name: name.clone(), address, assigned: false })
+    }
+
+    fn set(&mut self, new: RegistryEntry) -> Result<(), HostError> {
+        let taken = |e: &&RegistryEntry| e.address == new.address && e.name != new.name;
+        if let Some(RegistryEntry { address, name: owner, .. }) = self.entries.iter().find(taken) {
+            return Err(HostError::AddressTaken { address: *address, owner: owner.clone() });
+        }
+        let mut entries = self.entries.clone();
+        match entries.iter_mut().find(|e| e.name == new.name) {
+            Some(entry) => *entry = new,
+            None => entries.push(new),
+        }
+        let text: String = entries.iter().map(|e| format!("{e}\n")).collect();
+        replace(&self.path, text.as_bytes()).map_err(|e| {
+            let path = self.path.display();
+            HostError::io(format!("write {path}, which stays as it was"), e)
+        })?;
+        self.entries = entries;
+        Ok(())
+    }
+}
+
+impl fmt::Display for RegistryEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.address)?;
+        if self.assigned { write!(f, " {ASSIGNED}") } else { Ok(()) }
     }
 }
 
@@ -119,6 +156,11 @@ fn nth_address(start: usize, n: usize) -> IpAddr {
     Ipv4Addr::new(127, 77, block as u8, (n % PER_BLOCK + 1) as u8).into()
 }
 
+/// Whether this is one of the addresses that are given out.
+fn is_given_out(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(ip) if ip.octets()[..2] == [127, 77])
+}
+
 /// Where a runtime directory of the user's choice starts: the same each time (FNV-1a).
 fn start_of(path: &Path) -> usize {
     let hash =
@@ -128,17 +170,39 @@ fn start_of(path: &Path) -> usize {
     hash as usize % BLOCKS
 }
 
-fn parse(text: &str, path: &Path) -> Result<Vec<(HostName, IpAddr)>, HostError> {
-    let line = |(number, line): (usize, &str)| {
-        let entry = line.split_once(' ').and_then(|(name, address)| {
-            Some((HostName::new(name).ok()?, address.trim().parse().ok()?))
-        });
-        entry.ok_or_else(|| {
-            let why = format!("line {} is not \"name address\": remove the line", number + 1);
-            HostError::directory(path, why)
-        })
+/// The entries of a file, and the numbers of the lines that are none, with the reason.
+fn parse(text: &[u8]) -> (Vec<RegistryEntry>, Vec<(usize, &'static str)>) {
+    let (mut entries, mut damaged) = (Vec::<RegistryEntry>::new(), Vec::new());
+    for (line, number) in text.split(|&b| b == b'\n').zip(1..) {
+        if line.is_empty() {
+            continue;
+        }
+        match std::str::from_utf8(line).ok().and_then(parse_line) {
+            None => damaged.push((number, "it is not \"name address\"")),
+            Some(new) if entries.iter().any(|e| e.name == new.name) => {
+                damaged.push((number, "its host has a line above"));
+            }
+            Some(new) if entries.iter().any(|e| e.address == new.address) => {
+                damaged.push((number, "its address is another host's"));
+            }
+            Some(new) => entries.push(new),
+        }
+    }
+    (entries, damaged)
+}
+
+/// An address without a word behind it was chosen by the user if it is none that is given out: so files of earlier
+/// versions are read, which do not tell.
+fn parse_line(line: &str) -> Option<RegistryEntry> {
+    let mut words = line.split_ascii_whitespace();
+    let name = HostName::new(words.next()?).ok()?;
+    let address = words.next()?.parse().ok()?;
+    let assigned = match words.next() {
+        None => !is_given_out(address),
+        Some(ASSIGNED) => true,
+        Some(_) => return None,
     };
-    text.lines().enumerate().filter(|(_, l)| !l.is_empty()).map(line).collect()
+    words.next().is_none().then_some(RegistryEntry { name, address, assigned })
 }
 
 #[cfg(test)]
@@ -150,16 +214,28 @@ mod tests {
         HostName::new(s).unwrap()
     }
 
+    fn ip(s: &str) -> IpAddr {
+        s.parse().unwrap()
+    }
+
+    /// Records the next free address for a host.
+    fn draw(r: &mut Registry, host: &str) -> String {
+        let address = r.free().next().unwrap();
+        r.record(&name(host), address).unwrap();
+        address.to_string()
+    }
+
     #[test]
     fn addresses_come_in_order_of_creation_and_stay() {
         let tmp = TempDir::new();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
-        assert_eq!(r.address_of(&name("a")).unwrap().to_string(), "127.77.0.1");
-        assert_eq!(r.address_of(&name("b")).unwrap().to_string(), "127.77.0.2");
+        assert_eq!(draw(&mut r, "a"), "127.77.0.1");
+        assert_eq!(draw(&mut r, "b"), "127.77.0.2");
         drop(r);
-        let mut r = Registry::open_at(&dir, 0).unwrap();
-        assert_eq!(r.address_of(&name("a")).unwrap().to_string(), "127.77.0.1");
+        let r = Registry::open_at(&dir, 0).unwrap();
+        assert_eq!(r.get(&name("a")).unwrap().address, ip("127.77.0.1"));
+        assert!(!r.get(&name("a")).unwrap().assigned);
         assert_eq!(r.entries().len(), 2);
     }
 
@@ -168,12 +244,15 @@ mod tests {
         let tmp = TempDir::new();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
-        r.assign(&name("b"), "127.77.0.1".parse().unwrap()).unwrap();
-        assert_eq!(r.address_of(&name("a")).unwrap().to_string(), "127.77.0.2");
-        let e = r.assign(&name("c"), "127.77.0.2".parse().unwrap()).unwrap_err();
+        r.assign(&name("b"), ip("127.77.0.1")).unwrap();
+        assert_eq!(draw(&mut r, "a"), "127.77.0.2");
+        let e = r.assign(&name("c"), ip("127.77.0.2")).unwrap_err();
         assert!(e.to_string().contains("host \"a\""), "{e}");
-        r.assign(&name("b"), "127.77.9.9".parse().unwrap()).unwrap();
-        assert_eq!(r.get(&name("b")).unwrap().to_string(), "127.77.9.9");
+        r.assign(&name("b"), ip("127.77.9.9")).unwrap();
+        drop(r);
+        let r = Registry::open_at(&dir, 0).unwrap();
+        let b = r.get(&name("b")).unwrap();
+        assert_eq!((b.address, b.assigned), (ip("127.77.9.9"), true));
     }
 
     #[test]
@@ -189,17 +268,44 @@ mod tests {
     fn another_directory_starts_elsewhere_and_always_there() {
         let tmp = TempDir::new();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
-        let first = Registry::open(&dir).unwrap().address_of(&name("a")).unwrap();
+        let first = Registry::open(&dir).unwrap().free().next().unwrap();
         assert_eq!(first, nth_address(start_of(dir.path()), 0));
         assert_ne!(start_of(Path::new("/a")), start_of(Path::new("/b")));
     }
 
     #[test]
-    fn a_damaged_file_is_an_error_that_says_where() {
+    fn damaged_lines_are_skipped_and_named_and_the_others_survive() {
+        let text =
+            b"a 127.77.0.1\nnonsense\n\nb 10.0.0.1\nc 127.77.0.3 assigned\n\xff\xfe 127.77.0.4\n\
+            d 127.77.0.5 often\na 127.77.0.6\ne 127.77.0.1\nf 127.77.0.";
+        let (entries, damaged) = parse(text);
+        let kept: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        assert_eq!(kept, ["a 127.77.0.1", "b 10.0.0.1 assigned", "c 127.77.0.3 assigned"]);
+        let lines: Vec<_> = damaged.iter().map(|d| d.0).collect();
+        assert_eq!(lines, [2, 6, 7, 8, 9, 10]);
+
         let tmp = TempDir::new();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
-        std::fs::write(dir.registry_path(), "a 127.77.0.1\nnonsense\n").unwrap();
-        let e = Registry::open(&dir).unwrap_err().to_string();
-        assert!(e.contains("line 2"), "{e}");
+        std::fs::write(dir.registry_path(), text).unwrap();
+        let mut r = Registry::open_at(&dir, 0).unwrap();
+        assert_eq!(draw(&mut r, "g"), "127.77.0.2");
+        let text = std::fs::read_to_string(dir.registry_path()).unwrap();
+        let expected = "a 127.77.0.1\nb 10.0.0.1 assigned\nc 127.77.0.3 assigned\ng 127.77.0.2\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_registry_that_cannot_be_written_stays_as_it_was() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        let mut r = Registry::open_at(&dir, 0).unwrap();
+        assert_eq!(draw(&mut r, "a"), "127.77.0.1");
+        // Nothing can be written there, whoever the user is.
+        std::fs::create_dir(tmp.path().join("r/registry.new")).unwrap();
+        let e = r.record(&name("b"), ip("127.77.0.2")).unwrap_err().to_string();
+        assert!(e.contains("registry") && e.contains("stays as it was"), "{e}");
+        assert_eq!(r.entries().len(), 1);
+        drop(r);
+        assert_eq!(Registry::open_at(&dir, 0).unwrap().entries().len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 //! A runtime directory belongs to one network namespace: the usual one has a part for each.
 //!
 //! ```text
-//! <runtime dir>/registry            names and addresses of virtual hosts
+//! <runtime dir>/registry            names and addresses of virtual hosts; registry.lock is locked meanwhile
 //! <runtime dir>/hosts/<name>/sock   the service's socket
 //!                            lock   locked by the service while it runs
 //!                            start  locked by whoever starts it

@@ -20,6 +20,7 @@ mod listening;
 mod mad;
 mod mcast;
 mod netlink;
+mod open;
 mod options;
 mod outgoing;
 mod poller;
@@ -32,7 +33,6 @@ mod streams;
 mod tcp;
 mod view;
 
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -45,15 +45,13 @@ use self::clients::Gone;
 use self::core::Core;
 use self::listener::Listener;
 use self::netlink::AddressMonitor;
-use self::poller::{Interest, Poller, Ready, Token};
+use self::open::open_core;
+use self::poller::{Interest, Ready, Token};
 use crate::error::HostError;
 use crate::proto::MAX_MESSAGE;
 
 /// After a change of the machine's addresses, how long the service waits for more of them.
 const SETTLE: Duration = Duration::from_millis(100);
-
-/// How long clients of a killed service may take to close its sockets.
-const LET_GO: Duration = Duration::from_secs(2);
 
 /// A host's service.
 #[derive(Debug)]
@@ -80,8 +78,7 @@ impl Service {
         let lock = dir
             .lock_service()?
             .ok_or_else(|| HostError::AlreadyUp { host: options.host.clone() })?;
-        let fixed = options.fixed_addresses()?;
-        let core = open_core(&options, &fixed, dir.socket().exists())?;
+        let core = open_core(&options, dir.socket().exists())?;
         let monitor = AddressMonitor::open().map_err(io("open a netlink socket"))?;
         let stop = Doorbell::new().map_err(io("make an eventfd"))?;
         core.poller
@@ -235,25 +232,6 @@ impl Service {
             self.idle_since = None;
         }
         alone
-    }
-}
-
-/// Opens everything on the host's addresses. If the service before was killed, its clients still
-/// hold sockets on them until they notice, which is soon.
-fn open_core(
-    options: &ServiceOptions,
-    fixed: &Option<Vec<IpAddr>>,
-    was_killed: bool,
-) -> Result<Core, HostError> {
-    let start = Instant::now();
-    loop {
-        let poller = Poller::new().map_err(|e| HostError::io("make an epoll", e))?;
-        match Core::new(options.clone(), poller, fixed.clone()) {
-            Err(HostError::PortInUse { .. }) if was_killed && start.elapsed() < LET_GO => {
-                std::thread::sleep(LET_GO / 200);
-            }
-            other => return other,
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use rdmux_link::Doorbell;
 use rdmux_wire::Guid;
 
 use crate::error::HostError;
-use crate::names::{Config, HostName, NodeGuid, Registry, RuntimeDir};
+use crate::names::{Config, HostName, NodeGuid, RuntimeDir};
 
 /// What a service is to be.
 #[derive(Clone, Debug)]
@@ -47,17 +47,6 @@ impl ServiceOptions {
         let random = || super::random_bytes().map(u64::from_ne_bytes);
         let wish = self.node_guid.or(configured);
         NodeGuid::of_host(&self.dir, &self.host, wish, random).map(NodeGuid::guid)
-    }
-
-    /// The addresses, if they do not depend on the machine's interfaces.
-    pub(super) fn fixed_addresses(&self) -> Result<Option<Vec<IpAddr>>, HostError> {
-        if self.addresses.is_some() {
-            Ok(self.addresses.clone())
-        } else if self.host.is_default() {
-            Ok(self.config.addresses.clone())
-        } else {
-            Ok(Some(vec![Registry::open(&self.dir)?.address_of(&self.host)?]))
-        }
     }
 }
 

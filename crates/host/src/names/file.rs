@@ -1,0 +1,68 @@
+//! Files that are replaced as a whole, so that a full disk or a crash leaves the old one.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Replaces a file: writes a new one beside it with mode 0600, has it written to the disk, and renames it. Readers see
+/// the old text or the new one, also after a crash. The caller holds a lock that no other writer of this file holds.
+///
+/// # Errors
+/// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = beside(path);
+    let written = write_new(&new, bytes).and_then(|()| fs::rename(&new, path));
+    if let Err(e) = written {
+        // It may not exist; the next writer truncates it anyway.
+        let _ = fs::remove_file(&new);
+        return Err(e);
+    }
+    // Until then a crash of the machine may bring the old name back.
+    match path.parent() {
+        Some(dir) => File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Where the new file is written: in the same directory, since a rename does not cross file systems.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_else_stays() {
+        let dir = TempDir::new();
+        let path = dir.path().join("file");
+        replace(&path, b"one").unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_open_file_keeps_the_old_text() {
+        let dir = TempDir::new();
+        let path = dir.path().join("file");
+        replace(&path, b"one").unwrap();
+        let old = File::open(&path).unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(io::read_to_string(old).unwrap(), "one");
+    }
+}

@@ -1,0 +1,102 @@
+//! Which addresses a service gets, and how it gets them.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::options::ServiceOptions;
+use super::poller::Poller;
+use crate::error::HostError;
+use crate::names::{Registry, RegistryEntry};
+
+/// How long clients of a killed service may take to close its sockets.
+const LET_GO: Duration = Duration::from_secs(2);
+/// How many addresses are tried for a host that has none: a block of the registry.
+const TRIES: usize = 256;
+
+/// Opens everything on the host's addresses: those of the options; for the default host those of the configuration or
+/// of the machine; for another one the registry's.
+///
+/// # Errors
+/// [`HostError::PortInUse`] and [`HostError::AssignedInUse`] when somebody else has the port there, and others.
+pub(super) fn open_core(options: &ServiceOptions, was_killed: bool) -> Result<Core, HostError> {
+    let patience = if was_killed { LET_GO } else { Duration::ZERO };
+    match &options.addresses {
+        Some(_) => open_on(options, options.addresses.clone(), patience),
+        None if options.host.is_default() => {
+            open_on(options, options.config.addresses.clone(), patience)
+        }
+        None => open_registered(options, patience),
+    }
+}
+
+/// Opens everything on the address that the registry has for the host. If it has none, or one that nobody assigned and
+/// that somebody else uses (another user's host, or one of another runtime directory), the next free one is recorded.
+fn open_registered(options: &ServiceOptions, patience: Duration) -> Result<Core, HostError> {
+    let entry = Registry::open(&options.dir)?.get(&options.host).cloned();
+    let Some(RegistryEntry { address, assigned, .. }) = entry else {
+        return open_on_next(options, None);
+    };
+    // Processes of a service that ended may have its sockets for a moment; the host should keep its address.
+    let patience = if assigned { patience } else { LET_GO };
+    match open_on(options, Some(vec![address]), patience) {
+        Err(HostError::PortInUse { address, port, holder }) if assigned => {
+            let host = options.host.clone();
+            Err(HostError::AssignedInUse { host, address, port, holder })
+        }
+        Err(HostError::PortInUse { holder, .. }) => open_on_next(options, Some((address, holder))),
+        other => other,
+    }
+}
+
+/// Opens everything on the next address of the registry that nobody uses, and records it. The registry stays locked
+/// meanwhile, so that hosts that start at the same time get different ones. `before` is the address that the host had,
+/// and who uses it.
+fn open_on_next(
+    options: &ServiceOptions,
+    before: Option<(IpAddr, Option<String>)>,
+) -> Result<Core, HostError> {
+    let mut registry = Registry::open(&options.dir)?;
+    let candidates: Vec<_> = registry.free().take(TRIES).collect();
+    let mut in_use = HostError::Start {
+        host: options.host.clone(),
+        why: "the registry has no address left".to_owned(),
+    };
+    for address in candidates {
+        match open_on(options, Some(vec![address]), Duration::ZERO) {
+            Ok(core) => {
+                registry.record(&options.host, address)?;
+                if let Some((old, holder)) = before {
+                    let holder = holder.unwrap_or_else(|| "somebody else".to_owned());
+                    tracing::warn!(
+                        "host {} is at {address} from now on: {holder} uses {old}",
+                        options.host
+                    );
+                }
+                return Ok(core);
+            }
+            Err(e @ HostError::PortInUse { .. }) => in_use = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(in_use)
+}
+
+/// Opens everything on these addresses. If the service before was killed, its clients still hold sockets on them until
+/// they notice, which is soon: `patience` is how long they may.
+fn open_on(
+    options: &ServiceOptions,
+    fixed: Option<Vec<IpAddr>>,
+    patience: Duration,
+) -> Result<Core, HostError> {
+    let start = Instant::now();
+    loop {
+        let poller = Poller::new().map_err(|e| HostError::io("make an epoll", e))?;
+        match Core::new(options.clone(), poller, fixed.clone()) {
+            Err(HostError::PortInUse { .. }) if start.elapsed() < patience => {
+                std::thread::sleep(LET_GO / 200);
+            }
+            other => return other,
+        }
+    }
+}
