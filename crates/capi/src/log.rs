@@ -16,6 +16,8 @@ pub(crate) fn start() {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
+            // It would be said on standard error, and to be unable to is a panic.
+            .log_internal_errors(false)
             .try_init();
     }
 }

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use rdmux_host::client::admin;
 use rdmux_host::proto::{HolderStatus, Status};
 use rdmux_host::service::daemon;
-use rdmux_host::{ConnectOptions, HostName, NodeGuid, RuntimeDir};
+use rdmux_host::{ConnectOptions, HostError, HostName, NodeGuid, RuntimeDir};
 use rdmux_verbs::control::DeviceKind;
 use serde_json::{Map, Value, json};
 
@@ -17,16 +17,23 @@ use crate::Global;
 use crate::output::{self, Report};
 use crate::run::{self, view};
 
+/// How long a service may take to tell its status.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What to do with hosts.
 #[derive(Subcommand)]
 pub(crate) enum HostCommand {
     /// Start a host's service; it stays until `down`
+    ///
+    /// The host is NAME, or else the one that --host or RDMUX_HOST names.
     ///
     /// Programs start the services that they need by themselves, and those end some seconds after
     /// the last program. A host has a loopback address of its own: the next free one of
     /// 127.77.0.0/16, or the one given here, which it keeps.
     Up(Up),
     /// End a host's service, or all of them
+    ///
+    /// The host is NAME, or else the one that --host or RDMUX_HOST names; without any of them all services end.
     Down(Down),
     /// Show addresses, processes, connections and counters of a host, or list all that are up
     Status(StatusArgs),
@@ -41,8 +48,8 @@ pub(crate) enum HostCommand {
 #[derive(Args)]
 pub(crate) struct Up {
     /// The host's name: 1 to 63 of a-z, 0-9 and '-'
-    #[arg(value_name = "NAME")]
-    name: HostName,
+    #[arg(value_name = "NAME", required_unless_present = "host")]
+    name: Option<HostName>,
     /// Its address, fixed from now on
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<IpAddr>,
@@ -56,9 +63,14 @@ pub(crate) struct Up {
 
 #[derive(Args)]
 pub(crate) struct Down {
-    /// The host's name; all hosts that are up if absent
+    /// The host's name
     #[arg(value_name = "NAME")]
     name: Option<HostName>,
+    /// Kill the process of a service that does not answer
+    ///
+    /// A service that runs in a thread of a program (RDMUX_EMBEDDED) takes the program with it.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Args)]
@@ -94,38 +106,45 @@ pub(crate) struct Mount {
 /// Runs `rdmux host`.
 pub(crate) fn run(global: &Global, command: &HostCommand) -> Result<ExitCode> {
     match command {
-        HostCommand::Up(args) => up(args)?,
-        HostCommand::Down(args) => down(args)?,
-        HostCommand::Status(args) => status(global, args)?,
+        HostCommand::Up(args) => up(global, args)?,
+        HostCommand::Down(args) => return down(global, args),
+        HostCommand::Status(args) => return status(global, args),
         HostCommand::Serve(args) => serve(args)?,
         HostCommand::Mount(args) => view::make(&run::connect_options()?, &args.name)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(args: &Up) -> Result<()> {
+/// The host that a command is about: its argument, or the one that --host or the environment names.
+fn named(global: &Global, argument: Option<&HostName>) -> Result<Option<HostName>> {
+    match (argument, &global.host) {
+        (Some(name), _) => Ok(Some(name.clone())),
+        (None, Some(name)) if !name.is_empty() => Ok(Some(HostName::new(name)?)),
+        (None, _) => Ok(None),
+    }
+}
+
+fn up(global: &Global, args: &Up) -> Result<()> {
     let options = ConnectOptions::of_environment()?;
-    if let (Some(wish), Ok(status)) = (args.addr, admin::status(&options.dir, &args.name))
+    let name = &named(global, args.name.as_ref())?.context("RDMUX_HOST is empty: name the host")?;
+    if let (Some(wish), Ok(status)) =
+        (args.addr, admin::status_within(&options.dir, name, PATIENCE))
         && status.gids.iter().all(|row| row.gid.ip() != wish)
     {
-        let (name, has) = (&args.name, addresses(&status));
+        let has = addresses(&status);
         bail!("host {name} is up with {has}: `rdmux host down {name}` first to change that");
     }
     if let Some(guid) = args.guid {
-        assign_guid(&options, &args.name, guid)?;
+        assign_guid(&options, name, guid)?;
     }
-    let status = admin::up(&options, &args.name, args.addr)?;
+    let status = admin::up(&options, name, args.addr)?;
     if let Some(wish) = args.guid.filter(|wish| wish.guid() != status.node_guid) {
-        bail!(
-            "host {} has not the node GUID {wish}: the configuration file has another",
-            args.name
-        );
+        bail!("host {name} has not the node GUID {wish}: the configuration file has another");
     }
     if status.pid == std::process::id() {
         bail!(
-            "the service of host {} would end with this command: name the program `rdmux`, or set \
-             RDMUX_DAEMON to it",
-            args.name
+            "the service of host {name} would end with this command: name the program `rdmux`, or set \
+             RDMUX_DAEMON to it"
         );
     }
     if args.json {
@@ -147,53 +166,83 @@ fn assign_guid(options: &ConnectOptions, name: &HostName, guid: NodeGuid) -> Res
     }
 }
 
-fn down(args: &Down) -> Result<()> {
+fn down(global: &Global, args: &Down) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
-    let names = match &args.name {
-        Some(name) => vec![name.clone()],
+    let names = match named(global, args.name.as_ref())? {
+        Some(name) => vec![name],
         None => admin::running(&dir)?,
     };
     if names.is_empty() {
         say!("no host is up");
     }
+    let end = if args.force { admin::down_by_force } else { admin::down };
+    let mut code = ExitCode::SUCCESS;
     for name in names {
-        admin::down(&dir, &name)?;
-        say!("host {name} is down");
+        match end(&dir, &name) {
+            Ok(()) => say!("host {name} is down"),
+            // The others can end all the same.
+            Err(e) => code = complain(&e),
+        }
     }
-    Ok(())
+    Ok(code)
 }
 
-fn status(global: &Global, args: &StatusArgs) -> Result<()> {
+fn status(global: &Global, args: &StatusArgs) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
-    let named = match (&args.name, &global.host) {
-        (Some(name), _) => Some(name.clone()),
-        (None, Some(name)) => Some(HostName::new(name)?),
-        (None, None) => None,
-    };
-    let Some(name) = named else { return list(&dir, args.json) };
-    let status = admin::status(&dir, &name)?;
+    let Some(name) = named(global, args.name.as_ref())? else { return list(&dir, args.json) };
+    let status = admin::status_within(&dir, &name, PATIENCE)?;
     if args.json {
-        return output::json(&as_json(&status));
+        output::json(&as_json(&status))?;
+    } else {
+        print(&status, args.all)?;
     }
-    print(&status, args.all)
+    Ok(ExitCode::SUCCESS)
 }
 
-/// All hosts that are up, a row each.
-fn list(dir: &RuntimeDir, json: bool) -> Result<()> {
-    let all = admin::running(dir)?
-        .iter()
-        .map(|name| admin::status(dir, name))
-        .collect::<Result<Vec<_>, _>>()?;
+/// Says what failed, where that is not the end.
+fn complain(e: &HostError) -> ExitCode {
+    eprintln!("rdmux: {e}");
+    ExitCode::FAILURE
+}
+
+/// All hosts that are up, a row each. One that does not answer fails the command, after the others are shown.
+fn list(dir: &RuntimeDir, json: bool) -> Result<ExitCode> {
+    let all = admin::status_of_all(dir, PATIENCE)?;
     if json {
-        return output::json(&all.iter().map(as_json).collect::<Vec<_>>());
-    }
-    if all.is_empty() {
+        let entry = |(host, answer): &(HostName, Result<Status, HostError>)| match answer {
+            Ok(status) => as_json(status),
+            Err(e) => json!({ "host": host.as_str(), "pid": pid_of(e), "error": e.to_string() }),
+        };
+        output::json(&all.iter().map(entry).collect::<Vec<_>>())?;
+    } else if all.is_empty() {
         say!("no host is up; the first program that needs one starts it, or `rdmux host up NAME`");
-        return Ok(());
+    } else {
+        print_rows(&all)?;
     }
+    let failed = all.iter().filter_map(|(_, answer)| answer.as_ref().err());
+    Ok(failed.map(complain).last().unwrap_or(ExitCode::SUCCESS))
+}
+
+/// The process of a service that does not answer, if that can be told.
+fn pid_of(e: &HostError) -> Option<i32> {
+    match e {
+        HostError::Unresponsive { pid, .. } => pid.map(|pid| pid.as_raw_nonzero().get()),
+        _ => None,
+    }
+}
+
+fn print_rows(all: &[(HostName, Result<Status, HostError>)]) -> Result<()> {
     let headings = ["HOST", "ADDRESSES", "PID", "UP", "PROCESSES", "QPS", "TX", "RX", "DROPPED"];
     let mut report = Report::new(&headings).right(&[2, 3, 4, 5, 6, 7, 8]);
-    for s in &all {
+    for (host, answer) in all {
+        let s = match answer {
+            Ok(s) => s,
+            Err(e) => {
+                let pid = pid_of(e).map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+                report.row([host.to_string(), "does not answer".to_owned(), pid]);
+                continue;
+            }
+        };
         report.row([
             s.host.clone(),
             addresses(s),

@@ -186,6 +186,8 @@ fn log(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
+        // It would be said on standard error, and to be unable to is a panic: a full disk must not end a service.
+        .log_internal_errors(false)
         .init();
 }
 

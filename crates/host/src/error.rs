@@ -4,6 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Pid;
+
 use crate::names::{HostName, NetworkNamespace, NodeGuid};
 
 /// Why a host service could not be reached, started or asked.
@@ -50,6 +52,16 @@ pub enum HostError {
         ours: NetworkNamespace,
         /// The service's.
         theirs: NetworkNamespace,
+    },
+    /// A service is there, but does not answer: it was stopped, or hangs.
+    #[error("the service of host \"{host}\"{} does not answer: {why}; `rdmux host down --force {host}` ends it", process(*pid))]
+    Unresponsive {
+        /// Which host's.
+        host: HostName,
+        /// Its process, as far as the system tells.
+        pid: Option<Pid>,
+        /// What shows that.
+        why: String,
     },
     /// The service could not be started.
     #[error("cannot start the service of host \"{host}\": {why}")]
@@ -148,6 +160,10 @@ pub enum HostError {
     },
 }
 
+fn process(pid: Option<Pid>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
+}
+
 impl HostError {
     pub(crate) fn directory(path: &Path, why: String) -> Self {
         Self::Directory { path: path.to_owned(), why }
@@ -163,6 +179,7 @@ impl HostError {
             Self::Refused { errno, .. } => *errno,
             Self::NotUp { .. } | Self::OtherNetwork { .. } | Self::Start { .. } => libc::ENODEV,
             Self::AlreadyUp { .. } => libc::EEXIST,
+            Self::Unresponsive { .. } => libc::ETIMEDOUT,
             Self::Directory { .. } => libc::EACCES,
             Self::Config { .. } => libc::EINVAL,
             Self::AddressTaken { .. }

@@ -94,7 +94,7 @@ fn many_who_start_a_host_at_once_meet_in_one_service() {
     let name = HostName::new("meeting").unwrap();
     rdmux_host::Registry::open(&runtime).unwrap().assign(&name, loopback_address()).unwrap();
     let mut config = Config::default();
-    config.service.idle_exit_seconds = 1;
+    config.service.idle_exit = Duration::from_secs(1);
     let options =
         Arc::new(ConnectOptions { dir: runtime.clone(), config, embedded: true, program: None });
     let threads: Vec<_> = (0..8)

@@ -2,14 +2,18 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Hosts of a test's own, in a directory of its own. They end with it.
+/// Hosts of a test's own, in a directory of its own. They end with it, and with the test's process, however that ends:
+/// their services are in process groups of their own, and would live on.
 pub(crate) struct Net {
     dir: PathBuf,
     second: u8,
+    /// Ends the services when its standard input closes.
+    cleaner: Child,
 }
 
 impl Net {
@@ -19,7 +23,10 @@ impl Net {
             let n = COUNT.fetch_add(1, Ordering::Relaxed);
             let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
             match std::fs::create_dir(&dir) {
-                Ok(()) => return Self { dir, second: 100 + n },
+                Ok(()) => {
+                    let cleaner = cleaner(&dir);
+                    return Self { dir, second: 100 + n, cleaner };
+                }
                 // Left by a process of the same number that was killed.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => panic!("{}: {e}", dir.display()),
@@ -83,12 +90,30 @@ impl Net {
     }
 }
 
+impl Net {
+    /// Ends all services, also stopped ones, and removes the directory, as the end of this process would.
+    pub(crate) fn end(&mut self) {
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
+    }
+}
+
 impl Drop for Net {
     fn drop(&mut self) {
-        // A test that failed may have left anything.
-        let _ = self.run(&["host", "down"]);
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.end();
     }
+}
+
+/// A process that waits for the end of this one, and then ends what it left in a directory.
+fn cleaner(dir: &Path) -> Child {
+    // A test that failed may have left anything.
+    let script = r#"cat; "$0" host down --force; rm -rf "$RDMUX_RUNTIME_DIR""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_rdmux")]);
+    command.env("RDMUX_RUNTIME_DIR", dir).env_remove("RDMUX_HOST").env_remove("RUST_LOG");
+    // What ends the test's process group must not end this.
+    command.process_group(0).stdin(Stdio::piped());
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Compiles one of the C programs in `tests/programs`; none if this machine cannot. What a machine must

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::connect::{ConnectOptions, connect_running, connect_socket};
+use super::connect::{ConnectOptions, PATIENCE, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{HostName, Registry, RuntimeDir};
@@ -18,6 +19,10 @@ use crate::proto::{ClientKind, Request, Response, Status, socket};
 
 /// The most bytes of a status that are believed.
 const MAX_STATUS: u64 = 256 << 20;
+/// How long a service is asked to end before it is killed, if that is wanted.
+const BEFORE_FORCE: Duration = Duration::from_secs(2);
+/// How long a process may take to end.
+const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Starts a host's service if it does not run, lets it stay, and returns its status. `address` fixes
 /// the host's address.
@@ -32,25 +37,55 @@ pub fn up(
     if let Some(address) = address {
         Registry::open(&options.dir)?.assign(host, address)?;
     }
-    let dir = options.dir.host(host)?;
-    let socket = match connect_socket(&dir)? {
-        Some(socket) => socket,
-        None => options.start(&dir)?,
-    };
-    let session = tool(host, socket)?;
-    match session.call(&Request::Stay, || "let the service stay".to_owned())? {
-        Response::Done => ask_status(&session),
-        other => Err(session.unexpected(&other)),
-    }
+    options.greet(host, |socket| {
+        let session = tool(host, socket)?;
+        match session.call(&Request::Stay, || "let the service stay".to_owned())? {
+            Response::Done => ask_status(&session),
+            other => Err(session.unexpected(&other)),
+        }
+    })
 }
 
 /// Ends a host's service. Its clients' devices fail. One of another version, which does not understand us, is ended by
 /// a signal.
 ///
 /// # Errors
-/// [`HostError::NotUp`].
+/// [`HostError::NotUp`]; [`HostError::Unresponsive`].
 pub fn down(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
-    let socket = connect_running(&dir.host(host)?)?;
+    down_within(dir, host, PATIENCE)
+}
+
+/// As [`down`], and kills the process of a service that does not answer. If that service is a thread of a program, it is
+/// the program that is killed.
+///
+/// # Errors
+/// [`HostError::NotUp`]; [`HostError::Unresponsive`] when the process cannot be told or killed.
+pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
+    let host_dir = dir.host(host)?;
+    let (pid, why) = match down_within(dir, host, BEFORE_FORCE) {
+        Err(HostError::Unresponsive { pid, why, .. }) => (pid, why),
+        // It may have closed its socket, and hang since.
+        Err(HostError::NotUp { .. }) if host_dir.lock_service()?.is_none() => {
+            (host_dir.service_lock_holder(), "it does not listen".to_owned())
+        }
+        other => return other,
+    };
+    let unresponsive = |why| HostError::Unresponsive { host: host.clone(), pid, why };
+    let Some(pid) = pid else {
+        return Err(unresponsive(format!("{why}, and the system does not show its process")));
+    };
+    let fail = |e: Errno| unresponsive(format!("{why}, and it cannot be killed: {e}"));
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
+    // Only now is it certain that the number is not another process's.
+    if host_dir.service_lock_holder() != Some(pid) {
+        return Err(unresponsive(format!("{why}, and its process does not hold the host's lock")));
+    }
+    // Its socket stays, which tells the next service that clients may still be closing theirs.
+    signal_and_wait(&process, Signal::KILL).map_err(fail)
+}
+
+fn down_within(dir: &RuntimeDir, host: &HostName, patience: Duration) -> Result<(), HostError> {
+    let socket = connect_running(&dir.host(host)?, patience)?;
     let peer = socket_peercred(&socket);
     let session = match tool(host, socket) {
         Ok(session) => session,
@@ -69,9 +104,47 @@ pub fn down(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
 /// The state of a host's service.
 ///
 /// # Errors
-/// [`HostError::NotUp`].
+/// [`HostError::NotUp`]; [`HostError::Unresponsive`].
 pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
-    ask_status(&tool(host, connect_running(&dir.host(host)?)?)?)
+    status_within(dir, host, PATIENCE)
+}
+
+/// As [`status`], of a service that has so long to answer.
+///
+/// # Errors
+/// As [`status`].
+pub fn status_within(
+    dir: &RuntimeDir,
+    host: &HostName,
+    patience: Duration,
+) -> Result<Status, HostError> {
+    ask_status(&tool(host, connect_running(&dir.host(host)?, patience)?)?)
+}
+
+/// The states of all services that run, by the names of their hosts. They are asked at the same time, and each has so
+/// long to answer.
+///
+/// # Errors
+/// [`HostError::Directory`].
+#[expect(clippy::type_complexity, reason = "a list of results")]
+pub fn status_of_all(
+    dir: &RuntimeDir,
+    patience: Duration,
+) -> Result<Vec<(HostName, Result<Status, HostError>)>, HostError> {
+    let hosts = dir.hosts()?;
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let ask = |host| scope.spawn(move || status_within(dir, host, patience));
+        let asked: Vec<_> = hosts.iter().map(ask).collect();
+        asked.into_iter().map(|thread| thread.join()).collect()
+    });
+    let answers = hosts.into_iter().zip(answers).filter_map(|(host, answer)| {
+        let answer = answer.unwrap_or_else(|_| {
+            Err(HostError::io("ask a service", std::io::Error::other("a thread panicked")))
+        });
+        let up = !matches!(&answer, Err(HostError::NotUp { .. } | HostError::ServiceGone { .. }));
+        up.then_some((host, answer))
+    });
+    Ok(answers.collect())
 }
 
 /// Has the service write the files of its view ([`HostDir::view`](crate::HostDir::view)). Returns the
@@ -81,7 +154,7 @@ pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Refused`] when the files cannot be written.
 pub fn view(dir: &RuntimeDir, host: &HostName) -> Result<Option<Vec<OwnedFd>>, HostError> {
-    let session = tool(host, connect_running(&dir.host(host)?)?)?;
+    let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
     let what = || "write the files under /sys/class/infiniband".to_owned();
     match session.call_with_fds(&Request::View, &[], what)? {
         (Response::Done, fds) if fds.is_empty() => Ok(None),
@@ -99,7 +172,7 @@ pub fn hold_view(
     host: &HostName,
     namespaces: &[OwnedFd],
 ) -> Result<(), HostError> {
-    let session = tool(host, connect_running(&dir.host(host)?)?)?;
+    let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
     let fds: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
     let what = || "hold a namespace".to_owned();
     match session.call_with_fds(&Request::HoldView, &fds, what)? {
@@ -115,8 +188,10 @@ pub fn hold_view(
 pub fn running(dir: &RuntimeDir) -> Result<Vec<HostName>, HostError> {
     let mut hosts = Vec::new();
     for host in dir.hosts()? {
-        if connect_socket(&dir.host(&host)?)?.is_some() {
-            hosts.push(host);
+        match connect_socket(&dir.host(&host)?, BEFORE_FORCE) {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(HostError::Unresponsive { .. }) => hosts.push(host),
+            Err(e) => return Err(e),
         }
     }
     Ok(hosts)
@@ -136,7 +211,7 @@ impl Capture {
     /// # Errors
     /// [`HostError::NotUp`]; [`HostError::Refused`] with `EBUSY` when somebody else does already.
     pub fn start(dir: &RuntimeDir, host: &HostName) -> Result<Self, HostError> {
-        let session = tool(host, connect_running(&dir.host(host)?)?)?;
+        let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
         let what = || "capture traffic".to_owned();
         match session.call_with_fds(&Request::Capture, &[], what)? {
             (Response::Done, mut fds) if fds.len() == 1 => {
@@ -167,10 +242,13 @@ impl AsFd for Capture {
 
 /// Asks a process to end (SIGTERM), and waits for that, for some seconds at most.
 fn terminate(pid: Pid) -> rustix::io::Result<()> {
-    const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    pidfd_send_signal(&process, Signal::TERM)?;
-    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE))? {
+    signal_and_wait(&pidfd_open(pid, PidfdFlags::empty())?, Signal::TERM)
+}
+
+/// Sends a process a signal and waits until it has ended, for some seconds at most.
+fn signal_and_wait(process: &OwnedFd, signal: Signal) -> rustix::io::Result<()> {
+    pidfd_send_signal(process, signal)?;
+    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&END))? {
         0 => Err(Errno::TIMEDOUT),
         _ => Ok(()),
     }

@@ -20,9 +20,9 @@ use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
 /// How long a service may take to answer before it counts as gone.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a service may end between our connecting and our greeting it.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 10;
 
 /// How to reach a host's service.
 ///
@@ -82,21 +82,23 @@ impl ConnectOptions {
         })
     }
 
-    fn greet<T>(
+    /// Connects to the service, which is started if need be, and has `open` greet it. A service that ends meanwhile is
+    /// followed by another.
+    pub(super) fn greet<T>(
         &self,
         host: &HostName,
         open: impl Fn(OwnedFd) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
         let dir = self.dir.host(host)?;
         for _ in 0..ATTEMPTS {
-            let socket = match connect_socket(&dir)? {
-                Some(socket) => socket,
+            let socket = match connect_socket(&dir, PATIENCE)? {
+                Some(socket) => Some(socket),
                 None => self.start(&dir)?,
             };
-            match open(socket) {
+            match socket.map(&open) {
                 // It ended, idle, just as we came.
-                Err(HostError::ServiceGone { .. }) => {}
-                other => return other,
+                None | Some(Err(HostError::ServiceGone { .. })) => {}
+                Some(other) => return other,
             }
         }
         let why = format!("it ended {ATTEMPTS} times at once: see {}", dir.log().display());
@@ -108,21 +110,25 @@ impl ConnectOptions {
     /// # Errors
     /// [`HostError::NotUp`], and those of the connection.
     pub fn connect(&self, host: &HostName, kind: DeviceKind) -> Result<Arc<HostClient>, HostError> {
-        let socket = connect_running(&self.dir.host(host)?)?;
+        let socket = connect_running(&self.dir.host(host)?, PATIENCE)?;
         HostClient::open(host, socket, kind)
     }
 
-    /// Starts the service, unless another process was faster, and connects to it.
-    pub(super) fn start(&self, dir: &HostDir) -> Result<OwnedFd, HostError> {
+    /// Starts the service, unless another process was faster, and connects to it. None if it ended at once.
+    fn start(&self, dir: &HostDir) -> Result<Option<OwnedFd>, HostError> {
         let _lock = dir.lock_start()?;
-        if let Some(socket) = connect_socket(dir)? {
-            return Ok(socket);
+        if let Some(socket) = connect_socket(dir, PATIENCE)? {
+            return Ok(Some(socket));
         }
-        match self.daemon_program().filter(|_| !self.embedded) {
-            Some(program) => spawn_daemon(&program, &self.dir, dir)?,
-            None => self.embed(dir.name())?,
+        let started = match self.daemon_program().filter(|_| !self.embedded) {
+            Some(program) => spawn_daemon(&program, &self.dir, dir),
+            None => self.embed(dir.name()),
+        };
+        match (connect_socket(dir, PATIENCE)?, started) {
+            // If ours could not be, somebody started it without the lock.
+            (Some(socket), _) => Ok(Some(socket)),
+            (None, started) => started.map(|()| None),
         }
-        connect_running(dir)
     }
 
     /// The program that runs services, if there is one.
@@ -146,13 +152,20 @@ impl ConnectOptions {
         let mut options = ServiceOptions::new(host.clone(), self.dir.clone());
         options.config = self.config.clone();
         options.idle_exit = self.config.service.idle_exit();
+        options.lock_wait = ServiceOptions::ENDING;
         // The thread lives as long as anybody uses it.
         Service::spawn(options).map(ServiceHandle::detach)
     }
 }
 
-/// A socket connected to the service, or none if there is no service.
-pub(super) fn connect_socket(dir: &HostDir) -> Result<Option<OwnedFd>, HostError> {
+/// A socket connected to the service, or none if there is no service. What is asked by it may take `patience`.
+///
+/// # Errors
+/// [`HostError::Unresponsive`] when so many wait for the service that nobody can be added, all that time.
+pub(crate) fn connect_socket(
+    dir: &HostDir,
+    patience: Duration,
+) -> Result<Option<OwnedFd>, HostError> {
     use rustix::io::Errno;
     let fail = |e: Errno| HostError::io(format!("connect to {}", dir.socket().display()), e);
     let (address, _keep) = dir
@@ -161,20 +174,25 @@ pub(super) fn connect_socket(dir: &HostDir) -> Result<Option<OwnedFd>, HostError
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
         .map_err(fail)?;
-    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
-        Ok(()) => {}
-        Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
-        Err(e) => return Err(fail(e)),
-    }
+    // connect(2) waits no longer than a message may.
     for timeout in [Timeout::Recv, Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE)).map_err(fail)?;
+        sockopt::set_socket_timeout(&socket, timeout, Some(patience)).map_err(fail)?;
     }
-    Ok(Some(socket))
+    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
+        Err(Errno::AGAIN) => Err(HostError::Unresponsive {
+            host: dir.name().clone(),
+            pid: dir.service_lock_holder(),
+            why: format!("it accepted no connection for {patience:?}"),
+        }),
+        Err(e) => Err(fail(e)),
+    }
 }
 
 /// A socket connected to the service, which must run.
-pub(super) fn connect_running(dir: &HostDir) -> Result<OwnedFd, HostError> {
-    connect_socket(dir)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
+pub(super) fn connect_running(dir: &HostDir, patience: Duration) -> Result<OwnedFd, HostError> {
+    connect_socket(dir, patience)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
 }
 
 /// Runs `program host serve NAME --on-demand` and waits until it listens. It says "ready" on its standard output then, or why it cannot.

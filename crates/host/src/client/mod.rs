@@ -14,4 +14,5 @@ mod rpc;
 
 pub use cm::EventChannel;
 pub use connect::ConnectOptions;
+pub(crate) use connect::connect_socket;
 pub use control::{HostClient, MadEvent};

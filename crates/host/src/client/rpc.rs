@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_link::patience;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::process::Pid;
 
 use crate::error::HostError;
@@ -188,7 +189,16 @@ impl Session {
     fn broken(&self, error: &MessageError) -> HostError {
         let gone = self.set_gone();
         match error {
-            MessageError::Closed | MessageError::Io(_) | MessageError::WouldBlock => gone,
+            MessageError::Closed | MessageError::Io(_) => gone,
+            // The socket's timeout.
+            MessageError::WouldBlock => {
+                let timeout = sockopt::socket_timeout(&self.socket, Timeout::Recv).ok().flatten();
+                HostError::Unresponsive {
+                    host: self.host.clone(),
+                    pid: sockopt::socket_peercred(&self.socket).ok().map(|peer| peer.pid),
+                    why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
+                }
+            }
             other => HostError::Protocol { host: self.host.clone(), why: other.to_string() },
         }
     }

@@ -5,7 +5,7 @@
 //! node_guid = "0x0211223344556676"  # of the default host; drawn once if absent
 //!
 //! [service]
-//! idle_exit_seconds = 5         # 0 stays for ever
+//! idle_exit_seconds = 5         # or a fraction; 0 stays for ever
 //! port = 4791
 //!
 //! [limits]
@@ -32,7 +32,8 @@ use std::time::Duration;
 use rdmux_cm::iw;
 use rdmux_link::udp::ROCE_PORT;
 use rdmux_verbs::control::{DeviceKind, Limits};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::NodeGuid;
 use crate::error::HostError;
@@ -59,23 +60,30 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceConfig {
-    /// Seconds after the last client until a service started on demand ends; 0 is never.
-    pub idle_exit_seconds: u64,
+    /// The time after the last client until a service started on demand ends; 0 is never. In the file it is
+    /// `idle_exit_seconds`.
+    #[serde(rename = "idle_exit_seconds", deserialize_with = "seconds")]
+    pub idle_exit: Duration,
     /// The UDP port. Peers outside expect 4791.
     pub port: u16,
 }
 
 impl Default for ServiceConfig {
     fn default() -> Self {
-        Self { idle_exit_seconds: 5, port: ROCE_PORT }
+        Self { idle_exit: Duration::from_secs(5), port: ROCE_PORT }
     }
 }
 
 impl ServiceConfig {
     /// The time after the last client until the service ends, if it ever does.
     pub fn idle_exit(&self) -> Option<Duration> {
-        (self.idle_exit_seconds != 0).then(|| Duration::from_secs(self.idle_exit_seconds))
+        (!self.idle_exit.is_zero()).then_some(self.idle_exit)
     }
+}
+
+/// A time as a number of seconds.
+fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// The connection manager's timers (IBTA 12.7).
@@ -266,6 +274,10 @@ mod tests {
         assert_eq!(config.addresses.unwrap().len(), 2);
         assert_eq!(config.node_guid.unwrap().guid().0, 0x0211_2233_4455_6676);
         assert_eq!(config.service.idle_exit(), None);
+        for (text, ms) in [("7", 7000), ("0.25", 250)] {
+            let config = Config::parse(&format!("[service]\nidle_exit_seconds = {text}")).unwrap();
+            assert_eq!(config.service.idle_exit(), Some(Duration::from_millis(ms)));
+        }
         assert_eq!(config.limits.of(DeviceKind::Iwarp).max_qp, 9);
         assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
     }
@@ -298,6 +310,7 @@ mod tests {
             ("[cm]\nmax_retries = 16", "cm.max_retries"),
             ("[cm]\nresponse_timeout = 32", "cm.response_timeout"),
             ("[service]\nport = 0", "service.port"),
+            ("[service]\nidle_exit_seconds = -1", "idle_exit_seconds"),
             ("[iwarp]\nrevision = 3", "iwarp.revision"),
             ("[iwarp]\nmarkers = 'some'", "markers"),
             ("addresses = ['nowhere']", "nowhere"),

@@ -4,6 +4,7 @@ mod config;
 mod device_choice;
 mod file;
 mod host_name;
+mod lock_holder;
 mod network;
 mod node_guid;
 pub(crate) mod peer_to_peer;

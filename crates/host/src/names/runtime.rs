@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::SocketAddrUnix;
+use rustix::process::Pid;
 
+use super::lock_holder::holder_of;
 use super::{HostName, NetworkNamespace};
 use crate::error::HostError;
 
@@ -213,6 +215,17 @@ impl HostDir {
     /// process ends. `None` when a service runs.
     pub(crate) fn lock_service(&self) -> Result<Option<File>, HostError> {
         self.lock("lock", FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits for the lock that a running service holds, until it ends.
+    pub(crate) fn wait_service_lock(&self) -> Result<File, HostError> {
+        let unlocked = || HostError::directory(&self.path, "its lock cannot be waited for".into());
+        self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
+    }
+
+    /// The process that holds the service's lock, as far as the system shows it.
+    pub(crate) fn service_lock_holder(&self) -> Option<Pid> {
+        holder_of(&self.path.join("lock"))
     }
 
     /// Waits for the lock that whoever starts a service holds.

@@ -77,6 +77,9 @@ impl Counts {
     pub(super) fn add(&mut self, count: Count) {
         self.0[count as usize] += 1;
     }
+    pub(super) fn get(&self, count: Count) -> u64 {
+        self.0[count as usize]
+    }
     pub(super) fn all(&self) -> Vec<(String, u64)> {
         NAMES.iter().zip(self.0).map(|(name, v)| ((*name).to_owned(), v)).collect()
     }

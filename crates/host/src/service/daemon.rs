@@ -25,6 +25,9 @@ fn open(host: &HostName, on_demand: bool) -> Result<Service, HostError> {
     let mut options = ServiceOptions::new(host.clone(), RuntimeDir::of_environment()?);
     options.config = Config::of_environment()?;
     options.idle_exit = options.config.service.idle_exit().filter(|_| on_demand);
+    if on_demand {
+        options.lock_wait = ServiceOptions::ENDING;
+    }
     Service::new(options)
 }
 

@@ -17,6 +17,7 @@ mod gsi;
 mod hub;
 mod listener;
 mod listening;
+mod lock;
 mod mad;
 mod mcast;
 mod netlink;
@@ -43,6 +44,7 @@ pub use options::{ServiceHandle, ServiceOptions};
 
 use self::clients::Gone;
 use self::core::Core;
+use self::counters::Count;
 use self::listener::Listener;
 use self::netlink::AddressMonitor;
 use self::open::open_core;
@@ -52,6 +54,10 @@ use crate::proto::MAX_MESSAGE;
 
 /// After a change of the machine's addresses, how long the service waits for more of them.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// How long a service that was started on demand waits for its first client at the least: who started it is on its
+/// way, and may be slow.
+const FIRST_CLIENT: Duration = Duration::from_secs(5);
 
 /// A host's service.
 #[derive(Debug)]
@@ -71,13 +77,11 @@ impl Service {
     /// Takes the host's lock, its addresses and its socket. Clients may connect from now on.
     ///
     /// # Errors
-    /// [`HostError::AlreadyUp`], [`HostError::PortInUse`] and others.
+    /// [`HostError::AlreadyUp`], [`HostError::Unresponsive`], [`HostError::PortInUse`] and others.
     pub fn new(options: ServiceOptions) -> Result<Self, HostError> {
         let io = |what: &'static str| move |e: std::io::Error| HostError::io(what, e);
         let dir = options.dir.host(&options.host)?;
-        let lock = dir
-            .lock_service()?
-            .ok_or_else(|| HostError::AlreadyUp { host: options.host.clone() })?;
+        let lock = lock::take(&dir, options.lock_wait)?;
         let core = open_core(&options, dir.socket().exists())?;
         let monitor = AddressMonitor::open().map_err(io("open a netlink socket"))?;
         let stop = Doorbell::new().map_err(io("make an eventfd"))?;
@@ -178,13 +182,13 @@ impl Service {
             Ok(Some(socket)) => {
                 if let Err(e) = self.core.add_client(socket) {
                     throttled!(warn, "a client is refused: {e}");
-                    self.core.counts.add(counters::Count::ClientsRefused);
+                    self.core.counts.add(Count::ClientsRefused);
                 }
             }
             Ok(None) => {}
             Err(e) => {
                 throttled!(warn, "a client cannot be accepted: {e}");
-                self.core.counts.add(counters::Count::ClientsRefused);
+                self.core.counts.add(Count::ClientsRefused);
             }
         }
     }
@@ -217,7 +221,9 @@ impl Service {
 
     /// When the service ends if nobody comes.
     fn idle_end(&self) -> Option<Instant> {
-        Some(self.idle_since? + self.core.idle_exit()?)
+        let idle = self.core.idle_exit()?;
+        let nobody_came = self.core.counts.get(Count::ClientsCame) == 0;
+        Some(self.idle_since? + if nobody_came { idle.max(FIRST_CLIENT) } else { idle })
     }
 
     fn is_idle_too_long(&self) -> bool {

@@ -26,9 +26,14 @@ pub struct ServiceOptions {
     pub node_guid: Option<NodeGuid>,
     /// How long after the last client it ends; `None` stays.
     pub idle_exit: Option<Duration>,
+    /// How long it waits for the end of the host's last service, which is ending. By default not at all.
+    pub lock_wait: Duration,
 }
 
 impl ServiceOptions {
+    /// How long a service that a program needs waits for the end of the one before it.
+    pub(crate) const ENDING: Duration = Duration::from_secs(10);
+
     /// A service with defaults, which stays.
     pub fn new(host: HostName, dir: RuntimeDir) -> Self {
         Self {
@@ -38,6 +43,7 @@ impl ServiceOptions {
             addresses: None,
             node_guid: None,
             idle_exit: None,
+            lock_wait: Duration::ZERO,
         }
     }
 

@@ -1,0 +1,206 @@
+//! `rdmux host` and the services behind it where something is wrong: stopped ones, ending ones, a full disk.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use common::Net;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::Value;
+
+/// Only a failing test waits so long.
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The process of a host's service.
+fn service_of(net: &Net, host: &str) -> Pid {
+    let status = json(&net.ok(&["host", "status", host, "--json"]));
+    Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
+}
+
+/// Stops a process, as a terminal or a debugger does, and waits until it is.
+fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+        if stat.rsplit_once(") ").unwrap().1.starts_with('T') {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn up_and_down_take_the_host_of_the_environment() {
+    let net = Net::new();
+    let said = net.fails(&["host", "up"], 2);
+    assert!(said.contains("Usage: rdmux host up") && said.contains("NAME"), "{said}");
+    let run = |host: &str, args: &[&str]| net.command(args).env("RDMUX_HOST", host).output();
+    let up = run("one", &["host", "up", "--addr", &net.address(1), "--json"]).unwrap();
+    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    assert_eq!(json(&String::from_utf8_lossy(&up.stdout))["host"], "one");
+    // A name on the command line goes before it.
+    assert!(
+        run("one", &["host", "up", "two", "--addr", &net.address(2)]).unwrap().status.success()
+    );
+    assert!(run("one", &["host", "down"]).unwrap().status.success());
+    let left = json(&net.ok(&["host", "status", "--json"]));
+    let left: Vec<_> = left.as_array().unwrap().iter().map(|s| &s["host"]).collect();
+    assert_eq!(left, ["two"]);
+}
+
+#[test]
+fn a_stopped_service_is_named_beside_the_others_and_ended_by_force() {
+    let net = Net::new().hosts(&["one", "two"]);
+    let pid = service_of(&net, "one");
+    stop(pid);
+
+    let output = net.run(&["host", "status"]);
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    let row =
+        |host: &str| out.lines().find(|l| l.trim_start().starts_with(host)).unwrap().to_owned();
+    let number = pid.as_raw_nonzero().to_string();
+    assert!(row("one").contains("does not answer") && row("one").contains(&number), "{out}");
+    assert!(row("two").contains(&net.address(2)), "{out}");
+    assert!(err.contains("rdmux host down --force one") && err.contains(&number), "{err}");
+
+    let all = net.run(&["host", "status", "--json"]);
+    let all = json(&String::from_utf8_lossy(&all.stdout));
+    assert_eq!(all[0]["pid"], pid.as_raw_nonzero().get(), "{all}");
+    assert_eq!((&all[0]["host"], &all[1]["host"]), (&"one".into(), &"two".into()), "{all}");
+
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    net.ok(&["host", "down", "--force", "one"]);
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE)), Ok(1));
+    assert!(net.fails(&["host", "status", "one"], 1).contains("is not up"));
+    net.ok(&["host", "up", "one"]);
+    net.ok(&["host", "down", "--force"]);
+}
+
+#[test]
+fn a_stopped_service_does_not_outlive_its_test() {
+    let mut net = Net::new().hosts(&["one"]);
+    let pid = service_of(&net, "one");
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    stop(pid);
+    net.end();
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE)), Ok(1));
+    assert!(!net.path().exists());
+}
+
+#[test]
+fn a_program_that_meets_an_ending_service_waits_for_its_end() {
+    let net = Net::new().hosts(&["one"]);
+    net.ok(&["host", "down", "one"]);
+    // As a service that is ending has it: its socket is gone, and everything else is not yet.
+    let lock = File::open(net.path().join("hosts/one/lock")).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let inode = format!(":{} ", lock.metadata().unwrap().ino());
+
+    let mut program = net.command(&["--host", "one", "devices"]);
+    let mut program = program.stdout(Stdio::null()).spawn().unwrap();
+    let waits = |line: &str| line.contains("-> FLOCK") && line.contains(&inode);
+    while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+        assert_eq!(program.try_wait().unwrap(), None, "it did not wait");
+        std::thread::yield_now();
+    }
+    drop(lock);
+    assert!(program.wait().unwrap().success());
+}
+
+#[test]
+fn a_full_disk_leaves_the_registry_as_it_was() {
+    let net = Net::new();
+    // Some bytes short of what the disk takes below.
+    let mut text = format!("one {}\n", net.address(1));
+    for n in 0.. {
+        let line = format!("host-{n} 127.77.1.{}\n", n + 1);
+        if text.len() + line.len() > 500 {
+            break;
+        }
+        text += &line;
+    }
+    let registry = net.path().join("registry");
+    fs::write(&registry, &text).unwrap();
+
+    // A limit on files is like a full disk: what does not fit any more is not written.
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
+    let mut full = Command::new("sh");
+    full.args(["-c", script, "sh", env!("CARGO_BIN_EXE_rdmux"), "host", "up", "another-one"]);
+    full.args(["--addr", &net.address(2)]);
+    full.env("RDMUX_RUNTIME_DIR", net.path()).env_remove("RDMUX_HOST");
+    let output = full.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("registry") && said.contains("File too large"), "{said}");
+
+    assert_eq!(fs::read_to_string(&registry).unwrap(), text);
+    net.ok(&["host", "up", "one"]);
+    net.ok(&["host", "up", "another-one", "--addr", &net.address(2)]);
+}
+
+#[test]
+fn a_damaged_line_of_the_registry_is_named_and_the_hosts_start() {
+    let net = Net::new();
+    let text = format!("one {}\ntwo 127.77.\n", net.address(1));
+    fs::write(net.path().join("registry"), text).unwrap();
+    let output = net.run(&["host", "up", "three", "--addr", &net.address(3)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("registry: line 2 is skipped"), "{said}");
+    let one = json(&net.ok(&["host", "up", "one", "--json"]));
+    assert_eq!(one["gids"][0]["address"], net.address(1));
+}
+
+#[test]
+fn a_service_whose_log_is_full_goes_on() {
+    let net = Net::new();
+    // It has something to say at once.
+    let text = format!("nonsense\none {}\n", net.address(1));
+    fs::write(net.path().join("registry"), text).unwrap();
+    fs::create_dir_all(net.path().join("hosts/one")).unwrap();
+    let mut serve = net.command(&["host", "serve", "one"]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut serve = serve.stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    let mut said = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(serve.stdout.as_mut().unwrap()),
+        &mut said,
+    )
+    .unwrap();
+    assert_eq!(said, "ready\n");
+    net.ok(&["host", "status", "one"]);
+    net.ok(&["host", "down", "one"]);
+    assert!(serve.wait().unwrap().success());
+}
+
+#[test]
+fn clients_that_break_the_protocol_do_not_fill_the_log() {
+    const CLIENTS: usize = 500;
+    let net = Net::new().hosts(&["one"]);
+    let socket = SocketAddrUnix::new(net.path().join("hosts/one/sock")).unwrap();
+    for _ in 0..CLIENTS {
+        let kind = SocketType::SEQPACKET;
+        let client = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+        rustix::net::connect(&client, &socket).unwrap();
+        rustix::net::send(&client, &[0xff; 64], SendFlags::NOSIGNAL).unwrap();
+        // Until the service has closed it: what it says before does not matter.
+        while rustix::net::recv(&client, &mut [0; 512], RecvFlags::empty()).is_ok_and(|n| n.0 > 0) {
+        }
+    }
+    let status = json(&net.ok(&["host", "status", "one", "--json"]));
+    assert_eq!(status["counters"]["service"]["service_clients_broke_protocol"], CLIENTS);
+    let log = fs::read_to_string(net.path().join("hosts/one/log")).unwrap();
+    let lines = log.lines().count();
+    assert!(lines > 0 && lines < CLIENTS / 2, "{lines} lines: {log}");
+}

@@ -1,0 +1,75 @@
+//! Which process holds a lock of flock(2).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::Pid;
+
+/// The process that took the lock on a file, if the system shows it: `/proc/locks` (proc_locks(5)) names it by the
+/// file's inode, and one of its descriptors must be the file.
+pub(crate) fn holder_of(path: &Path) -> Option<Pid> {
+    let file = fs::metadata(path).ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks
+        .lines()
+        .filter_map(parse_line)
+        .filter(|&(inode, _)| inode == file.ino())
+        .map(|(_, pid)| pid)
+        .find(|&pid| has_open(pid, &file))
+}
+
+/// The inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END`. A line of one that
+/// waits has an arrow behind the number, and a lock of a process that is not shown has no positive number.
+fn parse_line(line: &str) -> Option<(u64, Pid)> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = words.nth(2)?.parse().ok().filter(|&pid: &i32| pid > 0)?;
+    let inode = words.next()?.rsplit(':').next()?.parse().ok()?;
+    Some((inode, Pid::from_raw(pid)?))
+}
+
+/// Whether a process has this file open.
+fn has_open(pid: Pid, file: &fs::Metadata) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
+        return false;
+    };
+    let same = |found: fs::Metadata| (found.dev(), found.ino()) == (file.dev(), file.ino());
+    descriptors.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(same))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+    use rustix::fs::FlockOperation;
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_and_not_one_who_only_has_it_open() {
+        let dir = TempDir::new();
+        let path = dir.path().join("lock");
+        let file = fs::File::create(&path).unwrap();
+        assert_eq!(holder_of(&path), None);
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(holder_of(&path), Some(rustix::process::getpid()));
+        drop(file);
+        assert_eq!(holder_of(&path), None);
+    }
+
+    #[test]
+    fn lines_of_other_locks_and_of_waiters_are_none() {
+        let held = "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56 0 EOF";
+        assert_eq!(parse_line(held), Some((56, Pid::from_raw(1234).unwrap())));
+        for other in [
+            "1: POSIX  ADVISORY  WRITE 1234 fd:01:56 0 EOF",
+            "1: -> FLOCK  ADVISORY  WRITE 1234 fd:01:56 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE -1 fd:01:56 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE 1234",
+            "",
+        ] {
+            assert_eq!(parse_line(other), None, "{other}");
+        }
+    }
+}
