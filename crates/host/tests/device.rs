@@ -81,14 +81,17 @@ fn both_ends_get_the_same_rings_whoever_asks() {
     let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);
     let (peer, ours) = a.connect_ring(of_b).unwrap().unwrap();
     assert_eq!(peer, of_b);
-    assert_eq!(inode(&ours.peer_doorbell), inode(b.doorbell()));
     let ControlEvent::Ring { peer, end } = next_event(&b).unwrap() else { panic!() };
     assert_eq!(peer, of_a);
     assert_eq!((inode(&end.tx), inode(&end.rx)), (inode(&ours.rx), inode(&ours.tx)));
+    ours.bell.ring().unwrap();
+    assert!(end.bell.clear().unwrap() && !ours.bell.clear().unwrap());
     // Asked again, by the other side, for another slot of the first: the same rings.
     let more = a.new_slot().unwrap();
     let (peer, again) = b.connect_ring(more.slot).unwrap().unwrap();
     assert_eq!((peer, inode(&again.tx)), (of_a, inode(&end.tx)));
+    ours.bell.ring().unwrap();
+    assert!(again.bell.clear().unwrap());
     for nobody in [of_a, more.slot, 0, 2047] {
         assert!(a.connect_ring(nobody).unwrap().is_none(), "{nobody}");
     }

@@ -14,7 +14,6 @@ use rdmux_host::proto::socket::{self, MAX_MESSAGE};
 use rdmux_host::proto::{ClientKind, Request, VERSION};
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{ConnectOptions, EventChannel, HostError, HostName, RuntimeDir};
-use rdmux_link::Doorbell;
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rdmux_wire::Qpn;
@@ -76,9 +75,8 @@ fn role() {
 #[expect(clippy::zombie_processes, reason = "it is killed before its child")]
 fn be_parent(dir: &RuntimeDir, host: &HostName) {
     let rpc = raw(&dir.host(host).unwrap().socket());
-    let doorbell = Doorbell::new().unwrap();
     let hello = Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
-    socket::send(rpc.as_fd(), &hello, &[doorbell.as_fd()], &mut Vec::new()).unwrap();
+    socket::send(rpc.as_fd(), &hello, &[], &mut Vec::new()).unwrap();
     let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
     socket::recv_bytes(rpc.as_fd(), &mut buf, &mut fds).unwrap();
     let child = Command::new("sleep")

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_link::link::{Frame, Payload, Piece};
 use rdmux_link::udp::{GroupOptions, PushError};
-use rdmux_link::{Destination, Doorbell, IcrcCheck, RingPair, RxBatch, TxBatch, UdpGroup, UdpPort};
+use rdmux_link::{Destination, IcrcCheck, PeerBell, RingPair, RxBatch, TxBatch, UdpGroup, UdpPort};
 
 const ROUNDS: usize = 5;
 const SEGMENT: usize = 4096;
@@ -225,8 +225,8 @@ fn one_way(time: Duration, trips: u64) -> f64 {
 
 fn ring_round_trip() -> f64 {
     let (a, b) = RingPair::create(1 << 20).unwrap();
-    let mut a = a.open(Doorbell::new().unwrap()).unwrap();
-    let mut b = b.open(Doorbell::new().unwrap()).unwrap();
+    let (near, far) = PeerBell::pair().unwrap();
+    let (mut a, mut b) = (a.open(near).unwrap(), b.open(far).unwrap());
     let step = |end: &mut rdmux_link::RingEnd, bytes: &mut [u8; 64]| {
         while end.rx.is_empty() {
             std::hint::spin_loop();

@@ -1,15 +1,28 @@
-//! How one process wakes another: an eventfd (`eventfd(2)`).
+//! How a thread that sleeps is woken: by a thread of its own process ([`Doorbell`]), or by another process ([`PeerBell`]).
+//!
+//! The file status flags of a descriptor belong to the open file description, so whoever holds a duplicate can clear
+//! `O_NONBLOCK`, fill what is behind it, or read it empty. Therefore two processes share no description: each holds
+//! one end of a pair of datagram sockets, and each call says for itself that it does not block (`MSG_DONTWAIT`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, Shutdown, SocketFlags,
+    SocketType,
+};
 
-/// A file descriptor that becomes readable when somebody rings, until it is [`clear`](Self::clear)ed.
+use crate::sys;
+
+/// A file descriptor that becomes readable when a thread rings, until it is [`clear`](Self::clear)ed: an eventfd
+/// (`eventfd(2)`).
 ///
-/// Ringing is idempotent and never blocks. Whoever holds a duplicate may also clear it: give it to
-/// processes that may as well not ring at all.
+/// Ringing is idempotent and never blocks, as long as no other process has the descriptor: for others there is
+/// [`PeerBell`].
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
@@ -25,25 +38,20 @@ impl Doorbell {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Takes over one that was handed here. Anything else than an eventfd only fails to ring.
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
-    }
-
-    /// A duplicate, to hand over.
+    /// Another handle of the same one, for another thread.
     ///
     /// # Errors
     ///
     /// `EMFILE`.
-    pub fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()? })
     }
 
     /// Rings.
     ///
     /// # Errors
     ///
-    /// Whatever `write(2)` says to a descriptor that is no eventfd. A bell that rings already is no error.
+    /// Whatever `write(2)` says. A bell that rings already is no error.
     pub fn ring(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
@@ -66,21 +74,13 @@ impl Doorbell {
         }
     }
 
-    /// Waits until it rings and silences it. `None` waits for ever. Returns whether it rang.
+    /// Waits until it rings and silences it. `None` waits without limit. Returns whether it rang.
     ///
     /// # Errors
     ///
     /// Whatever `poll(2)` says, save an interruption, after which it waits anew.
     pub fn wait(&self, timeout: Option<Timespec>) -> io::Result<bool> {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        loop {
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(false),
-                Ok(_) => return Ok(self.clear()),
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        Ok(wait_readable(self.as_fd(), timeout)? && self.clear())
     }
 }
 
@@ -90,8 +90,172 @@ impl AsFd for Doorbell {
     }
 }
 
+/// One end of what two processes wake each other with: a connected pair of Unix datagram sockets (`unix(7)`).
+///
+/// Each process has one end. What a process can do with its own end, or with what it passes as one, is no matter to
+/// the other: neither [`ring`](Self::ring) nor [`clear`](Self::clear) blocks, nobody else can take the datagrams that
+/// wake this side, and who fills the queue or shuts its end down is itself not heard or not woken any more. Only one
+/// peer must have the other end: one that shuts it down would silence others.
+#[derive(Debug)]
+pub struct PeerBell {
+    socket: Arc<OwnedFd>,
+    /// Whether the system lets datagrams carry descriptors here (Linux before 6.16). See [`holds_descriptors`].
+    ///
+    /// [`holds_descriptors`]: Self::holds_descriptors
+    takes_descriptors: bool,
+}
+
+/// Whether descriptors may come in messages (`SO_PASSRIGHTS`, Linux 6.16).
+const SO_PASSRIGHTS: i32 = 83;
+
+impl PeerBell {
+    /// The most datagrams that are taken out of a socket before it is closed: more than its peer can queue, unless it
+    /// may exceed the system's limits.
+    const QUEUE: usize = 1024;
+
+    /// A connected pair, silent, close-on-exec.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        Ok((Self::new(a), Self::new(b)))
+    }
+
+    /// Takes over an end that was handed here.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for anything else than a Unix datagram socket.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let is_one = socket_domain(&fd) == Ok(AddressFamily::UNIX)
+            && socket_type(&fd) == Ok(SocketType::DGRAM);
+        if !is_one {
+            let why = "not a Unix datagram socket, so it wakes nobody";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(Self::new(fd))
+    }
+
+    fn new(socket: OwnedFd) -> Self {
+        let refused = sys::set_int(&socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
+        Self { socket: Arc::new(socket), takes_descriptors: refused.is_err() }
+    }
+
+    /// A duplicate, to hand over to the process whose end it is.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// Rings at the other end. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// What `send(2)` says when the peer closed its end or shut it down. A full queue is none: it rings already.
+    pub fn ring(&self) -> io::Result<()> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match rustix::net::send(&self.socket, &[1], flags) {
+                Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Takes one ring from this end, if there is one; never blocks. Returns whether there was.
+    ///
+    /// # Errors
+    ///
+    /// Of an end that is of no more use and is not to be listened to any more: the peer sent what no honest one sends.
+    pub fn clear(&self) -> io::Result<bool> {
+        match self.take() {
+            // The peer connected its end to something else.
+            Ok(true) | Err(Errno::CONNRESET) => Ok(true),
+            // Ours are not empty: it is the end, or the peer sends what no honest one does.
+            Ok(false) => Err(io::ErrorKind::InvalidData.into()),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Takes a datagram, unless it carries descriptors. Whether it was one of ours.
+    fn take(&self) -> rustix::io::Result<bool> {
+        if self.takes_descriptors && self.holds_descriptors()? {
+            return Ok(false);
+        }
+        let recv = || rustix::net::recv(&self.socket, &mut [0u8; 1], RecvFlags::DONTWAIT);
+        rustix::io::retry_on_intr(recv).map(|(_, len)| len != 0)
+    }
+
+    /// Waits until it rings and takes one ring. `None` waits without limit. Returns whether it rang.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Doorbell::wait`] and [`clear`](Self::clear).
+    pub fn wait(&self, timeout: Option<Timespec>) -> io::Result<bool> {
+        Ok(wait_readable(self.as_fd(), timeout)? && self.clear()?)
+    }
+
+    /// Whether the next datagram carries descriptors. It must not be taken then: whoever closes the last descriptor of
+    /// a TCP socket may have to wait for as long as its sender has set (`SO_LINGER`, `socket(7)`).
+    fn holds_descriptors(&self) -> rustix::io::Result<bool> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let mut none = RecvAncillaryBuffer::default();
+        let peek = || rustix::net::recvmsg(&self.socket, &mut [], &mut none, flags);
+        Ok(rustix::io::retry_on_intr(peek)?.flags.contains(ReturnFlags::CTRUNC))
+    }
+
+    /// Empties it for good. Whether it can be closed without closing what a peer has put in.
+    fn is_harmless(&self) -> bool {
+        // Nothing comes in after this; what is left ends with datagrams of no bytes.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        (0..Self::QUEUE).all(|_| {
+            let _ = self.take();
+            self.holds_descriptors() != Ok(true)
+        })
+    }
+}
+
+impl Drop for PeerBell {
+    fn drop(&mut self) {
+        if self.takes_descriptors && !self.is_harmless() {
+            // The system closes it at the end of the process, without waiting.
+            std::mem::forget(self.socket.clone());
+        }
+    }
+}
+
+impl AsFd for PeerBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Timespec>) -> io::Result<bool> {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    loop {
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => return Ok(ready != 0),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::mem::MaybeUninit;
+
+    use rustix::fs::OFlags;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+
     use super::*;
 
     #[test]
@@ -105,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_rings_the_same_bell() {
+    fn a_clone_rings_the_same_bell() {
         let bell = Doorbell::new().unwrap();
-        Doorbell::from_fd(bell.duplicate().unwrap()).ring().unwrap();
+        bell.try_clone().unwrap().ring().unwrap();
         assert!(bell.wait(None).unwrap());
     }
 
@@ -117,5 +281,149 @@ mod tests {
         rustix::io::write(&bell.fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         bell.ring().unwrap();
         assert!(bell.clear());
+    }
+
+    fn silence(bell: &PeerBell) {
+        while bell.clear().unwrap() {}
+    }
+
+    #[test]
+    fn each_end_rings_at_the_other() {
+        let (a, b) = PeerBell::pair().unwrap();
+        assert!(!a.clear().unwrap());
+        b.ring().unwrap();
+        assert!(!b.clear().unwrap());
+        assert!(a.wait(None).unwrap());
+        assert!(!a.clear().unwrap());
+        PeerBell::from_fd(a.duplicate().unwrap()).unwrap().ring().unwrap();
+        assert!(b.wait(None).unwrap());
+    }
+
+    /// What a peer may do with a duplicate of its own end, before it rings and is rung.
+    fn attacked(attack: impl Fn(BorrowedFd<'_>)) -> (PeerBell, PeerBell) {
+        let (victim, peer) = PeerBell::pair().unwrap();
+        attack(peer.as_fd());
+        (victim, peer)
+    }
+
+    #[test]
+    fn a_peer_that_makes_its_end_block_blocks_nobody() {
+        let (victim, peer) = attacked(|end| {
+            rustix::fs::fcntl_setfl(end, OFlags::empty()).unwrap();
+        });
+        // Neither when nothing is there, nor when there is no more room in either direction.
+        assert!(!victim.clear().unwrap());
+        for _ in 0..10_000 {
+            victim.ring().unwrap();
+            peer.ring().unwrap();
+        }
+        assert!(victim.wait(None).unwrap());
+        silence(&victim);
+        peer.ring().unwrap();
+        assert!(victim.clear().unwrap(), "it is heard again");
+    }
+
+    #[test]
+    fn what_a_peer_takes_from_its_end_the_other_still_hears() {
+        let (victim, peer) = PeerBell::pair().unwrap();
+        peer.ring().unwrap();
+        assert!(!peer.clear().unwrap());
+        assert!(victim.clear().unwrap());
+    }
+
+    #[test]
+    fn a_peer_that_shuts_its_end_down_is_not_heard_and_does_not_keep_others_awake() {
+        let (victim, peer) = attacked(|end| rustix::net::shutdown(end, Shutdown::Both).unwrap());
+        victim.ring().unwrap_err();
+        peer.ring().unwrap_err();
+        assert!(!wait_readable(victim.as_fd(), Some(Timespec::default())).unwrap());
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_cannot_be_woken() {
+        let (victim, peer) = PeerBell::pair().unwrap();
+        drop(peer);
+        victim.ring().unwrap_err();
+        assert!(!victim.clear().unwrap());
+    }
+
+    #[test]
+    fn a_ring_of_no_bytes_is_no_ring() {
+        let (victim, _peer) = attacked(|end| {
+            rustix::net::send(end, &[], SendFlags::DONTWAIT).unwrap();
+        });
+        victim.clear().unwrap_err();
+    }
+
+    #[test]
+    fn a_long_ring_is_a_ring() {
+        let (victim, _peer) = attacked(|end| {
+            rustix::net::send(end, &[7; 10_000], SendFlags::DONTWAIT).unwrap();
+        });
+        assert!(victim.clear().unwrap());
+        assert!(!victim.clear().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_datagram_socket_is_refused() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let kind = SocketType::STREAM;
+        let (stream, _) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        for fd in [read, write, stream, udp, file] {
+            let refused = PeerBell::from_fd(fd).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    fn pass(end: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let passed = [descriptor];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+        let bytes = [io::IoSlice::new(&[1])];
+        sendmsg(end, &bytes, &mut control, SendFlags::DONTWAIT)
+    }
+
+    /// As one finds it where the system does not refuse descriptors.
+    fn old(end: PeerBell) -> PeerBell {
+        let _ = sys::set_int(&end, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
+        PeerBell { socket: end.socket.clone(), takes_descriptors: true }
+    }
+
+    /// Whether a pipe's other end is still open somewhere.
+    fn is_held(read: &OwnedFd) -> bool {
+        rustix::io::ioctl_fionbio(read, true).unwrap();
+        rustix::io::read(read, &mut [0u8; 1]) == Err(Errno::AGAIN)
+    }
+
+    #[test]
+    fn a_descriptor_that_comes_with_a_ring_is_not_taken() {
+        let (victim, peer) = PeerBell::pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        if !victim.takes_descriptors {
+            assert_eq!(pass(peer.as_fd(), write.as_fd()), Err(Errno::PERM));
+        }
+        let victim = old(victim);
+        peer.ring().unwrap();
+        pass(peer.as_fd(), write.as_fd()).unwrap();
+        drop(write);
+        assert!(victim.clear().unwrap(), "what came before it");
+        victim.clear().unwrap_err();
+        victim.clear().unwrap_err();
+        assert!(is_held(&read));
+        drop(victim);
+        assert!(is_held(&read), "closed by who did not open it");
+    }
+
+    #[test]
+    fn a_bell_that_holds_nothing_is_closed() {
+        let (victim, peer) = PeerBell::pair().unwrap();
+        let victim = old(victim);
+        peer.ring().unwrap();
+        drop(victim);
+        peer.ring().unwrap_err();
     }
 }

@@ -8,7 +8,7 @@
 //! - [`tcp`]: iWARP over a stream
 //! - [`ring`]: packets to a process on the same host, through shared memory
 //! - [`shm`]: shared memory as such, for rings and for pages of counters
-//! - [`doorbell`]: how one process wakes another
+//! - [`doorbell`]: how one thread or process wakes another
 //! - [`patience`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
@@ -52,7 +52,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use board::{Board, PeerBoard};
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, PeerBell};
 pub use guarded::Unmapped;
 pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};
 pub use mmap::has_room;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use rdmux_link::link::{Frame, Link, Payload};
 use rdmux_link::ring::{Broken, MAX_RECORD, RingEnd, RingError, SHORT};
-use rdmux_link::{Consumer, Doorbell, Producer, RingPair, SharedMem};
+use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
 
 /// A ring, both ends, and a third mapping of its memory.
 fn ring(capacity: usize) -> (Producer, Consumer, OwnedFd) {
@@ -172,9 +172,8 @@ fn the_largest_record_and_one_more() {
 /// Both ends sleep whenever they can. A lost wakeup hangs this test.
 fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
     let (a, b) = RingPair::create(capacity).unwrap();
-    let (bell_a, bell_b) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
-    let peer = |bell: &Doorbell| Doorbell::from_fd(bell.duplicate().unwrap());
-    let (mut a, mut b) = (a.open(peer(&bell_b)).unwrap(), b.open(peer(&bell_a)).unwrap());
+    let (bell_a, bell_b) = PeerBell::pair().unwrap();
+    let (mut a, mut b) = (a.open(bell_a).unwrap(), b.open(bell_b).unwrap());
     let size = &size;
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -190,7 +189,7 @@ fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
                         }
                         Err(RingError::Full) => {
                             a.wake_peer();
-                            bell_a.wait(None).unwrap();
+                            a.bell.wait(None).unwrap();
                         }
                         Err(e) => panic!("{e}"),
                     }
@@ -209,7 +208,7 @@ fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
                 }
                 b.wake_peer();
                 if expected < count && b.rx.prepare_sleep() {
-                    bell_b.wait(None).unwrap();
+                    b.bell.wait(None).unwrap();
                     b.rx.awake();
                 }
             }
@@ -227,19 +226,18 @@ fn no_wakeup_is_lost() {
 #[test]
 fn frames_as_a_link() {
     let (a, b) = RingPair::create(1 << 20).unwrap();
-    let bell = Doorbell::new().unwrap();
-    let mut a = a.open(Doorbell::from_fd(bell.duplicate().unwrap())).unwrap();
-    let mut b = b.open(Doorbell::new().unwrap()).unwrap();
+    let (near, far) = PeerBell::pair().unwrap();
+    let (mut a, mut b) = (a.open(near).unwrap(), b.open(far).unwrap());
     let caps = a.caps();
     assert!(caps.lossless && caps.max_payload >= 65_536);
     assert!(b.rx.prepare_sleep());
     let frame = Frame { header: &[1; 12], payload: Payload::Bytes(&[2; 5]), pad: 3 };
     a.push(&frame).unwrap();
-    assert!(!bell.clear(), "woken at the flush");
+    assert!(!b.bell.clear().unwrap(), "woken at the flush");
     a.flush().unwrap();
-    assert!(bell.clear());
+    assert!(b.bell.clear().unwrap());
     a.flush().unwrap();
-    assert!(!bell.clear(), "woken once");
+    assert!(!b.bell.clear().unwrap(), "woken once");
     let record = b.rx.pop().unwrap().unwrap();
     assert_eq!((record.kind(), record.len()), (RingEnd::PACKET, 20));
     assert_eq!(record.meta()[..3], [&12u16.to_ne_bytes()[..], &[3]].concat());

@@ -19,8 +19,10 @@ use rdmux::{Endpoint, Mr, Qpn, RemoteMr, Rkey, SendWr, WcStatus};
 use rdmux_host::{Config, ConnectOptions, HostName, RuntimeDir};
 use rdmux_link::board::{QpRow, RegionRow};
 use rdmux_link::ring::RingError;
-use rdmux_link::{Doorbell, Producer};
-use rdmux_verbs::control::{Control, DeviceKind, slot_of};
+use rdmux_link::{PeerBell, Producer};
+use rdmux_verbs::control::{Control, DeviceKind, RingEnd, slot_of};
+use rustix::fs::OFlags;
+use rustix::net::{SendFlags, Shutdown};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Not a test, but what the processes of the others do.
@@ -35,6 +37,7 @@ fn role() {
         Ok("deceived") => deceived(),
         Ok("stalled") => stalled(),
         Ok("killed") => killed(),
+        Ok("rung") => rung(),
         Err(_) => return,
         Ok(other) => panic!("{other}"),
     }
@@ -239,7 +242,7 @@ fn be_forger() {
     println!("SAYS connected");
     let (peer, rings) = client.connect_ring(slot_of(victim)).unwrap().unwrap();
     let mut tx = Producer::map(&rings.tx).unwrap();
-    let bell = Doorbell::from_fd(rings.peer_doorbell);
+    let bell = &rings.bell;
     let board = client.board().unwrap();
     loop {
         let words = words();
@@ -268,10 +271,55 @@ fn be_forger() {
                 let key = u32::try_from(number(1)).unwrap();
                 board.show_region(&RegionRow { key, pd: 1, access, addr, length, iova: 0 });
             }
+            "bell" => abuse(&rings.bell, &words[1]),
+            "deaf" => deaf(&mut tx, &rings, victim, number(1)),
             "enter" => std::mem::forget(board.enter(peer).unwrap()),
             _ => return,
         }
         println!("SAYS it is done");
+    }
+}
+
+/// Does to its end of the bell what may block, silence or flood the process that has the other end.
+fn abuse(bell: &PeerBell, how: &str) {
+    match how {
+        "block" => rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap(),
+        "fill" => (0..10_000).for_each(|_| bell.ring().unwrap()),
+        "empty" => (0..10_000).for_each(|_| drop(bell.clear())),
+        "nothing" => {
+            rustix::net::send(bell, &[], SendFlags::DONTWAIT).unwrap();
+        }
+        "shut" => rustix::net::shutdown(bell, Shutdown::Both).unwrap(),
+        _ => panic!("{how}"),
+    }
+}
+
+/// Says of itself that it sleeps, each time that it sends what is answered, and takes nothing of what wakes it.
+fn deaf(tx: &mut Producer, rings: &RingEnd, victim: Qpn, times: u64) {
+    /// Where a ring has the flag of a consumer that sleeps.
+    const SLEEPS: u64 = 128;
+    let rx = File::from(rings.rx.try_clone().unwrap());
+    // A SEND that is a duplicate, and wants an acknowledgement.
+    let mut packet = [0; 12];
+    packet[0] = 4;
+    packet[2..4].copy_from_slice(&[0xff, 0xff]);
+    packet[4..8].copy_from_slice(&victim.get().to_be_bytes());
+    packet[8..12].copy_from_slice(&(1_u32 << 31 | 0xff_ffff).to_be_bytes());
+    let mut meta = [0; 16];
+    meta[0] = 12;
+    meta[4..8].copy_from_slice(&victim.get().to_ne_bytes());
+    let flag = || {
+        let mut flag = [0; 8];
+        rx.read_exact_at(&mut flag, SLEEPS).unwrap();
+        u64::from_ne_bytes(flag)
+    };
+    for _ in 0..times {
+        rx.write_all_at(&1_u64.to_ne_bytes(), SLEEPS).unwrap();
+        tx.try_push(1, meta, &[&packet]).unwrap();
+        rings.bell.ring().unwrap();
+        while flag() != 0 {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -444,6 +492,34 @@ fn of_the_dead(first: &End, what: &str) {
     // The queue pair fails, for what it is connected to is gone: at the latest its receives tell.
     while end.next().status == WcStatus::Success {}
     near.into_vec().unwrap();
+}
+
+/// It abuses what the two wake each other with.
+fn rung() {
+    let first = End::open();
+    let mut honest = Honest::beside(&first);
+    for how in ["block", "fill", "empty", "nothing", "shut"] {
+        println!("{how}");
+        let end = End::on(first.context.clone());
+        let mut peer = forger(&end);
+        let deaf = "deaf 1000";
+        peer.ask("bell block");
+        peer.ask(deaf);
+        peer.ask(&format!("bell {how}"));
+        honest.check();
+        assert!(processes::counter("ring_tx_packets") > 1000, "the service answers");
+        if !matches!(how, "nothing" | "shut") {
+            // It is heard again.
+            peer.ask("bell empty");
+            peer.ask(deaf);
+            honest.check();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_blocks_its_doorbell_blocks_nobody() {
+    in_a_process("rung");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rdmux_link::{Board, Doorbell, SharedMem};
+use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_transport::attr::TransportType;
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
@@ -203,8 +203,8 @@ pub struct RingEnd {
     pub tx: OwnedFd,
     /// The ring that we empty.
     pub rx: OwnedFd,
-    /// What wakes the peer when it sleeps.
-    pub peer_doorbell: OwnedFd,
+    /// Our end of what the two wake each other with. Nobody else has it.
+    pub bell: PeerBell,
     /// How to reach the peer's memory, if both allow it.
     pub reach: Option<ReachFds>,
 }
@@ -342,9 +342,6 @@ pub trait Control: Send + Sync + 'static {
 
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);
-
-    /// What others ring to wake this process.
-    fn doorbell(&self) -> &Doorbell;
 
     /// The page of counters that the service shares; see [`crate::counters`].
     fn counters(&self) -> &SharedMem;

@@ -6,6 +6,9 @@
 //! `libibverbs`), [`xrc`] (queue pairs that belong to no process), and `engine` (sockets and rings in, packets to queue pairs, completions out).
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as rdmux_verbs;
+
 mod brief;
 pub mod channel;
 pub mod control;
@@ -15,6 +18,10 @@ pub mod device;
 mod engine;
 pub mod error;
 pub mod event;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "memory of the tests' own")]
+#[path = "../tests/lab/mod.rs"]
+mod lab;
 mod memory;
 pub mod mr;
 pub mod mw;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmux_link::{Board, Doorbell, SharedMem};
+use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
@@ -50,7 +50,6 @@ pub struct HostClient {
     pub(super) session: Session,
     info: HostInfo,
     port: u16,
-    doorbell: Doorbell,
     board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
@@ -82,11 +81,9 @@ impl HostClient {
         socket: OwnedFd,
         kind: DeviceKind,
     ) -> Result<Arc<Self>, HostError> {
-        let doorbell = Doorbell::new().map_err(|e| HostError::io("make a doorbell", e))?;
         let board = (kind == DeviceKind::Roce && memory::is_shared()).then(Board::create);
         let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
-        let mut ours = vec![doorbell.as_fd()];
-        ours.extend(board.as_ref().map(|board| board.fd().as_fd()));
+        let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
         let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
         welcome.check_network(NetworkNamespace::current())?;
         let [notify, counters] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
@@ -106,7 +103,6 @@ impl HostClient {
             session,
             info,
             port,
-            doorbell,
             board,
             counters,
             notify,
@@ -256,9 +252,13 @@ impl HostClient {
         let n = fds.len();
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next(), fds.next(), fds.next(), fds.next()) {
-            (Some(tx), Some(rx), Some(peer_doorbell), board, pidfd) if n != 4 && n <= 5 => {
+            (Some(tx), Some(rx), Some(bell), board, pidfd) if n != 4 && n <= 5 => {
                 let reach = board.zip(pidfd).map(|(board, pidfd)| ReachFds { board, pidfd });
-                Ok(RingEnd { tx, rx, peer_doorbell, reach })
+                let bell = PeerBell::from_fd(bell).map_err(|e| HostError::Protocol {
+                    host: self.host().clone(),
+                    why: e.to_string(),
+                })?;
+                Ok(RingEnd { tx, rx, bell, reach })
             }
             _ => {
                 let why = format!("{n} descriptors for a pair of rings, not 3 or 5");
@@ -369,10 +369,6 @@ impl Control for HostClient {
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
         // A datagram may be lost, and the device learns from the notify socket that the service is.
         let _ = self.session.tell(&Request::Stray { src, dst, bytes: bytes.to_vec() });
-    }
-
-    fn doorbell(&self) -> &Doorbell {
-        &self.doorbell
     }
 
     fn counters(&self) -> &SharedMem {

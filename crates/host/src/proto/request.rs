@@ -17,7 +17,7 @@ use rdmux_cm::ChannelId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientKind {
     /// A process with a device of this kind: gets a slot, counters and notifications. Passes its
-    /// doorbell along.
+    /// board along, if others of its user may reach its memory.
     Device(DeviceKind),
     /// A command that asks or tells something.
     Tool,
@@ -51,7 +51,7 @@ pub enum Request {
         next_index: u16,
     },
     /// Rings to the process of a slot of this host: [`Response::Ring`] with three descriptors (what
-    /// we fill, what we empty, the peer's doorbell), and with two more (the peer's board, its pidfd) if
+    /// we fill, what we empty, our end of what the two wake each other with), and with two more (the peer's board, its pidfd) if
     /// the two may reach each other's memory; or [`Response::NoRing`].
     ConnectRing {
         /// A slot of the other process.

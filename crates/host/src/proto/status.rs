@@ -115,11 +115,11 @@ pub struct TargetStatus {
     pub qpn: u32,
     /// The number of its domain.
     pub domain: u64,
-    /// Its state.
+    /// Its state; "busy" if it was at work all the while that was waited for it.
     pub state: String,
-    /// The sender's queue pair.
+    /// The sender's queue pair; 0 if it is busy.
     pub dest_qpn: u32,
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes; 0 if it is busy.
     pub bytes: u64,
     /// Who holds it.
     pub holders: Vec<HolderStatus>,

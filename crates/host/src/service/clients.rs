@@ -71,7 +71,6 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct DeviceSide {
     pub(super) notify: Outgoing,
-    pub(super) doorbell: OwnedFd,
     /// What it publishes, if it lets others of its user reach its memory.
     pub(super) board: Option<OwnedFd>,
     pub(super) counters: SharedMem,

@@ -96,7 +96,7 @@ impl Core {
         let thread = Thread {
             poller: Poller::new()?,
             inbox,
-            bell: Doorbell::from_fd(bell.duplicate()?),
+            bell: bell.try_clone()?,
             sessions: BTreeMap::new(),
             buf: vec![0; MAX_MESSAGE],
             scratch: Vec::new(),

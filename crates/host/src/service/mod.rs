@@ -119,8 +119,8 @@ impl Service {
     /// # Errors
     /// When no thread can be started.
     pub fn start(self) -> Result<ServiceHandle, HostError> {
-        let bell = self.stop.duplicate();
-        let stop = Doorbell::from_fd(bell.map_err(|e| HostError::io("duplicate an eventfd", e))?);
+        let stop = self.stop.try_clone();
+        let stop = stop.map_err(|e| HostError::io("duplicate an eventfd", e))?;
         let thread = rdmux_verbs::signals::with_blocked(|| {
             std::thread::Builder::new().name("rdmuxd".to_owned()).spawn(|| self.run())
         });

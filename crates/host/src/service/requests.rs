@@ -140,14 +140,12 @@ impl Core {
         let mut fds = fds.into_iter();
         let device = match (kind, fds.next()) {
             (ClientKind::Tool, None) => None,
-            (ClientKind::Device(kind), Some(doorbell)) if n <= 2 => {
-                Some((kind, doorbell, fds.next()))
-            }
+            (ClientKind::Device(kind), board) if n <= 1 => Some((kind, board)),
             _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
         };
         let greeted = match device {
             None => self.welcome(DeviceKind::default(), 0, 0).map(|welcome| (welcome, Vec::new())),
-            Some((kind, doorbell, board)) => self.add_device(id, kind, doorbell, board),
+            Some((kind, board)) => self.add_device(id, kind, board),
         };
         if let Some(client) = self.clients.get_mut(id)
             && greeted.is_ok()
@@ -164,7 +162,6 @@ impl Core {
         &mut self,
         id: ClientId,
         kind: DeviceKind,
-        doorbell: OwnedFd,
         board: Option<OwnedFd>,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
@@ -173,7 +170,7 @@ impl Core {
         let page = counters.duplicate().map_err(|e| failure(&e))?;
         let (slot, first_index) = self.take_slot(id)?;
         if let Some(client) = self.clients.get_mut(id) {
-            client.device = Some(DeviceSide { notify, doorbell, board, counters });
+            client.device = Some(DeviceSide { notify, board, counters });
         }
         Ok((self.welcome(kind, slot, first_index)?, vec![theirs, page]))
     }
@@ -331,24 +328,23 @@ impl Core {
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
             return no_ring;
         };
-        let end = |id| {
-            let client = self.clients.get(id)?;
-            Some((*client.slots.first()?, client.device.as_ref()?.doorbell.try_clone()))
+        let first_slot = |id| {
+            let client = self.clients.get(id).filter(|client| client.device.is_some())?;
+            client.slots.first().copied()
         };
-        let (Some((slot, our_bell)), Some((peer, peer_bell))) = (end(id), end(owner)) else {
+        let (Some(slot), Some(peer)) = (first_slot(id), first_slot(owner)) else {
             return no_ring;
         };
-        let rings = || -> io::Result<_> {
-            let ([tx, rx], new) = self.rings.connect(slot, peer)?;
-            let theirs = if new { Some(self.rings.connect(peer, slot)?.0) } else { None };
-            let (mut ours, mut theirs) =
-                (vec![tx, rx, peer_bell?], theirs.map(|[tx, rx]| vec![tx, rx]));
+        let mut rings = || -> io::Result<_> {
+            let (ours, new) = self.rings.connect(slot, peer)?;
+            let mut ours = Vec::from(ours);
             ours.extend(self.reach_of(owner, id)?);
-            if let Some(theirs) = &mut theirs {
-                theirs.push(our_bell?);
-                theirs.extend(self.reach_of(id, owner)?);
+            if !new {
+                return Ok((ours, None));
             }
-            Ok((ours, theirs))
+            let mut theirs = Vec::from(self.rings.connect(peer, slot)?.0);
+            theirs.extend(self.reach_of(id, owner)?);
+            Ok((ours, Some(theirs)))
         };
         let (ours, theirs) = rings().map_err(|e| failure(&e))?;
         if let Some(theirs) = theirs {

@@ -142,7 +142,7 @@ fn domain_row(domain: hub::DomainStatus) -> DomainStatus {
 }
 
 fn target_row(target: hub::TargetStatus) -> TargetStatus {
-    let hub::TargetStatus { qpn, domain, state, dest_qpn, bytes, holders } = target;
+    let hub::TargetStatus { qpn, domain, now, holders } = target;
     let holder = |holder: hub::HolderStatus| {
         let hub::HolderStatus { pid, comm, handles, registered } = holder;
         HolderStatus { pid, comm, handles, registered }
@@ -150,9 +150,9 @@ fn target_row(target: hub::TargetStatus) -> TargetStatus {
     TargetStatus {
         qpn: qpn.get(),
         domain,
-        state: format!("{state:?}"),
-        dest_qpn: dest_qpn.get(),
-        bytes: bytes as u64,
+        state: now.as_ref().map_or_else(|| "busy".to_owned(), |now| format!("{:?}", now.state)),
+        dest_qpn: now.as_ref().map_or(0, |now| now.dest_qpn.get()),
+        bytes: now.as_ref().map_or(0, |now| now.bytes as u64),
         holders: holders.into_iter().map(holder).collect(),
     }
 }

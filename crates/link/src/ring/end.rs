@@ -1,7 +1,7 @@
 //! One side of a pair of rings.
 
 use super::{Broken, Consumer, Producer, RingError};
-use crate::doorbell::Doorbell;
+use crate::doorbell::PeerBell;
 use crate::link::{Frame, Link, LinkCaps, LinkError, Payload};
 
 /// One side of a pair of rings: produces into one, consumes from the other, wakes the peer.
@@ -14,7 +14,8 @@ pub struct RingEnd {
     pub tx: Producer,
     /// From the peer.
     pub rx: Consumer,
-    peer: Doorbell,
+    /// Our end of what the two wake each other with.
+    pub bell: PeerBell,
     pushed: bool,
 }
 
@@ -22,16 +23,16 @@ impl RingEnd {
     /// The kind of a record that holds a packet.
     pub const PACKET: u8 = 1;
 
-    /// Puts one together. `peer` wakes the other side.
-    pub fn new(tx: Producer, rx: Consumer, peer: Doorbell) -> Self {
-        Self { tx, rx, peer, pushed: false }
+    /// Puts one together. `bell` wakes the other side, and is rung by it.
+    pub fn new(tx: Producer, rx: Consumer, bell: PeerBell) -> Self {
+        Self { tx, rx, bell, pushed: false }
     }
 
     /// Wakes the peer if it sleeps and something was produced, or if it waits for room.
     pub fn wake_peer(&mut self) {
         if self.tx.consumer_sleeps() | self.rx.producer_waits() {
-            // A descriptor that is no eventfd is the peer's own doing: it will not be woken.
-            let _ = self.peer.ring();
+            // A peer that closed its end, or shut it down, is not woken: its own doing.
+            let _ = self.bell.ring();
         }
     }
 }

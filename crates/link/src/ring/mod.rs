@@ -23,7 +23,7 @@
 //!
 //! A side that wants to sleep raises its flag, then looks again; the other side moves on, then looks
 //! at the flag, with a full fence between the two steps on both sides. So one of them always sees
-//! the other, and whoever finds a flag raised takes it down and rings a [`Doorbell`]. The producer, which looks after
+//! the other, and whoever finds a flag raised takes it down and rings a [`PeerBell`]. The producer, which looks after
 //! each record, leaves its fence to the consumer where the system can do that (`fence`).
 //!
 //! # A hostile peer
@@ -40,7 +40,7 @@ mod producer;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::doorbell::Doorbell;
+use crate::doorbell::PeerBell;
 use crate::shared::{AtomicU64, Mapping, Ordering, size};
 
 pub use crate::shared::fence::prepare;
@@ -132,13 +132,13 @@ impl RingPair {
 }
 
 impl RingFds {
-    /// Maps both rings. `peer` wakes the other side.
+    /// Maps both rings. `bell` wakes the other side, and is rung by it.
     ///
     /// # Errors
     ///
     /// `InvalidData` if a descriptor is not that of a ring; `ENOMEM`.
-    pub fn open(self, peer: Doorbell) -> io::Result<RingEnd> {
-        Ok(RingEnd::new(Producer::map(&self.tx)?, Consumer::map(&self.rx)?, peer))
+    pub fn open(self, bell: PeerBell) -> io::Result<RingEnd> {
+        Ok(RingEnd::new(Producer::map(&self.tx)?, Consumer::map(&self.rx)?, bell))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Rings to processes of this host: who has one, packets into them and out of them.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rdmux_link::ring::{Broken, Head, RingError, SHORT};
-use rdmux_link::{
-    Consumer, Doorbell, Frame, LinkCaps, LinkError, Payload, Producer, Record, RingPair,
-};
+use rdmux_link::{Consumer, Frame, LinkCaps, LinkError, Payload, PeerBell, Producer, Record, ring};
 use rdmux_transport::attr::AddressVector;
 use rdmux_transport::env::{Named, TxPacket};
 use rdmux_transport::{RxPacket, Source, Time, TxState};
@@ -19,7 +18,7 @@ use super::machine::Machine;
 use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
 use crate::brief::Mutex;
-use crate::control::RingEnd;
+use crate::control::{ReachFds, RingEnd};
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::error::VerbsError;
@@ -44,13 +43,33 @@ pub(crate) const IN_PLACE: usize = 4096;
 /// How many records of a ring a round takes before it looks at the next ring.
 const TURNS: usize = 64;
 
-/// A pair of rings to one process, which may be this one.
+/// A ring to a process, which may be this one, and what wakes it.
 #[derive(Debug)]
 pub(crate) struct RingTx {
     tx: Mutex<Tx>,
-    peer: Doorbell,
+    peer: Wakes,
     /// The process's memory, if it is within reach.
     reach: Option<Arc<Reach>>,
+}
+
+/// Who is woken when something is put in, or taken out.
+#[derive(Debug)]
+enum Wakes {
+    /// Another process, which rings at the same end of ours.
+    Process(Arc<PeerBell>),
+    /// This process's own background thread.
+    Ourselves,
+}
+
+impl Wakes {
+    /// Wakes it. Never blocks, whatever the other process does.
+    fn wake(&self, device: &Device) {
+        match self {
+            // A process that closed its end, or shut it down, is not woken: its own doing.
+            Self::Process(bell) => drop(bell.ring()),
+            Self::Ourselves => device.engine().waiter.wake(),
+        }
+    }
 }
 
 /// A ring that we fill, and what went into it that the counters do not tell yet: they are shared by all rings, and a
@@ -116,11 +135,12 @@ impl RingTx {
         })?;
         parts.iter().for_each(|part| record.put(part));
         record.publish(kind, meta);
-        if tx.ring.consumer_sleeps() {
-            // As in `send`.
-            let _ = self.peer.ring();
+        let (sleeps, position) = (tx.ring.consumer_sleeps(), tx.ring.position());
+        drop(tx);
+        if sleeps {
+            self.peer.wake(device);
         }
-        Ok(tx.ring.position())
+        Ok(position)
     }
 
     /// Whether there is room for so many bytes. If not, the peer will wake us.
@@ -136,6 +156,13 @@ impl RingTx {
     /// Brings the counters up to date.
     fn tell(&self, device: &Device) {
         self.tx.lock().tell(device);
+    }
+
+    /// The process at its other end wakes this one no longer.
+    fn ignore(&self, device: &Device) {
+        if let Wakes::Process(bell) = &self.peer {
+            device.engine().waiter.ignore(bell);
+        }
     }
 }
 
@@ -236,12 +263,12 @@ impl RingTx {
         }
         record.put(&[0; 3][..pad]);
         record.publish(PACKET, meta.to_bytes());
-        if tx.ring.consumer_sleeps() {
-            // A descriptor that is no eventfd is the peer's own doing: it will not be woken.
-            let _ = self.peer.ring();
-        }
+        let sleeps = tx.ring.consumer_sleeps();
         tx.count(device, len);
         drop(tx);
+        if sleeps {
+            self.peer.wake(device);
+        }
         device.engine().capture().ring_sent(device, av, frame);
         Ok(())
     }
@@ -293,11 +320,12 @@ impl RingTx {
         if !tx.ring.push_short(kind, meta.to_bytes(), bytes, len) {
             return false;
         }
-        if tx.ring.consumer_sleeps() {
-            // As in `send`.
-            let _ = self.peer.ring();
-        }
+        let sleeps = tx.ring.consumer_sleeps();
         tx.count(device, len);
+        drop(tx);
+        if sleeps {
+            self.peer.wake(device);
+        }
         true
     }
 
@@ -337,22 +365,30 @@ impl Rings {
             return Ok(Some(ring));
         }
         if own {
-            let end = loopback(device).map_err(VerbsError::os("make a ring to ourselves"))?;
-            return Ok(self.open(device, slot, end));
+            // Two of its queue pairs are connected to each other: what it fills it empties.
+            let ring = ring::create(LOOP_CAPACITY);
+            let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
+            return Ok(self.open(device, slot, (&ring, &ring), Wakes::Ourselves, None));
         }
         let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
-        Ok(self.open(device, slot, end))
+        Ok(self.open_to_process(device, slot, end))
     }
 
     /// Takes our end of rings that a peer asked for.
     pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
-        self.open(device, slot, end);
+        self.open_to_process(device, slot, end);
     }
 
     /// Drops the rings to a process that is gone.
     pub(crate) fn remove(&self, device: &Device, slot: u16) {
         self.tell(device);
-        self.0.write().retain(|(s, _)| *s != slot);
+        self.0.write().retain(|(s, ring)| {
+            let stays = *s != slot;
+            if !stays {
+                ring.ignore(device);
+            }
+            stays
+        });
         device.reaches().remove(slot);
         device.engine().inbox(|inbox| {
             inbox.tell(device);
@@ -369,9 +405,21 @@ impl Rings {
         self.0.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
     }
 
-    fn open(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
-        let RingEnd { tx, rx, peer_doorbell, reach } = end;
-        let (tx, rx) = match Producer::map(&tx).and_then(|tx| Ok((tx, Consumer::map(&rx)?))) {
+    fn open_to_process(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
+        let RingEnd { tx, rx, bell, reach } = end;
+        self.open(device, slot, (&tx, &rx), Wakes::Process(Arc::new(bell)), reach)
+    }
+
+    fn open(
+        &self,
+        device: &Device,
+        slot: u16,
+        (tx, rx): (&OwnedFd, &OwnedFd),
+        peer: Wakes,
+        reach: Option<ReachFds>,
+    ) -> Option<Arc<RingTx>> {
+        let mapped = Producer::map(tx).and_then(|tx| Ok((tx, Consumer::map(rx)?)));
+        let (tx, rx) = match mapped {
             Ok(both) => both,
             Err(error) => {
                 crate::throttled!(warn, slot, %error, "cannot map the rings to a process");
@@ -384,9 +432,15 @@ impl Rings {
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
             return Some(first.clone());
         }
+        if let Wakes::Process(bell) = &peer
+            && let Err(error) = device.engine().waiter.listen_to(bell)
+        {
+            tracing::warn!(slot, %error, "cannot be woken by a process");
+            return None;
+        }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
         let reach = device.reaches().add(slot, reach);
-        let ring = Arc::new(RingTx { tx, peer: Doorbell::from_fd(peer_doorbell), reach });
+        let ring = Arc::new(RingTx { tx, peer, reach });
         ends.push((slot, ring.clone()));
         drop(ends);
         let (tx, taken) = (ring.clone(), Taken::default());
@@ -396,13 +450,6 @@ impl Rings {
         device.engine().wake_sleeper();
         Some(ring)
     }
-}
-
-/// Rings from this process to itself: two of its queue pairs connected to each other.
-fn loopback(device: &Device) -> std::io::Result<RingEnd> {
-    let (near, far) = RingPair::create(LOOP_CAPACITY)?;
-    let peer_doorbell = device.control().doorbell().duplicate()?;
-    Ok(RingEnd { tx: near.tx, rx: far.rx, peer_doorbell, reach: None })
 }
 
 impl Inbox {
@@ -438,7 +485,13 @@ impl Inbox {
         }
         if broken {
             // Queue pairs that still send to such a peer find out by their retry counters.
-            ends.retain(|end| !end.broken);
+            ends.retain_mut(|end| {
+                if end.broken {
+                    end.taken.tell(device);
+                    end.tx.ignore(device);
+                }
+                !end.broken
+            });
         }
         received
     }
@@ -529,7 +582,7 @@ impl RingRx {
             self.taken.tell(device);
         }
         if taken != 0 && self.rx.producer_waits() {
-            let _ = self.tx.peer.ring();
+            self.tx.peer.wake(device);
         }
         usize::try_from(taken).unwrap_or(usize::MAX)
     }

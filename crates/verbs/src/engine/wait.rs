@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 
-use rdmux_link::Doorbell;
+use parking_lot::Mutex;
+use rdmux_link::{Doorbell, PeerBell};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::background::{Sleep, TICK};
@@ -18,29 +20,94 @@ const ASLEEP: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
-    /// What other processes ring, and what we ring ourselves.
+    /// What we ring ourselves. No other process has it.
     bell: Doorbell,
+    bells: Mutex<Bells>,
     notify: OwnedFd,
     /// Whether `notify` has come to its end, after which it is readable for ever.
     gone: AtomicBool,
+    /// Whether the thread has slept without listening to its peers.
+    ticked: AtomicBool,
     state: AtomicU8,
 }
 
+/// What other processes ring, each by a token of its own.
+#[derive(Debug)]
+struct Bells {
+    all: Vec<(u64, Arc<PeerBell>)>,
+    next: u64,
+}
+
+/// Tokens of what is in the epoll set: what needs not be silenced, our own bell, and the first of [`Bells`].
+const OTHER: u64 = 0;
+const OWN: u64 = 1;
+const FIRST_PEER: u64 = 2;
+
 impl Waiter {
     pub(crate) fn new(control: &dyn Control) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = Doorbell::from_fd(control.doorbell().duplicate()?);
-        let notify = control.notify_fd().try_clone_to_owned()?;
-        let waiter =
-            Self { epoll, bell, notify, gone: AtomicBool::new(false), state: AtomicU8::new(AWAKE) };
-        waiter.add(waiter.bell.as_fd())?;
+        let waiter = Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            bell: Doorbell::new()?,
+            bells: Mutex::new(Bells { all: Vec::new(), next: FIRST_PEER }),
+            notify: control.notify_fd().try_clone_to_owned()?,
+            gone: AtomicBool::new(false),
+            ticked: AtomicBool::new(false),
+            state: AtomicU8::new(AWAKE),
+        };
+        waiter.add_as(waiter.bell.as_fd(), OWN)?;
         waiter.add(waiter.notify.as_fd())?;
         Ok(waiter)
     }
 
     pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let nothing = epoll::EventData::new_u64(0);
-        Ok(epoll::add(&self.epoll, fd, nothing, epoll::EventFlags::IN)?)
+        self.add_as(fd, OTHER)
+    }
+    fn add_as(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Lets another process wake the thread.
+    pub(crate) fn listen_to(&self, bell: &Arc<PeerBell>) -> io::Result<()> {
+        let mut bells = self.bells.lock();
+        self.add_as(bell.as_fd(), bells.next)?;
+        let token = bells.next;
+        bells.next += 1;
+        bells.all.push((token, bell.clone()));
+        Ok(())
+    }
+    /// Does so no longer.
+    pub(crate) fn ignore(&self, bell: &Arc<PeerBell>) {
+        let mut bells = self.bells.lock();
+        bells.all.retain(|(_, b)| !Arc::ptr_eq(b, bell));
+        self.remove(bell.as_fd());
+    }
+
+    /// Takes the ring of a bell that woke the thread. One that cannot be silenced is not listened to any more.
+    fn silence(&self, token: u64) {
+        match token {
+            OTHER => {}
+            OWN => {
+                self.bell.clear();
+            }
+            peer => {
+                let find = |bells: &Bells| bells.all.iter().find(|(t, _)| *t == peer).cloned();
+                let Some((_, bell)) = find(&self.bells.lock()) else { return };
+                if let Err(error) = bell.clear() {
+                    tracing::debug!(%error, "a process cannot wake this one any more");
+                    self.ignore(&bell);
+                }
+            }
+        }
+    }
+
+    /// Takes the rings that came while nobody listened.
+    fn silence_all(&self) {
+        /// More than come from an honest peer, which rings once when it makes room.
+        const MOST: usize = 512;
+        for (_, bell) in &self.bells.lock().all {
+            let _ = (0..MOST).find(|_| !matches!(bell.clear(), Ok(true)));
+        }
     }
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         // Fails only if it is not there.
@@ -56,6 +123,9 @@ impl Waiter {
     /// Announces the sleep to come. What is queued after this wakes the thread; what was queued
     /// before, it must look at once more.
     pub(crate) fn prepare(&self, ticking: bool) {
+        if !ticking && self.ticked.swap(false, Ordering::Relaxed) {
+            self.silence_all();
+        }
         self.state.store(if ticking { TICKING } else { ASLEEP }, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -68,31 +138,39 @@ impl Waiter {
         }
         .and_then(|d| Timespec::try_from(d).ok());
         // An interruption is as good a reason to look around as any.
-        let woken = match how {
+        match how {
+            // A program that polls is not woken by its peers.
             Sleep::Tick => {
                 let fds = &mut [
                     PollFd::new(&self.bell, PollFlags::IN),
                     PollFd::new(&self.notify, PollFlags::IN),
                 ];
                 let listened = if self.gone.load(Ordering::Acquire) { 1 } else { 2 };
-                poll(&mut fds[..listened], timeout.as_ref())
+                let ready = poll(&mut fds[..listened], timeout.as_ref());
+                self.ticked.store(true, Ordering::Relaxed);
+                self.state.store(AWAKE, Ordering::SeqCst);
+                if !fds[0].revents().is_empty() {
+                    self.bell.clear();
+                }
+                ready != Ok(0)
             }
             Sleep::Until(_) => {
                 let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
-                epoll::wait(&self.epoll, &mut events[..], timeout.as_ref())
-                    .map(|(ready, _)| ready.len())
+                let ready = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref());
+                self.state.store(AWAKE, Ordering::SeqCst);
+                match ready {
+                    Ok((ready, _)) => {
+                        ready.iter().for_each(|event| self.silence(event.data.u64()));
+                        !ready.is_empty()
+                    }
+                    Err(_) => true,
+                }
             }
-        };
-        let woken = woken != Ok(0);
-        self.state.store(AWAKE, Ordering::SeqCst);
-        if woken {
-            self.bell.clear();
         }
-        woken
     }
 
     pub(crate) fn wake(&self) {
-        // Fails only on a descriptor that is no eventfd.
+        // An eventfd of our own takes it.
         let _ = self.bell.ring();
     }
     pub(crate) fn wake_if_asleep(&self) {

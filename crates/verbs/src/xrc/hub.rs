@@ -2,14 +2,16 @@
 //! and goes and hands it their requests; all else its engine does.
 
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdmux_link::Consumer;
 use rdmux_transport::attr::QpState;
 use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
+use rustix::fs::{AtFlags, StatxFlags};
 
 pub use super::member::{Identity, MemberId};
 use super::member::{Member, RemoteSrq};
@@ -69,15 +71,25 @@ pub struct TargetStatus {
     pub qpn: Qpn,
     /// The number of its domain.
     pub domain: u64,
+    /// What it says of itself; none if it was at work all the while that one may wait for it.
+    pub now: Option<TargetNow>,
+    /// Who holds it.
+    pub holders: Vec<HolderStatus>,
+}
+
+/// What a target says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetNow {
     /// Its state.
     pub state: QpState,
     /// The sender's queue pair.
     pub dest_qpn: Qpn,
     /// Bytes that it takes.
     pub bytes: usize,
-    /// Who holds it.
-    pub holders: Vec<HolderStatus>,
 }
+
+/// For how long a status waits for targets that are at work, all together: they let go after each burst.
+const STATUS_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A process that holds a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,14 +156,13 @@ impl Hub {
         fd: Option<OwnedFd>,
     ) -> Result<XrcReply, VerbsError> {
         let gone = || VerbsError::from(ControlError::Gone);
+        let file = fd.as_ref().map(|fd| file_key(fd.as_fd()));
         let mut state = self.state.lock();
         let State { registry, members } = &mut *state;
         let member = members.get(&id).cloned().ok_or_else(gone)?;
         match request {
             XrcRequest::OpenDomain { create, exclusive } => {
-                let file =
-                    fd.as_ref().map(|fd| file_key(std::os::fd::AsFd::as_fd(fd))).transpose()?;
-                registry.open(id, file, create, exclusive).map(XrcReply::Domain)
+                registry.open(id, file.transpose()?, create, exclusive).map(XrcReply::Domain)
             }
             XrcRequest::CloseDomain { domain } => {
                 registry.close(id, domain).map(|()| XrcReply::Done)
@@ -179,6 +190,7 @@ impl Hub {
                 let core = registry.add_target(id, domain, hold, |qpn, domain| {
                     QpCore::target(qpn, TargetEnds::new(domain))
                 })?;
+                drop(state);
                 self.device.qps().write().set_target(core.qpn, Some(core.clone()));
                 Ok(XrcReply::Target(core.qpn))
             }
@@ -198,6 +210,7 @@ impl Hub {
             }
             XrcRequest::QueryTarget { domain, qpn } => {
                 let core = registry.target(id, domain, qpn)?.core.clone();
+                drop(state);
                 let attr = core.state.lock().machine.attr();
                 Ok(XrcReply::Attr(Box::new(attr)))
             }
@@ -241,8 +254,11 @@ impl Hub {
         }
     }
 
-    /// All domains and targets, in the order of their numbers.
+    /// All domains and targets, in the order of their numbers. Waits for no target longer than a moment: who asks is
+    /// the service's main thread, on which all processes of the host depend.
     pub fn status(&self) -> (Vec<DomainStatus>, Vec<TargetStatus>) {
+        let until = Instant::now() + STATUS_PATIENCE;
+        // Held only to look things up, never while anything is waited for.
         let state = self.state.lock();
         let pid = |id: &MemberId| state.members.get(id).map_or(0, |m| m.pid);
         let mut domains: Vec<_> = state
@@ -259,8 +275,6 @@ impl Hub {
             .registry
             .targets()
             .map(|(qpn, entry)| {
-                let driven = entry.core.state.lock();
-                let (attr, bytes) = (driven.machine.attr(), driven.machine.footprint());
                 let holder = |h: &super::registry::Holder| HolderStatus {
                     pid: pid(&h.member),
                     comm: state.members.get(&h.member).map_or_else(String::new, |m| m.comm.clone()),
@@ -268,8 +282,7 @@ impl Hub {
                     registered: h.registered,
                 };
                 let holders = entry.holders.iter().map(holder).collect();
-                let (state, dest_qpn) = (attr.state, attr.dest_qpn);
-                TargetStatus { qpn, domain: entry.domain, state, dest_qpn, bytes, holders }
+                TargetStatus { qpn, domain: entry.domain, now: now(&entry.core, until), holders }
             })
             .collect();
         domains.sort_by_key(|d| d.id);
@@ -278,9 +291,68 @@ impl Hub {
     }
 }
 
-/// A file's device and inode.
+/// What a target says of itself, unless its lock is held until then.
+fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
+    loop {
+        if let Some(driven) = core.state.try_lock() {
+            let attr = driven.machine.attr();
+            let bytes = driven.machine.footprint();
+            return Some(TargetNow { state: attr.state, dest_qpn: attr.dest_qpn, bytes });
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A file's device and inode, as the system knows them: a file system that a process serves is not asked
+/// (`AT_STATX_DONT_SYNC`, `statx(2)`), for it need not answer.
 fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
-    let stat = rustix::fs::fstat(fd)
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO)
         .map_err(|e| VerbsError::os("open an XRC domain")(std::io::Error::from(e)))?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Lab;
+    use crate::xrc::request::Hold;
+
+    #[test]
+    fn a_status_does_not_wait_for_a_target_that_is_held() {
+        let (_, control) = Lab::new(true).process("127.77.206.1");
+        let (hub, member) = (Hub::open(control).unwrap(), MemberId(1));
+        hub.join(member, Identity { pid: 1, comm: String::new(), slot: 1, pidfd: None });
+        let ask = |request| hub.handle(member, request, None).unwrap();
+        let open = XrcRequest::OpenDomain { create: true, exclusive: false };
+        let XrcReply::Domain(domain) = ask(open) else { panic!() };
+        let create = || XrcRequest::CreateTarget { domain, hold: Hold::Handle };
+        let XrcReply::Target(qpn) = ask(create()) else { panic!() };
+        let core = hub.device().qps().read().get(qpn).unwrap().clone();
+        let held = core.state.lock();
+        let (_, targets) = hub.status();
+        assert_eq!((targets[0].qpn, &targets[0].now), (qpn, &None));
+        drop(held);
+        let (_, targets) = hub.status();
+        assert_eq!(targets[0].now.as_ref().unwrap().state, QpState::Reset);
+        // Nor for what a request waits for that needs the table or the target.
+        let table = hub.device().qps().read();
+        std::thread::scope(|scope| {
+            scope.spawn(|| ask(create()));
+            while hub.status().1.len() < 2 {
+                std::thread::yield_now();
+            }
+            drop(table);
+        });
+        let held = core.state.lock();
+        std::thread::scope(|scope| {
+            let queried = scope.spawn(|| ask(XrcRequest::QueryTarget { domain, qpn }));
+            (0..3).for_each(|_| assert_eq!(hub.status().1.len(), 2));
+            drop(held);
+            queried.join().unwrap();
+        });
+    }
 }

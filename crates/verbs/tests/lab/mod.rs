@@ -1,6 +1,7 @@
 //! A host without a service: sockets, slots and rings handed out in this process, so that devices
 //! can be tested against each other with nothing else running.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
-use rdmux_link::{Doorbell, McastSocket, RingPair, SharedMem, UdpGroup};
+use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup};
 use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
 };
@@ -40,7 +41,6 @@ struct Host {
 
 /// What the lab has to say to a device.
 struct Inbox {
-    bell: Doorbell,
     notify: Doorbell,
     events: Mutex<VecDeque<ControlEvent>>,
     gone: Mutex<bool>,
@@ -98,7 +98,6 @@ impl Lab {
         let slot = host.next;
         host.next += 1;
         let inbox = Arc::new(Inbox {
-            bell: Doorbell::new().unwrap(),
             notify: Doorbell::new().unwrap(),
             events: Mutex::default(),
             gone: Mutex::new(false),
@@ -182,13 +181,14 @@ impl Control for LabControl {
         let hosts = self.lab.hosts.lock().unwrap();
         let Some(other) = hosts[&self.ip].members.get(&peer).cloned() else { return Ok(None) };
         let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
-        let end = |fds: rdmux_link::RingFds, bell: &Doorbell| RingEnd {
+        let (our_bell, their_bell) = PeerBell::pair().unwrap();
+        let end = |fds: rdmux_link::RingFds, bell: PeerBell| RingEnd {
             tx: fds.tx,
             rx: fds.rx,
-            peer_doorbell: bell.duplicate().unwrap(),
+            bell,
             reach: None,
         };
-        let theirs = end(far, &self.inbox.bell);
+        let theirs = end(far, their_bell);
         let own = self.info.slot.slot;
         // They may have asked meanwhile: the rings of the first to ask are the ones.
         let mut made = self.inbox.rings.lock().unwrap();
@@ -200,13 +200,13 @@ impl Control for LabControl {
             RingEnd {
                 tx: theirs.tx.try_clone().unwrap(),
                 rx: theirs.rx.try_clone().unwrap(),
-                peer_doorbell: theirs.peer_doorbell.try_clone().unwrap(),
+                bell: PeerBell::from_fd(theirs.bell.duplicate().unwrap()).unwrap(),
                 reach: None,
             },
         );
         other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });
         other.notify.ring().unwrap();
-        Ok(Some((peer, end(near, &other.bell))))
+        Ok(Some((peer, end(near, our_bell))))
     }
     fn attach_multicast(&self, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
         let socket = McastSocket::join(mgid.ip(), self.ip, &self.lab.options()).unwrap();
@@ -219,9 +219,6 @@ impl Control for LabControl {
         self.ended.lock().unwrap().push(qpn);
     }
     fn stray(&self, _: std::net::SocketAddr, _: IpAddr, _: &[u8]) {}
-    fn doorbell(&self) -> &Doorbell {
-        &self.inbox.bell
-    }
     fn counters(&self) -> &SharedMem {
         &self.counters
     }
