@@ -43,7 +43,8 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     let mut variables = Variables::new(&options, &host, devices, &library)?;
     if args.view == View::Preload {
         options.devices(&host)?;
-        view::preload(&options, &host, &library, &mut variables)?;
+        let place = view::Place { options: &options, host: &host, devices };
+        view::preload(&place, &library, &mut variables)?;
     }
     if args.json {
         let all: BTreeMap<_, _> =

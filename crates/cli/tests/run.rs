@@ -16,8 +16,7 @@ const FILES: [&str; 4] = [
     "/sys/class/infiniband_verbs/uverbs0/ibdev",
     "/dev/infiniband/uverbs0",
 ];
-const SEEN: &str = "/sys/class/infiniband: has rdmux_iw0\n\
-    /sys/class/infiniband: has rdmux_roce0\n\
+const SEEN: &str = "/sys/class/infiniband: has rdmux_roce0\n\
     /sys/class/infiniband/rdmux_roce0/ports/1/gid_attrs/types/0: RoCE v2\n\
     /sys/class/infiniband_verbs/uverbs0/ibdev: rdmux_roce0\n\
     /dev/infiniband/uverbs0: device, read and write\n";
@@ -178,6 +177,53 @@ fn the_device_is_seen_where_programs_look() {
 }
 
 #[test]
+fn the_files_show_the_devices_that_the_library_lists() {
+    let net = Net::new().hosts(&["one"]);
+    let list = "ls /sys/class/infiniband /sys/class/infiniband_verbs /dev/infiniband";
+    let seen = |view: &str, args: &[&str]| {
+        let run = ["--host", "one", "run", "--view", view];
+        net.run(&[&run, args, &["--", "sh", "-c", list]].concat())
+    };
+    let iw = ["rdmux_iw0", "uverbs1"];
+    let roce = ["rdmux_roce0", "uverbs0"];
+    for view in ["namespace", "preload"] {
+        for (args, here, not) in [
+            (&[][..], &[roce][..], &[iw][..]),
+            (&["--device", "iw"], &[iw], &[roce]),
+            (&["--device", "all"], &[iw, roce], &[]),
+        ] {
+            let output = seen(view, args);
+            if view == "namespace" && output.status.code() == Some(125) {
+                missing_here(&text(&output.stderr));
+                continue;
+            }
+            let said = text(&output.stdout);
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            assert!(here.iter().flatten().all(|name| said.contains(name)), "{args:?} {said}");
+            assert!(!not.iter().flatten().any(|name| said.contains(name)), "{args:?} {said}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_nobody_knows_to_look_sees_the_device() {
+    let net = Net::new().hosts(&["one"]);
+    // A program that is started by another, and whose file does not name what it looks at.
+    let script = net.path().join("look.sh");
+    std::fs::write(&script, "d=infini\nls /sys/class/${d}band\n").unwrap();
+    let script = script.to_str().unwrap();
+    let run = |args: &[&str]| net.run(&[&["--host", "one", "run"], args].concat());
+    let may = run(&["--view", "namespace", "--", "true"]);
+    if may.status.code() == Some(125) {
+        return missing_here(&text(&may.stderr));
+    }
+    let output = run(&["--", "sh", script]);
+    assert_eq!(text(&output.stdout), "rdmux_roce0\n", "{}", text(&output.stderr));
+    let output = run(&["--view", "none", "--", "sh", script]);
+    assert!(!text(&output.stdout).contains("rdmux"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn where_there_can_be_no_namespace_a_library_is_preloaded_and_it_says_so() {
     let net = Net::new().hosts(&["one"]);
     let Some(forbid) = compile(&net, "forbid.c", &[]) else { return };
@@ -205,6 +251,13 @@ fn all_programs_of_a_host_share_one_namespace() {
     }
     let again = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]).output().unwrap();
     assert_eq!(text(&again.stdout), text(&output.stdout));
+    // Of other devices there are other files, but no other user.
+    let mut iw = run(&["readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"]);
+    let iw = text(&iw.env("RDMUX_DEVICE", "iw").output().unwrap().stdout);
+    let of = |said: &str| said.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (iw, first) = (of(&iw), of(&text(&output.stdout)));
+    assert_eq!(iw[0], first[0]);
+    assert_ne!(iw[1], first[1]);
     let rdmux = env!("CARGO_BIN_EXE_rdmux");
     let nested =
         ["--view", "namespace", "--", "readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"];

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use rdmux_verbs::Device;
 use rdmux_verbs::control::{DeviceKind, GidEntry};
 use rdmux_verbs::device::PORT;
-use rdmux_verbs::query::{PortAttr, PortState};
+use rdmux_verbs::query::{GID_TABLE, PortAttr, PortState};
 use rdmux_wire::{Gid, Mtu};
 
 use super::names;
@@ -181,9 +181,6 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         port_cap_flags2: 0,
     }
 }
-
-/// Entries that the GID table has at least, so that addresses may come while programs run.
-const GID_TABLE: u16 = 16;
 
 /// An entry of a port's GID table, which is 0 where an address was or may come.
 fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {

@@ -4,10 +4,11 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use rdmux_host::client::admin;
-use rdmux_host::{ConnectOptions, HostError, HostName};
+use rdmux_host::{ConnectOptions, DeviceChoice, HostError, HostName};
 
 use super::Check;
 use crate::run::library::Library;
+use crate::run::view::Place;
 use crate::run::{self, library, view};
 use crate::text;
 
@@ -94,7 +95,8 @@ fn missing_nodes(library: &Library) -> std::io::Result<Vec<&'static str>> {
 
 fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
     let name = "namespaces";
-    match view::namespaces(options, host) {
+    let place = Place { options, host, devices: DeviceChoice::default() };
+    match view::namespaces(&place) {
         Ok(_) => Check::ok(name, "programs can see the device under /sys/class/infiniband"),
         Err(e) => Check::warn(
             name,

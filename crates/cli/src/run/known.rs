@@ -1,7 +1,8 @@
 //! Which programs look for devices in the file system themselves.
 //!
-//! A guess, and cheap: by the program's name, by the libraries whose names are in its file, and by the
-//! directories that its arguments or, for a script, its text name. `--view` decides where it is wrong.
+//! Where namespaces are allowed nobody needs to know; elsewhere a library is preloaded into these programs only. A guess, and
+//! cheap: by the program's name, by the libraries whose names are in its file, and by the directories that the file or its
+//! arguments name. `--view` decides where it is wrong.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,7 +39,7 @@ fn file_looks(path: &Path) -> bool {
         return false;
     }
     match bytes.strip_prefix(b"#!") {
-        None => has_any(&bytes, &LIBRARIES),
+        None => has_any(&bytes, &LIBRARIES) || names_directory(&bytes),
         Some(script) => {
             let line = script.split(|&b| b == b'\n').next().unwrap_or_default();
             // `#!/usr/bin/env -S python3 -u` as well as `#!/usr/bin/python3`.
@@ -48,6 +49,19 @@ fn file_looks(path: &Path) -> bool {
             interpreter || has_any(script, &DIRECTORIES)
         }
     }
+}
+
+/// Whether a program's constants name what is looked at. A path that goes on with a format's `%` is not meant: its program
+/// has the device's name from the library already, as perftest, which reads counters there and does without.
+fn names_directory(bytes: &[u8]) -> bool {
+    let goes_on = |at: usize, word: &str| bytes[at + word.len()..].starts_with(b"/%");
+    let named = |at: usize| {
+        bytes[at] == b'/'
+            && DIRECTORIES
+                .iter()
+                .any(|word| bytes[at..].starts_with(word.as_bytes()) && !goes_on(at, word))
+    };
+    (0..bytes.len()).any(named)
 }
 
 /// Where execvp(3) finds a program.
@@ -89,6 +103,9 @@ mod tests {
             ("#! /bin/sh\ncat /dev/infiniband/uverbs0\n", true),
             ("#!/bin/sh\nib_write_bw\n", false),
             ("\x7fELF\0\0libm.so.6\0libucp.so.0\0", true),
+            // A constant of Rust has no end, and another one may follow.
+            ("\x7fELF\0\0no device/sys/class/infinibandopen", true),
+            ("\x7fELF\0\0/dev/infiniband/uverbs%d\0", true),
             // perftest has this for its counters, and does without.
             ("\x7fELF\0\0/sys/class/infiniband/%s/ports/%d/counters/%s\0", false),
         ] {

@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use rdmux_host::{ConnectOptions, DeviceChoice};
 
 use self::variables::Variables;
-use self::view::View;
+use self::view::{Place, View};
 use crate::Global;
 
 /// What `env(1)` and its like exit with when the fault is theirs, not the program's.
@@ -34,11 +34,13 @@ const NOT_FOUND: u8 = 127;
 #[command(
     after_help = "Exit status: the program's own; 127 if there is no such program, 126 if it cannot be \
     run, 125 if something failed before.\n\n\
-    Programs that look at /sys/class/infiniband or /dev/infiniband themselves get to see the devices there, \
-    by a mount namespace of their own or, where the system allows none, by a preloaded library. `auto` does \
-    so for programs that are linked with UCX or MPI, for Python, mpirun and the like, for scripts that name \
-    these directories, and for any program with such an argument. A mount namespace of a user without \
-    privilege comes with a user namespace, in which programs like sudo and ping have no special rights."
+    Programs that look at /sys/class/infiniband or /dev/infiniband themselves see the devices there that the \
+    library lists, by a mount namespace that all programs of the host share. Where the system allows none, \
+    `auto` preloads a library into those that are known to look: programs that are linked with UCX or MPI or \
+    that name these directories, Python, mpirun and the like, scripts that name them, and any program with \
+    such an argument. A mount namespace of a user without privilege comes with a user namespace, in which \
+    programs like sudo and ping have no special rights, and groups other than the user's own have no name: \
+    `none` is for those. A process with capabilities that it would lose stays where it is, unless it looks."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -120,7 +122,8 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     // Last: it may move this process into other namespaces.
     let program = command.get_program().to_owned();
     let look = || known::looks(&program, &args.program[1..]);
-    view::show(args.view, look, &options, &host, &library, &mut variables)?;
+    let place = Place { options: &options, host: &host, devices };
+    view::show(args.view, look, &place, &library, &mut variables)?;
     command.envs(variables.iter());
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! What a program gets to see under `/sys/class/infiniband` and `/dev/infiniband`.
 
-use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use rdmux_host::client::admin;
-use rdmux_host::view::namespace;
-use rdmux_host::{ConnectOptions, HostName};
+use rdmux_host::view::namespace::{self, Namespaces};
+use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 use super::library::Library;
 use super::variables::Variables;
@@ -15,7 +14,7 @@ use super::variables::Variables;
 /// How.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum View {
-    /// By a namespace where the program is known to look there, else not at all
+    /// By a namespace; where there can be none, by a library if the program is known to look
     #[default]
     Auto,
     /// By a mount namespace
@@ -26,26 +25,35 @@ pub(crate) enum View {
     None,
 }
 
+/// A host, and the devices of it that a program sees.
+pub(crate) struct Place<'a> {
+    pub(crate) options: &'a ConnectOptions,
+    pub(crate) host: &'a HostName,
+    pub(crate) devices: DeviceChoice,
+}
+
 /// Shows the device as `how` says; `look` tells whether the program is known to look. Moves this process
 /// into the view's namespaces, or adds to the variables.
 pub(crate) fn show(
     how: View,
     look: impl FnOnce() -> bool,
-    options: &ConnectOptions,
-    host: &HostName,
+    place: &Place<'_>,
     library: &Library,
     variables: &mut Variables,
 ) -> Result<()> {
     match how {
         View::None => {}
-        View::Namespace => enter(options, host)
+        View::Namespace => enter(place, true)
             .context("there can be no mount namespace here, but --view preload may do")?,
-        View::Preload => preload(options, host, library, variables)?,
+        View::Preload => preload(place, library, variables)?,
         // A service that runs in the program itself has no files yet.
-        View::Auto if options.embedded || !look() => {}
+        View::Auto if place.options.embedded => {}
         View::Auto => {
-            if let Err(e) = enter(options, host) {
-                preload(options, host, library, variables)?;
+            let looks = look();
+            if let Err(e) = enter(place, looks)
+                && looks
+            {
+                preload(place, library, variables)?;
                 eprintln!(
                     "rdmux: no mount namespace here ({}): librdmux_view.so shows the device under \
                      /sys/class/infiniband instead",
@@ -57,25 +65,31 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Moves this process into the view's namespaces, which are made if there are none.
-fn enter(options: &ConnectOptions, host: &HostName) -> Result<()> {
-    Ok(namespace::join(&namespaces(options, host)?)?)
+/// Moves this process into the view's namespaces, which are made if there are none. A program that is not known to look
+/// at the files keeps its capabilities instead.
+fn enter(place: &Place<'_>, looks: bool) -> Result<()> {
+    let namespaces = namespaces(place)?;
+    if !looks && namespace::costs_capabilities(&namespaces)? {
+        return Ok(());
+    }
+    Ok(namespace::join(&namespaces)?)
 }
 
 /// The namespaces of this user's view.
-pub(crate) fn namespaces(options: &ConnectOptions, host: &HostName) -> Result<Vec<OwnedFd>> {
-    if let Some(held) = admin::view(&options.dir, host)? {
+pub(crate) fn namespaces(place: &Place<'_>) -> Result<Namespaces> {
+    if let Some(held) = held(place)? {
         return Ok(held);
     }
-    let _lock = options.dir.host(host)?.lock_view()?;
-    if let Some(held) = admin::view(&options.dir, host)? {
+    let _lock = place.options.dir.host(place.host)?.lock_view()?;
+    if let Some(held) = held(place)? {
         return Ok(held);
     }
     // In a process of its own, which is spoiled if it fails halfway.
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let maker = Command::new(exe)
-        .args(["host", "mount", host.as_str()])
-        .env("RDMUX_RUNTIME_DIR", options.dir.path())
+        .args(["host", "mount", place.host.as_str()])
+        .env("RDMUX_RUNTIME_DIR", place.options.dir.path())
+        .env(DeviceChoice::VARIABLE, place.devices.word())
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
@@ -84,25 +98,33 @@ pub(crate) fn namespaces(options: &ConnectOptions, host: &HostName) -> Result<Ve
         let said = String::from_utf8_lossy(&maker.stderr);
         bail!("{}", said.trim().trim_start_matches("rdmux: "));
     }
-    admin::view(&options.dir, host)?.context("the service does not hold the namespaces")
+    held(place)?.context("the service does not hold the namespaces")
 }
 
-/// Makes the namespaces of this user's view from this process's, and hands them to the service.
+/// Those that the service holds.
+fn held(place: &Place<'_>) -> Result<Option<Namespaces>> {
+    let held = admin::view(&place.options.dir, place.host, place.devices)?;
+    Ok(held.user.zip(held.mounts).map(|(user, mounts)| Namespaces { user, mounts }))
+}
+
+/// Makes the namespaces of this user's view from this process's, and hands them to the service. The environment says which
+/// devices the view has.
 pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
-    namespace::build(&options.dir.host(host)?.view())?;
-    Ok(admin::hold_view(&options.dir, host, &namespace::own()?)?)
+    let devices = DeviceChoice::of_environment()?;
+    let held = admin::view(&options.dir, host, devices)?;
+    namespace::build(&options.dir.host(host)?.view(devices), held.user.as_ref())?;
+    Ok(admin::hold_view(&options.dir, host, devices, &namespace::own()?)?)
 }
 
 /// Has the program load the library that redirects paths.
 pub(crate) fn preload(
-    options: &ConnectOptions,
-    host: &HostName,
+    place: &Place<'_>,
     library: &Library,
     variables: &mut Variables,
 ) -> Result<()> {
     let object = library.view()?;
-    admin::view(&options.dir, host)?;
+    admin::view(&place.options.dir, place.host, place.devices)?;
     variables.prepend("LD_PRELOAD", &object);
-    variables.set("RDMUX_VIEW", options.dir.host(host)?.view());
+    variables.set("RDMUX_VIEW", place.options.dir.host(place.host)?.view(place.devices));
     Ok(())
 }

@@ -14,8 +14,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::connect::{ConnectOptions, PATIENCE, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
-use crate::names::{HostName, Registry, RuntimeDir};
+use crate::names::{DeviceChoice, HostName, Registry, RuntimeDir};
 use crate::proto::{ClientKind, Request, Response, Status, socket};
+use crate::view::namespace::Namespaces;
 
 /// The most bytes of a status that are believed.
 const MAX_STATUS: u64 = 256 << 20;
@@ -147,35 +148,46 @@ pub fn status_of_all(
     Ok(answers.collect())
 }
 
-/// Has the service write the files of its view ([`HostDir::view`](crate::HostDir::view)). Returns the
-/// namespaces in which they are in place, for [`join`](crate::view::namespace::join), if the service
-/// holds some for this user.
+/// Has the service write the files of the view of these devices ([`HostDir::view`](crate::HostDir::view)). Returns the
+/// namespaces that the service holds for this user, if any.
 ///
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Refused`] when the files cannot be written.
-pub fn view(dir: &RuntimeDir, host: &HostName) -> Result<Option<Vec<OwnedFd>>, HostError> {
+pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<Held, HostError> {
     let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
     let what = || "write the files under /sys/class/infiniband".to_owned();
-    match session.call_with_fds(&Request::View, &[], what)? {
-        (Response::Done, fds) if fds.is_empty() => Ok(None),
-        (Response::Done, fds) => Ok(Some(fds)),
+    match session.call_with_fds(&Request::View { devices }, &[], what)? {
+        (Response::Done, fds) if fds.len() <= 2 => {
+            let mut fds = fds.into_iter();
+            Ok(Held { user: fds.next(), mounts: fds.next() })
+        }
         (other, _) => Err(session.unexpected(&other)),
     }
 }
 
-/// Has the service hold namespaces for this user, as [`own`](crate::view::namespace::own) gives them.
+/// The namespaces that a service holds for the views of a user.
+#[derive(Debug)]
+pub struct Held {
+    /// The user namespace of all of them.
+    pub user: Option<OwnedFd>,
+    /// The mount namespace in which the files of the view are in place.
+    pub mounts: Option<OwnedFd>,
+}
+
+/// Has the service hold the namespaces of a view for this user.
 ///
 /// # Errors
 /// [`HostError::NotUp`].
 pub fn hold_view(
     dir: &RuntimeDir,
     host: &HostName,
-    namespaces: &[OwnedFd],
+    devices: DeviceChoice,
+    namespaces: &Namespaces,
 ) -> Result<(), HostError> {
     let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
-    let fds: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+    let fds = [namespaces.user.as_fd(), namespaces.mounts.as_fd()];
     let what = || "hold a namespace".to_owned();
-    match session.call_with_fds(&Request::HoldView, &fds, what)? {
+    match session.call_with_fds(&Request::HoldView { devices }, &fds, what)? {
         (Response::Done, _) => Ok(()),
         (other, _) => Err(session.unexpected(&other)),
     }

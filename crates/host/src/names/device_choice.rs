@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use rdmux_verbs::control::DeviceKind;
+use serde::{Deserialize, Serialize};
 
 /// The devices that a process sees, by `$RDMUX_DEVICE`: `roce`, which is the default, `iw` or `all`.
 /// With `all` an address resolves to the first of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceChoice {
     /// RoCEv2.
     #[default]

@@ -10,7 +10,7 @@
 //!                            guid   the GUID of the host's node
 //!                            mount  locked by whoever makes the namespace of the view
 //!                            log    what the service logs
-//!                            view/  what programs find under /sys/class and /dev
+//!                            view/  what programs find under /sys/class and /dev, by the devices that they see
 //!                            lib/   links to the C libraries, by the names that programs ask for
 //! ```
 //!
@@ -28,7 +28,7 @@ use rustix::net::SocketAddrUnix;
 use rustix::process::Pid;
 
 use super::lock_holder::holder_of;
-use super::{HostName, NetworkNamespace};
+use super::{DeviceChoice, HostName, NetworkNamespace};
 use crate::error::HostError;
 
 /// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
@@ -178,9 +178,9 @@ impl HostDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// Where the tree lies that stands for `/sys/class/infiniband` and the like.
-    pub fn view(&self) -> PathBuf {
-        self.path.join("view")
+    /// Where the tree lies that stands for `/sys/class/infiniband` and the like, for programs that see these devices.
+    pub fn view(&self, devices: DeviceChoice) -> PathBuf {
+        self.path.join("view").join(devices.word())
     }
     /// The file that keeps the GUID of the host's node.
     pub(crate) fn guid(&self) -> PathBuf {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cm::{CmReply, CmRequest};
 use crate::error::HostError;
-use crate::names::NetworkNamespace;
+use crate::names::{DeviceChoice, NetworkNamespace};
 use rdmux_cm::ChannelId;
 
 /// What a client is for.
@@ -95,9 +95,12 @@ pub enum Request {
     Stay,
     /// Ends the service.
     Shutdown,
-    /// The files of a view, written and up to date when the reply comes. With it come two descriptors,
-    /// the user and the mount namespace that the service holds for the caller's user, if it does.
-    View,
+    /// The files of a view, written and up to date when the reply comes. With it come as descriptors the user namespace that
+    /// the service holds for the views of the caller's user, if it does, and the mount namespace of this view, if it does.
+    View {
+        /// Which devices are seen.
+        devices: DeviceChoice,
+    },
     /// A socket to the hub, where XRC's objects are, in the reply.
     OpenHub,
     /// Of the hub itself: something happened to an XRC target. No reply.
@@ -114,8 +117,11 @@ pub enum Request {
         /// The queue pair.
         qpn: Qpn,
     },
-    /// Takes the descriptors of these two namespaces, to be held for the caller's user.
-    HoldView,
+    /// Takes the descriptors of a view's user and mount namespace, to be held for the caller's user.
+    HoldView {
+        /// Which devices are seen.
+        devices: DeviceChoice,
+    },
     /// A command that cannot fail but when the id's state changes meanwhile: no reply. A failure that no event has told
     /// becomes one. Only of those of which [`CmRequest::may_be_soon`] says so.
     CmSoon(CmRequest),

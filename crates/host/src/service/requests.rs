@@ -116,7 +116,7 @@ impl Core {
             (Some(ClientKind::Device(_)), Request::Cm(request @ CmRequest::Migrate { .. })) => {
                 self.handle_migrate(id, request, fds)
             }
-            (Some(_), Request::HoldView) => self.hold_view(id, fds).into(),
+            (Some(_), Request::HoldView { devices }) => self.hold_view(id, devices, fds).into(),
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
             }
@@ -227,7 +227,7 @@ impl Core {
                 Outcome::from(Ok(Response::Done))
             }
             Request::Shutdown => self.handle_shutdown(id).into(),
-            Request::View => self.tell_view(id).into(),
+            Request::View { devices } => self.tell_view(id, devices).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
         }
     }

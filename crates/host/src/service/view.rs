@@ -1,8 +1,9 @@
 //! What the service keeps for programs that look for the device in the file system.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdmux_cm::Time;
@@ -13,25 +14,39 @@ use rdmux_wire::Pkey;
 use super::clients::ClientId;
 use super::core::Core;
 use super::requests::failure;
+use crate::names::DeviceChoice;
 use crate::proto::{Failure, GidRow, Reply, Response};
 use crate::view::tree::{self, Facts};
 
 /// How old the counters in the tree may be.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// The tree, once somebody wanted it, and the namespaces in which it is in place.
+/// The trees that somebody wanted, and the namespaces in which they are in place.
 #[derive(Debug, Default)]
 pub(super) struct Views {
-    root: Option<PathBuf>,
+    trees: BTreeMap<DeviceChoice, Tree>,
     /// When to look whether the counters changed; never while nobody is here.
     due: Option<Time>,
-    shown: Shown,
-    /// User and mount namespace, by user. Open descriptors keep them alive without a process.
-    namespaces: BTreeMap<u32, [OwnedFd; 2]>,
+    /// By user. Open descriptors keep them alive without a process.
+    namespaces: BTreeMap<u32, UserViews>,
 }
 
-/// What the tree told last: the GID table and the counters.
+/// A tree of files.
+#[derive(Debug)]
+struct Tree {
+    root: PathBuf,
+    shown: Shown,
+}
+
+/// What a tree told last: the GID table and the counters.
 type Shown = (Vec<GidRow>, [Vec<(String, u64)>; DeviceKind::ALL.len()]);
+
+/// The namespaces of a user's views.
+#[derive(Debug)]
+struct UserViews {
+    user: OwnedFd,
+    mounts: BTreeMap<DeviceChoice, OwnedFd>,
+}
 
 impl Views {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
@@ -40,66 +55,99 @@ impl Views {
 }
 
 impl Core {
-    /// Writes the tree. The namespaces of the caller's user come along if there are any.
-    pub(super) fn tell_view(&mut self, id: ClientId) -> Result<(Response, Vec<OwnedFd>), Failure> {
-        if self.views.root.is_none() {
-            let dir = self.options.dir.host(&self.options.host);
-            self.views.root = Some(dir.map_err(|e| Failure::new(e.errno(), e.to_string()))?.view());
-        }
+    /// Writes the tree of these devices. The namespaces of the caller's user come along if there are any.
+    pub(super) fn tell_view(
+        &mut self,
+        id: ClientId,
+        devices: DeviceChoice,
+    ) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let dir = self.options.dir.host(&self.options.host);
+        let root = dir.map_err(|e| Failure::new(e.errno(), e.to_string()))?.view(devices);
         let now = self.current_view();
-        self.write_view(now).map_err(|e| failure(&e))?;
+        self.write_view(devices, &root, &now).map_err(|e| failure(&e))?;
+        self.views.trees.insert(devices, Tree { root, shown: now });
         self.watch_view();
         let uid = self.clients.get(id).map(|c| c.uid);
         let held = uid.and_then(|uid| self.views.namespaces.get(&uid));
+        let user = held.map(|held| &held.user);
+        let mounts = held.and_then(|held| held.mounts.get(&devices));
         let duplicate = |fd: &OwnedFd| fd.as_fd().try_clone_to_owned().map_err(|e| failure(&e));
-        let fds = held.into_iter().flatten().map(duplicate).collect::<Result<_, _>>()?;
+        let fds = user.into_iter().chain(mounts).map(duplicate).collect::<Result<_, _>>()?;
         Ok((Response::Done, fds))
     }
 
     /// Takes the namespaces that the caller made for its user.
-    pub(super) fn hold_view(&mut self, id: ClientId, fds: Vec<OwnedFd>) -> Reply {
-        let Ok(pair) = <[OwnedFd; 2]>::try_from(fds) else {
+    pub(super) fn hold_view(
+        &mut self,
+        id: ClientId,
+        devices: DeviceChoice,
+        fds: Vec<OwnedFd>,
+    ) -> Reply {
+        let Ok([user, mounts]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(Failure::new(libc::EINVAL, "not a user and a mount namespace"));
         };
-        if let Some(client) = self.clients.get(id) {
-            self.views.namespaces.insert(client.uid, pair);
+        let Some(uid) = self.clients.get(id).map(|client| client.uid) else {
+            return Ok(Response::Done);
+        };
+        match self.views.namespaces.get_mut(&uid) {
+            Some(held) if is_same_file(&held.user, &user).map_err(|e| failure(&e))? => {
+                held.mounts.insert(devices, mounts);
+            }
+            // Views in different user namespaces would keep processes from each other's memory.
+            _ => {
+                let held = UserViews { user, mounts: BTreeMap::from([(devices, mounts)]) };
+                self.views.namespaces.insert(uid, held);
+            }
         }
         Ok(Response::Done)
     }
 
-    /// Sees to it that the tree is looked at again, if there is one: somebody came, who may count.
+    /// Sees to it that the trees are looked at again, if there are any: somebody came, who may count.
     pub(super) fn watch_view(&mut self) {
-        let wanted = self.views.root.is_some() && !self.is_alone();
+        let wanted = !self.views.trees.is_empty() && !self.is_alone();
         self.views.due = wanted.then(|| self.now().after(REFRESH));
     }
 
-    /// Brings the tree up to date, if anybody wanted it.
+    /// Brings the trees up to date that anybody wanted.
     pub(super) fn refresh_view(&mut self) {
         self.watch_view();
         let now = self.current_view();
-        if now == self.views.shown {
-            return;
+        let mut trees = std::mem::take(&mut self.views.trees);
+        for (&devices, tree) in trees.iter_mut().filter(|(_, tree)| tree.shown != now) {
+            match self.write_view(devices, &tree.root, &now) {
+                Ok(()) => tree.shown = now.clone(),
+                Err(e) => {
+                    throttled!(
+                        warn,
+                        "the files for programs that look at /sys are out of date: {e}"
+                    );
+                }
+            }
         }
-        if let Err(e) = self.write_view(now) {
-            throttled!(warn, "the files for programs that look at /sys are out of date: {e}");
-        }
+        self.views.trees = trees;
     }
 
     fn current_view(&self) -> Shown {
         (self.gid_rows(), DeviceKind::ALL.map(|kind| self.clients.counters_of(kind)))
     }
 
-    fn write_view(&mut self, (gids, counters): Shown) -> std::io::Result<()> {
-        let Some(root) = &self.views.root else { return Ok(()) };
+    fn write_view(&self, choice: DeviceChoice, root: &Path, shown: &Shown) -> io::Result<()> {
+        let mut devices = self.devices();
+        devices.retain(|device| choice.kinds().contains(&device.kind));
+        let (gids, counters) = shown;
         let facts = Facts {
             host: self.options.host.as_str(),
-            devices: &self.devices(),
-            gids: &gids,
+            devices: &devices,
+            gids,
             pkeys: &[Pkey::DEFAULT],
-            counters: &counters,
+            counters,
         };
-        tree::write(root, &facts)?;
-        self.views.shown = (gids, counters);
-        Ok(())
+        tree::write(root, &facts)
     }
+}
+
+/// Whether two descriptors are of one file, as those of one namespace are.
+fn is_same_file(a: &OwnedFd, b: &OwnedFd) -> io::Result<bool> {
+    let identity = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    Ok(identity(a)? == identity(b)?)
 }

@@ -5,9 +5,9 @@
 //! runtime directory, and keeps it up to date once anybody has asked for it. A program gets to see it
 //! at the usual place
 //!
-//! - by a [`namespace`]: a mount namespace in which the tree lies there. One for each user and host:
-//!   the service holds it, and every program that wants it joins it, because processes of sibling user
-//!   namespaces may not copy each other's memory;
+//! - by a [`namespace`]: a mount namespace in which the tree lies there. One for each user, host and choice of devices: a
+//!   program finds in the files what the library lists. The service holds it, and every program joins it. Those of a user
+//!   and host belong to one user namespace, because processes of sibling user namespaces may not copy each other's memory;
 //! - or, where the system forbids that, by a library that is loaded before the others and redirects
 //!   paths.
 //!

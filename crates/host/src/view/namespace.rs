@@ -28,13 +28,22 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::DIRECTORIES;
 use crate::error::HostError;
 
+/// The namespaces of a view.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// The user namespace: that of all views of the user and host.
+    pub user: OwnedFd,
+    /// The mount namespace.
+    pub mounts: OwnedFd,
+}
+
 /// Turns the namespaces of this process, which must have one thread, into those of a view. Whoever
-/// may mount needs no user namespace and gets none.
+/// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view.
 ///
 /// # Errors
 /// What the system refused. The process is of no use for anything else then.
-pub fn build(tree: &Path) -> Result<(), HostError> {
-    isolate().map_err(|e| refused("make a namespace", e))?;
+pub fn build(tree: &Path, user: Option<&OwnedFd>) -> Result<(), HostError> {
+    isolate(user).map_err(|e| refused("make a namespace", e))?;
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation)
         .map_err(|e| refused("keep mounts to this namespace", e))?;
@@ -43,7 +52,13 @@ pub fn build(tree: &Path) -> Result<(), HostError> {
 }
 
 /// Leaves the namespaces of the others.
-fn isolate() -> io::Result<()> {
+fn isolate(user: Option<&OwnedFd>) -> io::Result<()> {
+    if let Some(user) = user
+        && !is_in("user", user)?
+    {
+        move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+        return leave(Leave::Mounts);
+    }
     match leave(Leave::Mounts) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
         other => return other,
@@ -112,17 +127,25 @@ fn bind(from: &Path, to: &Path) -> Result<(), HostError> {
     rustix::mount::mount_bind(from, to).map_err(|e| refused(&format!("mount {}", to.display()), e))
 }
 
-/// The namespaces of this process: the mount namespace, and before it the user namespace if it has one
-/// of its own for that.
+/// The namespaces of this process.
 ///
 /// # Errors
 /// When `/proc` is not there.
-pub fn own() -> Result<Vec<OwnedFd>, HostError> {
+pub fn own() -> Result<Namespaces, HostError> {
     let open = |name: &str| {
         let path = format!("/proc/self/ns/{name}");
         File::open(&path).map(OwnedFd::from).map_err(|e| HostError::io(format!("open {path}"), e))
     };
-    Ok(vec![open("user")?, open("mnt")?])
+    Ok(Namespaces { user: open("user")?, mounts: open("mnt")? })
+}
+
+/// Whether this process has capabilities that it would not have in a view, for that is in another user namespace.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
+    let own = rustix::thread::capabilities(None)?.effective;
+    Ok(!own.is_empty() && !is_in("user", &namespaces.user)?)
 }
 
 /// Moves this process, which must have one thread, into the namespaces of a view; it keeps its working
@@ -131,7 +154,7 @@ pub fn own() -> Result<Vec<OwnedFd>, HostError> {
 /// # Errors
 /// When the system refuses; when the process has another root directory than the view, which it cannot
 /// take along.
-pub fn join(namespaces: &[OwnedFd]) -> Result<(), HostError> {
+pub fn join(namespaces: &Namespaces) -> Result<(), HostError> {
     let fail = |what: &str| {
         let what = what.to_owned();
         move |e: io::Error| HostError::io(what, e)
@@ -139,10 +162,7 @@ pub fn join(namespaces: &[OwnedFd]) -> Result<(), HostError> {
     let directory = std::env::current_dir().map_err(fail("find the working directory"))?;
     let identity = || fs::metadata("/").map(|m| (m.dev(), m.ino()));
     let root = identity().map_err(fail("look at /"))?;
-    let [user, mounts] = namespaces else {
-        let why = io::Error::other(format!("{} namespaces", namespaces.len()));
-        return Err(HostError::io("join a view", why));
-    };
+    let Namespaces { user, mounts } = namespaces;
     for (name, kind, fd) in
         [("user", LinkNameSpaceType::User, user), ("mnt", LinkNameSpaceType::Mount, mounts)]
     {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::query::iwarp_gid;
-use rdmux_wire::{Gid, Pkey};
+use rdmux_verbs::query::{GID_TABLE, iwarp_gid};
+use rdmux_wire::{Gid, Mtu, Pkey};
 
 use super::uverbs;
 use crate::proto::{DeviceRow, GidRow};
@@ -142,7 +142,18 @@ fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
 fn gids(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     let own = |row: &GidRow| GidRow { gid: iwarp_gid(device.node_guid), ..row.clone() };
     let (rows, kind): (Vec<GidRow>, _) = match device.kind {
-        DeviceKind::Roce => (facts.gids.to_vec(), "RoCE v2"),
+        DeviceKind::Roce => {
+            let table = facts.gids.len().max(GID_TABLE.into());
+            let empty = GidRow {
+                gid: Gid::ZERO,
+                interface: String::new(),
+                interface_index: 0,
+                mtu: Mtu::M256,
+            };
+            let mut rows = facts.gids.to_vec();
+            rows.resize(table, empty);
+            (rows, "RoCE v2")
+        }
         // What the kernel says of every GID that is not of RoCEv2.
         DeviceKind::Iwarp => (facts.gids.first().map(own).into_iter().collect(), "IB/RoCE v1"),
     };
@@ -259,7 +270,7 @@ fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::R
 mod tests {
     use super::*;
     use crate::testing::TempDir;
-    use rdmux_wire::{Guid, Mtu};
+    use rdmux_wire::Guid;
     use std::net::Ipv4Addr;
 
     fn row(address: [u8; 4], interface: &str) -> GidRow {
@@ -317,7 +328,14 @@ mod tests {
 
         show(&dir, &two[..1], &[("tx_packets", 7)]);
         assert_eq!(io::read_to_string(open).unwrap(), "7\n");
-        assert!(port.join("gids/0").exists() && !port.join("gids/1").exists());
+        let gid = |n: u8| fs::read_to_string(port.join(format!("gids/{n}"))).unwrap();
+        assert!(gid(0).ends_with("0a00:0001\n"), "{}", gid(0));
+        // The table is as long as ibv_query_port(3) says, and an entry without an address has no attributes.
+        for empty in 1..16 {
+            assert_eq!(gid(empty), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+            assert!(!port.join(format!("gid_attrs/types/{empty}")).exists());
+        }
+        assert!(!port.join("gids/16").exists());
         assert_eq!(fs::read_dir(net).unwrap().count(), 1);
 
         // A row that lost its address.

@@ -44,7 +44,6 @@ impl Numbers {
         Some(TOP | generation << INDEX_BITS | u32::from(index))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "it has nine bits")]
     fn first_generation(&self, index: u16) -> u16 {
         (self.first.hash_one(index) % (1 << GENERATION_BITS)) as u16
     }
