@@ -1,12 +1,11 @@
 //! What is ours: the service, its addresses, the C library, the view.
 
 use std::net::UdpSocket;
-use std::path::Path;
 
 use rdmux_host::client::admin;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostError, HostName};
 
-use super::Check;
+use super::{Check, surroundings};
 use crate::run::library::Library;
 use crate::run::view::Place;
 use crate::run::{self, library, view};
@@ -18,12 +17,21 @@ const NODES: [&str; 3] = ["IBVERBS_1.14", "IBVERBS_PRIVATE_34", "RDMACM_1.3"];
 
 /// In the order in which one builds on another.
 pub(super) fn all(host: &HostName) -> Vec<Check> {
+    if let Some(missing) = surroundings::files() {
+        // Whatever else fails, fails for that.
+        return vec![missing];
+    }
     let options = match run::connect_options() {
         Ok(options) => options,
         Err(e) => return vec![Check::fail("settings", text(&e))],
     };
     let started = options.devices(host);
-    let mut all = vec![loopback(), service(&options, host, started.as_ref().err()), c_library()];
+    let mut all = vec![
+        surroundings::network(&options),
+        loopback(),
+        service(&options, host, started.as_ref().err()),
+        c_library(),
+    ];
     if started.is_ok() {
         all.push(namespace(&options, host));
     }
@@ -43,14 +51,12 @@ fn loopback() -> Check {
 fn service(options: &ConnectOptions, host: &HostName, error: Option<&HostError>) -> Check {
     let name = "service";
     if let Some(e) = error {
-        let check = Check::fail(name, e.to_string());
-        return if Path::new("/sys/module/rdma_rxe").exists() {
-            check.advice(
-                "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
-                 (`rmmod rdma_rxe`), or set another port in the configuration file",
-            )
-        } else {
-            check
+        let e = e.to_string();
+        let advice = surroundings::service_advice(host, &e);
+        let check = Check::fail(name, e);
+        return match advice {
+            Some(advice) => check.advice(advice),
+            None => check,
         };
     }
     match admin::status(&options.dir, host) {
@@ -108,6 +114,11 @@ fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
 
 /// The usual ways in which systems forbid user namespaces.
 fn namespace_advice() -> String {
+    if surroundings::is_chroot() {
+        return "that is enough for most; this is a chroot, in which the system makes no such namespaces: a \
+                container that changes its root by pivot_root(2) may have them (bwrap, systemd-nspawn)"
+            .to_owned();
+    }
     let is = |file: &str, value: &str| {
         std::fs::read_to_string(file).is_ok_and(|text| text.trim() == value)
     };

@@ -1,6 +1,7 @@
 //! `rdmux doctor`: what a user needs to know of this machine, and what to do.
 
 mod checks;
+mod surroundings;
 mod system;
 
 use std::process::ExitCode;

@@ -1,0 +1,192 @@
+//! Where this process is: which network namespace, whether in a chroot, and who else is there.
+//!
+//! The judgements take facts, so that they can be tried with any.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rdmux_host::{Config, ConnectOptions, HostName, NetworkNamespace};
+use rdmux_link::udp::{Holder, holder_of};
+
+use super::Check;
+
+/// Files of the system that nothing works without; a plain chroot has none. Tells only if one is missing.
+pub(super) fn files() -> Option<Check> {
+    let is_missing = |path: &&&str| !Path::new(**path).exists();
+    missing_files(
+        &["/proc/self", "/dev/null"].iter().filter(is_missing).copied().collect::<Vec<_>>(),
+    )
+}
+
+fn missing_files(missing: &[&str]) -> Option<Check> {
+    if missing.is_empty() {
+        return None;
+    }
+    let found = format!("there is no {}, as in a plain chroot", missing.join(" and no "));
+    let check = Check::fail("files", found);
+    let proc = "mount /proc there (mount -t proc proc ROOT/proc)";
+    let null = "make /dev/null there (mount --rbind /dev ROOT/dev)";
+    Some(check.advice(match missing {
+        [one] if one.starts_with("/proc") => proc.to_owned(),
+        [_] => null.to_owned(),
+        _ => format!("{proc}, and {null}"),
+    }))
+}
+
+/// The network namespace, which is the machine that hosts are on.
+pub(super) fn network(options: &ConnectOptions) -> Check {
+    let chosen = std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty());
+    network_of(NetworkNamespace::current(), options.dir.path(), chosen)
+}
+
+fn network_of(own: Option<NetworkNamespace>, dir: &Path, chosen: bool) -> Check {
+    let (name, dir) = ("network", dir.display());
+    match own {
+        None => Check::warn(name, "the system does not tell network namespaces apart")
+            .advice("set RDMUX_RUNTIME_DIR to a directory of its own in each network namespace"),
+        Some(own) if chosen => {
+            Check::ok(name, format!("{own}; RDMUX_RUNTIME_DIR is {dir}, for this namespace only"))
+        }
+        Some(own) => {
+            Check::ok(name, format!("{own}: its hosts are in {dir}; another namespace has others"))
+        }
+    }
+}
+
+/// What is known when a service does not start.
+struct Trouble<'a> {
+    host: &'a HostName,
+    uid: u32,
+    /// Who has the UDP port.
+    holder: Option<Holder>,
+    /// Whether the kernel's RoCE driver is loaded.
+    rxe: bool,
+}
+
+/// What to do about a service that does not start, where that is known.
+pub(super) fn service_advice(host: &HostName, error: &str) -> Option<String> {
+    if !error.contains("in use") {
+        return None;
+    }
+    let config = Config::of_environment().unwrap_or_default();
+    let holder = || holder_of(IpAddr::V4(Ipv4Addr::LOCALHOST), config.service.port);
+    let named = error.split_whitespace().find_map(|word| word.parse::<IpAddr>().ok());
+    let holder = named.map_or_else(holder, |address| holder_of(address, config.service.port));
+    let rxe = Path::new("/sys/module/rdma_rxe").exists();
+    Some(port_advice(&Trouble { host, uid: rustix::process::geteuid().as_raw(), holder, rxe }))
+}
+
+fn port_advice(trouble: &Trouble<'_>) -> String {
+    let Trouble { host, uid, holder, rxe } = trouble;
+    // A socket of the kernel's belongs to root and to no process.
+    if *rxe && holder.as_ref().is_none_or(|h| h.uid == 0 && h.pid.is_none()) {
+        return "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
+                (`rmmod rdma_rxe`), or set another port in the configuration file"
+            .to_owned();
+    }
+    let whose = match holder {
+        Some(holder) if holder.uid == *uid => {
+            "a host of yours that another runtime directory has (RDMUX_RUNTIME_DIR)".to_owned()
+        }
+        Some(Holder { user: Some(user), .. }) => format!("a host of user {user}"),
+        Some(holder) => format!("a host of the user with uid {}", holder.uid),
+        None => "another program".to_owned(),
+    };
+    if host.is_default() {
+        format!(
+            "{whose} has this machine's addresses: be on a virtual host, which has an address of its \
+             own: `rdmux --host NAME ...`, or RDMUX_HOST=NAME for any program"
+        )
+    } else {
+        format!(
+            "{whose} has this address: choose another with `rdmux host up {host} --addr ADDRESS`"
+        )
+    }
+}
+
+/// Whether this process has another root directory than its mount namespace, as after chroot(2).
+pub(super) fn is_chroot() -> bool {
+    let identity = |path: &str| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    looks_like_chroot(&mounts, identity("/"), identity("/proc/1/root/."))
+}
+
+/// By the mounts that are seen from here (proc_pid_mountinfo(5)), and by which directory is the root here and of the first
+/// process, which only its user may see.
+fn looks_like_chroot(mounts: &str, own: Option<(u64, u64)>, first: Option<(u64, u64)>) -> bool {
+    let is_root = |line: &str| line.split(' ').nth(4) == Some("/");
+    let without_root = !mounts.is_empty() && !mounts.lines().any(is_root);
+    without_root || first.is_some() && own != first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn a_chroot_without_proc_is_told_so() {
+        let check = missing_files(&["/proc/self"]).unwrap();
+        assert_eq!(check.state, State::Fail);
+        assert!(check.found.contains("/proc/self") && check.found.contains("chroot"));
+        assert!(check.advice.unwrap().contains("mount -t proc"));
+        let both = missing_files(&["/proc/self", "/dev/null"]).unwrap().advice.unwrap();
+        assert!(both.contains("mount -t proc") && both.contains("/dev/null"), "{both}");
+        assert!(missing_files(&[]).is_none());
+    }
+
+    #[test]
+    fn a_port_of_another_user_leads_to_a_virtual_host() {
+        let (default, named) = (HostName::default(), HostName::new("one").unwrap());
+        let holder = |uid, user: Option<&str>, pid| Holder {
+            addr: SocketAddr::from(([127, 0, 0, 1], 4791)),
+            uid,
+            user: user.map(str::to_owned),
+            pid,
+            command: None,
+        };
+        let advice = |host: &HostName, holder: Option<Holder>, rxe| {
+            port_advice(&Trouble { host, uid: 1000, holder, rxe })
+        };
+        let other = advice(&default, Some(holder(7, Some("bob"), None)), false);
+        assert!(other.contains("user bob") && other.contains("--host NAME"), "{other}");
+        let nameless = advice(&default, Some(holder(7, None, None)), true);
+        assert!(nameless.contains("uid 7") && nameless.contains("--host NAME"), "{nameless}");
+        let own = advice(&default, Some(holder(1000, None, Some(3))), false);
+        assert!(own.contains("RDMUX_RUNTIME_DIR") && own.contains("--host NAME"), "{own}");
+        let virtual_host = advice(&named, Some(holder(7, None, None)), false);
+        assert!(virtual_host.contains("host up one --addr"), "{virtual_host}");
+        for kernel in [Some(holder(0, Some("root"), None)), None] {
+            assert!(advice(&default, kernel, true).contains("rmmod rdma_rxe"));
+        }
+    }
+
+    #[test]
+    fn a_network_namespace_is_named_with_its_directory() {
+        let dir = Path::new("/run/rdmux/netns-1");
+        let own = NetworkNamespace::current();
+        let usual = network_of(own, dir, false);
+        assert_eq!(usual.state, State::Ok);
+        assert!(
+            usual.found.contains("net:[") && usual.found.contains("netns-1"),
+            "{}",
+            usual.found
+        );
+        assert!(network_of(own, dir, true).found.contains("RDMUX_RUNTIME_DIR"));
+        assert_eq!(network_of(None, dir, false).state, State::Warn);
+    }
+
+    #[test]
+    fn a_chroot_is_told_by_its_root() {
+        let plain = "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n24 23 0:5 / /proc rw - proc proc rw\n";
+        let inside = "24 23 0:5 / /proc rw - proc proc rw\n";
+        assert!(!looks_like_chroot(plain, Some((1, 2)), Some((1, 2))));
+        assert!(!looks_like_chroot(plain, Some((1, 2)), None));
+        assert!(looks_like_chroot(plain, Some((1, 9)), Some((1, 2))));
+        assert!(looks_like_chroot(inside, Some((1, 9)), None));
+        assert!(!looks_like_chroot("", Some((1, 2)), None), "without /proc it is not told");
+    }
+}
