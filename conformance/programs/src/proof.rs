@@ -25,6 +25,8 @@ pub(crate) enum Proof {
     Perftest { lines: usize, iterations: Option<u64> },
     /// `name = 1.23 unit` for this name, above zero.
     Figure(&'static str),
+    /// So many bytes went over the wire between the sides, as its interfaces count them.
+    Crossed(u64),
 }
 
 impl Proof {
@@ -48,6 +50,11 @@ impl Proof {
             }),
             Self::Perftest { lines, iterations } => {
                 said.clients.iter().try_for_each(|c| perftest(c, *lines, *iterations))
+            }
+            Self::Crossed(bytes) => {
+                let crossed = scene.crossed()?;
+                ensure!(crossed >= *bytes, "{crossed} bytes crossed the wire, not {bytes}");
+                Ok(())
             }
             Self::Figure(name) => said.clients.iter().try_for_each(|c| figure(c, name)),
         }

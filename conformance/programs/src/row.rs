@@ -62,6 +62,10 @@ pub(crate) enum Way {
     Wire4,
     /// Between the default hosts of two network namespaces, over IPv6.
     Wire6,
+    /// The same over IPv4, but of one user who has no directory set for either.
+    Namespaces,
+    /// The same of a user without privilege, who has the namespaces in a user namespace.
+    UserNamespaces,
 }
 
 impl Way {
@@ -80,6 +84,8 @@ impl fmt::Display for Way {
             Self::Loopback6 => "::1",
             Self::Wire4 => "wire, IPv4",
             Self::Wire6 => "wire, IPv6",
+            Self::Namespaces => "two namespaces",
+            Self::UserNamespaces => "two namespaces, a plain user",
         })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub(crate) use self::namespace::Whose;
 pub(crate) use self::side::Side;
 use crate::ports;
 use crate::process::Process;
@@ -32,11 +33,16 @@ pub(crate) struct Stage {
     pair: Option<[Side; 2]>,
     solo: Option<Side>,
     wire: Option<Result<Wire, String>>,
+    namespaces: Ends,
+    user_namespaces: Ends,
     /// What pyverbs' own tests said, once they have been run.
     pub(crate) pyverbs: Option<crate::pyverbs::Results>,
     /// Programs that hold namespaces open.
     _holders: Vec<Process>,
 }
+
+/// Two sides in network namespaces of their own, or why there are none.
+type Ends = Option<Result<[Side; 2], String>>;
 
 /// The same two sides under their IPv4 and IPv6 addresses.
 #[derive(Debug)]
@@ -61,6 +67,8 @@ impl Stage {
             pair: None,
             solo: None,
             wire: None,
+            namespaces: None,
+            user_namespaces: None,
             pyverbs: None,
             _holders: Vec::new(),
         })
@@ -85,6 +93,8 @@ impl Stage {
             }
             Way::Wire4 => self.wire()?.v4.clone(),
             Way::Wire6 => self.wire()?.v6.clone(),
+            Way::Namespaces => self.namespaces(Whose::Ours)?,
+            Way::UserNamespaces => self.namespaces(Whose::PlainUsers)?,
         };
         let name: String =
             row.title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
@@ -92,9 +102,10 @@ impl Stage {
         let logs = self.logs.join(format!("{:03}-{name}", self.rows));
         let scratch = self.work.join(format!("scratch-{}", self.rows));
         side::public_folder(&scratch)?;
-        let device = row.device;
+        let (device, crossed) = (row.device, server.crossed());
         Ok(Scene {
             device,
+            crossed,
             server,
             client,
             port: ports::free()?,
@@ -121,7 +132,7 @@ impl Stage {
 
     fn solo(&mut self) -> Result<Side> {
         if self.solo.is_none() {
-            let enter = match namespace::alone(&self.logs) {
+            let enter = match namespace::alone(&self.logs, Whose::Ours) {
                 Ok(held) => {
                     let enter = held.enter();
                     self._holders.push(held.into_process());
@@ -148,7 +159,7 @@ impl Stage {
     }
 
     fn make_wire(&mut self) -> Result<Wire> {
-        let ends = namespace::wire(&self.logs)?;
+        let ends = namespace::wire(&self.logs, Whose::Ours)?;
         let mut sides = Vec::new();
         for (name, end) in ["left", "right"].into_iter().zip(ends) {
             sides.push(Side::default_host(&self.work, name, end.enter(), false)?);
@@ -160,9 +171,42 @@ impl Stage {
         Ok(Wire { v4: at(namespace::V4)?, v6: at(namespace::V6)? })
     }
 
+    /// The default hosts of two namespaces of one user, who keeps them where hosts usually are.
+    fn namespaces(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
+        let made = match whose {
+            Whose::Ours => self.namespaces.take(),
+            Whose::PlainUsers => self.user_namespaces.take(),
+        };
+        let made = made.unwrap_or_else(|| {
+            self.make_namespaces(whose).map_err(|e| format!("no network namespaces: {e:#}"))
+        });
+        let kept = match whose {
+            Whose::Ours => &mut self.namespaces,
+            Whose::PlainUsers => &mut self.user_namespaces,
+        };
+        kept.insert(made).clone().map_err(Trouble::NotHere)
+    }
+
+    fn make_namespaces(&mut self, whose: Whose) -> Result<[Side; 2]> {
+        let ends = namespace::wire(&self.logs, whose)?;
+        // A plain user's are where that one finds them without any variable.
+        let runtime = match whose {
+            Whose::Ours => Some(self.work.join("usual")),
+            Whose::PlainUsers => None,
+        };
+        let mut sides = Vec::new();
+        for end in ends {
+            let side = Side::usual_host(&self.work, runtime.as_deref(), end.enter());
+            sides.push(side?.with_wire(end.wire()));
+            self._holders.push(end.into_process());
+        }
+        <[Side; 2]>::try_from(sides).map_err(|_| anyhow::anyhow!("two ends"))
+    }
+
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
-        self.pair.iter().flatten().chain(&self.solo).chain(wire)
+        let namespaces = self.namespaces.iter().chain(&self.user_namespaces).flatten().flatten();
+        self.pair.iter().flatten().chain(&self.solo).chain(wire).chain(namespaces)
     }
 }
 
@@ -179,6 +223,8 @@ impl Drop for Stage {
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) device: Device,
+    /// What had crossed the wire before, of those who count it.
+    crossed: Option<u64>,
     pub(crate) server: Side,
     pub(crate) client: Side,
     pub(crate) port: u16,
@@ -191,6 +237,15 @@ impl Scene {
     /// A folder that goes with the row.
     pub(crate) fn scratch(&self) -> &Path {
         &self.scratch
+    }
+
+    /// How many bytes have crossed the wire between the sides since the row began.
+    ///
+    /// # Errors
+    /// When the sides have none whose bytes are counted.
+    pub(crate) fn crossed(&self) -> Result<u64> {
+        let now = self.server.crossed().zip(self.crossed);
+        now.map(|(now, before)| now.saturating_sub(before)).context("no wire that counts")
     }
 
     /// The words of a command line, with what stands for the row's own things put in.

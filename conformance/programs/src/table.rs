@@ -4,6 +4,7 @@ mod applications;
 mod ibverbs_utils;
 mod iwarp;
 mod mpi;
+mod namespaces;
 mod perftest;
 mod qperf;
 mod rdmacm_utils;
@@ -17,6 +18,7 @@ pub(crate) fn table() -> Vec<Row> {
     let mut rows = roce();
     let iwarp = iwarp::rows(&rows);
     rows.extend(iwarp);
+    rows.extend(namespaces::rows());
     rows
 }
 

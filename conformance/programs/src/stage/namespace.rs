@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::SHORTLY;
+use super::{SHORTLY, side};
 use crate::process::Process;
 
 /// The addresses of both ends of the wire.
@@ -17,11 +17,23 @@ pub(super) const V6: [&str; 2] = ["fd78::1", "fd78::2"];
 /// which is longer than programs retry.
 const MAC: [&str; 2] = ["02:00:00:00:78:01", "02:00:00:00:78:02"];
 
+/// Whose a namespace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Of who runs this.
+    Ours,
+    /// Of one without privilege, also if root runs this.
+    PlainUsers,
+}
+
 /// A namespace, which exists as long as the program that holds it.
 pub(super) struct Held {
     holder: Process,
+    whose: Whose,
     /// Whether it is in a user namespace of its own.
     user: bool,
+    /// Its end of a wire.
+    device: Option<&'static str>,
 }
 
 impl Held {
@@ -32,8 +44,17 @@ impl Held {
         if self.user {
             words.extend(["--user", "--preserve-credentials"]);
         }
+        if self.whose == Whose::PlainUsers {
+            words.push("--mount");
+        }
         words.push("--");
-        words.into_iter().map(str::to_owned).collect()
+        let words = words.into_iter().map(str::to_owned);
+        side::as_whom(self.whose).into_iter().chain(words).collect()
+    }
+
+    /// A process inside, and the device of its end of the wire.
+    pub(super) fn wire(&self) -> Option<(u32, &'static str)> {
+        Some((self.holder.pid(), self.device?))
     }
 
     pub(super) fn into_process(self) -> Process {
@@ -45,24 +66,30 @@ impl Held {
 ///
 /// # Errors
 /// When this system forbids it.
-pub(super) fn alone(logs: &Path) -> Result<Held> {
-    let user = !rustix::process::geteuid().is_root();
-    let how: &[&str] = if user { &["unshare", "-r", "-n"] } else { &["unshare", "-n"] };
-    hold(how, user, &logs.join("namespace-alone.log"))
+pub(super) fn alone(logs: &Path, whose: Whose) -> Result<Held> {
+    let user = whose == Whose::PlainUsers || !rustix::process::geteuid().is_root();
+    let how: &[&str] = match whose {
+        Whose::PlainUsers => &["unshare", "-Urnm"],
+        Whose::Ours if user => &["unshare", "-r", "-n"],
+        Whose::Ours => &["unshare", "-n"],
+    };
+    let how = side::as_whom(whose).into_iter().chain(how.iter().map(|word| (*word).to_owned()));
+    hold(&how.collect::<Vec<_>>(), whose, user, &logs.join(format!("namespace-{whose:?}.log")))
 }
 
 /// Two namespaces with a wire between them; see [`V4`] and [`V6`].
 ///
 /// # Errors
 /// When this system forbids it.
-pub(super) fn wire(logs: &Path) -> Result<[Held; 2]> {
-    let left = alone(logs)?;
+pub(super) fn wire(logs: &Path, whose: Whose) -> Result<[Held; 2]> {
+    let mut left = alone(logs, whose)?;
     let mut enter = left.enter();
     if !left.user {
         enter.clear();
     }
-    let how: Vec<&str> = enter.iter().map(String::as_str).chain(["unshare", "-n"]).collect();
-    let right = hold(&how, left.user, &logs.join("namespace-wire.log"))?;
+    enter.extend(["unshare", "-n"].map(str::to_owned));
+    let mut right = hold(&enter, whose, left.user, &logs.join(format!("wire-{whose:?}.log")))?;
+    (left.device, right.device) = (Some("wire0"), Some("wire1"));
     let peer = right.holder.pid().to_string();
     let [here, there] = MAC;
     let ends = format!("wire0 address {here} type veth peer name wire1 address {there}");
@@ -82,13 +109,13 @@ pub(super) fn wire(logs: &Path) -> Result<[Held; 2]> {
 }
 
 /// Starts the program that holds a namespace, and waits until that is made.
-fn hold(how: &[&str], user: bool, log: &Path) -> Result<Held> {
-    let mut command = Command::new(how[0]);
+fn hold(how: &[String], whose: Whose, user: bool, log: &Path) -> Result<Held> {
+    let mut command = Command::new(&how[0]);
     command.args(&how[1..]);
     command.args(["sh", "-c", "ip link set lo up && echo ready && exec sleep infinity"]);
     let mut holder = Process::start(command, "unshare", log)?;
     holder.until("a namespace", SHORTLY, |p| Ok(p.output().contains("ready")))?;
-    Ok(Held { holder, user })
+    Ok(Held { holder, whose, user, device: None })
 }
 
 fn inside(end: &Held, line: &str) -> Result<()> {

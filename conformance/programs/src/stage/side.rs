@@ -9,6 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::Whose;
+
 /// Our program, the C library, and the one that shows the device where namespaces are forbidden.
 const FILES: [&str; 3] = ["rdmux", "librdmux_capi.so", "librdmux_view.so"];
 
@@ -27,9 +29,20 @@ pub(crate) struct Side {
     /// Where that is in the GID table.
     pub(crate) gid_index: u64,
     work: PathBuf,
-    runtime: PathBuf,
+    runtime: Runtime,
+    /// A process in its network namespace, and the device there that leads to the other side.
+    wire: Option<(u32, &'static str)>,
     /// The words before a command line that bring it here.
     enter: Vec<String>,
+}
+
+/// What says where the hosts are.
+#[derive(Clone, Debug)]
+enum Runtime {
+    /// `RDMUX_RUNTIME_DIR`.
+    Chosen(PathBuf),
+    /// `XDG_RUNTIME_DIR`, or nothing.
+    Usual(Option<PathBuf>),
 }
 
 impl Side {
@@ -39,7 +52,16 @@ impl Side {
     /// When it does not come up.
     pub(super) fn virtual_host(work: &Path, runtime: &Path, name: &str) -> Result<Self> {
         private_folder(runtime)?;
-        Self::up(work, runtime, name, Vec::new())
+        Self::up(work, Runtime::Chosen(runtime.to_path_buf()), name, Vec::new())
+    }
+
+    /// Starts the default host where hosts usually are, where `enter` leads to.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(super) fn usual_host(work: &Path, xdg: Option<&Path>, enter: Vec<String>) -> Result<Self> {
+        xdg.map_or(Ok(()), private_folder)?;
+        Self::up(work, Runtime::Usual(xdg.map(Path::to_path_buf)), "default", enter)
     }
 
     /// Starts the default host, where `enter` leads to; if root does it for a plain user, that one's.
@@ -56,24 +78,38 @@ impl Side {
         private_folder(&runtime)?;
         if plain && rustix::process::geteuid().is_root() {
             chown(&runtime, Some(NOBODY), Some(NOBODY))?;
-            let id = NOBODY.to_string();
-            let words = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"];
-            enter.extend(words.map(str::to_owned));
+            enter.extend(as_whom(Whose::PlainUsers));
         }
-        Self::up(work, &runtime, "default", enter)
+        Self::up(work, Runtime::Chosen(runtime), "default", enter)
     }
 
-    fn up(work: &Path, runtime: &Path, name: &str, enter: Vec<String>) -> Result<Self> {
-        let (work, runtime) = (work.to_path_buf(), runtime.to_path_buf());
-        let name = name.to_owned();
+    fn up(work: &Path, runtime: Runtime, name: &str, enter: Vec<String>) -> Result<Self> {
+        let (work, name) = (work.to_path_buf(), name.to_owned());
         let (address, address4) = (String::new(), String::new());
-        let mut side = Self { name, address, address4, gid_index: 0, work, runtime, enter };
+        let mut side =
+            Self { name, address, address4, gid_index: 0, work, runtime, wire: None, enter };
         side.rdmux(&["host", "up", &side.name]).with_context(|| format!("host {}", side.name))?;
         let first = side.gids()?.into_iter().next().context("a host without an address")?;
         (side.address, side.gid_index) = first;
         let v4 = side.gids()?.into_iter().find(|(a, _)| a.parse::<Ipv4Addr>().is_ok());
         side.address4 = v4.context("a host without an IPv4 address")?.0;
         Ok(side)
+    }
+
+    /// The same host, which has one end of a wire.
+    pub(super) fn with_wire(self, wire: Option<(u32, &'static str)>) -> Self {
+        Self { wire, ..self }
+    }
+
+    /// How many bytes have left and reached it by the wire, as the system counts them.
+    pub(super) fn crossed(&self) -> Option<u64> {
+        let (process, device) = self.wire?;
+        let table = fs::read_to_string(format!("/proc/{process}/net/dev")).ok()?;
+        let line =
+            table.lines().find_map(|l| l.trim_start().strip_prefix(device)?.strip_prefix(':'));
+        // Bytes come first, of eight columns that were received and of eight that were sent.
+        let columns: Vec<u64> = line?.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+        Some(columns.first()? + columns.get(8)?)
     }
 
     /// The same host by another of its addresses.
@@ -135,10 +171,28 @@ impl Side {
             }
             None => Command::new(program),
         };
-        command.env("RDMUX_RUNTIME_DIR", &self.runtime).env("RDMUX_HOST", &self.name);
+        match &self.runtime {
+            Runtime::Chosen(dir) => command.env("RDMUX_RUNTIME_DIR", dir),
+            Runtime::Usual(Some(xdg)) => {
+                command.env_remove("RDMUX_RUNTIME_DIR").env("XDG_RUNTIME_DIR", xdg)
+            }
+            Runtime::Usual(None) => {
+                command.env_remove("RDMUX_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR")
+            }
+        };
+        command.env("RDMUX_HOST", &self.name);
         command.env_remove("RUST_LOG").current_dir(&self.work);
         command
     }
+}
+
+/// The words before a command line that make it a plain user's, if root is to become one.
+pub(super) fn as_whom(whose: Whose) -> Vec<String> {
+    if whose == Whose::Ours || !rustix::process::geteuid().is_root() {
+        return Vec::new();
+    }
+    let id = NOBODY.to_string();
+    ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
 /// Copies our program and the shared objects to where everybody may read them.

@@ -232,7 +232,7 @@ pub(super) fn by_stream() -> Vec<Exchange> {
     rows
 }
 
-fn perftest(program: &str, options: &str) -> Exchange {
+pub(super) fn perftest(program: &str, options: &str) -> Exchange {
     let counted = options.contains("-n ") || options.contains("-D ");
     let iterations = if counted { "" } else { " -n 1000" };
     let title = [program, options].join(" ").trim_end().to_owned();

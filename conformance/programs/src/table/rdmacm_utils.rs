@@ -44,7 +44,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// `-v` prints each ping; `-V` makes the client compare what comes back.
-fn rping(options: &str, count: usize) -> Exchange {
+pub(super) fn rping(options: &str, count: usize) -> Exchange {
     let common = format!("{options} -a {{server}} -p {{port}}");
     Exchange::new(format!("rping {options}"))
         .server(format!("rping -s {common}"), Ready::Cm, End::Alone)
