@@ -222,7 +222,14 @@ impl Context {
         })
     }
 
-    /// A new protection domain.
+    /// A new protection domain, unless there are as many as the device allows ([`Limits::max_pd`]).
+    ///
+    /// # Errors
+    /// When there are.
+    pub fn try_pd(&self) -> Result<Pd> {
+        Pd::try_new(self)
+    }
+    /// A new protection domain, also when there are as many as the device allows: [`try_pd`](Self::try_pd) refuses then.
     pub fn pd(&self) -> Pd {
         Pd::new(self)
     }

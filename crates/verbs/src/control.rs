@@ -118,7 +118,8 @@ pub struct HostInfo {
     pub limits: Limits,
 }
 
-/// Limits of the device. The defaults resemble a sane adapter's, because programs reject insane ones.
+/// Limits of a device, which each process that opens it has to itself. The defaults resemble a usual adapter's, because
+/// programs reject unusual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs.
@@ -187,6 +188,19 @@ impl Limits {
             DeviceKind::Roce => roce,
             // What a stream carries it has no further cost in serving.
             DeviceKind::Iwarp => Self { max_rd_atomic: 128, ..roce }.without_datagrams(),
+        }
+    }
+
+    /// Of these, what the device can keep: its table of keys has 2^24 - 1 entries, a packet is gathered from 32 pieces.
+    #[must_use]
+    pub fn possible(self) -> Self {
+        const KEYS: u32 = (1 << 24) - 1;
+        let max_mr = self.max_mr.min(KEYS);
+        Self {
+            max_mr,
+            max_mw: self.max_mw.min(KEYS - max_mr),
+            max_sge: self.max_sge.min(32),
+            ..self
         }
     }
 

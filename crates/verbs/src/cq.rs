@@ -13,6 +13,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::error::VerbsError;
 use crate::event::{Raised, Unacked};
+use crate::quota::{Counted, Permit};
 use crate::room;
 
 /// A completion queue. Any thread may poll it; polling an empty one drives the device.
@@ -51,6 +52,7 @@ pub(crate) struct CqCore {
     unacked: Unacked,
     async_unacked: Unacked,
     users: AtomicUsize,
+    _permit: Permit,
 }
 
 #[derive(Debug)]
@@ -102,7 +104,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// EINVAL when `entries` is 0 or above the device's limit.
+    /// EINVAL when `entries` is 0 or above the device's limit, ENOMEM when there are as many queues as the device
+    /// allows, or no memory can be had.
     pub fn new(
         device: &Arc<Device>,
         entries: u32,
@@ -121,6 +124,7 @@ impl Cq {
         const WHAT: &str = "create a completion queue";
         let capacity = check_capacity(device, WHAT, init.entries)?;
         room::check(WHAT, capacity.min(PREALLOCATED) * size_of::<Completion>())?;
+        let permit = device.permit(WHAT, Counted::Cq)?;
         Ok(Self(Arc::new(CqCore {
             device: device.clone(),
             context: init.context,
@@ -140,6 +144,7 @@ impl Cq {
             unacked: Unacked::default(),
             async_unacked: Unacked::default(),
             users: AtomicUsize::new(0),
+            _permit: permit,
         })))
     }
 

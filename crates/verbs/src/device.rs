@@ -20,6 +20,7 @@ use crate::event::{AsyncEvent, Raised};
 use crate::notify::NotifyQueue;
 use crate::qp::QpCore;
 use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID, iwarp_gid};
+use crate::quota::{Counted, Permit, Quota};
 use crate::reach::Reaches;
 use crate::regions::Regions;
 use crate::xrc::numbers;
@@ -42,6 +43,7 @@ pub struct Device {
     slots: Mutex<Vec<SlotUse>>,
     xrc: Side,
     reaches: Reaches,
+    quota: Arc<Quota>,
 }
 
 /// How far the numbers of a slot are used.
@@ -127,6 +129,7 @@ impl Device {
             failed: AtomicBool::new(false),
             slots: Mutex::new(vec![SlotUse::new(slot)]),
             xrc: Side::default(),
+            quota: Quota::new(info.limits),
             reaches: Reaches::new(control.board().cloned(), slot.slot),
             control,
         });
@@ -144,7 +147,8 @@ impl Device {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: info.node_guid,
             sys_image_guid: info.node_guid,
-            max_mr_size: u64::MAX >> 1,
+            // With on-demand paging the whole address space can be registered.
+            max_mr_size: u64::MAX,
             page_size_cap: 0xffff_f000,
             vendor_id: VENDOR_ID,
             vendor_part_id: 1,
@@ -286,6 +290,19 @@ impl Device {
         self.failed.load(Ordering::Acquire)
     }
 
+    /// Counts another object of a kind until the permit is dropped, for who creates one that the device knows nothing
+    /// of. `what` is for the error.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when there are as many as [`Limits`] says.
+    pub fn permit(&self, what: &'static str, kind: Counted) -> Result<Permit, VerbsError> {
+        self.quota.take(what, kind)
+    }
+
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
     pub(crate) fn limits(&self) -> &Limits {
         &self.control.info().limits
     }

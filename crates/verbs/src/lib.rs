@@ -3,7 +3,8 @@
 //!
 //! In reading order: [`control`] (what the device asks of the host service), [`device`] (opening,
 //! queries), [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`] (the objects of
-//! `libibverbs`), [`xrc`] (queue pairs that belong to no process), and `engine` (sockets and rings in, packets to queue pairs, completions out).
+//! `libibverbs`), [`quota`] (how many of them there may be), [`xrc`] (queue pairs that belong to no process), and `engine`
+//! (sockets and rings in, packets to queue pairs, completions out).
 #![deny(unsafe_code)]
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod notify;
 pub mod pd;
 pub mod qp;
 pub mod query;
+pub mod quota;
 mod reach;
 mod regions;
 mod room;

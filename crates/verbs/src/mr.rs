@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::error::VerbsError;
 use crate::memory::{self, Space};
 use crate::pd::Pd;
+use crate::quota;
 use crate::regions::{Region, StillBound};
 
 /// What can be registered as a region.
@@ -125,9 +126,11 @@ impl Mr {
         let region = Region::new(init.clone(), pd.id());
         let row = region.row();
         let mirror = device.xrc().mirror(&device);
-        let key = device.regions().write().insert(region, limit).ok_or_else(|| {
-            VerbsError::no_memory("register memory", format!("there are {limit} regions already"))
-        })?;
+        let key = device
+            .regions()
+            .write()
+            .insert(region, limit)
+            .ok_or_else(|| quota::full("register memory", "memory regions", "max_mr", limit))?;
         if let Err(error) = mirror.add(key, row) {
             device.regions().write().remove(key);
             return Err(error);

@@ -18,6 +18,7 @@ use crate::error::VerbsError;
 use crate::mr::Mr;
 use crate::pd::{Pd, PdId};
 use crate::qp::Qp;
+use crate::quota;
 use crate::regions::{Asker, Region};
 
 /// The type of a window; the values of `ibv_mw_type`.
@@ -51,7 +52,7 @@ impl Mw {
         let limit = device.limits().max_mw;
         let window = Window::new(pd.id(), kind);
         let key = device.regions().write().insert_window(window, limit).ok_or_else(|| {
-            VerbsError::no_memory("allocate a memory window", format!("there are {limit} already"))
+            quota::full("allocate a memory window", "memory windows", "max_mw", limit)
         })?;
         Ok(Self { device, pd: pd.clone(), kind, key: AtomicU32::new(key) })
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::device::Device;
+use crate::error::VerbsError;
+use crate::quota::{Counted, Permit};
 
 /// The number of a protection domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,12 +18,26 @@ pub struct Pd(Arc<Inner>);
 struct Inner {
     device: Arc<Device>,
     id: PdId,
+    _permit: Permit,
 }
 
 impl Pd {
-    /// Makes a protection domain.
+    /// Makes a protection domain, which counts, but is made also when there are as many as the device allows.
     pub fn new(device: &Arc<Device>) -> Self {
-        Self(Arc::new(Inner { device: device.clone(), id: PdId(device.next_pd()) }))
+        Self::with(device, device.quota().take_anyhow(Counted::Pd))
+    }
+    /// As [`new`](Self::new), within the device's limit.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when there are as many as the device allows.
+    pub fn alloc(device: &Arc<Device>) -> Result<Self, VerbsError> {
+        let permit = device.permit("allocate a protection domain", Counted::Pd)?;
+        Ok(Self::with(device, permit))
+    }
+    fn with(device: &Arc<Device>, permit: Permit) -> Self {
+        let (device, id) = (device.clone(), PdId(device.next_pd()));
+        Self(Arc::new(Inner { device, id, _permit: permit }))
     }
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {

@@ -20,6 +20,7 @@ use crate::engine::short::SentFrom;
 use crate::error::VerbsError;
 use crate::event::Unacked;
 use crate::pd::{Pd, PdId};
+use crate::quota::{Counted, Permit};
 use crate::room;
 use crate::srq::{Srq, SrqCore};
 use crate::xrc::place::TargetEnds;
@@ -51,6 +52,7 @@ pub struct Qp {
     pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,
+    _permit: Permit,
 }
 
 /// What an event knows of a queue pair.
@@ -240,8 +242,8 @@ impl Qp {
         };
         let kind = device.kind();
         room::check("create a queue pair", Machine::queues_size(kind, &machine))?;
-        let qpn = device.alloc_qpn()?;
-        machine.qpn = qpn;
+        let permit = device.permit("create a queue pair", Counted::Qp)?;
+        machine.qpn = device.alloc_qpn()?;
         let objects = Objects {
             pd: pd.clone(),
             recv_pd: init.srq.as_ref().map_or(pd.id(), |srq| srq.pd().id()),
@@ -253,7 +255,7 @@ impl Qp {
         init.send_cq.0.add_user();
         init.recv_cq.0.add_user();
         device.insert_qp(&core);
-        Ok(Self { core, pd: pd.clone(), init, groups: Mutex::default() })
+        Ok(Self { core, pd: pd.clone(), init, groups: Mutex::default(), _permit: permit })
     }
 
     /// Posts a send. It is on its way when this returns, as far as the window and the link let it.
@@ -344,7 +346,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// EINVAL unless this is a UD queue pair and `mgid` a group, or it is attached already.
+    /// EINVAL unless this is a UD queue pair and `mgid` a group, or it is attached already; ENOMEM when the group has, or
+    /// the device is in, as many as the device allows.
     pub fn attach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         if self.core.qp_type != QpType::Ud {

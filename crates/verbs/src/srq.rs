@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::error::VerbsError;
 use crate::event::{Raised, Unacked};
 use crate::pd::Pd;
+use crate::quota::{Counted, Permit};
 use crate::room;
 use crate::xrc::Xrcd;
 use crate::xrc::queue::XrcQueue;
@@ -40,6 +41,7 @@ pub(crate) struct SrqCore {
     /// In place of entries of its own.
     xrc: Option<XrcQueue>,
     unacked: Unacked,
+    _permit: Permit,
 }
 
 /// Entries lie flat: `max_sge` scatter entries each, so that posting allocates nothing.
@@ -55,14 +57,16 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// EINVAL when a size is 0 or above the device's limit, ENOMEM when no memory can be had.
+    /// EINVAL when a size is 0 or above the device's limit, ENOMEM when there are as many queues as the device allows, or
+    /// no memory can be had.
     pub fn new(pd: &Pd, attr: SrqAttr, context: u64) -> Result<Self, VerbsError> {
         const WHAT: &str = "create a shared receive queue";
         check(pd.device(), WHAT, &attr)?;
         let (wrs, sges) = (attr.max_wr as usize, attr.max_sge.min(4) as usize);
+        let permit = pd.device().permit(WHAT, Counted::Srq)?;
         room::check(WHAT, wrs * (size_of::<SrqEntry>() + sges * size_of::<Sge>()))?;
         let (entries, sges) = (VecDeque::with_capacity(wrs), VecDeque::with_capacity(wrs * sges));
-        Ok(Self::with(pd, Queue { attr, entries, sges }, None, context))
+        Ok(Self::with(pd, Queue { attr, entries, sges }, None, context, permit))
     }
 
     /// Makes a queue of an XRC domain (`ibv_create_srq_ex(3)`), whose receives complete in `cq`. Targets of
@@ -79,16 +83,18 @@ impl Srq {
         attr: SrqAttr,
         context: u64,
     ) -> Result<Self, VerbsError> {
-        check(pd.device(), "create an XRC shared receive queue", &attr)?;
+        const WHAT: &str = "create an XRC shared receive queue";
+        check(pd.device(), WHAT, &attr)?;
+        let permit = pd.device().permit(WHAT, Counted::Srq)?;
         let xrc = XrcQueue::new(pd, domain, cq, &attr)?;
         let srqn = xrc.number();
         let queue = Queue { attr, entries: VecDeque::new(), sges: VecDeque::new() };
-        let srq = Self::with(pd, queue, Some(xrc), context);
+        let srq = Self::with(pd, queue, Some(xrc), context, permit);
         pd.device().xrc().add_srq(srqn, &srq.0);
         Ok(srq)
     }
 
-    fn with(pd: &Pd, queue: Queue, xrc: Option<XrcQueue>, context: u64) -> Self {
+    fn with(pd: &Pd, queue: Queue, xrc: Option<XrcQueue>, context: u64, permit: Permit) -> Self {
         Self(Arc::new(SrqCore {
             device: pd.device().clone(),
             pd: pd.clone(),
@@ -96,6 +102,7 @@ impl Srq {
             queue: Mutex::new(queue),
             xrc,
             unacked: Unacked::default(),
+            _permit: permit,
         }))
     }
 

@@ -16,6 +16,7 @@ const PROGRAMS: &[&str] = &[
     "loading",
     "arguments",
     "adapters",
+    "limits",
     "cm_arguments",
     "cm_xrc",
     "hostile",
@@ -55,7 +56,7 @@ pub(super) fn run(report: &mut Report) {
     }
 }
 
-/// A virtual host, and another one that programs may open, in a runtime directory of their own.
+/// A virtual host, and two more that programs may open, in a runtime directory of their own.
 struct Host {
     /// Where programs and links to the library are.
     place: PathBuf,
@@ -66,6 +67,14 @@ struct Host {
 impl Host {
     const NAME: &str = "abi";
     const OTHER: &str = "abi-other";
+    /// One whose device has small limits.
+    const SMALL: &str = "abi-small";
+    const ALL: [&str; 3] = [Self::NAME, Self::OTHER, Self::SMALL];
+    /// What its device is to have.
+    const LIMITS: &str = "[limits]\n\
+        max_qp = 6\nmax_cq = 5\nmax_pd = 4\nmax_mr = 5\nmax_mw = 3\nmax_srq = 3\nmax_ah = 4\n\
+        max_mcast_grp = 2\nmax_mcast_qp_attach = 2\nmax_qp_wr = 64\nmax_cqe = 500\n\
+        max_srq_wr = 40\nmax_sge = 5\nmax_rd_atomic = 3\nmax_init_rd_atomic = 5\n";
 
     fn start() -> Result<Self> {
         let library = super::shared_object()?;
@@ -88,9 +97,15 @@ impl Host {
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let host = Self { place, runtime, rdmux: sh::target_dir().join("debug/rdmux") };
         let [.., high, low] = std::process::id().to_be_bytes();
-        for (name, net) in [(Self::NAME, 79), (Self::OTHER, 80)] {
+        let config = host.runtime.join("small.toml");
+        fs::write(&config, Self::LIMITS).with_context(|| config.display().to_string())?;
+        for (name, net) in Self::ALL.into_iter().zip(79..) {
             let address = format!("127.{net}.{high}.{low}");
-            sh::run(host.command(&host.rdmux).args(["host", "up", name, "--addr", &address]))?;
+            let mut up = host.command(&host.rdmux);
+            if name == Self::SMALL {
+                up.env("RDMUX_CONFIG", &config);
+            }
+            sh::run(up.args(["host", "up", name, "--addr", &address]))?;
         }
         Ok(host)
     }
@@ -109,7 +124,7 @@ impl Host {
         rows.expect(&sh::output(list.arg("--list").env("LD_LIBRARY_PATH", &library))?);
         let mut run = self.command(&program);
         run.env("LD_LIBRARY_PATH", &library);
-        run.env("RDMUX_OTHER_HOST", Self::OTHER);
+        run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
         Ok(())
@@ -138,9 +153,9 @@ impl Host {
         Ok(program)
     }
 
-    /// Waits until neither service knows of any process, connection id or ring any more.
+    /// Waits until no service knows of any process, connection id or ring any more.
     fn is_empty(&self) -> Result<()> {
-        [Self::NAME, Self::OTHER].into_iter().try_for_each(|name| self.is_idle(name))
+        Self::ALL.into_iter().try_for_each(|name| self.is_idle(name))
     }
 
     fn is_idle(&self, name: &str) -> Result<()> {
@@ -162,7 +177,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        for name in [Self::NAME, Self::OTHER] {
+        for name in Self::ALL {
             let mut down = self.command(&self.rdmux);
             let _ = sh::run(down.args(["host", "down", name]));
         }

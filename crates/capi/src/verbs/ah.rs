@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
 use rdmux_verbs::device::PORT;
+use rdmux_verbs::quota::Counted;
 use rdmux_wire::Gid;
 
 use super::attr;
@@ -24,11 +25,13 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
         let opened = domain.opened.clone();
         opened.check_infiniband()?;
         let av = attr::address_vector(&opened.device, attr)?;
+        let permit = opened.device.permit("create an address handle", Counted::Ah)?;
         // SAFETY: the domain is the program's, who sees its public part.
         let context = unsafe { (*pd).context };
         let handle = opened.next_handle();
         let public = UnsafeCell::new(ibv_ah { context, pd, handle });
-        Ok(Box::new(Ah { public, opened, av, pd: domain.core.users.add() }).into_ptr())
+        Ok(Box::new(Ah { public, opened, av, _permit: permit, pd: domain.core.users.add() })
+            .into_ptr())
     })
 }
 

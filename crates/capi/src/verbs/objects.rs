@@ -355,6 +355,7 @@ pub(crate) struct Ah {
     pub(crate) public: UnsafeCell<ibv_ah>,
     pub(crate) opened: Arc<Opened>,
     pub(crate) av: AddressVector,
+    pub(crate) _permit: verbs::quota::Permit,
     pub(crate) pd: Use,
 }
 object!(Ah: ibv_ah);

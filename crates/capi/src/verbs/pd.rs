@@ -12,12 +12,16 @@ use crate::abi::verbs::*;
 use crate::boundary::{Result, code, pointer};
 
 /// Makes a domain.
-pub(crate) fn create(context: &Context) -> *mut ibv_pd {
+///
+/// # Errors
+/// ENOMEM when there are as many as the device allows.
+pub(crate) fn create(context: &Context) -> Result<*mut ibv_pd> {
     let opened = &context.opened;
-    let core = Arc::new(PdCore { pd: verbs::Pd::new(&opened.device), users: Users::default() });
+    let pd = verbs::Pd::alloc(&opened.device)?;
+    let core = Arc::new(PdCore { pd, users: Users::default() });
     let handle = opened.next_handle();
     opened.pds.lock().insert(handle, Arc::downgrade(&core));
-    publish(context.as_ptr(), opened, core, handle, PdExt::default())
+    Ok(publish(context.as_ptr(), opened, core, handle, PdExt::default()))
 }
 
 /// Makes what the program holds: of a domain just made, of one that is imported, or of a parent domain.
@@ -58,7 +62,7 @@ pub(crate) unsafe fn destroy(ptr: *mut ibv_pd) -> Result<()> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
-    pointer(|| Ok(create(unsafe { Context::get(context)? })))
+    pointer(|| create(unsafe { Context::get(context)? }))
 }
 
 /// `ibv_dealloc_pd(3)`: EBUSY while something is in it.

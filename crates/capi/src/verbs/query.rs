@@ -86,8 +86,7 @@ pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
         atomic_cap: IBV_ATOMIC_HCA,
         max_ee: 0,
         max_rdd: 0,
-        // A window takes an entry of the same table.
-        max_mw: int(limits.max_mr),
+        max_mw: int(limits.max_mw),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: int(limits.max_mcast_grp),

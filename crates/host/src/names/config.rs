@@ -184,7 +184,7 @@ macro_rules! limits {
             /// What a kind of device is to have.
             pub fn of(&self, kind: DeviceKind) -> Limits {
                 let default = Limits::of(kind);
-                let limits = Limits { $($name: self.$name.unwrap_or(default.$name),)* };
+                let limits = Limits { $($name: self.$name.unwrap_or(default.$name),)* }.possible();
                 match kind {
                     DeviceKind::Roce => limits,
                     DeviceKind::Iwarp => limits.without_datagrams(),

@@ -32,6 +32,12 @@ impl Pd {
         Self { context: context.clone(), verbs: verbs::Pd::new(context.device()) }
     }
 
+    pub(crate) fn try_new(context: &Context) -> Result<Self> {
+        let verbs =
+            verbs::Pd::alloc(context.device()).on(context, "allocate a protection domain")?;
+        Ok(Self { context: context.clone(), verbs })
+    }
+
     /// The device that it belongs to.
     pub fn context(&self) -> &Context {
         &self.context

@@ -11,10 +11,12 @@ use rdmux_wire::Gid;
 use super::drive::Bound;
 use super::receive::count;
 use super::{Engine, Source};
+use crate::control::Limits;
 use crate::counters::Counter;
 use crate::device::Device;
 use crate::error::VerbsError;
 use crate::qp::QpCore;
+use crate::quota;
 
 /// Groups of this process.
 #[derive(Debug, Default)]
@@ -26,6 +28,25 @@ struct Group {
     socket: Option<Arc<UdpPort>>,
 }
 
+impl Groups {
+    /// Makes a queue pair a member, if the device's limits admit it.
+    fn add(&self, limits: &Limits, qp: &Arc<QpCore>, mgid: Gid) -> Result<(), VerbsError> {
+        const WHAT: &str = "attach to a multicast group";
+        let mut groups = self.0.write();
+        let most = limits.max_mcast_grp;
+        if !groups.contains_key(&mgid) && groups.len() >= most as usize {
+            return Err(quota::full(WHAT, "groups", "max_mcast_grp", most));
+        }
+        let members = groups.get(&mgid).map_or(0, |group| group.members.len());
+        let most = limits.max_mcast_qp_attach;
+        if members >= most as usize {
+            return Err(quota::full(WHAT, "members of the group", "max_mcast_qp_attach", most));
+        }
+        groups.entry(mgid).or_default().members.push(qp.clone());
+        Ok(())
+    }
+}
+
 impl Engine {
     /// Lets a queue pair hear a group.
     pub(crate) fn attach(
@@ -34,20 +55,25 @@ impl Engine {
         qp: &Arc<QpCore>,
         mgid: Gid,
     ) -> Result<(), VerbsError> {
-        let fd = device.control().attach_multicast(qp.qpn, mgid)?;
-        let socket = fd
-            .map(|fd| UdpPort::new(fd).map(Arc::new))
-            .transpose()
-            .map_err(VerbsError::os("use the socket of a multicast group"))?;
-        let mut groups = self.groups().0.write();
-        let group = groups.entry(mgid).or_default();
-        group.members.push(qp.clone());
-        if let Some(socket) = socket {
-            group.socket = Some(socket.clone());
-            drop(groups);
-            self.listen_to(Source::Group(socket))?;
+        // The place is taken first, since the service is asked without a lock.
+        self.groups().add(device.limits(), qp, mgid)?;
+        let joined = self.join(device, qp, mgid);
+        if joined.is_err() {
+            self.leave(qp, mgid);
         }
-        Ok(())
+        joined
+    }
+
+    /// Has the host join the group, and hears its socket.
+    fn join(&self, device: &Arc<Device>, qp: &Arc<QpCore>, mgid: Gid) -> Result<(), VerbsError> {
+        let fd = device.control().attach_multicast(qp.qpn, mgid)?;
+        let Some(fd) = fd else { return Ok(()) };
+        let socket =
+            UdpPort::new(fd).map(Arc::new).map_err(VerbsError::os("use a group's socket"))?;
+        if let Some(group) = self.groups().0.write().get_mut(&mgid) {
+            group.socket = Some(socket.clone());
+        }
+        self.listen_to(Source::Group(socket))
     }
 
     /// Lets it hear the group no more.
@@ -57,19 +83,21 @@ impl Engine {
         qp: &Arc<QpCore>,
         mgid: Gid,
     ) -> Result<(), VerbsError> {
-        {
-            let mut groups = self.groups().0.write();
-            if let Some(group) = groups.get_mut(&mgid) {
-                group.members.retain(|m| !Arc::ptr_eq(m, qp));
-                if group.members.is_empty() {
-                    let socket = groups.remove(&mgid).and_then(|g| g.socket);
-                    drop(groups);
-                    socket.iter().for_each(|socket| self.unlisten(socket));
-                }
-            }
-        }
+        self.leave(qp, mgid);
         device.control().detach_multicast(qp.qpn, mgid)?;
         Ok(())
+    }
+
+    /// The queue pair is no member any more; with the last one the socket goes.
+    fn leave(&self, qp: &Arc<QpCore>, mgid: Gid) {
+        let mut groups = self.groups().0.write();
+        let Some(group) = groups.get_mut(&mgid) else { return };
+        group.members.retain(|m| !Arc::ptr_eq(m, qp));
+        if group.members.is_empty() {
+            let socket = groups.remove(&mgid).and_then(|g| g.socket);
+            drop(groups);
+            socket.iter().for_each(|socket| self.unlisten(socket));
+        }
     }
 
     /// Hands a group's datagram to every member.

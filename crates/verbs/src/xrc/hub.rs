@@ -26,6 +26,7 @@ use crate::error::VerbsError;
 use crate::event::AsyncEventKind;
 use crate::pd::PdId;
 use crate::qp::QpCore;
+use crate::quota::Counted;
 
 /// See the module.
 #[derive(Debug)]
@@ -187,8 +188,10 @@ impl Hub {
                 Ok(XrcReply::Done)
             }
             XrcRequest::CreateTarget { domain, hold } => {
+                const WHAT: &str = "create an XRC receive queue pair";
+                let permit = self.device.permit(WHAT, Counted::Qp)?;
                 let core = registry.add_target(id, domain, hold, |qpn, domain| {
-                    QpCore::target(qpn, TargetEnds::new(domain))
+                    QpCore::target(qpn, TargetEnds::new(domain, Some(permit)))
                 })?;
                 drop(state);
                 self.device.qps().write().set_target(core.qpn, Some(core.clone()));

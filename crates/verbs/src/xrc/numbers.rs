@@ -77,7 +77,7 @@ mod tests {
             let number = numbers.take().unwrap();
             assert_eq!(number & TOP, TOP);
             assert_eq!(index_of(number), 0, "one at a time is in use");
-            let next = |last: u32| TOP | (last + (1 << INDEX_BITS)) % TOP;
+            let next = |last: u32| TOP | ((last + (1 << INDEX_BITS)) % TOP);
             assert!(last.is_none_or(|last| number == next(last)), "the upper bits advance");
             assert!(seen.insert(number));
             last = Some(number);

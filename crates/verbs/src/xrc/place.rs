@@ -18,6 +18,7 @@ use super::side::Outbox;
 use crate::device::Device;
 use crate::engine::env::parts;
 use crate::engine::ring::IN_PLACE;
+use crate::quota::Permit;
 
 /// From how many bytes on data are not staged.
 const AT_ONCE: usize = 16 << 10;
@@ -53,6 +54,7 @@ impl Domain {
 pub(crate) struct TargetEnds {
     pub(crate) domain: Arc<Domain>,
     sent: Mutex<Sent>,
+    _permit: Option<Permit>,
 }
 
 /// What a target has put into rings.
@@ -76,8 +78,9 @@ impl Sent {
 }
 
 impl TargetEnds {
-    pub(crate) fn new(domain: Arc<Domain>) -> Self {
-        Self { domain, sent: Mutex::default() }
+    /// One that counts by its permit.
+    pub(crate) fn new(domain: Arc<Domain>, permit: Option<Permit>) -> Self {
+        Self { domain, sent: Mutex::default(), _permit: permit }
     }
 
     /// An answer from the process of `slot`: whether this atomic waited for it.

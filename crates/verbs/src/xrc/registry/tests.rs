@@ -10,7 +10,7 @@ const B: MemberId = MemberId(2);
 const FILE: Option<FileKey> = Some((8, 77));
 
 fn target(registry: &mut Registry, member: MemberId, opening: u32, hold: Hold) -> Qpn {
-    let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain));
+    let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain, None));
     registry.add_target(member, opening, hold, make).unwrap().qpn
 }
 
@@ -135,7 +135,7 @@ proptest! {
                 }
                 Step::Close(i) => _ = registry.close(member, opening(i)),
                 Step::Create(i, hold) => {
-                    let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain));
+                    let make = |qpn, domain| QpCore::target(qpn, TargetEnds::new(domain, None));
                     if let Ok(core) = registry.add_target(member, opening(i), hold, make) {
                         targets.push(core.qpn);
                         let held = (u32::from(hold == Hold::Handle), hold == Hold::Registration);

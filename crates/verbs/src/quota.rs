@@ -1,0 +1,122 @@
+//! How many objects of each kind a device has, and may have: what `ibv_query_device(3)` tells of that is enforced here.
+//! (Memory regions and windows are counted by the table that they are in, multicast groups by the engine.)
+//!
+//! The limits are those of an open device, as if each were a virtual function of an adapter: what one process creates
+//! never makes another fail, and nobody asks the host service for a number.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::control::Limits;
+use crate::error::VerbsError;
+
+/// A kind of object that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counted {
+    /// Protection domains.
+    Pd,
+    /// Completion queues.
+    Cq,
+    /// Shared receive queues, those of XRC domains among them.
+    Srq,
+    /// Queue pairs. The targets of XRC are the hub's.
+    Qp,
+    /// Address handles.
+    Ah,
+}
+
+impl Counted {
+    const KINDS: usize = Self::Ah as usize + 1;
+
+    /// What they are called, and their limit by name and value.
+    const fn row(self, limits: &Limits) -> (&'static str, &'static str, u32) {
+        match self {
+            Self::Pd => ("protection domains", "max_pd", limits.max_pd),
+            Self::Cq => ("completion queues", "max_cq", limits.max_cq),
+            Self::Srq => ("shared receive queues", "max_srq", limits.max_srq),
+            Self::Qp => ("queue pairs", "max_qp", limits.max_qp),
+            Self::Ah => ("address handles", "max_ah", limits.max_ah),
+        }
+    }
+}
+
+/// The counters of a device.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    limits: Limits,
+    used: [AtomicU32; Counted::KINDS],
+}
+
+/// One object, which counts until this is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    quota: Arc<Quota>,
+    kind: Counted,
+}
+
+impl Quota {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self { limits, used: Default::default() })
+    }
+
+    /// Counts another object, which `what` is about to create.
+    ///
+    /// # Errors
+    /// ENOMEM when there are as many as there may be.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        what: &'static str,
+        kind: Counted,
+    ) -> Result<Permit, VerbsError> {
+        let (name, limit, most) = kind.row(&self.limits);
+        let more = |used: u32| (used < most).then_some(used + 1);
+        let taken =
+            self.used[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        match taken {
+            Ok(_) => Ok(Permit { quota: self.clone(), kind }),
+            Err(_) => Err(full(what, name, limit, most)),
+        }
+    }
+
+    /// Counts another object in any case.
+    pub(crate) fn take_anyhow(self: &Arc<Self>, kind: Counted) -> Permit {
+        self.used[kind as usize].fetch_add(1, Ordering::Relaxed);
+        Permit { quota: self.clone(), kind }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.quota.used[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The error of who wants one too many.
+pub(crate) fn full(what: &'static str, name: &str, limit: &str, most: u32) -> VerbsError {
+    let why = format!("there are {most} {name} already, as many as the device allows ({limit})");
+    VerbsError::no_memory(what, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permit_is_given_up_to_the_limit_and_again_when_one_is_dropped() {
+        let quota = Quota::new(Limits { max_pd: 2, ..Limits::default() });
+        let take = || quota.take("try", Counted::Pd);
+        let (first, _second) = (take().unwrap(), take().unwrap());
+        let error = take().unwrap_err();
+        assert_eq!(error.errno(), libc::ENOMEM);
+        assert!(error.to_string().contains("2 protection domains"), "{error}");
+        drop(first);
+        let third = take().unwrap();
+        assert!(take().is_err());
+        let anyhow = quota.take_anyhow(Counted::Pd);
+        drop(third);
+        assert!(take().is_err(), "one too many counts, too");
+        drop(anyhow);
+        assert!(take().is_ok());
+    }
+}
