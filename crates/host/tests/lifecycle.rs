@@ -207,3 +207,17 @@ fn an_assigned_address_in_use_is_refused_with_its_holder_and_what_to_do() {
     assert!(text.contains(&taken) && text.contains(&pid), "{text}");
     assert!(text.contains("rdmux host up b --addr"), "{text}");
 }
+
+#[test]
+fn a_lock_that_is_kept_without_listening_is_told_with_its_process() {
+    let (_dir, mut options) = registered("a", "");
+    let host = options.dir.host(&options.host).unwrap();
+    let lock = std::fs::File::create(host.path().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    options.lock_wait = Duration::from_millis(1);
+    let error = Service::new(options).unwrap_err();
+    let own = rustix::process::getpid();
+    let is_ours = matches!(&error, HostError::Unresponsive { pid, .. } if *pid == Some(own));
+    assert!(is_ours, "{error}");
+    assert!(error.to_string().contains("rdmux host down --force a"), "{error}");
+}
