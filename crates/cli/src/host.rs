@@ -220,7 +220,7 @@ fn list(dir: &RuntimeDir, json: bool) -> Result<ExitCode> {
         print_rows(&all)?;
     }
     let failed = all.iter().filter_map(|(_, answer)| answer.as_ref().err());
-    Ok(failed.map(complain).last().unwrap_or(ExitCode::SUCCESS))
+    Ok(failed.fold(ExitCode::SUCCESS, |_, e| complain(e)))
 }
 
 /// The process of a service that does not answer, if that can be told.
