@@ -435,7 +435,7 @@ impl Rings {
         if let Wakes::Process(bell) = &peer
             && let Err(error) = device.engine().waiter.listen_to(bell)
         {
-            tracing::warn!(slot, %error, "cannot be woken by a process");
+            crate::throttled!(warn, slot, %error, "cannot be woken by a process");
             return None;
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
