@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Only the checks that have a row with this text, for instance "rc/send" or "rping"
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Without a second try for checks that fail: the kernel's side has races of its own
+    #[arg(long)]
+    strict: bool,
 }
 
 /// A transport, and who speaks it.
@@ -45,7 +48,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     }
     for suite in [Suite::Iwarp, Suite::Roce].into_iter().filter(|suite| wanted(*suite)) {
         report.heading(suite.heading());
-        found += one(report, |rows| in_guest(suite, &only, rows));
+        found += one(report, |rows| in_guest(suite, &only, args.strict, rows));
     }
     if found == 0 {
         report.fail("peer", "no row has this text");
@@ -79,7 +82,7 @@ fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-fn in_guest(suite: Suite, only: &[&str], rows: &mut Rows) -> Result<()> {
+fn in_guest(suite: Suite, only: &[&str], strict: bool, rows: &mut Rows) -> Result<()> {
     let place = Place::new(suite)?;
     // Idempotent, and says at once what is missing here.
     sh::run(vm().arg("build")).context("the guest")?;
@@ -90,7 +93,8 @@ fn in_guest(suite: Suite, only: &[&str], rows: &mut Rows) -> Result<()> {
         return Ok(());
     }
     rows.expect(&list);
-    boot(&place, suite, &only, rows)
+    let args = [&only, strict.then_some("--strict").as_slice()].concat();
+    boot(&place, suite, &args, rows)
 }
 
 impl Suite {
@@ -190,12 +194,12 @@ fn build(place: &Place) -> Result<()> {
 }
 
 /// Boots the guest and runs the suite inside.
-fn boot(place: &Place, suite: Suite, only: &[&str], rows: &mut Rows) -> Result<()> {
+fn boot(place: &Place, suite: Suite, args: &[&str], rows: &mut Rows) -> Result<()> {
     let mut run = vm();
     run.arg("run").args(suite.drivers());
     run.args(["--timeout", "2400", "--share"]).arg(&place.root);
     run.arg("--log").arg(place.logs());
-    run.args(["--", "bin/peer-suite", "run", "--programs", "bin", "--logs", place.logs]).args(only);
+    run.args(["--", "bin/peer-suite", "run", "--programs", "bin", "--logs", place.logs]).args(args);
     let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
     println!("the output of every process is in {}", place.logs().display());
     ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");

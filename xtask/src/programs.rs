@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Only print the names of the rows
     #[arg(long)]
     list: bool,
+    /// Without a second try for rows that fail: some of the programs have races of their own
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Runs the suite. A row or a program that is missing counts as failed.
@@ -80,7 +83,8 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     let mut run = suite();
     run.args(["run", "--rdmux"]).arg(built.join("rdmux"));
     run.arg("--logs").arg(&logs).arg("--junit").arg(place.join("junit.xml"));
-    let ended_well = sh::run_lines(run.args(&only), |line| rows.take(line))?;
+    run.args(&only).args(args.strict.then_some("--strict"));
+    let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
     println!("the output of every program is in {}", logs.display());
     ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");
     Ok(())

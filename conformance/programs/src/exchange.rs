@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::process::Process;
-use crate::proof::{Proof, Said};
+use crate::proof::{Proof, Said, Uncalibrated};
 use crate::stage::{SHORTLY, Scene, Side};
 
 /// What is started in a row, in what order, and what must come of it.
@@ -131,25 +131,39 @@ impl Exchange {
     /// Runs it.
     ///
     /// # Errors
-    /// When a program does not end as it should, or its output does not show what it must.
+    /// When a program does not end as it should, or its output does not show what it must; [`Uncalibrated`] if one of
+    /// them says why.
     pub(crate) fn run(&self, scene: &Scene) -> Result<()> {
+        let mut started = Vec::new();
+        let outcome = self.play(scene, &mut started);
+        if outcome.is_err() && started.iter().any(|p| Uncalibrated::is_said_in(&p.output())) {
+            return outcome.context(Uncalibrated);
+        }
+        outcome
+    }
+
+    /// Runs it; leaves what was started in `started`, the server first.
+    fn play(&self, scene: &Scene, started: &mut Vec<Process>) -> Result<()> {
         let sides = [&scene.server, if self.beside { &scene.server } else { &scene.client }];
         let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };
-        let server = self.server.as_ref().map(|s| self.serve(s, scene, there)).transpose()?;
-        let mut clients = Vec::new();
-        for (n, line) in (1..).zip(&self.clients) {
-            let mut client = scene.start(here, &format!("client{n}"), self.options, line)?;
-            if self.in_turn {
-                client.succeed(self.patience)?;
-            }
-            clients.push(client);
+        if let Some(server) = &self.server {
+            started.push(scene.start(there, "server", self.options, &server.line)?);
+            self.await_server(server, scene, there, &mut started[0])?;
         }
-        for client in &mut clients {
+        let servers = started.len();
+        for (n, line) in (1..).zip(&self.clients) {
+            started.push(scene.start(here, &format!("client{n}"), self.options, line)?);
+            if self.in_turn {
+                started[servers..].last_mut().map_or(Ok(()), |c| c.succeed(self.patience))?;
+            }
+        }
+        let (servers, clients) = started.split_at_mut(servers);
+        for client in &mut *clients {
             client.succeed(self.patience)?;
         }
         let outputs = clients.iter().map(Process::output).collect();
         let mut said = Said { server: String::new(), clients: outputs };
-        if let (Some(mut process), Some(server)) = (server, &self.server) {
+        if let (Some(process), Some(server)) = (servers.first_mut(), &self.server) {
             match server.end {
                 End::Alone => process.succeed(SHORTLY)?,
                 End::Told => process.stop(Signal::TERM, SHORTLY)?,
@@ -159,17 +173,21 @@ impl Exchange {
         self.proofs.iter().try_for_each(|p| p.check(scene, &said))
     }
 
-    /// Starts the server and waits until it can be asked.
-    fn serve(&self, server: &Server, scene: &Scene, side: &Side) -> Result<Process> {
-        let mut process = scene.start(side, "server", self.options, &server.line)?;
+    /// Waits until the server can be asked.
+    fn await_server(
+        &self,
+        server: &Server,
+        scene: &Scene,
+        side: &Side,
+        process: &mut Process,
+    ) -> Result<()> {
         process.until("serve", self.patience, |p| match server.ready {
             Ready::Tcp => tcp_listens(p.pid(), scene.port),
             Ready::TcpPort(port) => tcp_listens(p.pid(), port),
             Ready::Cm => cm_listens(side),
             Ready::Group => Ok(has(&side.status()?["groups"])),
             Ready::Says(text) => Ok(p.output().contains(text)),
-        })?;
-        Ok(process)
+        })
     }
 }
 

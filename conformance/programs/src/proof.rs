@@ -1,8 +1,29 @@
 //! What the output of programs must show: an exit status of 0 is not enough.
 
+use std::fmt;
+
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::stage::Scene;
+
+/// perftest has measured its clock against the system's, found no line through the points, and goes on with a clock of
+/// frequency 0: whatever it prints then is 0, infinite or not a number. It happens where others take the processor away
+/// meanwhile, and says nothing about what the programs did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncalibrated;
+
+impl fmt::Display for Uncalibrated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("perftest could not calibrate its clock")
+    }
+}
+
+impl Uncalibrated {
+    /// Looks for the line that says so.
+    pub(crate) fn is_said_in(output: &str) -> bool {
+        output.lines().any(|l| l.starts_with("Correlation coefficient r^2:") && l.contains(" < "))
+    }
+}
 
 /// What the programs of a row printed.
 #[derive(Debug)]
@@ -113,7 +134,7 @@ fn figure(output: &str, name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{figure, perftest};
+    use super::{Uncalibrated, figure, perftest};
 
     const BANDWIDTH: &str = "\
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
@@ -134,6 +155,22 @@ mod tests {
         assert!(perftest(&BANDWIDTH.replace("0.096474", "0.000000"), 1, None).is_err());
         assert!(perftest(&BANDWIDTH.replace("6029.63", "-nan"), 1, None).is_err());
         assert!(perftest("nothing", 1, None).is_err());
+    }
+
+    /// The end of what ib_send_lat of perftest 4.5 printed, first its table and then its complaints.
+    const UNCALIBRATED: &str = "\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 2       1000          inf            inf          inf     \t       inf        \t-nan   \t\tinf    \t\tinf   
+---------------------------------------------------------------------------------------
+Correlation coefficient r^2: 0.69636 < 0.9
+";
+
+    #[test]
+    fn a_clock_that_was_not_calibrated_is_told_from_other_failures() {
+        assert!(perftest(UNCALIBRATED, 1, Some(1000)).is_err());
+        assert!(Uncalibrated::is_said_in(UNCALIBRATED));
+        assert!(!Uncalibrated::is_said_in(LATENCY));
+        assert!(!Uncalibrated::is_said_in(&BANDWIDTH.replace("6029.63", "-nan")));
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         return peers::run(args);
     }
     let wanted = args.chosen::<Subject>()?;
-    let figures = run::measure(&wanted, args.rounds)?;
+    let run::Outcome { figures, missing } = run::measure(&wanted, args.rounds);
     if args.json {
         output::json(&figures)?;
     } else {
@@ -114,7 +114,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
             say!("{}", xrc::NOTE);
         }
     }
-    Ok(ExitCode::SUCCESS)
+    for (subject, why) in &missing {
+        eprintln!("rdmux: {} is missing: {}", name(subject), crate::text(why));
+    }
+    Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The other side of the bench.

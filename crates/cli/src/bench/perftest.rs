@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::peers::{perftest_bandwidth, perftest_latency};
-use super::programs::{free_port, on_host, pair, require, tcp_listens};
+use super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
 use super::stats::{Figure, Goal, Unit};
 
 /// Work requests outstanding, as perftest has them by default.
@@ -64,17 +64,19 @@ pub(super) fn is_installed() -> bool {
 impl Case {
     /// Runs server and client on `host`: seconds one way, or bytes a second.
     pub(super) fn run(&self, host: &str) -> Result<f64> {
-        let port = free_port()?;
-        let program = || -> Result<Command> {
-            let mut command = on_host(host, self.program)?;
-            command.args(["-F", "-s", &self.size.to_string(), "-n", &self.count.to_string()]);
-            command.args(["-p", &port.to_string()]);
-            Ok(command)
-        };
-        let mut client = program()?;
-        client.arg("localhost");
         let parse = if self.work == Work::Send { perftest_latency } else { perftest_bandwidth };
-        pair(&mut program()?, &mut client, || Ok(tcp_listens(port)), parse)
+        calibrated(|| {
+            let port = free_port()?;
+            let program = || -> Result<Command> {
+                let mut command = on_host(host, self.program)?;
+                command.args(["-F", "-s", &self.size.to_string(), "-n", &self.count.to_string()]);
+                command.args(["-p", &port.to_string()]);
+                Ok(command)
+            };
+            let mut client = program()?;
+            client.arg("localhost");
+            pair(&mut program()?, &mut client, || Ok(tcp_listens(port)), parse)
+        })
     }
 
     /// Ours beside the Rust API's.

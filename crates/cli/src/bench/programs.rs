@@ -1,6 +1,7 @@
 //! Programs of others: a server, its client, and what the client prints.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::net::TcpListener;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -54,8 +55,40 @@ pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// perftest could not calibrate its clock, and goes on with one of frequency 0, so that all that it prints is 0, infinite
+/// or not a number. It happens where others take the processor away meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uncalibrated;
+
+impl fmt::Display for Uncalibrated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("perftest could not calibrate its clock")
+    }
+}
+
+impl Uncalibrated {
+    /// Looks for the line that says so.
+    pub(super) fn is_said_in(output: &str) -> bool {
+        output.lines().any(|l| l.starts_with("Correlation coefficient r^2:") && l.contains(" < "))
+    }
+}
+
+/// How often a program is run that could not calibrate its clock.
+const CALIBRATIONS: u32 = 10;
+
+/// Measures by programs of perftest, again if one of them could not calibrate its clock.
+pub(super) fn calibrated<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..CALIBRATIONS {
+        match measure() {
+            Err(e) if e.is::<Uncalibrated>() => eprintln!("rdmux: {Uncalibrated}; it runs again"),
+            other => return other,
+        }
+    }
+    measure()
+}
+
 /// Starts `server`, waits until `listens` says that it does, and returns what `parse` finds in the output of
-/// `client`.
+/// `client`. The error is [`Uncalibrated`] if one of them says that it is why.
 pub(super) fn pair<T>(
     server: &mut Command,
     client: &mut Command,
@@ -76,12 +109,20 @@ pub(super) fn pair<T>(
     let mut client = Running::start(client)?;
     let ended = wait(&mut client.child, PATIENCE)?;
     let said = client.said();
-    if ended && client.child.wait()?.success() {
+    let outcome = if ended && client.child.wait()?.success() {
         wait(&mut server.child, FAREWELL)?;
-        return parse(&said).with_context(|| format!("{} printed:\n{said}\n", client.line));
+        parse(&said).with_context(|| format!("{} printed:\n{said}\n", client.line))
+    } else {
+        let how = if ended { "failed" } else { "does not end" };
+        let (client, server, heard) = (&client.line, &server.line, server.said());
+        Err(anyhow!("{client} {how}:\n{said}\nits server {server}:\n{heard}"))
+    };
+    match outcome {
+        Err(e) if [said, server.said()].iter().any(|said| Uncalibrated::is_said_in(said)) => {
+            Err(e.context(Uncalibrated))
+        }
+        outcome => outcome,
     }
-    let how = if ended { "failed" } else { "does not end" };
-    bail!("{} {how}:\n{said}\nits server {}:\n{}", client.line, server.line, server.said())
 }
 
 /// Whether a TCP socket listens at `port`.
@@ -186,6 +227,43 @@ mod tests {
         assert_eq!(pair("echo 7").unwrap(), 7);
         let e = format!("{:#}", pair("echo nothing").unwrap_err());
         assert!(e.starts_with("sh -c echo nothing printed:\nnothing\n: invalid digit"), "{e}");
+    }
+
+    /// What perftest prints last when it could not calibrate its clock.
+    const UNCALIBRATED: &str = "echo 'Correlation coefficient r^2: 0.69636 < 0.9' >&2; echo inf";
+
+    #[test]
+    fn a_program_that_could_not_calibrate_its_clock_runs_again() {
+        let mut runs = 0;
+        let figure = calibrated(|| {
+            runs += 1;
+            let mut client = sh(if runs < 3 { UNCALIBRATED } else { "echo 7" });
+            pair(
+                &mut sh("exec sleep 1000"),
+                &mut client,
+                || Ok(true),
+                |said| Ok(said.parse::<u8>()?),
+            )
+        });
+        assert_eq!((figure.unwrap(), runs), (7, 3));
+    }
+
+    #[test]
+    fn other_failures_are_not_tried_again_and_bad_clocks_not_for_ever() {
+        let parse = |said: &str| Ok(said.parse::<u8>()?);
+        for (client, expected) in [("echo inf", 1), (UNCALIBRATED, CALIBRATIONS)] {
+            let mut runs = 0;
+            let figure = calibrated(|| {
+                runs += 1;
+                pair(&mut sh("exec sleep 1000"), &mut sh(client), || Ok(true), parse)
+            });
+            assert!(figure.is_err());
+            assert_eq!(runs, expected, "{client}");
+        }
+        let mut server = sh("echo 'Correlation coefficient r^2: 0.5 < 0.9' >&2; exec sleep 1000");
+        let heard = || Ok(true);
+        let e = pair(&mut server, &mut sh("sleep 0.1; exit 1"), heard, parse).unwrap_err();
+        assert!(e.is::<Uncalibrated>(), "{e:#}");
     }
 
     #[test]

@@ -51,41 +51,42 @@ pub(super) struct Bench {
     pub(super) hosts: Hosts,
 }
 
-/// Measures all that is wanted.
-pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Result<Vec<Figure>> {
-    let mut bench = Bench::new(rounds)?;
-    let mut figures = Vec::new();
-    if wanted.contains(&Subject::Bandwidth) {
-        figures.push(bench.bandwidth("RC WRITE 64 KiB, UDP", 64 << 10, 64)?);
-        figures.push(bench.bandwidth("RC WRITE 1 MiB, UDP", 1 << 20, 16)?);
+/// What was measured, and what could not be.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) figures: Vec<Figure>,
+    pub(super) missing: Vec<(Subject, anyhow::Error)>,
+}
+
+/// Measures all that is wanted. After a failure the next subject has processes of its own: those of before may be in the
+/// middle of something.
+pub(super) fn measure(wanted: &[Subject], rounds: u32) -> Outcome {
+    let mut bench = None;
+    each(wanted, |subject| {
+        let this = match bench.take() {
+            Some(bench) => bench,
+            None => Bench::new(rounds)?,
+        };
+        let this = bench.insert(this);
+        let figures = this.measure(subject);
+        this.progress.finish_and_clear();
+        if figures.is_err() {
+            bench = None;
+        }
+        figures
+    })
+}
+
+/// One subject after the other, whatever becomes of them.
+fn each(wanted: &[Subject], mut measure: impl FnMut(Subject) -> Result<Vec<Figure>>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for subject in wanted {
+        match measure(*subject) {
+            Ok(figures) => outcome.figures.extend(figures),
+            Err(e) => outcome.missing.push((*subject, e)),
+        }
     }
-    if wanted.contains(&Subject::Latency) {
-        figures.push(bench.latency()?);
-    }
-    if wanted.contains(&Subject::Ring) {
-        figures.push(bench.ring()?);
-    }
-    if wanted.contains(&Subject::Poll) {
-        figures.push(bench.poll_in_vain()?);
-    }
-    if wanted.contains(&Subject::C) {
-        figures.extend(bench.c_library()?);
-    }
-    if wanted.contains(&Subject::Connections) {
-        figures.push(bench.connections("connections, one at a time", 1)?);
-        figures.push(bench.connections("connections, 64 at once", AT_ONCE)?);
-    }
-    if wanted.contains(&Subject::Resources) {
-        figures.extend(bench.resources()?);
-    }
-    if wanted.contains(&Subject::Xrc) {
-        figures.extend(bench.xrc()?);
-    }
-    if wanted.contains(&Subject::Iwarp) {
-        figures.extend(bench.iwarp()?);
-    }
-    bench.progress.finish_and_clear();
-    Ok(figures)
+    outcome
 }
 
 impl Bench {
@@ -107,6 +108,26 @@ impl Bench {
             rounds,
             progress,
             hosts,
+        })
+    }
+
+    fn measure(&mut self, subject: Subject) -> Result<Vec<Figure>> {
+        Ok(match subject {
+            Subject::Bandwidth => vec![
+                self.bandwidth("RC WRITE 64 KiB, UDP", 64 << 10, 64)?,
+                self.bandwidth("RC WRITE 1 MiB, UDP", 1 << 20, 16)?,
+            ],
+            Subject::Latency => vec![self.latency()?],
+            Subject::Ring => vec![self.ring()?],
+            Subject::Poll => vec![self.poll_in_vain()?],
+            Subject::C => self.c_library()?,
+            Subject::Connections => vec![
+                self.connections("connections, one at a time", 1)?,
+                self.connections("connections, 64 at once", AT_ONCE)?,
+            ],
+            Subject::Resources => self.resources()?.into(),
+            Subject::Xrc => self.xrc()?.into_iter().collect(),
+            Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }
 
@@ -341,5 +362,22 @@ pub(super) fn done(child: &mut Child) -> Result<()> {
     match child.hear()? {
         Answer::Done => Ok(()),
         other => bail!("{other:?} came instead of an end"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_that_fails_leaves_the_others() {
+        let wanted = [Subject::Bandwidth, Subject::C, Subject::Ring];
+        let outcome = each(&wanted, |subject| match subject {
+            Subject::C => bail!("ib_send_lat failed"),
+            _ => Ok(vec![Figure::alone("a figure", Unit::Seconds, &[1.0])]),
+        });
+        assert_eq!(outcome.figures.len(), 2);
+        let missing: Vec<_> = outcome.missing.iter().map(|(subject, _)| *subject).collect();
+        assert_eq!(missing, [Subject::C]);
     }
 }

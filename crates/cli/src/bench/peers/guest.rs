@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 
-use super::super::programs::require;
+use super::super::programs::{Uncalibrated, require};
 use super::figure::Figure;
 use super::parse;
 use super::spec::Row;
@@ -23,8 +23,9 @@ const MAKER: &str = "conformance/peer-vm/peer-vm";
 /// An emulated guest is slow: so many rounds at most.
 const ROUNDS: u32 = 3;
 
-/// Measures these rows in one guest.
-pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Figure>> {
+/// Measures these rows in one guest: each with its figure, or why there is none. One that cannot be measured costs the
+/// others nothing.
+pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<(Row, Result<Figure>)>> {
     require("qemu-system-x86_64")?;
     let share = tempfile::tempdir()?;
     let own = std::env::current_exe()?;
@@ -38,9 +39,18 @@ pub(super) fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Figure>> {
     let output = vm.stdin(Stdio::null()).output().context("cannot start the guest")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
-    let (last, status) = (last_lines(&said), output.status);
-    ensure!(status.success(), "the guest failed ({status}):\n{last}\n{complaints}");
-    rows.iter().map(|row| figure(*row, &said)).collect()
+    Ok(figures(rows, &said, &complaints, output.status))
+}
+
+/// From what the guest has printed. It may have failed when some of the rows were complete.
+fn figures(
+    rows: &[Row],
+    said: &str,
+    complaints: &str,
+    status: ExitStatus,
+) -> Vec<(Row, Result<Figure>)> {
+    let why = || format!("the guest ended ({status}):\n{}\n{complaints}", last_lines(said));
+    rows.iter().map(|row| (*row, figure(*row, said).with_context(why))).collect()
 }
 
 /// The script knows a row by the name that it has for `--only`.
@@ -76,6 +86,7 @@ fn figure(row: Row, said: &str) -> Result<Figure> {
     let values = |side| {
         let title = format!("{} {side}", name(row));
         let values: Result<Vec<f64>> = sections(said, &title)
+            .filter(|text| !Uncalibrated::is_said_in(text))
             .map(|text| parse(text).with_context(|| format!("{title} printed:\n{text}\n")))
             .collect();
         let values = values?;
@@ -115,5 +126,35 @@ mod tests {
         assert_eq!(figure.ours.rounds, 2);
         let e = super::figure(Row::GuestCm, &said).unwrap_err();
         assert!(e.to_string().starts_with("the guest measured no guest-cm rdmux"), "{e}");
+    }
+
+    #[test]
+    fn a_row_that_fails_in_the_guest_leaves_the_others() {
+        let (bandwidth, latency) =
+            (include_str!("samples/ib_write_bw.txt"), include_str!("samples/ib_send_lat.txt"));
+        let connections = include_str!("samples/cmtime.txt");
+        let broken = latency.replace("23.84", "  inf");
+        let said = format!(
+            "== guest-bw rxe\n{bandwidth}\n== guest-bw rdmux\n{bandwidth}\n== guest-lat rxe\n{latency}\
+             == guest-lat rdmux\n{broken}== guest-cm rxe\n{connections}== guest-cm rdmux\n{connections}"
+        );
+        let rows = [Row::GuestBw, Row::GuestLat, Row::GuestCm];
+        let figures = figures(&rows, &said, "guest-lat failed", ExitStatus::default());
+        let outcomes: Vec<_> = figures.iter().map(|(row, figure)| (*row, figure.is_ok())).collect();
+        let expected = [(Row::GuestBw, true), (Row::GuestLat, false), (Row::GuestCm, true)];
+        assert_eq!(outcomes, expected);
+        let e = figures[1].1.as_ref().unwrap_err();
+        assert!(e.to_string().ends_with("guest-lat failed"), "{e}");
+    }
+
+    #[test]
+    fn a_round_without_a_clock_is_not_counted() {
+        let latency = include_str!("samples/ib_send_lat.txt");
+        let broken = latency.replace("23.84", "  inf");
+        let said = format!(
+            "== guest-lat rxe\n{latency}== guest-lat rdmux\n{broken}\nCorrelation coefficient r^2: \
+             0.69636 < 0.9\n== guest-lat rdmux\n{latency}"
+        );
+        assert_eq!(figure(Row::GuestLat, &said).unwrap().ours.rounds, 1);
     }
 }

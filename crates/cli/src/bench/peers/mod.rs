@@ -50,15 +50,12 @@ fn measure(wanted: &[Row], rounds: u32) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let (inside, outside): (Vec<Row>, Vec<Row>) = wanted.iter().partition(|row| row.is_in_guest());
     for row in outside {
-        match bench.measure(row) {
-            Ok(figure) => outcome.rows.push(figure),
-            Err(e) => outcome.missing.push(Missing::new(row, &e)),
-        }
+        outcome.take(row, bench.measure(row));
     }
     if !inside.is_empty() {
         bench.say("programs in a guest");
         match guest::measure(&inside, rounds) {
-            Ok(figures) => outcome.rows.extend(figures),
+            Ok(figures) => figures.into_iter().for_each(|(row, figure)| outcome.take(row, figure)),
             Err(e) => outcome.missing.extend(inside.iter().map(|row| Missing::new(*row, &e))),
         }
     }

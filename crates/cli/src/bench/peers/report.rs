@@ -31,6 +31,14 @@ impl Missing {
 }
 
 impl Outcome {
+    /// A row, or why it could not be measured.
+    pub(super) fn take(&mut self, row: Row, figure: Result<Figure>) {
+        match figure {
+            Ok(figure) => self.rows.push(figure),
+            Err(e) => self.missing.push(Missing::new(row, &e)),
+        }
+    }
+
     /// Only what is missing is a failure.
     pub(super) fn code(&self) -> ExitCode {
         if self.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

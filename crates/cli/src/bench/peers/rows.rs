@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::process::{PTracer, Pid, set_ptracer};
 
 use super::super::plain;
-use super::super::programs::{free_port, on_host, pair, require, tcp_listens};
+use super::super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
 use super::copy::{Buffer, Line};
 use super::figure::Figure;
 use super::part::{Answer, Ask};
@@ -154,16 +154,18 @@ impl Bench {
         parse: Parse,
     ) -> Result<f64> {
         let (program, args) = line.split_once(' ').context("a command line without arguments")?;
-        let port = free_port()?;
-        let command = |host| -> Result<Command> {
-            let mut command = on_host(host, program)?;
-            command.args(args.split(' ')).args(["-F", "-p", &port.to_string()]);
-            command.envs(variables.iter().copied());
-            Ok(command)
-        };
-        let mut client = command(HOSTS[SAME])?;
-        client.arg(self.hosts.address(to)?.to_string());
-        pair(&mut command(HOSTS[to])?, &mut client, || Ok(tcp_listens(port)), parse)
+        calibrated(|| {
+            let port = free_port()?;
+            let command = |host| -> Result<Command> {
+                let mut command = on_host(host, program)?;
+                command.args(args.split(' ')).args(["-F", "-p", &port.to_string()]);
+                command.envs(variables.iter().copied());
+                Ok(command)
+            };
+            let mut client = command(HOSTS[SAME])?;
+            client.arg(self.hosts.address(to)?.to_string());
+            pair(&mut command(HOSTS[to])?, &mut client, || Ok(tcp_listens(port)), parse)
+        })
     }
 
     fn write_latency(&self, row: Row, ours: impl FnMut() -> Result<f64>) -> Result<Figure> {
