@@ -159,6 +159,8 @@ pub(crate) struct Node {
     pub(crate) has_srq: bool,
     /// Whether it keeps what comes behind a gap.
     pub(crate) keeps: bool,
+    /// Until when it is not given the processor.
+    pub(crate) paused_until: Time,
     /// Its processes.
     pub(crate) processes: [Process; PROCESSES],
 }

@@ -57,6 +57,8 @@ pub struct Stats {
     pub late_atomics: u64,
     /// How often a process was busy when such a target wanted its memory changed.
     pub busy: u64,
+    /// How often a node was not given the processor for some time.
+    pub pauses: u64,
     /// What the network did.
     pub net: NetStats,
     /// How long it took, on its own clock.
@@ -78,6 +80,7 @@ impl AddAssign for Stats {
         self.bytes += other.bytes;
         self.late_atomics += other.late_atomics;
         self.busy += other.busy;
+        self.pauses += other.pauses;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
         // Whatever the order in which they ran.
@@ -100,7 +103,7 @@ impl fmt::Display for Stats {
         )?;
         write!(
             f,
-            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy; fingerprint {:016x}",
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy, {} pauses; fingerprint {:016x}",
             net.lost,
             net.unreachable,
             net.duplicated,
@@ -112,6 +115,7 @@ impl fmt::Display for Stats {
             self.filled,
             self.late_atomics,
             self.busy,
+            self.pauses,
             self.fingerprint
         )
     }
@@ -179,7 +183,7 @@ mod tests {
         }
         // The seeds do reach what they are for.
         assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
-        assert!(all.kept > 500 && all.filled > 500, "{all:?}");
+        assert!(all.kept > 500 && all.filled > 500 && all.pauses > 500, "{all:?}");
     }
 
     #[test]

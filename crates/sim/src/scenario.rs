@@ -107,7 +107,17 @@ pub struct Scenario {
     pub cut: Option<Cut>,
     /// A node that dies, and when.
     pub crash: Option<(NodeId, Duration)>,
+    /// Nodes that are not given the processor for up to [`LONGEST_PAUSE`] now and then. The network loses nothing if
+    /// there is one, and no queue pair may take a pause for a loss.
+    pub pauses: Vec<bool>,
 }
+
+/// The longest time that a node is not run.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The least and the longest time that it runs between pauses.
+pub const BETWEEN_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// The timer that perftest uses: code 14, 67 ms.
+const TIMEOUT_WITH_PAUSES: u8 = 14;
 
 impl Scenario {
     /// Draws one.
@@ -115,7 +125,7 @@ impl Scenario {
         let nodes = rng.random_range(2..=4);
         let lossless = rng.random_bool(0.2);
         let mtu = Mtu::from_code(rng.random_range(1..=5)).expect("codes 1 to 5 exist");
-        let faults = draw_faults(lossless, rng);
+        let mut faults = draw_faults(lossless, rng);
         let largest: u32 = match rng.random_range(0..100) {
             0..60 => 3 * mtu.bytes() + 7,
             60..90 => 40_000,
@@ -124,7 +134,7 @@ impl Scenario {
         };
         let count =
             if largest > 100_000 { rng.random_range(1..=2) } else { rng.random_range(1..=6) };
-        let plans: Vec<Plan> =
+        let mut plans: Vec<Plan> =
             (0..count).map(|_| draw_plan(nodes, largest, lossless, rng)).collect();
         let longest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).max().unwrap_or(0);
         let shortest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).min().unwrap_or(0);
@@ -140,6 +150,12 @@ impl Scenario {
             },
         });
         let crash = rng.random_bool(0.1).then_some((0, soon));
+        let scarce = largest <= 40_000 && rng.random_bool(0.1);
+        let pauses: Vec<bool> = (0..nodes).map(|_| scarce && rng.random_bool(0.5)).collect();
+        if scarce {
+            plans.iter_mut().for_each(|plan| plan.timeout = TIMEOUT_WITH_PAUSES);
+            (faults.loss, faults.corrupt) = (0.0, 0.0);
+        }
         Self {
             nodes,
             lossless,
@@ -162,8 +178,9 @@ impl Scenario {
             srq: (0..nodes).map(|_| rng.random_bool(0.3)).collect(),
             keeps: (0..nodes).map(|_| rng.random_bool(0.7)).collect(),
             plans,
-            cut,
+            cut: cut.filter(|_| !scarce),
             crash,
+            pauses,
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::env::{Effects, Owners, SimEnv};
 use crate::memory::Memory;
 use crate::net::{Network, NodeId};
 use crate::packets::gid;
-use crate::scenario::Scenario;
+use crate::scenario::{BETWEEN_PAUSES, LONGEST_PAUSE, Scenario};
 use crate::workload::MAX_INLINE;
 use crate::{Failure, Stats};
 
@@ -54,6 +54,28 @@ pub(crate) enum Event {
     Drain(usize),
     /// And ends it.
     Resume(usize),
+    /// A node is not given the processor for some time.
+    Pause(NodeId),
+    /// By now an endpoint must have found that its peer's node is dead, if it had posted more than so much before.
+    Found(usize, u32),
+}
+
+impl Event {
+    /// Which endpoint's node it needs the processor of, and whether it waits for what has arrived to be taken in.
+    fn runs(&self) -> Option<(usize, bool)> {
+        match *self {
+            Self::Deliver { to, .. } => Some((to, false)),
+            Self::Timer(id) => Some((id, true)),
+            Self::Wake(id)
+            | Self::Post(id)
+            | Self::Refill(id, _)
+            | Self::Atomic(id, _)
+            | Self::PeerGone(id)
+            | Self::Drain(id)
+            | Self::Resume(id) => Some((id, false)),
+            Self::Cut(..) | Self::Crash(_) | Self::Pause(_) | Self::Found(..) => None,
+        }
+    }
 }
 
 /// The world.
@@ -160,6 +182,14 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
+        if let Some((id, last)) = event.runs()
+            && let until = self.nodes[self.endpoints[id].node].paused_until
+            && self.agenda.now() < until
+        {
+            let tick = Duration::from_nanos(last.into());
+            self.agenda.at(until.after(tick), event);
+            return Ok(());
+        }
         match event {
             Event::Deliver { to, from, bytes, icrc } => self.deliver(to, from, &bytes, icrc),
             Event::Wake(id) => {
@@ -179,6 +209,11 @@ impl World {
                 Ok(())
             }
             Event::PeerGone(id) => self.act(id, |ep, now, _| ep.qp.peer_gone(now)),
+            Event::Pause(node) => {
+                self.pause(node);
+                Ok(())
+            }
+            Event::Found(id, posted) => self.check_found(id, posted),
             Event::Drain(id) => self.drain(id),
             Event::Resume(id) => self.resume(id),
         }
@@ -210,6 +245,43 @@ impl World {
         if let Some((node, at)) = self.scenario.crash {
             self.put(at, Event::Crash(node));
         }
+        for node in 0..self.nodes.len() {
+            if self.scenario.pauses[node] {
+                self.put(Duration::ZERO, Event::Pause(node));
+            }
+        }
+    }
+
+    fn pause(&mut self, node: NodeId) {
+        let now = self.agenda.now();
+        let lasts = LONGEST_PAUSE.mul_f64(self.rng.random());
+        self.nodes[node].paused_until = now.after(lasts);
+        self.stats.pauses += 1;
+        let [least, most] = BETWEEN_PAUSES;
+        let runs = least + (most - least).mul_f64(self.rng.random());
+        self.put(lasts + runs, Event::Pause(node));
+    }
+
+    /// How long a queue pair may take to find that nobody answers: four times its timer for each retry (IBTA 9.7.6.1.3),
+    /// and where this side itself is late each time, twice as much and the lateness. It may have been told to wait first.
+    fn longest_search(&self, id: usize) -> Duration {
+        let plan = &self.scenario.plans[self.endpoints[id].plan.0];
+        let expiry = Duration::from_nanos(4096 << plan.timeout) * 4;
+        let late = if self.scenario.pauses.contains(&true) {
+            expiry + LONGEST_PAUSE * 2
+        } else {
+            Duration::ZERO
+        };
+        (expiry + late) * 8 + Duration::from_secs(2) + late
+    }
+
+    fn check_found(&mut self, id: usize, posted: u32) -> Result<(), String> {
+        let ep = &self.endpoints[id];
+        let before = ep.sends.len().saturating_sub((ep.posted - posted) as usize);
+        // Nobody is told of the success of one that does not ask for it.
+        let waits = ep.sends.iter().take(before).any(|send| send.signaled);
+        ensure!(!waits, "ep {id} waits for a dead node still ({:?})", ep.qp.state());
+        Ok(())
     }
 
     fn crash(&mut self, node: NodeId) {
@@ -222,6 +294,8 @@ impl World {
                 self.endpoints[id].sends.clear();
             } else if self.endpoints[peer].node == node {
                 self.endpoints[id].doomed = true;
+                let found = Event::Found(id, self.endpoints[id].posted);
+                self.put(self.longest_search(id), found);
                 if self.scenario.lossless {
                     let delay = self.micros(1000);
                     self.put(delay, Event::PeerGone(id));

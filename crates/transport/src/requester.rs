@@ -65,6 +65,8 @@ pub(crate) struct Requester {
     /// PSNs of one READ request.
     read_chunk: u32,
     retry_left: u8,
+    /// Whether the last expiry was not counted, since it was noticed late.
+    excused: bool,
     rnr_left: u8,
     /// Doublings of the early retransmission timer.
     backoff: u8,
@@ -113,6 +115,7 @@ impl Default for Requester {
             reads_pending: 0,
             read_chunk: 1,
             retry_left: 0,
+            excused: false,
             rnr_left: 0,
             backoff: 0,
             rewound: false,
@@ -161,6 +164,7 @@ impl Requester {
     /// On the way back to RTS: the limits may have changed.
     pub(crate) fn resume(&mut self, attr: &QpAttr) {
         self.retry_left = attr.retry_cnt;
+        self.excused = false;
         self.rnr_left = attr.rnr_retry;
     }
 

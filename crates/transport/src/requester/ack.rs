@@ -198,6 +198,7 @@ impl Qp {
         let req = &mut self.req;
         req.window.on_progress(una.diff(before).unsigned_abs());
         (req.retry_left, req.rnr_left) = (self.attr.retry_cnt, self.attr.rnr_retry);
+        req.excused = false;
         req.last_progress = now;
         if req.rtt_at != Time::NEVER && una.diff(req.rtt_psn) > 0 {
             self.measured(now);

@@ -1,8 +1,14 @@
 //! Going back: timers, sequence errors, receivers that are not ready (IBTA 9.7.6 and 9.9.2.1).
 //!
-//! Besides the transport timer, whose expiries `retry_cnt` counts, there is an early one on lossy
-//! links, derived from the round-trip time and doubled each time: a packet lost at the end of a
-//! burst is seen by nobody's sequence check, and transport timers of seconds are usual.
+//! `retry_cnt` counts expiries of the transport timer. Its interval may be up to four times the nominal value (IBTA
+//! 9.7.6.1.3), and is: a peer without a processor of its own answers late without any loss. What is not acknowledged is
+//! sent again after the nominal value all the same, which counts as no retry; on lossy links also earlier, after a time
+//! derived from the round-trip time and doubled each time: a packet lost at the end of a burst is seen by nobody's
+//! sequence check, and transport timers of seconds are usual.
+//!
+//! An expiry that is noticed late says that this side did not run meanwhile, and nothing about the peer, so it does not
+//! count, but for every other one: a peer that is gone is found even then. So it takes at most
+//! `(retry_cnt + 1) * 4 * timeout`, and where this side is late each time twice as much and the lateness.
 
 use core::time::Duration;
 
@@ -22,6 +28,11 @@ pub(super) const LEAST_EARLY: Duration = Duration::from_micros(250);
 /// processor is not scheduled for some milliseconds now and then.
 const MOST_EARLY: Duration = Duration::from_millis(16);
 
+/// How many times its nominal value the transport timer runs (IBTA 9.7.6.1.3).
+const MOST: u32 = 4;
+/// An expiry that is handled later did not find this side at work. More than a tick of the system's coarse clock.
+const LATE: Duration = Duration::from_millis(10);
+
 impl Qp {
     /// A time that [`poll_timeout`](Self::poll_timeout) named has come. Call
     /// [`poll_transmit`](Self::poll_transmit) afterwards.
@@ -38,11 +49,15 @@ impl Qp {
         let Some(timeout) = self.attr.timeout.duration() else {
             return self.req.disarm();
         };
-        if now.since(self.req.last_progress) >= timeout {
-            if self.req.retry_left == 0 {
-                return self.fail_send(WcStatus::RetryExcErr, env);
+        if now.since(self.req.last_progress) >= timeout * MOST {
+            let late = now.since(self.req.retransmit_at) > LATE;
+            self.req.excused = late && !self.req.excused;
+            if !self.req.excused {
+                if self.req.retry_left == 0 {
+                    return self.fail_send(WcStatus::RetryExcErr, env);
+                }
+                self.req.retry_left -= 1;
             }
-            self.req.retry_left -= 1;
             self.req.last_progress = now;
         }
         self.req.backoff = (self.req.backoff + 1).min(16);
@@ -62,15 +77,15 @@ impl Qp {
             return;
         }
         let Some(timeout) = self.attr.timeout.duration() else { return };
-        let mut at = self.req.last_progress.after(timeout);
+        let mut again = timeout;
         if !self.lossless && !self.req.srtt.is_zero() {
             let mut early = (self.req.srtt * 4).max(self.req.least_early) * (1 << self.req.backoff);
             if self.req.mend.is_asked_for() {
                 early /= 2;
             }
-            at = at.min(now.after(early));
+            again = early.min(timeout);
         }
-        self.req.retransmit_at = at;
+        self.req.retransmit_at = now.after(again).min(self.req.last_progress.after(timeout * MOST));
     }
 
     /// Something is acknowledged after the timer had fired. If it was only late, the next early timer

@@ -1,5 +1,7 @@
 //! RC on a wire that loses, repeats and delays.
 
+use core::time::Duration;
+
 use rdmux_wire::{Opcode, Syndrome};
 
 use super::*;
@@ -54,12 +56,56 @@ fn seven_retries_are_seven() {
             p.run_with(|_, _, _| false);
         }
         let firsts = p.log.iter().filter(|(_, b)| b[9..12] == p.log[0].1[9..12]).count();
-        assert_eq!(firsts, 1 + usize::from(retry_cnt));
+        assert_eq!(firsts, 4 * (1 + usize::from(retry_cnt)), "four times for each that counts");
         assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
         assert_eq!(p.a.qp.state(), QpState::Err);
-        // 4.096 us * 2^14 each.
-        assert_eq!(p.now.0, 1 + (u64::from(retry_cnt) + 1) * (4096 << 14));
+        // Four times 4.096 us * 2^14 each.
+        assert_eq!(p.now.0, 1 + (u64::from(retry_cnt) + 1) * 4 * (4096 << 14));
     }
+}
+
+/// The nominal interval of the transport timer: 4.096 us * 2^14.
+const NOMINAL: Duration = Duration::from_nanos(4096 << 14);
+
+/// A request that nobody answers, and timers that are always handled so much late. Returns how long it took to fail.
+fn unanswered(retry_cnt: u8, lateness: Duration) -> Duration {
+    let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = retry_cnt);
+    p.a.send(1, write(0), 0, 10);
+    p.run_with(|_, _, _| false);
+    let began = p.now;
+    while let Some(at) = p.a.qp.poll_timeout() {
+        p.now = at.after(lateness);
+        p.a.qp.handle_timeout(p.now, &mut p.a.w);
+        p.run_with(|_, _, _| false);
+    }
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr)]);
+    p.now.since(began)
+}
+
+#[test]
+fn a_peer_that_is_gone_is_found_within_four_times_the_timeout_for_each_retry() {
+    assert_eq!(unanswered(7, Duration::ZERO), NOMINAL * 4 * 8);
+}
+
+#[test]
+fn an_expiry_that_is_noticed_late_does_not_count_twice_in_a_row() {
+    // Not scheduled for a second each time: sixteen expiries, of which eight count.
+    let second = Duration::from_secs(1);
+    let took = unanswered(7, second);
+    assert!(took > (NOMINAL + second) * 15, "{took:?}");
+    assert!(took <= (NOMINAL * 4 + second) * 16, "{took:?}");
+}
+
+#[test]
+fn an_answer_within_four_times_the_timeout_costs_no_retry() {
+    let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = 0);
+    p.a.send(1, write(0), 0, 10);
+    p.run_with(|_, _, _| false);
+    for sent_again in 1..=3 {
+        assert!(p.a.w.statuses().is_empty() && p.tick());
+        p.run_with(|_, _, _| sent_again == 3);
+    }
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
 #[test]
