@@ -370,7 +370,7 @@ fn wait_a_turn(turn: u32) -> bool {
     match turn {
         _ if cfg!(loom) => return false,
         0..1000 => std::hint::spin_loop(),
-        1000..1100 => std::thread::yield_now(),
+        1000..1100 => crate::patience::give_way(),
         _ => std::thread::sleep(Duration::from_micros(100)),
     }
     turn >= 1100

@@ -1,10 +1,21 @@
-//! Looking for a moment before going to sleep.
+//! Waiting for another thread or process without sleeping for long, and without starving.
 //!
-//! Waking a processor that sleeps takes tens of microseconds, longer than most answers of another
-//! process take to come. So whoever expects one looks for a moment, and gives way between looks: on
-//! a machine with few processors the one who is to answer may be waiting for this one.
+//! Waking a processor that sleeps takes tens of microseconds, longer than most answers of another process take to come.
+//! So a thread that expects one [`look`]s for a moment before it sleeps, and gives up the processor between looks: on a
+//! machine with few processors the peer may be waiting for this one.
+//!
+//! There are two ways to give it up. To yield (`sched_yield(2)`) costs less than a microsecond where nobody else wants
+//! the processor, and is the fastest way to a peer that does. But Linux takes a yield as forfeiting the time slice, some
+//! milliseconds, whatever was used of it: among threads that compute a thread that yields after each look gets a look for
+//! every slice of each of the others. A short sleep forfeits nothing. So after a yield in which somebody computed,
+//! [`give_way`] sleeps instead, for some time. Threads that only wait for events and serve them quickly ask for a short
+//! slice too ([`ask_for_short_slices`]), so that they come soon after they are woken.
 
+use std::cell::Cell;
+use std::io;
 use std::time::{Duration, Instant};
+
+use crate::sys;
 
 /// How long. Longer than an answer of the host service takes, and too short to be seen in the
 /// accounts of a process that waits.
@@ -24,8 +35,60 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
         if start.elapsed() > moment {
             return false;
         }
-        std::thread::yield_now();
+        give_way();
     }
+}
+
+/// A yield that took longer met a thread that computes. The peers that one waits for answer sooner, or sleep.
+const SLICE: Duration = Duration::from_micros(500);
+/// How long a thread sleeps in place of a yield, to which the system adds as much (`PR_SET_TIMERSLACK`).
+const NAP: Duration = Duration::from_micros(50);
+/// For how long it does so before it tries a yield again.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// Lets others have the processor for a moment: those that wait for it, or, where they keep it for long, as short a time
+/// as the system knows.
+pub fn give_way() {
+    thread_local! {
+        static MANNER: Cell<Manner> = const { Cell::new(Manner { naps_until: None }) };
+    }
+    MANNER.with(|manner| {
+        let mut now = manner.get();
+        now.give_way(Instant::now, std::thread::yield_now, || std::thread::sleep(NAP));
+        manner.set(now);
+    });
+}
+
+/// How a thread gives way.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    /// It sleeps until then.
+    naps_until: Option<Instant>,
+}
+
+impl Manner {
+    fn give_way(&mut self, now: impl Fn() -> Instant, give: impl FnOnce(), nap: impl FnOnce()) {
+        let before = now();
+        if self.naps_until.is_some_and(|until| before < until) {
+            return nap();
+        }
+        give();
+        let after = now();
+        self.naps_until = (after.duration_since(before) > SLICE).then(|| after + BUSY);
+    }
+}
+
+/// The slice that a thread asks for which serves others: long enough for a round of work.
+const SHORT_SLICE: Duration = Duration::from_micros(100);
+
+/// Asks the system to give the calling thread the processor in short slices: no more of it than before, but sooner when it
+/// is woken (Linux 6.12, `sched_setattr(2)` with a `sched_runtime`; an older one takes no notice). For threads whose work
+/// others wait for.
+///
+/// # Errors
+/// Where the system forbids it. The thread works as well, only later where processors are scarce.
+pub fn ask_for_short_slices() -> io::Result<()> {
+    sys::set_slice(SHORT_SLICE)
 }
 
 #[cfg(test)]
@@ -42,5 +105,46 @@ mod tests {
         assert!(look_for(Duration::MAX, third));
         assert_eq!(looks, 3);
         assert!(!look_for(Duration::ZERO, || false));
+    }
+
+    /// Gives way once on a clock of its own; a yield takes so long. Returns whether it slept instead.
+    fn once(manner: &mut Manner, clock: &Cell<Instant>, takes: Duration) -> bool {
+        let slept = Cell::new(false);
+        let give = || clock.set(clock.get() + takes);
+        manner.give_way(|| clock.get(), give, || slept.set(true));
+        slept.get()
+    }
+
+    #[test]
+    fn yields_as_long_as_nobody_computes_meanwhile() {
+        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        for takes in [Duration::ZERO, Duration::from_micros(1), SLICE].repeat(9) {
+            assert!(!once(&mut manner, &clock, takes));
+        }
+    }
+
+    #[test]
+    fn sleeps_after_a_yield_in_which_somebody_computed_and_tries_again_later() {
+        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        let long = SLICE * 2;
+        assert!(!once(&mut manner, &clock, long));
+        assert!(once(&mut manner, &clock, long) && once(&mut manner, &clock, long));
+        clock.set(clock.get() + BUSY);
+        assert!(!once(&mut manner, &clock, long), "they may be gone");
+        assert!(once(&mut manner, &clock, long), "they are not");
+        clock.set(clock.get() + BUSY);
+        assert!(!once(&mut manner, &clock, Duration::ZERO));
+        assert!(!once(&mut manner, &clock, Duration::ZERO), "now they are");
+    }
+
+    #[test]
+    fn short_slices_are_asked_for_without_changing_the_policy() {
+        std::thread::spawn(|| {
+            let policy = sys::policy().unwrap();
+            sys::set_slice(SHORT_SLICE).unwrap();
+            assert_eq!(sys::policy().unwrap(), policy);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -12,6 +12,7 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use crate::link::Piece;
 
@@ -68,6 +69,41 @@ pub(crate) fn attach_reuseport_cbpf(
         )
     };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Policy, priority and slice of a thread (`sched_setattr(2)`).
+fn attributes() -> libc::sched_attr {
+    // SAFETY: numbers all of them, for which zero is a value.
+    let mut attr: libc::sched_attr = unsafe { mem::zeroed() };
+    attr.size = u32::try_from(mem::size_of::<libc::sched_attr>()).unwrap_or(0);
+    attr
+}
+
+/// The calling thread's attributes as they are (`sched_getattr(2)`).
+fn own_attributes() -> io::Result<libc::sched_attr> {
+    let mut attr = attributes();
+    // SAFETY: `attr` has room for the size that it is said to have.
+    let r = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) };
+    if r == 0 { Ok(attr) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the slice in which the calling thread is given the processor, where its policy knows one.
+pub(crate) fn set_slice(slice: Duration) -> io::Result<()> {
+    let mut attr = own_attributes()?;
+    let policy = i32::try_from(attr.sched_policy).unwrap_or(-1);
+    if ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&policy) {
+        return Ok(());
+    }
+    attr.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(0);
+    // SAFETY: `attr` is readable for the size that it says.
+    let r = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The calling thread's policy and nice value.
+#[cfg(test)]
+pub(crate) fn policy() -> io::Result<(u32, i32)> {
+    own_attributes().map(|attr| (attr.sched_policy, attr.sched_nice))
 }
 
 /// Sends one message, without blocking (`sendmsg(2)`), or with `more` only begins it.

@@ -5,6 +5,8 @@
 //! Who finds it taken gives way, and tries again: also while a long WRITE is copied, which is as good a time for others
 //! as any.
 
+use rdmux_link::patience;
+
 /// What is between two attempts.
 #[derive(Debug)]
 pub(crate) enum GiveWay {}
@@ -13,7 +15,7 @@ impl spin::RelaxStrategy for GiveWay {
     #[inline]
     fn relax() {
         // The holder may be waiting for this very processor.
-        std::thread::yield_now();
+        patience::give_way();
     }
 }
 

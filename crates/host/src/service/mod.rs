@@ -38,6 +38,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
+use rdmux_link::patience::ask_for_short_slices;
 use rdmux_verbs::throttled;
 
 pub use options::{ServiceHandle, ServiceOptions};
@@ -133,6 +134,9 @@ impl Service {
     /// # Errors
     /// When the event loop itself fails.
     pub fn run(mut self) -> Result<(), HostError> {
+        if let Err(error) = ask_for_short_slices() {
+            tracing::debug!(%error, "the service has usual time slices");
+        }
         let mut ready = Vec::new();
         let result = loop {
             if self.core.stopping || (self.is_idle_too_long() && self.leave()) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use rdmux_link::patience::{ask_for_short_slices, give_way};
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -113,6 +114,10 @@ impl Engine {
 
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
+    // Programs that poll keep the processors busy until this thread has done something.
+    if let Err(error) = ask_for_short_slices() {
+        tracing::debug!(%error, "the device's thread has usual time slices");
+    }
     let mut habit = Habit::default();
     let mut undisturbed = false;
     // The device must be able to go while this thread sleeps, so it sleeps without holding it.
@@ -144,7 +149,7 @@ impl Engine {
             } else if now.since(found) > LINGER {
                 return;
             } else {
-                std::thread::yield_now();
+                give_way();
             }
         }
     }

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rdmux_link::patience::give_way;
 use rdmux_link::udp::Datagram;
 use rdmux_link::{RxBatch, TcpStream, UdpPort, guarded};
 use rdmux_transport::Time;
@@ -289,7 +290,7 @@ impl Engine {
         self.count_polls(1);
         let Some(mut round) = self.round.try_lock() else {
             // Another thread does the work, and may be waiting for this core.
-            return std::thread::yield_now();
+            return give_way();
         };
         let quiet = self.is_quiet(&round);
         round.polls += 1;
@@ -316,10 +317,10 @@ impl Engine {
             round.found = now;
         } else if self.by_hub.load(Ordering::Relaxed) {
             drop(round);
-            std::thread::yield_now();
+            give_way();
         } else if self.patience.is_over(now, round.found) {
             drop(round);
-            std::thread::yield_now();
+            give_way();
             self.patience.gave_way(now, device.now());
         }
     }
