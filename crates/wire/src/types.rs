@@ -327,7 +327,14 @@ impl AckTimeout {
     }
     /// The time, or none for code 0, which means that there is no timer.
     pub const fn duration(self) -> Option<Duration> {
-        if self.0 == 0 { None } else { Some(Duration::from_nanos(4096 << self.0)) }
+        match self.nanos() {
+            Some(nanos) => Some(Duration::from_nanos(nanos)),
+            None => None,
+        }
+    }
+    /// The same in nanoseconds, at most 2^43.
+    pub const fn nanos(self) -> Option<u64> {
+        if self.0 == 0 { None } else { Some(4096 << self.0) }
     }
 }
 

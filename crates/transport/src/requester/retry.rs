@@ -76,16 +76,17 @@ impl Qp {
         if self.req.rnr_until != Time::NEVER {
             return;
         }
-        let Some(timeout) = self.attr.timeout.duration() else { return };
+        let Some(timeout) = self.attr.timeout.nanos() else { return };
         let mut again = timeout;
         if !self.lossless && !self.req.srtt.is_zero() {
             let mut early = (self.req.srtt * 4).max(self.req.least_early) * (1 << self.req.backoff);
             if self.req.mend.is_asked_for() {
                 early /= 2;
             }
-            again = early.min(timeout);
+            again = u64::try_from(early.as_nanos()).unwrap_or(timeout).min(timeout);
         }
-        self.req.retransmit_at = now.after(again).min(self.req.last_progress.after(timeout * MOST));
+        let counted = self.req.last_progress.0.saturating_add(timeout * u64::from(MOST));
+        self.req.retransmit_at = Time(now.0.saturating_add(again).min(counted));
     }
 
     /// Something is acknowledged after the timer had fired. If it was only late, the next early timer
