@@ -33,16 +33,13 @@ pub(crate) struct Stage {
     pair: Option<[Side; 2]>,
     solo: Option<Side>,
     wire: Option<Result<Wire, String>>,
-    namespaces: Ends,
-    user_namespaces: Ends,
+    /// Two sides in network namespaces of their own, of each whom a row wanted them of.
+    namespaces: Vec<(Whose, [Side; 2])>,
     /// What pyverbs' own tests said, once they have been run.
     pub(crate) pyverbs: Option<crate::pyverbs::Results>,
     /// Programs that hold namespaces open.
     _holders: Vec<Process>,
 }
-
-/// Two sides in network namespaces of their own, or why there are none.
-type Ends = Option<Result<[Side; 2], String>>;
 
 /// The same two sides under their IPv4 and IPv6 addresses.
 #[derive(Debug)]
@@ -67,8 +64,7 @@ impl Stage {
             pair: None,
             solo: None,
             wire: None,
-            namespaces: None,
-            user_namespaces: None,
+            namespaces: Vec::new(),
             pyverbs: None,
             _holders: Vec::new(),
         })
@@ -171,24 +167,14 @@ impl Stage {
         Ok(Wire { v4: at(namespace::V4)?, v6: at(namespace::V6)? })
     }
 
-    /// The default hosts of two namespaces of one user, who keeps them where hosts usually are.
+    /// The default hosts of two namespaces of one user, who keeps them where hosts usually are. That such a host comes up is a
+    /// part of what is shown.
     fn namespaces(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
-        let made = match whose {
-            Whose::Ours => self.namespaces.take(),
-            Whose::PlainUsers => self.user_namespaces.take(),
-        };
-        let made = made.unwrap_or_else(|| {
-            self.make_namespaces(whose).map_err(|e| format!("no network namespaces: {e:#}"))
-        });
-        let kept = match whose {
-            Whose::Ours => &mut self.namespaces,
-            Whose::PlainUsers => &mut self.user_namespaces,
-        };
-        kept.insert(made).clone().map_err(Trouble::NotHere)
-    }
-
-    fn make_namespaces(&mut self, whose: Whose) -> Result<[Side; 2]> {
-        let ends = namespace::wire(&self.logs, whose)?;
+        if let Some((_, sides)) = self.namespaces.iter().find(|(of, _)| *of == whose) {
+            return Ok(sides.clone());
+        }
+        let ends = namespace::wire(&self.logs, whose)
+            .map_err(|e| Trouble::NotHere(format!("no network namespaces: {e:#}")))?;
         // A plain user's are where that one finds them without any variable.
         let runtime = match whose {
             Whose::Ours => Some(self.work.join("usual")),
@@ -200,12 +186,14 @@ impl Stage {
             sides.push(side?.with_wire(end.wire()));
             self._holders.push(end.into_process());
         }
-        <[Side; 2]>::try_from(sides).map_err(|_| anyhow::anyhow!("two ends"))
+        let sides = <[Side; 2]>::try_from(sides).map_err(|_| anyhow::anyhow!("two ends"))?;
+        self.namespaces.push((whose, sides.clone()));
+        Ok(sides)
     }
 
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
-        let namespaces = self.namespaces.iter().chain(&self.user_namespaces).flatten().flatten();
+        let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
         self.pair.iter().flatten().chain(&self.solo).chain(wire).chain(namespaces)
     }
 }
