@@ -11,12 +11,19 @@ use crate::device::Device;
 use crate::pd::PdId;
 use crate::qp::QpCore;
 
-/// How many queue pairs are remembered.
-const QPS: usize = 8;
+/// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
+/// do not displace each other.
+const QPS: usize = 256;
 
 /// Queue pairs that got something lately.
-#[derive(Debug, Default)]
-pub(super) struct Lately([Option<Arc<QpCore>>; QPS]);
+#[derive(Debug)]
+pub(super) struct Lately(Box<[Option<Arc<QpCore>>; QPS]>);
+
+impl Default for Lately {
+    fn default() -> Self {
+        Self(Box::new([const { None }; QPS]))
+    }
+}
 
 impl Lately {
     /// The queue pair with a number.
@@ -76,7 +83,26 @@ impl Spot {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_transport::attr::QpType;
+
     use super::*;
+    use crate::lab::{Lab, Node};
+    use crate::pd::Pd;
+
+    #[test]
+    fn queue_pairs_in_a_row_are_remembered_without_the_table() {
+        let (device, control) = Lab::new(true).process("127.77.205.1");
+        let pd = Pd::new(&device);
+        let node = || Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 8, None);
+        let nodes: Vec<_> = std::iter::repeat_with(node).take(QPS).collect();
+        let numbers = || nodes.iter().map(|node| node.qp.qpn());
+        let mut lately = Lately::default();
+        numbers().for_each(|qpn| drop(lately.get(&device, qpn).unwrap().clone()));
+        let _held = device.qps().write();
+        assert!(numbers().all(|qpn| lately.get(&device, qpn).unwrap().qpn == qpn));
+        numbers().for_each(|qpn| lately.forget(qpn));
+        assert!(lately.0.iter().all(Option::is_none));
+    }
 
     #[test]
     fn a_spot_holds_what_lies_in_it() {

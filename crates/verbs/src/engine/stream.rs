@@ -16,12 +16,12 @@ use rdmux_transport::iwarp::{StreamParams, Wish};
 use rdmux_wire::Qpn;
 use rustix::event::{Timespec, epoll};
 
-use super::Engine;
 use super::drive::Bound;
 use super::path::Path;
 use super::wait::Waiter;
+use super::{Engine, Table};
 use crate::counters::{Counter, Counters};
-use crate::device::{Device, QpTable};
+use crate::device::Device;
 
 /// Bytes of the buffer that rounds receive into.
 const BUFFER: usize = 256 * 1024;
@@ -171,7 +171,7 @@ impl Engine {
     pub(super) fn receive_streams(
         &self,
         device: &Arc<Device>,
-        table: &QpTable,
+        table: &Table<'_>,
         streams: &mut Streams,
     ) -> usize {
         if streams.is_empty() {
