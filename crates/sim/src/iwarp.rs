@@ -20,6 +20,9 @@ use rand::seq::IndexedRandom;
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 
+/// How long messages wait for a receive where they do: longer than any program here takes to post one.
+const RECEIVE_WAIT: Duration = Duration::from_secs(1);
+
 /// A mistake that one end makes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
@@ -79,6 +82,8 @@ pub struct IwScenario {
     pub depth: u32,
     /// Whether an end shares its receives.
     pub shared: [bool; 2],
+    /// How long an end's messages wait for a receive; zero is not at all.
+    pub receive_wait: [Duration; 2],
     /// Whether every send asks for a completion.
     pub signal_all: bool,
     /// Which end makes which mistake at which of its operations.
@@ -150,6 +155,9 @@ impl IwScenario {
             max_len,
             depth: rng.random_range(1..=16),
             shared: core::array::from_fn(|_| rng.random_bool(0.3)),
+            receive_wait: core::array::from_fn(|_| {
+                if rng.random_bool(0.5) { RECEIVE_WAIT } else { Duration::ZERO }
+            }),
             signal_all: rng.random_bool(0.5),
             mistake,
             trouble,
@@ -178,6 +186,8 @@ pub struct IwStats {
     pub events: u64,
     /// Timers that were over.
     pub timeouts: u64,
+    /// Messages that waited for a receive.
+    pub waits: u64,
     /// Streams that ended in order, and that were reset.
     pub ended: u64,
     /// See there.
@@ -199,6 +209,7 @@ impl AddAssign for IwStats {
         self.compared += other.compared;
         self.events += other.events;
         self.timeouts += other.timeouts;
+        self.waits += other.waits;
         self.ended += other.ended;
         self.reset += other.reset;
         self.virtual_time += other.virtual_time;
@@ -223,8 +234,8 @@ impl fmt::Display for IwStats {
         )?;
         write!(
             f,
-            "{} events, {} timers; {} streams ended in order, {} reset; fingerprint {:016x}",
-            self.events, self.timeouts, self.ended, self.reset, self.fingerprint
+            "{} events, {} timers, {} messages waited for a receive; {} streams ended in order, {} reset; fingerprint {:016x}",
+            self.events, self.timeouts, self.waits, self.ended, self.reset, self.fingerprint
         )
     }
 }
@@ -284,6 +295,7 @@ mod tests {
         }
         // The seeds do reach what they are for.
         assert!(all.ended > 500 && all.reset > 50 && all.timeouts > 5, "{all:?}");
+        assert!(all.waits > 100, "{all:?}");
         assert!(all.errors > 500 && all.events > 50 && all.placed > 1_000_000, "{all:?}");
     }
 

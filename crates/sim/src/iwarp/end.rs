@@ -47,6 +47,8 @@ pub(super) struct End {
     /// Whether it was told that the stream ended, and has let go of it.
     pub(super) told: bool,
     pub(super) closed: bool,
+    /// Whether it leaves the stream unread, for a message waits for a receive.
+    pub(super) waits: bool,
     pub(super) awake: bool,
     pub(super) posting: bool,
     pub(super) timer: Time,

@@ -40,9 +40,13 @@ impl World {
         Ok(true)
     }
 
-    /// How many messages the peer has receives for that are spoken for by none.
+    /// How many messages may be sent: those that the peer has receives for that are spoken for by none, and where messages
+    /// wait as many as it will post soon.
     fn credit(&self, id: usize) -> usize {
         let peer = &self.ends[1 - id];
+        if !self.scenario.receive_wait[1 - id].is_zero() {
+            return (self.scenario.depth as usize).saturating_sub(peer.expected.len());
+        }
         (peer.shared.len() + peer.recvs.len()).saturating_sub(peer.expected.len())
     }
 
@@ -259,6 +263,8 @@ impl World {
         if end.qp.state() == QpState::Err {
             return Ok(());
         }
+        self.look_again_soon(id);
+        let end = &mut self.ends[id];
         let mr = end.memory.blank(len, ALL);
         let cut = self.rng.random_range(0..=len);
         let sges = vec![mr.part(0..cut), mr.part(cut..len)];

@@ -39,6 +39,8 @@ pub(super) enum Event {
     Post(usize),
     /// A program posts a receive.
     Refill(usize),
+    /// An end looks again at what waits for a receive.
+    Again(usize),
     /// The scenario's.
     Trouble,
 }
@@ -129,11 +131,17 @@ impl World {
             ..first
         };
         for id in [0, 1] {
+            let late = !self.scenario.receive_wait[id].is_zero();
             for _ in 0..self.scenario.depth {
-                self.post_receive(id)?;
+                if late {
+                    self.refill(id);
+                } else {
+                    self.post_receive(id)?;
+                }
             }
         }
         for (id, params) in [(0, first), (1, second)] {
+            self.ends[id].qp.set_receive_wait(self.scenario.receive_wait[id]);
             let mulpdu = self.scenario.mulpdu[id];
             self.act(id, |qp, now, env| qp.attach(now, &params, mulpdu, env))?
                 .map_err(|e| format!("attach: {e}"))?;
@@ -158,6 +166,7 @@ impl World {
             Event::Timer(id) => self.timer(id),
             Event::Post(id) => self.post_some(id),
             Event::Refill(id) => self.post_receive(id),
+            Event::Again(id) => self.look_again(id),
             Event::Trouble => self.trouble(),
         }
     }
@@ -222,9 +231,10 @@ impl World {
 
     fn arrive(&mut self, from: usize) -> Result<(), String> {
         let to = 1 - from;
+        let waits = self.ends[to].waits;
         let pipe = &mut self.ends[from].pipe;
         pipe.moving = false;
-        if pipe.silent {
+        if pipe.silent || waits {
             return Ok(());
         }
         let most = self.rng.random_range(1..=self.scenario.chunk);
@@ -259,6 +269,29 @@ impl World {
         let inbox = std::mem::take(&mut self.ends[to].inbox);
         let used = self.act(to, |qp, now, env| qp.handle_bytes(now, &inbox, env))?;
         self.ends[to].inbox = inbox[used..].to_vec();
+        if self.ends[to].qp.waits_for_receive() {
+            // The stream is left unread.
+            self.ends[to].waits = true;
+            self.stats.waits += 1;
+            self.trace(format_args!("end {to} waits for a receive"));
+        }
+        Ok(())
+    }
+
+    /// A receive is posted: a message may have waited for it.
+    pub(super) fn look_again_soon(&mut self, id: usize) {
+        if self.ends[id].waits {
+            let delay = Duration::from_nanos(self.rng.random_range(0..2000));
+            self.agenda.after(delay, Event::Again(id));
+        }
+    }
+
+    fn look_again(&mut self, id: usize) -> Result<(), String> {
+        if std::mem::take(&mut self.ends[id].waits) {
+            self.feed(id, &[])?;
+            self.move_soon(1 - id);
+            self.wake_soon(id);
+        }
         Ok(())
     }
 
@@ -311,6 +344,9 @@ impl World {
             self.trace(format_args!("end {id} times out"));
         }
         self.act(id, |qp, now, env| qp.handle_timeout(now, env))?;
+        if !self.ends[id].qp.waits_for_receive() {
+            self.look_again_soon(id);
+        }
         self.wake_soon(id);
         Ok(())
     }
@@ -368,6 +404,7 @@ impl World {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         self.act(id, |qp, now, env| qp.modify(now, &attr, AttrMask::STATE, env))?
             .map_err(|e| format!("modify: {e}"))?;
+        self.look_again_soon(id);
         self.wake_soon(id);
         Ok(())
     }
@@ -418,7 +455,10 @@ impl World {
     }
 
     pub(super) fn refill(&mut self, id: usize) {
-        let delay = Duration::from_nanos(self.rng.random_range(0..100_000));
+        // Where messages wait, the program may be late.
+        let late = !self.scenario.receive_wait[id].is_zero();
+        let most = if late { 5_000_000 } else { 100_000 };
+        let delay = Duration::from_nanos(self.rng.random_range(0..most));
         self.agenda.after(delay, Event::Refill(id));
     }
 
@@ -503,6 +543,7 @@ fn new_end(scenario: &IwScenario, id: usize) -> End {
         left: false,
         told: false,
         closed: false,
+        waits: false,
         awake: false,
         posting: false,
         timer: Time::NEVER,

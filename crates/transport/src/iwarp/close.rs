@@ -15,8 +15,8 @@ use core::time::Duration;
 
 use crate::attr::QpState;
 use crate::env::{Env, QpEvent};
-use crate::iwarp::Wish;
 use crate::iwarp::qp::Qp;
+use crate::iwarp::{StreamEnv, Wish};
 use crate::time::Time;
 
 /// How long a stream that is being closed waits for the peer's end of it.
@@ -91,11 +91,14 @@ impl Qp {
 
     /// When to call [`handle_timeout`](Self::handle_timeout), if ever.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.phase.until()
+        self.phase.until().into_iter().chain(self.receive_deadline()).min()
     }
 
     /// A time that [`poll_timeout`](Self::poll_timeout) named has come.
-    pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
+    pub fn handle_timeout<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
+        if self.receive_deadline().is_some_and(|until| until <= now) {
+            self.receive_is_late(now, env);
+        }
         if self.phase.until().is_none_or(|until| now < until) {
             return;
         }
@@ -108,7 +111,7 @@ impl Qp {
 
     /// The program disconnects: everything that is posted is sent and answered, then the stream ends in
     /// order. The queue pair is in SQD from now on, takes what still arrives, and goes to ERR, where what is
-    /// left is flushed, when the peer has ended its half too. Does nothing but in RTS.
+    /// left is flushed, when the peer has ended its half too, or sends a message for which there is no receive. Does nothing but in RTS.
     pub fn shutdown<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.state != QpState::Rts {
             return;
@@ -147,6 +150,17 @@ impl Qp {
         if self.attr.en_sqd_async_notify {
             env.event(QpEvent::SqDrained);
         }
+    }
+
+    pub(super) fn is_half_closed(&self) -> bool {
+        matches!(self.phase, Phase::HalfClosed { .. })
+    }
+
+    /// The program has disconnected, all that it had posted is sent, and it has no receive for what still comes. To reset
+    /// the stream for that could take from the peer what it has not read yet.
+    pub(super) fn drop_the_rest<E: Env>(&mut self, now: Time, env: &mut E) {
+        self.phase = Phase::Lingering { until: now.after(CLOSING_TIME) };
+        self.enter_error(env);
     }
 
     /// The program goes to ERR itself: nothing more is sent.

@@ -1,5 +1,7 @@
 //! The queue pair over a stream: what a driver holds, posts to and asks.
 
+use core::time::Duration;
+
 use rdmux_wire::Qpn;
 
 use crate::attr::{QpAttr, QpState, QpType};
@@ -38,6 +40,8 @@ pub struct Qp {
     pub(super) init: QpInit,
     /// What holds of the stream, once there is one.
     pub(super) params: StreamParams,
+    /// How long a message waits for a receive.
+    pub(super) receive_wait: Duration,
 }
 
 /// What holds before there is a stream.
@@ -65,7 +69,14 @@ impl Qp {
             attr: QpAttr { caps: init.caps, ..QpAttr::default() },
             init: *init,
             params: NO_STREAM,
+            receive_wait: Duration::ZERO,
         }
+    }
+
+    /// How long a message for which no receive is posted waits for one. Then, and with zero at once, the connection
+    /// ends, as RFC 5041, section 7.2, has it. It holds for messages that begin to wait after the call.
+    pub fn set_receive_wait(&mut self, wait: Duration) {
+        self.receive_wait = wait;
     }
 
     /// Its number.

@@ -78,6 +78,8 @@ pub(super) struct Rx {
     pub(super) written: u32,
     /// Bytes of the oldest READ that came.
     pub(super) read: u32,
+    /// Until when the message that is next waits for a receive, if it does.
+    waits: Option<Time>,
 }
 
 impl Rx {
@@ -108,7 +110,7 @@ impl Rx {
 
     /// Nothing more is taken.
     pub(super) fn stop(&mut self) {
-        (self.inside, self.left, self.tail) = (false, 0, 0);
+        (self.inside, self.left, self.tail, self.waits) = (false, 0, 0, None);
         self.scratch = Box::default();
     }
 
@@ -163,6 +165,9 @@ impl Qp {
     /// of a frame that is taken in parts less than a header, otherwise less than a frame, which is
     /// [`MAX_FRAME`](super::MAX_FRAME) bytes at most. Call [`poll_transmit`](Self::poll_transmit)
     /// afterwards.
+    ///
+    /// While [`waits_for_receive`](Self::waits_for_receive) it takes nothing, so what is left may be of any length;
+    /// the driver then neither reads from the stream nor calls this until it does not.
     pub fn handle_bytes<E: StreamEnv>(&mut self, now: Time, bytes: &[u8], env: &mut E) -> usize {
         let mut used = 0;
         while self.takes_frames() && used < bytes.len() {
@@ -178,6 +183,11 @@ impl Qp {
                     return used;
                 }
                 Ok(len) => used += len,
+                Err(Fault::NoReceive) if self.may_wait(now) => {
+                    self.check_drained(now, env);
+                    return used;
+                }
+                Err(Fault::NoReceive) if self.is_half_closed() => self.drop_the_rest(now, env),
                 Err(fault) => self.fail(now, fault, fault.has_segment(), env),
             }
         }
@@ -241,7 +251,6 @@ impl Qp {
     ) -> Result<usize, Fault> {
         let parsed = self.rx.framing.parse(self.rx.position, bytes);
         let Some(frame) = parsed.map_err(|error| Fault::of_header(&error))? else { return Ok(0) };
-        self.rx.position += frame.frame_len as u64;
         if let Some(ulpdu) = frame.contiguous() {
             self.take_ulpdu(now, ulpdu, env)?;
         } else {
@@ -251,6 +260,8 @@ impl Qp {
             self.rx.scratch = scratch;
             taken?;
         }
+        // Not before it is taken: one that waits for a receive is presented again.
+        self.rx.position += frame.frame_len as u64;
         Ok(frame.frame_len)
     }
 
@@ -270,6 +281,44 @@ impl Qp {
             self.put(payload, env)?;
         }
         self.finish_segment(now, env)
+    }
+
+    /// Whether the message that is next, for which there is no receive, may wait for one.
+    fn may_wait(&mut self, now: Time) -> bool {
+        let open = matches!(self.phase, Phase::Open | Phase::Draining { .. });
+        if !open || self.receive_wait.is_zero() {
+            return false;
+        }
+        now < *self.rx.waits.get_or_insert_with(|| now.after(self.receive_wait))
+    }
+
+    /// There is a receive for the message that is next.
+    pub(super) fn receive_taken(&mut self) {
+        self.rx.waits = None;
+    }
+
+    /// Until when a message waits for a receive.
+    pub(super) fn receive_deadline(&self) -> Option<Time> {
+        self.rx.waits
+    }
+
+    /// Whether a message is next in the stream for which there is no receive. Until one is posted the driver leaves
+    /// the stream unread, so that TCP holds the peer back. With a shared receive queue this stays true when one is
+    /// posted there: the driver presents what it holds again.
+    pub fn waits_for_receive(&self) -> bool {
+        self.rx.waits.is_some()
+            && !matches!(self.phase, Phase::HalfClosed { .. })
+            && (self.rq.is_shared() || self.rq.is_empty())
+    }
+
+    /// The time to wait for a receive is over.
+    pub(super) fn receive_is_late<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
+        if self.rq.take(env) {
+            // It was posted just now; the bytes are still to be presented again.
+            self.rx.waits = None;
+        } else {
+            self.fail(now, Fault::NoReceive, Fault::NoReceive.has_segment(), env);
+        }
     }
 
     /// So much of the segment's payload is where it belongs.

@@ -174,6 +174,7 @@ impl Qp {
         if starts && !self.rq.take(env) {
             return Err(Fault::NoReceive);
         }
+        self.receive_taken();
         let offset = end - self.rx.len;
         if matches!(opcode, Opcode::Immediate | Opcode::ImmediateSolicited) {
             return fixed(end, Immediate::LEN);

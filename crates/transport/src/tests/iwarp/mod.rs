@@ -5,6 +5,7 @@ mod faults;
 mod heard;
 mod messages;
 mod pipe;
+mod receives;
 mod requests;
 
 use alloc::vec;
@@ -39,6 +40,8 @@ struct End {
     inbox: Vec<u8>,
     /// Whether it was told that the peer ended the stream.
     ended: bool,
+    /// Whether some of it waited for a receive.
+    waited: bool,
 }
 
 impl End {
@@ -51,7 +54,8 @@ impl End {
             sq_sig_all: true,
             has_srq,
         };
-        let mut end = Self { qp: Qp::new(&init), w: World::new(), inbox: Vec::new(), ended: false };
+        let (qp, w) = (Qp::new(&init), World::new());
+        let mut end = Self { qp, w, inbox: Vec::new(), ended: false, waited: false };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
         let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
@@ -93,6 +97,7 @@ impl End {
         self.inbox.extend_from_slice(bytes);
         let used = self.qp.handle_bytes(now, &self.inbox, &mut self.w);
         self.inbox.drain(..used);
+        self.waited = self.qp.waits_for_receive();
     }
 
     /// What was sent since the last call.

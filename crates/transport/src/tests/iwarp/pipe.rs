@@ -135,6 +135,15 @@ impl Pair {
 
 /// Brings up to `chunk` bytes from one end to the other, and the end of the stream behind the last.
 fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) -> bool {
+    if to.qp.waits_for_receive() {
+        // The driver leaves the stream unread.
+        return false;
+    }
+    if to.waited {
+        // What it held back meanwhile.
+        to.feed(now, &[]);
+        return true;
+    }
     let len = chunk.min(from.w.stream.len());
     if len != 0 {
         if direct && to.inbox.is_empty() {
