@@ -126,18 +126,22 @@ impl PortTable {
         Ok(())
     }
 
-    /// Gives a free port of `range`, from a random place on. When all are in use, an active side
-    /// may share one, as long as the connections differ.
+    /// Gives a free port of `range`, from a random place on: one that `suits` too, if one of the first few does. When
+    /// all are in use, an active side may share one, as long as the connections differ.
     pub(crate) fn claim_any(
         &mut self,
         range: &RangeInclusive<u16>,
         random: u32,
         claim: Claim,
+        suits: impl Fn(u16) -> bool,
     ) -> Result<u16, PortError> {
+        /// How many free ports are tried.
+        const TRIES: usize = 64;
         let (low, high) = (*range.start(), *range.end());
         let span = u32::from(high).checked_sub(u32::from(low)).ok_or(PortError::Exhausted)? + 1;
         let nth = |n| u16::try_from(u32::from(low) + (random % span + n) % span).unwrap_or(low);
-        let free = (0..span).map(nth).find(|p| self.ports.get(p).is_none_or(Vec::is_empty));
+        let free = || (0..span).map(nth).filter(|p| self.ports.get(p).is_none_or(Vec::is_empty));
+        let free = free().take(TRIES).find(|&port| suits(port)).or_else(|| free().next());
         let fits = |p: &u16| self.ports[p].iter().all(|o| !o.listening && claim.distinct_from(o));
         let port = free.or_else(|| (0..span).map(nth).find(fits)).ok_or(PortError::Exhausted)?;
         self.ports.entry(port).or_default().push(claim);
@@ -267,19 +271,33 @@ mod tests {
     fn ephemeral_ports_run_out_and_are_shared_by_distinct_connections_only() {
         let mut table = PortTable::default();
         let range = 50_000..=50_002;
-        let mut got: Vec<u16> =
-            (1..=3).map(|id| table.claim_any(&range, 2, claim(id, "10.0.0.1")).unwrap()).collect();
+        let mut got: Vec<u16> = (1..=3)
+            .map(|id| table.claim_any(&range, 2, claim(id, "10.0.0.1"), |_| true).unwrap())
+            .collect();
         got.sort_unstable();
         assert_eq!(got, [50_000, 50_001, 50_002]);
         let active =
             |id, peer: &str| Claim { peer: Some(peer.parse().unwrap()), ..claim(id, "10.0.0.1") };
         let to_one = active(4, "10.0.0.9:1");
-        assert_eq!(table.claim_any(&range, 0, to_one), Err(PortError::Exhausted));
+        assert_eq!(table.claim_any(&range, 0, to_one, |_| true), Err(PortError::Exhausted));
         table.release(50_001, IdHandle(1));
         table.release(50_001, IdHandle(2));
         table.release(50_001, IdHandle(3));
-        assert_eq!(table.claim_any(&range, 0, to_one), Ok(50_001));
-        assert_eq!(table.claim_any(&range, 0, active(5, "10.0.0.9:2")), Ok(50_001));
-        assert_eq!(table.claim_any(&range, 0, active(6, "10.0.0.9:1")), Err(PortError::Exhausted));
+        assert_eq!(table.claim_any(&range, 0, to_one, |_| true), Ok(50_001));
+        assert_eq!(table.claim_any(&range, 0, active(5, "10.0.0.9:2"), |_| true), Ok(50_001));
+        assert_eq!(
+            table.claim_any(&range, 0, active(6, "10.0.0.9:1"), |_| true),
+            Err(PortError::Exhausted)
+        );
+    }
+
+    #[test]
+    fn any_port_is_one_that_suits_if_there_is_one() {
+        let mut table = PortTable::default();
+        let range = 50_000..=50_003;
+        let odd = |port: u16| port % 2 == 1;
+        let mut got = |id| table.claim_any(&range, 0, claim(id, "10.0.0.1"), odd);
+        assert_eq!((got(1), got(2)), (Ok(50_001), Ok(50_003)));
+        assert_eq!(got(3), Ok(50_000), "rather one that does not suit than none");
     }
 }

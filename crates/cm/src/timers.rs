@@ -43,6 +43,10 @@ impl<K: Ord + Copy> Timers<K> {
     pub fn next(&self) -> Option<Time> {
         self.order.first().map(|&(at, _)| at)
     }
+    /// The keys whose deadlines are not after `now`.
+    pub fn due(&self, now: Time) -> impl Iterator<Item = K> + '_ {
+        self.order.iter().take_while(move |&&(at, _)| at <= now).map(|&(_, key)| key)
+    }
     /// Takes the key whose deadline is the earliest, if that is not after `now`.
     pub fn pop_due(&mut self, now: Time) -> Option<K> {
         let first = self.order.first().filter(|&&(at, _)| at <= now).copied()?;

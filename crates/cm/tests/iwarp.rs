@@ -42,6 +42,8 @@ struct World {
     /// What queue pairs got.
     handed: Vec<(usize, Qpn, StreamParams)>,
     closed: Vec<(usize, Qpn)>,
+    /// The numbers of the streams that were handed over, in the same order.
+    numbers: Vec<StreamId>,
     /// How often the initiator's connection is to be reset when its request arrives.
     resets: u32,
     /// Everything that was sent, whole.
@@ -67,6 +69,7 @@ impl World {
             piece: usize::MAX,
             handed: Vec::new(),
             closed: Vec::new(),
+            numbers: Vec::new(),
             resets: 0,
             sent: Vec::new(),
         }
@@ -192,8 +195,9 @@ impl World {
             StreamWish::HandOver { stream, qpn, params } => {
                 self.peers.remove(&(host, stream));
                 self.handed.push((host, qpn, params));
+                self.numbers.push(stream);
             }
-            StreamWish::CloseQp { qpn } => self.closed.push((host, qpn)),
+            StreamWish::CloseQp { qpn, .. } => self.closed.push((host, qpn)),
             StreamWish::Unlisten(_) => {}
         }
     }
@@ -351,10 +355,12 @@ fn a_connection_ends_when_its_stream_has() {
     world.settle();
     assert_eq!(world.closed, [(CLIENT_HOST, Qpn::new(0x11))]);
     assert!(world.hosts[CLIENT_HOST].events().is_empty());
-    for (host, qpn) in [(CLIENT_HOST, 0x11), (SERVER_HOST, 0x22)] {
+    let streams: Vec<_> =
+        world.handed.iter().map(|h| (h.0, h.1)).zip(world.numbers.clone()).collect();
+    for ((host, qpn), stream) in streams {
         let host = &mut world.hosts[host];
         for _ in 0..2 {
-            host.cm.handle_qp_stream_ended(now, Qpn::new(qpn), &mut host.out);
+            host.cm.handle_qp_stream_ended(now, qpn, stream, &mut host.out);
         }
         host.event(EventKind::Disconnected);
     }
@@ -717,5 +723,106 @@ fn datagrams_and_other_services_have_no_device_of_iwarp() {
         assert_eq!(cm.query(id).unwrap().device.unwrap().transport, TransportType::Ib);
         assert!(cm.stream_listener(id).is_none());
     }
+    world.end();
+}
+
+/// A peer connects to a port of the server, as a driver accepts it. Gives who was reset for it.
+fn comes(world: &mut World, port: u16, from: &str) -> (StreamId, Vec<StreamId>) {
+    let (now, at) = (world.now, SocketAddr::new(world.at().ip(), port));
+    let Host { cm, out, .. } = &mut world.hosts[SERVER_HOST];
+    assert!(cm.accepts_streams(at));
+    let mut reset = Vec::new();
+    while let Some(stream) = cm.stream_to_shed(at) {
+        cm.shed_stream(stream, out);
+        assert_eq!(out.streams.pop_front(), Some(StreamWish::Reset { stream }));
+        reset.push(stream);
+    }
+    let from = SocketAddr::new(from.parse().unwrap(), 5);
+    (cm.handle_stream_accepted(now, at, from), reset)
+}
+
+fn few(max_half_open: usize, max_half_open_in_all: usize) -> World {
+    let iwarp = iw::Config { max_half_open, max_half_open_in_all, ..iw::Config::default() };
+    World::new(Config { iwarp, ..Config::default() })
+}
+
+#[test]
+fn silent_peers_of_a_full_listener_displace_the_oldest_of_their_own() {
+    let mut world = few(4, 100);
+    world.listener(1);
+    let (honest, _) = comes(&mut world, 7174, "10.0.0.8");
+    let silent: Vec<StreamId> = (0..3).map(|_| comes(&mut world, 7174, "10.0.0.9").0).collect();
+    for oldest in silent {
+        assert_eq!(comes(&mut world, 7174, "10.0.0.9").1, [oldest]);
+    }
+    assert!(comes(&mut world, 7175, "10.0.0.9").1.is_empty(), "another listener has room");
+    let host = &mut world.hosts[SERVER_HOST];
+    assert_eq!((host.cm.stream_counters().shed, host.cm.stream_wants(honest)), (3, 20));
+    // A connection whose request has come is none of them.
+    let request = Startup {
+        kind: Kind::Request,
+        flags: Flags::default(),
+        revision: 1,
+        enhanced: None,
+        private_data: b"",
+    };
+    let mut bytes = vec![0; request.len()];
+    request.emit(&mut bytes);
+    host.cm.handle_stream_data(world.now, honest, &bytes, &mut host.out);
+    host.event(EventKind::ConnectRequest);
+    host.cm.shed_stream(honest, &mut host.out);
+    assert!(host.out.streams.is_empty());
+    assert!(comes(&mut world, 7174, "10.0.0.7").1.is_empty(), "it has made room");
+    world.end();
+}
+
+#[test]
+fn silent_peers_of_many_listeners_displace_those_of_the_fullest() {
+    let mut world = few(4, 6);
+    let (first, _) = comes(&mut world, 1, "10.0.0.9");
+    for port in [1, 1, 1, 2, 3] {
+        assert!(comes(&mut world, port, "10.0.0.9").1.is_empty());
+    }
+    assert_eq!(comes(&mut world, 4, "10.0.0.9").1, [first]);
+    let cm = &world.hosts[SERVER_HOST].cm;
+    assert!(cm.any_stream_to_shed().is_some());
+    world.end();
+}
+
+#[test]
+fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
+    let mut world = few(2, 100);
+    world.listener(1);
+    for qpn in 0x11..0x14 {
+        world.connecting(&ConnParam { qp_num: Qpn::new(qpn), ..wish(true) });
+        world.settle();
+    }
+    let at = world.at();
+    let other = SocketAddr::new(at.ip(), 1);
+    let host = &mut world.hosts[SERVER_HOST];
+    assert!(!host.cm.accepts_streams(at) && host.cm.accepts_streams(other));
+    let request = host.event(EventKind::ConnectRequest).id;
+    host.cm.take(request).unwrap();
+    world.settle();
+    assert!(world.hosts[SERVER_HOST].cm.accepts_streams(at));
+    world.end();
+}
+
+#[test]
+fn end_of_an_earlier_stream_of_a_queue_pair_is_ignored() {
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    world.connected(&wish(true));
+    let end = |world: &mut World, nth: usize| {
+        let ((host, qpn, _), stream) = (world.handed[nth], world.numbers[nth]);
+        let (now, host) = (world.now, &mut world.hosts[host]);
+        host.events();
+        host.cm.handle_qp_stream_ended(now, qpn, stream, &mut host.out);
+        host.events().len()
+    };
+    assert_eq!((end(&mut world, 0), end(&mut world, 1)), (1, 1));
+    world.connected(&wish(true));
+    assert_eq!((end(&mut world, 0), end(&mut world, 1)), (0, 0), "those are over");
+    assert_eq!((end(&mut world, 2), end(&mut world, 3)), (1, 1));
     world.end();
 }

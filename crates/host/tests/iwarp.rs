@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -23,6 +25,8 @@ use rustix::net::{AddressFamily, SocketType};
 struct Process {
     client: Arc<HostClient>,
     channel: EventChannel,
+    /// The numbers of the streams that came.
+    streams: RefCell<BTreeMap<Qpn, u64>>,
 }
 
 impl Process {
@@ -30,7 +34,7 @@ impl Process {
         let options: ConnectOptions = host.connect_options();
         let client = options.connect(&host.options.host, DeviceKind::Iwarp).unwrap();
         let channel = EventChannel::open(&client).unwrap();
-        Self { client, channel }
+        Self { client, channel, streams: RefCell::default() }
     }
 
     fn qpn(&self, index: u32) -> Qpn {
@@ -89,12 +93,24 @@ impl Process {
 
     fn stream(&self, index: u32) -> (TcpStream, StreamParams) {
         match self.client.poll_event().unwrap() {
-            Some(ControlEvent::Stream { qpn, stream, params }) => {
+            Some(ControlEvent::Stream { qpn, number, stream, params, .. }) => {
                 assert_eq!(qpn, self.qpn(index));
+                self.streams.borrow_mut().insert(qpn, number);
                 (tcp(stream), params)
             }
             other => panic!("no stream, but {other:?}"),
         }
+    }
+
+    /// The number of the last stream of a queue pair of anybody's.
+    fn number(&self, qpn: Qpn) -> u64 {
+        self.streams.borrow()[&qpn]
+    }
+
+    /// The stream of a queue pair ended.
+    fn ended(&self, index: u32) {
+        let qpn = self.qpn(index);
+        self.client.stream_ended(qpn, self.number(qpn));
     }
 }
 
@@ -178,23 +194,117 @@ fn the_end_of_a_stream_is_told_by_who_has_it() {
     let ((server, ..), (client, active, _)) = connect((&here, &a), &b, true);
     b.client.disconnect(client).unwrap();
     match next_event(&b.client).unwrap() {
-        ControlEvent::CloseStream { qpn } => assert_eq!(qpn, b.qpn(7)),
+        ControlEvent::CloseStream { qpn, number } => {
+            assert_eq!((qpn, number), (b.qpn(7), b.number(qpn)));
+        }
         other => panic!("{other:?}"),
     }
     drop(active);
-    b.client.stream_ended(b.qpn(7));
+    b.ended(7);
     b.expect(EventKind::Disconnected);
     // The peer's device sees the end of the stream, and says so.
-    a.client.stream_ended(a.qpn(9));
+    a.ended(9);
     a.expect(EventKind::Disconnected);
     b.client.disconnect(client).unwrap();
     a.client.disconnect(server).unwrap();
     // What is not one's own is none of one's business.
     let _streams = connect((&here, &a), &b, true);
-    b.client.stream_ended(a.qpn(9));
-    b.client.stream_ended(b.qpn(7));
+    b.client.stream_ended(a.qpn(9), a.number(a.qpn(9)));
+    b.ended(7);
     b.expect(EventKind::Disconnected);
     assert!(a.channel.try_get_event().unwrap().is_none());
+}
+
+#[test]
+fn end_of_an_earlier_stream_is_not_taken_for_the_next_streams() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((server, ..), (client, ..)) = connect((&here, &a), &b, true);
+    let earlier = b.number(b.qpn(7));
+    b.ended(7);
+    b.expect(EventKind::Disconnected);
+    a.ended(9);
+    a.expect(EventKind::Disconnected);
+    let (_, (again, ..)) = connect((&here, &a), &b, true);
+    assert_ne!(b.number(b.qpn(7)), earlier);
+    b.client.stream_ended(b.qpn(7), earlier);
+    // It is still up: a program that disconnects has its stream closed.
+    b.client.disconnect(again).unwrap();
+    match next_event(&b.client).unwrap() {
+        ControlEvent::CloseStream { qpn, number } => {
+            assert_eq!((qpn, number), (b.qpn(7), b.number(qpn)));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(b.channel.try_get_event().unwrap().is_none());
+    for (process, id) in [(&a, server), (&b, client)] {
+        process.client.destroy_id(id).unwrap();
+    }
+}
+
+/// Peers that connect and say nothing.
+fn silent_peers(to: SocketAddr, count: usize) -> Vec<TcpStream> {
+    (0..count).map(|_| TcpStream::connect(to).unwrap()).collect()
+}
+
+#[test]
+fn silent_peers_of_one_listener_delay_no_others() {
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let ((first, port), (second, other)) = (a.listen(&here), a.listen(&here));
+    let silent = silent_peers(here.at(port), 320);
+    for (listener, port, index) in [(second, other, 1), (first, port, 2), (first, port, 3)] {
+        b.connecting(here.at(port), &b.param(index, b"honest"));
+        let request = a.expect(EventKind::ConnectRequest);
+        assert_eq!(request.listen_id, Some(listener));
+        a.client.accept(request.id, &a.param(index, b"")).unwrap();
+        b.established(index);
+        a.established(index);
+    }
+    // Nobody waited until the silent ones had had their time.
+    assert_eq!(here.counter("iw_drop_silent"), 0);
+    assert!(here.counter("iw_drop_shed") >= 320 - 256, "{}", here.counter("iw_drop_shed"));
+    assert!(here.counter("iw_streams_pending") <= 256);
+    drop(silent);
+}
+
+#[test]
+fn refusal_is_read_by_a_peer_that_said_too_much() {
+    let here = Host::start();
+    let a = Process::on(&here);
+    let (_, port) = a.listen(&here);
+    let mut peer = TcpStream::connect(here.at(port)).unwrap();
+    peer.set_read_timeout(Some(20 * SECOND)).unwrap();
+    let request = Startup {
+        kind: Kind::Request,
+        flags: Flags::default(),
+        revision: 1,
+        enhanced: None,
+        private_data: b"",
+    };
+    say(&mut peer, &request);
+    peer.write_all(&[0x55; 1000]).unwrap();
+    let event = a.expect(EventKind::ConnectRequest);
+    a.client.reject(event.id, 28, b"not today").unwrap();
+    let reply = startup(&mut peer);
+    let reply = Startup::parse(&reply).unwrap();
+    assert_eq!((reply.flags.has(Flags::REJECT), reply.private_data), (true, &b"not today"[..]));
+    // What it said too much is read, so the stream ends and is not reset.
+    peer.write_all(&[0x55; 1000]).unwrap();
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn any_port_is_one_that_tcp_has_free() {
+    let here = Host::start();
+    let a = Process::on(&here);
+    // Of many random ports some would be taken.
+    let taken: Vec<TcpListener> =
+        (0..4000).map_while(|_| TcpListener::bind(here.at(0)).ok()).collect();
+    assert!(taken.len() > 500, "{} descriptors", taken.len());
+    for _ in 0..100 {
+        a.listen(&here);
+    }
 }
 
 #[test]

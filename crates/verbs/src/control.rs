@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_transport::attr::TransportType;
@@ -263,15 +264,21 @@ pub enum ControlEvent {
     Stream {
         /// The queue pair.
         qpn: Qpn,
+        /// The service's number of the stream, which is never used again.
+        number: u64,
         /// The TCP socket, non-blocking.
         stream: OwnedFd,
         /// What the two ends agreed on.
         params: StreamParams,
+        /// How long a message may wait for a receive; zero is not at all.
+        receive_wait: Duration,
     },
     /// The program disconnects: what was posted is sent, and the stream ended in order.
     CloseStream {
         /// The queue pair.
         qpn: Qpn,
+        /// The number of its stream. A queue pair that has another one by now keeps it.
+        number: u64,
     },
     /// Frames are wanted on this socket, or no longer.
     Capture(Option<OwnedFd>),
@@ -351,8 +358,8 @@ pub trait Control: Send + Sync + 'static {
         Err(no_hub(what))
     }
 
-    /// The stream of a queue pair has come to its end, for whatever reason, and is closed.
-    fn stream_ended(&self, _qpn: Qpn) {}
+    /// The stream with this number, of this queue pair, has come to its end, for whatever reason, and is closed.
+    fn stream_ended(&self, _qpn: Qpn, _number: u64) {}
 
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);

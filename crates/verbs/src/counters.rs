@@ -116,6 +116,8 @@ counters! {
     MrsOpen => "mrs_open",
     /// Completion queues that overflowed.
     CqOverflows => "cq_overflows",
+    /// Messages for which a stream was left unread until their receive was posted.
+    RxWaits => "rx_waits_for_receive",
 }
 
 /// How many 64-bit slots the page has.

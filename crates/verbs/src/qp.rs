@@ -441,8 +441,8 @@ impl Drop for Posting<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.since {
             self.bound.transmit_at(since);
-        } else if self.bound.machine().state() == QpState::Err {
-            // Receives posted in error are flushed at once.
+        } else if self.bound.machine().state() == QpState::Err || self.bound.is_paused() {
+            // Receives posted in error are flushed at once, and one that a stream waited for lets it go on.
             self.bound.transmit();
         }
     }

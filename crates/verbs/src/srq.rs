@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rdmux_transport::env::SrqEntry;
 use rdmux_transport::wr::{RecvWr, Sge};
+use rdmux_wire::Qpn;
 
-use crate::brief::Mutex;
+use crate::brief::{Mutex, MutexGuard};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::VerbsError;
@@ -50,6 +51,8 @@ struct Queue {
     attr: SrqAttr,
     entries: VecDeque<SrqEntry>,
     sges: VecDeque<Sge>,
+    /// Queue pairs of iWARP that wait for a receive, the longest first: the first takes the first.
+    line: VecDeque<Qpn>,
 }
 
 impl Srq {
@@ -66,7 +69,8 @@ impl Srq {
         let permit = pd.device().permit(WHAT, Counted::Srq)?;
         room::check(WHAT, wrs * (size_of::<SrqEntry>() + sges * size_of::<Sge>()))?;
         let (entries, sges) = (VecDeque::with_capacity(wrs), VecDeque::with_capacity(wrs * sges));
-        Ok(Self::with(pd, Queue { attr, entries, sges }, None, context, permit))
+        let line = VecDeque::new();
+        Ok(Self::with(pd, Queue { attr, entries, sges, line }, None, context, permit))
     }
 
     /// Makes a queue of an XRC domain (`ibv_create_srq_ex(3)`), whose receives complete in `cq`. Targets of
@@ -88,7 +92,8 @@ impl Srq {
         let permit = pd.device().permit(WHAT, Counted::Srq)?;
         let xrc = XrcQueue::new(pd, domain, cq, &attr)?;
         let srqn = xrc.number();
-        let queue = Queue { attr, entries: VecDeque::new(), sges: VecDeque::new() };
+        let (entries, sges, line) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let queue = Queue { attr, entries, sges, line };
         let srq = Self::with(pd, queue, Some(xrc), context, permit);
         pd.device().xrc().add_srq(srqn, &srq.0);
         Ok(srq)
@@ -147,6 +152,11 @@ impl Srq {
         }
         queue.entries.push_back(SrqEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() });
         queue.sges.extend(wr.sges);
+        if !queue.line.is_empty() {
+            let next = queue.next_in_line();
+            drop(queue);
+            self.0.call(next);
+        }
         Ok(())
     }
 
@@ -219,10 +229,68 @@ fn check(device: &Device, what: &'static str, attr: &SrqAttr) -> Result<(), Verb
     Ok(())
 }
 
+impl Queue {
+    /// The queue pair that the receive is for which is the last of those posted.
+    fn next_in_line(&self) -> Option<Qpn> {
+        self.line.get(self.entries.len().checked_sub(1)?).copied()
+    }
+}
+
 impl SrqCore {
     /// Takes the oldest receive; raises the limit event when the queue falls below its limit.
     pub(crate) fn pop(self: &Arc<Self>, into: &mut [Sge]) -> Option<SrqEntry> {
+        self.take(self.queue.lock(), into)
+    }
+
+    /// As [`pop`](Self::pop), for a queue pair that waits if there is none: not before those that wait already.
+    pub(crate) fn pop_in_turn(self: &Arc<Self>, qpn: Qpn, into: &mut [Sge]) -> Option<SrqEntry> {
         let mut queue = self.queue.lock();
+        if !queue.line.is_empty() {
+            let at = queue.line.iter().position(|other| *other == qpn);
+            if at.unwrap_or(queue.line.len()) >= queue.entries.len() {
+                return None;
+            }
+            at.and_then(|at| queue.line.remove(at));
+        }
+        self.take(queue, into)
+    }
+
+    /// A queue pair waits for a receive.
+    pub(crate) fn join_line(self: &Arc<Self>, qpn: Qpn) {
+        let mut queue = self.queue.lock();
+        let at = queue.line.iter().position(|other| *other == qpn);
+        let at = at.unwrap_or_else(|| {
+            queue.line.push_back(qpn);
+            queue.line.len() - 1
+        });
+        // One may have been posted meanwhile.
+        let called = (at < queue.entries.len()).then_some(qpn);
+        drop(queue);
+        self.call(called);
+    }
+
+    /// A queue pair that was called has no need of a receive any more: the next one has its turn.
+    pub(crate) fn leave_line(self: &Arc<Self>, qpn: Qpn) {
+        let mut queue = self.queue.lock();
+        let Some(at) = queue.line.iter().position(|other| *other == qpn) else { return };
+        queue.line.remove(at);
+        let next = queue.next_in_line();
+        drop(queue);
+        self.call(next);
+    }
+
+    /// Has the engine go on with a queue pair's stream.
+    fn call(self: &Arc<Self>, qpn: Option<Qpn>) {
+        if let Some(qpn) = qpn {
+            self.device.engine().resume_stream(qpn, Arc::downgrade(self));
+        }
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        mut queue: MutexGuard<'_, Queue>,
+        into: &mut [Sge],
+    ) -> Option<SrqEntry> {
         let entry = queue.entries.pop_front()?;
         for (slot, sge) in into.iter_mut().zip(queue.sges.drain(..entry.num_sge)) {
             *slot = sge;

@@ -4,11 +4,17 @@
 
 mod lab;
 
-use lab::{Node, PLAIN, pattern, stream_pair};
-use rdmux_verbs::control::ControlEvent;
-use rdmux_verbs::transport::attr::QpState;
+use std::time::Duration;
+
+use lab::{Lab, NUMBER, Node, PLAIN, join, patient_stream_pair, pattern, stream_pair};
+use rdmux_verbs::control::{ControlEvent, DeviceKind};
+use rdmux_verbs::counters::Counter;
+use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_verbs::transport::iwarp::StreamParams;
-use rdmux_verbs::transport::wr::{Completion, SendData, SendOp, WcFlags, WcOpcode, WcStatus};
+use rdmux_verbs::transport::wr::{
+    Completion, RecvWr, SendData, SendOp, WcFlags, WcOpcode, WcStatus,
+};
+use rdmux_verbs::{Pd, Srq, SrqAttr};
 
 const BIG: usize = 3 << 20;
 
@@ -151,7 +157,7 @@ fn what_was_posted_arrives_before_the_end() {
         b.recv(1, 0, BIG);
         b.recv(2, 0, 8);
         a.send(3, SendOp::Send, 0, BIG);
-        a.control.tell(ControlEvent::CloseStream { qpn: a.qp.qpn() });
+        a.control.tell(ControlEvent::CloseStream { qpn: a.qp.qpn(), number: NUMBER });
         a.device.sync_control();
         ok(&b.wait(), 1, WcOpcode::Recv);
         assert!(b.read(0, BIG) == data);
@@ -175,4 +181,146 @@ fn the_end_of_a_peer_is_told() {
             b.device.progress();
         }
     });
+}
+
+/// Moves a device forward until something holds.
+fn until(node: &Node, holds: impl Fn(&Node) -> bool) {
+    while !holds(node) {
+        node.device.progress();
+    }
+}
+
+/// Longer than any test takes: who waits so long has been forgotten.
+const LONG: Duration = Duration::from_secs(1000);
+
+#[test]
+fn message_waits_for_a_receive_that_is_posted_late() {
+    let crc = StreamParams { crc: true, ..PLAIN };
+    for params in [PLAIN, crc] {
+        let (a, b) = patient_stream_pair(&params, BIG, LONG);
+        let data = pattern(BIG / 2, 5);
+        a.write(0, &data);
+        for id in 0..4 {
+            a.send(id, SendOp::Send, 0, data.len());
+        }
+        let (remote_addr, rkey) = (b.base(), b.mr.rkey());
+        a.send(4, SendOp::WriteImm { remote_addr, rkey, imm: [9; 4] }, 0, 100);
+        for id in 0..5 {
+            until(&b, |b| b.control.count(Counter::RxWaits) == id + 1);
+            assert_eq!(b.cq.poll(&mut [Completion::EMPTY]), 0);
+            b.recv(id, BIG / 2, data.len());
+            let opcode = if id < 4 { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
+            ok(&b.wait(), id, opcode);
+        }
+        assert!(b.read(BIG / 2, data.len()) == data);
+        for id in 0..4 {
+            ok(&a.wait(), id, WcOpcode::Send);
+        }
+        ok(&a.wait(), 4, WcOpcode::RdmaWrite);
+        assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
+    }
+}
+
+#[test]
+fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
+    let lab = Lab::new(false);
+    let (device, control) = lab.process_with("127.0.0.2", DeviceKind::Iwarp);
+    let pd = Pd::new(&device);
+    let srq = Srq::new(&pd, SrqAttr { max_wr: 16, max_sge: 1, limit: 0 }, 0).unwrap();
+    let pairs: Vec<(Node, Node)> = (1..=2)
+        .map(|_| {
+            let (far, control_of_far) = lab.process_with("127.0.0.1", DeviceKind::Iwarp);
+            let far_pd = Pd::new(&far);
+            let a = Node::on(far, control_of_far, far_pd, QpType::Rc, 64, None);
+            let (device, control, srq) = (device.clone(), control.clone(), Some(srq.clone()));
+            let b = Node::on(device, control, pd.clone(), QpType::Rc, 64, srq);
+            join(&a, &b, &PLAIN, LONG);
+            (a, b)
+        })
+        .collect();
+    for (n, (a, b)) in (1..).zip(&pairs) {
+        for id in 0..3 {
+            a.send(id, SendOp::Send, 0, 8);
+        }
+        until(b, |b| b.control.count(Counter::RxWaits) == n);
+    }
+    let post = |wr_id| {
+        let sges = [pairs[0].1.sge(0, 8)];
+        srq.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    };
+    // The one that waits longest has the next receive, and then waits behind the other.
+    for wr_id in 0..4 {
+        post(wr_id);
+        ok(&pairs[wr_id as usize % 2].1.wait(), wr_id, WcOpcode::Recv);
+    }
+    // A queue pair that waits no more leaves its turn to the others.
+    let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    pairs[0].1.qp.modify(&error, AttrMask::STATE).unwrap();
+    post(9);
+    ok(&pairs[1].1.wait(), 9, WcOpcode::Recv);
+}
+
+#[test]
+fn message_without_receive_ends_the_connection_in_time() {
+    let (a, b) = patient_stream_pair(&PLAIN, 64, Duration::from_millis(1));
+    a.send(1, SendOp::Send, 0, 8);
+    until(&b, |b| b.qp.state() == QpState::Err);
+    until(&a, |a| a.qp.state() == QpState::Err);
+    for node in [&a, &b] {
+        until(node, |node| !node.control.ended().is_empty());
+    }
+}
+
+#[test]
+fn streams_that_wait_are_closed_with_their_queue_pairs() {
+    for state in [Some(QpState::Err), Some(QpState::Reset), None] {
+        let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+        a.send(1, SendOp::Send, 0, 8);
+        until(&b, |b| b.control.count(Counter::RxWaits) == 1);
+        if let Some(state) = state {
+            b.qp.modify(&QpAttr { state, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+            drop(a);
+            until(&b, |b| !b.control.ended().is_empty());
+        } else {
+            let (device, control) = (b.device.clone(), b.control.clone());
+            drop(b);
+            while control.ended().is_empty() {
+                device.progress();
+            }
+        }
+    }
+}
+
+#[test]
+fn program_that_disconnects_does_not_wait_for_a_message_without_receive() {
+    let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+    a.send(1, SendOp::Send, 0, 8);
+    until(&b, |b| b.control.count(Counter::RxWaits) == 1);
+    b.control.tell(ControlEvent::CloseStream { qpn: b.qp.qpn(), number: NUMBER + 1 });
+    b.device.sync_control();
+    assert_eq!(b.qp.state(), QpState::Rts, "that is another stream");
+    b.control.tell(ControlEvent::CloseStream { qpn: b.qp.qpn(), number: NUMBER });
+    b.device.sync_control();
+    for node in [&b, &a] {
+        until(node, |node| node.qp.state() == QpState::Err);
+        until(node, |node| !node.control.ended().is_empty());
+    }
+}
+
+#[test]
+fn receive_posted_to_a_sleeping_device_lets_the_stream_go_on() {
+    let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+    a.send(1, SendOp::Send, 0, 8);
+    a.send(2, SendOp::Send, 0, 8);
+    // From here on nobody but the background thread moves the device.
+    while b.control.count(Counter::RxWaits) == 0 {
+        std::thread::yield_now();
+    }
+    b.recv(1, 0, 8);
+    while b.control.count(Counter::RxWaits) == 1 {
+        std::thread::yield_now();
+    }
+    b.recv(2, 0, 8);
+    ok(&b.wait(), 1, WcOpcode::Recv);
+    ok(&b.wait(), 2, WcOpcode::Recv);
 }

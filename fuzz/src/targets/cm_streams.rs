@@ -36,7 +36,7 @@ enum Socket {
 struct World {
     sockets: BTreeMap<StreamId, Socket>,
     /// Queue pairs with a stream.
-    qps: Vec<Qpn>,
+    qps: Vec<(Qpn, StreamId)>,
     new_ids: Vec<IdHandle>,
 }
 
@@ -67,10 +67,15 @@ impl Sink for World {
             }
             StreamWish::HandOver { stream, qpn, .. } => {
                 assert!(self.sockets.remove(&stream).is_some(), "gave away what is not there");
-                assert!(!self.qps.contains(&qpn), "a second stream for {qpn}");
-                self.qps.push(qpn);
+                assert!(
+                    self.qps.iter().all(|&(other, _)| other != qpn),
+                    "a second stream for {qpn}"
+                );
+                self.qps.push((qpn, stream));
             }
-            StreamWish::CloseQp { qpn } => assert!(self.qps.contains(&qpn), "{qpn} has no stream"),
+            StreamWish::CloseQp { stream, qpn } => {
+                assert!(self.qps.contains(&(qpn, stream)), "{qpn} has no stream");
+            }
             StreamWish::Unlisten(_) => {}
         }
     }
@@ -140,8 +145,11 @@ impl<'a> Script<'a> {
     }
 
     fn accept_stream(&mut self) {
-        if self.manager.accepts_streams() {
-            let ends = (SocketAddr::new(HERE, PORT), "10.0.0.2:9".parse().expect("an address"));
+        let ends = (SocketAddr::new(HERE, PORT), "10.0.0.2:9".parse().expect("an address"));
+        if self.manager.accepts_streams(ends.0) {
+            if let Some(stream) = self.manager.stream_to_shed(ends.0) {
+                self.manager.shed_stream(stream, &mut self.world);
+            }
             let stream = self.manager.handle_stream_accepted(self.now, ends.0, ends.1);
             self.world.sockets.insert(stream, Socket::Open);
         }
@@ -230,9 +238,9 @@ impl<'a> Script<'a> {
     }
 
     fn qp_ended(&mut self) {
-        let Some(qpn) = Self::pick(self.byte(), &self.world.qps) else { return };
-        self.world.qps.retain(|&other| other != qpn);
-        self.manager.handle_qp_stream_ended(self.now, qpn, &mut self.world);
+        let Some((qpn, stream)) = Self::pick(self.byte(), &self.world.qps) else { return };
+        self.world.qps.retain(|&other| other != (qpn, stream));
+        self.manager.handle_qp_stream_ended(self.now, qpn, stream, &mut self.world);
     }
 
     fn pass_time(&mut self) {

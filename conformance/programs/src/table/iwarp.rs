@@ -27,14 +27,6 @@ pub(super) const NOT_THERE: &[(&str, &str)] = &[
     ("ucx_", "UCX takes InfiniBand and RoCE devices only"),
     ("io_demo", "UCX takes InfiniBand and RoCE devices only"),
     ("mpirun", "UCX takes InfiniBand and RoCE devices only"),
-    (
-        "qperf rc_bi_bw",
-        "a side whose time is over posts no more receives, and the other still sends",
-    ),
-    (
-        "qperf rc_rdma_write_bw",
-        "its WRITEs with immediate outrun the receives, which ends the connection",
-    ),
     ("fi_info", "on virtual hosts libfabric offers datagrams only"),
     ("ibv_devinfo -v", "what it shows differs: there is a row below"),
     ("test_", "rdma-core's own tests connect queue pairs by themselves, nearly all of them"),

@@ -205,13 +205,11 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// What is not run over a stream, by parts of the options. Who sends learns of no receive that is not there yet,
-/// as InfiniBand's RC does; iWARP ends the connection then.
+/// What is not run over a stream, by parts of the options.
 const NOT_BY_STREAM: &[(&str, &str)] = &[
     ("-R", "it is over the connection manager already"),
     ("-c ", "iWARP has reliable connections only, and no XRC"),
     ("-m ", "the MTU is not the program's to choose"),
-    ("--use-srq -q 4", "one of the senders can take all receives"),
     ("--reversed", "with -R it makes the program that knows no address connect"),
 ];
 
@@ -221,9 +219,7 @@ pub(super) fn by_stream() -> Vec<Exchange> {
     for (program, all) in MORE {
         for options in *all {
             let stays = NOT_BY_STREAM.iter().any(|(part, _)| options.contains(part));
-            // Small messages all wait in the sockets at once: with a receive for each.
-            let small = *program == "ib_send_bw" && options.contains("-s 64");
-            let options = format!("-R {options}{}", if small { " -r 1000" } else { "" });
+            let options = format!("-R {options}");
             if !stays && !all.contains(&options.as_str()) {
                 rows.push(perftest(program, &options));
             }

@@ -110,8 +110,27 @@ impl Manager {
         addr: SocketAddr,
         privileged: bool,
     ) -> Result<SocketAddr, CmError> {
+        self.bind_where(id, addr, privileged, |_| true)
+    }
+
+    /// As [`bind`](Self::bind). Port 0 takes one for which `free_in_tcp` holds, where the driver has TCP: an id that listens
+    /// for iWARP needs it there too. Others are not asked about, and where none of many is free there, one is taken
+    /// without that.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_where(
+        &mut self,
+        id: IdHandle,
+        addr: SocketAddr,
+        privileged: bool,
+        free_in_tcp: impl Fn(u16) -> bool,
+    ) -> Result<SocketAddr, CmError> {
         self.in_state(id, Command::Bind, IdState::Idle)?;
-        self.bind_to(id, self.meant(addr), None, privileged, Command::Bind)
+        let (addr, iwarp) =
+            (self.meant(addr), self.get(id, Command::Bind)?.may_use(TransportType::Iwarp));
+        let suits = |port| !iwarp || free_in_tcp(port);
+        self.bind_suited(id, addr, None, privileged, Command::Bind, suits)
     }
 
     /// Binds an idle id, on behalf of `command`.
@@ -122,6 +141,19 @@ impl Manager {
         peer: Option<SocketAddr>,
         privileged: bool,
         command: Command,
+    ) -> Result<SocketAddr, CmError> {
+        self.bind_suited(id, addr, peer, privileged, command, |_| true)
+    }
+
+    /// The same, where any port is one that suits.
+    fn bind_suited(
+        &mut self,
+        id: IdHandle,
+        addr: SocketAddr,
+        peer: Option<SocketAddr>,
+        privileged: bool,
+        command: Command,
+        suits: impl Fn(u16) -> bool,
     ) -> Result<SocketAddr, CmError> {
         let (ip, port) = (addr.ip(), addr.port());
         let device = self.device_of(self.get(id, command)?, ip).cloned();
@@ -139,7 +171,7 @@ impl Manager {
         let port = if port == 0 {
             let random = self.cm.rng.next_u32();
             let range = self.cm.config.ephemeral_ports.clone();
-            self.port_table(ps).claim_any(&range, random, claim)
+            self.port_table(ps).claim_any(&range, random, claim, suits)
         } else {
             self.port_table(ps).claim(port, claim).map(|()| port)
         };

@@ -42,9 +42,27 @@ impl Manager {
         self.iw.handle_accepted(now, (normalised(local), normalised(remote)))
     }
 
-    /// Whether further peers may be accepted: not while too many are about to send their request.
-    pub fn accepts_streams(&self) -> bool {
-        self.iw.accepts()
+    /// Whether further peers of a listening socket may be accepted: not while too many of its requests wait for the
+    /// listener's program to take earlier ones.
+    pub fn accepts_streams(&self, local: SocketAddr) -> bool {
+        self.iw.accepts(normalised(local))
+    }
+
+    /// The connection without a request that must go before another peer of this listening socket is accepted; none
+    /// if there is room. The driver takes in what has come for it, which may be its request, and then calls
+    /// [`shed_stream`](Self::shed_stream); and so on until none is named.
+    pub fn stream_to_shed(&self, local: SocketAddr) -> Option<StreamId> {
+        self.iw.to_shed(normalised(local))
+    }
+
+    /// The same for a driver that has no descriptor left.
+    pub fn any_stream_to_shed(&self) -> Option<StreamId> {
+        self.iw.to_shed_anywhere()
+    }
+
+    /// Resets a connection whose peer has not sent its request yet, and does nothing to others.
+    pub fn shed_stream(&mut self, stream: StreamId, sink: &mut impl Sink) {
+        self.iw.shed(stream, sink);
     }
 
     /// The answer to [`StreamWish::Connect`](crate::iw::StreamWish::Connect): the connection is there, from `local`.
@@ -62,6 +80,12 @@ impl Manager {
             route.src = normalised(local);
         }
         self.iw.handle_connected(stream, sink);
+    }
+
+    /// The streams whose time is over, unless something has come that the driver did not take in yet: it looks before
+    /// it calls [`handle_timeout`](Self::handle_timeout), for it may have been late itself.
+    pub fn due_streams(&self, now: Time) -> Vec<StreamId> {
+        self.iw.due(now)
     }
 
     /// How many bytes of a stream may be taken now. With 0 only its end is of interest.
@@ -94,16 +118,23 @@ impl Manager {
         self.handle_stream_upcall(now, upcall, sink);
     }
 
-    /// The stream of a queue pair ended, as its process says, or could not be handed over.
-    pub fn handle_qp_stream_ended(&mut self, now: Time, qpn: Qpn, sink: &mut impl Sink) {
-        let upcall = self.iw.handle_qp_ended(qpn);
+    /// This stream of a queue pair ended, as its process says, or could not be handed over. If the queue pair has another
+    /// one by now, that was said too late to matter.
+    pub fn handle_qp_stream_ended(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        stream: StreamId,
+        sink: &mut impl Sink,
+    ) {
+        let upcall = self.iw.handle_qp_ended(qpn, stream);
         self.handle_stream_upcall(now, upcall, sink);
     }
 
     /// Queue pairs are gone, with their process or its device, and their streams with them.
     pub fn handle_qps_gone(&mut self, now: Time, gone: impl Fn(Qpn) -> bool, sink: &mut impl Sink) {
-        for qpn in self.iw.qps(gone) {
-            self.handle_qp_stream_ended(now, qpn, sink);
+        for (qpn, stream) in self.iw.qps(gone) {
+            self.handle_qp_stream_ended(now, qpn, stream, sink);
         }
     }
 

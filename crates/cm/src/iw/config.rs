@@ -21,9 +21,12 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// How long the initiator may take until its ready-to-receive frame is there.
     pub rtr_timeout: Duration,
-    /// How many peers may be connected without having sent their request, for each listener.
-    /// Further ones wait in the system's queue.
+    /// How many peers may be connected to a listening address without having sent their request. For a further one the
+    /// oldest of the source is reset that has the most. As many requests may wait for a listener's program to take
+    /// earlier ones; further peers of that listener wait in the system's queue.
     pub max_half_open: usize,
+    /// The same for all listeners together, for each takes a descriptor of the driver's.
+    pub max_half_open_in_all: usize,
     /// The most READs and atomics that a queue pair serves (IRD); larger values in connection
     /// parameters are an error, larger ones of a peer are cut down.
     pub max_ird: u8,
@@ -75,6 +78,7 @@ impl Default for Config {
             reply_timeout: Duration::from_secs(10),
             rtr_timeout: Duration::from_secs(5),
             max_half_open: 256,
+            max_half_open_in_all: 1024,
             max_ird: 128,
             max_ord: 128,
         }

@@ -92,11 +92,6 @@ impl Conn {
         };
         need.unwrap_or(0).saturating_sub(self.input.len()).max(1)
     }
-
-    /// Whether its peer has not yet sent its request.
-    pub(super) fn is_half_open(&self) -> bool {
-        matches!(self.state, State::AwaitRequest)
-    }
 }
 
 /// The longest ready-to-receive frame: no marker but the one in front, a Read request and its CRC.

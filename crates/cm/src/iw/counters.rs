@@ -23,6 +23,8 @@ pub struct Counters {
     pub no_listener: u64,
     /// Reset: peers that connected and sent no request, or found no listener with room.
     pub silent: u64,
+    /// Reset: peers that had connected and not yet sent their request when others needed the room.
+    pub shed: u64,
     /// Connections given up for lack of an answer.
     pub timeouts: u64,
 }

@@ -18,18 +18,21 @@
 //! | `stream` | the seam to whoever has the sockets |
 //! | `negotiate` | what the two ends agree on |
 //! | `conn` | one connection and its states |
+//! | `half_open` | peers that have not sent their request |
 //! | `active`, `passive` | the two sides |
 
 mod active;
 mod config;
 mod conn;
 mod counters;
+mod half_open;
 mod negotiate;
 mod passive;
 mod stream;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
+use core::net::SocketAddr;
 
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::StreamParams;
@@ -40,6 +43,7 @@ pub use self::config::{Config, Markers, Revision};
 use self::conn::Conn;
 pub(crate) use self::conn::{Active, ConnEvent, Request, State};
 pub use self::counters::Counters;
+use self::half_open::HalfOpen;
 pub(crate) use self::negotiate::Wishes;
 pub use self::stream::{StreamId, StreamWish};
 use crate::error::errno;
@@ -57,8 +61,11 @@ pub(crate) struct Streams {
     /// From connect or accept until the stream's end.
     by_qpn: BTreeMap<Qpn, StreamId>,
     timers: Timers<StreamId>,
-    /// Requests that wait for a listener with room, in the order in which they came.
+    /// Those whose peers have not sent their request.
+    half_open: HalfOpen,
+    /// Requests that wait for a listener with room, in the order in which they came, and how many at which address.
     crowd: VecDeque<StreamId>,
+    crowded: BTreeMap<SocketAddr, usize>,
     /// Whether there may be room for one of them.
     room: bool,
     last: u64,
@@ -84,7 +91,9 @@ impl Streams {
             conns: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
             timers: Timers::new(),
+            half_open: HalfOpen::default(),
             crowd: VecDeque::new(),
+            crowded: BTreeMap::new(),
             room: false,
             last: 0,
         }
@@ -103,10 +112,34 @@ impl Streams {
     pub(crate) fn has_stream(&self, qpn: Qpn) -> bool {
         self.by_qpn.contains_key(&qpn)
     }
-    /// Whether another peer may come.
-    pub(crate) fn accepts(&self) -> bool {
-        let half_open = self.conns.values().filter(|c| c.is_half_open()).count();
-        half_open + self.crowd.len() < self.config.max_half_open
+    /// Whether another peer may come to an address: not while too many wait for its listener to have room.
+    pub(crate) fn accepts(&self, local: SocketAddr) -> bool {
+        self.crowded.get(&local).is_none_or(|&waiting| waiting < self.config.max_half_open)
+    }
+
+    /// The half-open connection that makes room for another at an address, if there is none.
+    pub(crate) fn to_shed(&self, local: SocketAddr) -> Option<StreamId> {
+        if self.half_open.len_at(local) >= self.config.max_half_open {
+            self.half_open.victim_at(local)
+        } else if self.half_open.len() >= self.config.max_half_open_in_all {
+            self.half_open.victim()
+        } else {
+            None
+        }
+    }
+
+    /// The half-open connection that goes when the driver has no descriptor left.
+    pub(crate) fn to_shed_anywhere(&self) -> Option<StreamId> {
+        self.half_open.victim()
+    }
+
+    /// Resets a half-open connection, to make room for another.
+    pub(crate) fn shed(&mut self, stream: StreamId, sink: &mut impl Sink) {
+        if matches!(self.conns.get(&stream), Some(conn) if matches!(conn.state, State::AwaitRequest))
+        {
+            self.counters.shed += 1;
+            self.reset(stream, sink);
+        }
     }
 
     /// The earliest time at which something is to be done.
@@ -125,7 +158,8 @@ impl Streams {
     fn forget(&mut self, stream: StreamId) {
         let Some(mut conn) = self.conns.remove(&stream) else { return };
         self.timers.clear(&mut conn.deadline, stream);
-        self.crowd.retain(|&waiting| waiting != stream);
+        self.half_open.remove(conn.ends, stream);
+        self.leave_crowd(conn.ends.0, stream);
         if let Some(qpn) = conn.qpn {
             self.by_qpn.remove(&qpn);
         }
@@ -206,9 +240,9 @@ impl Streams {
         told.then(|| (stream, owner, failure(errno)))
     }
 
-    /// The stream of a queue pair ended.
-    pub(crate) fn handle_qp_ended(&mut self, qpn: Qpn) -> Option<Upcall> {
-        let stream = *self.by_qpn.get(&qpn)?;
+    /// The stream of a queue pair ended. It may have another one by now.
+    pub(crate) fn handle_qp_ended(&mut self, qpn: Qpn, stream: StreamId) -> Option<Upcall> {
+        self.by_qpn.get(&qpn).filter(|&&current| current == stream)?;
         let conn = self.conns.get(&stream)?;
         let owner = conn.owner;
         if !matches!(conn.state, State::Up | State::Closing) {
@@ -218,9 +252,15 @@ impl Streams {
         Some((stream, owner, ConnEvent::Disconnected))
     }
 
-    /// The queue pairs with streams that are among those in question.
-    pub(crate) fn qps(&self, of: impl Fn(Qpn) -> bool) -> vec::Vec<Qpn> {
-        self.by_qpn.keys().copied().filter(|&qpn| of(qpn)).collect()
+    /// The queue pairs with streams that are among those in question, and the streams.
+    pub(crate) fn qps(&self, of: impl Fn(Qpn) -> bool) -> vec::Vec<(Qpn, StreamId)> {
+        let all = self.by_qpn.iter().map(|(&qpn, &stream)| (qpn, stream));
+        all.filter(|&(qpn, _)| of(qpn)).collect()
+    }
+
+    /// The connections that have waited long enough.
+    pub(crate) fn due(&self, now: Time) -> vec::Vec<StreamId> {
+        self.timers.due(now).collect()
     }
 
     /// The connection that has waited long enough, if there is one.
@@ -263,7 +303,7 @@ impl Streams {
         match (&conn.state, conn.qpn) {
             (State::Up, Some(qpn)) => {
                 conn.state = State::Closing;
-                sink.stream(StreamWish::CloseQp { qpn });
+                sink.stream(StreamWish::CloseQp { stream, qpn });
                 Ok(false)
             }
             (State::Closing, _) => Ok(false),
@@ -282,7 +322,7 @@ impl Streams {
             (State::Requested(_), _) => self.reject(stream, &[], sink),
             (State::Up, Some(qpn)) => {
                 self.forget(stream);
-                sink.stream(StreamWish::CloseQp { qpn });
+                sink.stream(StreamWish::CloseQp { stream, qpn });
             }
             (State::Up | State::Closing, _) => self.forget(stream),
             _ => self.reset(stream, sink),

@@ -28,6 +28,7 @@ impl Streams {
         ends: (SocketAddr, SocketAddr),
     ) -> StreamId {
         let stream = self.insert(Conn::new(NOBODY, ends, State::AwaitRequest));
+        self.half_open.insert(ends, stream);
         if let Some(conn) = self.conns.get_mut(&stream) {
             let at = now.after(self.config.request_timeout);
             self.timers.set(&mut conn.deadline, stream, at);
@@ -49,6 +50,7 @@ impl Streams {
         match checked {
             Ok(asked) => {
                 self.timers.clear(&mut conn.deadline, stream);
+                self.half_open.remove(conn.ends, stream);
                 let private_data = request.map_or_else(|_| Vec::new(), |r| r.private_data.into());
                 conn.input.clear();
                 self.counters.frames_received += 1;
@@ -73,8 +75,21 @@ impl Streams {
             self.timers.clear(&mut conn.deadline, stream);
             conn.owner = owner;
             conn.state = State::Requested(request.asked);
+            let local = conn.ends.0;
+            self.leave_crowd(local, stream);
         }
-        self.crowd.retain(|&waiting| waiting != stream);
+    }
+
+    /// A request waits no more.
+    pub(super) fn leave_crowd(&mut self, local: SocketAddr, stream: StreamId) {
+        let Some(at) = self.crowd.iter().position(|&waiting| waiting == stream) else { return };
+        self.crowd.remove(at);
+        if let Some(count) = self.crowded.get_mut(&local) {
+            *count -= 1;
+            if *count == 0 {
+                self.crowded.remove(&local);
+            }
+        }
     }
 
     /// A request waits for a listener with room, if `until` is given not longer.
@@ -83,6 +98,7 @@ impl Streams {
         conn.state = State::Crowded(request);
         if !self.crowd.contains(&stream) {
             self.crowd.push_back(stream);
+            *self.crowded.entry(conn.ends.0).or_default() += 1;
         }
         match until {
             Some(at) if conn.deadline.at().is_none() => {

@@ -52,7 +52,7 @@ pub enum StreamWish {
     /// not possible, close it, and call
     /// [`handle_qp_stream_ended`](crate::Manager::handle_qp_stream_ended).
     HandOver {
-        /// Which; from now on it is named by the queue pair.
+        /// Which. It keeps its number, by which its end is told.
         stream: StreamId,
         /// The queue pair.
         qpn: Qpn,
@@ -61,6 +61,8 @@ pub enum StreamWish {
     },
     /// Have the process that has the queue pair end its stream, in order.
     CloseQp {
+        /// The stream's number.
+        stream: StreamId,
         /// The queue pair.
         qpn: Qpn,
     },

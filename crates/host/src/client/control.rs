@@ -225,11 +225,11 @@ impl HostClient {
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Gids(rows) => ControlEvent::Gids(rows.into_iter().map(GidRow::into).collect()),
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
-            Notify::Stream { qpn, params } => {
+            Notify::Stream { qpn, number, params, receive_wait } => {
                 let stream = self.only_descriptor(fds)?;
-                ControlEvent::Stream { qpn, stream, params }
+                ControlEvent::Stream { qpn, number, stream, params, receive_wait }
             }
-            Notify::CloseStream { qpn } => ControlEvent::CloseStream { qpn },
+            Notify::CloseStream { qpn, number } => ControlEvent::CloseStream { qpn, number },
             Notify::Capture => ControlEvent::Capture(fds.into_iter().next()),
             Notify::Mad { agent, from, errno, mad } => {
                 if inbox.mads.len() < MAX_MADS {
@@ -361,9 +361,9 @@ impl Control for HostClient {
         self.ask_hub_xrc(request, fd, what)
     }
 
-    fn stream_ended(&self, qpn: Qpn) {
+    fn stream_ended(&self, qpn: Qpn, number: u64) {
         // If the service is gone, so are its ids.
-        let _ = self.session.tell(&Request::StreamEnded { qpn });
+        let _ = self.session.tell(&Request::StreamEnded { qpn, number });
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {

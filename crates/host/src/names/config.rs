@@ -23,6 +23,7 @@
 //! request_timeout_ms = 5000     # of a peer that connected
 //! reply_timeout_ms = 10000      # of a peer that we connect to
 //! rtr_timeout_ms = 5000         # of a peer that we accepted
+//! receive_wait_ms = 2000        # of a message for which no receive is posted; 0 ends the connection at once
 //! ```
 
 use std::net::IpAddr;
@@ -121,6 +122,8 @@ pub struct IwarpConfig {
     /// How long a peer that we accepted may take until its ready-to-receive frame is there;
     /// milliseconds.
     pub rtr_timeout_ms: u32,
+    /// How long a message for which no receive is posted waits for one, before the connection ends; milliseconds.
+    pub receive_wait_ms: u32,
 }
 
 /// As [`rdmux_cm::iw::Markers`].
@@ -148,6 +151,7 @@ impl Default for IwarpConfig {
             request_timeout_ms: ms(default.request_timeout),
             reply_timeout_ms: ms(default.reply_timeout),
             rtr_timeout_ms: ms(default.rtr_timeout),
+            receive_wait_ms: 2000,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Requests, replies and notifications.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use rdmux_verbs::control::{DeviceKind, GidEntry, Limits};
 use rdmux_verbs::transport::env::QpEvent;
@@ -112,10 +113,12 @@ pub enum Request {
         /// The clients that hold it.
         holders: Vec<u64>,
     },
-    /// The stream of a queue pair of the caller's has come to its end. No reply.
+    /// This stream of a queue pair of the caller's has come to its end. No reply.
     StreamEnded {
         /// The queue pair.
         qpn: Qpn,
+        /// The stream's number, from [`Notify::Stream`].
+        number: u64,
     },
     /// Takes the descriptors of a view's user and mount namespace, to be held for the caller's user.
     HoldView {
@@ -357,13 +360,19 @@ pub enum Notify {
     Stream {
         /// A queue pair of ours.
         qpn: Qpn,
+        /// The stream's number, which no other has or will have.
+        number: u64,
         /// What the two ends agreed on.
         params: StreamParams,
+        /// How long a message may wait for a receive; zero is not at all.
+        receive_wait: Duration,
     },
     /// The program disconnects: the stream is to be ended in order.
     CloseStream {
         /// A queue pair of ours.
         qpn: Qpn,
+        /// The stream's number.
+        number: u64,
     },
     /// With a descriptor: copies of all traffic are wanted there. Without: no longer.
     Capture,

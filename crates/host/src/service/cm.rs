@@ -307,8 +307,8 @@ impl Core {
                 .create_id_on(channel, space, qp_type, transport, context)
                 .map(|id| Response::Cm(CmReply::Id(id))),
             R::Destroy { id } => manager.destroy(now, id, sink).map(events),
-            R::Bind { id, addr } => manager.bind(id, addr, privileged).map(|addr| {
-                let device = manager.query(id).ok().and_then(|info| info.device);
+            R::Bind { id, addr } => self.bind(id, addr, privileged).map(|addr| {
+                let device = self.manager.query(id).ok().and_then(|info| info.device);
                 Response::Cm(CmReply::Bound(addr, device.map(|d| (d.device, d.port_num))))
             }),
             R::Listen { id, backlog } => {

@@ -324,6 +324,7 @@ impl Core {
             self.resolver.poll_timeout(),
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
+            self.streams.parting.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }
@@ -332,9 +333,11 @@ impl Core {
     pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
         if self.manager.poll_timeout().is_some_and(|due| due <= now) {
+            self.read_due_streams(now);
             self.manager.handle_timeout(now, &mut self.outbox);
         }
         self.close_unused(now);
+        self.close_all_parted(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
         if self.views.poll_timeout().is_some_and(|due| due <= now) {

@@ -30,8 +30,6 @@ pub(super) struct AllListening {
     /// Listeners on wildcards, which follow the host's addresses.
     wildcards: BTreeMap<IdHandle, StreamListener>,
     last: u64,
-    /// Whether peers wait in the system's queues, for too many are half-open.
-    paused: bool,
     /// A descriptor to give up when there is none left to accept with.
     reserve: Option<File>,
 }
@@ -46,6 +44,8 @@ struct Listening {
     /// Whose listener it is, or was.
     client: Option<ClientId>,
     until: Option<Time>,
+    /// Whether peers wait in the system's queue, for the listener's program is behind.
+    paused: bool,
 }
 
 impl AllListening {
@@ -54,7 +54,6 @@ impl AllListening {
             sockets: BTreeMap::new(),
             wildcards: BTreeMap::new(),
             last: 0,
-            paused: false,
             reserve: open_reserve(),
         }
     }
@@ -65,11 +64,40 @@ impl AllListening {
     }
 }
 
+/// Whether there are no descriptors left.
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(errno(error), libc::EMFILE | libc::ENFILE)
+}
+
 fn open_reserve() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
 impl Core {
+    /// Gives an id an address. Any port is one that TCP has free too, if the id may listen for iWARP.
+    ///
+    /// # Errors
+    /// Those of [`rdmux_cm::Manager::bind`].
+    pub(super) fn bind(
+        &mut self,
+        id: IdHandle,
+        addr: SocketAddr,
+        privileged: bool,
+    ) -> Result<SocketAddr, CmError> {
+        let wanted = StreamListener { local: addr, v6_only: false, only: false };
+        let at: Vec<SocketAddr> = (self.listening_addresses(&wanted).iter())
+            .filter_map(|at| Some(self.addresses.find(at.ip())?.peer(at.ip(), 0)))
+            .collect();
+        let free = |port| {
+            at.iter().all(|&at| {
+                let mut at = at;
+                at.set_port(port);
+                tcp::is_free(at)
+            })
+        };
+        self.manager.bind_where(id, addr, privileged, free)
+    }
+
     /// Lets peers connect, by all transports that the id may have.
     ///
     /// # Errors
@@ -78,7 +106,7 @@ impl Core {
     pub(super) fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
         if self.manager.query(id)?.state == IdState::Idle {
             let any = IpAddr::from([0, 0, 0, 0]);
-            self.manager.bind(id, SocketAddr::new(any, 0), false)?;
+            self.bind(id, SocketAddr::new(any, 0), false)?;
         }
         let bound = self.manager.query(id)?.state == IdState::AddrBound;
         if let Some(wanted) = self.manager.stream_listener(id).filter(|_| bound)
@@ -129,10 +157,10 @@ impl Core {
         let socket = tcp::listen(row.peer(at.ip(), at.port()))?;
         self.streams.listening.last += 1;
         let number = self.streams.listening.last;
-        let interest = if self.streams.listening.paused { Interest::End } else { Interest::Read };
-        self.poller.add(&socket, Token::StreamListener(number), interest)?;
+        self.poller.add(&socket, Token::StreamListener(number), Interest::Read)?;
         let client = self.client_of(id);
-        let listening = Listening { socket, at, owner: Some(id), client, until: None };
+        let (owner, until, paused) = (Some(id), None, false);
+        let listening = Listening { socket, at, owner, client, until, paused };
         self.streams.listening.sockets.insert(number, listening);
         Ok(())
     }
@@ -214,18 +242,26 @@ impl Core {
     /// Peers connected.
     pub(super) fn accept_streams(&mut self, number: u64) {
         for _ in 0..ACCEPTS {
-            let Some(listening) = self.streams.listening.sockets.get(&number) else { return };
-            if !self.manager.accepts_streams() {
+            let Some(at) = self.streams.listening.sockets.get(&number).map(|l| l.at) else {
+                return;
+            };
+            if !self.manager.accepts_streams(at) {
                 break;
             }
+            self.make_room(at);
+            let Some(listening) = self.streams.listening.sockets.get(&number) else { return };
             match tcp::accept(&listening.socket) {
                 Ok(Some((socket, local, remote))) => self.add_stream(socket, local, remote),
                 Ok(None) => break,
+                // Another peer's descriptor is as good as a new one.
+                Err(e) if is_exhausted(&e) && self.give_up_one() => {}
                 Err(e) => {
-                    throttled!(warn, "a peer at {} cannot be accepted: {e}", listening.at);
+                    throttled!(warn, "a peer at {at} cannot be accepted: {e}");
                     // With a descriptor more it can be turned away, so that it does not wait in vain.
                     self.streams.listening.reserve = None;
-                    drop(tcp::accept(&listening.socket));
+                    if let Some(listening) = self.streams.listening.sockets.get(&number) {
+                        drop(tcp::accept(&listening.socket));
+                    }
                     self.streams.listening.reserve = open_reserve();
                     break;
                 }
@@ -235,13 +271,13 @@ impl Core {
         self.pause_listening();
     }
 
-    /// Lets peers wait in the system's queues while too many are half-open.
+    /// Lets a listener's peers wait in the system's queue while too many of its requests wait for its program.
     pub(super) fn pause_listening(&mut self) {
-        let paused = !self.manager.accepts_streams();
-        if paused != self.streams.listening.paused {
-            self.streams.listening.paused = paused;
-            let interest = if paused { Interest::End } else { Interest::Read };
-            for (&number, l) in &self.streams.listening.sockets {
+        for (&number, l) in &mut self.streams.listening.sockets {
+            let paused = !self.manager.accepts_streams(l.at);
+            if paused != l.paused {
+                l.paused = paused;
+                let interest = if paused { Interest::End } else { Interest::Read };
                 self.poller.change(l.socket.as_fd(), Token::StreamListener(number), interest);
             }
         }

@@ -24,6 +24,7 @@ mod netlink;
 mod open;
 mod options;
 mod outgoing;
+mod parting;
 mod poller;
 mod requests;
 mod resolve;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rdmux_cm::iw::StreamId;
 use rdmux_link::SharedMem;
 use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::PAGE_COUNTERS;
@@ -268,8 +269,8 @@ impl Core {
                 self.handle_stray(src, dst, &bytes);
                 Outcome::Silent
             }
-            Request::StreamEnded { qpn } => {
-                self.handle_qp_stream_ended(id, qpn);
+            Request::StreamEnded { qpn, number } => {
+                self.handle_qp_stream_ended(id, qpn, StreamId(number));
                 Outcome::Silent
             }
             Request::OpenChannel => self

@@ -128,6 +128,7 @@ impl Core {
             ("iw_drop_rtr", iw.bad_rtr),
             ("iw_refused_no_listener", iw.no_listener),
             ("iw_drop_silent", iw.silent),
+            ("iw_drop_shed", iw.shed),
             ("iw_timeouts", iw.timeouts),
             ("iw_streams_pending", self.streams.len() as u64),
         ]

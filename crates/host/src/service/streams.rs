@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::{StreamId, StreamWish};
 use rdmux_cm::{CmError, IdHandle};
+use rdmux_transport::Time;
 use rdmux_transport::iwarp::StreamParams;
 use rdmux_verbs::control::{DeviceKind, slot_of};
 use rdmux_wire::Qpn;
@@ -20,6 +22,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::clients::ClientId;
 use super::core::Core;
 use super::listening::AllListening;
+use super::parting::Parting;
 use super::poller::{Interest, Ready, Token};
 use super::tcp;
 use crate::proto::{ClientKind, Notify};
@@ -29,6 +32,10 @@ use crate::proto::{ClientKind, Notify};
 pub(super) struct Streams {
     pub(super) listening: AllListening,
     streams: BTreeMap<StreamId, Stream>,
+    /// Those of which the machine may want something else than before.
+    touched: Vec<StreamId>,
+    /// Those that are over for us, and whose peers may still have to read what we said.
+    pub(super) parting: Parting,
 }
 
 /// A connection that no queue pair has yet.
@@ -41,7 +48,8 @@ struct Stream {
 
 impl Streams {
     pub(super) fn new() -> Self {
-        Self { listening: AllListening::new(), streams: BTreeMap::new() }
+        let (streams, touched) = (BTreeMap::new(), Vec::new());
+        Self { listening: AllListening::new(), streams, touched, parting: Parting::default() }
     }
 
     /// How many connections wait for something.
@@ -64,16 +72,19 @@ impl Core {
                 self.connect_stream(stream, local, remote, tos);
             }
             StreamWish::Send { stream, bytes } => self.send_stream(stream, &bytes),
-            StreamWish::Close { stream } => drop(self.forget_stream(stream)),
+            StreamWish::Close { stream } => self.part(stream),
             StreamWish::Reset { stream } => {
                 if let Some(socket) = self.forget_stream(stream) {
                     tcp::reset(socket);
                 }
             }
             StreamWish::HandOver { stream, qpn, params } => self.hand_over(stream, qpn, params),
-            StreamWish::CloseQp { qpn } => match self.iwarp_owner(qpn) {
-                Some(owner) => self.notify(owner, &Notify::CloseStream { qpn }, Vec::new()),
-                None => self.qp_stream_ended(qpn),
+            StreamWish::CloseQp { stream, qpn } => match self.iwarp_owner(qpn) {
+                Some(owner) => {
+                    let number = stream.0;
+                    self.notify(owner, &Notify::CloseStream { qpn, number }, Vec::new());
+                }
+                None => self.qp_stream_ended(qpn, stream),
             },
         }
     }
@@ -118,6 +129,7 @@ impl Core {
     /// nothing was sent before.
     fn send_stream(&mut self, stream: StreamId, bytes: &[u8]) {
         let Some(found) = self.streams.streams.get(&stream) else { return };
+        self.streams.touched.push(stream);
         let sent = rustix::net::send(&found.socket, bytes, SendFlags::NOSIGNAL);
         let errno = match sent {
             Ok(n) if n == bytes.len() => return,
@@ -140,7 +152,7 @@ impl Core {
         self.manager.handle_stream_ended(now, stream, errno, &mut self.outbox);
     }
 
-    fn forget_stream(&mut self, stream: StreamId) -> Option<OwnedFd> {
+    pub(super) fn forget_stream(&mut self, stream: StreamId) -> Option<OwnedFd> {
         let found = self.streams.streams.remove(&stream)?;
         self.poller.remove(&found.socket);
         Some(found.socket)
@@ -154,22 +166,25 @@ impl Core {
     }
 
     fn hand_over(&mut self, stream: StreamId, qpn: Qpn, params: StreamParams) {
-        let Some(socket) = self.forget_stream(stream) else { return self.qp_stream_ended(qpn) };
-        match self.iwarp_owner(qpn) {
-            Some(owner) => self.notify(owner, &Notify::Stream { qpn, params }, vec![socket]),
-            None => self.qp_stream_ended(qpn),
-        }
+        let (socket, owner) = (self.forget_stream(stream), self.iwarp_owner(qpn));
+        let Some((socket, owner)) = socket.zip(owner) else {
+            return self.qp_stream_ended(qpn, stream);
+        };
+        let wait = self.options.config.iwarp.receive_wait_ms;
+        let receive_wait = Duration::from_millis(wait.into());
+        let notify = Notify::Stream { qpn, number: stream.0, params, receive_wait };
+        self.notify(owner, &notify, vec![socket]);
     }
 
-    fn qp_stream_ended(&mut self, qpn: Qpn) {
+    fn qp_stream_ended(&mut self, qpn: Qpn, stream: StreamId) {
         let now = self.now();
-        self.manager.handle_qp_stream_ended(now, qpn, &mut self.outbox);
+        self.manager.handle_qp_stream_ended(now, qpn, stream, &mut self.outbox);
     }
 
-    /// A process says that the stream of a queue pair of its ended.
-    pub(super) fn handle_qp_stream_ended(&mut self, client: ClientId, qpn: Qpn) {
+    /// A process says that a stream of a queue pair of its ended.
+    pub(super) fn handle_qp_stream_ended(&mut self, client: ClientId, qpn: Qpn, stream: StreamId) {
         if self.slots.owner(slot_of(qpn)) == Some(client) {
-            self.qp_stream_ended(qpn);
+            self.qp_stream_ended(qpn, stream);
             self.settle();
         }
     }
@@ -198,6 +213,9 @@ impl Core {
 
     /// A connection has something.
     pub(super) fn handle_stream(&mut self, stream: StreamId, ready: &Ready) {
+        if self.read_parted(stream) {
+            return;
+        }
         let Some(found) = self.streams.streams.get_mut(&stream) else { return };
         if found.connecting {
             match tcp::connected(&found.socket) {
@@ -210,10 +228,27 @@ impl Core {
                 Err(e) => self.end_stream(stream, errno(&e)),
             }
         } else if ready.readable {
-            self.read_stream(stream);
+            self.read_all(stream);
         }
         self.settle();
         self.watch_stream(stream);
+    }
+
+    /// Takes in what has come of a frame, which is read in two parts, for the first says how long it is.
+    fn read_all(&mut self, stream: StreamId) {
+        self.read_stream(stream);
+        if self.manager.stream_wants(stream) != 0 {
+            self.read_stream(stream);
+        }
+    }
+
+    /// What has come counts before a time that is over.
+    pub(super) fn read_due_streams(&mut self, now: Time) {
+        for stream in self.manager.due_streams(now) {
+            if self.streams.streams.get(&stream).is_some_and(|found| !found.connecting) {
+                self.read_all(stream);
+            }
+        }
     }
 
     fn read_stream(&mut self, stream: StreamId) {
@@ -256,9 +291,33 @@ impl Core {
 
     /// Streams of whose state a command changed something.
     pub(super) fn watch_streams(&mut self) {
-        let streams: Vec<StreamId> = self.streams.streams.keys().copied().collect();
-        streams.into_iter().for_each(|stream| self.watch_stream(stream));
+        while let Some(stream) = self.streams.touched.pop() {
+            self.watch_stream(stream);
+        }
         self.pause_listening();
+    }
+
+    /// Resets what must make room for another peer of a listening socket, unless its request is there.
+    pub(super) fn make_room(&mut self, local: SocketAddr) {
+        while let Some(stream) = self.manager.stream_to_shed(local) {
+            self.shed(stream);
+        }
+    }
+
+    /// Gives up a descriptor of a peer that is parting, or has not sent its request. Whether there was one.
+    pub(super) fn give_up_one(&mut self) -> bool {
+        if self.close_oldest_parted() {
+            return true;
+        }
+        let found = self.manager.any_stream_to_shed();
+        found.inspect(|&stream| self.shed(stream)).is_some()
+    }
+
+    fn shed(&mut self, stream: StreamId) {
+        self.read_all(stream);
+        self.manager.shed_stream(stream, &mut self.outbox);
+        self.streams.touched.push(stream);
+        self.settle();
     }
 
     /// A peer connected.

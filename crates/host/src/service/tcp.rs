@@ -31,6 +31,17 @@ pub(super) fn listen(at: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether nobody has a port of an address.
+pub(super) fn is_free(at: SocketAddr) -> bool {
+    // Without a claim to reuse, so that nothing else may be bound there.
+    open(at)
+        .and_then(|socket| {
+            sockopt::set_socket_reuseaddr(&socket, false)?;
+            Ok(rustix::net::bind(&socket, &at)?)
+        })
+        .is_ok()
+}
+
 /// The next peer of a listening socket, with the connection's two addresses.
 pub(super) fn accept(listening: &OwnedFd) -> io::Result<Option<(OwnedFd, SocketAddr, SocketAddr)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -30,7 +30,7 @@ enum Of {
     /// The connection manager.
     Manager(StreamId),
     /// A queue pair.
-    Qp(Qpn),
+    Qp(Qpn, StreamId),
     /// Nobody any more.
     Nobody,
 }
@@ -108,15 +108,15 @@ impl World {
                 if let Some(key) = self.tcp.find(at, life, Of::Manager(stream))
                     && let Some(end) = self.tcp.ends.get_mut(&key)
                 {
-                    end.of = Of::Qp(qpn);
+                    end.of = Of::Qp(qpn, stream);
                     self.stats.streams += 1;
                 }
             }
-            StreamWish::CloseQp { qpn } => {
-                self.close(at, life, Of::Qp(qpn));
+            StreamWish::CloseQp { stream, qpn } => {
+                self.close(at, life, Of::Qp(qpn, stream));
                 let now = self.agenda.now();
                 let node = &mut self.nodes[at];
-                node.cm.handle_qp_stream_ended(now, qpn, &mut node.out);
+                node.cm.handle_qp_stream_ended(now, qpn, stream, &mut node.out);
             }
             StreamWish::Unlisten(_) => {}
         }
@@ -175,7 +175,7 @@ impl World {
                     rest = &rest[wants..];
                 }
             }
-            (Of::Qp(qpn), News::Bytes(_) | News::Connected) => {
+            (Of::Qp(qpn, _), News::Bytes(_) | News::Connected) => {
                 return Err(format!("node {at}: {qpn} got bytes of the connection manager's"));
             }
             (of, News::Ended) => {
@@ -186,7 +186,9 @@ impl World {
                     Of::Manager(stream) => {
                         node.cm.handle_stream_ended(now, stream, RESET, &mut node.out);
                     }
-                    Of::Qp(qpn) => node.cm.handle_qp_stream_ended(now, qpn, &mut node.out),
+                    Of::Qp(qpn, stream) => {
+                        node.cm.handle_qp_stream_ended(now, qpn, stream, &mut node.out);
+                    }
                     Of::Nobody => {}
                 }
             }

@@ -17,6 +17,7 @@ use super::path::Path;
 use crate::brief::MutexGuard;
 use crate::device::Device;
 use crate::qp::{Driven, Ends, QpCore};
+use crate::srq::SrqCore;
 use crate::xrc::place::Stage;
 
 thread_local! {
@@ -57,6 +58,14 @@ impl<'a> Bound<'a> {
         self.core.qpn
     }
 
+    /// Its shared receive queue.
+    pub(crate) fn srq(&self) -> Option<&'a Arc<SrqCore>> {
+        match &self.core.ends {
+            Ends::Own(objects) => objects.srq.as_ref(),
+            Ends::Target(_) => None,
+        }
+    }
+
     pub(crate) fn driven(&mut self) -> &mut Driven {
         &mut self.driven
     }
@@ -85,10 +94,10 @@ impl<'a> Bound<'a> {
     /// Takes the stream away that a queue pair in RESET may not have.
     fn forget_stream(&mut self) {
         if let Some(stream) = self.driven.path.stream() {
-            let tcp = stream.tcp.clone();
-            tcp.reset_on_close();
+            stream.tcp.reset_on_close();
+            let ended = stream.ended(self.core.qpn);
             self.driven.path = Path::None;
-            self.device.engine().end_stream(self.core.qpn, tcp);
+            self.device.engine().end_stream(ended);
         }
     }
 

@@ -24,6 +24,7 @@ use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
+use crate::control::DeviceKind;
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
@@ -554,7 +555,13 @@ impl Env for QpEnv<'_> {
 
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
         match &self.here {
-            Here::Own(objects, _) => objects.srq.as_ref()?.pop(sges),
+            Here::Own(objects, _) => {
+                let srq = objects.srq.as_ref()?;
+                match self.device.kind() {
+                    DeviceKind::Roce => srq.pop(sges),
+                    DeviceKind::Iwarp => srq.pop_in_turn(self.core.qpn, sges),
+                }
+            }
             Here::Target(place) => place.pop(sges),
         }
     }

@@ -1,5 +1,7 @@
 //! The machine of a queue pair: packets or a stream, by the device's kind.
 
+use std::time::Duration;
+
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_transport::env::{AccessFault, Drop, Env, Named};
 use rdmux_transport::error::{ModifyError, PostError};
@@ -177,6 +179,12 @@ impl Machine {
         }
     }
 
+    /// Whether a message is next in its stream that waits for a receive.
+    #[inline]
+    pub(crate) fn waits_for_receive(&self) -> bool {
+        matches!(self, Self::Iwarp(qp) if qp.waits_for_receive())
+    }
+
     /// What is to be done with the stream.
     pub(crate) fn wish(&self) -> Wish {
         match self {
@@ -190,11 +198,14 @@ impl Machine {
         &mut self,
         now: Time,
         params: &StreamParams,
-        mulpdu: u32,
+        (mulpdu, receive_wait): (u32, Duration),
         env: &mut QpEnv<'_>,
     ) -> Result<(), ModifyError> {
         match self {
-            Self::Iwarp(qp) => qp.attach(now, params, mulpdu, env),
+            Self::Iwarp(qp) => {
+                qp.set_receive_wait(receive_wait);
+                qp.attach(now, params, mulpdu, env)
+            }
             Self::Ib(qp) => {
                 let from = qp.state();
                 let to = QpState::Rts;

@@ -41,7 +41,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmux_link::patience::give_way;
 use rdmux_link::udp::Datagram;
-use rdmux_link::{RxBatch, TcpStream, UdpPort, guarded};
+use rdmux_link::{RxBatch, UdpPort, guarded};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
@@ -53,7 +53,7 @@ use self::multicast::Groups;
 use self::path::{Endpoint, Endpoints, Path};
 use self::patience::Patience;
 use self::ring::{Inbox, Rings};
-use self::stream::Streams;
+use self::stream::{Ended, Resumed, Streams};
 use self::timers::Timers;
 use self::wait::Waiter;
 use crate::brief;
@@ -162,10 +162,12 @@ pub(crate) struct Engine {
     /// Queue pairs that owe an ACK.
     owed: Mutex<Vec<Qpn>>,
     /// Streams that are of no more use.
-    ended: Mutex<Vec<(Qpn, Arc<TcpStream>)>>,
+    ended: Mutex<Vec<Ended>>,
+    /// Streams that were left unread, and are to be read again.
+    resumed: Mutex<Vec<Resumed>>,
     /// Whether what the service says is being taken in.
     told: Mutex<()>,
-    /// Whether `pending`, `owed` or `ended` may hold any: lets a poll see it without their locks.
+    /// Whether `pending`, `owed`, `ended` or `resumed` may hold any: lets a poll see it without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
     patience: Patience,
@@ -208,6 +210,7 @@ impl Engine {
             pending: Mutex::default(),
             owed: Mutex::default(),
             ended: Mutex::default(),
+            resumed: Mutex::default(),
             told: Mutex::new(()),
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -434,6 +437,7 @@ impl Engine {
             self.flush_acks(device, round, now);
         }
         if queued {
+            self.resume_streams(device, &mut round.streams);
             self.close_ended(device, &mut round.streams);
         }
         received
@@ -565,6 +569,9 @@ impl Engine {
 
     /// How long the background thread may sleep.
     fn deadline(&self, device: &Device) -> Option<Duration> {
+        if !self.resumed.lock().is_empty() {
+            return Some(Duration::ZERO);
+        }
         let retry = (!self.pending.lock().is_empty()).then_some(background::RETRY);
         let timer = self.timers.earliest().map(|at| at.since(device.now()));
         retry.into_iter().chain(timer).min()
@@ -576,7 +583,7 @@ impl Engine {
         let mut driven = qp.state.lock();
         direct::hide(device, qp, &driven.path);
         if let Path::Stream(stream) = std::mem::replace(&mut driven.path, Path::None) {
-            self.end_stream(qp.qpn, stream.tcp);
+            self.end_stream(stream.ended(qp.qpn));
         }
         drop(driven);
         self.inbox(|inbox| inbox.forget_qp(qp.qpn));
@@ -615,10 +622,10 @@ impl Engine {
             ControlEvent::Gids(gids) => device.set_gids(gids),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
-            ControlEvent::Stream { qpn, stream, params } => {
-                self.take_stream(device, qpn, stream, &params);
+            ControlEvent::Stream { qpn, number, stream, params, receive_wait } => {
+                self.take_stream(device, (qpn, number), stream, &params, receive_wait);
             }
-            ControlEvent::CloseStream { qpn } => self.close_stream(device, qpn),
+            ControlEvent::CloseStream { qpn, number } => self.close_stream(device, qpn, number),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let datagram = rdmux_link::udp::Datagram {

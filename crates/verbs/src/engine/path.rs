@@ -108,12 +108,12 @@ impl Engine {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<Option<Path>, VerbsError> {
+        if device.kind() == DeviceKind::Iwarp {
+            // Its stream comes from the connection manager, and is closed when RESET takes it away.
+            return Ok(None);
+        }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             return Ok(Some(Path::None));
-        }
-        if device.kind() == DeviceKind::Iwarp {
-            // Its stream comes from the connection manager.
-            return Ok(None);
         }
         let slot = device.slot_for(qp.qpn);
         if qp.qp_type == QpType::Ud {

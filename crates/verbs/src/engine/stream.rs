@@ -4,10 +4,14 @@
 //! from the socket to where they belong, together with the next header; everything else comes into a buffer that
 //! the rounds share, and the machine copies from there. What it cannot use yet, a part of a frame, is kept with the
 //! queue pair.
+//!
+//! A stream whose next message waits for a receive is left unread: no round looks at it, and it wakes nobody, until
+//! a receive is posted, to the queue pair or to its shared queue, or the time is over.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rdmux_link::TcpStream;
 use rdmux_link::tcp::Received;
@@ -22,6 +26,7 @@ use super::wait::Waiter;
 use super::{Engine, Table};
 use crate::counters::{Counter, Counters};
 use crate::device::Device;
+use crate::srq::SrqCore;
 
 /// Bytes of the buffer that rounds receive into.
 const BUFFER: usize = 256 * 1024;
@@ -41,17 +46,44 @@ const READY: usize = 64;
 #[derive(Debug)]
 pub(crate) struct StreamPath {
     pub(crate) tcp: Arc<TcpStream>,
-    /// A part of a frame that came without its rest.
+    /// The service's number of it.
+    number: u64,
+    /// A part of a frame that came without its rest, or all that came with a message that waits for a receive.
     held: Vec<u8>,
     /// Whether our half was ended.
     shut: bool,
+    /// Whether it is left unread.
+    paused: bool,
+    /// Whether it is on the list of those that are to be read again.
+    resuming: bool,
+}
+
+/// A stream that is of no more use.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    qpn: Qpn,
+    number: u64,
+    tcp: Arc<TcpStream>,
+}
+
+/// A queue pair whose stream is to be read again, and the shared receive queue where a receive was posted, if that
+/// is why.
+pub(crate) type Resumed = (Qpn, Weak<SrqCore>);
+
+impl StreamPath {
+    /// It is of no more use to its queue pair.
+    pub(crate) fn ended(&self, qpn: Qpn) -> Ended {
+        Ended { qpn, number: self.number, tcp: self.tcp.clone() }
+    }
 }
 
 /// All streams of a device.
 #[derive(Debug)]
 pub(crate) struct Streams {
     epoll: OwnedFd,
+    /// Those that rounds look at, and those that are left unread.
     open: Vec<(Qpn, Arc<TcpStream>)>,
+    paused: Vec<Arc<TcpStream>>,
     buffer: Box<[u8]>,
     ready: Vec<(Qpn, Arc<TcpStream>)>,
 }
@@ -60,7 +92,8 @@ impl Streams {
     pub(crate) fn new(waiter: &Waiter) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         waiter.add(epoll.as_fd())?;
-        Ok(Self { epoll, open: Vec::new(), buffer: Box::default(), ready: Vec::new() })
+        let (open, paused, ready) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { epoll, open, paused, buffer: Box::default(), ready })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -68,8 +101,7 @@ impl Streams {
     }
 
     fn add(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) -> io::Result<()> {
-        let token = epoll::EventData::new_u64(u64::from(qpn.get()));
-        epoll::add(&self.epoll, tcp.as_fd(), token, epoll::EventFlags::IN)?;
+        self.watch(qpn, &tcp)?;
         if self.buffer.is_empty() {
             self.buffer = vec![0; BUFFER].into_boxed_slice();
         }
@@ -77,13 +109,39 @@ impl Streams {
         Ok(())
     }
 
+    fn watch(&self, qpn: Qpn, tcp: &Arc<TcpStream>) -> io::Result<()> {
+        let token = epoll::EventData::new_u64(u64::from(qpn.get()));
+        Ok(epoll::add(&self.epoll, tcp.as_fd(), token, epoll::EventFlags::IN)?)
+    }
+
+    /// Rounds leave a stream alone, and it wakes nobody.
+    fn pause(&mut self, tcp: &Arc<TcpStream>) {
+        let _ = epoll::delete(&self.epoll, tcp.as_fd());
+        self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
+        self.paused.push(tcp.clone());
+    }
+
+    /// Rounds look at a paused stream again.
+    fn resume(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) {
+        let before = self.paused.len();
+        self.paused.retain(|paused| !Arc::ptr_eq(paused, &tcp));
+        if self.paused.len() == before {
+            return;
+        }
+        if let Err(error) = self.watch(qpn, &tcp) {
+            tracing::warn!(%qpn, %error, "a stream is looked at by rounds only");
+        }
+        self.open.push((qpn, tcp));
+    }
+
     /// Returns whether there was one.
     fn remove(&mut self, tcp: &Arc<TcpStream>) -> bool {
         // Fails only if it is not there.
         let _ = epoll::delete(&self.epoll, tcp.as_fd());
-        let before = self.open.len();
+        let before = self.open.len() + self.paused.len();
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
-        self.open.len() != before
+        self.paused.retain(|paused| !Arc::ptr_eq(paused, tcp));
+        self.open.len() + self.paused.len() != before
     }
 
     /// Finds the streams that may have something.
@@ -111,9 +169,10 @@ impl Engine {
     pub(super) fn take_stream(
         &self,
         device: &Arc<Device>,
-        qpn: Qpn,
+        (qpn, number): (Qpn, u64),
         stream: OwnedFd,
         params: &StreamParams,
+        receive_wait: Duration,
     ) {
         let taken = TcpStream::new(stream).and_then(|tcp| {
             let tcp = Arc::new(tcp);
@@ -122,23 +181,26 @@ impl Engine {
             let table = device.qps().read();
             let attached = table.get(qpn).is_some_and(|core| {
                 let mut bound = Bound::lock(device, core);
-                bound.attach(tcp.clone(), params, mulpdu)
+                bound.attach((tcp.clone(), number), params, (mulpdu, receive_wait))
             });
             drop(table);
             if !attached {
-                self.end_stream(qpn, tcp);
+                self.end_stream(Ended { qpn, number, tcp });
             }
             Ok(())
         });
         if let Err(error) = taken {
             tracing::debug!(%qpn, %error, "no stream can be taken");
-            device.control().stream_ended(qpn);
+            device.control().stream_ended(qpn, number);
         }
     }
 
     /// The program disconnects.
-    pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn) {
+    pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn, number: u64) {
         super::with_qp(device, &device.qps().read(), qpn, |bound| {
+            if bound.driven().path.stream().is_none_or(|stream| stream.number != number) {
+                return;
+            }
             let now = device.now();
             bound.run(|machine, env| {
                 if let Some(qp) = machine.stream() {
@@ -150,8 +212,8 @@ impl Engine {
     }
 
     /// A stream is of no more use. It is closed with the round, and the service told.
-    pub(crate) fn end_stream(&self, qpn: Qpn, tcp: Arc<TcpStream>) {
-        self.ended.lock().push((qpn, tcp));
+    pub(crate) fn end_stream(&self, ended: Ended) {
+        self.ended.lock().push(ended);
         self.queued.store(true, std::sync::atomic::Ordering::Release);
         self.wake_sleeper();
     }
@@ -159,10 +221,39 @@ impl Engine {
     /// Closes what has ended.
     pub(super) fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
         loop {
-            let Some((qpn, tcp)) = self.ended.lock().pop() else { return };
+            let Some(Ended { qpn, number, tcp }) = self.ended.lock().pop() else { return };
             if streams.remove(&tcp) {
                 drop(tcp);
-                device.control().stream_ended(qpn);
+                device.control().stream_ended(qpn, number);
+            }
+        }
+    }
+
+    /// The stream of a queue pair is to be read again, by the next round.
+    pub(crate) fn resume_stream(&self, qpn: Qpn, srq: Weak<SrqCore>) {
+        self.resumed.lock().push((qpn, srq));
+        self.queued.store(true, std::sync::atomic::Ordering::Release);
+        self.wake_sleeper();
+    }
+
+    /// Goes on with streams for whose messages there may be a receive now, or that need none any more.
+    pub(super) fn resume_streams(&self, device: &Arc<Device>, streams: &mut Streams) {
+        let resumed = std::mem::take(&mut *self.resumed.lock());
+        if resumed.is_empty() {
+            return;
+        }
+        let table = device.qps().read();
+        for (qpn, srq) in resumed {
+            let mut waits = false;
+            if let Some(core) = table.get(qpn) {
+                let mut bound = Bound::lock(device, core);
+                if let Some(tcp) = bound.go_on_with_stream() {
+                    streams.resume(qpn, tcp);
+                }
+                waits = bound.machine().waits_for_receive();
+            }
+            if let Some(srq) = srq.upgrade().filter(|_| !waits) {
+                srq.leave_line(qpn);
             }
         }
     }
@@ -179,12 +270,17 @@ impl Engine {
         }
         streams.find_ready();
         let mut received = 0;
-        let Streams { ready, buffer, .. } = streams;
+        let mut ready = std::mem::take(&mut streams.ready);
         for (qpn, tcp) in ready.drain(..) {
-            if let Some(core) = table.get(qpn) {
-                received += Bound::lock(device, core).receive_stream(&tcp, buffer);
+            let Some(core) = table.get(qpn) else { continue };
+            let (count, paused) =
+                Bound::lock(device, core).receive_stream(&tcp, &mut streams.buffer);
+            received += count;
+            if paused {
+                streams.pause(&tcp);
             }
         }
+        streams.ready = ready;
         received
     }
 }
@@ -199,11 +295,18 @@ fn mulpdu(segment: usize) -> u32 {
 }
 
 impl Bound<'_> {
-    fn attach(&mut self, tcp: Arc<TcpStream>, params: &StreamParams, mulpdu: u32) -> bool {
-        let path = Path::Stream(StreamPath { tcp, held: Vec::new(), shut: false });
+    fn attach(
+        &mut self,
+        (tcp, number): (Arc<TcpStream>, u64),
+        params: &StreamParams,
+        limits: (u32, Duration),
+    ) -> bool {
+        let (shut, paused, resuming) = (false, false, false);
+        let path = StreamPath { tcp, number, held: Vec::new(), shut, paused, resuming };
+        let path = Path::Stream(path);
         let before = std::mem::replace(&mut self.driven().path, path);
         let now = self.device().now();
-        let attached = self.run(|machine, env| machine.attach(now, params, mulpdu, env));
+        let attached = self.run(|machine, env| machine.attach(now, params, limits, env));
         if let Err(error) = &attached {
             tracing::debug!(qpn = %self.qpn(), %error, "no stream can be taken");
             self.driven().path = before;
@@ -213,9 +316,10 @@ impl Bound<'_> {
         attached.is_ok()
     }
 
-    /// Receives until there is no more, or others must have their turn.
-    fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> usize {
-        let mut received = 0;
+    /// Receives until there is no more, or others must have their turn, or a message waits for a receive. Returns how
+    /// many receives brought something, and whether the stream is to be left unread now.
+    fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> (usize, bool) {
+        let (mut received, mut paused) = (0, false);
         for _ in 0..TURNS {
             let Some(StreamPath { tcp: own, held, .. }) = self.driven().path.stream() else {
                 break;
@@ -225,8 +329,14 @@ impl Bound<'_> {
             }
             let held = std::mem::take(held);
             let (more, held) = self.receive_once(tcp, buffer, held);
+            paused = self.machine().waits_for_receive();
             if let Some(path) = self.driven().path.stream() {
-                path.held = held;
+                (path.held, path.paused) = (held, paused);
+            }
+            if paused {
+                self.wait_for_receive();
+                received += 1;
+                break;
             }
             match more {
                 More::Nothing => break,
@@ -241,7 +351,55 @@ impl Bound<'_> {
             Counters(self.device().counters()).add(Counter::RxCalls, received as u64);
             self.transmit();
         }
-        received
+        (received, paused)
+    }
+
+    /// Presents again what came with a message that waited for a receive. Returns the stream if it is to be read again.
+    fn go_on_with_stream(&mut self) -> Option<Arc<TcpStream>> {
+        let path = self.driven().path.stream().filter(|path| path.paused)?;
+        path.resuming = false;
+        let mut held = std::mem::take(&mut path.held);
+        let now = self.device().now();
+        let used = self.handle_bytes(now, &held);
+        held.drain(..used);
+        // What is left is a part of a frame, which needs little room.
+        held.shrink_to_fit();
+        let paused = self.machine().waits_for_receive();
+        let resumed = self.driven().path.stream().and_then(|path| {
+            (path.held, path.paused) = (held, paused);
+            (!paused).then(|| path.tcp.clone())
+        });
+        if paused && used != 0 {
+            self.wait_for_receive();
+        }
+        self.transmit();
+        resumed
+    }
+
+    /// Another message waits for a receive: of a shared queue until it is this queue pair's turn.
+    fn wait_for_receive(&mut self) {
+        Counters(self.device().counters()).add(Counter::RxWaits, 1);
+        if let Some(srq) = self.srq() {
+            srq.join_line(self.qpn());
+        }
+    }
+
+    /// Whether the stream is left unread.
+    pub(crate) fn is_paused(&mut self) -> bool {
+        self.driven().path.stream().is_some_and(|path| path.paused)
+    }
+
+    /// Reads a paused stream again if there is no reason left to wait.
+    fn resume_stream(&mut self) {
+        if self.driven().path.stream().is_none_or(|path| !path.paused || path.resuming)
+            || self.machine().waits_for_receive()
+        {
+            return;
+        }
+        if let Some(path) = self.driven().path.stream() {
+            path.resuming = true;
+        }
+        self.device().engine().resume_stream(self.qpn(), Weak::new());
     }
 
     /// One receive. Takes what was held back, and returns what is held back now.
@@ -312,6 +470,10 @@ impl Bound<'_> {
 
     /// Does with the stream what the machine wants done.
     pub(super) fn tend_stream(&mut self) {
+        if !matches!(self.driven().path, Path::Stream(_)) {
+            return;
+        }
+        self.resume_stream();
         let wish = self.machine().wish();
         let (device, qpn) = (self.device(), self.qpn());
         if wish == Wish::Keep {
@@ -329,9 +491,9 @@ impl Bound<'_> {
                 if wish == Wish::Abort {
                     stream.tcp.reset_on_close();
                 }
-                let tcp = stream.tcp.clone();
+                let ended = stream.ended(qpn);
                 self.driven().path = Path::None;
-                device.engine().end_stream(qpn, tcp);
+                device.engine().end_stream(ended);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
@@ -215,7 +216,7 @@ impl Control for LabControl {
     fn detach_multicast(&self, _: Qpn, _: Gid) -> Result<(), ControlError> {
         Ok(())
     }
-    fn stream_ended(&self, qpn: Qpn) {
+    fn stream_ended(&self, qpn: Qpn, _: u64) {
         self.ended.lock().unwrap().push(qpn);
     }
     fn stray(&self, _: std::net::SocketAddr, _: IpAddr, _: &[u8]) {}
@@ -439,9 +440,12 @@ pub const PLAIN: StreamParams = StreamParams {
     rtr: None,
 };
 
-/// Two queue pairs over a stream, `a` being the initiator; what they agree on is `params`.
+/// The number of every stream.
+pub const NUMBER: u64 = 7;
+
+/// Two queue pairs over a stream, which do not wait for receives.
 pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
-    stream_pair_with(params, bytes, |_| None)
+    patient_stream_pair(params, bytes, Duration::ZERO)
 }
 
 /// As [`stream_pair`], each with the shared receive queue that is made for its device.
@@ -450,6 +454,25 @@ pub fn stream_pair_with(
     bytes: usize,
     srq: impl Fn(&Arc<Device>) -> Option<Srq>,
 ) -> (Node, Node) {
+    make_stream_pair(params, bytes, srq, Duration::ZERO)
+}
+
+/// As [`stream_pair`], where messages wait for receives.
+pub fn patient_stream_pair(
+    params: &StreamParams,
+    bytes: usize,
+    receive_wait: Duration,
+) -> (Node, Node) {
+    make_stream_pair(params, bytes, |_| None, receive_wait)
+}
+
+/// Two queue pairs over a stream, `a` being the initiator; what they agree on is `params`.
+fn make_stream_pair(
+    params: &StreamParams,
+    bytes: usize,
+    srq: impl Fn(&Arc<Device>) -> Option<Srq>,
+    receive_wait: Duration,
+) -> (Node, Node) {
     let lab = Lab::new(false);
     let node = |ip| {
         let (device, control) = lab.process_with(ip, DeviceKind::Iwarp);
@@ -457,6 +480,12 @@ pub fn stream_pair_with(
         Node::on(device, control, pd, QpType::Rc, bytes, srq)
     };
     let (a, b) = (node("127.0.0.1"), node("127.0.0.2"));
+    join(&a, &b, params, receive_wait);
+    (a, b)
+}
+
+/// Gives two queue pairs a stream.
+pub fn join(a: &Node, b: &Node, params: &StreamParams, receive_wait: Duration) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
@@ -468,16 +497,21 @@ pub fn stream_pair_with(
         ird: params.ord,
         ..*params
     };
-    for (node, stream, params) in [(&a, near, *params), (&b, far, reverse)] {
+    for (node, stream, params) in [(a, near, *params), (b, far, reverse)] {
         let attr = QpAttr { state: QpState::Init, port_num: 1, access: ALL, ..QpAttr::default() };
         let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
         node.qp.modify(&attr, mask).unwrap();
         let qpn = node.qp.qpn();
-        node.control.tell(ControlEvent::Stream { qpn, stream: stream.into(), params });
+        node.control.tell(ControlEvent::Stream {
+            qpn,
+            number: NUMBER,
+            stream: stream.into(),
+            params,
+            receive_wait,
+        });
         node.device.sync_control();
         assert_eq!(node.qp.state(), QpState::Rts);
     }
-    (a, b)
 }
 
 /// Bytes that differ from place to place.

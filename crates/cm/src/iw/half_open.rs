@@ -1,0 +1,142 @@
+//! Connections whose peers have not sent their request yet: how many there are where, from whom, and which is
+//! reset when there are too many.
+//!
+//! A peer that says nothing costs a descriptor until its time is over. Each listener has room for some, and so has the
+//! host; when it is full, room is made by the source that has the most, of which the oldest goes. So a source
+//! that opens many connections displaces its own.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::cmp::Reverse;
+use core::net::{IpAddr, SocketAddr};
+
+use super::StreamId;
+
+/// Where connections come from: an IPv4 address, or the network part of an IPv6 one, for whoever has one address of it
+/// has them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Source(u64);
+
+impl Source {
+    fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Self(u32::from(ip).into()),
+            // Global and local networks begin with other bits than 32 zeros.
+            IpAddr::V6(ip) => Self((u128::from(ip) >> 64) as u64),
+        }
+    }
+}
+
+/// Half-open connections of one listener, of each source the oldest first.
+#[derive(Debug, Default)]
+struct Listener {
+    sources: BTreeMap<Source, VecDeque<StreamId>>,
+    len: usize,
+}
+
+impl Listener {
+    /// The oldest of the source that has the most; of several such sources the oldest of all.
+    fn victim(&self) -> Option<StreamId> {
+        let oldest = |all: &VecDeque<StreamId>| Some((all.len(), Reverse(*all.front()?)));
+        self.sources.values().filter_map(oldest).max().map(|(_, Reverse(stream))| stream)
+    }
+}
+
+/// All of them, by the address that the peer connected to.
+#[derive(Debug, Default)]
+pub(super) struct HalfOpen {
+    listeners: BTreeMap<SocketAddr, Listener>,
+    len: usize,
+}
+
+impl HalfOpen {
+    pub(super) fn insert(&mut self, (local, remote): (SocketAddr, SocketAddr), stream: StreamId) {
+        let listener = self.listeners.entry(local).or_default();
+        listener.sources.entry(Source::of(remote.ip())).or_default().push_back(stream);
+        listener.len += 1;
+        self.len += 1;
+    }
+
+    /// It is not half-open any more. Does nothing if it was not.
+    pub(super) fn remove(&mut self, (local, remote): (SocketAddr, SocketAddr), stream: StreamId) {
+        let Some(listener) = self.listeners.get_mut(&local) else { return };
+        let source = Source::of(remote.ip());
+        let Some(all) = listener.sources.get_mut(&source) else { return };
+        let Some(at) = all.iter().position(|other| *other == stream) else { return };
+        all.remove(at);
+        if all.is_empty() {
+            listener.sources.remove(&source);
+        }
+        listener.len -= 1;
+        if listener.len == 0 {
+            self.listeners.remove(&local);
+        }
+        self.len -= 1;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many there are at an address.
+    pub(super) fn len_at(&self, local: SocketAddr) -> usize {
+        self.listeners.get(&local).map_or(0, |listener| listener.len)
+    }
+
+    /// The one at an address that goes first.
+    pub(super) fn victim_at(&self, local: SocketAddr) -> Option<StreamId> {
+        self.listeners.get(&local)?.victim()
+    }
+
+    /// The one that goes first at the address that has the most.
+    pub(super) fn victim(&self) -> Option<StreamId> {
+        self.listeners.values().max_by_key(|listener| listener.len)?.victim()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn ends(port: u16, source: &str) -> (SocketAddr, SocketAddr) {
+        (([10, 0, 0, 1], port).into(), SocketAddr::new(source.parse().unwrap(), 9))
+    }
+
+    #[test]
+    fn the_oldest_of_the_source_with_the_most_goes_first() {
+        let mut all = HalfOpen::default();
+        let sources = ["10.0.0.2", "10.0.0.3", "10.0.0.3", "fd00::1", "fd00::2", "fd00::3"];
+        for (source, number) in sources.iter().zip(1..) {
+            all.insert(ends(1, source), StreamId(number));
+        }
+        all.insert(ends(2, "10.0.0.2"), StreamId(7));
+        assert_eq!(
+            (all.len(), all.len_at(ends(1, "::").0), all.len_at(ends(3, "::").0)),
+            (7, 6, 0)
+        );
+        let mut gone = Vec::new();
+        while let Some(stream) = all.victim() {
+            gone.push(stream.0);
+            let port = if stream.0 == 7 { 2 } else { 1 };
+            let source = sources.get(stream.0 as usize - 1).unwrap_or(&"10.0.0.2");
+            all.remove(ends(port, source), stream);
+            all.remove(ends(port, source), stream);
+        }
+        // One address of an IPv6 network is as good as another.
+        assert_eq!(gone[..4], [4, 2, 5, 1]);
+        assert_eq!((gone.len(), all.len(), all.listeners.len()), (7, 0, 0));
+    }
+
+    #[test]
+    fn a_listener_makes_room_at_its_own_address() {
+        let mut all = HalfOpen::default();
+        for number in 1..=3 {
+            all.insert(ends(1, "10.0.0.2"), StreamId(number));
+        }
+        all.insert(ends(2, "10.0.0.3"), StreamId(4));
+        assert_eq!(all.victim_at(ends(2, "::").0), Some(StreamId(4)));
+        assert_eq!(all.victim_at(ends(1, "::").0), Some(StreamId(1)));
+        assert_eq!(all.victim_at(ends(3, "::").0), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Connections that are over for us, until their peers have read what we said last.
+//!
+//! A socket that is closed with bytes unread resets the connection, and a reset may take from the peer what it has not
+//! read yet: a refusal, or why there is no connection. So our half is ended, and what still comes is read and dropped
+//! until the peer has ended its half too; not for ever, and not without bound.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rdmux_cm::Time;
+use rdmux_cm::iw::StreamId;
+use rustix::net::{RecvFlags, Shutdown};
+
+use super::core::Core;
+use super::poller::{Interest, Token};
+
+/// How long a peer may take.
+const TIME: Duration = Duration::from_secs(2);
+/// How much it may still say, in bytes.
+const BYTES: usize = 64 * 1024;
+/// How many connections may part at a time. The oldest is closed for another.
+const MOST: usize = 256;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Parting(BTreeMap<StreamId, Parted>);
+
+#[derive(Debug)]
+struct Parted {
+    socket: OwnedFd,
+    until: Time,
+    /// Bytes that may still come.
+    left: usize,
+}
+
+impl Parting {
+    /// When the first has had its time.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.0.values().map(|parted| parted.until).min()
+    }
+}
+
+impl Core {
+    /// Ends a connection so that the peer can read what was sent.
+    pub(super) fn part(&mut self, stream: StreamId) {
+        let Some(socket) = self.forget_stream(stream) else { return };
+        if rustix::net::shutdown(&socket, Shutdown::Write).is_err()
+            || self.poller.add(&socket, Token::Stream(stream), Interest::Read).is_err()
+        {
+            return;
+        }
+        if self.streams.parting.0.len() >= MOST
+            && let Some((&oldest, _)) = self.streams.parting.0.first_key_value()
+        {
+            self.close_parted(oldest);
+        }
+        let until = self.now().after(TIME);
+        self.streams.parting.0.insert(stream, Parted { socket, until, left: BYTES });
+    }
+
+    /// Such a connection has something. Whether it is one.
+    pub(super) fn read_parted(&mut self, stream: StreamId) -> bool {
+        let Some(parted) = self.streams.parting.0.get_mut(&stream) else { return false };
+        let mut buf = [0; 4096];
+        match rustix::net::recv(&parted.socket, &mut buf[..], RecvFlags::DONTWAIT) {
+            Ok((_, n)) if n != 0 && n < parted.left => parted.left -= n,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            _ => self.close_parted(stream),
+        }
+        true
+    }
+
+    fn close_parted(&mut self, stream: StreamId) {
+        if let Some(parted) = self.streams.parting.0.remove(&stream) {
+            self.poller.remove(&parted.socket);
+        }
+    }
+
+    /// Closes those that have had their time.
+    pub(super) fn close_all_parted(&mut self, now: Time) {
+        let due = |(&stream, parted): (&StreamId, &Parted)| (parted.until <= now).then_some(stream);
+        let streams: Vec<StreamId> = self.streams.parting.0.iter().filter_map(due).collect();
+        streams.into_iter().for_each(|stream| self.close_parted(stream));
+    }
+
+    /// Closes one for its descriptor. Whether there was one.
+    pub(super) fn close_oldest_parted(&mut self) -> bool {
+        let oldest = self.streams.parting.0.first_key_value().map(|(&stream, _)| stream);
+        oldest.inspect(|&stream| self.close_parted(stream)).is_some()
+    }
+}
