@@ -119,7 +119,8 @@ mod tests {
         while let Some(stream) = all.victim() {
             gone.push(stream.0);
             let port = if stream.0 == 7 { 2 } else { 1 };
-            let source = sources.get(stream.0 as usize - 1).unwrap_or(&"10.0.0.2");
+            let nth = usize::try_from(stream.0).unwrap() - 1;
+            let source = sources.get(nth).unwrap_or(&"10.0.0.2");
             all.remove(ends(port, source), stream);
             all.remove(ends(port, source), stream);
         }
