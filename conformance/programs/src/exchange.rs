@@ -76,7 +76,8 @@ impl Exchange {
             beside: false,
             options: &[],
             proofs: Vec::new(),
-            patience: Duration::from_secs(60),
+            // A program that hangs does so for ever; others may have the processor meanwhile.
+            patience: Duration::from_secs(180),
         }
     }
 
@@ -122,7 +123,7 @@ impl Exchange {
         self
     }
 
-    /// How long a client may run, if not a minute.
+    /// How long a client may run, if not three minutes.
     pub(crate) fn patience(mut self, seconds: u64) -> Self {
         self.patience = Duration::from_secs(seconds);
         self

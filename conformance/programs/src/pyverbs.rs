@@ -160,7 +160,7 @@ fn all(scene: &Scene) -> Result<BTreeMap<String, Ended>> {
     );
     let mut process = scene.start(&scene.server, "tests", &[], &line)?;
     // A test that ends the interpreter leaves the rows after it without a result, which they say.
-    process.finish(Duration::from_secs(400))?;
+    process.finish(Duration::from_secs(1200))?;
     let results = read(&process.output());
     ensure!(!results.is_empty(), "no test was run: {}", last_line(&process.output()));
     Ok(results)

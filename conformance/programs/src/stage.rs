@@ -18,8 +18,8 @@ use crate::ports;
 use crate::process::Process;
 use crate::row::{Device, Row, Trouble, Way};
 
-/// How long a thing may take that is a matter of milliseconds.
-pub(crate) const SHORTLY: Duration = Duration::from_secs(10);
+/// How long a thing may take that is a matter of milliseconds, where many others want the processor too.
+pub(crate) const SHORTLY: Duration = Duration::from_secs(30);
 
 /// Everything that rows share.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ const ALL_SIZES_UD: usize = 12;
 
 /// How many seconds they may take. ib_write_lat looks at memory in a loop and calls nothing meanwhile: where there
 /// are few processors and much to do, that keeps the thread away that would write there.
-const PATIENCE: u64 = 120;
+const PATIENCE: u64 = 300;
 
 /// Options that every program is run with.
 const ALL: &[&str] = &["", "-R", "-e", "-z"];

@@ -54,7 +54,7 @@ use self::path::{Endpoint, Endpoints, Path};
 use self::patience::Patience;
 use self::ring::{Inbox, Rings};
 use self::stream::{Ended, Resumed, Streams};
-use self::timers::Timers;
+use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
 use crate::brief;
 use crate::control::{Control, ControlError, ControlEvent, slot_of};
@@ -103,6 +103,7 @@ struct Round {
     polls: u32,
     /// Rounds since the last that looked at all there is.
     shorts: u32,
+    backlog: Backlog,
 }
 
 /// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
@@ -198,6 +199,7 @@ impl Engine {
                 busy: false,
                 polls: 0,
                 shorts: 0,
+                backlog: Backlog::default(),
             }),
             endpoints: Endpoints::default(),
             groups: Groups::default(),
@@ -424,7 +426,9 @@ impl Engine {
         received += self.receive_udp(device, &table, round);
         received += self.receive_streams(device, &table, &mut round.streams);
         round.looked = now;
-        self.run_timers(device, &table, now);
+        if round.backlog.is_taken_in(received, RxBatch::USUAL) {
+            self.run_timers(device, &table, now);
+        }
         device.xrc().flush(device);
         let queued = queued || self.queued.load(Ordering::Acquire);
         if queued {

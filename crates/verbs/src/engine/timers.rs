@@ -55,9 +55,41 @@ impl Timers {
     }
 }
 
+/// Says whether what arrived before a timer was due has been taken in. A thread that did not run for some time finds more
+/// than a round takes, and the answer that a timer waits for may be the last of it.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    /// Rounds in a row that took as much as a round takes.
+    full: u32,
+}
+
+impl Backlog {
+    /// So many rounds put timers off at most: a peer that never stops sending must not stop them.
+    const MOST: u32 = 64;
+
+    /// After a round that took in so many of at most `most` messages: whether timers may run.
+    #[inline]
+    pub(crate) fn is_taken_in(&mut self, received: usize, most: usize) -> bool {
+        let more = received >= most && self.full < Self::MOST;
+        self.full = if more { self.full + 1 } else { 0 };
+        !more
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timers_wait_for_what_has_arrived_but_not_for_ever() {
+        let mut backlog = Backlog::default();
+        assert!(backlog.is_taken_in(0, 8) && backlog.is_taken_in(7, 8));
+        assert!(!backlog.is_taken_in(8, 8), "there may be more");
+        assert!(backlog.is_taken_in(3, 8));
+        let put_off = (0..1000).take_while(|_| !backlog.is_taken_in(8, 8)).count();
+        assert_eq!(put_off, 64);
+        assert!(!backlog.is_taken_in(8, 8));
+    }
 
     #[test]
     fn entries_come_up_in_order_and_not_before() {
