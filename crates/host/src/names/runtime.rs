@@ -371,7 +371,8 @@ mod tests {
         fs::write(&file, "").unwrap();
         let namespace = NetworkNamespace::current().unwrap();
         let dir = RuntimeDir::first_of(&[file.clone(), base.clone()], Some(namespace)).unwrap();
-        assert_eq!(dir.path(), base.join(namespace.directory()));
+        let inode = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        assert_eq!(dir.path(), base.join(format!("netns-{inode}")));
         let unknown = RuntimeDir::first_of(&[file.clone(), base.clone()], None).unwrap();
         assert_eq!(unknown.path(), base);
         let e = RuntimeDir::first_of(&[file], Some(namespace)).unwrap_err().to_string();
