@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sys;
@@ -39,7 +40,8 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// A yield that took longer met a thread that computes. The peers that one waits for answer sooner, or sleep.
+/// A yield that took longer met a thread that computes. The peers that one waits for answer sooner, or sleep. Where
+/// other threads of this process wait in the same way, each of them may take as long between its looks.
 const SLICE: Duration = Duration::from_micros(500);
 /// How long a thread sleeps in place of a yield, to which the system adds as much (`PR_SET_TIMERSLACK`).
 const NAP: Duration = Duration::from_micros(50);
@@ -52,11 +54,15 @@ pub fn give_way() {
     thread_local! {
         static MANNER: Cell<Manner> = const { Cell::new(Manner { naps_until: None }) };
     }
+    /// Threads of this process that are in here.
+    static WAITING: AtomicU32 = AtomicU32::new(0);
+    let others = WAITING.fetch_add(1, Ordering::Relaxed);
     MANNER.with(|manner| {
         let mut now = manner.get();
-        now.give_way(Instant::now, std::thread::yield_now, || std::thread::sleep(NAP));
+        now.give_way(others, Instant::now, std::thread::yield_now, || std::thread::sleep(NAP));
         manner.set(now);
     });
+    WAITING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// How a thread gives way.
@@ -67,14 +73,23 @@ struct Manner {
 }
 
 impl Manner {
-    fn give_way(&mut self, now: impl Fn() -> Instant, give: impl FnOnce(), nap: impl FnOnce()) {
+    /// `others` threads of this process wait, too. Their turns are no sign of a thread that computes, and if hundreds of
+    /// threads slept for so short a time each, they would spend the processor on being woken.
+    fn give_way(
+        &mut self,
+        others: u32,
+        now: impl Fn() -> Instant,
+        give: impl FnOnce(),
+        nap: impl FnOnce(),
+    ) {
         let before = now();
         if self.naps_until.is_some_and(|until| before < until) {
             return nap();
         }
         give();
         let after = now();
-        self.naps_until = (after.duration_since(before) > SLICE).then(|| after + BUSY);
+        let most = SLICE.saturating_mul(others.saturating_add(1));
+        self.naps_until = (after.duration_since(before) > most).then(|| after + BUSY);
     }
 }
 
@@ -109,9 +124,14 @@ mod tests {
 
     /// Gives way once on a clock of its own; a yield takes so long. Returns whether it slept instead.
     fn once(manner: &mut Manner, clock: &Cell<Instant>, takes: Duration) -> bool {
+        among(0, manner, clock, takes)
+    }
+
+    /// The same where `others` threads wait, too.
+    fn among(others: u32, manner: &mut Manner, clock: &Cell<Instant>, takes: Duration) -> bool {
         let slept = Cell::new(false);
         let give = || clock.set(clock.get() + takes);
-        manner.give_way(|| clock.get(), give, || slept.set(true));
+        manner.give_way(others, || clock.get(), give, || slept.set(true));
         slept.get()
     }
 
@@ -121,6 +141,17 @@ mod tests {
         for takes in [Duration::ZERO, Duration::from_micros(1), SLICE].repeat(9) {
             assert!(!once(&mut manner, &clock, takes));
         }
+    }
+
+    #[test]
+    fn yields_as_long_as_only_other_threads_that_wait_take_their_turns() {
+        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        let turns = SLICE * 256;
+        for _ in 0..9 {
+            assert!(!among(255, &mut manner, &clock, turns));
+        }
+        assert!(!among(254, &mut manner, &clock, turns));
+        assert!(among(254, &mut manner, &clock, turns), "one of them computed");
     }
 
     #[test]
