@@ -1,6 +1,6 @@
-//! What rounds remember, so that they need not look it up under a lock for each message: who got something lately, and
-//! where it was put. Only rounds use it, and they exclude each other; whoever changes what is remembered takes a round's
-//! turn to have it forgotten.
+//! What rounds remember, so that they need not look it up under a lock for each message: the queue pairs that received
+//! last, and the region that each one's data was put into. Only rounds use it, and they exclude each other; a thread that
+//! changes what is remembered takes a round's turn to have it forgotten.
 
 use std::sync::Arc;
 
@@ -15,9 +15,12 @@ use crate::qp::QpCore;
 /// do not displace each other.
 const QPS: usize = 256;
 
-/// Queue pairs that got something lately.
+/// A queue pair, and the region that its data was put into last.
+type Recent = (Arc<QpCore>, Spot);
+
+/// The queue pairs that received last.
 #[derive(Debug)]
-pub(super) struct Lately(Box<[Option<Arc<QpCore>>; QPS]>);
+pub(super) struct Lately(Box<[Option<Recent>; QPS]>);
 
 impl Default for Lately {
     fn default() -> Self {
@@ -26,19 +29,25 @@ impl Default for Lately {
 }
 
 impl Lately {
-    /// The queue pair with a number.
+    /// The queue pair with a number, and what is remembered of its memory.
     #[inline]
-    pub(super) fn get(&mut self, device: &Device, qpn: Qpn) -> Option<&Arc<QpCore>> {
+    pub(super) fn get(&mut self, device: &Device, qpn: Qpn) -> Option<(&Arc<QpCore>, &mut Spot)> {
         let place = &mut self.0[place(qpn)];
-        if place.as_ref().is_none_or(|core| core.qpn != qpn) {
-            *place = device.qps().read().get(qpn).cloned();
+        if place.as_ref().is_none_or(|(core, _)| core.qpn != qpn) {
+            let core = device.qps().read().get(qpn).cloned();
+            *place = core.map(|core| (core, Spot::default()));
         }
-        place.as_ref()
+        place.as_mut().map(|(core, spot)| (&*core, spot))
     }
 
     /// Forgets one.
     pub(super) fn forget(&mut self, qpn: Qpn) {
-        self.0[place(qpn)].take_if(|core| core.qpn == qpn);
+        self.0[place(qpn)].take_if(|(core, _)| core.qpn == qpn);
+    }
+
+    /// Forgets the memory of all.
+    pub(super) fn forget_memory(&mut self) {
+        self.0.iter_mut().flatten().for_each(|(_, spot)| *spot = Spot::default());
     }
 }
 
@@ -48,7 +57,7 @@ fn place(qpn: Qpn) -> usize {
     qpn.get() as usize % QPS
 }
 
-/// Memory of the process's own that was used lately.
+/// Memory of the process's own that was used last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pd: PdId,
@@ -83,7 +92,10 @@ impl Spot {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rdmux_transport::attr::QpType;
+    use rdmux_transport::wr::{Completion, SendOp, WcStatus};
 
     use super::*;
     use crate::lab::{Lab, Node};
@@ -97,11 +109,69 @@ mod tests {
         let nodes: Vec<_> = std::iter::repeat_with(node).take(QPS).collect();
         let numbers = || nodes.iter().map(|node| node.qp.qpn());
         let mut lately = Lately::default();
-        numbers().for_each(|qpn| drop(lately.get(&device, qpn).unwrap().clone()));
+        numbers().for_each(|qpn| drop(lately.get(&device, qpn).unwrap().0.clone()));
         let _held = device.qps().write();
-        assert!(numbers().all(|qpn| lately.get(&device, qpn).unwrap().qpn == qpn));
+        assert!(numbers().all(|qpn| lately.get(&device, qpn).unwrap().0.qpn == qpn));
         numbers().for_each(|qpn| lately.forget(qpn));
         assert!(lately.0.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn queue_pairs_that_receive_in_turn_need_no_table_of_regions() {
+        /// Far longer than a round takes; only a round that waits for the table reaches it.
+        const HANGS: Duration = Duration::from_secs(60);
+        let lab = Lab::new(true);
+        let nodes = || {
+            let (device, control) = lab.process("127.77.206.1");
+            let pd = Pd::new(&device);
+            [(); 2].map(|()| {
+                Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 64, None)
+            })
+        };
+        let (from, to) = (nodes(), nodes());
+        for (from, to) in from.iter().zip(&to) {
+            from.connect(to);
+            to.connect(from);
+            (0..2).for_each(|n| to.recv(n, 0, 8));
+        }
+        let send = || from.iter().for_each(|node| node.send(0, SendOp::Send, 0, 8));
+        send();
+        to.iter().for_each(|node| assert_eq!(node.wait().status, WcStatus::Success));
+        let held = to[0].device.regions().write();
+        send();
+        let (done, received) = std::sync::mpsc::channel();
+        let polling = to.each_ref().map(|node| node.cq.clone());
+        let thread = std::thread::spawn(move || {
+            for cq in polling {
+                while cq.poll(&mut [Completion::EMPTY]) == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            done.send(()).unwrap();
+        });
+        let outcome = received.recv_timeout(HANGS);
+        drop(held);
+        thread.join().unwrap();
+        outcome.expect("a round waits for the table of regions");
+    }
+
+    #[test]
+    fn memory_of_every_queue_pair_is_forgotten_when_a_region_changes() {
+        let (device, control) = Lab::new(true).process("127.77.207.1");
+        let pd = Pd::new(&device);
+        let nodes = [(); 2]
+            .map(|()| Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 64, None));
+        let mut lately = Lately::default();
+        let holds = |lately: &mut Lately, node: &Node| {
+            let (_, spot) = lately.get(&node.device, node.qp.qpn()).unwrap();
+            let held = spot.holds(node.pd.id(), &node.sge(0, 8), 8);
+            *spot = Spot::new(node.pd.id(), node.mr.lkey(), node.base(), 64);
+            held
+        };
+        assert!(!nodes.iter().any(|node| holds(&mut lately, node)), "nothing is known yet");
+        assert!(nodes.iter().all(|node| holds(&mut lately, node)), "each has its own");
+        lately.forget_memory();
+        assert!(!nodes.iter().any(|node| holds(&mut lately, node)));
     }
 
     #[test]

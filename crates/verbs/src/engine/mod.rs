@@ -317,11 +317,10 @@ impl Engine {
     pub(crate) fn poll(&self, device: &Arc<Device>) {
         self.count_polls(1);
         // A look first: to try for a lock that is held takes its cache line from the holder.
-        let free = !self.round.is_locked();
-        let Some(mut round) = free.then(|| self.round.try_lock()).flatten() else {
-            // Another thread does the work, and may be waiting for this core.
-            return give_way();
-        };
+        if self.round.is_locked() {
+            return leave_to_other();
+        }
+        let Some(mut round) = self.round.try_lock() else { return leave_to_other() };
         let quiet = self.is_quiet(&round);
         round.polls += 1;
         let owes = !round.owed.is_empty();
@@ -694,6 +693,14 @@ impl Engine {
     }
 }
 
+/// Another thread runs a round, and may be waiting for this processor. Out of line: a poll that finds nothing to do is
+/// some hundred instructions.
+#[cold]
+#[inline(never)]
+fn leave_to_other() {
+    give_way();
+}
+
 fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
     if let Some(core) = table.get(qpn) {
         f(&mut Bound::lock(device, core));
@@ -704,7 +711,7 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
 fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
     let Round { inbox, owed, .. } = round;
     for qpn in &owed[..count] {
-        if let Some(core) = inbox.qps.get(device, *qpn)
+        if let Some((core, _)) = inbox.qps.get(device, *qpn)
             && core.owed.is_still()
         {
             let mut bound = Bound::lock(device, core);

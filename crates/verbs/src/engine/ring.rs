@@ -13,7 +13,7 @@ use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Psn, Qpn};
 
 use super::drive::{BUDGET, Bound};
 use super::env::QpEnv;
-use super::lately::{Lately, Spot};
+use super::lately::Lately;
 use super::machine::Machine;
 use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
@@ -172,10 +172,8 @@ pub(crate) struct Inbox {
     ends: Vec<RingRx>,
     /// Where records are copied to before anything in them is looked at.
     private: Vec<u8>,
-    /// Who got something lately.
+    /// The queue pairs that received last, and where each one's data was put.
     pub(super) qps: Lately,
-    /// Where something was put lately.
-    spot: Spot,
 }
 
 /// What a ring can do.
@@ -466,7 +464,7 @@ impl Inbox {
 
     /// Forgets where something was put.
     pub(crate) fn forget_memory(&mut self) {
-        self.spot = Spot::default();
+        self.qps.forget_memory();
     }
 
     /// Takes packets from all rings.
@@ -476,8 +474,8 @@ impl Inbox {
         now: Time,
         owed: &mut Vec<Qpn>,
     ) -> usize {
-        let Self { ends, private, qps, spot } = self;
-        let mut here = Here { device, private, qps, spot, now, owed };
+        let Self { ends, private, qps } = self;
+        let mut here = Here { device, private, qps, now, owed };
         let (mut received, mut broken) = (0, false);
         for end in ends.iter_mut() {
             received += end.receive(&mut here);
@@ -518,7 +516,6 @@ struct Here<'a> {
     /// Where records are copied to before anything in them is looked at.
     private: &'a mut Vec<u8>,
     qps: &'a mut Lately,
-    spot: &'a mut Spot,
     now: Time,
     /// Queue pairs that owe an ACK.
     owed: &'a mut Vec<Qpn>,
@@ -608,11 +605,11 @@ impl RingRx {
     /// Takes the packets at the front of the ring that are for the same queue pair as the first, under one lock,
     /// and then sends what they allow to be sent. Returns what is next.
     fn packets(&mut self, here: &mut Here<'_>, first: Head, end: u64) -> Next {
-        let Here { device, private, qps, spot, now, owed } = here;
+        let Here { device, private, qps, now, owed } = here;
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
         let dest_qpn = Meta::parse(first.meta()).dest_qpn;
-        let Some(core) = qps.get(device, Qpn::new(dest_qpn)) else {
+        let Some((core, spot)) = qps.get(device, Qpn::new(dest_qpn)) else {
             taken.add(first.len());
             drop(rx.take(first));
             count(device, Counter::RxNoQp);
@@ -621,7 +618,7 @@ impl RingRx {
         let mut bound = Bound::lock(device, core);
         let av = bound.capture_av();
         let (state, next) = bound.run(|machine, env| {
-            env.spot = Some(**spot);
+            env.spot = Some(*spot);
             let mut head = first;
             let next = loop {
                 let (kind, meta) = (head.kind(), Meta::parse(head.meta()));
@@ -653,7 +650,7 @@ impl RingRx {
                     other => break other,
                 }
             };
-            **spot = env.spot.take().unwrap_or_default();
+            *spot = env.spot.take().unwrap_or_default();
             let idle = machine.is_idle();
             (if idle { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }, next)
         });
