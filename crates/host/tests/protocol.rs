@@ -50,6 +50,7 @@ fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
         ("a long message", &|s| socket::send_bytes(s.as_fd(), &[1; MAX_MESSAGE], &[]).unwrap()),
         ("no greeting", &|s| send(s, &Request::Status, &[])),
         ("a descriptor too many", &|s| send(s, &HELLO_TOOL, &[stray.as_fd()])),
+        ("a board that is a file", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd()])),
         ("two boards", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd(); 2])),
     ];
     for (what, breach) in breaches {

@@ -139,9 +139,9 @@ fn what_is_no_ring_is_refused() {
     let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     Producer::map(&file).unwrap_err();
     let small = SharedMem::create("small", 8).unwrap();
-    Consumer::map(&small.duplicate().unwrap()).unwrap_err();
+    Consumer::map(small.duplicate().unwrap()).unwrap_err();
     let zeros = SharedMem::create("zeros", 4096).unwrap();
-    Consumer::map(&zeros.duplicate().unwrap()).unwrap_err();
+    Consumer::map(zeros.duplicate().unwrap()).unwrap_err();
     // A header that claims more than there is.
     let (_, _, fd) = ring(4096);
     let memory = SharedMem::map(fd.try_clone().unwrap(), 2).unwrap();

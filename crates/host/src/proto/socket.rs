@@ -19,6 +19,9 @@ use serde::de::DeserializeOwned;
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// The most descriptors of one message.
 pub const MAX_FDS: usize = 8;
+/// The most descriptors that the system lets a message have (`SCM_MAX_FD`, `unix(7)`). There is room for all: those that
+/// are cut off are closed by the system before the call returns, which may take as long as their sender likes.
+const SYSTEM_FDS: usize = 253;
 
 /// What was wrong with a message.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +141,8 @@ pub fn recv_bytes<'b>(
     buf: &'b mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> Result<&'b [u8], MessageError> {
-    recv(socket, buf, fds, RecvFlags::empty())
+    fds.clear();
+    recv(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
 }
 
 /// As [`recv_bytes`], but never blocks: [`MessageError::WouldBlock`] when nothing is there.
@@ -150,7 +154,20 @@ pub fn try_recv_bytes<'b>(
     buf: &'b mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> Result<&'b [u8], MessageError> {
-    recv(socket, buf, fds, RecvFlags::DONTWAIT)
+    fds.clear();
+    try_recv_each(socket, buf, |fd| fds.push(fd))
+}
+
+/// As [`try_recv_bytes`], with a descriptor at a time for `keep`, also those of a message that is refused.
+///
+/// # Errors
+/// As [`recv_bytes`].
+pub fn try_recv_each<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    keep: impl FnMut(OwnedFd),
+) -> Result<&'b [u8], MessageError> {
+    recv(socket, buf, RecvFlags::DONTWAIT, keep)
 }
 
 /// As [`try_recv_bytes`], for a message without descriptors, which stays where it is until [`discard`] takes it away.
@@ -185,11 +202,10 @@ pub fn await_readable(socket: BorrowedFd<'_>) -> Result<(), MessageError> {
 fn recv<'b>(
     socket: BorrowedFd<'_>,
     buf: &'b mut [u8],
-    fds: &mut Vec<OwnedFd>,
     flags: RecvFlags,
+    mut keep: impl FnMut(OwnedFd),
 ) -> Result<&'b [u8], MessageError> {
-    fds.clear();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SYSTEM_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(
@@ -199,15 +215,19 @@ fn recv<'b>(
             flags | RecvFlags::CMSG_CLOEXEC,
         )
     })?;
+    let mut count = 0;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
+            rights.for_each(|fd| {
+                count += 1;
+                keep(fd);
+            });
         }
     }
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(MessageError::TooLong);
     }
-    if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+    if got.flags.contains(ReturnFlags::CTRUNC) || count > MAX_FDS {
         return Err(MessageError::FdsCut);
     }
     // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.

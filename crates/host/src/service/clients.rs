@@ -12,6 +12,7 @@ use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rustix::process::{Pid, PidfdFlags};
 use std::sync::atomic::Ordering;
 
+use super::closing::{Closer, Foreign};
 use super::counters::Count;
 use super::outgoing::Outgoing;
 use crate::proto::ClientKind;
@@ -51,7 +52,7 @@ const NOBODY: u32 = 65_534;
 /// Another process, as the service sees it.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) rpc: OwnedFd,
+    pub(super) rpc: Foreign,
     /// Readable when the process ended. None if the kernel does not show it to us.
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) pid: i32,
@@ -78,15 +79,21 @@ pub(super) struct DeviceSide {
 
 impl Client {
     /// Looks at who connected. The socket must not block.
-    pub(super) fn accept(rpc: OwnedFd) -> io::Result<Self> {
+    pub(super) fn accept(rpc: OwnedFd, closer: &Closer) -> io::Result<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&rpc)?;
+        let uid = peer.uid.as_raw();
+        let rpc = closer.socket(uid, rpc);
+        if closer.is_full(uid) {
+            let why = "too many descriptors that its user passed cannot be closed";
+            return Err(io::Error::other(why));
+        }
         let pid = peer.pid.as_raw_nonzero().get();
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Ok(Self {
             rpc,
             pidfd: pidfd(peer.pid),
             pid,
-            uid: peer.uid.as_raw(),
+            uid,
             comm: comm.trim().to_owned(),
             since: Instant::now(),
             kind: None,

@@ -12,6 +12,7 @@ use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
+use super::closing::Foreign;
 use super::core::{Channel, Core};
 use super::counters::Count;
 use super::mcast::Member;
@@ -135,7 +136,7 @@ impl Core {
             return Err(Failure::new(libc::EMFILE, why));
         }
         let id = ChannelId(self.next_channel);
-        let opened = Outgoing::pair(MAX_EVENTS).and_then(|(out, theirs)| {
+        let opened = Outgoing::pair(MAX_EVENTS, self.keeper(client)).and_then(|(out, theirs)| {
             self.poller.add(&out, Token::Channel(id), Interest::Read)?;
             Ok((out, theirs))
         });
@@ -163,7 +164,7 @@ impl Core {
         &mut self,
         client: ClientId,
         request: CmRequest,
-        old: Option<OwnedFd>,
+        old: Option<Foreign>,
     ) -> Result<Response, Failure> {
         let moving = match request {
             CmRequest::Migrate { id, taken, .. } => {
@@ -205,14 +206,15 @@ impl Core {
 
     /// Takes the events back that nobody has read from a channel, all but the first `taken`, and puts each into the channel
     /// that its id now has. Only we write there, so the order stays. `theirs` is the process's end.
-    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &OwnedFd, taken: u32) {
+    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &Foreign, taken: u32) {
         self.flush_events();
         let Some(from) = self.channels.get_mut(&channel) else { return };
         let mut messages = Vec::new();
-        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        let (mut buf, user) = (vec![0; MAX_MESSAGE], self.clients.get(client).map_or(0, |c| c.uid));
+        let keep = |fd| drop(self.closer.foreign(user, fd));
         // A bound, for the process may have passed any socket.
         while messages.len() < 2 * MAX_EVENTS
-            && let Ok(bytes) = socket::try_recv_bytes(theirs.as_fd(), &mut buf, &mut fds)
+            && let Ok(bytes) = socket::try_recv_each(theirs.as_fd(), &mut buf, keep)
         {
             messages.push(bytes.to_vec());
         }

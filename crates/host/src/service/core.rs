@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::addresses::{Addresses, Changes};
 use super::capture::Capture;
 use super::clients::{Client, ClientId, Clients, Gone};
+use super::closing::{Closer, Foreign};
 use super::cm::Outbox;
 use super::counters::{Count, Counts};
 use super::hub::HubThread;
@@ -49,6 +50,7 @@ pub(super) struct Core {
     pub(super) poller: Poller,
     pub(super) netlink: Netlink,
     pub(super) clients: Clients,
+    pub(super) closer: Closer,
     pub(super) slots: Slots,
     pub(super) addresses: Addresses,
     pub(super) rings: Rings,
@@ -102,6 +104,7 @@ impl Core {
             poller,
             netlink,
             clients: Clients::new(),
+            closer: Closer::default(),
             slots: Slots::new(),
             addresses,
             rings: Rings::default(),
@@ -178,7 +181,7 @@ impl Core {
 
     /// Takes a new connection.
     pub(super) fn add_client(&mut self, rpc: OwnedFd) -> std::io::Result<ClientId> {
-        let id = self.clients.add(Client::accept(rpc)?);
+        let id = self.clients.add(Client::accept(rpc, &self.closer)?);
         self.counts.add(Count::ClientsCame);
         if let Some(client) = self.clients.get(id) {
             let mut watched = self.poller.add(&client.rpc, Token::Rpc(id), Interest::Read);
@@ -309,9 +312,15 @@ impl Core {
         }
     }
 
+    /// How to keep our end of a socket whose other end a client gets.
+    pub(super) fn keeper(&self, id: ClientId) -> impl FnOnce(OwnedFd) -> Foreign + use<> {
+        let (closer, uid) = (self.closer.clone(), self.clients.get(id).map_or(0, |c| c.uid));
+        move |fd| closer.socket(uid, fd)
+    }
+
     /// Makes the notify socket of a client that greets; returns its end.
     pub(super) fn open_notify(&mut self, id: ClientId) -> std::io::Result<(Outgoing, OwnedFd)> {
-        let (ours, theirs) = Outgoing::pair(MAX_NOTIFICATIONS)?;
+        let (ours, theirs) = Outgoing::pair(MAX_NOTIFICATIONS, self.keeper(id))?;
         self.poller.add(&ours, Token::Notify(id), Interest::Read)?;
         Ok((ours, theirs))
     }

@@ -15,6 +15,7 @@ use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
 use super::clients::ClientId;
+use super::closing::{Closer, Foreign};
 use super::core::Core;
 use super::poller::{Interest, Poller, Token};
 use super::requests::failure;
@@ -27,10 +28,18 @@ use crate::proto::{Failure, HubReply, HubRequest, HubResponse, Notify};
 /// What the service tells the thread.
 #[derive(Debug)]
 enum Order {
-    /// A process, and the socket on which it asks.
-    Join(ClientId, Identity, OwnedFd),
+    /// A process, and how it asks.
+    Join(ClientId, Identity, Session),
     /// A process is gone.
     Leave(ClientId),
+}
+
+/// How a process asks.
+#[derive(Debug)]
+struct Session {
+    socket: Foreign,
+    /// The process's user.
+    user: u32,
 }
 
 /// The service's end of the thread.
@@ -83,7 +92,8 @@ impl Core {
         let pidfd = client.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
         let slot = client.slots.first().copied().unwrap_or(0);
         let who = Identity { pid: client.pid, comm: client.comm.clone(), slot, pidfd };
-        thread.order(Order::Join(id, who, ours));
+        let session = Session { socket: self.closer.socket(client.uid, ours), user: client.uid };
+        thread.order(Order::Join(id, who, session));
         Ok(theirs)
     }
 
@@ -98,6 +108,7 @@ impl Core {
             inbox,
             bell: bell.try_clone()?,
             sessions: BTreeMap::new(),
+            closer: self.closer.clone(),
             buf: vec![0; MAX_MESSAGE],
             scratch: Vec::new(),
         };
@@ -163,7 +174,8 @@ struct Thread {
     poller: Poller,
     inbox: Receiver<Order>,
     bell: Doorbell,
-    sessions: BTreeMap<ClientId, OwnedFd>,
+    sessions: BTreeMap<ClientId, Session>,
+    closer: Closer,
     buf: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -215,11 +227,11 @@ impl Thread {
         use std::sync::mpsc::TryRecvError;
         loop {
             match self.inbox.try_recv() {
-                Ok(Order::Join(id, who, socket)) => {
-                    match self.poller.add(&socket, Token::Rpc(id), Interest::Read) {
+                Ok(Order::Join(id, who, session)) => {
+                    match self.poller.add(&session.socket, Token::Rpc(id), Interest::Read) {
                         Ok(()) => {
                             hub.join(MemberId(id.0), who);
-                            self.sessions.insert(id, socket);
+                            self.sessions.insert(id, session);
                         }
                         // Its end closes, and the process sees that.
                         Err(error) => throttled!(warn, %error, "a process cannot be served"),
@@ -233,7 +245,7 @@ impl Thread {
     }
 
     fn leave(&mut self, hub: &Hub, id: ClientId) {
-        if let Some(socket) = self.sessions.remove(&id) {
+        if let Some(Session { socket, .. }) = self.sessions.remove(&id) {
             self.poller.remove(&socket);
             // A child of the process may have it, too.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
@@ -243,14 +255,18 @@ impl Thread {
 
     /// Takes one request and answers it.
     fn serve(&mut self, hub: &Hub, id: ClientId, slot: u16) {
-        let Some(socket) = self.sessions.get(&id) else { return };
+        let Some(Session { socket, user }) = self.sessions.get(&id) else { return };
         let mut fds = Vec::new();
-        let request = socket::recv_bytes(socket.as_fd(), &mut self.buf, &mut fds)
+        let keep = |fd| fds.push(self.closer.foreign(*user, fd));
+        let request = socket::try_recv_each(socket.as_fd(), &mut self.buf, keep)
             .and_then(socket::decode::<HubRequest>);
+        if !fds.is_empty() && self.closer.is_full(*user) {
+            return self.leave(hub, id);
+        }
         let reply: HubReply = match request {
             Ok(HubRequest::Slot) => Ok(HubResponse::Slot(slot)),
             Ok(HubRequest::Xrc(request)) => hub
-                .handle(MemberId(id.0), request, fds.pop())
+                .handle(MemberId(id.0), request, fds.last().map(AsFd::as_fd))
                 .map(HubResponse::Xrc)
                 .map_err(|e| Failure::new(e.errno(), reason(&e))),
             Err(MessageError::WouldBlock) => return,

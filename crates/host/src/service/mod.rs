@@ -2,13 +2,14 @@
 //!
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `slots`, `addresses`, `rings` and `mcast` are what the service owns; `hub` is where XRC
+//! `closing`, `slots`, `addresses`, `rings` and `mcast` are what the service owns; `hub` is where XRC
 //! lives; `gsi` and `mad` are QP1, `cm`, `streams` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
 //! for programs that look for the device in the file system.
 
 mod addresses;
 mod capture;
 mod clients;
+mod closing;
 mod cm;
 mod core;
 mod counters;
@@ -35,7 +36,6 @@ mod streams;
 mod tcp;
 mod view;
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
@@ -69,7 +69,6 @@ pub struct Service {
     monitor: AddressMonitor,
     stop: Doorbell,
     buf: Vec<u8>,
-    fds: Vec<OwnedFd>,
     /// When to look at the machine's addresses again.
     rescan: Option<Instant>,
     idle_since: Option<Instant>,
@@ -102,7 +101,6 @@ impl Service {
             monitor,
             stop,
             buf: vec![0; MAX_MESSAGE],
-            fds: Vec::new(),
             rescan: None,
             idle_since: None,
         })
@@ -167,7 +165,7 @@ impl Service {
                 self.monitor.drain();
                 self.rescan = Some(Instant::now() + SETTLE);
             }
-            Token::Rpc(id) => self.core.serve(id, &mut self.buf, &mut self.fds),
+            Token::Rpc(id) => self.core.serve(id, &mut self.buf),
             Token::Pid(id) => self.core.doom(id, Gone::Died),
             Token::Notify(id) if event.writable && !event.readable => self.core.flush_notify(id),
             // Nobody writes there: the other end is closed.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::closing::Foreign;
 use crate::proto::socket::{self, MessageError};
 
 /// The process did not read for too long, or closed its end.
@@ -17,17 +18,20 @@ pub(super) enum Lost {
 /// Our end of a socket on which only we speak.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    socket: OwnedFd,
+    socket: Foreign,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     limit: usize,
 }
 
 impl Outgoing {
-    /// Makes a pair; returns our end and theirs. At most `limit` messages wait.
-    pub(super) fn pair(limit: usize) -> std::io::Result<(Self, OwnedFd)> {
+    /// Makes a pair; returns our end, as `keep` keeps it, and theirs. At most `limit` messages wait.
+    pub(super) fn pair(
+        limit: usize,
+        keep: impl FnOnce(OwnedFd) -> Foreign,
+    ) -> std::io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
-        Ok((Self { socket: ours, waiting: VecDeque::new(), limit }, theirs))
+        Ok((Self { socket: keep(ours), waiting: VecDeque::new(), limit }, theirs))
     }
 
     /// Sends a message, or lets it wait.
@@ -91,11 +95,12 @@ impl AsFd for Outgoing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::closing::Closer;
     use super::*;
 
     #[test]
     fn what_does_not_fit_waits_in_order_and_not_for_ever() {
-        let (mut out, theirs) = Outgoing::pair(3).unwrap();
+        let (mut out, theirs) = Outgoing::pair(3, |fd| Closer::default().socket(0, fd)).unwrap();
         let message = |n: u32| [&n.to_ne_bytes()[..], &[0; 8192]].concat();
         let mut sent = 0;
         let lost = loop {

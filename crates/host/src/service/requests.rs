@@ -12,6 +12,7 @@ use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
 use rdmux_wire::{Guid, Pkey, Qpn};
 
 use super::clients::{ClientId, DeviceSide, Gone};
+use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
 use crate::proto::socket::{self, MessageError};
@@ -56,11 +57,17 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 
 impl Core {
     /// Takes messages from a client, and answers those that want it.
-    pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8], fds: &mut Vec<OwnedFd>) {
+    pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8]) {
         for _ in 0..MAX_ROW {
             let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else { return };
-            match socket::recv_bytes(client.rpc.as_fd(), buf, fds) {
-                Ok(bytes) => self.serve_message(id, bytes, std::mem::take(fds)),
+            let (user, mut fds) = (client.uid, Vec::new());
+            let keep = |fd| fds.push(self.closer.foreign(user, fd));
+            match socket::try_recv_each(client.rpc.as_fd(), buf, keep) {
+                Ok(_) if !fds.is_empty() && self.closer.is_full(user) => {
+                    let why = "a descriptor while too many of its user's cannot be closed";
+                    self.doom(id, Gone::Broke(why.to_owned()));
+                }
+                Ok(bytes) => self.serve_message(id, bytes, fds),
                 Err(MessageError::WouldBlock) => return,
                 Err(MessageError::Closed | MessageError::Io(_)) => self.doom(id, Gone::Closed),
                 Err(e) => self.doom(id, Gone::Broke(e.to_string())),
@@ -69,7 +76,7 @@ impl Core {
     }
 
     /// Does what a message asks. Descriptors, and a reply, are the last request's.
-    fn serve_message(&mut self, id: ClientId, mut bytes: &[u8], mut fds: Vec<OwnedFd>) {
+    fn serve_message(&mut self, id: ClientId, mut bytes: &[u8], mut fds: Vec<Foreign>) {
         while !bytes.is_empty() {
             let (request, rest) = match socket::decode_first::<Request>(bytes) {
                 Ok(first) => first,
@@ -108,7 +115,7 @@ impl Core {
         }
     }
 
-    fn handle_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Outcome {
+    fn handle_request(&mut self, id: ClientId, request: Request, fds: Vec<Foreign>) -> Outcome {
         let kind = self.clients.get(id).and_then(|c| c.kind);
         match (kind, request) {
             (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
@@ -131,7 +138,7 @@ impl Core {
         id: ClientId,
         version: u32,
         kind: ClientKind,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Foreign>,
     ) -> Outcome {
         if version != VERSION {
             // The version is where the other side finds it, whichever it speaks.
@@ -141,7 +148,12 @@ impl Core {
         let mut fds = fds.into_iter();
         let device = match (kind, fds.next()) {
             (ClientKind::Tool, None) => None,
-            (ClientKind::Device(kind), board) if n <= 1 => Some((kind, board)),
+            (ClientKind::Device(kind), None) => Some((kind, None)),
+            (ClientKind::Device(kind), Some(board)) if n == 1 => match board.into_memfd() {
+                // Others of its user are given it.
+                Some(board) => Some((kind, Some(board))),
+                None => return Outcome::Break("a greeting without a board".to_owned()),
+            },
             _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
         };
         let greeted = match device {
@@ -293,8 +305,8 @@ impl Core {
         }
     }
 
-    fn handle_migrate(&mut self, id: ClientId, request: CmRequest, fds: Vec<OwnedFd>) -> Outcome {
-        match <[OwnedFd; 1]>::try_from(fds) {
+    fn handle_migrate(&mut self, id: ClientId, request: CmRequest, fds: Vec<Foreign>) -> Outcome {
+        match <[Foreign; 1]>::try_from(fds) {
             Ok([old]) => self.handle_cm(id, request, Some(old)).into(),
             Err(fds) => Outcome::Break(format!("a migration with {} descriptors", fds.len())),
         }

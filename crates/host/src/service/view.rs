@@ -12,6 +12,7 @@ use rdmux_verbs::throttled;
 use rdmux_wire::Pkey;
 
 use super::clients::ClientId;
+use super::closing::Foreign;
 use super::core::Core;
 use super::requests::failure;
 use crate::names::DeviceChoice;
@@ -81,9 +82,12 @@ impl Core {
         &mut self,
         id: ClientId,
         devices: DeviceChoice,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Foreign>,
     ) -> Reply {
-        let Ok([user, mounts]) = <[OwnedFd; 2]>::try_from(fds) else {
+        let namespaces = <[Foreign; 2]>::try_from(fds).ok().and_then(|[user, mounts]| {
+            Some((user.into_namespace("user")?, mounts.into_namespace("mnt")?))
+        });
+        let Some((user, mounts)) = namespaces else {
             return Err(Failure::new(libc::EINVAL, "not a user and a mount namespace"));
         };
         let Some(uid) = self.clients.get(id).map(|client| client.uid) else {

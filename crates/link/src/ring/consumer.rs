@@ -1,7 +1,7 @@
 //! The side that reads records.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::shared::{Ordering, fence};
@@ -24,7 +24,7 @@ impl Consumer {
     /// # Errors
     ///
     /// `InvalidData` for anything else than a ring; `ENOMEM`.
-    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
         let ring = Shared::map(fd)?;
         let heavy = fence::can_do_heavy();
         ring.map.word(field::HEAVY).store(heavy.into(), Ordering::Release);

@@ -38,7 +38,7 @@ mod end;
 mod producer;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::doorbell::PeerBell;
 use crate::shared::{AtomicU64, Mapping, Ordering, size};
@@ -165,9 +165,9 @@ struct Shared {
 
 impl Shared {
     /// Maps a ring that a peer may have made.
-    fn map(fd: &OwnedFd) -> io::Result<Self> {
+    fn map(fd: impl AsFd) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let header = Mapping::map(fd, HEADER)?;
+        let header = Mapping::map(&fd, HEADER)?;
         if header.word(field::MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(bad("not a ring, or of another version"));
         }
@@ -176,7 +176,7 @@ impl Shared {
             .ok()
             .filter(|c| c.is_power_of_two() && (MIN_CAPACITY..=MAX_CAPACITY).contains(c))
             .ok_or_else(|| bad("a ring of impossible capacity"))?;
-        Ok(Self { map: Mapping::map(fd, HEADER + capacity)?, capacity })
+        Ok(Self { map: Mapping::map(&fd, HEADER + capacity)?, capacity })
     }
 
     /// The most bytes of one record.

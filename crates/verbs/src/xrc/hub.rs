@@ -2,7 +2,7 @@
 //! and goes and hands it their requests; all else its engine does.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ impl Hub {
         self.device.events().withdraw(|e| e.is_about_qp(core));
     }
 
-    /// Does what a process asks for. `fd` came with it.
+    /// Does what a process asks for. `fd` came with it, and closing it may wait for the process: the caller does.
     ///
     /// # Errors
     ///
@@ -154,16 +154,20 @@ impl Hub {
         &self,
         id: MemberId,
         request: XrcRequest,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
     ) -> Result<XrcReply, VerbsError> {
         let gone = || VerbsError::from(ControlError::Gone);
-        let file = fd.as_ref().map(|fd| file_key(fd.as_fd()));
+        // Without the lock, which the service's main thread takes for a status.
+        let file = match &request {
+            XrcRequest::OpenDomain { .. } => fd.map(file_key).transpose()?,
+            _ => None,
+        };
         let mut state = self.state.lock();
         let State { registry, members } = &mut *state;
         let member = members.get(&id).cloned().ok_or_else(gone)?;
         match request {
             XrcRequest::OpenDomain { create, exclusive } => {
-                registry.open(id, file.transpose()?, create, exclusive).map(XrcReply::Domain)
+                registry.open(id, file, create, exclusive).map(XrcReply::Domain)
             }
             XrcRequest::CloseDomain { domain } => {
                 registry.close(id, domain).map(|()| XrcReply::Done)
@@ -226,7 +230,7 @@ impl Hub {
         domain: u32,
         pd: PdId,
         max_sge: u32,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
     ) -> Result<u32, VerbsError> {
         const WHAT: &str = "create an XRC shared receive queue";
         let fd = fd.ok_or_else(|| VerbsError::invalid(WHAT, "its ring is missing"))?;
@@ -234,7 +238,7 @@ impl Hub {
             let why = format!("{max_sge} scatter entries; {MAX_SGES} are possible");
             return Err(VerbsError::invalid(WHAT, why));
         }
-        let ring = Consumer::map(&fd).map_err(VerbsError::os(WHAT))?;
+        let ring = Consumer::map(fd).map_err(VerbsError::os(WHAT))?;
         if member.outbox().is_none() {
             // The process is of this host, so that there is a ring to it, unless it is gone.
             let ring = self.device.engine().rings().to(&self.device, member.slot)?;

@@ -1,0 +1,157 @@
+//! What lingers here is a TCP socket whose peer does not read: the last close(2) of it waits.
+
+use std::fs::File;
+use std::io::{ErrorKind, PipeReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use super::*;
+use crate::proto::socket;
+use crate::testing::TempDir;
+
+/// A socket whose close waits for longer than any test here may take, and its peer, which ends that by its drop.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let full = loop {
+        if let Err(e) = ours.write(&[0; 1 << 16]) {
+            break e;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    ours.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(120))).unwrap();
+    (ours.into(), theirs)
+}
+
+/// A descriptor, and what tells when it is closed.
+fn plain() -> (OwnedFd, PipeReader) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (writer.into(), reader)
+}
+
+fn await_closed(mut reader: PipeReader) {
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+fn null() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+/// How many descriptors of a user are still to be closed.
+fn left(closer: &Closer, user: u32) -> usize {
+    closer.0.state.lock().users.get(&user).map_or(0, |user| user.waiting.len() + user.busy)
+}
+
+#[test]
+fn a_descriptor_whose_close_blocks_keeps_other_users_waiting_for_nothing() {
+    let closer = Closer::default();
+    let mut peers = Vec::new();
+    for _ in 0..=USER_THREADS {
+        let (fd, peer) = lingering();
+        drop(closer.foreign(1, fd));
+        peers.push(peer);
+    }
+    let (behind, closed_behind) = plain();
+    drop(closer.foreign(1, behind));
+    let (other, closed) = plain();
+    drop(closer.foreign(2, other));
+    await_closed(closed);
+    assert_eq!(left(&closer, 1), USER_THREADS + 2);
+    assert!(closer.0.state.lock().threads <= USER_THREADS + 1);
+    drop(peers);
+    await_closed(closed_behind);
+}
+
+#[test]
+fn many_users_whose_closes_block_have_a_bounded_number_of_threads() {
+    let closer = Closer::default();
+    let mut peers = Vec::new();
+    let users = u32::try_from(MAX_THREADS).unwrap() + 2;
+    for user in 0..users {
+        let (fd, peer) = lingering();
+        drop(closer.foreign(user, fd));
+        peers.push(peer);
+    }
+    assert!(closer.0.state.lock().threads <= MAX_THREADS);
+    assert!((0..users).all(|user| left(&closer, user) == 1));
+    drop(peers);
+    let (fd, closed) = plain();
+    drop(closer.foreign(0, fd));
+    await_closed(closed);
+}
+
+#[test]
+fn a_user_is_full_while_too_many_of_its_descriptors_are_to_be_closed() {
+    let closer = Closer::default();
+    let peers: Vec<TcpStream> = (0..USER_THREADS)
+        .map(|_| {
+            let (fd, peer) = lingering();
+            drop(closer.foreign(1, fd));
+            peer
+        })
+        .collect();
+    for _ in USER_THREADS..MAX_WAITING {
+        assert!(!closer.is_full(1));
+        drop(closer.foreign(1, null()));
+    }
+    assert!(closer.is_full(1) && !closer.is_full(2));
+    let (last, closed) = plain();
+    drop(closer.foreign(1, last));
+    drop(peers);
+    await_closed(closed);
+    assert!(!closer.is_full(1));
+}
+
+#[test]
+fn our_end_of_a_socket_is_closed_at_once_unless_messages_are_in_it() {
+    let closer = Closer::default();
+    for theirs_open in [true, false] {
+        let (ours, theirs) = socket::pair().unwrap();
+        let theirs = theirs_open.then_some(theirs);
+        drop(closer.socket(1, ours));
+        assert_eq!(closer.0.state.lock().threads, 0);
+        drop(theirs);
+    }
+    for bytes in [&b"bytes"[..], b""] {
+        let (ours, theirs) = socket::pair().unwrap();
+        let (fd, peer) = lingering();
+        // An empty message alone could be taken for the end of the stream.
+        socket::send_bytes(theirs.as_fd(), b"", &[]).unwrap();
+        socket::send_bytes(theirs.as_fd(), bytes, &[fd.as_fd()]).unwrap();
+        drop((fd, theirs));
+        drop(closer.socket(1, ours));
+        assert!(left(&closer, 1) > 0);
+        let (last, closed) = plain();
+        drop(closer.foreign(1, last));
+        drop(peer);
+        await_closed(closed);
+    }
+}
+
+#[test]
+fn only_what_the_kernel_itself_serves_is_taken_for_a_memfd_or_a_namespace() {
+    let closer = Closer::default();
+    let foreign = |fd: OwnedFd| closer.foreign(1, fd);
+    let open = |path: &std::path::Path| OwnedFd::from(File::open(path).unwrap());
+    let dir = TempDir::new();
+    let forged = dir.path().join("user:[4026531837]");
+    File::create(&forged).unwrap();
+    let memory = || {
+        let memory = rdmux_link::SharedMem::create("user:[1]", 8).unwrap();
+        memory.duplicate().unwrap()
+    };
+    let (user, mounts) = ("/proc/self/ns/user".as_ref(), "/proc/self/ns/mnt".as_ref());
+    assert!(foreign(memory()).into_memfd().is_some());
+    assert!(foreign(open(user)).into_namespace("user").is_some());
+    assert!(foreign(open(mounts)).into_namespace("mnt").is_some());
+    assert!(foreign(open(mounts)).into_namespace("user").is_none());
+    for other in [null, || plain().0, || lingering().0] {
+        assert!(foreign(other()).into_memfd().is_none());
+        assert!(foreign(other()).into_namespace("user").is_none());
+    }
+    assert!(foreign(open(&forged)).into_memfd().is_none());
+    assert!(foreign(open(&forged)).into_namespace("user").is_none());
+    assert!(foreign(memory()).into_namespace("user").is_none());
+}

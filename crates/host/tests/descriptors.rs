@@ -1,0 +1,179 @@
+//! What the service does with descriptors of which a client decides what they are: the last close(2) of one may wait for
+//! whom the client likes, and the service waits for nobody.
+
+mod common;
+
+use std::io::{ErrorKind, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use common::Host;
+use rdmux_host::DeviceChoice;
+use rdmux_host::proto::socket::{self, MAX_MESSAGE};
+use rdmux_host::proto::{
+    ClientKind, CmReply, CmRequest, HubReply, HubRequest, HubResponse, Reply, Request, Response,
+    VERSION,
+};
+use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::xrc::{XrcReply, XrcRequest};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longer than the tests wait for an answer of the service ([`common::PATIENCE`]).
+const LINGER: Duration = Duration::from_secs(120);
+
+const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
+const HELLO_DEVICE: Request =
+    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
+
+/// A TCP socket whose last close waits ([`LINGER`]), and its peer, which ends that by its drop.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let full = loop {
+        if let Err(e) = ours.write(&[0; 1 << 16]) {
+            break e;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    ours.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&ours, Some(LINGER)).unwrap();
+    (ours.into(), theirs)
+}
+
+fn send<T: Serialize>(socket: &OwnedFd, request: &T, fds: &[BorrowedFd<'_>]) {
+    socket::send(socket.as_fd(), request, fds, &mut Vec::new()).unwrap();
+}
+
+fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> (T, Vec<OwnedFd>) {
+    common::wait_readable(socket);
+    let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+    let bytes = socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap();
+    (socket::decode(bytes).unwrap(), fds)
+}
+
+fn ask(socket: &OwnedFd, request: &Request) -> (Response, Vec<OwnedFd>) {
+    send(socket, request, &[]);
+    let (reply, fds) = receive::<Reply>(socket);
+    (reply.unwrap(), fds)
+}
+
+/// A client that has greeted, and what it got.
+fn greeted(host: &Host, hello: &Request) -> (OwnedFd, Vec<OwnedFd>) {
+    let socket = host.raw();
+    let (_, fds) = ask(&socket, hello);
+    (socket, fds)
+}
+
+/// Something that a client does with a descriptor, and what of the client stays.
+type Deed<'a> = &'a dyn Fn(&Host, BorrowedFd<'_>) -> Vec<OwnedFd>;
+
+#[test]
+fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
+    let hello = |request: &'static Request| {
+        move |host: &Host, fd: BorrowedFd<'_>| {
+            let socket = host.raw();
+            send(&socket, request, &[fd]);
+            vec![socket]
+        }
+    };
+    let deeds: &[(&str, Deed<'_>)] = &[
+        ("a board", &hello(&HELLO_DEVICE)),
+        ("with a greeting that has none", &hello(&HELLO_TOOL)),
+        ("with a request that has none", &|host, fd| {
+            let (socket, _) = greeted(host, &HELLO_TOOL);
+            send(&socket, &Request::Status, &[fd]);
+            vec![socket]
+        }),
+        ("a namespace", &|host, fd| {
+            let (socket, _) = greeted(host, &HELLO_TOOL);
+            send(&socket, &Request::HoldView { devices: DeviceChoice::default() }, &[fd, fd]);
+            vec![socket]
+        }),
+        ("an event channel", &migrate),
+        ("too many in a message", &|host, fd| {
+            let socket = host.raw();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fds = [fd; 100];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let bytes = [IoSlice::new(b"x")];
+            rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
+            vec![socket]
+        }),
+        ("on a socket on which only the service speaks", &|host, fd| {
+            let (socket, fds) = greeted(host, &HELLO_DEVICE);
+            socket::send_bytes(fds[0].as_fd(), b"x", &[fd]).unwrap();
+            vec![socket]
+        }),
+    ];
+    for (what, deed) in deeds {
+        let host = Host::start();
+        let (fd, peer) = lingering();
+        let client = deed(&host, fd.as_fd());
+        drop(fd);
+        // The first of these may be answered before the descriptor is looked at, which another socket brings.
+        for _ in 0..20 {
+            let (bystander, _) = greeted(&host, &HELLO_TOOL);
+            assert!(matches!(ask(&bystander, &Request::Status).0, Response::Status(_)), "{what}");
+        }
+        drop(client);
+        let (bystander, _) = greeted(&host, &HELLO_TOOL);
+        assert!(matches!(ask(&bystander, &Request::Status).0, Response::Status(_)), "{what}");
+        drop(peer);
+    }
+}
+
+/// Takes an id to another channel, and passes this in place of its old one's socket.
+fn migrate(host: &Host, fd: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let (socket, mut fds) = greeted(host, &HELLO_DEVICE);
+    let mut channel = || match ask(&socket, &Request::OpenChannel) {
+        (Response::Channel(channel), mut end) => {
+            fds.append(&mut end);
+            channel
+        }
+        (other, _) => panic!("{other:?}"),
+    };
+    let (old, new) = (channel(), channel());
+    let create = CmRequest::CreateId {
+        id: None,
+        channel: old,
+        space: rdmux_cm::PortSpace::Tcp,
+        qp_type: rdmux_transport::attr::QpType::Rc,
+        transport: None,
+        context: 0,
+    };
+    let id = match ask(&socket, &Request::Cm(create)).0 {
+        Response::Cm(CmReply::Id(id)) => id,
+        other => panic!("{other:?}"),
+    };
+    send(&socket, &Request::Cm(CmRequest::Migrate { id, channel: new, taken: 0 }), &[fd]);
+    fds.push(socket);
+    fds
+}
+
+#[test]
+fn the_hub_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
+    let host = Host::start();
+    let session = || {
+        let (client, fds) = greeted(&host, &HELLO_DEVICE);
+        let (_, mut hub) = ask(&client, &Request::OpenHub);
+        (client, fds, hub.remove(0))
+    };
+    let (fd, peer) = lingering();
+    let (_passes, _fds, hub) = session();
+    let open = XrcRequest::OpenDomain { create: true, exclusive: false };
+    send(&hub, &HubRequest::Xrc(open), &[fd.as_fd()]);
+    drop(fd);
+    let (reply, _) = receive::<HubReply>(&hub);
+    assert!(matches!(reply, Ok(HubResponse::Xrc(XrcReply::Domain(_)))));
+    let (_other, _fds, others) = session();
+    send(&others, &HubRequest::Slot, &[]);
+    assert!(matches!(receive::<HubReply>(&others).0, Ok(HubResponse::Slot(_))));
+    drop(peer);
+}
