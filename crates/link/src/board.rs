@@ -363,14 +363,14 @@ impl PeerBoard {
     }
 }
 
-/// Spins for a moment, then gives way, then sleeps. Whether it is time to ask what else may be.
+/// Spins for a moment, then yields, then sleeps. Whether it is time to ask what else may be.
 fn wait_a_turn(turn: u32) -> bool {
     #[cfg(loom)]
     loom::thread::yield_now();
     match turn {
         _ if cfg!(loom) => return false,
         0..1000 => std::hint::spin_loop(),
-        1000..1100 => crate::patience::give_way(),
+        1000..1100 => crate::patience::yield_or_sleep(),
         _ => std::thread::sleep(Duration::from_micros(100)),
     }
     turn >= 1100

@@ -6,10 +6,10 @@
 //!
 //! There are two ways to give it up. To yield (`sched_yield(2)`) costs less than a microsecond where nobody else wants
 //! the processor, and is the fastest way to a peer that does. But Linux takes a yield as forfeiting the time slice, some
-//! milliseconds, whatever was used of it: among threads that compute a thread that yields after each look gets a look for
-//! every slice of each of the others. A short sleep forfeits nothing. So after a yield in which somebody computed,
-//! [`give_way`] sleeps instead, for some time. Threads that only wait for events and serve them quickly ask for a short
-//! slice too ([`ask_for_short_slices`]), so that they come soon after they are woken.
+//! milliseconds, whatever was used of it (measured on Linux 6.18): among threads that compute a thread that yields after
+//! each look gets a look for every slice of each of the others. A short sleep forfeits nothing. So after a yield in which
+//! another thread computed, [`yield_or_sleep`] sleeps instead, for some time. Threads that only wait for events and serve
+//! them quickly ask for a short slice too ([`ask_for_short_slices`]), so that they come soon after they are woken.
 
 use std::cell::Cell;
 use std::io;
@@ -36,7 +36,7 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
         if start.elapsed() > moment {
             return false;
         }
-        give_way();
+        yield_or_sleep();
     }
 }
 
@@ -44,52 +44,53 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
 /// other threads of this process wait in the same way, each of them may take as long between its looks.
 const SLICE: Duration = Duration::from_micros(500);
 /// How long a thread sleeps in place of a yield, to which the system adds as much (`PR_SET_TIMERSLACK`).
-const NAP: Duration = Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_micros(50);
 /// For how long it does so before it tries a yield again.
 const BUSY: Duration = Duration::from_millis(20);
 
-/// Lets others have the processor for a moment: those that wait for it, or, where they keep it for long, as short a time
-/// as the system knows.
-pub fn give_way() {
+/// Lets other threads have the processor: yields, or sleeps for a moment where another thread computes.
+pub fn yield_or_sleep() {
     thread_local! {
-        static MANNER: Cell<Manner> = const { Cell::new(Manner { naps_until: None }) };
+        static POLICY: Cell<YieldPolicy> = const { Cell::new(YieldPolicy { sleeps_until: None }) };
     }
     /// Threads of this process that are in here.
     static WAITING: AtomicU32 = AtomicU32::new(0);
     let others = WAITING.fetch_add(1, Ordering::Relaxed);
-    MANNER.with(|manner| {
-        let mut now = manner.get();
-        now.give_way(others, Instant::now, std::thread::yield_now, || std::thread::sleep(NAP));
-        manner.set(now);
+    POLICY.with(|policy| {
+        let mut now = policy.get();
+        now.yield_or_sleep(others, Instant::now, std::thread::yield_now, || {
+            std::thread::sleep(SLEEP);
+        });
+        policy.set(now);
     });
     WAITING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// How a thread gives way.
+/// When a thread yields, and when it sleeps for a moment because another thread computes.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct YieldPolicy {
     /// It sleeps until then.
-    naps_until: Option<Instant>,
+    sleeps_until: Option<Instant>,
 }
 
-impl Manner {
+impl YieldPolicy {
     /// `others` threads of this process wait, too. Their turns are no sign of a thread that computes, and if hundreds of
     /// threads slept for so short a time each, they would spend the processor on being woken.
-    fn give_way(
+    fn yield_or_sleep(
         &mut self,
         others: u32,
         now: impl Fn() -> Instant,
-        give: impl FnOnce(),
-        nap: impl FnOnce(),
+        yields: impl FnOnce(),
+        sleeps: impl FnOnce(),
     ) {
         let before = now();
-        if self.naps_until.is_some_and(|until| before < until) {
-            return nap();
+        if self.sleeps_until.is_some_and(|until| before < until) {
+            return sleeps();
         }
-        give();
+        yields();
         let after = now();
         let most = SLICE.saturating_mul(others.saturating_add(1));
-        self.naps_until = (after.duration_since(before) > most).then(|| after + BUSY);
+        self.sleeps_until = (after.duration_since(before) > most).then(|| after + BUSY);
     }
 }
 
@@ -122,50 +123,55 @@ mod tests {
         assert!(!look_for(Duration::ZERO, || false));
     }
 
-    /// Gives way once on a clock of its own; a yield takes so long. Returns whether it slept instead.
-    fn once(manner: &mut Manner, clock: &Cell<Instant>, takes: Duration) -> bool {
-        among(0, manner, clock, takes)
+    /// Yields or sleeps once on a clock of its own; a yield takes so long. Returns whether it slept instead.
+    fn once(policy: &mut YieldPolicy, clock: &Cell<Instant>, takes: Duration) -> bool {
+        among(0, policy, clock, takes)
     }
 
     /// The same where `others` threads wait, too.
-    fn among(others: u32, manner: &mut Manner, clock: &Cell<Instant>, takes: Duration) -> bool {
+    fn among(
+        others: u32,
+        policy: &mut YieldPolicy,
+        clock: &Cell<Instant>,
+        takes: Duration,
+    ) -> bool {
         let slept = Cell::new(false);
-        let give = || clock.set(clock.get() + takes);
-        manner.give_way(others, || clock.get(), give, || slept.set(true));
+        let yields = || clock.set(clock.get() + takes);
+        policy.yield_or_sleep(others, || clock.get(), yields, || slept.set(true));
         slept.get()
     }
 
     #[test]
     fn yields_as_long_as_nobody_computes_meanwhile() {
-        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         for takes in [Duration::ZERO, Duration::from_micros(1), SLICE].repeat(9) {
-            assert!(!once(&mut manner, &clock, takes));
+            assert!(!once(&mut policy, &clock, takes));
         }
     }
 
     #[test]
     fn yields_as_long_as_only_other_threads_that_wait_take_their_turns() {
-        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         let turns = SLICE * 256;
         for _ in 0..9 {
-            assert!(!among(255, &mut manner, &clock, turns));
+            assert!(!among(255, &mut policy, &clock, turns));
         }
-        assert!(!among(254, &mut manner, &clock, turns));
-        assert!(among(254, &mut manner, &clock, turns), "one of them computed");
+        assert!(!among(254, &mut policy, &clock, turns));
+        assert!(among(254, &mut policy, &clock, turns), "one of them computed");
     }
 
     #[test]
     fn sleeps_after_a_yield_in_which_somebody_computed_and_tries_again_later() {
-        let (mut manner, clock) = (Manner { naps_until: None }, Cell::new(Instant::now()));
+        let (mut policy, clock) = (YieldPolicy { sleeps_until: None }, Cell::new(Instant::now()));
         let long = SLICE * 2;
-        assert!(!once(&mut manner, &clock, long));
-        assert!(once(&mut manner, &clock, long) && once(&mut manner, &clock, long));
+        assert!(!once(&mut policy, &clock, long));
+        assert!(once(&mut policy, &clock, long) && once(&mut policy, &clock, long));
         clock.set(clock.get() + BUSY);
-        assert!(!once(&mut manner, &clock, long), "they may be gone");
-        assert!(once(&mut manner, &clock, long), "they are not");
+        assert!(!once(&mut policy, &clock, long), "they may be gone");
+        assert!(once(&mut policy, &clock, long), "they are not");
         clock.set(clock.get() + BUSY);
-        assert!(!once(&mut manner, &clock, Duration::ZERO));
-        assert!(!once(&mut manner, &clock, Duration::ZERO), "now they are");
+        assert!(!once(&mut policy, &clock, Duration::ZERO));
+        assert!(!once(&mut policy, &clock, Duration::ZERO), "now they are");
     }
 
     #[test]

@@ -2,24 +2,23 @@
 //!
 //! To let go of it is a store, where other locks must look whether somebody sleeps in front of them, and so wait until
 //! the other processors have seen all that was written before: for a small message that would take as long as the rest.
-//! Who finds it taken gives way, and tries again: also while a long WRITE is copied, which is as good a time for others
-//! as any.
+//! A thread that finds it taken yields or sleeps for a moment, and tries again: also while a long WRITE is copied.
 
 use rdmux_link::patience;
 
 /// What is between two attempts.
 #[derive(Debug)]
-pub(crate) enum GiveWay {}
+pub(crate) enum YieldOrSleep {}
 
-impl spin::RelaxStrategy for GiveWay {
+impl spin::RelaxStrategy for YieldOrSleep {
     #[inline]
     fn relax() {
         // The holder may be waiting for this very processor.
-        patience::give_way();
+        patience::yield_or_sleep();
     }
 }
 
 /// See the module.
-pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, GiveWay>;
+pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, YieldOrSleep>;
 /// While it lives, the lock is held.
 pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
-use rdmux_link::patience::{ask_for_short_slices, give_way};
+use rdmux_link::patience::{ask_for_short_slices, yield_or_sleep};
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -149,7 +149,7 @@ impl Engine {
             } else if now.since(found) > LINGER {
                 return;
             } else {
-                give_way();
+                yield_or_sleep();
             }
         }
     }

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rdmux_link::patience::give_way;
+use rdmux_link::patience::yield_or_sleep;
 use rdmux_link::udp::Datagram;
 use rdmux_link::{RxBatch, UdpPort, guarded};
 use rdmux_transport::Time;
@@ -346,11 +346,11 @@ impl Engine {
             round.found = now;
         } else if self.by_hub.load(Ordering::Relaxed) {
             drop(round);
-            give_way();
+            yield_or_sleep();
         } else if self.patience.is_over(now, round.found) {
             drop(round);
-            give_way();
-            self.patience.gave_way(now, device.now());
+            yield_or_sleep();
+            self.patience.yielded(now, device.now());
         }
     }
 
@@ -698,7 +698,7 @@ impl Engine {
 #[cold]
 #[inline(never)]
 fn leave_to_other() {
-    give_way();
+    yield_or_sleep();
 }
 
 fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {

@@ -1,4 +1,4 @@
-//! When a thread that polls in vain gives way to others.
+//! When a thread whose polls find nothing yields to others.
 //!
 //! On a machine with few processors the peer that it waits for may itself be waiting for this one. So after some time
 //! without anything it yields (`sched_yield(2)`) now and then: at every look at the clock as long as others take their
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rdmux_transport::Time;
 
-/// How long a thread looks in vain before it first gives way, unless [`VARIABLE`] says otherwise.
+/// How long a thread finds nothing before it first yields, unless [`VARIABLE`] says otherwise.
 const USUAL: Duration = Duration::from_micros(50);
 /// The variable of the environment that says so, in microseconds.
 const VARIABLE: &str = "RDMUX_PATIENCE";
@@ -46,13 +46,13 @@ impl Patience {
         Self { usual, next: AtomicU64::new(0), interval: AtomicU64::new(0) }
     }
 
-    /// Whether a thread that found nothing since `found` gives way now.
+    /// Whether a thread that found nothing since `found` yields now.
     pub(crate) fn is_over(&self, now: Time, found: Time) -> bool {
         now.since(found) > self.usual && now.0 >= self.next.load(Ordering::Relaxed)
     }
 
-    /// It gave way from one time to the other.
-    pub(crate) fn gave_way(&self, from: Time, to: Time) {
+    /// It yielded from one time to the other.
+    pub(crate) fn yielded(&self, from: Time, to: Time) {
         let interval = if to.since(from) > NOBODY {
             0
         } else {
@@ -76,7 +76,7 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn gives_way_after_some_time_and_more_seldom_where_nobody_waits() {
+    fn yields_after_some_time_and_more_seldom_where_nobody_waits() {
         let patience = Patience::of(USUAL);
         let (found, mut now) = (Time(0), Time(50 * US));
         assert!(!patience.is_over(now, found));
@@ -85,7 +85,7 @@ mod tests {
         for _ in 0..12 {
             assert!(patience.is_over(now, found));
             let after = Time(now.0 + US);
-            patience.gave_way(now, after);
+            patience.yielded(now, after);
             let next =
                 (after.0..).step_by(100).find(|t| patience.is_over(Time(*t), found)).unwrap();
             gaps.push((next - after.0).div_ceil(US));
@@ -96,11 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn gives_way_at_once_again_while_others_take_their_turn() {
+    fn yields_at_once_again_while_others_take_their_turn() {
         let patience = Patience::of(USUAL);
-        (0..9).for_each(|_| patience.gave_way(Time(0), Time(US)));
+        (0..9).for_each(|_| patience.yielded(Time(0), Time(US)));
         assert!(!patience.is_over(Time(100 * US), Time(0)));
-        patience.gave_way(Time(600 * US), Time(700 * US));
+        patience.yielded(Time(600 * US), Time(700 * US));
         assert!(patience.is_over(Time(700 * US), Time(0)));
         assert!(!patience.is_over(Time(700 * US), Time(660 * US)), "something was found since");
     }
