@@ -100,7 +100,10 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
             let socket = host.raw();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            let fds = [fd; 100];
+            // This one comes last, where there might be no room for it.
+            let other = std::fs::File::open("/dev/null").unwrap();
+            let mut fds = [other.as_fd(); 100];
+            fds[99] = fd;
             assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
             let bytes = [IoSlice::new(b"x")];
             rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
