@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-/// ChaCha20 (RFC 8439) as a generator: whoever has seen any number of its outputs, as every peer does, learns nothing
+/// ChaCha20 (RFC 8439) as a generator: a peer that has seen any number of its outputs learns nothing
 /// about the others. A generator that is only statistically good would give its state away with the first PSNs.
 #[derive(Debug)]
 pub(crate) struct Rng(ChaCha20Rng);

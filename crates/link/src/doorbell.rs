@@ -1,6 +1,6 @@
 //! How a thread that sleeps is woken: by a thread of its own process ([`Doorbell`]), or by another process ([`PeerBell`]).
 //!
-//! The file status flags of a descriptor belong to the open file description, so whoever holds a duplicate can clear
+//! The file status flags of a descriptor belong to the open file description, so a process that holds a duplicate can clear
 //! `O_NONBLOCK`, fill what is behind it, or read it empty. Therefore two processes share no description: each holds
 //! one end of a pair of datagram sockets, and each call says for itself that it does not block (`MSG_DONTWAIT`).
 
@@ -203,7 +203,7 @@ impl PeerBell {
         Ok(wait_readable(self.as_fd(), timeout)? && self.clear()?)
     }
 
-    /// Whether the next datagram carries descriptors. It must not be taken then: whoever closes the last descriptor of
+    /// Whether the next datagram carries descriptors. It must not be taken then: the thread that closes the last descriptor of
     /// a TCP socket may have to wait for as long as its sender has set (`SO_LINGER`, `socket(7)`).
     fn holds_descriptors(&self) -> rustix::io::Result<bool> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;

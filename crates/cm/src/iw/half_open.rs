@@ -11,8 +11,8 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::StreamId;
 
-/// Where connections come from: an IPv4 address, or the network part of an IPv6 one, for whoever has one address of it
-/// has them all.
+/// Where connections come from: an IPv4 address, or the network part of an IPv6 one, because a peer that has one address
+/// of a network can use all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source(u64);
 

@@ -300,7 +300,7 @@ mod tests {
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         assert_eq!(draw(&mut r, "a"), "127.77.0.1");
-        // Nothing can be written there, whoever the user is.
+        // Nothing can be written there, not even by root.
         std::fs::create_dir(tmp.path().join("r/registry.new")).unwrap();
         let e = r.record(&name("b"), ip("127.77.0.2")).unwrap_err().to_string();
         assert!(e.contains("registry") && e.contains("stays as it was"), "{e}");

@@ -133,7 +133,7 @@ impl RuntimeDir {
         entries.filter(|path| *path != self.0 && is_part(path) && is_mine(path)).map(Self).collect()
     }
 
-    /// Waits for the lock of whoever gives a host something that no other host may have.
+    /// Waits for the lock that a process holds while it gives a host something that no other host may have.
     pub(super) fn lock_hosts(&self) -> Result<File, HostError> {
         let path = self.0.join("hosts");
         let lock = || -> io::Result<File> {
