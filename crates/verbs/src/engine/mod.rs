@@ -324,8 +324,9 @@ impl Engine {
         let quiet = self.is_quiet(&round);
         round.polls += 1;
         let owes = !round.owed.is_empty();
-        if round.sources.is_empty() && round.streams.is_empty() {
-            if quiet && round.polls < if owes { ACK_POLLS } else { CLOCK_POLLS } {
+        if (round.sources.len() | round.streams.len()) == 0 {
+            let soon = if owes { ACK_POLLS } else { CLOCK_POLLS };
+            if quiet & (round.polls < soon) {
                 return;
             }
             if !quiet || owes {

@@ -96,8 +96,8 @@ impl Streams {
         Ok(Self { epoll, open, paused, buffer: Box::default(), ready })
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
     }
 
     fn add(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) -> io::Result<()> {
@@ -265,7 +265,7 @@ impl Engine {
         table: &Table<'_>,
         streams: &mut Streams,
     ) -> usize {
-        if streams.is_empty() {
+        if streams.len() == 0 {
             return 0;
         }
         streams.find_ready();
