@@ -1,6 +1,7 @@
 /* Devices and their objects from many threads. */
 #include "fixture.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <sched.h>
@@ -274,6 +275,70 @@ static void a_channel_goes_while_it_waits(void)
 	}
 }
 
+/* The waiting thread comes only after the channel is gone, whose memory is overwritten when it is freed. */
+static void a_channel_goes_before_it_waits(void)
+{
+	struct waiter waiter = { .events = rdma_create_event_channel() };
+	pthread_t thread;
+	void *result;
+
+	CHECK(waiter.events);
+	mallopt(M_PERTURB, 0xa5);
+	rdma_destroy_event_channel(waiter.events);
+	mallopt(M_PERTURB, 0);
+	EQUAL(pthread_create(&thread, NULL, wait_in_vain, &waiter), 0);
+	while (!waiter.tid || !is_asleep(waiter.tid))
+		sched_yield();
+	EQUAL(pthread_cancel(thread), 0);
+	EQUAL(pthread_join(thread, &result), 0);
+	CHECK(result == PTHREAD_CANCELED);
+}
+
+static void *take_all(void *argument)
+{
+	struct waiter *waiter = argument;
+	struct rdma_cm_event *event;
+
+	waiter->tid = (int)syscall(SYS_gettid);
+	for (;;) {
+		EQUAL(rdma_get_cm_event(waiter->events, &event), 0);
+		EQUAL(event->event, RDMA_CM_EVENT_ADDR_RESOLVED);
+		EQUAL(rdma_ack_cm_event(event), 0);
+	}
+}
+
+/* A thread is busy with events while another destroys their ids and then the channel. */
+static void a_channel_goes_while_events_are_taken(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	struct fixture f;
+
+	open_fixture(&f);
+	memcpy(&address.sin_addr, f.gid.raw + 12, sizeof(address.sin_addr));
+	for (int i = 0; i < 50; i++) {
+		struct waiter waiter = { .events = rdma_create_event_channel() };
+		struct rdma_cm_id *ids[8];
+		pthread_t thread;
+		void *result;
+
+		CHECK(waiter.events);
+		EQUAL(pthread_create(&thread, NULL, take_all, &waiter), 0);
+		for (int n = 0; n < 8; n++) {
+			EQUAL(rdma_create_id(waiter.events, &ids[n], NULL, RDMA_PS_TCP), 0);
+			EQUAL(rdma_resolve_addr(ids[n], NULL, (struct sockaddr *)&address, 1000), 0);
+		}
+		for (int n = 0; n < 8; n++)
+			EQUAL(rdma_destroy_id(ids[n]), 0);
+		rdma_destroy_event_channel(waiter.events);
+		while (!waiter.tid || !is_asleep(waiter.tid))
+			sched_yield();
+		EQUAL(pthread_cancel(thread), 0);
+		EQUAL(pthread_join(thread, &result), 0);
+		CHECK(result == PTHREAD_CANCELED);
+	}
+	close_fixture(&f);
+}
+
 /* Takes an event that must be this one, and gives its id back. */
 static struct rdma_cm_id *take(struct rdma_event_channel *events, enum rdma_cm_event_type type)
 {
@@ -352,6 +417,8 @@ static const struct test tests[] = {
 	TEST(threads_come_and_go),
 	TEST(cancelled_while_they_wait),
 	TEST(a_channel_goes_while_it_waits),
+	TEST(a_channel_goes_before_it_waits),
+	TEST(a_channel_goes_while_events_are_taken),
 	TEST(connections_from_all),
 };
 

@@ -50,6 +50,11 @@ const BUSY: Duration = Duration::from_millis(20);
 
 /// Lets other threads have the processor: yields, or sleeps for a moment where another thread computes.
 pub fn yield_or_sleep() {
+    yield_or(|| std::thread::sleep(SLEEP));
+}
+
+/// As [`yield_or_sleep`], for who has a better way to sleep for a moment.
+pub fn yield_or(sleeps: impl FnOnce()) {
     thread_local! {
         static POLICY: Cell<YieldPolicy> = const { Cell::new(YieldPolicy { sleeps_until: None }) };
     }
@@ -58,9 +63,7 @@ pub fn yield_or_sleep() {
     let others = WAITING.fetch_add(1, Ordering::Relaxed);
     POLICY.with(|policy| {
         let mut now = policy.get();
-        now.yield_or_sleep(others, Instant::now, std::thread::yield_now, || {
-            std::thread::sleep(SLEEP);
-        });
+        now.yield_or_sleep(others, Instant::now, std::thread::yield_now, sleeps);
         policy.set(now);
     });
     WAITING.fetch_sub(1, Ordering::Relaxed);

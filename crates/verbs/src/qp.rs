@@ -48,7 +48,7 @@ pub struct QpInit {
 /// A queue pair. Destroyed when dropped: what is outstanding then completes no more.
 #[derive(Debug)]
 pub struct Qp {
-    core: Arc<QpCore>,
+    pub(crate) core: Arc<QpCore>,
     pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,

@@ -1,11 +1,17 @@
 //! Event channels.
+//!
+//! Programs destroy a channel while a thread of theirs waits for its events, or is about to: rping does so at its end. With
+//! the reference implementation that thread sleeps in the kernel, and never comes back. So it is here, whatever the thread
+//! is doing: the socket is closed once nobody takes an event from it, and the memory is kept for a while.
 
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use rdmux_host::EventChannel;
 use rustix::net::RecvFlags;
 
@@ -22,14 +28,26 @@ pub(super) struct Channel {
     process: &'static Process,
     /// Whether the program destroyed it; for a thread of its that waits all the same.
     destroyed: Arc<AtomicBool>,
-    pub(super) source: EventChannel,
+    /// None when it is destroyed.
+    source: Mutex<Option<Arc<EventChannel>>>,
 }
+
+/// Channels that were destroyed, the oldest first.
+static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
+/// So many are kept, some hundred bytes each. A thread that comes later still has no memory to look at.
+const KEPT: usize = 256;
+
+/// What came from [`Channel::into_ptr`], and is not freed.
+struct Destroyed(*mut Channel);
+
+// SAFETY: any thread may free it, and all that is in it may be used by any.
+unsafe impl Send for Destroyed {}
 
 impl Channel {
     pub(super) fn open(process: &'static Process) -> Result<Box<Self>> {
         let source = EventChannel::open(process.client()?)?;
         let public = rdma_event_channel { fd: source.as_fd().as_raw_fd() };
-        let destroyed = Arc::default();
+        let (destroyed, source) = (Arc::default(), Mutex::new(Some(Arc::new(source))));
         Ok(Box::new(Self { public: UnsafeCell::new(public), process, destroyed, source }))
     }
 
@@ -44,23 +62,40 @@ impl Channel {
     /// EINVAL for NULL, ENODEV for one inherited over a fork.
     ///
     /// # Safety
-    /// The pointer is NULL or a channel's that is not destroyed while the reference is used.
+    /// The pointer is NULL or a channel's that is not destroyed, or has not been for long while the reference is used.
     pub(super) unsafe fn get<'a>(ptr: *mut rdma_event_channel) -> Result<&'a Self> {
         // SAFETY: not NULL, then a channel's, whose address is that of its first field.
         let channel = unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)?;
         channel.process.client().map(|_| channel)
     }
 
-    /// Closes a channel; the service then destroys the ids that are still on it.
+    /// Closes a channel; the service then destroys the ids that are still on it. One that is destroyed stays so.
     ///
     /// # Safety
-    /// The pointer is NULL or a channel's that nobody uses any more.
+    /// The pointer is NULL or a channel's that is not destroyed, or only by a thread that is faster.
     pub(super) unsafe fn destroy(ptr: *mut rdma_event_channel) {
-        if !ptr.is_null() {
-            // SAFETY: as promised, it came from `into_ptr`.
-            let channel = unsafe { Box::from_raw(ptr.cast::<Self>()) };
-            channel.destroyed.store(true, Ordering::Release);
+        let ptr = ptr.cast::<Self>();
+        // SAFETY: not NULL, then a channel's, whose memory is kept for longer than this takes.
+        let Some(channel) = (unsafe { ptr.as_ref() }) else { return };
+        channel.destroyed.store(true, Ordering::Release);
+        // Whoever is taking an event from it closes it afterwards.
+        let Some(_source) = channel.source.lock().take() else { return };
+        let mut destroyed = DESTROYED.lock();
+        destroyed.push_back(Destroyed(ptr));
+        if destroyed.len() > KEPT
+            && let Some(Destroyed(oldest)) = destroyed.pop_front()
+        {
+            // SAFETY: it came from `into_ptr`, and was put there once, by who took its source.
+            drop(unsafe { Box::from_raw(oldest) });
         }
+    }
+
+    /// Where its events come from.
+    ///
+    /// # Errors
+    /// EBADF when it is destroyed.
+    pub(super) fn source(&self) -> Result<Arc<EventChannel>> {
+        self.source.lock().clone().ok_or(Errno(libc::EBADF))
     }
 
     /// Whose ids it tells of.
@@ -69,8 +104,8 @@ impl Channel {
     }
 
     /// The next event, if there is one. Those that do not concern the program are passed over.
-    pub(super) fn try_next(&self) -> Result<Option<Box<Event>>> {
-        while let Some(event) = self.source.try_get_event()? {
+    fn try_next(&self, source: &EventChannel) -> Result<Option<Box<Event>>> {
+        while let Some(event) = source.try_get_event()? {
             if let Some(event) = follow::follow(self.process, event) {
                 return Ok(Some(event));
             }
@@ -80,20 +115,15 @@ impl Channel {
 
     /// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
     pub(super) fn next(&self) -> Result<Box<Event>> {
+        let source = self.source()?;
         loop {
-            if let Some(event) = self.try_next()? {
+            if let Some(event) = self.try_next(&source)? {
                 return Ok(event);
             }
             // Waits without taking it, if the descriptor blocks.
-            rustix::net::recv(&self.source, &mut [0; 1], RecvFlags::PEEK)
+            rustix::net::recv(&*source, &mut [0; 1], RecvFlags::PEEK)
                 .map_err(|e| Errno(e.raw_os_error()))?;
         }
-    }
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.source.as_fd()
     }
 }
 
@@ -131,6 +161,8 @@ enum Attempt {
     /// There is none yet; this socket will tell. With it comes what tells whether the channel still is
     /// there, to be given to [`is_destroyed`].
     Wait(c_int, *const AtomicBool),
+    /// There will be none: the channel is destroyed.
+    Never,
 }
 
 /// The next event; waits for it unless the channel's descriptor is set not to block, when EAGAIN says that there is none
@@ -138,11 +170,11 @@ enum Attempt {
 ///
 /// It waits as the reference implementation does in write(2): it looks at `O_NONBLOCK`, goes on after a signal or not as
 /// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
-/// And as there, a thread that waits while another destroys the channel waits for ever: rping's does so while the
-/// program ends.
+/// And as there, a thread that waits while another destroys the channel waits for ever.
 ///
 /// # Safety
-/// `channel` is a channel of this library that outlives the call, `event` is NULL or may be written.
+/// `channel` is a channel of this library that is not destroyed, or has not been for long; `event` is NULL or may be
+/// written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
@@ -166,23 +198,25 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
                 let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
                 // SAFETY: it comes from the attempt, and is not used again.
                 if unsafe { is_destroyed(mark) } {
-                    loop {
-                        // SAFETY: it waits for a signal and no more.
-                        unsafe { pause() };
-                    }
+                    break;
                 }
                 if got < 0 {
                     return -1;
                 }
             }
+            Attempt::Never => break,
         }
+    }
+    loop {
+        // SAFETY: it waits for a signal and no more.
+        unsafe { pause() };
     }
 }
 
 /// Takes an event if there is one.
 ///
 /// # Safety
-/// `channel` is NULL or a channel of this library that outlives the call.
+/// `channel` is NULL or a channel of this library that is not destroyed, or has not been for long.
 unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
     let attempt = guarded(|| {
         if !wanted {
@@ -190,11 +224,12 @@ unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
         }
         // SAFETY: as promised.
         let channel = unsafe { Channel::get(channel)? };
-        if let Some(event) = channel.try_next()? {
+        let Ok(source) = channel.source() else { return Ok(Attempt::Never) };
+        if let Some(event) = channel.try_next(&source)? {
             return Ok(Attempt::Event(event.into_ptr()));
         }
         let mark = Arc::into_raw(channel.destroyed.clone());
-        Ok(Attempt::Wait(channel.as_fd().as_raw_fd(), mark))
+        Ok(Attempt::Wait(source.as_fd().as_raw_fd(), mark))
     });
     attempt.unwrap_or_else(Attempt::Failed)
 }

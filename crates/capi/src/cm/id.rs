@@ -307,7 +307,7 @@ pub(super) unsafe fn create(
     };
     let process = on.process();
     let handle =
-        process.client()?.create_id_on(&on.source, code, transport, process.transport(), 0)?;
+        process.client()?.create_id_on(&*on.source()?, code, transport, process.transport(), 0)?;
     let synchronous = own.is_some();
     let channel = own.map_or(channel, Channel::into_ptr);
     Ok(Id::new(
@@ -413,7 +413,7 @@ pub(super) unsafe fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Resul
         let to = own.as_deref().map_or_else(|| Channel::get(channel), Ok)?;
         (Channel::get(id.channel())?, to)
     };
-    id.process.client()?.migrate_id(id.handle, &from.source, &to.source)?;
+    id.process.client()?.migrate_id(id.handle, &*from.source()?, &*to.source()?)?;
     let old = id.channel();
     id.lock().synchronous = own.is_some();
     id.set_channel(own.map_or(channel, Channel::into_ptr));

@@ -726,10 +726,11 @@ fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time)
 
 #[cfg(test)]
 mod tests {
+    use super::drive::Bound;
     use crate::Cq;
     use crate::lab::{Lab, pair};
     use rdmux_transport::attr::QpType;
-    use rdmux_transport::wr::Completion;
+    use rdmux_transport::wr::{Completion, RecvWr};
 
     #[test]
     fn a_round_that_finds_nothing_takes_no_table() {
@@ -741,6 +742,23 @@ mod tests {
                 assert_eq!(node.cq.poll(&mut [Completion::EMPTY]), 0);
             }
         }
+    }
+
+    #[test]
+    fn a_thread_that_has_waited_for_a_queue_pair_is_let_in() {
+        let (node, _peer) = pair(QpType::Rc, true, 8);
+        let (qp, state) = (&node.qp, &node.qp.core.state);
+        std::thread::scope(|scope| {
+            // As a round has it; nobody else here holds it for long.
+            let bound = Bound::lock(&node.device, &qp.core);
+            scope.spawn(|| qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap());
+            while !bound.is_wanted() {
+                std::thread::yield_now();
+            }
+            assert_eq!(state.turns(), 0);
+            drop(bound);
+            assert_ne!(state.turns(), 0);
+        });
     }
 
     #[test]

@@ -316,7 +316,8 @@ impl Bound<'_> {
         attached.is_ok()
     }
 
-    /// Receives until there is no more, or others must have their turn, or a message waits for a receive. Returns how
+    /// Receives until there is no more, or others must have their turn, also with the queue pair, or a message waits for a
+    /// receive. Returns how
     /// many receives brought something, and whether the stream is to be left unread now.
     fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> (usize, bool) {
         let (mut received, mut paused) = (0, false);
@@ -345,6 +346,9 @@ impl Bound<'_> {
                     break;
                 }
                 More::Perhaps => received += 1,
+            }
+            if self.is_wanted() {
+                break;
             }
         }
         if received != 0 {
