@@ -14,7 +14,7 @@ use super::direct;
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
-use crate::brief::{LetIn, MutexGuard};
+use crate::brief::{MutexGuard, YieldToWaiters};
 use crate::device::Device;
 use crate::qp::{Driven, Ends, QpCore};
 use crate::srq::SrqCore;
@@ -39,18 +39,18 @@ pub(crate) struct Bound<'a> {
     device: &'a Arc<Device>,
     core: &'a Arc<QpCore>,
     driven: MutexGuard<'a, Driven>,
-    /// Behind the lock: who comes back soon, as rounds and posts do, lets those in who have waited for long.
-    _let_in: LetIn<'a, Driven>,
+    /// Dropped after the guard: rounds and posts lock the queue pair again soon.
+    _after: YieldToWaiters<'a, Driven>,
 }
 
 impl<'a> Bound<'a> {
     pub(crate) fn lock(device: &'a Arc<Device>, core: &'a Arc<QpCore>) -> Self {
-        Self { device, core, driven: core.state.lock(), _let_in: LetIn(&core.state) }
+        Self { device, core, driven: core.state.lock(), _after: YieldToWaiters(&core.state) }
     }
 
     /// Whether another thread has waited for the queue pair for long.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.core.state.is_wanted()
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.core.state.has_waiters()
     }
 
     /// The machine, for calls that need no surroundings.

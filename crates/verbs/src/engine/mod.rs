@@ -745,19 +745,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_waited_for_a_queue_pair_is_let_in() {
+    fn a_round_hands_the_queue_pair_over_to_a_thread_that_waits() {
         let (node, _peer) = pair(QpType::Rc, true, 8);
         let (qp, state) = (&node.qp, &node.qp.core.state);
         std::thread::scope(|scope| {
             // As a round has it; nobody else here holds it for long.
             let bound = Bound::lock(&node.device, &qp.core);
             scope.spawn(|| qp.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap());
-            while !bound.is_wanted() {
+            while !bound.has_waiters() {
                 std::thread::yield_now();
             }
-            assert_eq!(state.turns(), 0);
+            assert_eq!(state.handovers(), 0);
             drop(bound);
-            assert_ne!(state.turns(), 0);
+            assert_ne!(state.handovers(), 0);
         });
     }
 

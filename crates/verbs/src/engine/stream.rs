@@ -316,7 +316,7 @@ impl Bound<'_> {
         attached.is_ok()
     }
 
-    /// Receives until there is no more, or others must have their turn, also with the queue pair, or a message waits for a
+    /// Receives until there is no more, or other queue pairs or threads must have their turn, or a message waits for a
     /// receive. Returns how
     /// many receives brought something, and whether the stream is to be left unread now.
     fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> (usize, bool) {
@@ -347,7 +347,7 @@ impl Bound<'_> {
                 }
                 More::Perhaps => received += 1,
             }
-            if self.is_wanted() {
+            if self.has_waiters() {
                 break;
             }
         }
