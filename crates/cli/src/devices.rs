@@ -8,8 +8,9 @@ use rdmux::{Context, DeviceKind};
 use serde::Serialize;
 
 use crate::Global;
-use crate::output::{self, Report};
 use crate::run::DeviceArgs;
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
 
 /// What to print.
 #[derive(Args)]

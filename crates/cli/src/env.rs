@@ -8,9 +8,11 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::Global;
-use crate::output;
 use crate::run::variables::Variables;
-use crate::run::{self, DeviceArgs, library, view};
+use crate::run::{self, DeviceArgs, view};
+use rdmux_command::library;
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// What to print.
 #[derive(Args)]

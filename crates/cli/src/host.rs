@@ -14,8 +14,9 @@ use rdmux_verbs::control::DeviceKind;
 use serde_json::{Map, Value, json};
 
 use crate::Global;
-use crate::output::{self, Report};
 use crate::run::{self, view};
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
 
 /// How long a service may take to tell its status.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,23 +1,13 @@
 //! The `rdmux` command.
 #![forbid(unsafe_code)]
 
-/// Prints a line. A reader that went away, as `head` does, ends the program without complaint.
-macro_rules! say {
-    ($($arg:tt)*) => { $crate::output::line(format_args!($($arg)*)) };
-}
-
-mod bench;
 mod capture;
-mod child;
-mod cmutil;
 mod decode;
 mod demo;
 mod devices;
 mod doctor;
 mod env;
 mod host;
-mod hosts;
-mod output;
 mod pcapng;
 mod peer;
 mod ping;
@@ -28,6 +18,8 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use rdmux_bench as bench;
+use rdmux_command::output::text;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -165,7 +157,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Udtest(args) => peer::udtest::run(global, &args),
         Command::Mctest(args) => peer::mctest::run(global, &args),
         Command::Soak(soak) => soak::run(&soak),
-        Command::Part(Part::Bench) => bench::part(global),
+        Command::Part(Part::Bench) => bench::part(&global.open()?),
         Command::Part(Part::BenchPeer) => bench::peer_part(),
         Command::Part(Part::Demo) => demo::part(global),
         Command::Part(Part::Receiver) => demo::receiver(global),
@@ -191,19 +183,6 @@ fn log(verbose: u8) {
         .init();
 }
 
-/// An error and its causes on one line, none of them twice: some say their cause themselves.
-fn text(e: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in e.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
 /// Whether the reader of our output went away, as `head` does: no error of ours.
 fn is_closed_pipe(e: &anyhow::Error) -> bool {
     e.chain()
@@ -215,12 +194,6 @@ fn is_closed_pipe(e: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
-
-    #[test]
-    fn no_cause_is_said_twice() {
-        let e = anyhow::anyhow!("no such host").context("cannot connect: no such host");
-        assert_eq!(text(&e.context("no server")), "no server: cannot connect: no such host");
-    }
 
     #[test]
     fn the_command_line_is_consistent() {

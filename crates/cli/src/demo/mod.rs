@@ -23,9 +23,10 @@ use serde::Serialize;
 use self::rows::Row;
 use self::stage::{HOSTS, Link, Stage};
 use crate::Global;
-use crate::child::Child;
-use crate::hosts::Hosts;
-use crate::output::{self, Report};
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
 
 /// Starts two virtual hosts and runs every operation between processes on them: over UDP from
 /// host to host, through shared memory within one, and with iWARP over TCP. Each byte is compared, and for rows that

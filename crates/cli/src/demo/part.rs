@@ -7,7 +7,7 @@ use rdmux::{Access, Context, Datagram, Mr, Options, WcFlags};
 
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::{PATIENCE, Side, compare, pattern};
-use crate::child::{self, Reply};
+use rdmux_command::child::{self, Reply};
 
 /// What this process has at the moment.
 struct Part {

@@ -8,7 +8,7 @@ use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Completion, Context, Cq, Mr, Qp, SendWr, Srq, WcFlags};
 
 use super::protocol::{Data, Kind};
-use crate::cmutil;
+use rdmux_command::cmutil;
 
 /// The memory of each side: the first half for one-sided operations, the second for messages.
 const MEMORY: usize = 2 * HALF;

@@ -11,8 +11,8 @@ use rdmux_host::proto::Status;
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::Side;
 use super::xrc::Cast;
-use crate::child::Child;
-use crate::hosts::Hosts;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
 
 /// The hosts: this process is on the first.
 pub(super) const HOSTS: [&str; 2] = ["demo-a", "demo-b"];

@@ -6,10 +6,11 @@ use rdmux_host::client::admin;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostError, HostName};
 
 use super::{Check, surroundings};
-use crate::run::library::Library;
 use crate::run::view::Place;
-use crate::run::{self, library, view};
-use crate::text;
+use crate::run::{self, view};
+use rdmux_command::library;
+use rdmux_command::library::Library;
+use rdmux_command::output::text;
 
 /// The newest node of each library that programs of current distributions ask for, and the one that
 /// the vendors' libraries, which many programs are linked with, ask for.

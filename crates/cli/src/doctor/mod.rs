@@ -11,7 +11,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::Global;
-use crate::output;
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// How to print.
 #[derive(Args)]

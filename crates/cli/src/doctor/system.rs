@@ -7,7 +7,7 @@ use rdmux_link::udp::Offload;
 use rustix::process::{Resource, getrlimit};
 
 use super::Check;
-use crate::output;
+use rdmux_command::output;
 
 /// A program of each package that has programs for verbs, on Debian and its kin.
 const PACKAGES: [(&str, &str); 3] =

@@ -13,8 +13,10 @@ use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, IdOption, PortSpa
 use rdmux::{Access, Cq, EMPTY, Mr, Qp, QpType, SendWr, ok};
 
 use super::pattern;
-use crate::cmutil::{self, RESOLVE};
-use crate::{Global, output};
+use crate::Global;
+use rdmux_command::cmutil::{self, RESOLVE};
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// Connects and exchanges messages as `ucmatose` does. Both sides need the same -c, -C and -S.
 #[derive(Args)]

@@ -11,8 +11,10 @@ use rdmux::Ah;
 use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
 
 use super::udtest::{Node, Remote};
-use crate::cmutil::{self, RESOLVE};
-use crate::{Global, output};
+use crate::Global;
+use rdmux_command::cmutil::{self, RESOLVE};
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// Sends or receives multicast as `mckey` does. All sides need the same -C and -S.
 #[derive(Args)]

@@ -13,8 +13,10 @@ use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, IdOption, PortSpace};
 use rdmux::{Access, Ah, Completion, Context, Cq, Mr, Qkey, Qp, QpType, Qpn, SendWr, WcOpcode};
 
 use super::pattern;
-use crate::cmutil::{self, RESOLVE};
-use crate::{Global, output};
+use crate::Global;
+use rdmux_command::cmutil::{self, RESOLVE};
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// The network header in front of each datagram.
 pub(super) const GRH: usize = 40;

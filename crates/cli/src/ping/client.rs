@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rdmux::Context;
 use rdmux::cm::{EventChannel, EventKind, Id, PortSpace};
+use rdmux_command::say;
+use rdmux_command::{cmutil, output};
 use serde::Serialize;
 
 use super::PingArgs;
 use super::endpoint::Endpoint;
 use super::exchange;
-use crate::{cmutil, output};
 
 /// What was measured, in microseconds.
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use rdmux::cm::{ConnParam, EventChannel, EventKind, Id};
 use rdmux::{Access, Context, Cq, Mr, Qp, QpType, RemoteMr, SendWr, WcOpcode};
 
 use super::exchange::MAX_SIZE;
-use crate::cmutil::{self, News};
+use rdmux_command::cmutil::{self, News};
 
 /// Receives posted at any time.
 const RECEIVES: usize = 2;

@@ -9,7 +9,8 @@ use rdmux::{Context, Mr, SendWr};
 use super::PingArgs;
 use super::endpoint::{Endpoint, Over};
 use super::exchange::{self, MAX_SIZE};
-use crate::cmutil;
+use rdmux_command::cmutil;
+use rdmux_command::say;
 
 /// Serves one client, or client after client.
 pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {

@@ -7,7 +7,9 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use rdmux_command::child::find_program;
 
 /// Programs by name, or by the beginning of it: languages whose programs may load such a library at any
 /// time, and those that start others which do.
@@ -24,7 +26,7 @@ const MAX_FILE: u64 = 64 << 20;
 pub(crate) fn looks(program: &OsStr, args: &[OsString]) -> bool {
     has_name(Path::new(program))
         || args.iter().any(|a| has_any(a.as_encoded_bytes(), &DIRECTORIES))
-        || find(program).is_some_and(|path| file_looks(&path))
+        || find_program(program).is_some_and(|path| file_looks(&path))
 }
 
 fn has_name(program: &Path) -> bool {
@@ -62,15 +64,6 @@ fn names_directory(bytes: &[u8]) -> bool {
                 .any(|word| bytes[at..].starts_with(word.as_bytes()) && !goes_on(at, word))
     };
     (0..bytes.len()).any(named)
-}
-
-/// Where execvp(3) finds a program.
-pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
-    if program.as_encoded_bytes().contains(&b'/') {
-        return Some(program.into());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file())
 }
 
 fn has_any(text: &[u8], words: &[&str]) -> bool {

@@ -1,11 +1,9 @@
 //! `rdmux run`: an unmodified program on the software device.
 //!
-//! In reading order: here what the command does; `library` finds the C library, `variables` are what
-//! a program needs to find it too, `view` what it gets to see under `/sys` and `/dev`, `known` which
-//! programs look there.
+//! In reading order: here what the command does; `variables` are what a program needs to find the C library, `view` what
+//! it gets to see under `/sys` and `/dev`, `known` which programs look there.
 
 pub(crate) mod known;
-pub(crate) mod library;
 pub(crate) mod variables;
 pub(crate) mod view;
 
@@ -16,6 +14,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use rdmux_command::library;
 use rdmux_host::{ConnectOptions, DeviceChoice};
 
 use self::variables::Variables;
@@ -101,7 +100,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> ExitCode {
     let mut command = Command::new(program);
     command.args(rest);
     if let Err(e) = prepare(global, args, &mut command) {
-        eprintln!("rdmux: {}", crate::text(&e));
+        eprintln!("rdmux: {}", rdmux_command::output::text(&e));
         return OWN_FAULT.into();
     }
     // In our place: its signals and its exit status are its own.

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
-use super::library::Library;
+use rdmux_command::library::Library;
 
 /// Names and values.
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@ use rdmux_host::client::admin;
 use rdmux_host::view::namespace::{self, Namespaces};
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
-use super::library::Library;
 use super::variables::Variables;
+use rdmux_command::library::Library;
 
 /// How.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,7 +57,7 @@ pub(crate) fn show(
                 eprintln!(
                     "rdmux: no mount namespace here ({}): librdmux_view.so shows the device under \
                      /sys/class/infiniband instead",
-                    crate::text(&e)
+                    rdmux_command::output::text(&e)
                 );
             }
         }

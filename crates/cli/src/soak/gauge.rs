@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use rdmux_host::proto::Status;
 
-use crate::output::{self, Report};
+use rdmux_command::output::{self, Report};
 
 /// How much more memory is no growth: allocators keep some.
 const SLACK: u64 = 2 << 20;

@@ -16,9 +16,11 @@ use rdmux::Gid;
 
 use self::gauge::Reading;
 use self::part::{Answer, Ask, BATCH};
-use crate::child::Child;
-use crate::hosts::Hosts;
-use crate::{Global, output};
+use crate::Global;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
+use rdmux_command::output;
+use rdmux_command::say;
 
 /// What can be done for long.
 #[derive(Subcommand)]

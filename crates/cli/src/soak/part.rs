@@ -11,7 +11,7 @@ use rdmux::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::child;
+use rdmux_command::child;
 
 /// Connections at once.
 pub(super) const BATCH: u32 = 16;

@@ -12,10 +12,10 @@ use rdmux_host::proto::{DomainStatus, Status, TargetStatus};
 
 use super::MESSAGE;
 use super::receiver::{Answer, Ask, DEPTH};
-use crate::child::Child;
 use crate::demo::protocol::Data;
 use crate::demo::side::{PATIENCE, pattern};
 use crate::demo::stage::Stage;
+use rdmux_command::child::Child;
 
 /// Everybody, and what is known of them.
 pub(in crate::demo) struct Cast {

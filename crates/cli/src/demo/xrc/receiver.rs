@@ -8,9 +8,9 @@ use rdmux::{Access, Context, Cq, Endpoint, Mr, Qpn, Srq, Xrcd, XrcdFlags};
 use serde::{Deserialize, Serialize};
 
 use super::MESSAGE;
-use crate::child;
 use crate::demo::protocol::Data;
 use crate::demo::side::{PATIENCE, compare, pattern};
+use rdmux_command::child;
 
 /// Receives that a queue holds.
 pub(super) const DEPTH: u32 = 32;

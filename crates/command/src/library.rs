@@ -14,19 +14,18 @@ const OBJECT: &str = "librdmux_capi.so";
 /// The one that redirects paths.
 const VIEW: &str = "librdmux_view.so";
 /// The names by which programs ask for it: as they are linked, and for dlopen(3).
-pub(crate) const NAMES: [&str; 4] =
-    ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
+pub const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
 /// The C library's files.
 #[derive(Debug)]
-pub(crate) struct Library {
+pub struct Library {
     /// The shared object.
-    pub(crate) object: PathBuf,
+    pub object: PathBuf,
 }
 
 /// Finds it: in `$RDMUX_LIB_DIR` if that is set; else where cargo leaves it for this program, beside
 /// this program, or where `cargo xtask install` puts it.
-pub(crate) fn find() -> Result<Library> {
+pub fn find() -> Result<Library> {
     let places = match std::env::var_os("RDMUX_LIB_DIR").filter(|v| !v.is_empty()) {
         Some(dir) => vec![std::path::absolute(dir)?],
         None => {
@@ -56,7 +55,7 @@ fn places(exe: &Path) -> Vec<PathBuf> {
 
 impl Library {
     /// The library that redirects paths.
-    pub(crate) fn view(&self) -> Result<PathBuf> {
+    pub fn view(&self) -> Result<PathBuf> {
         let view = self.object.with_file_name(VIEW);
         if !view.is_file() {
             bail!("there is no {}: build it with `cargo build`", view.display());
@@ -67,7 +66,7 @@ impl Library {
     /// The folder in which it has the names that programs ask for: its own if it is installed, else one
     /// of links in the host's runtime directory. Builds in different places do not share it, so that
     /// a program keeps the library that it was started with.
-    pub(crate) fn folder(&self, host: &HostDir) -> Result<PathBuf> {
+    pub fn folder(&self, host: &HostDir) -> Result<PathBuf> {
         if let Some(own) = self.object.parent()
             && NAMES.iter().all(|name| same(&own.join(name), &self.object))
         {

@@ -66,9 +66,9 @@ impl Unit {
     /// A value as people read it.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
-            Self::BytesPerSecond => crate::output::rate(value),
+            Self::BytesPerSecond => rdmux_command::output::rate(value),
             Self::Seconds => {
-                crate::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
+                rdmux_command::output::time(std::time::Duration::from_secs_f64(value.max(0.0)))
             }
             Self::PerSecond => format!("{value:.0}/s"),
             Self::Messages => format!("{:.3} M/s", value / 1e6),

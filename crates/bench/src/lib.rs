@@ -1,4 +1,5 @@
 //! `rdmux bench`: each figure beside its peer, measured in the same run.
+#![forbid(unsafe_code)]
 
 mod connections;
 mod iwarp;
@@ -21,18 +22,17 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use rdmux::Context;
 
 use self::stats::Figure;
-use crate::Global;
-use crate::output::{self, Report};
-
-pub(crate) use self::peers::part as peer_part;
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
 
 /// Measures between processes on two virtual hosts (over UDP) and on one (through shared memory).
 /// Rounds of ours and of what it is compared with alternate; each figure is a median. Ratios are
 /// printed beside their goal; a goal that is missed is no failure.
 #[derive(Args)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the system's own copies. A row that
     /// cannot be measured is a failure
     #[arg(long)]
@@ -100,7 +100,7 @@ fn names() -> String {
 }
 
 /// Runs `rdmux bench`.
-pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     if args.peers {
         return peers::run(args);
     }
@@ -115,14 +115,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         }
     }
     for (subject, why) in &missing {
-        eprintln!("rdmux: {} is missing: {}", name(subject), crate::text(why));
+        eprintln!("rdmux: {} is missing: {}", name(subject), rdmux_command::output::text(why));
     }
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The other side of the bench.
-pub(crate) fn part(global: &Global) -> Result<ExitCode> {
-    part::run(&global.open()?)?;
+pub fn part(context: &Context) -> Result<ExitCode> {
+    part::run(context)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The other side of what rdmux is compared with.
+pub fn peer_part() -> Result<ExitCode> {
+    peers::part()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,7 +11,7 @@ use super::protocol::{Answer, Ask};
 use super::run::{Bench, done, part};
 use super::shared::{Hello, Kind, SENDS, Shared};
 use super::stats::{Figure, Goal, Unit};
-use crate::child::Child;
+use rdmux_command::child::Child;
 
 /// XRC may take so much longer.
 const GOAL: Goal = Goal::AtLeast(1.0 / 1.5);

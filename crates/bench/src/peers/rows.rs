@@ -16,8 +16,8 @@ use super::figure::Figure;
 use super::part::{Answer, Ask};
 use super::spec::Row;
 use super::{memory, parse};
-use crate::child::Child;
-use crate::hosts::Hosts;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
 
 /// The hosts.
 const HOSTS: [&str; 2] = ["bench-a", "bench-b"];

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Context, Cq, Pd, Qp, QpType};
 
-use crate::cmutil::RESOLVE;
+use rdmux_command::cmutil::RESOLVE;
 
 /// How long a side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);

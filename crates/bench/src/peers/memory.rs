@@ -11,8 +11,8 @@ use super::super::resources::share;
 use super::super::run;
 use super::figure::Figure;
 use super::spec::Row;
-use crate::child::Child;
-use crate::hosts::Hosts;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
 
 /// A host that nothing else has used.
 const HOST: &str = "bench-m";

@@ -10,7 +10,7 @@ use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostName};
 
 /// Hosts that are up. Those that this started end when it is dropped.
-pub(crate) struct Hosts {
+pub struct Hosts {
     options: ConnectOptions,
     names: Vec<HostName>,
     started: Vec<HostName>,
@@ -18,7 +18,7 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     /// Starts those that are not up.
-    pub(crate) fn up(names: &[&str]) -> Result<Self> {
+    pub fn up(names: &[&str]) -> Result<Self> {
         let options = ConnectOptions::of_environment()?;
         let running = admin::running(&options.dir)?;
         let mut this = Self { options, names: Vec::new(), started: Vec::new() };
@@ -34,7 +34,7 @@ impl Hosts {
     }
 
     /// Starts hosts that are configured by a file, under names that no other host has.
-    pub(crate) fn up_configured(names: &[&str], config: &Path) -> Result<Self> {
+    pub fn up_configured(names: &[&str], config: &Path) -> Result<Self> {
         let options = ConnectOptions::of_environment()?;
         let mut this = Self { options, names: Vec::new(), started: Vec::new() };
         let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -51,19 +51,19 @@ impl Hosts {
     }
 
     /// The state of the n-th.
-    pub(crate) fn status(&self, n: usize) -> Result<Status> {
+    pub fn status(&self, n: usize) -> Result<Status> {
         Ok(admin::status(&self.options.dir, &self.names[n])?)
     }
 
     /// Whether somebody listens for connections at a port of the n-th.
-    pub(crate) fn has_listener(&self, n: usize, port: u16) -> Result<bool> {
+    pub fn has_listener(&self, n: usize, port: u16) -> Result<bool> {
         let ids = self.status(n)?.ids;
         let at = |src: Option<SocketAddr>| src.is_some_and(|src| src.port() == port);
         Ok(ids.iter().any(|id| id.state == "LISTEN" && at(id.src)))
     }
 
     /// The address of the n-th.
-    pub(crate) fn address(&self, n: usize) -> Result<IpAddr> {
+    pub fn address(&self, n: usize) -> Result<IpAddr> {
         let status = self.status(n)?;
         let row = status.gids.first();
         Ok(row.with_context(|| format!("host {} has no address", self.names[n]))?.gid.ip())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::plain;
 use super::copy::{Buffer, Line};
-use crate::child;
+use rdmux_command::child;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]

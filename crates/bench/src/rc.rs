@@ -8,7 +8,7 @@ use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Context, QpType, RemoteMr, SendWr};
 
 use super::lane::{Lane, PING};
-use crate::cmutil;
+use rdmux_command::cmutil;
 
 /// The size of the memory that the client writes to.
 const TARGET: usize = 1 << 20;

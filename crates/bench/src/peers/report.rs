@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::figure::{Figure, Met, Ratio};
 use super::spec::Row;
-use crate::output::{self, Report};
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
 
 /// All of it.
 #[derive(Default, Serialize)]
@@ -26,7 +27,7 @@ pub(super) struct Missing {
 
 impl Missing {
     pub(super) fn new(row: Row, why: &anyhow::Error) -> Self {
-        Self { row, what: row.spec().what, why: crate::text(why) }
+        Self { row, what: row.spec().what, why: rdmux_command::output::text(why) }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Processes of this same program that play a part: started with a hidden subcommand, asked and
 //! answering by one JSON document a line over their standard input and output.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -9,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// A process that plays a part. It is ended when this is dropped.
-pub(crate) struct Child {
+pub struct Child {
     process: Process,
     /// None once it was told to end.
     requests: Option<ChildStdin>,
@@ -19,12 +21,12 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts this program with `args`; `name` is for error messages.
-    pub(crate) fn spawn(name: impl Into<String>, args: &[&str]) -> Result<Self> {
+    pub fn spawn(name: impl Into<String>, args: &[&str]) -> Result<Self> {
         Self::spawn_with(name, args, &[])
     }
 
     /// As [`spawn`](Self::spawn), with these variables in its environment.
-    pub(crate) fn spawn_with(
+    pub fn spawn_with(
         name: impl Into<String>,
         args: &[&str],
         variables: &[(&str, &str)],
@@ -44,19 +46,19 @@ impl Child {
     }
 
     /// Its number.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// Kills it, without a word, and waits until it is dead.
-    pub(crate) fn kill(&mut self) -> Result<()> {
+    pub fn kill(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process.wait()?;
         Ok(())
     }
 
     /// Asks nothing more, so that it ends by itself, and waits until it has.
-    pub(crate) fn end(&mut self) -> Result<()> {
+    pub fn end(&mut self) -> Result<()> {
         self.requests = None;
         let status = self.process.wait()?;
         ensure!(status.success(), "the process {} ended: {status}", self.name);
@@ -64,7 +66,7 @@ impl Child {
     }
 
     /// Sends a request.
-    pub(crate) fn tell<Q: Serialize>(&mut self, request: &Q) -> Result<()> {
+    pub fn tell<Q: Serialize>(&mut self, request: &Q) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         let gone = || format!("the process {} is gone", self.name);
@@ -72,7 +74,7 @@ impl Child {
     }
 
     /// Waits for its next answer.
-    pub(crate) fn hear<A: DeserializeOwned>(&mut self) -> Result<A> {
+    pub fn hear<A: DeserializeOwned>(&mut self) -> Result<A> {
         let mut line = String::new();
         if self.replies.read_line(&mut line)? == 0 {
             let status = self.process.wait()?;
@@ -85,7 +87,7 @@ impl Child {
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn ask<Q: Serialize, A: DeserializeOwned>(&mut self, request: &Q) -> Result<A> {
+    pub fn ask<Q: Serialize, A: DeserializeOwned>(&mut self, request: &Q) -> Result<A> {
         self.tell(request)?;
         self.hear()
     }
@@ -99,6 +101,15 @@ impl Drop for Child {
     }
 }
 
+/// Where execvp(3) finds a program.
+pub fn find_program(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file())
+}
+
 /// An answer on the line.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Answer<A> {
@@ -110,7 +121,7 @@ enum Answer<A> {
 
 /// The other end: reads requests from standard input until it closes, answers each through
 /// `handle`, which may answer early and go on by [`Reply::send`].
-pub(crate) fn serve<Q, A>(mut handle: impl FnMut(Q, &mut Reply<A>) -> Result<A>) -> Result<()>
+pub fn serve<Q, A>(mut handle: impl FnMut(Q, &mut Reply<A>) -> Result<A>) -> Result<()>
 where
     Q: DeserializeOwned,
     A: Serialize,
@@ -128,13 +139,13 @@ where
 }
 
 /// Where answers go.
-pub(crate) struct Reply<A> {
+pub struct Reply<A> {
     marker: std::marker::PhantomData<A>,
 }
 
 impl<A: Serialize> Reply<A> {
     /// Answers before the work is done: "I am listening".
-    pub(crate) fn send(&mut self, answer: A) -> Result<()> {
+    pub fn send(&mut self, answer: A) -> Result<()> {
         self.line(&Answer::Ok(answer))
     }
     fn line(&mut self, answer: &Answer<A>) -> Result<()> {

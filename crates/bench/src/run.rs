@@ -18,8 +18,8 @@ use super::protocol::{Answer, Ask};
 use super::rc::Rc;
 use super::stats::{Figure, Goal, Unit};
 use super::{Subject, perftest, plain, resources};
-use crate::child::Child;
-use crate::hosts::Hosts;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
 
 /// Bytes that one round of bandwidth moves.
 pub(super) const BULK: usize = 512 << 20;

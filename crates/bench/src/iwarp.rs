@@ -12,8 +12,8 @@ use super::protocol::Ask;
 use super::rc::Rc;
 use super::run::{BULK, Bench, PINGS, done, hang_up, listening};
 use super::stats::{Figure, Goal, Unit};
-use crate::child::Child;
-use crate::hosts::Hosts;
+use rdmux_command::child::Child;
+use rdmux_command::hosts::Hosts;
 
 /// What one TCP stream of the same run is called.
 const STREAM: &str = "one TCP stream";

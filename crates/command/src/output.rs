@@ -7,13 +7,13 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 /// A plain table: headings, rows, columns of figures to the right.
-pub(crate) struct Report {
+pub struct Report {
     table: Table,
 }
 
 impl Report {
     /// A table with these headings.
-    pub(crate) fn new(headings: &[&str]) -> Self {
+    pub fn new(headings: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -21,7 +21,7 @@ impl Report {
         Self { table }
     }
     /// Puts a column to the right.
-    pub(crate) fn right(mut self, columns: &[usize]) -> Self {
+    pub fn right(mut self, columns: &[usize]) -> Self {
         for c in columns {
             if let Some(column) = self.table.column_mut(*c) {
                 column.set_cell_alignment(CellAlignment::Right);
@@ -30,17 +30,17 @@ impl Report {
         self
     }
     /// Adds a row.
-    pub(crate) fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
+    pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
         self.table.add_row(cells);
     }
     /// Prints it.
-    pub(crate) fn print(&self) -> io::Result<()> {
+    pub fn print(&self) -> io::Result<()> {
         writeln!(io::stdout().lock(), "{}", self.table.trim_fmt())
     }
 }
 
 /// Prints a line; see `say!`.
-pub(crate) fn line(text: std::fmt::Arguments<'_>) {
+pub fn line(text: std::fmt::Arguments<'_>) {
     if let Err(e) = writeln!(io::stdout().lock(), "{text}") {
         if e.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
@@ -51,7 +51,7 @@ pub(crate) fn line(text: std::fmt::Arguments<'_>) {
 }
 
 /// Prints one JSON document.
-pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)?;
@@ -59,7 +59,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 }
 
 /// A time in the unit that shows three digits or so.
-pub(crate) fn time(d: Duration) -> String {
+pub fn time(d: Duration) -> String {
     let ns = d.as_nanos();
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -70,7 +70,7 @@ pub(crate) fn time(d: Duration) -> String {
 }
 
 /// A number of bytes, in binary units.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     for (name, shift) in UNITS {
         if n >= 1 << shift {
@@ -86,7 +86,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// Bytes a second, in decimal units as networks are measured.
-pub(crate) fn rate(bytes_per_second: f64) -> String {
+pub fn rate(bytes_per_second: f64) -> String {
     if bytes_per_second >= 1e9 {
         format!("{:.2} GB/s", bytes_per_second / 1e9)
     } else {
@@ -94,9 +94,28 @@ pub(crate) fn rate(bytes_per_second: f64) -> String {
     }
 }
 
+/// An error and its causes on one line, none of them twice: some say their cause themselves.
+pub fn text(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let e = anyhow::anyhow!("no such host").context("cannot connect: no such host");
+        assert_eq!(text(&e.context("no server")), "no server: cannot connect: no such host");
+    }
 
     #[test]
     fn figures_have_the_unit_that_a_person_would_choose() {

@@ -12,7 +12,7 @@ use super::plain::{self, Relay};
 use super::protocol::{Answer, Ask};
 use super::rc::Rc;
 use super::shared::Others;
-use crate::child::{self, Reply};
+use rdmux_command::child::{self, Reply};
 
 /// Does what it is asked until nobody asks any more.
 pub(super) fn run(context: &Context) -> Result<()> {

@@ -14,7 +14,7 @@ use super::super::programs::{Uncalibrated, require};
 use super::figure::Figure;
 use super::parse;
 use super::spec::Row;
-use crate::run::library;
+use rdmux_command::library;
 
 /// The guest's own part.
 const SCRIPT: &str = include_str!("guest.sh");

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::run::known;
+use rdmux_command::child::find_program;
 
 /// How long a server may take until it listens, and a client until it has measured.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ const PACKAGES: [(&str, &str); 5] = [
 
 /// Says that a program is not installed, and what has it.
 pub(super) fn require(program: &str) -> Result<()> {
-    if known::find(OsStr::new(program)).is_some() {
+    if find_program(OsStr::new(program)).is_some() {
         return Ok(());
     }
     match PACKAGES.iter().find(|(name, _)| program.starts_with(name)) {

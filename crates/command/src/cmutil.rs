@@ -10,10 +10,10 @@ use rdmux::{Completion, Cq, EMPTY, ok};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long address and route may take to resolve; what rping and its like wait.
-pub(crate) const RESOLVE: Duration = Duration::from_secs(2);
+pub const RESOLVE: Duration = Duration::from_secs(2);
 
 /// The socket address of a name or an address.
-pub(crate) fn address(name: &str, port: u16) -> Result<SocketAddr> {
+pub fn address(name: &str, port: u16) -> Result<SocketAddr> {
     let mut all = (name, port)
         .to_socket_addrs()
         .with_context(|| format!("cannot find the address of {name:?}"))?;
@@ -21,7 +21,7 @@ pub(crate) fn address(name: &str, port: u16) -> Result<SocketAddr> {
 }
 
 /// Where a server binds: what it was given, or everywhere (IPv4).
-pub(crate) fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
+pub fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
     match name {
         Some(name) => address(name, port),
         None => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
@@ -29,7 +29,7 @@ pub(crate) fn local(name: Option<&str>, port: u16) -> Result<SocketAddr> {
 }
 
 /// Waits for an event of this kind; any other is the failure that it says.
-pub(crate) fn expect(
+pub fn expect(
     channel: &EventChannel,
     kind: EventKind,
     asked: &'static str,
@@ -42,7 +42,7 @@ pub(crate) fn expect(
 }
 
 /// Resolves address and route.
-pub(crate) fn resolve(
+pub fn resolve(
     channel: &EventChannel,
     id: &Id,
     src: Option<SocketAddr>,
@@ -56,7 +56,7 @@ pub(crate) fn resolve(
 }
 
 /// What came first.
-pub(crate) enum News {
+pub enum News {
     /// A completion, and it is a success.
     Completion(Completion),
     /// An event.
@@ -64,7 +64,7 @@ pub(crate) enum News {
 }
 
 /// Waits for a completion or an event; both at once give the completion.
-pub(crate) fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<News> {
+pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<News> {
     let deadline = Instant::now() + timeout;
     loop {
         let mut one = [EMPTY];
