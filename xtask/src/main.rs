@@ -6,6 +6,7 @@
 
 mod abi;
 mod ci;
+mod floors;
 mod fuzz;
 mod install;
 mod instructions;

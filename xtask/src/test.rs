@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::report::Report;
-use crate::{abi, fuzz, install, layout, models, no_os, sh, sim};
+use crate::{abi, floors, fuzz, install, layout, models, no_os, sh, sim};
 
 /// Runs all of it; one failure does not hide another.
 pub(crate) fn run(report: &mut Report) {
@@ -12,6 +12,7 @@ pub(crate) fn run(report: &mut Report) {
 
     report.heading("layout");
     report.check("layout", layout::check());
+    report.check("floors", floors::check());
 
     report.heading("clippy");
     report.check("clippy", clippy());
