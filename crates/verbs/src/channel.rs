@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use crate::cq::{Cq, CqCore};
-use crate::error::VerbsError;
-use crate::notify::NotifyQueue;
+use crate::objects::error::VerbsError;
+use crate::objects::notify::NotifyQueue;
 
 /// A completion channel. Its descriptor is readable while an event waits, and
 /// [`get_event`](Self::get_event) blocks unless `O_NONBLOCK` is set on it.

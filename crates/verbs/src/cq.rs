@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rdmux_transport::wr::{Completion, WcStatus};
 use rdmux_wire::Qpn;
 
-use crate::brief::{Mutex, MutexGuard};
 use crate::channel::CompChannel;
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
-use crate::error::VerbsError;
-use crate::event::{Raised, Unacked};
-use crate::quota::{Counted, Permit};
-use crate::room;
+use crate::event::Raised;
+use crate::objects::brief::{Mutex, MutexGuard};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::error::VerbsError;
+use crate::objects::quota::{Counted, Permit};
+use crate::objects::room;
+use crate::objects::unacked::Unacked;
 
 /// A completion queue. Any thread may poll it; polling an empty one drives the device.
 #[derive(Clone, Debug)]

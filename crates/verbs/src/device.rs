@@ -10,20 +10,20 @@ use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::control::{
+use crate::engine::Engine;
+use crate::event::{AsyncEvent, Raised};
+use crate::objects::control::{
     Control, DeviceKind, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target,
 };
-use crate::counters::{Counter, Counters};
-use crate::engine::Engine;
-use crate::error::VerbsError;
-use crate::event::{AsyncEvent, Raised};
-use crate::notify::NotifyQueue;
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::error::VerbsError;
+use crate::objects::notify::NotifyQueue;
+use crate::objects::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID, iwarp_gid};
+use crate::objects::quota::{Counted, Permit, Quota};
+use crate::objects::reach::Reaches;
+use crate::objects::regions::Regions;
+use crate::objects::xrc::numbers;
 use crate::qp::QpCore;
-use crate::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID, iwarp_gid};
-use crate::quota::{Counted, Permit, Quota};
-use crate::reach::Reaches;
-use crate::regions::Regions;
-use crate::xrc::numbers;
 use crate::xrc::side::Side;
 
 /// The only port.
@@ -68,7 +68,7 @@ impl QpTable {
             let target = self.targets.get(numbers::index_of(qpn.get()))?.as_ref();
             return target.filter(|core| core.qpn == qpn);
         }
-        let slot = crate::control::slot_of(qpn);
+        let slot = crate::objects::control::slot_of(qpn);
         let (_, row) = self.slots.iter().find(|(s, _)| *s == slot)?;
         row.get(index_of(qpn))?.as_ref()
     }
@@ -93,7 +93,7 @@ impl QpTable {
     }
 
     fn set(&mut self, qpn: Qpn, qp: Option<Arc<QpCore>>) {
-        let slot = crate::control::slot_of(qpn);
+        let slot = crate::objects::control::slot_of(qpn);
         if let Some((_, row)) = self.slots.iter_mut().find(|(s, _)| *s == slot) {
             let index = index_of(qpn);
             if row.len() <= index {
@@ -332,7 +332,7 @@ impl Device {
         if is_target(qpn) {
             return self.control.info().slot.slot;
         }
-        crate::control::slot_of(qpn)
+        crate::objects::control::slot_of(qpn)
     }
     pub(crate) fn next_pd(&self) -> u32 {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
@@ -362,7 +362,7 @@ impl Device {
     /// A number that no queue pair of ours has, and that none had lately.
     pub(crate) fn alloc_qpn(&self) -> Result<Qpn, VerbsError> {
         if self.has_failed() {
-            return Err(crate::control::ControlError::Gone.into());
+            return Err(crate::objects::control::ControlError::Gone.into());
         }
         let mut slots = self.slots.lock();
         if let Some(qpn) = slots.iter_mut().find_map(|s| s.take(&self.qps.read())) {
@@ -392,7 +392,7 @@ impl Device {
     pub(crate) fn remove_qp(&self, qp: &Arc<QpCore>) {
         self.qps.write().set(qp.qpn, None);
         self.regions.write().unbind_qp(qp.qpn);
-        let slot = crate::control::slot_of(qp.qpn);
+        let slot = crate::objects::control::slot_of(qp.qpn);
         if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot == slot) {
             slot.used -= 1;
         }

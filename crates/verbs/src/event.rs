@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Condvar, Mutex};
 use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
 
 use crate::cq::{Cq, CqCore};
+use crate::objects::unacked::Unacked;
 use crate::qp::{QpCore, QpRef};
 use crate::srq::{Srq, SrqCore};
 use crate::xrc::target::{TargetCore, TargetRef};
@@ -122,29 +122,5 @@ impl Raised {
     }
     pub(crate) fn is_about_srq(&self, core: &Arc<SrqCore>) -> bool {
         matches!(self, Self::SrqLimit(srq) if srq.as_ptr() == Arc::as_ptr(core))
-    }
-}
-
-/// Events that the program took and did not acknowledge yet. Destroying waits for zero.
-#[derive(Debug, Default)]
-pub(crate) struct Unacked {
-    count: Mutex<u32>,
-    zero: Condvar,
-}
-
-impl Unacked {
-    pub(crate) fn delivered(&self) {
-        *self.count.lock() += 1;
-    }
-    pub(crate) fn ack(&self, n: u32) {
-        let mut count = self.count.lock();
-        *count = count.saturating_sub(n);
-        if *count == 0 {
-            self.zero.notify_all();
-        }
-    }
-    pub(crate) fn wait(&self) {
-        let mut count = self.count.lock();
-        self.zero.wait_while(&mut count, |c| *c != 0);
     }
 }

@@ -10,44 +10,35 @@
 #[cfg(test)]
 extern crate self as rdmux_verbs;
 
-mod brief;
 pub mod channel;
-pub mod control;
-pub mod counters;
 pub mod cq;
 pub mod device;
 mod engine;
-pub mod error;
 pub mod event;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "memory of the tests' own")]
 #[path = "../tests/lab/mod.rs"]
 mod lab;
-mod memory;
 pub mod mr;
 pub mod mw;
-mod notify;
+mod objects;
 pub mod pd;
 pub mod qp;
-pub mod query;
-pub mod quota;
-mod reach;
-mod regions;
-mod room;
-pub mod signals;
 pub mod srq;
-pub mod throttle;
 pub mod xrc;
 
 pub use channel::CompChannel;
 pub use cq::{Cq, CqInit};
 pub use device::Device;
 pub use engine::capture::{Capture, FrameHeader};
-pub use error::VerbsError;
 pub use event::{AsyncEvent, AsyncEventKind};
-pub use memory::Space;
-pub use mr::{Advice, Mr, MrChange, MrInit};
-pub use mw::{Mw, MwPart, MwType};
+pub use mr::{Advice, Mr, MrChange};
+pub use mw::{Mw, MwPart};
+pub use objects::error::VerbsError;
+pub use objects::memory::Space;
+pub use objects::mr::MrInit;
+pub use objects::mw::MwType;
+pub use objects::{control, counters, error, query, quota, signals, throttle};
 pub use pd::Pd;
 pub use qp::{Posting, Qp, QpInit, QpRef};
 pub use srq::{Srq, SrqAttr};

@@ -9,27 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_transport::attr::Access;
-use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{MwBind, SendData, SendFlags, SendOp, SendWr};
-use rdmux_wire::{Qpn, Rkey};
+use rdmux_wire::Rkey;
 
 use crate::device::Device;
-use crate::error::VerbsError;
 use crate::mr::Mr;
-use crate::pd::{Pd, PdId};
+use crate::objects::error::VerbsError;
+pub use crate::objects::mw::MwType;
+use crate::objects::mw::Window;
+use crate::objects::quota;
+use crate::pd::Pd;
 use crate::qp::Qp;
-use crate::quota;
-use crate::regions::{Asker, Region};
-
-/// The type of a window; the values of `ibv_mw_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum MwType {
-    /// Type 1.
-    One = 1,
-    /// Type 2B.
-    Two = 2,
-}
 
 /// A memory window. Unbound and deallocated when dropped.
 #[derive(Debug)]
@@ -130,122 +120,5 @@ impl MwPart<'_> {
     pub fn bind(&self, rkey: Rkey) -> MwBind {
         let lkey = self.mr.map(Mr::lkey).unwrap_or_default();
         MwBind { rkey, lkey, addr: self.addr, length: self.length, access: self.access }
-    }
-}
-
-/// A window as the table has it.
-#[derive(Debug)]
-pub(crate) struct Window {
-    pd: PdId,
-    kind: MwType,
-    bound: Option<Bound>,
-}
-
-/// To what a window is bound.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    /// The region's key.
-    pub(crate) region: u32,
-    /// Where the window starts in the region's space, and what peers call that place.
-    start: u64,
-    base: u64,
-    length: u64,
-    access: Access,
-    /// The queue pair that bound it.
-    qpn: Qpn,
-}
-
-impl Window {
-    pub(crate) fn new(pd: PdId, kind: MwType) -> Self {
-        Self { pd, kind, bound: None }
-    }
-    pub(crate) fn kind(&self) -> MwType {
-        self.kind
-    }
-    pub(crate) fn set(&mut self, bound: Option<Bound>) {
-        self.bound = bound;
-    }
-    pub(crate) fn take(&mut self) -> Option<Bound> {
-        self.bound.take()
-    }
-    /// Whether it is bound to this queue pair.
-    pub(crate) fn is_of(&self, qpn: Qpn) -> bool {
-        self.kind == MwType::Two && self.bound.is_some_and(|bound| bound.qpn == qpn)
-    }
-
-    /// The region's key, and where `len` bytes at `va` lie in its space, if the peer of `who` may.
-    pub(crate) fn locate(
-        &self,
-        who: Asker,
-        va: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<(u32, u64), AccessFault> {
-        let bound = self.bound.as_ref().ok_or(AccessFault::Key)?;
-        self.serves(who, bound)?;
-        let offset = va.checked_sub(bound.base).ok_or(AccessFault::Bounds)?;
-        let end = offset.checked_add(len).ok_or(AccessFault::Bounds)?;
-        if end > bound.length {
-            return Err(AccessFault::Bounds);
-        }
-        if !bound.access.contains(access) {
-            return Err(AccessFault::Rights);
-        }
-        Ok((bound.region, bound.start + offset))
-    }
-
-    fn serves(&self, who: Asker, bound: &Bound) -> Result<(), AccessFault> {
-        let of_qp = self.kind == MwType::One || bound.qpn == who.qpn;
-        if self.pd == who.pd && of_qp { Ok(()) } else { Err(AccessFault::Domain) }
-    }
-
-    /// Whether `who` may take its key away: type 2 only, and only the queue pair that it serves.
-    pub(crate) fn check_invalidate(&self, who: Asker) -> Result<(), AccessFault> {
-        if self.kind == MwType::One {
-            return Err(AccessFault::Rights);
-        }
-        self.serves(who, self.bound.as_ref().ok_or(AccessFault::Key)?)
-    }
-
-    /// Whether `who` may bind it like this, the region apart. None is an unbind.
-    pub(crate) fn check_bind(
-        &self,
-        who: Asker,
-        bind: &MwBind,
-    ) -> Result<Option<Bound>, AccessFault> {
-        if self.pd != who.pd {
-            return Err(AccessFault::Domain);
-        }
-        let zero_based = bind.access.contains(Access::ZERO_BASED);
-        match self.kind {
-            MwType::One if bind.length == 0 => return Ok(None),
-            MwType::One if zero_based => return Err(AccessFault::Rights),
-            MwType::Two if bind.length == 0 => return Err(AccessFault::Bounds),
-            // It must be invalidated first.
-            MwType::Two if self.bound.is_some() => return Err(AccessFault::Rights),
-            _ => {}
-        }
-        Ok(Some(Bound {
-            region: bind.lkey.0,
-            start: bind.addr,
-            base: if zero_based { 0 } else { bind.addr },
-            length: bind.length,
-            access: bind.access,
-            qpn: who.qpn,
-        }))
-    }
-
-    /// Whether a region may have it bound like this.
-    pub(crate) fn check_region(&self, region: &Region, bind: &MwBind) -> Result<(), AccessFault> {
-        if region.pd != self.pd {
-            return Err(AccessFault::Domain);
-        }
-        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let mut needed = Access::MW_BIND;
-        needed.set(Access::LOCAL_WRITE, bind.access.intersects(writes));
-        if region.access().contains(Access::ZERO_BASED) {
-            return Err(AccessFault::Rights);
-        }
-        region.locate(bind.addr, bind.length, needed).map(drop)
     }
 }

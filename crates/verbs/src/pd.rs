@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::error::VerbsError;
-use crate::quota::{Counted, Permit};
-
-/// The number of a protection domain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct PdId(pub(crate) u32);
+use crate::objects::error::VerbsError;
+use crate::objects::pd::PdId;
+use crate::objects::quota::{Counted, Permit};
 
 /// A protection domain (`ibv_alloc_pd(3)`). Lives as long as anything that was made in it.
 #[derive(Clone, Debug)]

@@ -9,22 +9,23 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
-use crate::brief;
-use crate::control::DeviceKind;
 use crate::cq::{Cq, CqCore};
 use crate::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::machine::Machine;
 use crate::engine::path::Path;
 use crate::engine::short::SentFrom;
-use crate::error::VerbsError;
-use crate::event::Unacked;
-use crate::pd::{Pd, PdId};
-use crate::quota::{Counted, Permit};
-use crate::room;
+use crate::objects::brief;
+use crate::objects::control::DeviceKind;
+use crate::objects::error::VerbsError;
+use crate::objects::pd::PdId;
+use crate::objects::quota::{Counted, Permit};
+use crate::objects::room;
+use crate::objects::unacked::Unacked;
+use crate::objects::xrc::record::MAX_SGES;
+use crate::pd::Pd;
 use crate::srq::{Srq, SrqCore};
 use crate::xrc::place::TargetEnds;
-use crate::xrc::record::MAX_SGES;
 
 /// With what a queue pair is created.
 #[derive(Clone, Debug)]

@@ -7,14 +7,15 @@ use rdmux_transport::env::SrqEntry;
 use rdmux_transport::wr::{RecvWr, Sge};
 use rdmux_wire::Qpn;
 
-use crate::brief::{Mutex, MutexGuard};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::error::VerbsError;
-use crate::event::{Raised, Unacked};
+use crate::event::Raised;
+use crate::objects::brief::{Mutex, MutexGuard};
+use crate::objects::error::VerbsError;
+use crate::objects::quota::{Counted, Permit};
+use crate::objects::room;
+use crate::objects::unacked::Unacked;
 use crate::pd::Pd;
-use crate::quota::{Counted, Permit};
-use crate::room;
 use crate::xrc::Xrcd;
 use crate::xrc::queue::XrcQueue;
 

@@ -16,7 +16,7 @@ use rdmux_transport::Time;
 
 use super::Engine;
 use crate::device::Device;
-use crate::error::VerbsError;
+use crate::objects::error::VerbsError;
 
 /// How often it looks whether the program still polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
@@ -106,7 +106,7 @@ impl Engine {
     pub(crate) fn start(device: &Arc<Device>) -> Result<(), VerbsError> {
         let weak = Arc::downgrade(device);
         let thread = std::thread::Builder::new().name("rdmux".into());
-        crate::signals::with_blocked(|| thread.spawn(move || run(&weak)))
+        crate::objects::signals::with_blocked(|| thread.spawn(move || run(&weak)))
             .map(drop)
             .map_err(VerbsError::os("start the device's thread"))
     }

@@ -178,7 +178,7 @@ fn put_frame(buffer: &mut Vec<u8>, frame: &Frame<'_>) {
         Payload::Bytes(bytes) => buffer.extend_from_slice(bytes),
         Payload::Pieces(pieces) => pieces.iter().for_each(|p| {
             // It was there a moment ago. If it is not any more, zeros are shown.
-            let _ = crate::memory::append(buffer, *p);
+            let _ = crate::objects::memory::append(buffer, *p);
         }),
     }
     buffer.extend_from_slice(&[0; 3][..usize::from(frame.pad & 3)]);

@@ -13,7 +13,7 @@ use rdmux_wire::Qpn;
 
 use super::lend::Loans;
 use super::path::Route;
-use crate::control::slot_of;
+use crate::objects::control::slot_of;
 
 /// By address and slot, which are a socket of the peer's.
 #[derive(Debug, Default)]

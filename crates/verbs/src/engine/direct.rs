@@ -13,13 +13,13 @@ use rdmux_transport::wr::Sge;
 
 use super::env::parts;
 use super::path::Path;
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
-use crate::memory;
-use crate::pd::PdId;
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::memory;
+use crate::objects::pd::PdId;
+use crate::objects::reach::Reach;
+use crate::objects::regions::Regions;
 use crate::qp::{Ends, Objects, QpCore};
-use crate::reach::Reach;
-use crate::regions::Regions;
 
 /// The local end of a copy.
 pub(super) type Near = ArrayVec<Piece, MAX_PIECES>;

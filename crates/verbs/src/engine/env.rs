@@ -19,20 +19,20 @@ use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
 use super::direct::{near_list, reach_of};
-use super::lately::Spot;
 use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
-use crate::control::DeviceKind;
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
 use crate::event::Raised;
-use crate::memory::Space;
-use crate::pd::PdId;
+use crate::objects::control::DeviceKind;
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::memory::Space;
+use crate::objects::pd::PdId;
+use crate::objects::reach::Origin;
+use crate::objects::regions::{Asker, Located, Regions};
+use crate::objects::spot::Spot;
 use crate::qp::{Ends, Objects, QpCore};
-use crate::reach::Origin;
-use crate::regions::{Asker, Located, Regions};
 use crate::xrc::place::{Placing, Stage};
 
 /// The most pieces of memory that one packet is gathered from.
@@ -310,7 +310,7 @@ impl Pieces {
                     self.foreign = true;
                     bounce.clear();
                     for piece in self.list.drain(..) {
-                        crate::memory::append(bounce, piece)?;
+                        crate::objects::memory::append(bounce, piece)?;
                     }
                 }
                 let start = bounce.len();

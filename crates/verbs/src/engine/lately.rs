@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use rdmux_transport::wr::Sge;
-use rdmux_wire::{Lkey, Qpn};
+use rdmux_wire::Qpn;
 
 use crate::device::Device;
-use crate::pd::PdId;
+use crate::objects::spot::Spot;
 use crate::qp::QpCore;
 
 /// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
@@ -55,39 +54,6 @@ impl Lately {
 #[inline]
 fn place(qpn: Qpn) -> usize {
     qpn.get() as usize % QPS
-}
-
-/// Memory of the process's own that was used last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
-    pd: PdId,
-    lkey: Lkey,
-    /// Where it begins.
-    addr: u64,
-    /// Bytes; zero of none.
-    length: u64,
-}
-
-impl Default for Spot {
-    fn default() -> Self {
-        Self::new(PdId::default(), Lkey(0), 0, 0)
-    }
-}
-
-impl Spot {
-    /// `length` bytes of the process's own memory at `addr`, which the protection domain calls `lkey` and by their own
-    /// addresses.
-    pub(crate) fn new(pd: PdId, lkey: Lkey, addr: u64, length: u64) -> Self {
-        Self { pd, lkey, addr, length }
-    }
-
-    /// Whether an entry of a list lies in it.
-    #[inline]
-    pub(super) fn holds(&self, pd: PdId, sge: &Sge, len: u32) -> bool {
-        let offset = sge.addr.wrapping_sub(self.addr);
-        let fits = offset <= self.length && u64::from(len) <= self.length - offset;
-        fits && sge.lkey == self.lkey && pd == self.pd && self.length != 0
-    }
 }
 
 #[cfg(test)]
@@ -172,18 +138,5 @@ mod tests {
         assert!(nodes.iter().all(|node| holds(&mut lately, node)), "each has its own");
         lately.forget_memory();
         assert!(!nodes.iter().any(|node| holds(&mut lately, node)));
-    }
-
-    #[test]
-    fn a_spot_holds_what_lies_in_it() {
-        let (pd, lkey) = (PdId(7), Lkey(0x105));
-        let spot = Spot::new(pd, lkey, 1000, 24);
-        let holds = |pd, lkey, addr, len| spot.holds(pd, &Sge { addr, length: len, lkey }, len);
-        assert!(holds(pd, lkey, 1000, 24) && holds(pd, lkey, 1023, 1) && holds(pd, lkey, 1024, 0));
-        assert!(
-            !holds(pd, lkey, 1001, 24) && !holds(pd, lkey, 999, 1) && !holds(pd, lkey, 1025, 0)
-        );
-        assert!(!holds(PdId(8), lkey, 1000, 1) && !holds(pd, Lkey(0x106), 1000, 1));
-        assert!(!Spot::default().holds(PdId(0), &Sge { addr: 0, length: 0, lkey: Lkey(0) }, 0));
     }
 }

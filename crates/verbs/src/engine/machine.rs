@@ -12,7 +12,7 @@ use rdmux_transport::{Qp as Packets, Time, TxState};
 use rdmux_wire::Psn;
 
 use super::env::QpEnv;
-use crate::control::DeviceKind;
+use crate::objects::control::DeviceKind;
 
 /// What a queue pair is driven by.
 #[derive(Debug)]

@@ -56,12 +56,12 @@ use self::ring::{Inbox, Rings};
 use self::stream::{Ended, Resumed, Streams};
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
-use crate::brief;
-use crate::control::{Control, ControlError, ControlEvent, slot_of};
-use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
-use crate::error::VerbsError;
 use crate::event::Raised;
+use crate::objects::brief;
+use crate::objects::control::{Control, ControlError, ControlEvent, slot_of};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::error::VerbsError;
 use crate::qp::QpCore;
 
 /// A socket that packets come from.

@@ -11,12 +11,12 @@ use rdmux_wire::Gid;
 use super::drive::Bound;
 use super::receive::count;
 use super::{Engine, Source};
-use crate::control::Limits;
-use crate::counters::Counter;
 use crate::device::Device;
-use crate::error::VerbsError;
+use crate::objects::control::Limits;
+use crate::objects::counters::Counter;
+use crate::objects::error::VerbsError;
+use crate::objects::quota;
 use crate::qp::QpCore;
-use crate::quota;
 
 /// Groups of this process.
 #[derive(Debug, Default)]

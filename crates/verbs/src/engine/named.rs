@@ -11,10 +11,10 @@ use rdmux_link::Piece;
 use rdmux_link::procmem::{MAX_PIECES, Range};
 use rdmux_transport::env::{FetchError, Named};
 
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
-use crate::memory;
-use crate::reach::{Origin, Reach};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::memory;
+use crate::objects::reach::{Origin, Reach};
 
 /// The most bytes behind the headers.
 const MOST: usize = ORIGIN + MAX_PIECES * RANGE;

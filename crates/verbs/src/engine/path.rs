@@ -16,9 +16,9 @@ use super::lend::Loans;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
-use crate::control::{DeviceKind, is_target, slot_of};
 use crate::device::{Device, PORT};
-use crate::error::VerbsError;
+use crate::objects::control::{DeviceKind, is_target, slot_of};
+use crate::objects::error::VerbsError;
 use crate::qp::QpCore;
 
 /// How a queue pair's packets leave.
@@ -150,7 +150,7 @@ impl Engine {
     ) -> Result<Option<Arc<RingTx>>, VerbsError> {
         let peer = slot_of(dest);
         // What belongs to no process is reached by the hub's ring, save QP1.
-        let nobody = peer == crate::control::SERVICE_SLOT && !is_target(dest);
+        let nobody = peer == crate::objects::control::SERVICE_SLOT && !is_target(dest);
         if device.gid_index(av.dgid).is_none() || nobody {
             return Ok(None);
         }

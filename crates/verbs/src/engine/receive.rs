@@ -8,9 +8,9 @@ use rdmux_wire::{Gid, Packet, Qpn, WireError};
 
 use super::Engine;
 use super::drive::Bound;
-use crate::control::{SERVICE_SLOT, is_target, slot_of};
-use crate::counters::{Counter, Counters};
 use crate::device::{Device, QpTable};
+use crate::objects::control::{SERVICE_SLOT, is_target, slot_of};
+use crate::objects::counters::{Counter, Counters};
 
 /// The GRH area of a packet whose receiver has no use for it.
 pub(crate) const NO_GRH: [u8; 40] = [0; 40];

@@ -17,13 +17,13 @@ use super::lately::Lately;
 use super::machine::Machine;
 use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
-use crate::brief::Mutex;
-use crate::control::{ReachFds, RingEnd};
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
-use crate::error::VerbsError;
-use crate::reach::Reach;
-use crate::xrc::record as xrc;
+use crate::objects::brief::Mutex;
+use crate::objects::control::{ReachFds, RingEnd};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::error::VerbsError;
+use crate::objects::reach::Reach;
+use crate::objects::xrc::record as xrc;
 
 /// The kind of a record that holds a packet.
 const PACKET: u8 = 1;

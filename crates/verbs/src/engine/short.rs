@@ -10,12 +10,12 @@ use rdmux_transport::{BriefRequest, Time};
 use rdmux_wire::Bth;
 
 use super::env::parts;
-use super::lately::Spot;
 use super::path::Path;
 use super::ring::Short;
 use crate::device::Device;
-use crate::memory::Space;
-use crate::pd::PdId;
+use crate::objects::memory::Space;
+use crate::objects::pd::PdId;
+use crate::objects::spot::Spot;
 use crate::qp::{Driven, Ends, Objects, QpCore};
 
 /// The most bytes of a message that goes this way, and its pad.

@@ -24,8 +24,8 @@ use super::drive::Bound;
 use super::path::Path;
 use super::wait::Waiter;
 use super::{Engine, Table};
-use crate::counters::{Counter, Counters};
 use crate::device::Device;
+use crate::objects::counters::{Counter, Counters};
 use crate::srq::SrqCore;
 
 /// Bytes of the buffer that rounds receive into.

@@ -10,7 +10,7 @@ use rdmux_link::{Doorbell, PeerBell};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::background::{Sleep, TICK};
-use crate::control::Control;
+use crate::objects::control::Control;
 
 const AWAKE: u8 = 0;
 const TICKING: u8 = 1;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
-use super::request::{Hold, XrcReply, XrcRequest};
-use crate::control::DeviceKind;
 use crate::device::Device;
-use crate::error::VerbsError;
+use crate::objects::control::DeviceKind;
+use crate::objects::error::VerbsError;
+use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
 /// How a domain is opened, as a file is (`open(2)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,17 +16,17 @@ use rustix::fs::{AtFlags, StatxFlags};
 pub use super::member::{Identity, MemberId};
 use super::member::{Member, RemoteSrq};
 use super::place::TargetEnds;
-use super::record::MAX_SGES;
 use super::registry::{FileKey, Registry};
-use super::request::{XrcReply, XrcRequest};
 use super::side::Outbox;
-use crate::control::{Control, ControlError};
 use crate::device::Device;
-use crate::error::VerbsError;
 use crate::event::AsyncEventKind;
-use crate::pd::PdId;
+use crate::objects::control::{Control, ControlError};
+use crate::objects::error::VerbsError;
+use crate::objects::pd::PdId;
+use crate::objects::quota::Counted;
+use crate::objects::xrc::record::MAX_SGES;
+use crate::objects::xrc::request::{XrcReply, XrcRequest};
 use crate::qp::QpCore;
-use crate::quota::Counted;
 
 /// See the module.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
 mod tests {
     use super::*;
     use crate::lab::Lab;
-    use crate::xrc::request::Hold;
+    use crate::objects::xrc::request::Hold;
 
     #[test]
     fn a_status_does_not_wait_for_a_target_that_is_held() {

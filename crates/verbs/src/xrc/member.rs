@@ -12,13 +12,13 @@ use rdmux_transport::env::{AccessFault, SrqEntry};
 use rdmux_transport::wr::Sge;
 use rdmux_wire::Rkey;
 
-use super::record::{Receive, kind};
-use super::request::RegionRow;
 use super::side::Outbox;
-use crate::memory::Space;
-use crate::mr::MrInit;
-use crate::pd::PdId;
-use crate::regions::{Located, REMOTE, Region};
+use crate::objects::memory::Space;
+use crate::objects::mr::MrInit;
+use crate::objects::pd::PdId;
+use crate::objects::regions::{Located, REMOTE, Region};
+use crate::objects::xrc::record::{Receive, kind};
+use crate::objects::xrc::request::RegionRow;
 
 /// A process that came to the hub; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

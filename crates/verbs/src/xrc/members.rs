@@ -8,9 +8,9 @@ use rdmux_transport::env::AccessFault;
 use rdmux_wire::Psn;
 
 use super::member::Member;
-use super::record::{Invalidated, Meta, Outcome, kind};
 use crate::device::{Device, QpTable};
 use crate::engine::drive::Bound;
+use crate::objects::xrc::record::{Invalidated, Meta, Outcome, kind};
 use crate::qp::{Ends, QpCore};
 
 /// See the module.

@@ -11,23 +11,21 @@
 //! ```
 //!
 //! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
-//! `queue` are the objects in a process, `side` what a process does with the hub's records (`record`);
-//! [`hub`] keeps everything, with `numbers` and `registry` (who holds what); `member` and `members` are the processes
+//! `queue` are the objects in a process, `side` what a process does with the hub's records (`objects::xrc::record`);
+//! [`hub`] keeps everything, with `registry` (who holds what); `member` and `members` are the processes
 //! as the hub sees them, and `place` reaches their memory.
 
 pub mod domain;
 pub mod hub;
 mod member;
 mod members;
-pub(crate) mod numbers;
 pub(crate) mod place;
 pub(crate) mod queue;
-pub(crate) mod record;
 mod registry;
-pub mod request;
 pub(crate) mod side;
 pub mod target;
 
+pub use crate::objects::xrc::request;
+pub use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 pub use domain::{Xrcd, XrcdFlags};
-pub use request::{Hold, XrcReply, XrcRequest};
 pub use target::{Target, TargetRef};

@@ -13,12 +13,12 @@ use rdmux_wire::{Lkey, Psn, Qpn, Rkey};
 use std::collections::HashMap;
 
 use super::member::RemoteSrq;
-use super::record::{Atomic, Completed, Delivered, Place, kind};
 use super::side::Outbox;
 use crate::device::Device;
 use crate::engine::env::parts;
 use crate::engine::ring::IN_PLACE;
-use crate::quota::Permit;
+use crate::objects::quota::Permit;
+use crate::objects::xrc::record::{Atomic, Completed, Delivered, Place, kind};
 
 /// From how many bytes on data are not staged.
 const AT_ONCE: usize = 16 << 10;

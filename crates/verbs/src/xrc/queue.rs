@@ -11,10 +11,10 @@ use rdmux_link::ring::{MAX_CAPACITY, RingError};
 use rdmux_transport::wr::RecvWr;
 
 use super::domain::{Use, Xrcd};
-use super::record::{Receive, kind};
-use super::request::{XrcReply, XrcRequest};
 use crate::cq::{Cq, CqCore};
-use crate::error::VerbsError;
+use crate::objects::error::VerbsError;
+use crate::objects::xrc::record::{Receive, kind};
+use crate::objects::xrc::request::{XrcReply, XrcRequest};
 use crate::pd::Pd;
 use crate::srq::SrqAttr;
 

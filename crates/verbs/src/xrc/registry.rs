@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rdmux_wire::Qpn;
 
 use super::member::{MemberId, RemoteSrq};
-use super::numbers::Numbers;
 use super::place::Domain;
-use super::request::Hold;
-use crate::control::{ControlError, is_target};
-use crate::error::VerbsError;
+use crate::objects::control::{ControlError, is_target};
+use crate::objects::error::VerbsError;
+use crate::objects::xrc::numbers::Numbers;
+use crate::objects::xrc::request::Hold;
 use crate::qp::QpCore;
 
 /// Openings of domains of one process.

@@ -14,17 +14,19 @@ use rdmux_wire::{Qpn, Rkey};
 
 use super::domain::Registration;
 use super::members::Members;
-use super::record::{Atomic, Completed, Delivered, Invalidated, Meta, Outcome, Place, kind};
-use super::request::{RegionRow, XrcReply, XrcRequest};
 use super::target::TargetCore;
-use crate::control::ControlError;
-use crate::counters::Counter;
 use crate::device::{Device, QpTable};
 use crate::engine::receive::count;
 use crate::engine::ring::RingTx;
-use crate::error::VerbsError;
 use crate::event::Raised;
-use crate::regions::Asker;
+use crate::objects::control::ControlError;
+use crate::objects::counters::Counter;
+use crate::objects::error::VerbsError;
+use crate::objects::regions::Asker;
+use crate::objects::xrc::record::{
+    Atomic, Completed, Delivered, Invalidated, Meta, Outcome, Place, kind,
+};
+use crate::objects::xrc::request::{RegionRow, XrcReply, XrcRequest};
 use crate::srq::SrqCore;
 
 /// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.

@@ -6,10 +6,10 @@ use rdmux_transport::attr::{AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 
 use super::domain::{Use, Xrcd};
-use super::request::{Hold, XrcReply, XrcRequest};
 use crate::device::Device;
-use crate::error::VerbsError;
-use crate::event::Unacked;
+use crate::objects::error::VerbsError;
+use crate::objects::unacked::Unacked;
+use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
 /// A handle on a target, which lives at least as long. Let go when dropped.
 #[derive(Debug)]

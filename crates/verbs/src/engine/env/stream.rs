@@ -10,9 +10,9 @@ use rdmux_transport::env::{AccessFault, Side, TxPayload};
 use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
 
 use super::{Here, QpEnv, asker, parts};
-use crate::counters::{Counter, Counters};
 use crate::engine::path::Path;
-use crate::regions::Located;
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::regions::Located;
 
 /// A frame with a payload of at most so many bytes, alone, is sent as one run of bytes: to copy them
 /// takes less than to name them to the kernel.
@@ -166,7 +166,7 @@ impl QpEnv<'_> {
         if room != len as usize || pieces.len() == MAX_PIECES {
             return None;
         }
-        match crate::memory::receive(tcp, &pieces, rest) {
+        match crate::objects::memory::receive(tcp, &pieces, rest) {
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => None,
             received => Some((received, len)),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::VerbsError;
+use crate::objects::error::VerbsError;
 
 /// What must be left: small things are allocated without asking, and at any time.
 const SPARE: usize = 4 << 20;

@@ -2,7 +2,7 @@
 
 use rdmux_wire::{Gid, Guid, Mtu};
 
-use crate::control::{DeviceKind, Limits};
+use crate::objects::control::{DeviceKind, Limits};
 
 /// Attributes of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]

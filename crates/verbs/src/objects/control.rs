@@ -16,7 +16,7 @@ use rdmux_transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
 use serde::{Deserialize, Serialize};
 
-use crate::xrc::{XrcReply, XrcRequest};
+use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
 pub const SLOT_SHIFT: u32 = 12;
@@ -364,7 +364,7 @@ pub trait Control: Send + Sync + 'static {
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);
 
-    /// The page of counters that the service shares; see [`crate::counters`].
+    /// The page of counters that the service shares; see [`crate::objects::counters`].
     fn counters(&self) -> &SharedMem;
 
     /// Readable when [`poll_event`](Self::poll_event) has something to say.

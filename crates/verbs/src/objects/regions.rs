@@ -16,12 +16,12 @@ use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{MwBind, Sge};
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
-use crate::engine::lately::Spot;
-use crate::memory::Space;
-use crate::mr::MrInit;
-use crate::mw::{MwType, Window};
-use crate::pd::PdId;
-use crate::xrc::request::RegionRow;
+use crate::objects::memory::Space;
+use crate::objects::mr::MrInit;
+use crate::objects::mw::{MwType, Window};
+use crate::objects::pd::PdId;
+use crate::objects::spot::Spot;
+use crate::objects::xrc::request::RegionRow;
 
 /// The access that peers can have.
 pub(crate) const REMOTE: Access =
@@ -145,7 +145,7 @@ impl Regions {
     }
 
     /// Publishes a region as it is now, or takes it back if there is none. Who may be using it as it was: see
-    /// [`Reaches::settle`](crate::reach::Reaches::settle).
+    /// [`Reaches::settle`](crate::objects::reach::Reaches::settle).
     fn publish(&self, key: u32) {
         let Some(board) = &self.board else { return };
         match self.region(key).ok().and_then(Region::row).filter(|row| !row.null) {

@@ -2,8 +2,8 @@
 
 use rdmux_wire::Qpn;
 
-use crate::control::ControlError;
-use crate::regions::StillBound;
+use crate::objects::control::ControlError;
+use crate::objects::regions::StillBound;
 
 /// Why a verb failed: which object, what was asked, and what stood against it.
 #[derive(Debug, thiserror::Error)]

@@ -16,8 +16,8 @@ use rdmux_transport::attr::Access;
 use rdmux_transport::env::Direct;
 use rdmux_wire::Qpn;
 
-use crate::control::ReachFds;
-use crate::counters::{Counter, Counters};
+use crate::objects::control::ReachFds;
+use crate::objects::counters::{Counter, Counters};
 
 /// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
 /// that is not stopped.

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::control::Limits;
-use crate::error::VerbsError;
+use crate::objects::control::Limits;
+use crate::objects::error::VerbsError;
 
 /// A kind of object that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,86 @@
+//! What a memory region is registered with.
+
+use rdmux_transport::attr::Access;
+
+use crate::objects::error::VerbsError;
+use crate::objects::memory::{self, Space};
+
+/// What can be registered as a region.
+#[derive(Clone, Debug)]
+pub struct MrInit {
+    /// Where the bytes lie in `space`.
+    pub addr: u64,
+    /// How many.
+    pub length: u64,
+    /// What the first byte is called in work requests; most often `addr`. With
+    /// [`Access::ZERO_BASED`] it is taken as 0.
+    pub iova: u64,
+    /// Who may do what.
+    pub access: Access,
+    /// Whose memory it is.
+    pub space: Space,
+}
+
+impl MrInit {
+    /// A range of this process's memory, called by its own address.
+    pub fn own(addr: *const u8, length: usize, access: Access) -> Self {
+        let addr = addr.expose_provenance() as u64;
+        Self { addr, length: length as u64, iova: addr, access, space: Space::Own }
+    }
+
+    /// The same, if it makes sense.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mr::register`](crate::Mr::register).
+    pub(crate) fn check(mut self) -> Result<Self, VerbsError> {
+        if self.access.contains(Access::ZERO_BASED) {
+            self.iova = 0;
+        }
+        let needs_write = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if self.access.intersects(needs_write) && !self.access.contains(Access::LOCAL_WRITE) {
+            return Err(VerbsError::invalid(
+                "register memory",
+                "remote write and atomic access need local write access too",
+            ));
+        }
+        let fits = |start: u64| start.checked_add(self.length).is_some();
+        if !fits(self.addr) || !fits(self.iova) {
+            return Err(VerbsError::invalid("register memory", "the range wraps around"));
+        }
+        // Memory that is not there yet is for on-demand paging only (ibv_reg_mr(3)), up to the whole
+        // address space.
+        let now = matches!(self.space, Space::Own) && !self.access.contains(Access::ON_DEMAND);
+        if now && !memory::is_mapped(self.addr, self.length) {
+            return Err(VerbsError::memory("register memory", "it is not mapped", libc::EFAULT));
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_write_needs_local_write() {
+        let init = MrInit {
+            addr: 0,
+            length: 1,
+            iova: 0,
+            access: Access::REMOTE_WRITE,
+            space: Space::Null,
+        };
+        assert!(init.clone().check().is_err());
+        let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+        assert!(MrInit { access, ..init }.check().is_ok());
+    }
+
+    #[test]
+    fn only_on_demand_memory_may_be_missing() {
+        let whole = |access| MrInit::own(std::ptr::null(), usize::MAX, access);
+        let error = whole(Access::LOCAL_WRITE).check().unwrap_err();
+        assert_eq!(error.errno(), libc::EFAULT);
+        assert!(whole(Access::LOCAL_WRITE | Access::ON_DEMAND).check().is_ok());
+    }
+}

@@ -1,0 +1,27 @@
+//! How many events about an object the program holds.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Events that the program took and did not acknowledge yet. Destroying waits for zero.
+#[derive(Debug, Default)]
+pub(crate) struct Unacked {
+    count: Mutex<u32>,
+    zero: Condvar,
+}
+
+impl Unacked {
+    pub(crate) fn delivered(&self) {
+        *self.count.lock() += 1;
+    }
+    pub(crate) fn ack(&self, n: u32) {
+        let mut count = self.count.lock();
+        *count = count.saturating_sub(n);
+        if *count == 0 {
+            self.zero.notify_all();
+        }
+    }
+    pub(crate) fn wait(&self) {
+        let mut count = self.count.lock();
+        self.zero.wait_while(&mut count, |c| *c != 0);
+    }
+}

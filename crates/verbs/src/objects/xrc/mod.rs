@@ -1,0 +1,5 @@
+//! What process and hub say to each other, and the numbers of what belongs to no process.
+
+pub(crate) mod numbers;
+pub(crate) mod record;
+pub mod request;
