@@ -50,6 +50,30 @@ fn events_that_nobody_has_read_move_with_their_id() {
 }
 
 #[test]
+fn ids_that_migrate_at_the_same_time_lose_no_event() {
+    let host = Host::start();
+    let client = host.client();
+    let open = || EventChannel::open(&client).unwrap();
+    let channels: Vec<_> = (0..4).map(|_| (open(), open())).collect();
+    std::thread::scope(|scope| {
+        for (a, b) in &channels {
+            let client = &client;
+            scope.spawn(move || {
+                let id = client.create_id(a, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+                let (mut on, mut other) = (a, b);
+                for n in 0..20 {
+                    client.write_event(id, EventKind::User, 0, n).unwrap();
+                    client.migrate_id(id, on, other).unwrap();
+                    std::mem::swap(&mut on, &mut other);
+                    assert_eq!(next_cm_event(on).param, EventParam::Arg(n));
+                    assert_eq!(other.try_get_event().unwrap(), None);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_listener_takes_its_requests_along() {
     let host = Host::start();
     let client = host.client();

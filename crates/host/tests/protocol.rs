@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use common::{Host, wait_closed};
 use rdmux_host::proto::socket::{self, MAX_MESSAGE};
-use rdmux_host::proto::{ClientKind, CmRequest, Reply, Request, Response, VERSION};
+use rdmux_host::proto::{ClientKind, CmReply, CmRequest, Reply, Request, Response, VERSION};
 use rdmux_verbs::control::{Control, DeviceKind};
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
@@ -189,4 +189,75 @@ fn others_slots_queue_pairs_and_ids_are_out_of_reach() {
     assert!(b.query_id(id).is_err());
     assert_eq!(b.destroy_id(id).unwrap_err().errno(), libc::ENOENT);
     assert!(a.query_id(id).is_ok());
+}
+
+#[test]
+fn a_held_channel_gets_nothing_until_an_id_is_migrated() {
+    let host = Host::start();
+    let (socket, bystander) = (host.raw(), host.client());
+    let ask = |request: &Request| {
+        send(&socket, request, &[]);
+        reply_with_fds(&socket)
+    };
+    let refused = |request: &Request| ask(request).0.unwrap_err().errno;
+    let (welcome, _fds) = ask(&HELLO_DEVICE);
+    assert!(matches!(welcome, Ok(Response::Welcome(_))));
+    let open = || match ask(&Request::OpenChannel) {
+        (Ok(Response::Channel(id)), mut end) => (id, end.remove(0)),
+        (other, _) => panic!("{other:?}"),
+    };
+    let ((old, end), (new, other_end)) = (open(), open());
+    let create = CmRequest::CreateId {
+        id: None,
+        channel: old,
+        space: rdmux_cm::PortSpace::Tcp,
+        qp_type: rdmux_transport::attr::QpType::Rc,
+        transport: None,
+        context: 0,
+    };
+    let Ok(Response::Cm(CmReply::Id(id))) = ask(&Request::Cm(create)).0 else { panic!() };
+    let tell = |arg| {
+        let kind = rdmux_cm::EventKind::User;
+        let event = CmRequest::WriteEvent { id, kind, status: 0, arg };
+        assert_eq!(ask(&Request::Cm(event)).0, Ok(Response::Done));
+    };
+    let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+    let mut read = |end: &OwnedFd| {
+        socket::try_recv_bytes(end.as_fd(), &mut buf, &mut fds).map(<[u8]>::to_vec).ok()
+    };
+
+    assert_eq!(refused(&Request::PutBack { events: vec![1] }), libc::EINVAL);
+    let stranger = bystander_channel(&bystander);
+    assert_eq!(refused(&Request::HoldChannel { channel: stranger }), libc::ENOENT);
+    tell(1);
+    assert_eq!(ask(&Request::HoldChannel { channel: old }).0, Ok(Response::Done));
+    assert_eq!(refused(&Request::HoldChannel { channel: new }), libc::EBUSY);
+    tell(2);
+    let first = read(&end).unwrap();
+    assert_eq!(read(&end), None, "the second is held back");
+    // Garbage behind an event is lost, and so is what is no event; too much is refused.
+    assert_eq!(refused(&Request::Cm(CmRequest::Migrate { id, channel: stranger })), libc::ENOENT);
+    let second = read(&end).unwrap();
+    assert_ne!(first, second);
+
+    assert_eq!(ask(&Request::HoldChannel { channel: old }).0, Ok(Response::Done));
+    let put_back = Request::PutBack { events: [&first[..], &second, &[0xff; 100]].concat() };
+    assert_eq!(ask(&put_back).0, Ok(Response::Done));
+    let much = Request::PutBack { events: vec![0xff; MAX_MESSAGE / 2] };
+    let mut asked = 0;
+    while ask(&much).0 == Ok(Response::Done) {
+        asked += 1;
+    }
+    assert!(asked < 100, "the bound is a mebibyte");
+    tell(3);
+    let migrate = Request::Cm(CmRequest::Migrate { id, channel: new });
+    assert_eq!(ask(&migrate).0, Ok(Response::Cm(CmReply::Events(3))));
+    assert_eq!(read(&end), None);
+    let moved = read(&other_end).unwrap();
+    assert!(moved.starts_with(&[first, second].concat()));
+    assert!(bystander.new_slot().is_ok());
+}
+
+fn bystander_channel(client: &std::sync::Arc<rdmux_host::HostClient>) -> rdmux_cm::ChannelId {
+    rdmux_host::EventChannel::open(client).unwrap().id()
 }

@@ -46,8 +46,6 @@ struct Batch {
     buf: Vec<u8>,
     /// The bytes of `buf` that are events not yet taken.
     rest: std::ops::Range<usize>,
-    /// How many were taken.
-    taken: u32,
 }
 
 impl EventChannel {
@@ -137,7 +135,7 @@ impl Batch {
         if self.rest.is_empty() {
             self.buf.resize(MAX_EVENTS_MESSAGE, 0);
             let len = socket::peek_bytes(socket, &mut self.buf)?.len();
-            (self.rest, self.taken) = (0..len, 0);
+            self.rest = 0..len;
         }
         let decoded = socket::decode_first::<Event>(&self.buf[self.rest.clone()]);
         let (event, more) = match decoded {
@@ -145,16 +143,29 @@ impl Batch {
             Err(e) => (Err(e), 0),
         };
         self.rest.start = self.rest.end - more;
-        self.taken += 1;
         if more == 0 {
             socket::discard(socket);
         }
         event.map(|event| (event, more > 0))
     }
 
-    /// How many events of the message that is next in the socket were taken.
-    fn taken_of_next(&self) -> u32 {
-        if self.rest.is_empty() { 0 } else { self.taken }
+    /// Gives all that was not taken to `put_back`, some encoded events at a time, and leaves the socket empty.
+    fn drain(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        mut put_back: impl FnMut(&[u8]) -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty() {
+            put_back(&self.buf[rest])?;
+            socket::discard(socket);
+        }
+        self.buf.resize(MAX_EVENTS_MESSAGE, 0);
+        let mut fds = Vec::new();
+        while let Ok(events) = socket::try_recv_bytes(socket, &mut self.buf, &mut fds) {
+            put_back(events)?;
+        }
+        Ok(())
     }
 }
 
@@ -435,17 +446,21 @@ impl HostClient {
         from: &EventChannel,
         to: &EventChannel,
     ) -> Result<u32, HostError> {
+        let _one_at_a_time = self.migrating.lock();
         // Nobody takes events meanwhile.
         let mut batch = from.batch.lock();
-        let taken = batch.taken_of_next();
-        let request = Request::Cm(CmRequest::Migrate { id, channel: to.id, taken });
         let what = || format!("migrate {id}");
-        match self.session.call_with_fds(&request, &[from.as_fd()], what)? {
-            (Response::Cm(CmReply::Events(events)), _) => {
-                batch.rest = 0..0;
-                Ok(events)
-            }
-            (other, _) => Err(self.session.unexpected(&other)),
+        self.done(&Request::HoldChannel { channel: from.id }, what)?;
+        let put_back = batch.drain(from.socket.as_fd(), |events| {
+            self.done(&Request::PutBack { events: events.to_vec() }, what)
+        });
+        // Also after a failure: the channel is held no longer then.
+        let request = Request::Cm(CmRequest::Migrate { id, channel: to.id });
+        let reply = self.session.call(&request, what)?;
+        put_back?;
+        match reply {
+            Response::Cm(CmReply::Events(events)) => Ok(events),
+            other => Err(self.session.unexpected(&other)),
         }
     }
 

@@ -56,6 +56,8 @@ pub struct HostClient {
     pub(super) hub: HubSession,
     /// Numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
+    /// Locked while an id migrates: the service holds one channel of a process at a time.
+    pub(super) migrating: Mutex<()>,
     inbox: Mutex<Inbox>,
 }
 
@@ -108,6 +110,7 @@ impl HostClient {
             notify,
             hub: HubSession::new(),
             reserved: Mutex::default(),
+            migrating: Mutex::default(),
             inbox: Mutex::new(inbox),
         }))
     }

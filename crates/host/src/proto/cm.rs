@@ -64,12 +64,11 @@ pub enum CmRequest {
     Notify {
         id: IdHandle,
     },
-    /// With the process's end of the old channel, from which the service takes back what nobody has
-    /// read: all but the first `taken` events.
+    /// Moves the id from the channel that is held ([`Request::HoldChannel`](super::Request::HoldChannel)), which is released. Each
+    /// event that was put back or waits there goes to its id's channel, whether the id could be moved or not.
     Migrate {
         id: IdHandle,
         channel: ChannelId,
-        taken: u32,
     },
     SetOption {
         id: IdHandle,

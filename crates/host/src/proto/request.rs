@@ -83,6 +83,17 @@ pub enum Request {
     },
     /// A new event channel: its socket in the reply.
     OpenChannel,
+    /// Nothing more is sent to the channel until a [`CmRequest::Migrate`]: what the process finds in its socket then is all. A
+    /// process holds one channel at a time.
+    HoldChannel {
+        /// The channel from which an id is to be moved.
+        channel: ChannelId,
+    },
+    /// Events of the channel that is held, which the process has not read. In pieces, the oldest first.
+    PutBack {
+        /// Encoded as they came.
+        events: Vec<u8>,
+    },
     /// A command of the connection manager.
     Cm(CmRequest),
     /// Management datagrams of the caller's own.

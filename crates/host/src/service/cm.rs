@@ -1,6 +1,6 @@
 //! The connection manager in the service: commands in, events and datagrams out.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::{self, StreamWish};
@@ -12,18 +12,19 @@ use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
-use super::closing::Foreign;
 use super::core::{Channel, Core};
 use super::counters::Count;
 use super::mcast::Member;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
 use crate::names::Config;
-use crate::proto::socket::{self, MAX_MESSAGE};
+use crate::proto::socket;
 use crate::proto::{CmReply, CmRequest, Failure, Response};
 
 /// Events that wait in a channel that nobody reads.
 const MAX_EVENTS: usize = 16 * 1024;
+/// Bytes of events that a process may put back: more than a socket holds.
+const MAX_PUT_BACK: usize = 1024 * 1024;
 /// Event channels of one process.
 const MAX_CHANNELS: usize = 4096;
 /// Numbers for ids that a process has in stock.
@@ -142,7 +143,7 @@ impl Core {
         });
         let (out, theirs) = opened.map_err(|e| super::requests::failure(&e))?;
         self.next_channel += 1;
-        self.channels.insert(id, Channel { owner: client, out, batch: Vec::new() });
+        self.channels.insert(id, Channel { owner: client, out, batch: Vec::new(), put_back: None });
         if let Some(client) = self.clients.get_mut(client) {
             client.channels.push(id);
         }
@@ -159,24 +160,18 @@ impl Core {
         self.settle();
     }
 
-    /// A command. A migration comes with the process's end of the old channel.
+    /// A command.
     pub(super) fn handle_cm(
         &mut self,
         client: ClientId,
         request: CmRequest,
-        old: Option<Foreign>,
     ) -> Result<Response, Failure> {
-        let moving = match request {
-            CmRequest::Migrate { id, taken, .. } => {
-                self.manager.channel_of(id).zip(old).map(|(channel, old)| (channel, old, taken))
-            }
-            _ => None,
-        };
+        let migrates = matches!(request, CmRequest::Migrate { .. });
         let reply = self.check_owner(client, &request).and_then(|()| {
             self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
         });
-        if let (Ok(_), Some((channel, old, taken))) = (&reply, moving) {
-            self.move_events(client, channel, &old, taken);
+        if migrates {
+            self.move_events(client);
         }
         self.settle();
         reply
@@ -204,24 +199,65 @@ impl Core {
         self.settle();
     }
 
-    /// Takes the events back that nobody has read from a channel, all but the first `taken`, and puts each into the channel
-    /// that its id now has. Only we write there, so the order stays. `theirs` is the process's end.
-    fn move_events(&mut self, client: ClientId, channel: ChannelId, theirs: &Foreign, taken: u32) {
+    /// The process will take what nobody has read from its end of the channel, and put it back. The service itself must not
+    /// receive from a socket that the process has: a thread of the process could hold it for ever (a receive into memory
+    /// whose page faults the process serves).
+    pub(super) fn hold_channel(
+        &mut self,
+        client: ClientId,
+        id: ChannelId,
+    ) -> Result<Response, Failure> {
+        // What is sent already, the process finds in its socket.
         self.flush_events();
-        let Some(from) = self.channels.get_mut(&channel) else { return };
-        let mut messages = Vec::new();
-        let (mut buf, user) = (vec![0; MAX_MESSAGE], self.clients.get(client).map_or(0, |c| c.uid));
-        let keep = |fd| drop(self.closer.foreign(user, fd));
-        // A bound, for the process may have passed any socket.
-        while messages.len() < 2 * MAX_EVENTS
-            && let Ok(bytes) = socket::try_recv_each(theirs.as_fd(), &mut buf, keep)
-        {
-            messages.push(bytes.to_vec());
+        if let Some(held) = self.held_channel(client).filter(|&held| held != id) {
+            let why = format!("event channel {} of the process is held, wait for it", held.0);
+            return Err(Failure::new(libc::EBUSY, why));
         }
-        messages.extend(from.out.take_waiting());
-        let events = messages.iter().flat_map(|message| events_of(message));
-        let events: Vec<Event> = events.skip(taken.try_into().unwrap_or(usize::MAX)).collect();
-        for event in events {
+        let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.owner == client)
+        else {
+            let why = format!("there is no event channel {} of yours", id.0);
+            return Err(Failure::new(libc::ENOENT, why));
+        };
+        channel.out.hold();
+        channel.put_back = Some(Vec::new());
+        self.watch_channel(id);
+        Ok(Response::Done)
+    }
+
+    /// The channel of a process that is held; there is one at most.
+    fn held_channel(&self, client: ClientId) -> Option<ChannelId> {
+        let held = |id: &&ChannelId| self.channels.get(id).is_some_and(|c| c.put_back.is_some());
+        self.clients.get(client)?.channels.iter().find(held).copied()
+    }
+
+    pub(super) fn put_back(
+        &mut self,
+        client: ClientId,
+        events: &[u8],
+    ) -> Result<Response, Failure> {
+        let held = self.held_channel(client).and_then(|id| self.channels.get_mut(&id));
+        let Some(put_back) = held.and_then(|channel| channel.put_back.as_mut()) else {
+            let why = "no event channel of the process is held".to_owned();
+            return Err(Failure::new(libc::EINVAL, why));
+        };
+        if put_back.len() + events.len() > MAX_PUT_BACK {
+            let why = format!("events of more than {MAX_PUT_BACK} bytes, which no socket holds");
+            return Err(Failure::new(libc::ENOBUFS, why));
+        }
+        put_back.extend_from_slice(events);
+        Ok(Response::Done)
+    }
+
+    /// Puts each event of the channel that is held into the channel that its id has now. Only we write there, so the order
+    /// stays. The channel is held no longer.
+    fn move_events(&mut self, client: ClientId) {
+        self.flush_events();
+        let Some(id) = self.held_channel(client) else { return };
+        let Some(from) = self.channels.get_mut(&id) else { return };
+        let put_back = from.put_back.take().unwrap_or_default();
+        let messages: Vec<_> = [put_back].into_iter().chain(from.out.take_waiting()).collect();
+        self.watch_channel(id);
+        for event in messages.iter().flat_map(|message| events_of(message)) {
             let of = event.listen_id.unwrap_or(event.id);
             if self.owns(client, of)
                 && let Some(channel) = self.manager.channel_of(of)
@@ -331,7 +367,7 @@ impl Core {
             R::Establish { id } => manager.establish(now, id, sink).map(done),
             R::Disconnect { id } => manager.disconnect(now, id, sink).map(done),
             R::Notify { id } => manager.notify(now, id, sink).map(done),
-            R::Migrate { id, channel, .. } => manager.migrate(id, channel).map(events),
+            R::Migrate { id, channel } => manager.migrate(id, channel).map(events),
             R::SetOption { id, option } => manager.set_option(id, option).map(done),
             R::Query { id } => {
                 manager.query(id).map(|info| Response::Cm(CmReply::Info(Box::new(info))))

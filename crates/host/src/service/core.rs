@@ -86,6 +86,8 @@ pub(super) struct Channel {
     pub(super) out: Outgoing,
     /// Events that were not sent yet.
     pub(super) batch: Vec<u8>,
+    /// While it is held: the events that its process put back.
+    pub(super) put_back: Option<Vec<u8>>,
 }
 
 impl Core {
@@ -434,7 +436,14 @@ impl Core {
         let Some(channel) = self.channels.get_mut(&id) else { return };
         // As above: the end is noticed by the socket.
         let _ = channel.out.flush();
-        self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
+        self.watch_channel(id);
+    }
+
+    /// Watches a channel's socket for what it is waiting for now.
+    pub(super) fn watch_channel(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get(&id) {
+            self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Outgoing {
     socket: Foreign,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     limit: usize,
+    /// Whether everything waits.
+    held: bool,
 }
 
 impl Outgoing {
@@ -31,12 +33,12 @@ impl Outgoing {
     ) -> std::io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
-        Ok((Self { socket: keep(ours), waiting: VecDeque::new(), limit }, theirs))
+        Ok((Self { socket: keep(ours), waiting: VecDeque::new(), limit, held: false }, theirs))
     }
 
     /// Sends a message, or lets it wait.
     pub(super) fn send(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Lost> {
-        if self.waiting.is_empty() && self.try_send(bytes, &fds)? {
+        if self.is_free() && self.try_send(bytes, &fds)? {
             return Ok(());
         }
         if self.waiting.len() >= self.limit {
@@ -48,12 +50,14 @@ impl Outgoing {
 
     /// Sends a message that may be lost: only if it can go at once. Returns whether it did.
     pub(super) fn offer(&mut self, bytes: &[u8]) -> Result<bool, Lost> {
-        if self.waiting.is_empty() { self.try_send(bytes, &[]) } else { Ok(false) }
+        if self.is_free() { self.try_send(bytes, &[]) } else { Ok(false) }
     }
 
     /// Sends what waits, as far as it goes.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
-        while let Some((bytes, fds)) = self.waiting.pop_front() {
+        while !self.held
+            && let Some((bytes, fds)) = self.waiting.pop_front()
+        {
             if !self.try_send(&bytes, &fds)? {
                 self.waiting.push_front((bytes, fds));
                 break;
@@ -62,14 +66,24 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Takes back what waits, without its descriptors.
+    /// Nothing is sent until [`take_waiting`](Self::take_waiting).
+    pub(super) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    fn is_free(&self) -> bool {
+        !self.held && self.waiting.is_empty()
+    }
+
+    /// Takes back what waits, without its descriptors. The next message is sent again.
     pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        self.held = false;
         std::mem::take(&mut self.waiting).into_iter().map(|(bytes, _)| bytes)
     }
 
     /// Whether something waits for the socket to be writable.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.held && !self.waiting.is_empty()
     }
 
     fn try_send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {

@@ -17,8 +17,8 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
-    AgentRequest, ClientKind, CmRequest, DeviceRow, Failure, Notify, Reply, Request, Response,
-    VERSION, Welcome,
+    AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
+    Welcome,
 };
 
 /// Messages that are taken from one client before others have their turn.
@@ -121,9 +121,6 @@ impl Core {
             (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
-            (Some(ClientKind::Device(_)), Request::Cm(request @ CmRequest::Migrate { .. })) => {
-                self.handle_migrate(id, request, fds)
-            }
             (Some(_), Request::HoldView { devices }) => self.hold_view(id, devices, fds).into(),
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
@@ -289,7 +286,9 @@ impl Core {
                 .open_channel(id)
                 .map(|(channel, fd)| (Response::Channel(channel), vec![fd]))
                 .into(),
-            Request::Cm(request) => self.handle_cm(id, request, None).into(),
+            Request::HoldChannel { channel } => self.hold_channel(id, channel).into(),
+            Request::PutBack { events } => self.put_back(id, &events).into(),
+            Request::Cm(request) => self.handle_cm(id, request).into(),
             Request::CmSoon(request) if request.may_be_soon() => {
                 self.handle_cm_soon(id, request);
                 Outcome::Silent
@@ -302,13 +301,6 @@ impl Core {
                 Outcome::Silent
             }
             other => self.handle_tool(id, other),
-        }
-    }
-
-    fn handle_migrate(&mut self, id: ClientId, request: CmRequest, fds: Vec<Foreign>) -> Outcome {
-        match <[Foreign; 1]>::try_from(fds) {
-            Ok([old]) => self.handle_cm(id, request, Some(old)).into(),
-            Err(fds) => Outcome::Break(format!("a migration with {} descriptors", fds.len())),
         }
     }
 
