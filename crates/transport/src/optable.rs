@@ -1,132 +1,92 @@
-//! The opcode table: what an arriving packet is, and what a work request becomes on the wire.
-//! Everything that depends on an operation is a row here and not a match elsewhere.
+//! What an arriving packet is to a queue pair, and what a work request becomes on the wire. Both follow from the opcode
+//! table in `rdmux_wire::opcode`, at compile time; a work request has a row here besides.
 
-use rdmux_wire::{Opcode, Operation};
+pub(crate) use rdmux_wire::OpKind as Kind;
+use rdmux_wire::{Opcode, Operation, Service};
 
 use crate::attr::QpType;
 use crate::wr::WcOpcode;
 
-/// Which part of a queue pair an arriving packet is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The spec reserves the code, or the code is of another service.
-    Reserved,
-    /// A part of a SEND.
-    Send,
-    /// A part of an RDMA WRITE.
-    Write,
-    /// An RDMA READ request.
-    Read,
-    /// An atomic request.
-    Atomic,
-    /// A part of a READ's response.
-    ReadResponse,
-    /// ACK, NAK or RNR NAK.
-    Ack,
-    /// An atomic's response.
-    AtomicAck,
-}
-
 /// What an arriving packet is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxRow {
-    /// Who takes it.
+    /// Which part of the queue pair it is for; [`Kind::Reserved`] if for none.
     pub(crate) kind: Kind,
     /// FIRST or ONLY.
     pub(crate) starts: bool,
     /// LAST or ONLY.
     pub(crate) ends: bool,
-    /// Whether it takes a receive when it ends: every SEND, and WRITE with immediate.
+    /// Whether its message consumes a receive work request when it ends: every SEND, and WRITE with immediate.
     pub(crate) receives: bool,
 }
 
 impl RxRow {
-    const NONE: Self = Self { kind: Kind::Reserved, starts: false, ends: false, receives: false };
-
-    const fn of(op: Operation) -> Self {
-        use Kind::{Ack, Atomic, AtomicAck, Read, ReadResponse, Reserved, Send, Write};
-        use Operation as Op;
-        let (kind, starts, ends) = match op {
-            Op::SendFirst => (Send, true, false),
-            Op::SendMiddle => (Send, false, false),
-            Op::SendLast | Op::SendLastImm | Op::SendLastInvalidate => (Send, false, true),
-            Op::SendOnly | Op::SendOnlyImm | Op::SendOnlyInvalidate => (Send, true, true),
-            Op::WriteFirst => (Write, true, false),
-            Op::WriteMiddle => (Write, false, false),
-            Op::WriteLast | Op::WriteLastImm => (Write, false, true),
-            Op::WriteOnly | Op::WriteOnlyImm => (Write, true, true),
-            Op::ReadRequest => (Read, true, true),
-            Op::CompareSwap | Op::FetchAdd => (Atomic, true, true),
-            Op::ReadResponseFirst => (ReadResponse, true, false),
-            Op::ReadResponseMiddle => (ReadResponse, false, false),
-            Op::ReadResponseLast => (ReadResponse, false, true),
-            Op::ReadResponseOnly => (ReadResponse, true, true),
-            Op::Acknowledge => (Ack, true, true),
-            Op::AtomicAcknowledge => (AtomicAck, true, true),
-            Op::Resync => (Reserved, true, true),
-        };
-        let receives = matches!(kind, Send) || matches!(op, Op::WriteLastImm | Op::WriteOnlyImm);
-        Self { kind, starts, ends, receives }
+    const fn of(opcode: Opcode) -> Self {
+        Self {
+            kind: opcode.kind(),
+            starts: opcode.starts_message(),
+            ends: opcode.ends_message(),
+            receives: opcode.needs_receive(),
+        }
     }
 }
 
-const OPERATIONS: [Operation; 24] = [
-    Operation::SendFirst,
-    Operation::SendMiddle,
-    Operation::SendLast,
-    Operation::SendLastImm,
-    Operation::SendOnly,
-    Operation::SendOnlyImm,
-    Operation::WriteFirst,
-    Operation::WriteMiddle,
-    Operation::WriteLast,
-    Operation::WriteLastImm,
-    Operation::WriteOnly,
-    Operation::WriteOnlyImm,
-    Operation::ReadRequest,
-    Operation::ReadResponseFirst,
-    Operation::ReadResponseMiddle,
-    Operation::ReadResponseLast,
-    Operation::ReadResponseOnly,
-    Operation::Acknowledge,
-    Operation::AtomicAcknowledge,
-    Operation::CompareSwap,
-    Operation::FetchAdd,
-    Operation::Resync,
-    Operation::SendLastInvalidate,
-    Operation::SendOnlyInvalidate,
-];
-
-/// By the low five bits of the opcode; RC's view. UC and UD have a part of it.
+/// By the low five bits of the opcode; RC's view, of which the other types have a part.
 static RX: [RxRow; 32] = {
-    let mut table = [RxRow::NONE; 32];
-    let mut i = 0;
-    while i < OPERATIONS.len() {
-        table[OPERATIONS[i] as usize] = RxRow::of(OPERATIONS[i]);
-        i += 1;
+    let mut table = [RxRow::of(Opcode(0)); 32];
+    let mut code = 0_u8;
+    while code < 32 {
+        table[code as usize] = RxRow::of(Opcode(code));
+        code += 1;
     }
     table
 };
 
-/// The service bits of a type's opcodes, and which of the 24 operations it has (IBTA table 38).
-const fn service(qp_type: QpType) -> (u8, u32) {
+const NOT_OURS: RxRow = RxRow { kind: Kind::Reserved, starts: false, ends: false, receives: false };
+
+/// The service whose opcodes a type's packets have.
+const fn service(qp_type: QpType) -> Service {
     match qp_type {
-        QpType::Rc => (0x00, 0x00df_ffff),
-        QpType::Uc => (0x20, 0x0000_0fff),
-        QpType::Ud => (0x60, 0x0000_0030),
-        // Both have RC's, but one takes the responses only and the other the requests.
-        QpType::XrcSend => (0xa0, 0x0007_e000),
-        QpType::XrcRecv => (0xa0, 0x00d8_1fff),
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud => Service::Ud,
+        QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
     }
+}
+
+/// The operations that a type receives, as bits. Of the two ends of XRC one receives the responses and
+/// the other the requests.
+const fn received(qp_type: QpType) -> u32 {
+    let mut set = 0;
+    let mut code = 0;
+    while code < 32 {
+        let opcode = Opcode(Opcode::of(service(qp_type), Operation::SendFirst).0 | code);
+        let this_end = match qp_type {
+            QpType::XrcSend => opcode.is_response(),
+            QpType::XrcRecv => !opcode.is_response(),
+            QpType::Rc | QpType::Uc | QpType::Ud => true,
+        };
+        if this_end && opcode.operation().is_some() {
+            set |= 1 << code;
+        }
+        code += 1;
+    }
+    set
 }
 
 /// What a packet of this opcode is to a queue pair of this type.
 #[inline]
 pub(crate) fn rx(qp_type: QpType, opcode: Opcode) -> RxRow {
-    let (prefix, has) = service(qp_type);
+    let received = match qp_type {
+        QpType::Rc => const { received(QpType::Rc) },
+        QpType::Uc => const { received(QpType::Uc) },
+        QpType::Ud => const { received(QpType::Ud) },
+        QpType::XrcSend => const { received(QpType::XrcSend) },
+        QpType::XrcRecv => const { received(QpType::XrcRecv) },
+    };
     let code = opcode.0 & 0x1f;
-    if opcode.0 & 0xe0 != prefix || has >> code & 1 == 0 {
-        return RxRow::NONE;
+    if opcode.service() as u8 != service(qp_type) as u8 || received >> code & 1 == 0 {
+        return NOT_OURS;
     }
     RX[usize::from(code)]
 }
@@ -134,23 +94,12 @@ pub(crate) fn rx(qp_type: QpType, opcode: Opcode) -> RxRow {
 /// The opcode by which queue pairs of this type do something.
 #[inline]
 pub(crate) const fn opcode(qp_type: QpType, operation: Operation) -> Opcode {
-    Opcode(service(qp_type).0 | operation as u8)
+    Opcode::of(service(qp_type), operation)
 }
 
-/// The operation of a queued send work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum TxKind {
-    Send,
-    SendImm,
-    SendInv,
-    Write,
-    WriteImm,
-    Read,
-    FetchAdd,
-    CmpSwap,
-    LocalInv,
-    BindMw,
+/// The opcode of a packet of a READ response that starts the response, ends it, both or neither.
+pub(crate) fn read_response(qp_type: QpType, starts: bool, ends: bool) -> Opcode {
+    opcode(qp_type, const { packets(Kind::ReadResponse, Extra::None) }.of(starts, ends))
 }
 
 /// How a work request travels.
@@ -166,6 +115,52 @@ pub(crate) enum Travel {
     Local,
 }
 
+/// What the last packet of a message has besides its payload.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    None,
+    Immediate,
+    Invalidate,
+}
+
+/// The operations of a message's packets.
+#[derive(Clone, Copy, Debug)]
+struct Packets([Operation; 4]);
+
+impl Packets {
+    #[inline]
+    const fn of(self, starts: bool, ends: bool) -> Operation {
+        self.0[starts as usize | (ends as usize) << 1]
+    }
+}
+
+/// Finds them in the opcode table: MIDDLE, FIRST, LAST and ONLY.
+const fn packets(kind: Kind, extra: Extra) -> Packets {
+    Packets([
+        packet(kind, false, false, Extra::None),
+        packet(kind, true, false, Extra::None),
+        packet(kind, false, true, extra),
+        packet(kind, true, true, extra),
+    ])
+}
+
+const fn packet(kind: Kind, starts: bool, ends: bool, extra: Extra) -> Operation {
+    let mut i = 0;
+    while i < Operation::ALL.len() {
+        let opcode = Opcode::of(Service::Rc, Operation::ALL[i]);
+        if opcode.kind() as u8 == kind as u8
+            && opcode.starts_message() == starts
+            && opcode.ends_message() == ends
+            && opcode.has_imm() == matches!(extra, Extra::Immediate)
+            && opcode.has_ieth() == matches!(extra, Extra::Invalidate)
+        {
+            return Operation::ALL[i];
+        }
+        i += 1;
+    }
+    panic!("the opcode table lacks a packet of a message")
+}
+
 /// What a work request becomes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxRow {
@@ -173,9 +168,9 @@ pub(crate) struct TxRow {
     pub(crate) travel: Travel,
     /// What its completion says.
     pub(crate) wc: WcOpcode,
-    /// Opcodes of RC for MIDDLE, FIRST, LAST, ONLY, in the order of [`TxRow::opcode`]'s index.
-    codes: [Operation; 4],
-    /// Which types have it: 1 RC and with it XRC, 2 UC, 4 UD.
+    /// Its packets; of one that does not travel nobody asks for them.
+    packets: Packets,
+    /// The types that have it, as bits.
     types: u8,
 }
 
@@ -183,19 +178,13 @@ impl TxRow {
     /// The opcode of a packet that starts the message, ends it, both or neither.
     #[inline]
     pub(crate) fn opcode(&self, qp_type: QpType, starts: bool, ends: bool) -> Opcode {
-        opcode(qp_type, self.codes[usize::from(starts) | usize::from(ends) << 1])
+        opcode(qp_type, self.packets.of(starts, ends))
     }
 
     /// Whether queue pairs of this type have the operation.
     #[inline]
     pub(crate) const fn serves(&self, qp_type: QpType) -> bool {
-        let bit = match qp_type {
-            QpType::Rc | QpType::XrcSend => 1,
-            QpType::Uc => 2,
-            QpType::Ud => 4,
-            QpType::XrcRecv => 0,
-        };
-        self.types & bit != 0
+        self.types & sender(qp_type) != 0
     }
 
     /// Whether a response with data completes it, and not an ACK.
@@ -203,51 +192,77 @@ impl TxRow {
     pub(crate) const fn wants_response(&self) -> bool {
         matches!(self.travel, Travel::Read | Travel::Atomic)
     }
+
+    const fn travels(wc: WcOpcode, packets: Packets) -> Self {
+        let only = packets.of(true, true);
+        let travel = match only.kind() {
+            Kind::Read => Travel::Read,
+            Kind::Atomic => Travel::Atomic,
+            _ => Travel::Message,
+        };
+        let mut types = 0;
+        let mut i = 0;
+        while i < QpType::ALL.len() {
+            if opcode(QpType::ALL[i], only).operation().is_some() {
+                types |= sender(QpType::ALL[i]);
+            }
+            i += 1;
+        }
+        Self { travel, wc, packets, types }
+    }
+
+    /// A message, in as many packets as it takes.
+    const fn message(wc: WcOpcode, kind: Kind, extra: Extra) -> Self {
+        Self::travels(wc, packets(kind, extra))
+    }
+
+    /// A request of one packet.
+    const fn request(wc: WcOpcode, operation: Operation) -> Self {
+        Self::travels(wc, Packets([operation; 4]))
+    }
+
+    /// What the queue pair does by itself; the connected types do.
+    const fn local(wc: WcOpcode) -> Self {
+        let types = sender(QpType::Rc) | sender(QpType::Uc);
+        Self { travel: Travel::Local, wc, packets: Packets([Operation::Resync; 4]), types }
+    }
 }
 
-const fn tx_row(travel: Travel, wc: WcOpcode, codes: [Operation; 4], types: u8) -> TxRow {
-    TxRow { travel, wc, codes, types }
+/// The bit of a type in the set of those that may send something: XRC sends what RC does, from its initiator only.
+const fn sender(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => 1,
+        QpType::Uc => 2,
+        QpType::Ud => 4,
+        QpType::XrcRecv => 0,
+    }
 }
 
-use Operation as Op;
+macro_rules! work_requests {
+    ($($kind:ident: $row:expr;)*) => {
+        /// The operation of a queued send work request.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum TxKind {
+            $($kind,)*
+        }
 
-static TX: [TxRow; 10] = [
-    tx_row(
-        Travel::Message,
-        WcOpcode::Send,
-        [Op::SendMiddle, Op::SendFirst, Op::SendLast, Op::SendOnly],
-        7,
-    ),
-    tx_row(
-        Travel::Message,
-        WcOpcode::Send,
-        [Op::SendMiddle, Op::SendFirst, Op::SendLastImm, Op::SendOnlyImm],
-        7,
-    ),
-    tx_row(
-        Travel::Message,
-        WcOpcode::Send,
-        [Op::SendMiddle, Op::SendFirst, Op::SendLastInvalidate, Op::SendOnlyInvalidate],
-        1,
-    ),
-    tx_row(
-        Travel::Message,
-        WcOpcode::RdmaWrite,
-        [Op::WriteMiddle, Op::WriteFirst, Op::WriteLast, Op::WriteOnly],
-        3,
-    ),
-    tx_row(
-        Travel::Message,
-        WcOpcode::RdmaWrite,
-        [Op::WriteMiddle, Op::WriteFirst, Op::WriteLastImm, Op::WriteOnlyImm],
-        3,
-    ),
-    tx_row(Travel::Read, WcOpcode::RdmaRead, [Op::ReadRequest; 4], 1),
-    tx_row(Travel::Atomic, WcOpcode::FetchAdd, [Op::FetchAdd; 4], 1),
-    tx_row(Travel::Atomic, WcOpcode::CompSwap, [Op::CompareSwap; 4], 1),
-    tx_row(Travel::Local, WcOpcode::LocalInv, [Op::Resync; 4], 3),
-    tx_row(Travel::Local, WcOpcode::BindMw, [Op::Resync; 4], 3),
-];
+        static TX: [TxRow; [$(TxKind::$kind),*].len()] = [$($row),*];
+    };
+}
+
+work_requests! {
+    Send: TxRow::message(WcOpcode::Send, Kind::Send, Extra::None);
+    SendImm: TxRow::message(WcOpcode::Send, Kind::Send, Extra::Immediate);
+    SendInv: TxRow::message(WcOpcode::Send, Kind::Send, Extra::Invalidate);
+    Write: TxRow::message(WcOpcode::RdmaWrite, Kind::Write, Extra::None);
+    WriteImm: TxRow::message(WcOpcode::RdmaWrite, Kind::Write, Extra::Immediate);
+    Read: TxRow::request(WcOpcode::RdmaRead, Operation::ReadRequest);
+    FetchAdd: TxRow::request(WcOpcode::FetchAdd, Operation::FetchAdd);
+    CmpSwap: TxRow::request(WcOpcode::CompSwap, Operation::CompareSwap);
+    LocalInv: TxRow::local(WcOpcode::LocalInv);
+    BindMw: TxRow::local(WcOpcode::BindMw);
+}
 
 impl TxKind {
     /// Its row of the table.

@@ -51,7 +51,7 @@ pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::Lrh;
-pub use opcode::{Opcode, Operation, Service};
+pub use opcode::{OpKind, Opcode, Operation, Service};
 pub use packet::{HeaderBuf, MAX_HEADER, Packet};
 pub use reth::Reth;
 pub use types::{

@@ -1,5 +1,7 @@
-//! The opcode table: services, operations, and the extension headers that each has (IBTA 9.2.1,
-//! tables 35 and 36; XRC in annex A14; CNP in annex A17).
+//! The opcode table (IBTA 9.2.1, tables 35 and 36; XRC in annex A14; CNP in annex A17).
+//!
+//! A row of `operations!` is all that is said of an operation: its code, what it is for, its direction, its place in the
+//! message, its extension headers, and the services that have it. The crate `transport` derives its tables from this one.
 
 use core::fmt;
 
@@ -41,6 +43,29 @@ impl Service {
     }
 }
 
+/// What an operation is for: the specification's transport functions, requests and responses apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// None: the code is reserved, or the service does not have the operation.
+    Reserved,
+    /// A packet of a SEND.
+    Send,
+    /// A packet of an RDMA WRITE.
+    Write,
+    /// An RDMA READ request.
+    Read,
+    /// An atomic request.
+    Atomic,
+    /// A packet of a READ response.
+    ReadResponse,
+    /// ACK, NAK or RNR NAK.
+    Ack,
+    /// The response to an atomic.
+    AtomicAck,
+    /// RD's resynchronization request.
+    Resync,
+}
+
 /// Extension headers and properties of an operation, as bits.
 mod bit {
     pub(super) const DETH: u16 = 1;
@@ -54,13 +79,37 @@ mod bit {
     pub(super) const FIRST: u16 = 1 << 8;
     pub(super) const MIDDLE: u16 = 1 << 9;
     pub(super) const LAST: u16 = 1 << 10;
+    pub(super) const ONLY: u16 = FIRST | LAST;
+    pub(super) const REQUEST: u16 = 0;
     pub(super) const RESPONSE: u16 = 1 << 11;
     pub(super) const PAYLOAD: u16 = 1 << 12;
-    pub(super) const ONLY: u16 = FIRST | LAST;
+    pub(super) const RECEIVE: u16 = 1 << 13;
+    /// Follows from the direction and the service, so no row has it.
+    pub(super) const ACKNOWLEDGED: u16 = 1 << 14;
+}
+
+/// Services as bits of a set.
+mod service {
+    use super::Service;
+
+    pub(super) const RC: u8 = bit(Service::Rc);
+    pub(super) const UC: u8 = bit(Service::Uc);
+    pub(super) const RD: u8 = bit(Service::Rd);
+    pub(super) const UD: u8 = bit(Service::Ud);
+    pub(super) const XRC: u8 = bit(Service::Xrc);
+    /// All whose requests are acknowledged.
+    pub(super) const RELIABLE: u8 = RC | RD | XRC;
+    /// All that have messages of several packets.
+    pub(super) const LONG: u8 = RELIABLE | UC;
+    pub(super) const ALL: u8 = LONG | UD;
+
+    pub(super) const fn bit(service: Service) -> u8 {
+        1 << service as u8
+    }
 }
 
 macro_rules! operations {
-    ($($name:ident = $code:literal, $text:literal, $bits:expr;)*) => {
+    ($($name:ident = $code:literal, $text:literal, $kind:ident, $position:expr, $content:expr, $services:expr;)*) => {
         /// What an opcode does; the same codes serve RC, UC, RD, UD and XRC.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -69,46 +118,59 @@ macro_rules! operations {
         }
 
         impl Operation {
+            /// All of them, in the order of their codes.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
             /// The name that the specification gives it, in capitals.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+            /// What it is for.
+            pub const fn kind(self) -> OpKind {
+                match self { $(Self::$name => OpKind::$kind,)* }
             }
             const fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$name),)* _ => None }
             }
             const fn bits(self) -> u16 {
                 use bit::*;
-                match self { $(Self::$name => $bits,)* }
+                match self { $(Self::$name => $position | $content,)* }
+            }
+            const fn services(self) -> u8 {
+                use service::*;
+                match self { $(Self::$name => $services,)* }
             }
         }
     };
 }
 
+// The table. PAYLOAD: the packet may have a payload. RECEIVE: its message consumes a receive work request.
 operations! {
-    SendFirst = 0x00, "SEND_FIRST", FIRST | PAYLOAD;
-    SendMiddle = 0x01, "SEND_MIDDLE", MIDDLE | PAYLOAD;
-    SendLast = 0x02, "SEND_LAST", LAST | PAYLOAD;
-    SendLastImm = 0x03, "SEND_LAST_WITH_IMMEDIATE", LAST | IMM | PAYLOAD;
-    SendOnly = 0x04, "SEND_ONLY", ONLY | PAYLOAD;
-    SendOnlyImm = 0x05, "SEND_ONLY_WITH_IMMEDIATE", ONLY | IMM | PAYLOAD;
-    WriteFirst = 0x06, "RDMA_WRITE_FIRST", FIRST | RETH | PAYLOAD;
-    WriteMiddle = 0x07, "RDMA_WRITE_MIDDLE", MIDDLE | PAYLOAD;
-    WriteLast = 0x08, "RDMA_WRITE_LAST", LAST | PAYLOAD;
-    WriteLastImm = 0x09, "RDMA_WRITE_LAST_WITH_IMMEDIATE", LAST | IMM | PAYLOAD;
-    WriteOnly = 0x0a, "RDMA_WRITE_ONLY", ONLY | RETH | PAYLOAD;
-    WriteOnlyImm = 0x0b, "RDMA_WRITE_ONLY_WITH_IMMEDIATE", ONLY | RETH | IMM | PAYLOAD;
-    ReadRequest = 0x0c, "RDMA_READ_REQUEST", ONLY | RETH;
-    ReadResponseFirst = 0x0d, "RDMA_READ_RESPONSE_FIRST", FIRST | AETH | RESPONSE | PAYLOAD;
-    ReadResponseMiddle = 0x0e, "RDMA_READ_RESPONSE_MIDDLE", MIDDLE | RESPONSE | PAYLOAD;
-    ReadResponseLast = 0x0f, "RDMA_READ_RESPONSE_LAST", LAST | AETH | RESPONSE | PAYLOAD;
-    ReadResponseOnly = 0x10, "RDMA_READ_RESPONSE_ONLY", ONLY | AETH | RESPONSE | PAYLOAD;
-    Acknowledge = 0x11, "ACKNOWLEDGE", ONLY | AETH | RESPONSE;
-    AtomicAcknowledge = 0x12, "ATOMIC_ACKNOWLEDGE", ONLY | AETH | ATOMIC_ACK | RESPONSE;
-    CompareSwap = 0x13, "CMP_SWAP", ONLY | ATOMIC;
-    FetchAdd = 0x14, "FETCH_ADD", ONLY | ATOMIC;
-    Resync = 0x15, "RESYNC", ONLY;
-    SendLastInvalidate = 0x16, "SEND_LAST_WITH_INVALIDATE", LAST | IETH | PAYLOAD;
-    SendOnlyInvalidate = 0x17, "SEND_ONLY_WITH_INVALIDATE", ONLY | IETH | PAYLOAD;
+    // operation         code  name                              kind          direction and position  headers and content          services
+    SendFirst          = 0x00, "SEND_FIRST",                     Send,         REQUEST | FIRST,        PAYLOAD | RECEIVE,           LONG;
+    SendMiddle         = 0x01, "SEND_MIDDLE",                    Send,         REQUEST | MIDDLE,       PAYLOAD | RECEIVE,           LONG;
+    SendLast           = 0x02, "SEND_LAST",                      Send,         REQUEST | LAST,         PAYLOAD | RECEIVE,           LONG;
+    SendLastImm        = 0x03, "SEND_LAST_WITH_IMMEDIATE",       Send,         REQUEST | LAST,         IMM | PAYLOAD | RECEIVE,     LONG;
+    SendOnly           = 0x04, "SEND_ONLY",                      Send,         REQUEST | ONLY,         PAYLOAD | RECEIVE,           ALL;
+    SendOnlyImm        = 0x05, "SEND_ONLY_WITH_IMMEDIATE",       Send,         REQUEST | ONLY,         IMM | PAYLOAD | RECEIVE,     ALL;
+    WriteFirst         = 0x06, "RDMA_WRITE_FIRST",               Write,        REQUEST | FIRST,        RETH | PAYLOAD,              LONG;
+    WriteMiddle        = 0x07, "RDMA_WRITE_MIDDLE",              Write,        REQUEST | MIDDLE,       PAYLOAD,                     LONG;
+    WriteLast          = 0x08, "RDMA_WRITE_LAST",                Write,        REQUEST | LAST,         PAYLOAD,                     LONG;
+    WriteLastImm       = 0x09, "RDMA_WRITE_LAST_WITH_IMMEDIATE", Write,        REQUEST | LAST,         IMM | PAYLOAD | RECEIVE,     LONG;
+    WriteOnly          = 0x0a, "RDMA_WRITE_ONLY",                Write,        REQUEST | ONLY,         RETH | PAYLOAD,              LONG;
+    WriteOnlyImm       = 0x0b, "RDMA_WRITE_ONLY_WITH_IMMEDIATE", Write,        REQUEST | ONLY,         RETH | IMM | PAYLOAD | RECEIVE, LONG;
+    ReadRequest        = 0x0c, "RDMA_READ_REQUEST",              Read,         REQUEST | ONLY,         RETH,                        RELIABLE;
+    ReadResponseFirst  = 0x0d, "RDMA_READ_RESPONSE_FIRST",       ReadResponse, RESPONSE | FIRST,       AETH | PAYLOAD,              RELIABLE;
+    ReadResponseMiddle = 0x0e, "RDMA_READ_RESPONSE_MIDDLE",      ReadResponse, RESPONSE | MIDDLE,      PAYLOAD,                     RELIABLE;
+    ReadResponseLast   = 0x0f, "RDMA_READ_RESPONSE_LAST",        ReadResponse, RESPONSE | LAST,        AETH | PAYLOAD,              RELIABLE;
+    ReadResponseOnly   = 0x10, "RDMA_READ_RESPONSE_ONLY",        ReadResponse, RESPONSE | ONLY,        AETH | PAYLOAD,              RELIABLE;
+    Acknowledge        = 0x11, "ACKNOWLEDGE",                    Ack,          RESPONSE | ONLY,        AETH,                        RELIABLE;
+    AtomicAcknowledge  = 0x12, "ATOMIC_ACKNOWLEDGE",             AtomicAck,    RESPONSE | ONLY,        AETH | ATOMIC_ACK,           RELIABLE;
+    CompareSwap        = 0x13, "CMP_SWAP",                       Atomic,       REQUEST | ONLY,         ATOMIC,                      RELIABLE;
+    FetchAdd           = 0x14, "FETCH_ADD",                      Atomic,       REQUEST | ONLY,         ATOMIC,                      RELIABLE;
+    Resync             = 0x15, "RESYNC",                         Resync,       REQUEST | ONLY,         0,                           RD;
+    SendLastInvalidate = 0x16, "SEND_LAST_WITH_INVALIDATE",      Send,         REQUEST | LAST,         IETH | PAYLOAD | RECEIVE,    RC | XRC;
+    SendOnlyInvalidate = 0x17, "SEND_ONLY_WITH_INVALIDATE",      Send,         REQUEST | ONLY,         IETH | PAYLOAD | RECEIVE,    RC | XRC;
 }
 
 /// What the table says of one opcode.
@@ -119,38 +181,35 @@ struct Row {
     ext_len: u8,
 }
 
-/// One row per opcode, so that a packet costs one look-up.
+/// One row per opcode, so that decoding a packet costs one look-up.
 static TABLE: [Row; 256] = {
-    let mut table = [Row { operation: None, bits: 0, ext_len: 0 }; 256];
+    let mut table = [row(Opcode(0)); 256];
     let mut code = 0_u8;
-    loop {
-        table[code as usize] = row(Opcode(code));
-        if code == 255 {
-            break;
-        }
+    while code < 255 {
         code += 1;
+        table[code as usize] = row(Opcode(code));
     }
     table
 };
 
+/// An operation's row for one service: with the headers and properties that the service adds.
 const fn row(opcode: Opcode) -> Row {
     const NONE: Row = Row { operation: None, bits: 0, ext_len: 0 };
     let Some(op) = Operation::from_code(opcode.0 & 0x1f) else { return NONE };
-    let mut bits = op.bits();
-    let exists = match opcode.service() {
-        Service::Rc | Service::Xrc => !matches!(op, Operation::Resync),
-        Service::Rd => (op as u8) <= 0x15,
-        Service::Uc => (op as u8) <= Operation::WriteOnlyImm as u8,
-        Service::Ud => matches!(op, Operation::SendOnly | Operation::SendOnlyImm),
-        Service::Cnp | Service::Vendor => false,
-    };
-    if !exists {
+    let service = service::bit(opcode.service());
+    if op.services() & service == 0 {
         return NONE;
     }
-    match opcode.service() {
-        Service::Ud | Service::Rd if bits & bit::RESPONSE == 0 => bits |= bit::DETH,
-        Service::Xrc if bits & bit::RESPONSE == 0 => bits |= bit::XRCETH,
-        _ => {}
+    let mut bits = op.bits();
+    if bits & bit::RESPONSE == 0 {
+        bits |= match opcode.service() {
+            Service::Ud | Service::Rd => bit::DETH,
+            Service::Xrc => bit::XRCETH,
+            _ => 0,
+        };
+        if service & service::RELIABLE != 0 {
+            bits |= bit::ACKNOWLEDGED;
+        }
     }
     let mut ext_len = 0;
     let mut i = 0;
@@ -178,7 +237,7 @@ const EXT_LEN: [(u16, u8); 8] = [
 macro_rules! tests {
     ($($(#[$doc:meta])* $name:ident: $bits:expr;)*) => {
         impl Opcode {
-            $($(#[$doc])* #[inline] pub fn $name(self) -> bool { self.row().bits & $bits == $bits })*
+            $($(#[$doc])* #[inline] pub const fn $name(self) -> bool { self.row().bits & $bits == $bits })*
         }
     };
 }
@@ -212,6 +271,10 @@ tests! {
     is_only: bit::ONLY;
     /// Whether this goes from the responder to the requester.
     is_response: bit::RESPONSE;
+    /// Whether the message that this is a packet of consumes a receive work request when it ends.
+    needs_receive: bit::RECEIVE;
+    /// Whether the responder answers it, by an ACK or by a response: the requests of reliable services.
+    is_acknowledged: bit::ACKNOWLEDGED;
 }
 
 impl Opcode {
@@ -231,8 +294,17 @@ impl Opcode {
 
     /// The operation, or none when the service does not have it. [`Opcode::CNP`] has none.
     #[inline]
-    pub fn operation(self) -> Option<Operation> {
+    pub const fn operation(self) -> Option<Operation> {
         self.row().operation
+    }
+
+    /// What the operation is for; [`OpKind::Reserved`] when the service does not have it.
+    #[inline]
+    pub const fn kind(self) -> OpKind {
+        match self.operation() {
+            Some(operation) => operation.kind(),
+            None => OpKind::Reserved,
+        }
     }
 
     /// The opcode of `operation` in `service`, whether or not the service has it.
@@ -251,13 +323,13 @@ impl Opcode {
 
     /// Whether this is a FIRST, and not an ONLY.
     #[inline]
-    pub fn is_first(self) -> bool {
+    pub const fn is_first(self) -> bool {
         self.starts_message() && !self.ends_message()
     }
 
     /// Whether this is a LAST, and not an ONLY.
     #[inline]
-    pub fn is_last(self) -> bool {
+    pub const fn is_last(self) -> bool {
         self.ends_message() && !self.starts_message()
     }
 
@@ -268,42 +340,55 @@ impl Opcode {
     }
 
     #[inline]
-    fn row(self) -> &'static Row {
-        &TABLE[usize::from(self.0)]
+    const fn row(self) -> &'static Row {
+        &TABLE[self.0 as usize]
     }
 }
 
 macro_rules! opcodes {
-    ($($name:ident = $code:literal),* $(,)?) => {
+    ($($service:ident: $($name:ident = $operation:ident),*;)*) => {
         impl Opcode {
-            $(#[doc = concat!("Opcode ", stringify!($code), ".")] pub const $name: Self = Self($code);)*
+            $($(
+                #[doc = concat!("[`Operation::", stringify!($operation), "`] of [`Service::", stringify!($service), "`].")]
+                pub const $name: Self = Self::of(Service::$service, Operation::$operation);
+            )*)*
+            /// Congestion notification; it has no [`Operation`].
+            pub const CNP: Self = Self(0x81);
         }
     };
 }
 
 opcodes! {
-    RC_SEND_FIRST = 0x00, RC_SEND_MIDDLE = 0x01, RC_SEND_LAST = 0x02, RC_SEND_LAST_IMM = 0x03,
-    RC_SEND_ONLY = 0x04, RC_SEND_ONLY_IMM = 0x05,
-    RC_WRITE_FIRST = 0x06, RC_WRITE_MIDDLE = 0x07, RC_WRITE_LAST = 0x08, RC_WRITE_LAST_IMM = 0x09,
-    RC_WRITE_ONLY = 0x0a, RC_WRITE_ONLY_IMM = 0x0b,
-    RC_READ_REQUEST = 0x0c, RC_READ_RESPONSE_FIRST = 0x0d, RC_READ_RESPONSE_MIDDLE = 0x0e,
-    RC_READ_RESPONSE_LAST = 0x0f, RC_READ_RESPONSE_ONLY = 0x10,
-    RC_ACKNOWLEDGE = 0x11, RC_ATOMIC_ACKNOWLEDGE = 0x12, RC_CMP_SWAP = 0x13, RC_FETCH_ADD = 0x14,
-    RC_SEND_LAST_INV = 0x16, RC_SEND_ONLY_INV = 0x17,
-    UC_SEND_FIRST = 0x20, UC_SEND_MIDDLE = 0x21, UC_SEND_LAST = 0x22, UC_SEND_LAST_IMM = 0x23,
-    UC_SEND_ONLY = 0x24, UC_SEND_ONLY_IMM = 0x25,
-    UC_WRITE_FIRST = 0x26, UC_WRITE_MIDDLE = 0x27, UC_WRITE_LAST = 0x28, UC_WRITE_LAST_IMM = 0x29,
-    UC_WRITE_ONLY = 0x2a, UC_WRITE_ONLY_IMM = 0x2b,
-    UD_SEND_ONLY = 0x64, UD_SEND_ONLY_IMM = 0x65,
-    CNP = 0x81,
-    XRC_SEND_FIRST = 0xa0, XRC_SEND_MIDDLE = 0xa1, XRC_SEND_LAST = 0xa2, XRC_SEND_LAST_IMM = 0xa3,
-    XRC_SEND_ONLY = 0xa4, XRC_SEND_ONLY_IMM = 0xa5,
-    XRC_WRITE_FIRST = 0xa6, XRC_WRITE_MIDDLE = 0xa7, XRC_WRITE_LAST = 0xa8, XRC_WRITE_LAST_IMM = 0xa9,
-    XRC_WRITE_ONLY = 0xaa, XRC_WRITE_ONLY_IMM = 0xab,
-    XRC_READ_REQUEST = 0xac, XRC_READ_RESPONSE_FIRST = 0xad, XRC_READ_RESPONSE_MIDDLE = 0xae,
-    XRC_READ_RESPONSE_LAST = 0xaf, XRC_READ_RESPONSE_ONLY = 0xb0,
-    XRC_ACKNOWLEDGE = 0xb1, XRC_ATOMIC_ACKNOWLEDGE = 0xb2, XRC_CMP_SWAP = 0xb3, XRC_FETCH_ADD = 0xb4,
-    XRC_SEND_LAST_INV = 0xb6, XRC_SEND_ONLY_INV = 0xb7,
+    Rc:
+        RC_SEND_FIRST = SendFirst, RC_SEND_MIDDLE = SendMiddle, RC_SEND_LAST = SendLast,
+        RC_SEND_LAST_IMM = SendLastImm, RC_SEND_ONLY = SendOnly, RC_SEND_ONLY_IMM = SendOnlyImm,
+        RC_WRITE_FIRST = WriteFirst, RC_WRITE_MIDDLE = WriteMiddle, RC_WRITE_LAST = WriteLast,
+        RC_WRITE_LAST_IMM = WriteLastImm, RC_WRITE_ONLY = WriteOnly,
+        RC_WRITE_ONLY_IMM = WriteOnlyImm, RC_READ_REQUEST = ReadRequest,
+        RC_READ_RESPONSE_FIRST = ReadResponseFirst, RC_READ_RESPONSE_MIDDLE = ReadResponseMiddle,
+        RC_READ_RESPONSE_LAST = ReadResponseLast, RC_READ_RESPONSE_ONLY = ReadResponseOnly,
+        RC_ACKNOWLEDGE = Acknowledge, RC_ATOMIC_ACKNOWLEDGE = AtomicAcknowledge,
+        RC_CMP_SWAP = CompareSwap, RC_FETCH_ADD = FetchAdd, RC_SEND_LAST_INV = SendLastInvalidate,
+        RC_SEND_ONLY_INV = SendOnlyInvalidate;
+    Uc:
+        UC_SEND_FIRST = SendFirst, UC_SEND_MIDDLE = SendMiddle, UC_SEND_LAST = SendLast,
+        UC_SEND_LAST_IMM = SendLastImm, UC_SEND_ONLY = SendOnly, UC_SEND_ONLY_IMM = SendOnlyImm,
+        UC_WRITE_FIRST = WriteFirst, UC_WRITE_MIDDLE = WriteMiddle, UC_WRITE_LAST = WriteLast,
+        UC_WRITE_LAST_IMM = WriteLastImm, UC_WRITE_ONLY = WriteOnly,
+        UC_WRITE_ONLY_IMM = WriteOnlyImm;
+    Ud:
+        UD_SEND_ONLY = SendOnly, UD_SEND_ONLY_IMM = SendOnlyImm;
+    Xrc:
+        XRC_SEND_FIRST = SendFirst, XRC_SEND_MIDDLE = SendMiddle, XRC_SEND_LAST = SendLast,
+        XRC_SEND_LAST_IMM = SendLastImm, XRC_SEND_ONLY = SendOnly, XRC_SEND_ONLY_IMM = SendOnlyImm,
+        XRC_WRITE_FIRST = WriteFirst, XRC_WRITE_MIDDLE = WriteMiddle, XRC_WRITE_LAST = WriteLast,
+        XRC_WRITE_LAST_IMM = WriteLastImm, XRC_WRITE_ONLY = WriteOnly,
+        XRC_WRITE_ONLY_IMM = WriteOnlyImm, XRC_READ_REQUEST = ReadRequest,
+        XRC_READ_RESPONSE_FIRST = ReadResponseFirst, XRC_READ_RESPONSE_MIDDLE = ReadResponseMiddle,
+        XRC_READ_RESPONSE_LAST = ReadResponseLast, XRC_READ_RESPONSE_ONLY = ReadResponseOnly,
+        XRC_ACKNOWLEDGE = Acknowledge, XRC_ATOMIC_ACKNOWLEDGE = AtomicAcknowledge,
+        XRC_CMP_SWAP = CompareSwap, XRC_FETCH_ADD = FetchAdd,
+        XRC_SEND_LAST_INV = SendLastInvalidate, XRC_SEND_ONLY_INV = SendOnlyInvalidate;
 }
 
 impl fmt::Display for Opcode {

@@ -125,16 +125,12 @@ fn response_packet(resource: &Resource, qp_type: QpType, mtu: u32) -> ResponsePa
     };
     let offset = index * mtu;
     let len = (total - offset).min(mtu);
-    let operation = match (index == resource.begin, index + 1 == resource.stop) {
-        (true, true) => Operation::ReadResponseOnly,
-        (true, false) => Operation::ReadResponseFirst,
-        (false, false) => Operation::ReadResponseMiddle,
-        (false, true) => Operation::ReadResponseLast,
-    };
+    let (starts, ends) = (index == resource.begin, index + 1 == resource.stop);
+    let opcode = optable::read_response(qp_type, starts, ends);
     let payload = if len == 0 {
         TxPayload::None
     } else {
         TxPayload::Remote { rkey, va: va.wrapping_add(u64::from(offset)), len, srqn }
     };
-    ResponsePacket { opcode: optable::opcode(qp_type, operation), psn, payload, len }
+    ResponsePacket { opcode, psn, payload, len }
 }
