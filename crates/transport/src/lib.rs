@@ -31,6 +31,7 @@ mod requester;
 mod responder;
 mod rq;
 mod sq;
+mod timer;
 mod uc;
 mod ud;
 

@@ -133,7 +133,6 @@ impl Qp {
         self.resp = Responder::default();
         self.attr = QpAttr { caps: self.init().caps, ..QpAttr::default() };
         self.established = false;
-        self.gone_at = Time::NEVER;
     }
 }
 

@@ -98,8 +98,6 @@ pub struct Qp {
     pub(crate) acks_along: bool,
     /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
     pub(crate) mtu: u32,
-    /// When the queue pair fails because its peer's process is gone.
-    pub(crate) gone_at: Time,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     pub(crate) req: Requester,
@@ -120,7 +118,6 @@ impl Qp {
             lossless: false,
             acks_along: false,
             mtu: 256,
-            gone_at: Time::NEVER,
             sq: SendQueue::new(&init.caps, init.qp_type),
             rq: RecvQueue::new(init),
             req: Requester::default(),
@@ -301,7 +298,7 @@ impl Qp {
     /// when its peer does has ended: [`PEER_GONE`] from now.
     pub fn peer_gone(&mut self, now: Time) {
         if matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-            self.gone_at = self.gone_at.min(now.after(PEER_GONE));
+            self.req.peer_gone(now.after(PEER_GONE));
         }
     }
 
@@ -325,8 +322,7 @@ impl Qp {
             return;
         }
         self.state = QpState::Err;
-        self.gone_at = Time::NEVER;
-        self.req.stop();
+        self.req.stop_all();
         self.resp.stop();
         env.closed();
         self.flush(env);

@@ -28,6 +28,7 @@ use crate::attr::{QpAttr, QpState};
 use crate::env::{Env, LinkCaps, QpEvent};
 use crate::qp::{Qp, TxState};
 use crate::time::Time;
+use crate::timer::{Timer, Timers};
 use crate::wr::WcStatus;
 use mend::Mend;
 use named::Naming;
@@ -86,10 +87,7 @@ pub(crate) struct Requester {
     unwilling: u8,
     naming: Naming,
     window: Window,
-    /// When to send again, unless something is acknowledged.
-    retransmit_at: Time,
-    /// Until when the peer told us to wait.
-    rnr_until: Time,
+    timers: Timers,
     /// When something was last acknowledged, or sent into silence.
     last_progress: Time,
     /// What the early timer is at least.
@@ -128,8 +126,7 @@ impl Default for Requester {
             unwilling: 0,
             naming: Naming::default(),
             window: Window::lossless(),
-            retransmit_at: Time::NEVER,
-            rnr_until: Time::NEVER,
+            timers: Timers::STOPPED,
             last_progress: Time::ZERO,
             least_early: retry::LEAST_EARLY,
             rtt_psn: Psn::new(0),
@@ -151,6 +148,8 @@ impl Requester {
             retry_left: attr.retry_cnt,
             rnr_left: attr.rnr_retry,
             direct: link.by_reference,
+            // The peer may be gone already.
+            timers: self.timers,
             window: if lossless { Window::lossless() } else { Window::lossy(mtu) },
             read_chunk: if lossless {
                 READ_CHUNK_LOSSLESS
@@ -168,13 +167,32 @@ impl Requester {
         self.rnr_left = attr.rnr_retry;
     }
 
-    /// Lets timers run no more.
+    /// Nothing that was sent is awaited any more.
     pub(crate) fn stop(&mut self) {
         self.una = self.max_sent;
         self.copied = 0;
         self.stalled = None;
         self.disarm();
-        self.rnr_until = Time::NEVER;
+        self.timers.stop(Timer::Rnr);
+    }
+
+    /// The same, and the queue pair fails: no timer runs any more.
+    pub(crate) fn stop_all(&mut self) {
+        self.stop();
+        self.timers = Timers::STOPPED;
+    }
+
+    /// Starts [`Timer::PeerGone`], unless it runs.
+    pub(crate) fn peer_gone(&mut self, expiry: Time) {
+        if !self.timers.is_running(Timer::PeerGone) {
+            self.timers.start(Timer::PeerGone, expiry);
+        }
+    }
+
+    /// Whether the requester waits as long as the peer's RNR NAK said.
+    #[inline]
+    fn is_rnr(&self) -> bool {
+        self.timers.is_running(Timer::Rnr)
     }
 
     /// Whether anything was sent and not acknowledged.
@@ -186,7 +204,7 @@ impl Requester {
     /// Whether nothing keeps a new request of one packet back.
     #[inline]
     pub(crate) fn may_send_more(&self) -> bool {
-        self.rnr_until == Time::NEVER
+        !self.is_rnr()
             && self.stalled.is_none()
             && self.next.diff(self.una).unsigned_abs() < self.window.size()
     }
@@ -201,7 +219,7 @@ impl Requester {
     }
 
     fn disarm(&mut self) {
-        self.retransmit_at = Time::NEVER;
+        self.timers.stop(Timer::Retransmit);
         self.rtt_at = Time::NEVER;
     }
 }
@@ -218,8 +236,7 @@ impl Qp {
     /// When to call [`handle_timeout`](Self::handle_timeout), if ever. It changes with every call
     /// that takes the queue pair by `&mut`.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let at = self.req.retransmit_at.min(self.req.rnr_until).min(self.gone_at);
-        (at != Time::NEVER).then_some(at)
+        self.req.timers.next()
     }
 
     /// Requests and responses in turn, then the ACK.
@@ -274,7 +291,7 @@ impl Qp {
     fn may_request(&self) -> bool {
         self.req.cursor != self.sq.tail
             && matches!(self.state, QpState::Rts | QpState::Sqd)
-            && self.req.rnr_until == Time::NEVER
+            && !self.req.is_rnr()
             && self.req.stalled.is_none()
     }
 

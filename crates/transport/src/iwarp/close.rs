@@ -18,6 +18,7 @@ use crate::env::{Env, QpEvent};
 use crate::iwarp::qp::Qp;
 use crate::iwarp::{StreamEnv, Wish};
 use crate::time::Time;
+use crate::timer::StreamTimer;
 
 /// How long a stream that is being closed waits for the peer's end of it.
 pub const CLOSING_TIME: Duration = Duration::from_secs(5);
@@ -64,12 +65,14 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    fn until(self) -> Option<Time> {
+    /// The timer that runs in it, and when that expires.
+    fn timer(self) -> Option<(StreamTimer, Time)> {
         match self {
-            Self::Draining { until, .. }
-            | Self::HalfClosed { until }
-            | Self::Terminating { until, .. }
-            | Self::Lingering { until } => Some(until),
+            Self::Draining { until, .. } => Some((StreamTimer::Stall, until)),
+            Self::Terminating { until, .. } => Some((StreamTimer::Terminate, until)),
+            Self::HalfClosed { until } | Self::Lingering { until } => {
+                Some((StreamTimer::Close, until))
+            }
             Self::Detached | Self::Open | Self::Closed | Self::Aborted => None,
         }
     }
@@ -91,20 +94,27 @@ impl Qp {
 
     /// When to call [`handle_timeout`](Self::handle_timeout), if ever.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.phase.until().into_iter().chain(self.receive_deadline()).min()
+        let running = [self.receive_timer(), self.phase.timer()];
+        running.into_iter().flatten().map(|(_, expiry)| expiry).min()
     }
 
     /// A time that [`poll_timeout`](Self::poll_timeout) named has come.
     pub fn handle_timeout<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
-        if self.receive_deadline().is_some_and(|until| until <= now) {
-            self.receive_is_late(now, env);
+        let expired = |timer: &(StreamTimer, Time)| timer.1 <= now;
+        if let Some((timer, _)) = self.receive_timer().filter(expired) {
+            self.expired(timer, now, env);
         }
-        if self.phase.until().is_none_or(|until| now < until) {
-            return;
+        // The phase may have just begun.
+        if let Some((timer, _)) = self.phase.timer().filter(expired) {
+            self.expired(timer, now, env);
         }
-        self.phase = match self.phase {
-            Phase::Draining { .. } | Phase::Terminating { .. } => Phase::Aborted,
-            _ => Phase::Closed,
+    }
+
+    fn expired<E: StreamEnv>(&mut self, timer: StreamTimer, now: Time, env: &mut E) {
+        self.phase = match timer {
+            StreamTimer::ReceiveWait => return self.receive_is_late(now, env),
+            StreamTimer::Stall | StreamTimer::Terminate => Phase::Aborted,
+            StreamTimer::Close => Phase::Closed,
         };
         self.enter_error(env);
     }

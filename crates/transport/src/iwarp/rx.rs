@@ -20,6 +20,7 @@ use crate::iwarp::segment::{Inbound, Place};
 use crate::iwarp::tx::sent_before;
 use crate::iwarp::{Rtr, StreamEnv, StreamParams};
 use crate::time::Time;
+use crate::timer::StreamTimer;
 use crate::wr::Sge;
 
 /// Where the next bytes of the stream belong.
@@ -297,9 +298,9 @@ impl Qp {
         self.rx.waits = None;
     }
 
-    /// Until when a message waits for a receive.
-    pub(super) fn receive_deadline(&self) -> Option<Time> {
-        self.rx.waits
+    /// The timer of a message that waits for a receive, and when that expires.
+    pub(super) fn receive_timer(&self) -> Option<(StreamTimer, Time)> {
+        self.rx.waits.map(|until| (StreamTimer::ReceiveWait, until))
     }
 
     /// Whether a message is next in the stream for which there is no receive. Until one is posted the driver leaves

@@ -12,6 +12,7 @@ use crate::optable::{RxRow, Travel};
 use crate::qp::Qp;
 use crate::requester::mend::Missing;
 use crate::time::Time;
+use crate::timer::Timer;
 use crate::wr::WcStatus;
 
 impl Qp {
@@ -206,7 +207,7 @@ impl Qp {
         if self.req.is_outstanding() {
             self.arm(now);
         } else {
-            self.req.retransmit_at = Time::NEVER;
+            self.req.timers.stop(Timer::Retransmit);
         }
         if matches!(missing, Missing::Perhaps | Missing::Lost) {
             self.go_on(now, missing == Missing::Lost);

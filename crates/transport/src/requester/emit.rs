@@ -9,6 +9,7 @@ use crate::optable::{Travel, TxKind, TxRow};
 use crate::qp::Qp;
 use crate::sq::SendWqe;
 use crate::time::Time;
+use crate::timer::Timer;
 use crate::wr::{SendFlags, WcStatus};
 
 /// How sending one packet went.
@@ -342,7 +343,7 @@ impl Qp {
             self.sent_again(npsn);
         }
         let req = &mut self.req;
-        if req.retransmit_at == Time::NEVER {
+        if !req.timers.is_running(Timer::Retransmit) {
             req.last_progress = now;
             self.arm(now);
         }

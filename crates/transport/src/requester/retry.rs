@@ -17,6 +17,7 @@ use rdmux_wire::RnrTimer;
 use crate::env::Env;
 use crate::qp::Qp;
 use crate::time::Time;
+use crate::timer::Timer;
 use crate::wr::WcStatus;
 
 /// `rnr_retry` of this value never runs out. (`retry_cnt` has no such value.)
@@ -37,20 +38,25 @@ impl Qp {
     /// A time that [`poll_timeout`](Self::poll_timeout) named has come. Call
     /// [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
-        if self.gone_at <= now {
-            return self.give_peer_up(env);
+        for timer in Timer::ALL {
+            if !self.req.timers.has_expired(timer, now) {
+                continue;
+            }
+            match timer {
+                Timer::PeerGone => return self.give_peer_up(env),
+                Timer::Rnr => self.req.timers.stop(Timer::Rnr),
+                Timer::Retransmit => self.retransmission_timeout(now, env),
+            }
         }
-        if self.req.rnr_until <= now {
-            self.req.rnr_until = Time::NEVER;
-        }
-        if self.req.retransmit_at > now {
-            return;
-        }
+    }
+
+    /// [`Timer::Retransmit`] has expired.
+    fn retransmission_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
         let Some(timeout) = self.attr.timeout.duration() else {
             return self.req.disarm();
         };
         if now.since(self.req.last_progress) >= timeout * MOST {
-            let late = now.since(self.req.retransmit_at) > LATE;
+            let late = now.since(self.req.timers.expiry(Timer::Retransmit)) > LATE;
             self.req.excused = late && !self.req.excused;
             if !self.req.excused {
                 if self.req.retry_left == 0 {
@@ -73,7 +79,7 @@ impl Qp {
 
     /// Starts the timer anew, unless the peer told us to wait, which is an answer.
     pub(super) fn arm(&mut self, now: Time) {
-        if self.req.rnr_until != Time::NEVER {
+        if self.req.is_rnr() {
             return;
         }
         let Some(timeout) = self.attr.timeout.nanos() else { return };
@@ -86,7 +92,8 @@ impl Qp {
             again = u64::try_from(early.as_nanos()).unwrap_or(timeout).min(timeout);
         }
         let counted = self.req.last_progress.0.saturating_add(timeout * u64::from(MOST));
-        self.req.retransmit_at = Time(now.0.saturating_add(again).min(counted));
+        let expiry = Time(now.0.saturating_add(again).min(counted));
+        self.req.timers.start(Timer::Retransmit, expiry);
     }
 
     /// Something is acknowledged after the timer had fired. If it was only late, the next early timer
@@ -137,8 +144,7 @@ impl Qp {
     /// While the peer is not ready it is no news that later packets were not taken (the kernel's
     /// rxe says so all the same).
     pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
-        let waiting = self.req.rnr_until != Time::NEVER;
-        if self.req.rewound || waiting || !self.req.is_outstanding() {
+        if self.req.rewound || self.req.is_rnr() || !self.req.is_outstanding() {
             return;
         }
         if self.req.retry_left == 0 {
@@ -168,7 +174,7 @@ impl Qp {
 
     /// The peer has no receive: wait as long as it said, then send again.
     pub(super) fn receiver_not_ready<E: Env>(&mut self, now: Time, timer: RnrTimer, env: &mut E) {
-        if self.req.rnr_until != Time::NEVER || !self.req.is_outstanding() {
+        if self.req.is_rnr() || !self.req.is_outstanding() {
             return;
         }
         if self.attr.rnr_retry != RNR_FOR_EVER {
@@ -179,7 +185,7 @@ impl Qp {
         }
         self.req.retry_left = self.attr.retry_cnt;
         self.rewind();
-        self.req.retransmit_at = Time::NEVER;
-        self.req.rnr_until = now.after(timer.duration());
+        self.req.timers.stop(Timer::Retransmit);
+        self.req.timers.start(Timer::Rnr, now.after(timer.duration()));
     }
 }
