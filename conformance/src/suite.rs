@@ -14,6 +14,7 @@ mod rping;
 mod siw;
 mod table;
 mod verbs;
+mod wanted;
 
 use std::fmt;
 
@@ -24,6 +25,7 @@ pub use icrc::send_datagram;
 pub use programs::Program;
 pub use siw::{Siw, siw, take_the_wire};
 pub use table::table;
+pub use wanted::Wanted;
 
 /// The conditions on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,8 @@ pub struct Check {
     pub asks: Asks,
     /// What is done.
     pub what: What,
+    /// Whether CI runs it; `--all` runs the others too.
+    pub brief: bool,
 }
 
 /// What a check does.

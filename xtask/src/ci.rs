@@ -1,13 +1,24 @@
-//! `cargo xtask ci`: all that a change must pass.
+//! `cargo xtask ci`: all that a change must pass, each suite within its budget.
 
+use crate::budget::{Suite, timed};
 use crate::report::Report;
 use crate::{instructions, peer, programs, soak, test};
 
+/// How much to run.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// All rows of all suites, not only the brief ones; they have no budget
+    #[arg(long)]
+    all: bool,
+}
+
 /// Everything, cheapest first.
-pub(crate) fn run(report: &mut Report) {
-    test::run(report);
-    instructions::run(&instructions::Args::default(), report);
-    programs::run(&programs::Args::default(), report);
-    soak::run(&soak::SHORT, report);
-    peer::run(&peer::Args::default(), report);
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    timed(report, Suite::Test, test::run);
+    timed(report, Suite::Instructions, |report| {
+        instructions::run(&instructions::Args::default(), report);
+    });
+    programs::run(&programs::Args::ci(args.all), report);
+    timed(report, Suite::Soak, |report| soak::run(&soak::SHORT, report));
+    peer::run(&peer::Args::ci(args.all), report);
 }

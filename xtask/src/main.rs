@@ -1,10 +1,11 @@
 //! The chores of the workspace, as one command: `cargo xtask`.
 //!
 //! Reading order: `report` (what a chore adds up to), `sh` (running programs), `rows` (what a
-//! suite printed), then one file per chore.
+//! suite printed), `budget` (what CI may take), then one file per chore.
 #![forbid(unsafe_code)]
 
 mod abi;
+mod budget;
 mod ci;
 mod floors;
 mod fuzz;
@@ -41,7 +42,7 @@ enum Chore {
     /// Everything that needs only Rust and a C compiler; says what it could not run here.
     Test,
     /// `test`, then the suites that need the kernel's drivers and real programs.
-    Ci,
+    Ci(ci::Args),
     /// The C library: symbols and layouts beside the distribution's, and programs that try it.
     Abi,
     /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
     let mut report = Report::new();
     match cli.chore {
         Chore::Test => test::run(&mut report),
-        Chore::Ci => ci::run(&mut report),
+        Chore::Ci(args) => ci::run(&args, &mut report),
         Chore::Abi => abi::run(&mut report),
         Chore::Peer(args) => peer::run(&args, &mut report),
         Chore::Programs(args) => programs::run(&args, &mut report),

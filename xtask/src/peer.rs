@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::budget;
 use crate::programs;
 use crate::report::Report;
 use crate::rows::Rows;
@@ -20,9 +21,12 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) struct Args {
     /// Only one of the suites
     suite: Option<Suite>,
-    /// Only the checks that have a row with this text, for instance "rc/send" or "rping"
+    /// Only the checks that have a row with this text, for instance "rc/send" or "rping", brief or not
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// All checks, not only the brief ones, which CI runs
+    #[arg(long)]
+    all: bool,
     /// Without a second try for checks that fail: the kernel's side has races of its own
     #[arg(long)]
     strict: bool,
@@ -41,22 +45,37 @@ enum Suite {
 pub(crate) fn run(args: &Args, report: &mut Report) {
     let wanted = |suite| args.suite.is_none_or(|only| only == suite);
     let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
+    let brief = !args.all && args.only.is_none();
     let mut found = 0;
     if wanted(Suite::Iwarp) {
         report.heading("a scripted peer of iWARP");
-        found += one(report, |rows| scripted(&only, rows));
+        found +=
+            one(report, brief.then_some(budget::Suite::Scripted), |rows| scripted(&only, rows));
     }
     for suite in [Suite::Iwarp, Suite::Roce].into_iter().filter(|suite| wanted(*suite)) {
         report.heading(suite.heading());
-        found += one(report, |rows| in_guest(suite, &only, args.strict, rows));
+        let only = [&only[..], if args.all { &["--all"] } else { &[] }].concat();
+        let budget = brief.then_some(suite.budget());
+        found += one(report, budget, |rows| in_guest(suite, &only, args.strict, rows));
     }
     if found == 0 {
         report.fail("peer", "no row has this text");
     }
 }
 
-/// Runs a suite, and returns how many rows it has.
-fn one(report: &mut Report, suite: impl FnOnce(&mut Rows) -> Result<()>) -> usize {
+impl Args {
+    /// What CI runs: the brief checks, or all of them.
+    pub(crate) fn ci(all: bool) -> Self {
+        Self { all, ..Self::default() }
+    }
+}
+
+/// Runs a suite, holds it to its budget if it has one, and returns how many rows it has.
+fn one(
+    report: &mut Report,
+    budget: Option<budget::Suite>,
+    suite: impl FnOnce(&mut Rows) -> Result<()>,
+) -> usize {
     let mut rows = Rows::default();
     let outcome = suite(&mut rows);
     let failed = outcome.is_err();
@@ -64,6 +83,9 @@ fn one(report: &mut Report, suite: impl FnOnce(&mut Rows) -> Result<()>) -> usiz
         report.fail("peer", &format!("{e:#}"));
     }
     let found = rows.len() + usize::from(failed);
+    if let Some(budget) = budget {
+        budget::check(report, budget, rows.seconds());
+    }
     rows.report(report);
     found
 }
@@ -102,6 +124,12 @@ impl Suite {
         match self {
             Self::Roce => "the kernel's rdma_rxe as peer",
             Self::Iwarp => "the kernel's siw as peer",
+        }
+    }
+    const fn budget(self) -> budget::Suite {
+        match self {
+            Self::Roce => budget::Suite::Roce,
+            Self::Iwarp => budget::Suite::Iwarp,
         }
     }
     /// The folder for its logs.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::budget::{self, Suite};
 use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
@@ -33,9 +34,12 @@ const LIBRARY: &str = "rdmux-capi";
 /// What to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Only rows with this text, for instance "rping" or "two hosts | ib_"
+    /// Only rows with this text, for instance "rping" or "two hosts | ib_", brief or not
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// All rows, not only the brief ones, which CI runs
+    #[arg(long)]
+    all: bool,
     /// Only rows on this device: roce or iw
     #[arg(long, value_name = "KIND")]
     device: Option<String>,
@@ -55,7 +59,22 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         report.fail("programs", &format!("{e:#}"));
     }
     if !args.list {
+        if args.is_brief() {
+            budget::check(report, Suite::Programs, rows.seconds());
+        }
         rows.report(report);
+    }
+}
+
+impl Args {
+    /// What CI runs: the brief rows, or all of them.
+    pub(crate) fn ci(all: bool) -> Self {
+        Self { all, ..Self::default() }
+    }
+
+    /// Whether it is the brief rows and all of them, which have a budget.
+    fn is_brief(&self) -> bool {
+        !self.all && self.only.is_none() && self.device.is_none()
     }
 }
 
@@ -66,7 +85,8 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     let suite = || sh::command(built.join("program-suite"));
     let of = |name, value: &Option<String>| value.clone().map(|value| [name, value]);
     let only = [of("--only".to_owned(), &args.only), of("--device".to_owned(), &args.device)];
-    let only: Vec<String> = only.into_iter().flatten().flatten().collect();
+    let mut only: Vec<String> = only.into_iter().flatten().flatten().collect();
+    only.extend(args.all.then(|| "--all".to_owned()));
     let list = sh::output(suite().arg("list").args(&only))?;
     ensure!(!list.is_empty(), "no row on this device has this text");
     if args.list {

@@ -1,6 +1,7 @@
 //! What a chore adds up to: counts, names of what failed, reasons for what was left out.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// The outcome of a chore. Every check is counted once, as passed, failed or skipped.
 pub(crate) struct Report {
@@ -12,6 +13,10 @@ pub(crate) struct Report {
     /// Whether something that had to run here did not.
     incomplete: bool,
     strict: bool,
+    /// What is being done, and since when.
+    current: Option<(String, Instant)>,
+    /// What has been done, and how many seconds it took.
+    took: Vec<(String, f64)>,
 }
 
 impl Report {
@@ -26,12 +31,29 @@ impl Report {
             skips: Vec::new(),
             incomplete: false,
             strict,
+            current: None,
+            took: Vec::new(),
         }
     }
 
     /// Says what is being done now.
-    pub(crate) fn heading(&self, name: &str) {
+    pub(crate) fn heading(&mut self, name: &str) {
+        self.end();
         println!("\n== {name}");
+        self.current = Some((name.to_owned(), Instant::now()));
+    }
+
+    /// Notes how long the last thing took.
+    fn end(&mut self) {
+        if let Some((name, start)) = self.current.take() {
+            self.took.push((name, start.elapsed().as_secs_f64()));
+        }
+    }
+
+    /// How many checks have failed.
+    #[cfg(test)]
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
     }
 
     /// Adds checks that a program counted itself.
@@ -79,9 +101,13 @@ impl Report {
         self.skips.push(format!("{name}: {why}"));
     }
 
-    /// Prints what failed, what was skipped and the closing line.
-    pub(crate) fn close(self) -> ExitCode {
+    /// Prints how long everything took, what failed, what was skipped and the closing line.
+    pub(crate) fn close(mut self) -> ExitCode {
+        self.end();
         println!();
+        for (name, seconds) in &self.took {
+            println!("{seconds:>7.1} s  {name}");
+        }
         for s in &self.skips {
             println!("not run here: {s}");
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::process::Process;
 use crate::proof::{Proof, Said, Uncalibrated};
+use crate::row::Way;
 use crate::stage::{SHORTLY, Scene, Side};
 
 /// What is started in a row, in what order, and what must come of it.
@@ -32,6 +33,8 @@ pub(crate) struct Exchange {
     options: &'static [&'static str],
     proofs: Vec<Proof>,
     patience: Duration,
+    /// The ways in which CI runs it.
+    pub(crate) brief: &'static [Way],
 }
 
 #[derive(Clone, Debug)]
@@ -78,6 +81,7 @@ impl Exchange {
             proofs: Vec::new(),
             // A program that hangs does so for ever; others may have the processor meanwhile.
             patience: Duration::from_secs(180),
+            brief: &[],
         }
     }
 
@@ -126,6 +130,12 @@ impl Exchange {
     /// How long a client may run, if not three minutes.
     pub(crate) fn patience(mut self, seconds: u64) -> Self {
         self.patience = Duration::from_secs(seconds);
+        self
+    }
+
+    /// CI runs it in these of its ways.
+    pub(crate) fn brief(mut self, ways: &'static [Way]) -> Self {
+        self.brief = ways;
         self
     }
 

@@ -55,9 +55,12 @@ struct Wanted {
     /// Only those on this device
     #[arg(long, value_enum, value_name = "KIND")]
     device: Option<Device>,
-    /// Only rows with this text
+    /// Only rows with this text, brief or not
     #[arg(long)]
     only: Option<String>,
+    /// Not the brief rows alone
+    #[arg(long)]
+    all: bool,
 }
 
 fn main() -> Result<ExitCode> {
@@ -81,9 +84,16 @@ fn main() -> Result<ExitCode> {
 
 impl Wanted {
     fn rows(&self) -> impl Iterator<Item = Row> {
-        let has = |r: &Row| self.only.as_ref().is_none_or(|o| r.to_string().contains(o));
-        let on = |r: &Row| self.device.is_none_or(|d| d == r.device);
-        table::table().into_iter().filter(move |r| on(r) && has(r))
+        table::table().into_iter().filter(|row| self.has(row))
+    }
+
+    /// Whether it is wanted: `--only` chooses among all rows, else brief ones are wanted if nothing is said.
+    fn has(&self, row: &Row) -> bool {
+        let chosen = match &self.only {
+            Some(text) => row.to_string().contains(text),
+            None => self.all || row.brief,
+        };
+        chosen && self.device.is_none_or(|d| d == row.device)
     }
 }
 
@@ -94,4 +104,40 @@ fn run(stage: &mut Stage, row: &Row) -> Outcome {
     let left = scene.nothing_is_left();
     outcome?;
     left.map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wanted;
+    use crate::row::Device;
+    use crate::table::table;
+
+    fn count(device: Option<Device>, only: Option<&str>, all: bool) -> usize {
+        Wanted { device, only: only.map(str::to_owned), all }.rows().count()
+    }
+
+    #[test]
+    fn brief_rows_are_wanted_if_nothing_is_said() {
+        let rows = table();
+        assert_eq!(count(None, None, true), rows.len());
+        assert_eq!(count(None, None, false), rows.iter().filter(|r| r.brief).count());
+    }
+
+    #[test]
+    fn only_chooses_among_all_rows() {
+        let title = "| ib_send_lat -c XRC -a -n 50";
+        let rows = table();
+        let named = || rows.iter().filter(|r| r.to_string().contains(title));
+        assert!(named().any(|r| !r.brief));
+        assert_eq!(count(None, Some(title), false), named().count());
+        assert_eq!(count(None, Some(title), true), named().count());
+    }
+
+    #[test]
+    fn a_device_chooses_among_what_is_wanted() {
+        let [brief, all] = [false, true].map(|all| count(Some(Device::Iw), None, all));
+        let rows = table();
+        let iwarp = || rows.iter().filter(|r| r.device == Device::Iw);
+        assert_eq!((brief, all), (iwarp().filter(|r| r.brief).count(), iwarp().count()));
+    }
 }

@@ -57,6 +57,8 @@ pub(crate) fn rows() -> Vec<Row> {
         device: Device::Roce,
         title: format!("pyverbs: {title}"),
         way: Way::Default,
+        // All of them are one run.
+        brief: true,
         run: Run::Pyverbs(expected),
     };
     let mut rows: Vec<Row> = table().map(|e| row(e.title(), e)).collect();

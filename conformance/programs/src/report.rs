@@ -67,10 +67,13 @@ impl Report {
             outcome = self.run(row, &mut run);
         }
         let took = start.elapsed();
+        let s = took.as_secs_f32();
         match &outcome {
-            Ok(()) => println!("pass | {row}"),
-            Err(Trouble::NotHere(why)) => println!("skip | {row} | {}", one_line(why)),
-            Err(Trouble::Failed(e)) => println!("FAIL | {row} | {}", one_line(&format!("{e:#}"))),
+            Ok(()) => println!("pass | {row} | {s:.1} s"),
+            Err(Trouble::NotHere(why)) => println!("skip | {row} | {} | {s:.1} s", one_line(why)),
+            Err(Trouble::Failed(e)) => {
+                println!("FAIL | {row} | {} | {s:.1} s", one_line(&format!("{e:#}")));
+            }
         }
         let name = row.to_string();
         let (way, title) = name.split_once(" | ").unwrap_or(("", &name));

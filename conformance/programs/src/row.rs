@@ -15,6 +15,8 @@ pub(crate) struct Row {
     pub(crate) title: String,
     /// Between which hosts.
     pub(crate) way: Way,
+    /// Whether CI runs it; `--all` runs the others too.
+    pub(crate) brief: bool,
     /// What is started.
     pub(crate) run: Run,
 }
@@ -90,6 +92,35 @@ impl fmt::Display for Way {
     }
 }
 
+/// The options of a program that runs [here](Way::HERE), and in which of those ways CI runs it with them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The options.
+    pub(crate) text: &'static str,
+    /// The ways of the brief rows.
+    pub(crate) brief: &'static [Way],
+}
+
+/// CI runs both rows: what the options do differs between shared memory and the network.
+pub(crate) const fn both(text: &'static str) -> Options {
+    Options { text, brief: Way::HERE }
+}
+
+/// CI runs the row on one host.
+pub(crate) const fn one_host(text: &'static str) -> Options {
+    Options { text, brief: &[Way::Ring] }
+}
+
+/// CI runs the row between two hosts.
+pub(crate) const fn two_hosts(text: &'static str) -> Options {
+    Options { text, brief: &[Way::Udp] }
+}
+
+/// CI runs neither: brief rows have each of the options already, with another program or another size.
+pub(crate) const fn rest(text: &'static str) -> Options {
+    Options { text, brief: &[] }
+}
+
 /// What is started.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
@@ -127,12 +158,13 @@ impl From<anyhow::Error> for Trouble {
 }
 
 impl Row {
-    /// A row for each of these ways.
+    /// A row for each of these ways; brief are those that the exchange names.
     pub(crate) fn each(ways: &[Way], exchange: &Exchange) -> Vec<Self> {
         let row = |&way| Self {
             device: Device::Roce,
             title: exchange.title.clone(),
             way,
+            brief: exchange.brief.contains(&way),
             run: Run::Exchange(exchange.clone()),
         };
         ways.iter().map(row).collect()

@@ -41,13 +41,51 @@ fn roce() -> Vec<Row> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::table;
+    use crate::row::{Row, Run};
+
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let rows: Vec<String> = super::table().iter().map(ToString::to_string).collect();
+        let rows: Vec<String> = table().iter().map(ToString::to_string).collect();
         for (n, row) in rows.iter().enumerate() {
             assert!(!rows[..n].contains(row), "twice: {row}");
             assert_eq!(row.matches(" | ").count(), 1, "{row}");
         }
         assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len());
+    }
+
+    /// What CI must have with at least one row: each program and each place on each device, each option, and each test of
+    /// which a program has many.
+    fn features(row: &Row) -> Vec<String> {
+        let device = row.device.name();
+        let words: Vec<&str> = row.title.split(' ').collect();
+        let mut all = vec![format!("{} on {device}", words[0]), format!("{} on {device}", row.way)];
+        if matches!(row.run, Run::Pyverbs(_)) {
+            return all;
+        }
+        for (n, word) in words.iter().enumerate().filter(|(_, w)| w.starts_with('-')) {
+            // A word is a choice; a number is one of many.
+            let value = words.get(n + 1).filter(|v| v.starts_with(char::is_alphabetic));
+            all.push(format!("{word} {} on {device}", value.unwrap_or(&"")));
+        }
+        all
+    }
+
+    #[test]
+    fn brief_rows_cover_every_program_place_and_option() {
+        let rows = table();
+        let covered: BTreeSet<String> =
+            rows.iter().filter(|r| r.brief).flat_map(features).collect();
+        let all: BTreeSet<String> = rows.iter().flat_map(features).collect();
+        let missing: Vec<&String> = all.difference(&covered).collect();
+        assert!(missing.is_empty(), "CI has no row for {missing:?}");
+    }
+
+    #[test]
+    fn brief_rows_are_fewer() {
+        let rows = table();
+        let brief = rows.iter().filter(|r| r.brief).count();
+        println!("{brief} of {} rows are brief", rows.len());
+        assert!(brief * 10 < rows.len() * 7, "{brief} of {}", rows.len());
     }
 }

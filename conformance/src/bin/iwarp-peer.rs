@@ -1,7 +1,9 @@
-//! A scripted peer of iWARP against a process on `rdmux`, which is this one.
+//! A scripted peer of iWARP against a process on `rdmux`, which is this one. All its rows together take seconds, so all are
+//! brief.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 use rdmux_conformance::iwarp::{ours::Hosts, rows};
@@ -36,11 +38,15 @@ fn main() -> ExitCode {
             println!("{}", row.name);
             continue;
         }
-        match row.run(&hosts) {
-            Ok(()) => println!("pass | {}", row.name),
+        let start = Instant::now();
+        let outcome = row.run(&hosts);
+        let s = start.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => println!("pass | {} | {s:.1} s", row.name),
             Err(e) => {
                 clean = false;
-                println!("FAIL | {} | {}", row.name, format!("{e:#}").replace(['\n', '|'], " "));
+                let why = format!("{e:#}").replace(['\n', '|'], " ");
+                println!("FAIL | {} | {why} | {s:.1} s", row.name);
             }
         }
     }

@@ -7,16 +7,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use rdmux_conformance::suite::{Check, Guest, Link, Siw, send_datagram, siw, table, take_the_wire};
+use rdmux_conformance::suite::{Check, Guest, Link, Siw, Wanted, send_datagram, take_the_wire};
 
 /// The conformance suite against the kernel's rdma_rxe, inside the guest of peer-vm.
 #[derive(Parser)]
 enum Cli {
     /// Prints the names of all rows.
     List {
-        /// Only the checks that have a row with this text
-        #[arg(long)]
-        only: Option<String>,
+        #[command(flatten)]
+        choice: Choice,
         /// Of the suite of iWARP
         #[arg(long)]
         iwarp: bool,
@@ -38,9 +37,8 @@ enum Cli {
         /// Where the output of every process is kept
         #[arg(long)]
         logs: PathBuf,
-        /// Only the checks that have a row with this text
-        #[arg(long)]
-        only: Option<String>,
+        #[command(flatten)]
+        choice: Choice,
         /// The suite of iWARP, against siw
         #[arg(long)]
         iwarp: bool,
@@ -56,14 +54,32 @@ enum Cli {
     },
 }
 
+/// Which checks.
+#[derive(clap::Args)]
+struct Choice {
+    /// Only the checks that have a row with this text, brief or not
+    #[arg(long)]
+    only: Option<String>,
+    /// Not the brief ones alone
+    #[arg(long)]
+    all: bool,
+}
+
+impl From<Choice> for Wanted {
+    fn from(Choice { only, all }: Choice) -> Self {
+        Self { only, all }
+    }
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse() {
-        Cli::List { only, iwarp: true } => {
-            wanted_of_siw(only.as_deref()).for_each(|(_, check)| println!("{}", check.row()));
+        Cli::List { choice, iwarp: true } => {
+            let wanted = Wanted::from(choice);
+            wanted.checks_of_siw().for_each(|(_, check)| println!("{}", check.row()));
             Ok(ExitCode::SUCCESS)
         }
-        Cli::List { only, iwarp: false } => {
-            for row in wanted(only.as_deref()).flat_map(|(_, check)| check.rows()) {
+        Cli::List { choice, iwarp: false } => {
+            for row in Wanted::from(choice).checks().flat_map(|(_, check)| check.rows()) {
                 println!("{row}");
             }
             Ok(ExitCode::SUCCESS)
@@ -72,19 +88,20 @@ fn main() -> anyhow::Result<ExitCode> {
             send_datagram(to, wrong)?;
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { programs, logs, only, iwarp, repeat, loss, strict } => {
+        Cli::Run { programs, logs, choice, iwarp, repeat, loss, strict } => {
+            let wanted = Wanted::from(choice);
             let guest = Guest::new(&programs, &logs)?;
             let mut clean = true;
             if iwarp {
                 take_the_wire(&guest)?;
-                for (n, check) in wanted_of_siw(only.as_deref()) {
+                for (n, check) in wanted.checks_of_siw() {
                     for _ in 0..repeat {
                         clean &= run(&guest, n, &check, strict);
                     }
                 }
                 return Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
-            for (n, mut check) in wanted(only.as_deref()) {
+            for (n, mut check) in wanted.checks() {
                 check.link.loss = loss.filter(|_| check.link.loss > 0).unwrap_or(check.link.loss);
                 for _ in 0..repeat {
                     clean &= run(&guest, n, &check, strict);
@@ -93,17 +110,6 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
     }
-}
-
-/// The checks with their numbers, which are the same whatever is left out.
-fn wanted(only: Option<&str>) -> impl Iterator<Item = (u16, Check)> {
-    let has = move |c: &Check| only.is_none_or(|o| c.rows().iter().any(|r| r.contains(o)));
-    (1..).zip(table()).filter(move |(_, c)| has(c))
-}
-
-/// The same of the suite of iWARP.
-fn wanted_of_siw(only: Option<&str>) -> impl Iterator<Item = (u16, Siw)> {
-    (1..).zip(siw()).filter(move |(_, check)| only.is_none_or(|only| check.row().contains(only)))
 }
 
 /// What can be run.
@@ -158,12 +164,14 @@ fn run(guest: &Guest, n: u16, check: &impl Runs, strict: bool) -> bool {
         outcomes = attempt(guest, n, check);
     }
     let mut clean = rows.len() == outcomes.len();
+    // What the check took, shared out among its rows.
+    let each = start.elapsed().as_secs_f64() / rows.len().max(1) as f64;
     for (row, outcome) in rows.iter().zip(outcomes) {
         match outcome {
-            Ok(()) => println!("pass | {row}"),
+            Ok(()) => println!("pass | {row} | {each:.1} s"),
             Err(e) => {
                 clean = false;
-                println!("FAIL | {row} | {}", format!("{e:#}").replace('\n', " "));
+                println!("FAIL | {row} | {} | {each:.1} s", format!("{e:#}").replace('\n', " "));
             }
         }
     }

@@ -69,6 +69,34 @@ const LONG: &[Program] = &[
     perftest!("ib_read_bw", "-s 65536", RESULT),
 ];
 
+/// How MPA starts a connection, and the programs that CI runs so.
+struct Mode {
+    peer_to_peer: bool,
+    crc: bool,
+    brief: &'static [&'static str],
+}
+
+/// All four; every program has the usual one in CI, and sends and READs have the others.
+const MODES: &[Mode] = &[
+    Mode {
+        peer_to_peer: true,
+        crc: false,
+        brief: &[
+            "rping",
+            "ucmatose",
+            "ib_send_bw",
+            "ib_write_bw",
+            "ib_read_bw",
+            "ib_send_lat",
+            "ib_write_lat",
+            "ib_read_lat",
+        ],
+    },
+    Mode { peer_to_peer: false, crc: false, brief: &["rping", "ib_send_bw"] },
+    Mode { peer_to_peer: true, crc: true, brief: &["rping", "ib_write_bw", "ib_read_bw"] },
+    Mode { peer_to_peer: false, crc: true, brief: &["ucmatose", "ib_send_lat"] },
+];
+
 /// What is done.
 #[derive(Clone, Copy, Debug)]
 enum What {
@@ -93,6 +121,8 @@ pub struct Siw {
     pub link: Link,
     peer_to_peer: bool,
     crc: bool,
+    /// Whether CI runs it; `--all` runs the others too.
+    pub brief: bool,
 }
 
 /// All of them, in the order in which they are run.
@@ -102,30 +132,33 @@ pub fn siw() -> Vec<Siw> {
     const GSO: Link = Link { mtu: 1024, loss: 0, offload: true };
     const LOSSY: Link = Link { mtu: 1024, loss: 2, offload: false };
     let mut table = Vec::new();
-    let mut add = |link, family, peer_to_peer, crc, what| {
+    let mut add = |link, family, mode: &Mode, what, brief| {
         for asks in [Asks::Rdmux, Asks::Kernel] {
-            table.push(Siw { what, asks, family, link, peer_to_peer, crc });
+            let Mode { peer_to_peer, crc, .. } = *mode;
+            table.push(Siw { what, asks, family, link, peer_to_peer, crc, brief });
         }
     };
-    for (peer_to_peer, crc) in [(true, false), (false, false), (true, true), (false, true)] {
+    for mode in MODES {
         for program in PROGRAMS {
-            add(PLAIN, Family::V4, peer_to_peer, crc, What::Program(program));
+            let brief = mode.brief.contains(&program.name);
+            add(PLAIN, Family::V4, mode, What::Program(program), brief);
         }
         for what in [What::PrivateData, What::Refused, What::NobodyListens, What::Killed] {
-            if !crc {
-                add(PLAIN, Family::V4, peer_to_peer, crc, what);
+            if !mode.crc {
+                add(PLAIN, Family::V4, mode, what, mode.peer_to_peer);
             }
         }
     }
-    for program in &PROGRAMS[..2] {
-        add(PLAIN, Family::V6, true, false, What::Program(program));
+    let [usual, with_crc] = [&MODES[0], &MODES[2]];
+    for (program, brief) in [(&PROGRAMS[0], true), (&PROGRAMS[1], false)] {
+        add(PLAIN, Family::V6, usual, What::Program(program), brief);
     }
-    for link in [LARGE, GSO] {
+    for (link, brief) in [(LARGE, "ib_write_bw"), (GSO, "ib_read_bw")] {
         for program in LONG {
-            add(link, Family::V4, true, false, What::Program(program));
+            add(link, Family::V4, usual, What::Program(program), program.name == brief);
         }
     }
-    add(LOSSY, Family::V4, true, true, What::Program(&RPING));
+    add(LOSSY, Family::V4, with_crc, What::Program(&RPING), true);
     table
 }
 

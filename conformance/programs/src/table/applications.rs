@@ -5,17 +5,17 @@ use crate::proof::Proof::{Client, Server};
 use crate::row::{Row, Way};
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = Row::each(&[Way::Ring, Way::Default], &fi_info());
-    rows.extend(Row::each(Way::HERE, &fi_pingpong("-e dgram", "{server}")));
+    let mut rows = Row::each(&[Way::Ring, Way::Default], &fi_info().brief(&[Way::Default]));
+    rows.extend(Row::each(Way::HERE, &fi_pingpong("-e dgram", "{server}").brief(Way::HERE)));
     for kind in ["-e msg", "-e rdm"] {
         // Endpoints with connections are offered only where there is an interface beside the loopback
         // one. A server that is given no address listens on 127.0.0.1.
-        let local = fi_pingpong(kind, "127.0.0.1").beside();
+        let local = fi_pingpong(kind, "127.0.0.1").beside().brief(&[Way::Wire4]);
         rows.extend(Row::each(&[Way::Wire4], &local));
     }
     // No verb "send": fio sends before the peer has posted receives, and has nobody retry.
     for verb in ["write", "read"] {
-        rows.extend(Row::each(Way::HERE, &fio(verb)));
+        rows.extend(Row::each(Way::HERE, &fio(verb).brief(Way::HERE)));
     }
     rows
 }

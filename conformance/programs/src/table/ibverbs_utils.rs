@@ -2,70 +2,95 @@
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, Server};
-use crate::row::{Row, Way};
+use crate::row::{Options, Row, Way, both, one_host, rest, two_hosts};
 
 /// Transport and options of `ibv_*_pingpong`; all check what they receive.
-const PINGPONGS: &[(&str, &[&str])] = &[
+const PINGPONGS: &[(&str, &[Options])] = &[
     (
         "rc",
         &[
-            "-n 1000",
-            "-n 1000 -e",
-            "-n 2000 -s 1 -m 256",
-            "-n 1000 -s 1000 -m 512",
-            "-n 500 -s 65536 -m 2048",
-            "-n 100 -s 1048576 -m 4096",
-            "-n 1000 -r 16 -l 3",
+            both("-n 1000"),
+            both("-n 1000 -e"),
+            one_host("-n 2000 -s 1 -m 256"),
+            two_hosts("-n 1000 -s 1000 -m 512"),
+            two_hosts("-n 500 -s 65536 -m 2048"),
+            both("-n 100 -s 1048576 -m 4096"),
+            two_hosts("-n 1000 -r 16 -l 3"),
             // The interface of ibv_wr_*; completion timestamps; on-demand paging, explicit, implicit
             // and with advice; device memory.
-            "-n 1000 -N",
-            "-n 1000 -t",
-            "-n 1000 -N -e",
-            "-n 1000 -o",
-            "-n 1000 -o -P",
-            "-n 1000 -O",
-            "-n 1000 -j",
+            one_host("-n 1000 -N"),
+            two_hosts("-n 1000 -t"),
+            two_hosts("-n 1000 -N -e"),
+            one_host("-n 1000 -o"),
+            two_hosts("-n 1000 -o -P"),
+            two_hosts("-n 1000 -O"),
+            both("-n 1000 -j"),
         ],
     ),
-    ("uc", &["-n 1000", "-n 1000 -e", "-n 500 -s 16384 -m 2048", "-n 1000 -s 100 -m 256"]),
-    ("ud", &["-n 1000", "-n 1000 -e", "-n 1000 -s 64", "-n 1000 -s 4096"]),
+    (
+        "uc",
+        &[
+            both("-n 1000"),
+            one_host("-n 1000 -e"),
+            two_hosts("-n 500 -s 16384 -m 2048"),
+            rest("-n 1000 -s 100 -m 256"),
+        ],
+    ),
+    (
+        "ud",
+        &[
+            both("-n 1000"),
+            one_host("-n 1000 -e"),
+            rest("-n 1000 -s 64"),
+            two_hosts("-n 1000 -s 4096"),
+        ],
+    ),
     (
         "srq",
         &[
-            "-n 1000",
-            "-n 1000 -e",
-            "-n 1000 -q 1",
-            "-n 1000 -q 64 -s 100 -m 512",
-            "-n 500 -s 65536",
+            both("-n 1000"),
+            two_hosts("-n 1000 -e"),
+            one_host("-n 1000 -q 1"),
+            two_hosts("-n 1000 -q 64 -s 100 -m 512"),
+            one_host("-n 500 -s 65536"),
         ],
     ),
 ];
 
 /// Options of `ibv_xsrq_pingpong`: XRC, with a receive queue pair of each side.
-const XRC_PINGPONGS: &[&str] =
-    &["-n 1000", "-n 1000 -e", "-n 1000 -s 1", "-n 200 -s 100000", "-n 1000 -o"];
+const XRC_PINGPONGS: &[Options] = &[
+    both("-n 1000"),
+    two_hosts("-n 1000 -e"),
+    one_host("-n 1000 -s 1"),
+    both("-n 200 -s 100000"),
+    one_host("-n 1000 -o"),
+];
+
+/// Where else the first of each is run.
+const ELSEWHERE: &[Way] = &[Way::Loopback6, Way::Wire6, Way::Default, Way::Wire4];
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for alone in [devices(), devinfo(), devinfo_list(), asyncwatch()] {
-        rows.extend(Row::each(&[Way::Ring, Way::Default], &alone));
+        let ways = &[Way::Ring, Way::Default];
+        rows.extend(Row::each(ways, &alone.brief(ways)));
     }
     for (transport, all) in PINGPONGS {
-        for (n, options) in all.iter().enumerate() {
-            let pingpong = pingpong(transport, options);
-            rows.extend(Row::each(Way::HERE, &pingpong));
-            if n == 0 {
-                rows.extend(Row::each(Way::IPV6, &pingpong));
-                rows.extend(Row::each(&[Way::Default, Way::Wire4], &pingpong));
-            }
+        for options in *all {
+            let pingpong = pingpong(transport, options.text);
+            rows.extend(Row::each(Way::HERE, &pingpong.brief(options.brief)));
         }
+        let elsewhere = pingpong(transport, all[0].text);
+        // Each transport in each family on the wire; the loopback addresses with one of them.
+        let brief = if *transport == "rc" { ELSEWHERE } else { &[Way::Wire6, Way::Wire4] };
+        rows.extend(Row::each(ELSEWHERE, &elsewhere.brief(brief)));
     }
     for options in XRC_PINGPONGS {
-        rows.extend(Row::each(Way::HERE, &xrc_pingpong(options)));
+        rows.extend(Row::each(Way::HERE, &xrc_pingpong(options.text).brief(options.brief)));
     }
-    rows.extend(Row::each(&[Way::Default, Way::Wire4], &xrc_pingpong(XRC_PINGPONGS[0])));
-    rows.extend(Row::each(Way::IPV6, &xrc_pingpong(XRC_PINGPONGS[0])));
-    rows.extend(Row::each(Way::HERE, &xrc_pingpong_of_four()));
+    let elsewhere = xrc_pingpong(XRC_PINGPONGS[0].text).brief(&[Way::Default, Way::Wire6]);
+    rows.extend(Row::each(ELSEWHERE, &elsewhere));
+    rows.extend(Row::each(Way::HERE, &xrc_pingpong_of_four().brief(Way::HERE)));
     rows
 }
 

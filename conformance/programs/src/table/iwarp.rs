@@ -3,6 +3,8 @@
 //!
 //! All ways between two programs are TCP, so one is enough for most.
 
+use std::collections::BTreeSet;
+
 use super::perftest;
 use crate::row::{Device, Row, Way};
 
@@ -43,9 +45,26 @@ pub(super) fn why_not(title: &str) -> Option<&'static str> {
 /// The rows of iWARP, of those of RoCE.
 pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let permitted = of.iter().filter(|row| has_way(row) && why_not(&row.title).is_none());
-    let own = [super::ibverbs_utils::devinfo_iwarp()].into_iter().chain(perftest::by_stream());
+    let devinfo = super::ibverbs_utils::devinfo_iwarp().brief(&[Way::Udp]);
+    let own = [devinfo].into_iter().chain(perftest::by_stream());
     let own = own.flat_map(|exchange| Row::each(&[Way::Udp], &exchange));
-    permitted.cloned().chain(own).map(|row| Row { device: Device::Iw, ..row }).collect()
+    let rows = permitted.cloned().chain(own);
+    let mut rows: Vec<Row> = rows.map(|row| Row { device: Device::Iw, ..row }).collect();
+    mark(&mut rows);
+    rows
+}
+
+/// What is brief on RoCE is so here. Of perftest, whose rows differ, CI runs each program, and all options with the
+/// first program that has them.
+fn mark(rows: &mut [Row]) {
+    let mut known = BTreeSet::new();
+    for row in rows {
+        let Some((program, options)) = row.title.split_once(" -R") else { continue };
+        if program.starts_with("ib_") && row.way == Way::Udp {
+            let first = known.insert(options.to_owned());
+            row.brief = options.is_empty() || first;
+        }
+    }
 }
 
 /// Whether a row is to be in the way that it is. Where a program runs everywhere else too, it is for its

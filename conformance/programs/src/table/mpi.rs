@@ -19,7 +19,11 @@ pub(super) fn rows() -> Vec<Row> {
     .into_iter()
     .flat_map(|(title, line, proof)| {
         let row = Exchange::new(format!("mpirun -n 2 {title}"));
-        let row = row.client(format!("{MPIRUN} {line}")).proof(Client(proof.into())).patience(300);
+        let row = row
+            .client(format!("{MPIRUN} {line}"))
+            .proof(Client(proof.into()))
+            .patience(300)
+            .brief(&[Way::Ring]);
         Row::each(&[Way::Ring], &row)
     })
     .collect()

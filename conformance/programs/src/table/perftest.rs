@@ -2,7 +2,7 @@
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::Perftest;
-use crate::row::{Row, Way};
+use crate::row::{Options, Row, Way, both, one_host, rest, two_hosts};
 
 /// The sizes of `-a`: powers of two up to 2^23; UD stops at the MTU.
 const ALL_SIZES: usize = 23;
@@ -14,183 +14,189 @@ const ALL_SIZES_UD: usize = 12;
 const PATIENCE: u64 = 300;
 
 /// Options that every program is run with.
-const ALL: &[&str] = &["", "-R", "-e", "-z"];
+const ALL: &[Options] = &[both(""), two_hosts("-R"), one_host("-e"), two_hosts("-z")];
 
 /// What else a program is run with.
-const MORE: &[(&str, &[&str])] = &[
+const MORE: &[(&str, &[Options])] = &[
     (
         "ib_send_bw",
         &[
-            "-a -n 50",
-            "-b",
-            "-q 8",
-            "-q 4 -b -e",
-            "-R -q 4 -b",
-            "-R -e",
-            "-I 64 -s 64",
-            "-l 10",
-            "--recv_post_list=10",
-            "-Q 1 -t 16",
-            "-m 256 -s 4096",
-            "--use-srq -q 4",
-            "--odp",
-            "--use_old_post_send",
-            "--mr_per_qp -q 4",
-            "-s 1048576 -n 100",
-            "-N",
-            "-D 1",
+            both("-a -n 50"),
+            both("-b"),
+            two_hosts("-q 8"),
+            one_host("-q 4 -b -e"),
+            two_hosts("-R -q 4 -b"),
+            one_host("-R -e"),
+            both("-I 64 -s 64"),
+            both("-l 10"),
+            one_host("--recv_post_list=10"),
+            two_hosts("-Q 1 -t 16"),
+            two_hosts("-m 256 -s 4096"),
+            both("--use-srq -q 4"),
+            one_host("--odp"),
+            two_hosts("--use_old_post_send"),
+            one_host("--mr_per_qp -q 4"),
+            both("-s 1048576 -n 100"),
+            two_hosts("-N"),
+            one_host("-D 1"),
             // Nothing holds these back: at once they send no more than a socket buffers.
-            "-c UC -s 1024 -n 100",
-            "-c UC -s 256 -n 100 -b -q 4",
-            "-c UD -s 1024 -n 100",
-            "-c UD -s 256 -n 100 -q 4",
-            "-c UD -s 512 -n 100 -b -e",
-            "-c UD -a -n 10",
-            "-c UD -R -s 1024 -n 100",
-            "-c XRC",
-            "-c XRC -a -n 50",
-            "-c XRC -b -q 4",
-            "-c XRC -q 4 -b -e",
-            "-c XRC -I 64 -s 64",
-            "-c XRC -m 256 -s 4096",
-            "-c XRC --odp",
-            "-c XRC -l 10",
-            "-c XRC -D 1",
+            one_host("-c UC -s 1024 -n 100"),
+            two_hosts("-c UC -s 256 -n 100 -b -q 4"),
+            two_hosts("-c UD -s 1024 -n 100"),
+            one_host("-c UD -s 256 -n 100 -q 4"),
+            two_hosts("-c UD -s 512 -n 100 -b -e"),
+            one_host("-c UD -a -n 10"),
+            two_hosts("-c UD -R -s 1024 -n 100"),
+            both("-c XRC"),
+            both("-c XRC -a -n 50"),
+            two_hosts("-c XRC -b -q 4"),
+            both("-c XRC -q 4 -b -e"),
+            one_host("-c XRC -I 64 -s 64"),
+            two_hosts("-c XRC -m 256 -s 4096"),
+            one_host("-c XRC --odp"),
+            two_hosts("-c XRC -l 10"),
+            rest("-c XRC -D 1"),
         ],
     ),
     (
         "ib_send_lat",
         &[
-            "-a -n 50",
-            "-s 64",
-            "-I 0 -s 64",
-            "-R -s 4096",
-            "-R -e",
-            "--use-srq",
-            "--odp",
-            "--use_old_post_send",
-            "-D 1",
-            "-c UC",
-            "-c UC -e",
-            "-c UD",
-            "-c UD -e",
-            "-c UD -R",
-            "-c UD -a -n 50",
-            "-c XRC",
-            "-c XRC -e",
-            "-c XRC -a -n 50",
-            "-c XRC --use_old_post_send",
+            two_hosts("-a -n 50"),
+            one_host("-s 64"),
+            both("-I 0 -s 64"),
+            two_hosts("-R -s 4096"),
+            one_host("-R -e"),
+            two_hosts("--use-srq"),
+            rest("--odp"),
+            one_host("--use_old_post_send"),
+            two_hosts("-D 1"),
+            one_host("-c UC"),
+            two_hosts("-c UC -e"),
+            both("-c UD"),
+            one_host("-c UD -e"),
+            two_hosts("-c UD -R"),
+            rest("-c UD -a -n 50"),
+            one_host("-c XRC"),
+            both("-c XRC -e"),
+            rest("-c XRC -a -n 50"),
+            two_hosts("-c XRC --use_old_post_send"),
         ],
     ),
     (
         "ib_write_bw",
         &[
-            "-a -n 50",
-            "-b",
-            "-q 8",
-            "-q 16 -b",
-            "-R -q 4 -b",
-            "-I 128 -s 128",
-            "-l 10",
-            "-m 256 -s 4096",
-            "--odp",
-            "--use_old_post_send",
-            "--reversed",
-            "--perform_warm_up",
-            "-s 1048576 -n 100",
-            "-D 1",
-            "-c UC",
-            "-c UC -b -q 4",
-            "-c XRC",
-            "-c XRC -a -n 50",
-            "-c XRC -b -q 4",
+            both("-a -n 50"),
+            two_hosts("-b"),
+            one_host("-q 8"),
+            two_hosts("-q 16 -b"),
+            one_host("-R -q 4 -b"),
+            two_hosts("-I 128 -s 128"),
+            one_host("-l 10"),
+            two_hosts("-m 256 -s 4096"),
+            two_hosts("--odp"),
+            rest("--use_old_post_send"),
+            two_hosts("--reversed"),
+            one_host("--perform_warm_up"),
+            both("-s 1048576 -n 100"),
+            rest("-D 1"),
+            both("-c UC"),
+            two_hosts("-c UC -b -q 4"),
+            one_host("-c XRC"),
+            two_hosts("-c XRC -a -n 50"),
+            one_host("-c XRC -b -q 4"),
         ],
     ),
     (
         "ib_write_lat",
         &[
-            "-a -n 10",
-            "-s 64",
-            "-I 0 -s 64",
-            "-R -s 4096",
-            "--odp",
-            "--use_old_post_send",
-            "-D 1",
-            "-c UC",
-            "-c XRC",
+            one_host("-a -n 10"),
+            two_hosts("-s 64"),
+            one_host("-I 0 -s 64"),
+            two_hosts("-R -s 4096"),
+            one_host("--odp"),
+            rest("--use_old_post_send"),
+            rest("-D 1"),
+            two_hosts("-c UC"),
+            both("-c XRC"),
         ],
     ),
     (
         "ib_read_bw",
         &[
-            "-a -n 50",
-            "-b",
-            "-q 8",
-            "-o 1",
-            "-R -q 4 -b",
-            "-m 256 -s 4096",
-            "--odp",
-            "--use_old_post_send",
-            "-s 1048576 -n 100",
-            "-D 1",
-            "-c XRC",
-            "-c XRC -b -q 4",
+            both("-a -n 50"),
+            one_host("-b"),
+            two_hosts("-q 8"),
+            two_hosts("-o 1"),
+            one_host("-R -q 4 -b"),
+            two_hosts("-m 256 -s 4096"),
+            one_host("--odp"),
+            rest("--use_old_post_send"),
+            both("-s 1048576 -n 100"),
+            rest("-D 1"),
+            both("-c XRC"),
+            two_hosts("-c XRC -b -q 4"),
         ],
     ),
     (
         "ib_read_lat",
         &[
-            "-a -n 50",
-            "-s 64",
-            "-o 1",
-            "-R -e",
-            "--odp",
-            "--use_old_post_send",
-            "-D 1",
-            "-c XRC",
-            "-c XRC -e",
+            rest("-a -n 50"),
+            one_host("-s 64"),
+            two_hosts("-o 1"),
+            one_host("-R -e"),
+            two_hosts("--odp"),
+            rest("--use_old_post_send"),
+            rest("-D 1"),
+            two_hosts("-c XRC"),
+            one_host("-c XRC -e"),
         ],
     ),
     (
         "ib_atomic_bw",
         &[
-            "-A CMP_AND_SWAP",
-            "-b",
-            "-q 8",
-            "-o 1",
-            "-R -q 4",
-            "--use_old_post_send",
-            "-D 1",
-            "-c XRC",
-            "-c XRC -b -q 4",
+            both("-A CMP_AND_SWAP"),
+            two_hosts("-b"),
+            one_host("-q 8"),
+            two_hosts("-o 1"),
+            two_hosts("-R -q 4"),
+            one_host("--use_old_post_send"),
+            rest("-D 1"),
+            both("-c XRC"),
+            one_host("-c XRC -b -q 4"),
         ],
     ),
     (
         "ib_atomic_lat",
         &[
-            "-A CMP_AND_SWAP",
-            "-o 1",
-            "-R -A CMP_AND_SWAP",
-            "--use_old_post_send",
-            "-D 1",
-            "-c XRC",
-            "-c XRC -A CMP_AND_SWAP",
+            one_host("-A CMP_AND_SWAP"),
+            one_host("-o 1"),
+            two_hosts("-R -A CMP_AND_SWAP"),
+            rest("--use_old_post_send"),
+            rest("-D 1"),
+            one_host("-c XRC"),
+            two_hosts("-c XRC -A CMP_AND_SWAP"),
         ],
     ),
 ];
+
+/// Which of them CI runs on other hosts than those of most rows, too: how they find each other is one for all.
+const ELSEWHERE: &[&str] = &["ib_send_bw", "ib_atomic_lat"];
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, more) in MORE {
         for options in ALL.iter().chain(*more) {
             // These look at memory, or have nobody who could sleep: they refuse it.
-            if program.starts_with("ib_write") && options.split(' ').any(|o| o == "-e") {
+            if program.starts_with("ib_write") && options.text.split(' ').any(|o| o == "-e") {
                 continue;
             }
-            rows.extend(Row::each(Way::HERE, &perftest(program, options)));
+            rows.extend(Row::each(
+                Way::HERE,
+                &perftest(program, options.text).brief(options.brief),
+            ));
         }
         // Over IPv6 they find each other by IPv4, and `-R` knows nothing else.
-        let elsewhere: [(&[Way], _); 4] = [
+        let elsewhere: [(&'static [Way], _); 4] = [
             (Way::IPV6, ""),
             (&[Way::Wire4], "-R"),
             (&[Way::Default], ""),
@@ -198,7 +204,8 @@ pub(super) fn rows() -> Vec<Row> {
             (&[Way::Wire4, Way::Wire6], "-c XRC"),
         ];
         for (ways, options) in elsewhere {
-            rows.extend(Row::each(ways, &perftest(program, options)));
+            let brief = if ELSEWHERE.contains(program) { ways } else { &[] };
+            rows.extend(Row::each(ways, &perftest(program, options).brief(brief)));
         }
     }
     rows.extend(Row::each(&[Way::Default], &as_a_new_user()));
@@ -218,9 +225,9 @@ pub(super) fn by_stream() -> Vec<Exchange> {
     let mut rows = Vec::new();
     for (program, all) in MORE {
         for options in *all {
-            let stays = NOT_BY_STREAM.iter().any(|(part, _)| options.contains(part));
-            let options = format!("-R {options}");
-            if !stays && !all.contains(&options.as_str()) {
+            let stays = NOT_BY_STREAM.iter().any(|(part, _)| options.text.contains(part));
+            let options = format!("-R {}", options.text);
+            if !stays && !all.iter().any(|o| o.text == options) {
                 rows.push(perftest(program, &options));
             }
         }
@@ -259,4 +266,5 @@ fn as_a_new_user() -> Exchange {
         .server("ib_write_bw", Ready::TcpPort(18515), End::Alone)
         .client("ib_write_bw localhost")
         .proof(Perftest { lines: 1, iterations: None })
+        .brief(&[Way::Default])
 }

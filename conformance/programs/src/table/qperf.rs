@@ -2,28 +2,30 @@
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::Figure;
-use crate::row::{Row, Way};
+use crate::row::{Options, Row, Way, both, one_host, two_hosts};
 
 /// A test, the figure it prints, and how long it takes: only the first one counts messages if asked,
 /// the others run until their time is over.
-const TESTS: &[(&str, &str, &str)] = &[
-    ("rc_bw", "bw", "-n 2000"),
-    ("rc_bi_bw", "bw", SECOND),
-    ("rc_lat", "latency", SECOND),
-    ("rc_rdma_read_bw", "bw", SECOND),
-    ("rc_rdma_read_lat", "latency", SECOND),
-    ("rc_rdma_write_bw", "bw", SECOND),
-    ("rc_rdma_write_lat", "latency", SECOND),
-    ("rc_rdma_write_poll_lat", "latency", SECOND),
-    ("rc_compare_swap_mr", "msg_rate", SECOND),
-    ("rc_fetch_add_mr", "msg_rate", SECOND),
-    ("ver_rc_compare_swap", "msg_rate", SECOND),
-    ("ver_rc_fetch_add", "msg_rate", SECOND),
+const TESTS: &[(Options, &str, &str)] = &[
+    (both("rc_bw"), "bw", "-n 2000"),
+    (two_hosts("rc_bi_bw"), "bw", SECOND),
+    (one_host("rc_lat"), "latency", SECOND),
+    (one_host("rc_rdma_read_bw"), "bw", SECOND),
+    (two_hosts("rc_rdma_read_lat"), "latency", SECOND),
+    (two_hosts("rc_rdma_write_bw"), "bw", SECOND),
+    (one_host("rc_rdma_write_lat"), "latency", SECOND),
+    (one_host("rc_rdma_write_poll_lat"), "latency", SECOND),
+    (two_hosts("rc_compare_swap_mr"), "msg_rate", SECOND),
+    (one_host("rc_fetch_add_mr"), "msg_rate", SECOND),
+    (one_host("ver_rc_compare_swap"), "msg_rate", SECOND),
+    (two_hosts("ver_rc_fetch_add"), "msg_rate", SECOND),
 ];
 const SECOND: &str = "-t 1";
 
 pub(super) fn rows() -> Vec<Row> {
-    let row = |&(test, figure, length)| Row::each(Way::HERE, &qperf(test, figure, length));
+    let row = |&(test, figure, length): &(Options, _, _)| {
+        Row::each(Way::HERE, &qperf(test.text, figure, length).brief(test.brief))
+    };
     TESTS.iter().flat_map(row).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::{Client, ClientLines, Server};
-use crate::row::{Row, Way};
+use crate::row::{Row, Way, both, one_host, two_hosts};
 
 /// Where everything that speaks of addresses is run.
 const EVERYWHERE: &[Way] =
@@ -10,35 +10,47 @@ const EVERYWHERE: &[Way] =
 
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    rows.extend(Row::each(EVERYWHERE, &rping("-C 1000 -v", 1000)));
+    rows.extend(Row::each(EVERYWHERE, &rping("-C 1000 -v", 1000).brief(EVERYWHERE)));
     for (options, count) in [
-        ("-C 200 -v -V -S 65000", 200),
-        ("-C 300 -v -S 23", 300),
+        (both("-C 200 -v -V -S 65000"), 200),
+        (one_host("-C 300 -v -S 23"), 300),
         // Queue pairs that the program makes and modifies itself.
-        ("-C 300 -v -V -q", 300),
+        (both("-C 300 -v -V -q"), 300),
     ] {
-        rows.extend(Row::each(Way::HERE, &rping(options, count)));
+        rows.extend(Row::each(Way::HERE, &rping(options.text, count).brief(options.brief)));
     }
-    rows.extend(Row::each(EVERYWHERE, &persistent_rping()));
+    let brief = &[Way::Ring, Way::Udp, Way::Wire6];
+    rows.extend(Row::each(EVERYWHERE, &persistent_rping().brief(brief)));
 
-    rows.extend(Row::each(EVERYWHERE, &both("ucmatose", "-c 10 -C 50 -S 1000", " -p {port}")));
-    for options in ["-c 200 -C 10 -S 100", "-c 5 -C 20 -S 40000", "-c 20 -C 20 -m"] {
-        rows.extend(Row::each(Way::HERE, &both("ucmatose", options, " -p {port}")));
+    let ucmatose = |options| both_sides("ucmatose", options, " -p {port}");
+    rows.extend(Row::each(EVERYWHERE, &ucmatose("-c 10 -C 50 -S 1000").brief(EVERYWHERE)));
+    for options in
+        [both("-c 200 -C 10 -S 100"), two_hosts("-c 5 -C 20 -S 40000"), both("-c 20 -C 20 -m")]
+    {
+        rows.extend(Row::each(Way::HERE, &ucmatose(options.text).brief(options.brief)));
     }
     // Both of these know one port only, and hosts do not share it.
-    rows.extend(Row::each(EVERYWHERE, &both("udaddy", "-c 10 -C 50 -S 1000", "")));
-    rows.extend(Row::each(Way::HERE, &both("udaddy", "-c 1 -C 500 -S 16", "")));
+    let udaddy = |options| both_sides("udaddy", options, "");
+    rows.extend(Row::each(EVERYWHERE, &udaddy("-c 10 -C 50 -S 1000").brief(EVERYWHERE)));
+    rows.extend(Row::each(Way::HERE, &udaddy("-c 1 -C 500 -S 16").brief(&[Way::Ring])));
 
-    rows.extend(Row::each(&[Way::Ring, Way::Udp, Way::Wire4], &mckey("-m {group}", "")));
-    rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o")));
-    rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back()));
-    rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "")));
+    // Each of these takes three seconds.
+    let brief = &[Way::Ring, Way::Wire4];
+    let ways = &[Way::Ring, Way::Udp, Way::Wire4];
+    rows.extend(Row::each(ways, &mckey("-m {group}", "").brief(brief)));
+    rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o").brief(&[Way::Udp])));
+    rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back().brief(&[Way::Udp])));
+    rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "").brief(&[Way::Wire6])));
 
-    rows.extend(Row::each(EVERYWHERE, &cmtime()));
-    rows.extend(Row::each(EVERYWHERE, &synchronous("rdma_server", "rdma_client", "")));
-    rows.extend(Row::each(Way::HERE, &synchronous("rdma_xserver", "rdma_xclient", " -c r")));
+    let brief = &[Way::Ring, Way::Udp, Way::Loopback6, Way::Wire6];
+    rows.extend(Row::each(EVERYWHERE, &cmtime().brief(brief)));
+    let brief = &[Way::Ring, Way::Udp, Way::Default, Way::Wire4];
+    let rdma_client = synchronous("rdma_server", "rdma_client", "");
+    rows.extend(Row::each(EVERYWHERE, &rdma_client.brief(brief)));
+    let rdma_xclient = |options| synchronous("rdma_xserver", "rdma_xclient", options);
+    rows.extend(Row::each(Way::HERE, &rdma_xclient(" -c r").brief(&[Way::Udp])));
     for ways in [Way::HERE, &[Way::Default, Way::Wire4]] {
-        rows.extend(Row::each(ways, &synchronous("rdma_xserver", "rdma_xclient", " -c x")));
+        rows.extend(Row::each(ways, &rdma_xclient(" -c x").brief(ways)));
     }
     rows
 }
@@ -68,7 +80,7 @@ fn persistent_rping() -> Exchange {
 }
 
 /// The programs that say in the end how it went.
-fn both(program: &str, options: &str, port: &str) -> Exchange {
+fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
     Exchange::new(format!("{program} {options}"))
         .server(format!("{program} -b {{server}} {options}{port}"), Ready::Cm, End::Alone)
         .client(format!("{program} -s {{server}} {options}{port}"))

@@ -3,68 +3,72 @@
 
 use crate::exchange::{End, Exchange, Ready};
 use crate::proof::Proof::Client;
-use crate::row::{Row, Way};
+use crate::row::{Options, Row, Way, both, one_host, two_hosts};
 
 /// Transport and tests of the lower layer.
-const UCT: &[(&str, &[&str])] = &[
+const UCT: &[(&str, &[Options])] = &[
     (
         "rc_verbs",
         &[
-            "am_lat",
-            "am_lat -D bcopy -s 4000",
-            "am_lat -D zcopy -s 4000",
-            "am_bw -s 4000 -D bcopy",
-            "put_lat",
-            "put_bw -s 8192 -D zcopy",
-            "get -s 8192 -D zcopy",
-            "add_mr",
-            "fadd",
-            "cswap",
+            both("am_lat"),
+            one_host("am_lat -D bcopy -s 4000"),
+            two_hosts("am_lat -D zcopy -s 4000"),
+            two_hosts("am_bw -s 4000 -D bcopy"),
+            two_hosts("put_lat"),
+            one_host("put_bw -s 8192 -D zcopy"),
+            both("get -s 8192 -D zcopy"),
+            two_hosts("add_mr"),
+            one_host("fadd"),
+            two_hosts("cswap"),
         ],
     ),
     (
         "ud_verbs",
-        &["am_lat", "am_lat -D bcopy -s 1000", "am_lat -D zcopy -s 1000", "am_bw -s 1000 -D bcopy"],
+        &[
+            both("am_lat"),
+            two_hosts("am_lat -D bcopy -s 1000"),
+            one_host("am_lat -D zcopy -s 1000"),
+            one_host("am_bw -s 1000 -D bcopy"),
+        ],
     ),
 ];
 
-/// Tests of the upper one, over each transport.
-const UCP: &[&str] = &[
-    "tag_lat",
-    "tag_lat -s 100000",
-    "tag_bw -s 1000000",
-    "tag_lat -E sleep",
-    "tag_sync_lat",
-    "stream_bw -s 4000",
-    "ucp_put_lat",
-    "ucp_put_bw -s 100000",
-    "ucp_get -s 100000",
-    "ucp_fadd",
-    "ucp_am_bw -s 4000",
+/// Tests of the upper one, with the ways in which CI runs them over `rc_verbs` and over `ud_verbs`.
+const UCP: &[(Options, &[Way])] = &[
+    (one_host("tag_lat"), &[Way::Udp]),
+    (two_hosts("tag_lat -s 100000"), &[]),
+    (both("tag_bw -s 1000000"), Way::HERE),
+    (both("tag_lat -E sleep"), &[Way::Udp]),
+    (two_hosts("tag_sync_lat"), &[]),
+    (one_host("stream_bw -s 4000"), &[Way::Udp]),
+    (two_hosts("ucp_put_lat"), &[]),
+    (one_host("ucp_put_bw -s 100000"), &[]),
+    (two_hosts("ucp_get -s 100000"), &[Way::Ring]),
+    (one_host("ucp_fadd"), &[]),
+    (two_hosts("ucp_am_bw -s 4000"), &[Way::Ring]),
 ];
 
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = Row::each(&[Way::Ring, Way::Default], &info("ucx_info -d"));
+    let ways = &[Way::Ring, Way::Default];
+    let mut rows = Row::each(ways, &info("ucx_info -d").brief(&[Way::Default]));
     let preload = info("ucx_info -d, by --view preload").run_with(&["--view", "preload"]);
-    rows.extend(Row::each(&[Way::Ring, Way::Default], &preload));
+    rows.extend(Row::each(ways, &preload.brief(ways)));
     for (transport, tests) in UCT {
         for test in *tests {
-            let title = format!("-x {transport} -t {test}");
+            let title = format!("-x {transport} -t {}", test.text);
             let line = format!("-d {{dev}}:1 {title}");
-            rows.extend(Row::each(Way::HERE, &perftest(&title, &line, "")));
+            rows.extend(Row::each(Way::HERE, &perftest(&title, &line, "").brief(test.brief)));
         }
     }
-    for tls in ["rc_v", "ud_v"] {
-        for test in UCP {
+    for (tls, over_ud) in [("rc_v", false), ("ud_v", true)] {
+        for (test, ud) in UCP {
             let env = format!("UCX_TLS={tls},self UCX_NET_DEVICES={{dev}}:1");
-            let line = format!("-t {test}");
-            rows.extend(Row::each(
-                Way::HERE,
-                &perftest(&format!("UCX_TLS={tls} {line}"), &line, &env),
-            ));
+            let line = format!("-t {}", test.text);
+            let row = perftest(&format!("UCX_TLS={tls} {line}"), &line, &env);
+            rows.extend(Row::each(Way::HERE, &row.brief(if over_ud { ud } else { test.brief })));
         }
     }
-    rows.extend(Row::each(Way::HERE, &io_demo()));
+    rows.extend(Row::each(Way::HERE, &io_demo().brief(Way::HERE)));
     rows
 }
 

@@ -1,0 +1,101 @@
+//! What CI may take: so many seconds for each suite.
+//!
+//! `.ci/run` must end within [`LIMIT`] on a machine with two processors, whatever is added. So each suite has a budget, about
+//! twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which a test
+//! checks. A suite that outgrows its budget makes CI fail. Then rows that only multiply what others show lose their mark
+//! `brief`, or the budget takes seconds from another.
+
+use std::time::Instant;
+
+use crate::report::Report;
+
+/// What `.ci/run` may take in all, in seconds.
+#[cfg(test)]
+const LIMIT: u64 = 75 * 60;
+
+/// What builds the suites' programs and guests and installs packages may take, in seconds. It depends on the network and on what
+/// is built already, so nothing checks it.
+#[cfg(test)]
+const BUILDS: u64 = 540;
+
+/// A part of CI that has a budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Suite {
+    Test,
+    Instructions,
+    Programs,
+    Soak,
+    Scripted,
+    Iwarp,
+    Roce,
+}
+
+/// The suites, their names and their budgets, in seconds; of suites with rows, for the brief ones.
+const BUDGETS: &[(Suite, &str, u64)] = &[
+    (Suite::Test, "cargo xtask test, builds included", 1440),
+    (Suite::Instructions, "cargo xtask instructions", 300),
+    (Suite::Programs, "cargo xtask programs", 960),
+    (Suite::Soak, "cargo xtask soak", 120),
+    (Suite::Scripted, "cargo xtask peer: scripted", 60),
+    (Suite::Iwarp, "cargo xtask peer: siw", 480),
+    (Suite::Roce, "cargo xtask peer: rdma_rxe", 600),
+];
+
+/// Runs a suite that has no rows, and holds it to its budget.
+pub(crate) fn timed(report: &mut Report, suite: Suite, run: impl FnOnce(&mut Report)) {
+    let start = Instant::now();
+    run(report);
+    check(report, suite, start.elapsed().as_secs_f64());
+}
+
+/// Counts a failure if a suite has taken longer than it may.
+pub(crate) fn check(report: &mut Report, suite: Suite, seconds: f64) {
+    let Some((_, name, budget)) = BUDGETS.iter().find(|(s, ..)| *s == suite) else { return };
+    println!("     # {name}: {seconds:.0} s of {budget} s");
+    if is_over(seconds, *budget) {
+        let why = format!("{seconds:.0} s, may take {budget} s in CI; see xtask/src/budget.rs");
+        report.fail(name, &why);
+    }
+}
+
+fn is_over(seconds: f64, budget: u64) -> bool {
+    seconds > budget as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUDGETS, BUILDS, LIMIT, Suite, check, is_over};
+    use crate::report::Report;
+
+    #[test]
+    fn all_budgets_together_are_within_the_limit() {
+        let all: u64 = BUDGETS.iter().map(|(_, _, budget)| budget).sum();
+        assert!(all + BUILDS <= LIMIT, "{all} s and {BUILDS} s for builds");
+    }
+
+    #[test]
+    fn every_suite_has_one_budget() {
+        for suite in [
+            Suite::Test,
+            Suite::Instructions,
+            Suite::Programs,
+            Suite::Soak,
+            Suite::Scripted,
+            Suite::Iwarp,
+            Suite::Roce,
+        ] {
+            assert_eq!(BUDGETS.iter().filter(|(s, ..)| *s == suite).count(), 1, "{suite:?}");
+        }
+    }
+
+    #[test]
+    fn a_suite_over_its_budget_fails_the_run() {
+        assert!(!is_over(60.0, 60));
+        assert!(is_over(60.5, 60));
+        let mut report = Report::new();
+        check(&mut report, Suite::Scripted, 59.0);
+        assert_eq!(report.failed(), 0);
+        check(&mut report, Suite::Scripted, 61.0);
+        assert_eq!(report.failed(), 1);
+    }
+}
