@@ -1,13 +1,14 @@
 //! `cargo xtask abi`: the shared object is to programs what the distribution's libraries are.
 //!
 //! `exports` compares symbols and version nodes, `headers` what programs have compiled in; `behaviour` runs
-//! C programs on it. The tables in
+//! C programs on it, and `readme` compiles the snippet that strangers read first. The tables in
 //! `conformance/abi` were made from rdma-core 44; where the distribution's own files are installed, they
 //! are compared as well.
 
 mod behaviour;
 mod exports;
 mod headers;
+mod readme;
 
 use std::path::PathBuf;
 
@@ -21,6 +22,7 @@ pub(crate) fn run(report: &mut Report) {
     report.heading("C ABI");
     exports::run(report);
     headers::run(report);
+    readme::run(report);
     behaviour::run(report);
 }
 

@@ -93,3 +93,8 @@ pub use rdmux_wire::{AckTimeout, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rke
 pub use srq::Srq;
 pub use wr::SendWr;
 pub use xrc::{XrcTarget, Xrcd, XrcdFlags};
+
+/// The README, whose snippet of Rust is tested as that of any documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
