@@ -55,13 +55,13 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
 }
 
 /// What is brief on RoCE is so here. Of perftest, whose rows differ, CI runs each program, and all options with the
-/// first program that has them.
+/// first program that has them, with whichever numbers.
 fn mark(rows: &mut [Row]) {
     let mut known = BTreeSet::new();
     for row in rows {
         let Some((program, options)) = row.title.split_once(" -R") else { continue };
         if program.starts_with("ib_") && row.way == Way::Udp {
-            let first = known.insert(options.to_owned());
+            let first = known.insert(options.replace(char::is_numeric, ""));
             row.brief = options.is_empty() || first;
         }
     }

@@ -102,14 +102,14 @@ const MORE: &[(&str, &[Options])] = &[
             both("-c UC"),
             two_hosts("-c UC -b -q 4"),
             one_host("-c XRC"),
-            two_hosts("-c XRC -a -n 50"),
+            rest("-c XRC -a -n 50"),
             one_host("-c XRC -b -q 4"),
         ],
     ),
     (
         "ib_write_lat",
         &[
-            one_host("-a -n 10"),
+            rest("-a -n 10"),
             two_hosts("-s 64"),
             one_host("-I 0 -s 64"),
             two_hosts("-R -s 4096"),
