@@ -4,10 +4,11 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use rdmux_transport::attr::TransportType;
-use rdmux_wire::{Gid, Guid, Mtu, Qpn};
+use rdmux_wire::{Guid, Mtu};
 
 use crate::event::Event;
 use crate::iw::StreamWish;
+use crate::path::MadPath;
 
 /// The number of an id; unique in a [`Manager`](crate::Manager) and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,23 +26,6 @@ impl core::fmt::Display for IdHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChannelId(pub u64);
-
-/// How a management datagram travels, or travelled: QP1 to QP1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MadPath {
-    /// Our GID; on RoCEv2 our IP address (source of what we send, destination of what came).
-    pub local: Gid,
-    /// The peer's GID.
-    pub remote: Gid,
-    /// The peer's queue pair: QP1.
-    pub remote_qpn: Qpn,
-    /// Hop limit, or TTL. Only for sending.
-    pub hop_limit: u8,
-    /// Traffic class, or TOS.
-    pub traffic_class: u8,
-    /// Flow label, 20 bits. Only for sending.
-    pub flow_label: u32,
-}
 
 /// An address of this host by which connections can be made, and the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,14 +12,7 @@ use std::net::IpAddr;
 
 /// A datagram to host 0 that says that it comes from `from`.
 fn path_from(net: &Net, from: IpAddr) -> MadPath {
-    MadPath {
-        local: Gid::from(from),
-        remote: Gid::from(net.hosts[0].ip),
-        remote_qpn: Qpn::QP1,
-        hop_limit: 64,
-        traffic_class: 0,
-        flow_label: 0,
-    }
+    MadPath::between(from, net.hosts[0].ip)
 }
 
 /// A connection from host 1 to host 0, with all datagrams that host 0 got meanwhile.

@@ -248,7 +248,7 @@ fn options_reach_the_wire_and_the_queue_pair() {
     host.cm.set_option(id, IdOption::AckTimeout(12)).unwrap();
     host.cm.connect(now, id, &param(1), &mut host.out).unwrap();
     let (path, mad) = host.out.mads[0];
-    assert_eq!(path.traffic_class, 0x68);
+    assert_eq!(path.av.traffic_class, 0x68);
     let Message::Req(req) = rdmux_wire::cm::CmMad::parse(&mad).unwrap().message else { panic!() };
     assert_eq!(req.primary.tclass, 0x68);
     // Lifetime 11, delay 15: the delay counts.

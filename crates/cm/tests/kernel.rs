@@ -31,14 +31,7 @@ struct Frame {
 
 impl Frame {
     fn path(&self) -> MadPath {
-        MadPath {
-            local: Gid::from(self.dst),
-            remote: Gid::from(self.src),
-            remote_qpn: Qpn::QP1,
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: 0,
-        }
+        MadPath::between(self.dst, self.src)
     }
     fn message(&self) -> Message {
         CmMad::parse(&self.mad).unwrap().message

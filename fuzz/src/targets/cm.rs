@@ -9,7 +9,7 @@ use rdmux_cm::{
     MadPath, Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::{Gid, Guid, Mtu, Qpn};
+use rdmux_wire::{Guid, Mtu, Qpn};
 
 /// Commands and datagrams in any order, as the input says.
 pub fn cm_manager(data: &[u8]) {
@@ -258,21 +258,14 @@ impl<'a> Script<'a> {
             }
             _ => {}
         }
-        let path = MadPath { local: path.remote, remote: path.local, ..path };
+        let path = path.seen_by_peer();
         self.manager.handle_mad(self.now, &path, &mad, &mut self.world);
     }
 
     fn strange_mad(&mut self, bytes: &[u8]) {
         let mut mad = [0; 256];
         mad[..bytes.len()].copy_from_slice(bytes);
-        let path = MadPath {
-            local: Gid::from(HERE),
-            remote: Gid::from(THERE),
-            remote_qpn: Qpn::QP1,
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: 0,
-        };
+        let path = MadPath::between(HERE, THERE);
         self.manager.handle_mad(self.now, &path, &mad, &mut self.world);
         self.manager.handle_mad(self.now, &path, bytes, &mut self.world);
     }

@@ -12,7 +12,8 @@ use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::config::{Config, code_to_duration};
 use crate::params::ConnParam;
-use crate::sink::{IdHandle, MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::{IdHandle, Sink};
 
 /// What REQ says.
 pub(crate) struct Connect<'a> {
@@ -72,7 +73,7 @@ impl Cm {
     ) -> Option<Upcall> {
         let local_id = rep.remote_comm_id;
         let (state, transport) = match self.conns.get(&local_id) {
-            Some(c) if c.path.remote == path.remote => (c.state(), c.transport),
+            Some(c) if c.path.peer() == path.peer() => (c.state(), c.transport),
             _ => {
                 // The peer would repeat its REP in vain (IBTA 12.6.7.2, reason 6).
                 self.counters.unknown_connection += 1;
@@ -180,7 +181,7 @@ impl Cm {
         // A peer that asks for time before it answers REQ names itself for the first time.
         let local_id = mra.remote_comm_id;
         let known = match mra.message {
-            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.path.remote == path.remote),
+            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.path.peer() == path.peer()),
             _ => self.find(local_id, mra.local_comm_id, path).is_some(),
         };
         let Some(c) = self.conns.get_mut(&local_id).filter(|_| known) else { return };

@@ -4,7 +4,8 @@ use rdmux_wire::cm::{Apr, CmMad, Lap, Message};
 
 use super::Cm;
 use super::state::State;
-use crate::sink::{MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::Sink;
 
 /// APR status: there is no such connection (IBTA table 124).
 const INVALID_COMM_ID: u8 = 1;
@@ -30,7 +31,7 @@ impl Cm {
             info: [0; 72],
             private_data: [0; 148],
         };
-        let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+        let path = path.reply(self.config.hop_limit);
         self.send(&path, &CmMad::new(tid, Message::Apr(apr)).to_bytes(), sink);
     }
 }

@@ -8,7 +8,8 @@ use rdmux_wire::cm::Transport;
 use rdmux_wire::{Guid, Qpn};
 
 use super::state::State;
-use crate::sink::{IdHandle, MadPath};
+use crate::path::MadPath;
+use crate::sink::IdHandle;
 use crate::timers::Deadline;
 
 /// A management datagram.
@@ -107,7 +108,7 @@ impl Conn {
 
     /// Whether a message with these communication ids, from this peer, is of this connection.
     pub(super) fn is_of(&self, remote_id: u32, path: &MadPath) -> bool {
-        self.remote_id == remote_id && self.path.remote == path.remote
+        self.remote_id == remote_id && self.path.peer() == path.peer()
     }
 
     /// The transaction of a message that we start ourselves.

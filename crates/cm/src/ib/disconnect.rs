@@ -9,7 +9,8 @@ use super::state::State;
 use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::config::code_to_duration;
-use crate::sink::{MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::Sink;
 
 impl Cm {
     /// Ends a connection: sends DREQ, or answers the peer's. What is over already stays so.
@@ -73,7 +74,7 @@ impl Cm {
     ) -> Option<Upcall> {
         let conn = dreq.remote_comm_id;
         let Some(c) = self.find(conn, dreq.local_comm_id, path) else {
-            let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+            let path = path.reply(self.config.hop_limit);
             let mad = format::drep_of(tid, (conn, dreq.local_comm_id));
             self.send(&path, &mad, sink);
             return None;

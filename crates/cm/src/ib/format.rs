@@ -32,18 +32,19 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 
 pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
     let Connect { param, path, .. } = connect;
-    let lid = if path.hop_limit <= 1 { Lid(0) } else { PERMISSIVE };
+    let av = &path.av;
+    let lid = if av.hop_limit <= 1 { Lid(0) } else { PERMISSIVE };
     let primary = Path {
         local_lid: lid,
         remote_lid: lid,
         local_gid: path.local,
-        remote_gid: path.remote,
-        flow_label: path.flow_label,
+        remote_gid: av.dgid,
+        flow_label: av.flow_label,
         rate: 0,
-        tclass: path.traffic_class,
-        hop_limit: path.hop_limit,
+        tclass: av.traffic_class,
+        hop_limit: av.hop_limit,
         sl: 0,
-        subnet_local: path.hop_limit <= 1,
+        subnet_local: av.hop_limit <= 1,
         ack_timeout: Config::ack_timeout(config.ack_delay, connect.packet_lifetime),
     };
     let mut req = Req {

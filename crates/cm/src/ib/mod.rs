@@ -37,7 +37,7 @@ use alloc::collections::BTreeMap;
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{RejReason, Rep, Req, SidrRep, SidrReq};
-use rdmux_wire::{Gid, Guid, Qpn};
+use rdmux_wire::{Guid, Qpn};
 
 use self::conn::{Conn, Mad};
 use self::sidr::{SidrClient, SidrKey, SidrServer};
@@ -45,8 +45,9 @@ pub use self::state::State;
 use self::timers::Timer;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::path::{MadPath, Peer};
 use crate::rng::Rng;
-use crate::sink::{IdHandle, MadPath, Sink};
+use crate::sink::{IdHandle, Sink};
 use crate::timers::Timers;
 
 /// What a message or a timeout means to the layer of ids.
@@ -208,12 +209,11 @@ impl Cm {
         found
     }
 
-    /// Gives up what waits for `remote`, which is known not to answer. Looks at everything, for it
+    /// Gives up what waits for `peer`, which is known not to answer. Looks at everything, for it
     /// is a rare hint.
-    pub(crate) fn waiting_for(&self, remote: Gid) -> alloc::vec::Vec<Timer> {
-        let conns =
-            self.conns.values().filter(|c| c.path.remote == remote && c.state().awaits_rep());
-        let lookups = self.sidr_clients.iter().filter(|(_, c)| c.path.remote == remote);
+    pub(crate) fn waiting_for(&self, peer: Peer) -> alloc::vec::Vec<Timer> {
+        let conns = self.conns.values().filter(|c| c.path.peer() == peer && c.state().awaits_rep());
+        let lookups = self.sidr_clients.iter().filter(|(_, c)| c.path.peer() == peer);
         conns
             .map(|c| Timer::Conn(c.local_id))
             .chain(lookups.map(|(&id, _)| Timer::SidrClient(id)))

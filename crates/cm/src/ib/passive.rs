@@ -11,7 +11,8 @@ use super::state::State;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::config::code_to_duration;
 use crate::params::ConnParam;
-use crate::sink::{MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::Sink;
 
 /// What REP says.
 pub(crate) struct Accept<'a> {
@@ -58,7 +59,7 @@ impl Cm {
             transport: req.transport,
             local_id,
             tid,
-            path: MadPath { hop_limit: self.config.hop_limit, ..*path },
+            path: path.reply(self.config.hop_limit),
             max_retries: req.max_cm_retries.min(15),
             interval: interval.unwrap_or_else(|| code_to_duration(req.local_cm_response_timeout)),
             ack_timeout: req.primary.ack_timeout.code(),
@@ -74,7 +75,7 @@ impl Cm {
         if self.refuse_again(known, sink) {
             return;
         }
-        let Some(c) = self.conns.get(&known).filter(|c| c.path.remote == path.remote) else {
+        let Some(c) = self.conns.get(&known).filter(|c| c.path.peer() == path.peer()) else {
             return;
         };
         let mad = match c.state() {

@@ -7,7 +7,8 @@ use rdmux_wire::cm::{CLASS_VERSION, CmMad, Message};
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
 
 use super::{Cm, Upcall};
-use crate::sink::{MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::Sink;
 
 impl Cm {
     /// A datagram came to QP1.

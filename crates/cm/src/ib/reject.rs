@@ -9,7 +9,8 @@ use rdmux_wire::cm::{Rej, RejOf, RejReason};
 use super::conn::Conn;
 use super::state::State;
 use super::{Cm, ConnEvent, Upcall, format};
-use crate::sink::{MadPath, Sink};
+use crate::path::MadPath;
+use crate::sink::Sink;
 
 impl Cm {
     /// Refuses a message without keeping anything. `ids` are ours and the peer's.
@@ -24,7 +25,7 @@ impl Cm {
         ari: &[u8],
         sink: &mut impl Sink,
     ) {
-        let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+        let path = path.reply(self.config.hop_limit);
         let mad = format::rej_of(tid, ids, which, reason, ari, &[]);
         self.send(&path, &mad, sink);
     }
@@ -126,7 +127,7 @@ impl Cm {
             rej.remote_comm_id
         };
         let fits = |c: &Conn| {
-            c.path.remote == path.remote
+            c.path.peer() == path.peer()
                 && (c.remote_id == rej.local_comm_id || c.state().awaits_rep())
         };
         self.conns.get(&ours).filter(|c| fits(c)).map(|c| c.local_id)

@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{CmMad, Message, SidrRep, SidrReq, SidrStatus};
-use rdmux_wire::{Gid, Pkey, Qkey, Qpn, ServiceId};
+use rdmux_wire::{Pkey, Qkey, Qpn, ServiceId};
 
 use super::conn::{Mad, tid_of};
 use super::format::padded;
@@ -26,7 +26,8 @@ use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall};
 use crate::config::code_to_duration;
 use crate::error::errno;
-use crate::sink::{IdHandle, MadPath, Sink};
+use crate::path::{MadPath, Peer};
+use crate::sink::{IdHandle, Sink};
 use crate::timers::Deadline;
 
 /// How many of the peer's retry intervals an answer is kept, so that a program is not asked twice
@@ -44,8 +45,8 @@ pub(crate) struct SidrClient {
     deadline: Deadline,
 }
 
-/// Names a lookup that a peer asked for: its GID and its request id.
-pub(crate) type SidrKey = (Gid, u32);
+/// Names a lookup that a peer asked for: the peer and its request id.
+pub(crate) type SidrKey = (Peer, u32);
 
 /// A lookup that a peer asked for.
 #[derive(Debug)]
@@ -140,7 +141,7 @@ impl Cm {
     pub(super) fn handle_sidr_rep(&mut self, path: &MadPath, rep: Box<SidrRep>) -> Option<Upcall> {
         let known = self.sidr_clients.get(&rep.request_id);
         let refused = rep.status != SidrStatus::VALID;
-        let Some(client) = known.filter(|c| c.path.remote == path.remote) else {
+        let Some(client) = known.filter(|c| c.path.peer() == path.peer()) else {
             self.counters.unknown_connection += 1;
             return None;
         };
@@ -162,9 +163,9 @@ impl Cm {
         req: Box<SidrReq>,
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
-        let key = (path.remote, req.request_id);
+        let key = (path.peer(), req.request_id);
         let linger = now.after(self.sidr_interval() * LINGER);
-        let path = MadPath { hop_limit: self.config.hop_limit, ..*path };
+        let path = path.reply(self.config.hop_limit);
         if let Some(known) = self.sidr_servers.get_mut(&key) {
             self.counters.duplicates += 1;
             if let Some(reply) = known.reply.as_deref().copied() {

@@ -16,8 +16,9 @@ use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
 use crate::ib::transport;
 use crate::params::{ConnParam, Ece, Negotiated, Route, UdParam};
+use crate::path::MadPath;
 use crate::ports::PortSpace;
-use crate::sink::{IdHandle, LocalAddress, MadPath, Sink};
+use crate::sink::{IdHandle, LocalAddress, Sink};
 
 /// Why a request does not reach a program.
 enum Refusal {
@@ -115,7 +116,7 @@ impl Manager {
         let unknown = Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None);
         let qp_type = transport::asked_for(req.transport).ok_or(unknown)?;
         let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
-        if req.primary.local_gid != path.remote || req.primary.remote_gid != path.local {
+        if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
             // Whoever answered would send its data to a third party.
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }
@@ -148,7 +149,7 @@ impl Manager {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
-        if Gid::from(src) != path.remote || Gid::from(dst) != path.local {
+        if Gid::from(src) != path.remote() || Gid::from(dst) != path.local {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }

@@ -47,8 +47,9 @@ use crate::event::{Event, EventKind, EventParam};
 use crate::ib::Cm;
 use crate::iw::{self, Streams};
 use crate::params::{Negotiated, Route};
+use crate::path::{MadPath, Peer};
 use crate::ports::{PortSpace, PortTable};
-use crate::sink::{ChannelId, IdHandle, LocalAddress, MadPath, Sink};
+use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
 use crate::timers::Timers;
 
 /// All ids of one host.
@@ -122,7 +123,7 @@ impl Manager {
     /// A hint: the host with this address does not exist or nobody there speaks RoCE (ICMP).
     /// Requests that wait for it fail now, with -EHOSTUNREACH, instead of after their last retry.
     pub fn handle_unreachable(&mut self, now: Time, remote: IpAddr, sink: &mut impl Sink) {
-        for waiting in self.cm.waiting_for(Gid::from(remote)) {
+        for waiting in self.cm.waiting_for(Peer::Gid(remote.into())) {
             if let Some(upcall) = self.cm.unreachable(now, waiting, sink) {
                 self.handle_upcall(now, upcall, sink);
             }
@@ -332,12 +333,5 @@ fn route_of(
 
 /// How datagrams to QP1 travel along a route.
 fn mad_path(route: &Route) -> MadPath {
-    MadPath {
-        local: Gid::from(route.src.ip()),
-        remote: route.av.dgid,
-        remote_qpn: Qpn::QP1,
-        hop_limit: route.av.hop_limit,
-        traffic_class: route.av.traffic_class,
-        flow_label: route.av.flow_label,
-    }
+    MadPath { local: Gid::from(route.src.ip()), av: route.av, pkey_index: 0, remote_qpn: Qpn::QP1 }
 }

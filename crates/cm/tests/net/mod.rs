@@ -178,8 +178,8 @@ impl Net {
 
     /// Gives a datagram to the host that it is for.
     pub fn deliver(&mut self, path: &MadPath, mad: &[u8]) {
-        let arrived = MadPath { local: path.remote, remote: path.local, ..*path };
-        if let Some(host) = self.hosts.iter_mut().find(|h| Gid::from(h.ip) == path.remote) {
+        let arrived = path.seen_by_peer();
+        if let Some(host) = self.hosts.iter_mut().find(|h| Gid::from(h.ip) == path.remote()) {
             host.cm.handle_mad(self.now, &arrived, mad, &mut host.out);
         }
     }

@@ -95,14 +95,10 @@ impl Core {
         if deth.qkey != Qkey::QP1 {
             return Err(Count::DropQkey);
         }
-        let path = MadPath {
-            local: datagram.dst.ip().into(),
-            remote: datagram.src.ip().into(),
-            remote_qpn: deth.src_qpn,
-            hop_limit: datagram.ttl.unwrap_or(0),
-            traffic_class: datagram.tos.unwrap_or(0),
-            flow_label: 0,
-        };
+        let mut path = MadPath::between(datagram.dst.ip(), datagram.src.ip());
+        path.remote_qpn = deth.src_qpn;
+        path.av.hop_limit = datagram.ttl.unwrap_or(0);
+        path.av.traffic_class = datagram.tos.unwrap_or(0);
         self.process_mad(&path, packet.payload)?;
         self.settle();
         Ok(())
@@ -118,7 +114,7 @@ impl Core {
                 self.manager.handle_mad(now, path, mad, &mut self.outbox);
             }
             Owner::Client(client) => {
-                let MadPath { local, remote, remote_qpn: qpn, .. } = *path;
+                let (local, remote, qpn) = (path.local, path.remote(), path.remote_qpn);
                 self.notify_mad(
                     client,
                     number,
@@ -170,14 +166,8 @@ impl Core {
 
     /// Sends an agent's datagram.
     pub(super) fn send_agent_mad(&mut self, to: &MadAddress, mad: &[u8; MAD_LEN]) {
-        let path = MadPath {
-            local: to.local,
-            remote: to.remote,
-            remote_qpn: to.qpn,
-            hop_limit: 0,
-            traffic_class: 0,
-            flow_label: 0,
-        };
+        let path =
+            MadPath { remote_qpn: to.qpn, ..MadPath::between(to.local.ip(), to.remote.ip()) };
         self.send_mad(&path, to.qkey, mad);
     }
 
@@ -186,18 +176,19 @@ impl Core {
         let Some(row) = self.addresses.find(path.local.ip()) else {
             return self.counts.add(Count::TxErrors);
         };
-        let is_own = self.addresses.find(path.remote.ip()).is_some();
+        let is_own = self.addresses.find(path.remote().ip()).is_some();
         if is_own && path.remote_qpn == Qpn::QP1 && qkey == Qkey::QP1 && !self.is_captured() {
             self.counts.add(Count::TxMads);
-            let path = MadPath { local: path.remote, remote: path.local, flow_label: 0, ..*path };
+            let mut path = path.seen_by_peer();
+            path.av.flow_label = 0;
             return self.outbox.deliver(&path, mad);
         }
         let header = header(path.remote_qpn, qkey);
         let port = self.options.config.service.port;
         let to = Destination {
-            addr: row.peer(path.remote.ip(), port),
-            tos: path.traffic_class,
-            ttl: path.hop_limit,
+            addr: row.peer(path.remote().ip(), port),
+            tos: path.av.traffic_class,
+            ttl: path.av.hop_limit,
         };
         let frame = Frame { header: header.as_slice(), payload: Payload::Bytes(mad), pad: 0 };
         self.capture.tap.sent(row.qp1.local_addr(), &to, &frame);

@@ -314,7 +314,7 @@ impl World {
     }
 
     fn send(&mut self, from: NodeId, path: &MadPath, mad: &[u8; 256]) {
-        let Some(to) = self.nodes.iter().position(|n| Gid::from(n.ip) == path.remote) else {
+        let Some(to) = self.nodes.iter().position(|n| Gid::from(n.ip) == path.remote()) else {
             return;
         };
         let mut hasher = DefaultHasher::new();
@@ -329,7 +329,7 @@ impl World {
             let fate = verdict.deliveries.len();
             self.trace(format_args!("{from} -> {to}: {what}, arrives {fate} times"));
         }
-        let path = MadPath { local: path.remote, remote: path.local, ..*path };
+        let path = path.seen_by_peer();
         for delivery in verdict.deliveries {
             let mad = Box::new(*mad);
             self.agenda.after(delivery.after, Happening::Arrives { to, path, mad });
