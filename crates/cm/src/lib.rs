@@ -8,11 +8,11 @@
 //!   commands: create_id bind resolve_addr connect accept ..        id/
 //!        |                                                          |  which id, which port,
 //!        v                                                          |  which listener
-//!   +---------+   events, datagrams, route queries   +------+      ib/
+//!   +---------+   events, datagrams, path queries    +------+      ib/
 //!   | Manager | -----------------------------------> | Sink |       |  REQ REP RTU DREQ DREP,
 //!   +---------+                                      +------+       |  SIDR, retries, timewait
 //!        ^                                                          |
-//!        |  handle_mad  handle_timeout  handle_resolved ..     rdmux_wire::cm, ::mad
+//!        |  handle_mad  handle_timeout  handle_path ..         rdmux_wire::cm, ::mad
 //! ```
 //!
 //! The driver passes time and input in, and implements [`Sink`] for what comes out. After each
@@ -45,7 +45,7 @@ pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
 pub use id::{IdInfo, IdState, Manager, StreamListener};
 pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, Route, UdParam};
-pub use path::{MadPath, Peer};
+pub use path::{MadPath, Path, PathQuery, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::Time;
 pub use sink::{ChannelId, IdHandle, JoinQuery, LocalAddress, Resolved, RouteQuery, Sink};

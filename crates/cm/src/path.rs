@@ -1,9 +1,10 @@
-//! Paths: how management datagrams travel between two ports.
+//! Paths: how packets get from one port to another, and how the driver is asked for one.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use rdmux_transport::attr::AddressVector;
-use rdmux_wire::{Gid, Qpn};
+use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
 
 /// How a management datagram travels, or travelled: from our QP1 along an address vector.
 ///
@@ -75,6 +76,55 @@ impl MadPath {
     #[must_use]
     pub(crate) fn reply(&self, hop_limit: u8) -> Self {
         Self { av: AddressVector { hop_limit, ..self.av }, ..*self }
+    }
+}
+
+/// A question for the path to a peer, which the driver answers with
+/// [`Manager::handle_path`](crate::Manager::handle_path), at once or later.
+///
+/// On RoCE and iWARP the path follows from the addresses, and the answer is [`by_address`](Self::by_address).
+/// InfiniBand asks subnet administration for a path record (IBTA 15.2.5.16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathQuery {
+    /// Which of the id's queries this is; the answer says it again.
+    pub attempt: u32,
+    /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
+    pub device: u32,
+    /// Our address and port.
+    pub src: SocketAddr,
+    /// The peer's address and port.
+    pub dst: SocketAddr,
+    /// The service that the program will ask the peer for, by which a subnet may tell qualities of service apart.
+    pub service_id: ServiceId,
+    /// The path by the addresses alone, with the traffic class that the program wants.
+    pub by_address: Path,
+    /// After this the machine gives up by itself and takes no notice of the answer.
+    pub timeout: Duration,
+}
+
+/// The path from one of our ports to a peer's: a path record, and where its GID and P_Key are in our port's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our GID.
+    pub local: Gid,
+    /// Our LID with its path bits; 0 where there are no LIDs.
+    pub slid: Lid,
+    /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
+    pub av: AddressVector,
+    /// The partition.
+    pub pkey: Pkey,
+    /// Its index in the port's P_Key table.
+    pub pkey_index: u16,
+    /// Largest payload of a packet.
+    pub mtu: Mtu,
+    /// Lifetime of a packet; code.
+    pub packet_lifetime: u8,
+}
+
+impl Path {
+    /// How datagrams to QP1 travel along it, by its address vector as the program's options changed it.
+    pub(crate) const fn mad_path(&self, av: AddressVector) -> MadPath {
+        MadPath { local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
     }
 }
 

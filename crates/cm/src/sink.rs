@@ -8,7 +8,7 @@ use rdmux_wire::{Guid, Mtu};
 
 use crate::event::Event;
 use crate::iw::StreamWish;
-use crate::path::MadPath;
+use crate::path::{MadPath, PathQuery};
 
 /// The number of an id; unique in a [`Manager`](crate::Manager) and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,6 +96,12 @@ pub trait Sink {
     fn event(&mut self, channel: ChannelId, event: Event);
     /// Asks for the way to an address.
     fn resolve(&mut self, id: IdHandle, query: RouteQuery);
+    /// Asks for the path to a peer whose address is resolved. RoCE and iWARP answer at once, with
+    /// [`PathQuery::by_address`].
+    fn query_path(&mut self, id: IdHandle, query: PathQuery);
+    /// Takes a path query back that was not answered: its time is over, or the id or its device is gone. An answer that
+    /// comes nonetheless is ignored. A driver that answers at once has nothing to do here.
+    fn cancel_path(&mut self, _id: IdHandle, _attempt: u32) {}
     /// Asks to join a multicast group at the network for `id`. Each join is left once.
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery);
     /// Takes a join back.

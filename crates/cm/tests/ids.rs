@@ -167,6 +167,7 @@ fn a_senseless_configuration_does_no_harm() {
     net.settle();
     let host = &mut net.hosts[0];
     host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
+    host.answer_paths(now);
     host.cm.connect(now, id, &param(1), &mut host.out).unwrap();
     net.settle();
     assert_eq!(net.hosts[0].kinds().last(), Some(&(EventKind::Rejected, 8)));

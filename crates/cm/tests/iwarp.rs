@@ -103,6 +103,7 @@ impl World {
         let answer = Resolved { src: host.ip, mtu: None };
         host.cm.handle_resolved(now, id, answer, &mut host.out);
         host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
+        host.answer_paths(now);
         host.out.events.clear();
         id
     }

@@ -123,6 +123,8 @@ impl Stand {
         let answer = Resolved { src: src.ip(), mtu: None };
         self.cm.handle_resolved(now, id, answer, &mut self.out);
         self.cm.resolve_route(now, id, soon, &mut self.out).unwrap();
+        let (_, query) = self.out.paths.pop_front().unwrap();
+        self.cm.handle_path(now, id, query.attempt, Ok(query.by_address), &mut self.out);
         self.out.events.clear();
         id
     }

@@ -168,6 +168,7 @@ fn who_asks_for_another_transport_is_refused() {
         net.settle();
         let client = &mut net.hosts[1];
         client.cm.resolve_route(now, id, SECOND, &mut client.out).unwrap();
+        client.answer_paths(now);
         client.events();
         client.cm.connect(now, id, &param(0x11), &mut client.out).unwrap();
         net.settle();

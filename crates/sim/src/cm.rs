@@ -3,11 +3,13 @@
 //!
 //! What must be true: every connection ends in a defined state on both sides, each event comes at
 //! most once for its cause and in an order that makes sense, and when everything is destroyed,
-//! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, and who asks for a transport that is not
+//! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, each query for a path ends in what its driver
+//! said, and who asks for a transport that is not
 //! served there is never connected. Where the seed has no long cut and no node that starts anew, nobody may give up
 //! and no connection may be up on one side only.
 
 mod life;
+mod paths;
 mod program;
 mod streams;
 mod world;
@@ -19,6 +21,7 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_cm::Time;
 
+pub use self::paths::PathOdds;
 use crate::net::{Faults, NetStats};
 
 /// Everything that is decided before the clock starts.
@@ -54,12 +57,14 @@ pub struct CmScenario {
     pub restarts: u32,
     /// A small backlog drops requests.
     pub backlog: u32,
+    /// How path queries are answered.
+    pub paths: PathOdds,
     /// All of it starts within this time.
     pub span: Duration,
 }
 
 impl CmScenario {
-    /// Draws one.
+    /// Draws one, in which paths are known at once.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let bad = rng.random_bool(0.8);
         let chance = |p: f64| if bad { p } else { 0.0 };
@@ -89,6 +94,7 @@ impl CmScenario {
             cut_lasts: Duration::from_millis(if rough { 5000 } else { 15 }),
             restarts: u32::from(rough && rng.random_bool(0.5)),
             backlog: rng.random_range(1..=8),
+            paths: PathOdds::default(),
             span: Duration::from_millis(rng.random_range(1..300)),
         }
     }
@@ -114,6 +120,8 @@ pub struct CmStats {
     pub rejected: u64,
     /// Connections and lookups that nobody answered.
     pub unreachable: u64,
+    /// Path queries that ended without a path.
+    pub unrouted: u64,
     /// Lookups that were answered.
     pub looked_up: u64,
     /// Connections that ended by DREQ, both sides counted.
@@ -136,6 +144,7 @@ impl AddAssign for CmStats {
         self.streams += other.streams;
         self.rejected += other.rejected;
         self.unreachable += other.unreachable;
+        self.unrouted += other.unrouted;
         self.looked_up += other.looked_up;
         self.disconnected += other.disconnected;
         self.events += other.events;
@@ -151,7 +160,7 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} lookups, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} disconnections, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
@@ -159,6 +168,7 @@ impl fmt::Display for CmStats {
             self.streams,
             self.rejected,
             self.unreachable,
+            self.unrouted,
             self.looked_up,
             self.disconnected,
             self.events
@@ -228,6 +238,7 @@ mod tests {
         assert!(all.established > 1000 && all.disconnected > 1000, "{all:?}");
         assert!(all.extended > 300 && all.streams > 1000, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
+        assert!(all.unrouted > 200, "{all:?}");
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress,
-    MadPath, Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
+    MadPath, Manager, Path, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Guid, Mtu, Qpn};
@@ -49,6 +49,9 @@ const CHANNEL: ChannelId = ChannelId(1);
 struct World {
     sent: VecDeque<(MadPath, [u8; 256])>,
     queries: Vec<(IdHandle, RouteQuery)>,
+    /// Path queries that are open, and the last that was not.
+    paths: Vec<(IdHandle, PathQuery)>,
+    stale: Option<(IdHandle, PathQuery)>,
     joins: Vec<(IdHandle, JoinQuery)>,
     /// Groups that were asked for and not refused or left since.
     groups: Vec<(IdHandle, IpAddr)>,
@@ -70,6 +73,15 @@ impl Sink for World {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.queries.push((id, query));
+    }
+    fn query_path(&mut self, id: IdHandle, query: PathQuery) {
+        assert!(self.paths.iter().all(|(of, _)| *of != id), "an id asks for two paths at once");
+        self.paths.push((id, query));
+    }
+    fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
+        let open = |(of, query): &(IdHandle, PathQuery)| (*of, query.attempt) == (id, attempt);
+        let at = self.paths.iter().position(open).expect("took back a query that is not open");
+        self.stale = Some(self.paths.swap_remove(at));
     }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.groups.push((id, query.group));
@@ -143,19 +155,20 @@ impl<'a> Script<'a> {
 
     fn run(mut self) {
         while !self.data.is_empty() {
-            match self.byte() % 24 {
+            match self.byte() % 25 {
                 0 | 1 => self.create(),
                 2..=10 => self.command(),
                 11..=14 => self.connection_command(),
                 15..=19 => self.deliver(),
                 20 => self.answer(),
-                21 => {
+                21 => self.answer_paths(),
+                22 => {
                     let n = self.data.len().min(64);
                     let (mad, rest) = self.data.split_at(n);
                     self.data = rest;
                     self.strange_mad(mad);
                 }
-                22 => self.pass_time(),
+                23 => self.pass_time(),
                 _ => {
                     self.manager.handle_unreachable(self.now, THERE, &mut self.world);
                 }
@@ -169,6 +182,7 @@ impl<'a> Script<'a> {
         self.manager.channel_gone(self.now, CHANNEL, &mut self.world);
         self.manager.channel_gone(self.now, ChannelId(2), &mut self.world);
         assert_eq!(self.manager.ids().count(), 0, "ids without a channel");
+        assert_eq!(self.world.paths, [], "path queries that nobody took back");
         assert_eq!(self.world.groups, [], "groups that nobody will leave");
         for _ in 0..10_000 {
             let Some(at) = self.manager.poll_timeout() else {
@@ -288,6 +302,43 @@ impl<'a> Script<'a> {
             }
             self.manager.handle_joined(now, id, query, result, &mut self.world);
         }
+    }
+
+    /// The driver answers what it was asked for paths: some of it, and again what is over.
+    fn answer_paths(&mut self) {
+        let (how, now) = (self.byte(), self.now);
+        if let Some((id, query)) = self.world.stale.filter(|_| how.is_multiple_of(3)) {
+            let before = self.manager.query(id).ok();
+            let answer = if how > 127 { Ok(query.by_address) } else { Err(113) };
+            self.manager.handle_path(now, id, query.attempt, answer, &mut self.world);
+            assert_eq!(self.manager.query(id).ok(), before, "an answer too late counts");
+        }
+        if self.world.paths.is_empty() {
+            return;
+        }
+        let (id, query) = self.world.paths.swap_remove(usize::from(how) % self.world.paths.len());
+        let answer = match how % 4 {
+            0 => Err(110),
+            1 => Ok(query.by_address),
+            _ => Ok(self.strange_path(&query)),
+        };
+        self.manager.handle_path(now, id, query.attempt, answer, &mut self.world);
+        self.world.stale = Some((id, query));
+    }
+
+    /// A path with LIDs, or with values that no port has.
+    fn strange_path(&mut self, query: &PathQuery) -> Path {
+        let mut path = query.by_address;
+        path.av.is_global = self.byte() % 2 == 0;
+        path.av.dlid = self.byte().into();
+        path.av.sl = self.byte();
+        path.av.static_rate = self.byte();
+        path.av.hop_limit = self.byte();
+        path.av.flow_label = u32::from(self.byte()) << 13;
+        path.packet_lifetime = self.byte();
+        path.pkey_index = self.byte().into();
+        path.mtu = Mtu::from_code(self.byte()).unwrap_or(path.mtu);
+        path
     }
 
     fn pass_time(&mut self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdmux_cm::iw::{StreamId, StreamWish};
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
-    Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
+    Manager, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Guid, Mtu, Qpn};
@@ -38,6 +38,7 @@ struct World {
     /// Queue pairs with a stream.
     qps: Vec<(Qpn, StreamId)>,
     new_ids: Vec<IdHandle>,
+    path: Option<PathQuery>,
 }
 
 impl Sink for World {
@@ -50,6 +51,9 @@ impl Sink for World {
         }
     }
     fn resolve(&mut self, _: IdHandle, _: RouteQuery) {}
+    fn query_path(&mut self, _: IdHandle, query: PathQuery) {
+        self.path = Some(query);
+    }
     fn join_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
     fn leave_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
     fn stream(&mut self, wish: StreamWish) {
@@ -198,7 +202,10 @@ impl<'a> Script<'a> {
         let to = "10.0.0.2:1".parse().expect("an address");
         if m.resolve_addr(now, id, None, to, second, false, w).is_ok() {
             m.handle_resolved(now, id, Resolved { src: HERE, mtu: None }, w);
-            let _ = m.resolve_route(now, id, second, w);
+            if m.resolve_route(now, id, second, w).is_ok() {
+                let query = w.path.take().expect("it asks for the path");
+                m.handle_path(now, id, query.attempt, Ok(query.by_address), w);
+            }
             let param = self.param();
             let _ = self.manager.connect(now, id, &param, &mut self.world);
             self.ids.push(id);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep, Transport};
-use rdmux_wire::{Guid, Mtu, Psn, Qpn, ServiceId};
+use rdmux_wire::{Guid, Lid, Mtu, Pkey, Psn, Qpn, ServiceId};
 
 use super::conn::{Conn, Mad, NewConn, tid_of};
 use super::state::State;
@@ -23,6 +23,9 @@ pub(crate) struct Connect<'a> {
     pub(crate) transport: Transport,
     pub(crate) psn: Psn,
     pub(crate) path: MadPath,
+    /// Our LID, where the path has LIDs.
+    pub(crate) slid: Lid,
+    pub(crate) pkey: Pkey,
     pub(crate) mtu: Mtu,
     /// Code.
     pub(crate) packet_lifetime: u8,

@@ -4,7 +4,7 @@ use rdmux_wire::cm::{
     CmMad, Drep, Dreq, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu, Transport,
     private_data,
 };
-use rdmux_wire::{AckTimeout, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{AckTimeout, Lid, Qkey, Qpn};
 
 use super::active::Connect;
 use super::conn::{Conn, Mad};
@@ -33,18 +33,20 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
     let Connect { param, path, .. } = connect;
     let av = &path.av;
-    let lid = if av.hop_limit <= 1 { Lid(0) } else { PERMISSIVE };
+    let routed = av.is_global && av.hop_limit > 1;
+    let lids = (connect.slid, Lid(av.dlid));
+    let (local_lid, remote_lid) = if routed { (PERMISSIVE, PERMISSIVE) } else { lids };
     let primary = Path {
-        local_lid: lid,
-        remote_lid: lid,
+        local_lid,
+        remote_lid,
         local_gid: path.local,
         remote_gid: av.dgid,
         flow_label: av.flow_label,
-        rate: 0,
+        rate: av.static_rate,
         tclass: av.traffic_class,
         hop_limit: av.hop_limit,
-        sl: 0,
-        subnet_local: av.hop_limit <= 1,
+        sl: av.sl,
+        subnet_local: !routed,
         ack_timeout: Config::ack_timeout(config.ack_delay, connect.packet_lifetime),
     };
     let mut req = Req {
@@ -64,7 +66,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         starting_psn: connect.psn,
         local_cm_response_timeout: config.cm_response_timeout,
         retry_count: param.retry_count.min(7),
-        pkey: Pkey::DEFAULT,
+        pkey: connect.pkey,
         path_mtu: connect.mtu.code(),
         rdc_exists: false,
         rnr_retry_count: param.rnr_retry_count.min(7),

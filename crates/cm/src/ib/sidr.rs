@@ -59,6 +59,16 @@ pub(crate) struct SidrServer {
     deadline: Deadline,
 }
 
+/// What SIDR_REQ says.
+pub(crate) struct Lookup<'a> {
+    pub(crate) owner: IdHandle,
+    pub(crate) path: MadPath,
+    pub(crate) service_id: ServiceId,
+    pub(crate) pkey: Pkey,
+    /// With the IP header in front.
+    pub(crate) private_data: &'a [u8],
+}
+
 /// What SIDR_REP says.
 pub(crate) struct SidrAnswer<'a> {
     pub(crate) status: SidrStatus,
@@ -84,15 +94,13 @@ impl Cm {
     pub(crate) fn sidr_connect(
         &mut self,
         now: Time,
-        owner: IdHandle,
-        path: MadPath,
-        service_id: ServiceId,
-        private_data: &[u8],
+        lookup: &Lookup<'_>,
         sink: &mut impl Sink,
     ) -> u32 {
         let request_id = self.new_local_id();
+        let &Lookup { owner, path, service_id, pkey, private_data } = lookup;
         let private_data = padded(private_data);
-        let req = SidrReq { request_id, pkey: Pkey::DEFAULT, service_id, private_data };
+        let req = SidrReq { request_id, pkey, service_id, private_data };
         let out = Box::new(CmMad::new(tid_of(request_id), Message::SidrReq(req)).to_bytes());
         self.send(&path, &out, sink);
         let mut deadline = Deadline::default();

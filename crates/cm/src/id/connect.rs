@@ -7,13 +7,13 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{IpHeader, IpPair, RejReason, SidrStatus};
 use rdmux_wire::{AckTimeout, Guid, ServiceId};
 
+use super::Manager;
 use super::entry::{IdState, Link};
 use super::resolve::datagram;
-use super::{Manager, mad_path};
 use crate::error::{CmError, Command};
 use crate::ib::active::Connect;
 use crate::ib::passive::Accept;
-use crate::ib::sidr::SidrAnswer;
+use crate::ib::sidr::{Lookup, SidrAnswer};
 use crate::ib::transport;
 use crate::params::{ConnParam, Negotiated};
 use crate::sink::{IdHandle, Sink};
@@ -58,7 +58,9 @@ impl Manager {
             check_len(id, command, param.private_data.len(), max)?;
         }
         let param = self.depths(id, command, param, self.most(id))?;
-        let Some(route) = self.refresh_route(id) else { return Err(self.wrong_state(id, command)) };
+        let Some((path, route)) = self.refresh_route(id) else {
+            return Err(self.wrong_state(id, command));
+        };
         let Some(addrs) = IpPair::new(route.src.ip(), route.dst.ip()) else {
             return Err(CmError::Family { id, command });
         };
@@ -66,11 +68,18 @@ impl Manager {
         let mut private_data = Vec::from(header.to_bytes());
         private_data.extend_from_slice(&param.private_data);
         let service_id = ServiceId::from_port(ps.code(), route.dst.port());
-        let path = mad_path(&route);
+        let mad_path = path.mad_path(route.av);
         let link = if iwarp {
             Link::Stream(self.connect_stream(now, id, &param, &route, sink)?)
         } else if qp_type == QpType::Ud {
-            Link::Lookup(self.cm.sidr_connect(now, id, path, service_id, &private_data, sink))
+            let lookup = Lookup {
+                owner: id,
+                path: mad_path,
+                service_id,
+                pkey: path.pkey,
+                private_data: &private_data,
+            };
+            Link::Lookup(self.cm.sidr_connect(now, &lookup, sink))
         } else {
             let Some(transport) = transport::asked_by(qp_type) else {
                 let what = "the receiving end of XRC does not connect, it is connected to";
@@ -82,7 +91,9 @@ impl Manager {
                 node_guid: self.node_guid(id),
                 transport,
                 psn,
-                path,
+                path: mad_path,
+                slid: path.slid,
+                pkey: path.pkey,
                 mtu: route.mtu,
                 packet_lifetime: route.packet_lifetime,
                 param: &param,
@@ -97,6 +108,7 @@ impl Manager {
             retry_cnt: param.retry_count.min(7),
             max_rd_atomic: param.initiator_depth,
             max_dest_rd_atomic: param.responder_resources,
+            pkey_index: path.pkey_index,
             ..datagram(&self.cm.config, &route)
         };
         let found = self.get_mut(id, command)?;

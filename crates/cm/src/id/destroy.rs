@@ -31,6 +31,7 @@ impl Manager {
     ) -> Result<u32, CmError> {
         let command = Command::Destroy;
         self.take(id).map_err(|_| CmError::NoSuchId { id, command })?;
+        self.cancel_path(id, sink);
         let Some(mut gone) = self.ids.remove(&id) else {
             return Err(CmError::NoSuchId { id, command });
         };
@@ -101,6 +102,7 @@ impl Manager {
     }
 
     fn device_removed(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
+        self.cancel_path(id, sink);
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.go(IdState::DeviceRemoval);
         let link = core::mem::replace(&mut found.link, Link::None);

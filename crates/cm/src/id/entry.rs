@@ -11,6 +11,7 @@ use rdmux_wire::{Psn, Qpn};
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
+use crate::path::Path;
 use crate::ports::PortSpace;
 use crate::sink::{ChannelId, IdHandle, LocalAddress};
 use crate::timers::Deadline;
@@ -21,8 +22,9 @@ use crate::timers::Deadline;
 ///   Idle -- bind --> AddrBound -- listen --> Listen
 ///     |                  |
 ///     +-- resolve_addr --+--> AddrQuery -- answer --> AddrResolved -- resolve_route --> RouteQuery
-///                        ^        |                                                        |
-///                        +--------+ no answer                                              v
+///                        ^        |                        ^                            |  |
+///                        +--------+ no answer              +------------ no answer -----+  | answer
+///                                                                                          v
 ///                                                                connect <---------- RouteResolved
 ///   (a request came) ------------------------------------> Connect
 ///                                                             |  the connection went down
@@ -121,7 +123,7 @@ pub struct IdInfo {
 /// What the options say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
-    pub(super) tos: u8,
+    pub(super) tos: Option<u8>,
     pub(super) reuse_addr: bool,
     pub(super) af_only: Option<bool>,
     pub(super) ack_timeout: Option<u8>,
@@ -168,6 +170,8 @@ pub(super) struct Id {
     pub(super) owns_port: bool,
     pub(super) device: Option<LocalAddress>,
     pub(super) route: Option<Route>,
+    /// Of an id that connects: what its route is made of, before its options.
+    pub(super) path: Option<Path>,
     pub(super) negotiated: Option<Negotiated>,
     pub(super) qpn: Option<Qpn>,
     /// The first PSN that we expect, which the peer is told.
@@ -183,7 +187,9 @@ pub(super) struct Id {
     pub(super) groups: BTreeMap<IpAddr, Group>,
     /// Route queries that the driver still has to answer.
     pub(super) queries: u32,
-    /// When a route query ends in vain.
+    /// The latest path query.
+    pub(super) path_query: u32,
+    /// When a route query or a path query ends without an answer.
     pub(super) deadline: Deadline,
 }
 
@@ -208,6 +214,7 @@ impl Id {
             owns_port: false,
             device: None,
             route: None,
+            path: None,
             negotiated: None,
             qpn: None,
             psn,
@@ -218,6 +225,7 @@ impl Id {
             events: 0,
             groups: BTreeMap::new(),
             queries: 0,
+            path_query: 0,
             deadline: Deadline::default(),
         }
     }

@@ -10,7 +10,8 @@ use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
 
 use super::entry::{Id, IdState, Link, Options};
 use super::resolve::datagram;
-use super::{Manager, News, route_of};
+use super::route::route_of;
+use super::{Manager, News};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;

@@ -163,7 +163,7 @@ fn group_av(id: &Id, group: IpAddr, hop_limit: u8) -> AddressVector {
         sgid_index: id.device.as_ref().map_or(0, |d| d.sgid_index),
         port_num: id.device.as_ref().map_or(1, |d| d.port_num),
         hop_limit,
-        traffic_class: id.options.tos,
+        traffic_class: id.options.tos.unwrap_or(0),
         ..AddressVector::default()
     }
 }

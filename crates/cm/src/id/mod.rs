@@ -5,7 +5,8 @@
 //! | `entry` | one id and its states |
 //! | `bind` | create, bind, migrate, query |
 //! | `options` | set_option |
-//! | `resolve` | resolve_addr, resolve_route |
+//! | `resolve` | resolve_addr |
+//! | `route` | resolve_route, the path behind a route |
 //! | `listen` | listen, take, the requests that come |
 //! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
@@ -23,6 +24,7 @@ mod listen;
 mod mcast;
 mod options;
 mod resolve;
+mod route;
 mod stream;
 mod upcall;
 
@@ -32,8 +34,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::{AddressVector, TransportType};
-use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
+use rdmux_transport::attr::TransportType;
 
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
@@ -65,7 +66,7 @@ pub struct Manager {
     ports: BTreeMap<PortSpace, PortTable>,
     addresses: Vec<LocalAddress>,
     held: Held,
-    /// When route queries end in vain.
+    /// When route queries and path queries end without an answer.
     timers: Timers<IdHandle>,
     last_id: u64,
 }
@@ -114,7 +115,10 @@ impl Manager {
             }
         }
         while let Some(id) = self.timers.pop_due(now) {
-            self.resolve_timeout(id, sink);
+            match self.ids.get(&id).map(Id::state) {
+                Some(IdState::RouteQuery) => self.path_timeout(id, sink),
+                _ => self.resolve_timeout(id, sink),
+            }
         }
         self.release_held(now, sink);
         self.handle_stream_timeouts(now, sink);
@@ -300,38 +304,4 @@ fn flow_label(src: SocketAddr, dst: SocketAddr) -> u32 {
         SocketAddr::V6(v6) if v6.flowinfo() & 0xf_ffff != 0 => v6.flowinfo() & 0xf_ffff,
         _ => (u32::from(src.port()) * 31 + u32::from(dst.port())) & 0xf_ffff,
     }
-}
-
-/// The way from `src`, an address of `device`, to `dst`.
-fn route_of(
-    config: &Config,
-    device: &LocalAddress,
-    options: &entry::Options,
-    (src, dst): (SocketAddr, SocketAddr),
-    mtu: Mtu,
-) -> Route {
-    let lifetime = options.ack_timeout.filter(|&code| code > 0);
-    Route {
-        src,
-        dst,
-        device: device.device,
-        av: AddressVector {
-            is_global: true,
-            dgid: Gid::from(dst.ip()),
-            sgid_index: device.sgid_index,
-            flow_label: flow_label(src, dst),
-            hop_limit: config.hop_limit,
-            traffic_class: options.tos,
-            port_num: device.port_num,
-            ..AddressVector::default()
-        },
-        mtu,
-        pkey: Pkey::DEFAULT,
-        packet_lifetime: lifetime.map_or(config.packet_lifetime, |code| code - 1),
-    }
-}
-
-/// How datagrams to QP1 travel along a route.
-fn mad_path(route: &Route) -> MadPath {
-    MadPath { local: Gid::from(route.src.ip()), av: route.av, pkey_index: 0, remote_qpn: Qpn::QP1 }
 }

@@ -21,7 +21,7 @@ impl Manager {
         let invalid = |what| Err(CmError::Invalid { id, command, what });
         let not_now = Err(CmError::State { id, command, state });
         match option {
-            IdOption::Tos(tos) => found.options.tos = tos,
+            IdOption::Tos(tos) => found.options.tos = Some(tos),
             IdOption::ReuseAddr(_) | IdOption::AfOnly(_) if state != IdState::Idle => {
                 return not_now;
             }

@@ -1,4 +1,4 @@
-//! resolve_addr, resolve_route: where to, from where, and how.
+//! resolve_addr: where to, and from where.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -7,8 +7,9 @@ use rdmux_transport::Time;
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{AckTimeout, Psn, Qkey, Qpn};
 
-use super::entry::{Id, IdState};
-use super::{Manager, News, normalised, route_of};
+use super::entry::IdState;
+use super::route::{by_address, route_along};
+use super::{Manager, News, normalised};
 use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
@@ -68,7 +69,7 @@ impl Manager {
         found.peer = Some(dst);
         found.queries += 1;
         let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
-        let (tos, transport) = (found.options.tos, found.transport);
+        let (tos, transport) = (found.options.tos.unwrap_or(0), found.transport);
         let query = RouteQuery { dst, src_hint, tos, transport, timeout };
         self.timers.set(&mut found.deadline, id, now.after(timeout));
         sink.resolve(id, query);
@@ -167,44 +168,15 @@ impl Manager {
         let mtu = answer.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
         let options = found.options;
         let ps = found.ps;
-        let route = route_of(&self.cm.config, &device, &options, (local, peer), mtu);
+        let path = by_address(&self.cm.config, &device, (local, peer), mtu);
+        let route = route_along(&path, device.device, &options, (local, peer));
         self.port_table(ps).set_ip(local.port(), id, ip);
         let found = self.ids.get_mut(&id).ok_or(())?;
         found.local = Some(local);
         found.device = Some(device);
+        found.path = Some(path);
         found.route = Some(route);
         Ok(route)
-    }
-
-    /// Finds the path (rdma_resolve_route(3)). On RoCE it follows from the address, so
-    /// ROUTE_RESOLVED comes at once.
-    ///
-    /// # Errors
-    /// When the address is not resolved, or the route already is.
-    pub fn resolve_route(
-        &mut self,
-        now: Time,
-        id: IdHandle,
-        timeout: Duration,
-        sink: &mut impl Sink,
-    ) -> Result<(), CmError> {
-        let _ = (now, timeout);
-        let found = self.in_state(id, Command::ResolveRoute, IdState::AddrResolved)?;
-        found.go(IdState::RouteQuery);
-        found.go(IdState::RouteResolved);
-        let route = self.refresh_route(id);
-        self.emit(id, News { route, ..News::new(EventKind::RouteResolved) }, sink);
-        Ok(())
-    }
-
-    /// The id's path with its options as they are now.
-    pub(super) fn refresh_route(&mut self, id: IdHandle) -> Option<Route> {
-        let found: &mut Id = self.ids.get_mut(&id)?;
-        let (old, device) = (found.route?, found.device.as_ref()?);
-        let ends = (old.src, old.dst);
-        let route = route_of(&self.cm.config, device, &found.options, ends, old.mtu);
-        found.route = Some(route);
-        Some(route)
     }
 }
 

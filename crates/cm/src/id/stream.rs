@@ -12,7 +12,8 @@ use rdmux_wire::iwarp::mpa::{Enhanced, Startup};
 use super::connect::check_len;
 use super::entry::{Id, IdState, Link};
 use super::resolve::datagram;
-use super::{Manager, News, normalised, route_of};
+use super::route::route_of;
+use super::{Manager, News, normalised};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::iw::{Active, ConnEvent, Request, Revision, StreamId, Upcall, Wishes};
@@ -192,7 +193,7 @@ impl Manager {
                 ird: param.responder_resources.into(),
             },
             private_data: param.private_data.clone(),
-            tos: options.tos,
+            tos: options.tos.unwrap_or(0),
         };
         Ok(self.iw.connect(now, id, (route.src, route.dst), param.qp_num, active, sink))
     }

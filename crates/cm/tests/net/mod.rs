@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
-    Manager, PortSpace, Resolved, RouteQuery, Sink, Time,
+    Manager, Path, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message};
@@ -20,6 +20,9 @@ pub struct Out {
     pub mads: VecDeque<(MadPath, [u8; 256])>,
     pub events: VecDeque<(ChannelId, Event)>,
     pub queries: VecDeque<(IdHandle, RouteQuery)>,
+    pub paths: VecDeque<(IdHandle, PathQuery)>,
+    /// Path queries that were taken back.
+    pub cancelled: Vec<(IdHandle, u32)>,
     pub joins: Vec<(IdHandle, JoinQuery)>,
     pub leaves: Vec<(IdHandle, JoinQuery)>,
     pub streams: VecDeque<StreamWish>,
@@ -34,6 +37,12 @@ impl Sink for Out {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.queries.push_back((id, query));
+    }
+    fn query_path(&mut self, id: IdHandle, query: PathQuery) {
+        self.paths.push_back((id, query));
+    }
+    fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
+        self.cancelled.push((id, attempt));
     }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.joins.push((id, query));
@@ -68,6 +77,28 @@ impl Host {
         let mut events = self.events();
         assert_eq!(events.iter().map(|e| e.kind).collect::<Vec<_>>(), [kind]);
         events.remove(0)
+    }
+    /// The path query that is open.
+    #[track_caller]
+    pub fn path_query(&mut self) -> PathQuery {
+        assert_eq!(self.out.paths.len(), 1);
+        self.out.paths.pop_front().unwrap().1
+    }
+    /// Answers a path query.
+    pub fn answer_path(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        attempt: u32,
+        answer: Result<Path, i32>,
+    ) {
+        self.cm.handle_path(now, id, attempt, answer, &mut self.out);
+    }
+    /// Answers all path queries as RoCE does.
+    pub fn answer_paths(&mut self, now: Time) {
+        while let Some((id, query)) = self.out.paths.pop_front() {
+            self.answer_path(now, id, query.attempt, Ok(query.by_address));
+        }
     }
     /// Nothing is left: ids, connections, deadlines, ports.
     #[track_caller]
@@ -145,6 +176,10 @@ impl Net {
             let host = &mut self.hosts[from];
             if let Some((id, query)) = host.out.queries.pop_front() {
                 self.answer(from, id, &query);
+                return true;
+            }
+            if !host.out.paths.is_empty() {
+                host.answer_paths(self.now);
                 return true;
             }
             if let Some((path, mad)) = host.out.mads.pop_front() {
@@ -234,6 +269,7 @@ impl Net {
         self.settle();
         let h = &mut self.hosts[host];
         h.cm.resolve_route(now, id, SECOND, &mut h.out).unwrap();
+        h.answer_paths(now);
         h.out.events.retain(|(_, e)| e.id != id);
         id
     }

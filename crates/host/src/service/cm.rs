@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::{self, StreamWish};
 use rdmux_cm::{
-    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, RouteQuery,
-    Sink,
+    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, PathQuery,
+    RouteQuery, Sink,
 };
 use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Qkey;
@@ -42,6 +42,7 @@ enum Action {
     Deliver(MadPath, Box<[u8; 256]>),
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
+    Path(IdHandle, PathQuery),
     Join(IdHandle, JoinQuery),
     Leave(IdHandle, JoinQuery),
     Stream(StreamWish),
@@ -63,6 +64,9 @@ impl Sink for Outbox {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.0.push_back(Action::Resolve(id, query));
+    }
+    fn query_path(&mut self, id: IdHandle, query: PathQuery) {
+        self.0.push_back(Action::Path(id, query));
     }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.0.push_back(Action::Join(id, query));
@@ -109,6 +113,7 @@ impl Core {
                 Action::Deliver(path, mad) => self.deliver_mad(&path, &mad),
                 Action::Event(channel, event) => self.put_event(channel, &event),
                 Action::Resolve(id, query) => self.resolve(id, &query),
+                Action::Path(id, query) => self.answer_path(id, &query),
                 Action::Join(id, query) => self.join_for_id(id, query),
                 Action::Leave(id, query) => {
                     self.groups.leave(Member::Id(id), query.group, query.local)
@@ -117,6 +122,12 @@ impl Core {
             }
         }
         self.watch_streams();
+    }
+
+    /// Answers a path query. On RoCE and iWARP the path follows from the addresses.
+    fn answer_path(&mut self, id: IdHandle, query: &PathQuery) {
+        let (now, path) = (self.now(), query.by_address);
+        self.manager.handle_path(now, id, query.attempt, Ok(path), &mut self.outbox);
     }
 
     fn join_for_id(&mut self, id: IdHandle, query: JoinQuery) {

@@ -96,12 +96,14 @@ impl Life {
         }
         let count = self.got.entry(kind).or_default();
         *count += 1;
-        if *count > 1 {
+        // A program may ask for its path again.
+        if *count > 1 && kind != EventKind::RouteError {
             return Err(format!("{kind} came {count} times"));
         }
         self.gave_up |= kind == EventKind::Unreachable && event.status < 0;
         let fits = match kind {
             EventKind::AddrResolved | EventKind::RouteResolved => !self.said_yes,
+            EventKind::RouteError => !self.said_yes && !self.has(EventKind::RouteResolved),
             EventKind::ConnectResponse => {
                 self.role == Role::Active && self.said_yes && !self.told_over() && !self.iwarp
             }
@@ -133,6 +135,10 @@ impl Life {
         let outcome = self.told_over()
             || self.has(EventKind::Established)
             || self.has(EventKind::ConnectResponse);
+        let routed = self.has(EventKind::RouteResolved) || self.has(EventKind::RouteError);
+        if self.has(EventKind::AddrResolved) && !routed && !self.ended_here {
+            return Err(format!("waits for a path for ever: {self:?}"));
+        }
         match self.role {
             Role::Active | Role::Stray | Role::Asking | Role::Passive
                 if self.said_yes && !self.ended_here && !outcome =>

@@ -10,6 +10,7 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::Qpn;
 
 use super::life::{Life, Role};
+use super::paths;
 use super::world::{Happening, Key, PORT, SERVER, World};
 use crate::net::NodeId;
 
@@ -271,7 +272,14 @@ impl World {
         }
         match event.kind {
             EventKind::AddrResolved => return self.resolve_route(at, event.id),
-            EventKind::RouteResolved => self.later(key, Deed::Connect),
+            EventKind::RouteResolved => {
+                self.paths.check(key, &event)?;
+                self.later(key, Deed::Connect);
+            }
+            EventKind::RouteError => {
+                self.paths.check(key, &event)?;
+                return self.lacks_path(key, &event);
+            }
             EventKind::ConnectResponse => {
                 self.stats.established += 1;
                 self.stats.extended += u64::from(qp_type_of(&event) == Some(QpType::XrcSend));
@@ -307,10 +315,10 @@ impl World {
         }
     }
 
-    fn resolve_route(&mut self, at: NodeId, id: IdHandle) -> Result<(), String> {
+    pub(super) fn resolve_route(&mut self, at: NodeId, id: IdHandle) -> Result<(), String> {
         let now = self.agenda.now();
         let node = &mut self.nodes[at];
-        let resolving = node.cm.resolve_route(now, id, Duration::from_secs(1), &mut node.out);
+        let resolving = node.cm.resolve_route(now, id, paths::TIMEOUT, &mut node.out);
         resolving.map_err(|e| e.to_string())
     }
 

@@ -11,14 +11,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
-    ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Resolved,
-    RouteQuery, Sink, Time,
+    ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Path, PathQuery,
+    Resolved, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::CmMad;
 use rdmux_wire::{Gid, Guid, Mtu};
 
 use super::life::{Life, Role};
+use super::paths::Paths;
 use super::program::{SERVICES, Thought};
 use super::streams::{self, Tcp};
 use super::{CmFailure, CmScenario, CmStats};
@@ -37,6 +38,7 @@ const MOST_EVENTS: u64 = 2_000_000;
 pub(super) enum Happening {
     Arrives { to: NodeId, path: MadPath, mad: Box<[u8; 256]> },
     Timer(NodeId),
+    Path { to: Key, attempt: u32, answer: Result<Path, i32> },
     Thinks(Thought),
     Stream((u64, bool), streams::News),
     Reset,
@@ -52,6 +54,8 @@ pub(super) struct Out {
     mads: Vec<(MadPath, [u8; 256])>,
     events: Vec<(ChannelId, Event)>,
     queries: Vec<(IdHandle, RouteQuery)>,
+    paths: Vec<(IdHandle, PathQuery)>,
+    cancelled: Vec<(IdHandle, u32)>,
     streams: VecDeque<StreamWish>,
 }
 
@@ -60,6 +64,8 @@ impl Out {
         self.mads.is_empty()
             && self.events.is_empty()
             && self.queries.is_empty()
+            && self.paths.is_empty()
+            && self.cancelled.is_empty()
             && self.streams.is_empty()
     }
 }
@@ -73,6 +79,12 @@ impl Sink for Out {
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
         self.queries.push((id, query));
+    }
+    fn query_path(&mut self, id: IdHandle, query: PathQuery) {
+        self.paths.push((id, query));
+    }
+    fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
+        self.cancelled.push((id, attempt));
     }
     fn join_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
     fn leave_multicast(&mut self, _: IdHandle, _: JoinQuery) {}
@@ -102,6 +114,7 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) lives: BTreeMap<Key, Life>,
     pub(super) tcp: Tcp,
+    pub(super) paths: Paths,
     pub(super) stats: CmStats,
     pub(super) last_token: u64,
     pub(super) last_qpn: u32,
@@ -136,7 +149,8 @@ fn address(node: NodeId) -> LocalAddress {
 impl World {
     pub(super) fn new(seed: u64, tracing: bool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let scenario = CmScenario::draw(&mut rng);
+        let paths = Paths::new(seed);
+        let scenario = CmScenario { paths: paths.odds, ..CmScenario::draw(&mut rng) };
         let net = Network::new(scenario.faults.clone());
         let mut world = Self {
             rng,
@@ -144,6 +158,7 @@ impl World {
             nodes: Vec::new(),
             lives: BTreeMap::new(),
             tcp: Tcp::default(),
+            paths,
             stats: CmStats::default(),
             last_token: 0,
             last_qpn: 0x100,
@@ -227,6 +242,10 @@ impl World {
                 node.cm.handle_timeout(now, &mut node.out);
                 self.flush(at)
             }
+            Happening::Path { to, attempt, answer } => {
+                self.answers_path(to, attempt, answer);
+                self.flush(to.0)
+            }
             Happening::Thinks(thought) => self.thinks(thought),
             Happening::Stream(to, news) => self.comes(to, news),
             Happening::Reset => self.resets_one(),
@@ -251,6 +270,7 @@ impl World {
                 self.trace(format_args!("node {at} starts anew"));
                 self.end_lives(at, None);
                 self.close_all(at);
+                self.paths.forget(at);
                 self.nodes[at].cm = self.service(at);
                 self.nodes[at].life += 1;
                 self.listen(at);
@@ -292,11 +312,20 @@ impl World {
                 let answer = Resolved { src: node.ip, mtu: None };
                 node.cm.handle_resolved(now, id, answer, &mut node.out);
             }
+            for (id, query) in out.paths {
+                self.asks_path(at, id, &query);
+            }
+            for (id, attempt) in out.cancelled {
+                self.cancels_path(at, id, attempt)?;
+            }
         }
         let node = &mut self.nodes[at];
         let (deadlines, connections) = (node.cm.deadlines(), node.cm.connections());
-        if deadlines > connections {
-            return Err(format!("node {at}: {deadlines} deadlines of {connections} connections"));
+        let asking = self.paths.open_at(at);
+        if deadlines > connections + asking {
+            return Err(format!(
+                "node {at}: {deadlines} deadlines of {connections} connections and {asking} path queries"
+            ));
         }
         self.wake(at);
         Ok(())
@@ -381,6 +410,9 @@ impl World {
             if left != [0; 4] {
                 return Err(format!("node {at} keeps ids, connections, timers, ports: {left:?}"));
             }
+        }
+        if let Some(at) = (0..self.nodes.len()).find(|&at| self.paths.open_at(at) > 0) {
+            return Err(format!("node {at} leaves path queries open"));
         }
         if self.tcp.len() > 0 {
             return Err(format!("{} ends of streams are left", self.tcp.len()));

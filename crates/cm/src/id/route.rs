@@ -1,0 +1,187 @@
+//! resolve_route: the path to a peer whose address is resolved.
+//!
+//! ```text
+//!   resolve_route --> Sink::query_path      the driver looks for the path, or knows it
+//!        RouteQuery                             |
+//!            |  <--- handle_path: a path -------+---> ROUTE_RESOLVED
+//!            |  <--- handle_path: an errno -----+---> ROUTE_ERROR, and the program may try again
+//!            |  <--- time is over              ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
+//!            |  <--- destroy, device removal   ---> cancel_path
+//! ```
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::{Gid, Lid, Mtu, Pkey, ServiceId};
+
+use super::entry::{Id, IdState, Options};
+use super::{Manager, News, flow_label};
+use crate::config::Config;
+use crate::error::{CmError, Command, errno};
+use crate::event::EventKind;
+use crate::params::Route;
+use crate::path::{Path, PathQuery};
+use crate::sink::{IdHandle, LocalAddress, Sink};
+
+impl Manager {
+    /// Finds the path (rdma_resolve_route(3)): asks the driver. ROUTE_RESOLVED or ROUTE_ERROR follows within `timeout`,
+    /// and after the latter the program may try again.
+    ///
+    /// # Errors
+    /// When the address is not resolved, or the route already is or is being asked for.
+    pub fn resolve_route(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        timeout: Duration,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::ResolveRoute;
+        self.in_state(id, command, IdState::AddrResolved)?;
+        let found = self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })?;
+        let Some((path, Route { src, dst, device, .. })) = found.path.zip(found.route) else {
+            return Err(self.wrong_state(id, command));
+        };
+        found.go(IdState::RouteQuery);
+        found.path_query = found.path_query.wrapping_add(1);
+        let traffic_class = found.options.tos.unwrap_or(path.av.traffic_class);
+        let query = PathQuery {
+            attempt: found.path_query,
+            device,
+            src,
+            dst,
+            service_id: ServiceId::from_port(found.ps.code(), dst.port()),
+            by_address: Path { av: AddressVector { traffic_class, ..path.av }, ..path },
+            timeout,
+        };
+        self.timers.set(&mut found.deadline, id, now.after(timeout));
+        sink.query_path(id, query);
+        Ok(())
+    }
+
+    /// The driver's answer to [`Sink::query_path`]: the path, or a positive errno (`ETIMEDOUT` where nobody
+    /// answered, `EINVAL` where subnet administration refused, as Linux has it). An answer to a query that is
+    /// over is ignored.
+    pub fn handle_path(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        attempt: u32,
+        answer: Result<Path, i32>,
+        sink: &mut impl Sink,
+    ) {
+        let _ = now;
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        if found.open_path_query() != Some(attempt) {
+            return;
+        }
+        self.timers.clear(&mut found.deadline, id);
+        let path = match answer {
+            Ok(path) => path,
+            Err(errno) => return self.no_path(id, errno, sink),
+        };
+        let mtu = found.device.as_ref().map_or(path.mtu, |device| path.mtu.min(device.mtu));
+        let packet_lifetime = path.packet_lifetime.min(31);
+        found.path = Some(Path { mtu, packet_lifetime, ..path });
+        found.go(IdState::RouteResolved);
+        let route = self.refresh_route(id).map(|(_, route)| route);
+        self.emit(id, News { route, ..News::new(EventKind::RouteResolved) }, sink);
+    }
+
+    /// A path query was not answered in time.
+    pub(super) fn path_timeout(&mut self, id: IdHandle, sink: &mut impl Sink) {
+        self.cancel_path(id, sink);
+        self.no_path(id, errno::ETIMEDOUT, sink);
+    }
+
+    /// Nobody wants the answer to the id's path query any more, if it has one.
+    pub(super) fn cancel_path(&mut self, id: IdHandle, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        if let Some(attempt) = found.open_path_query() {
+            self.timers.clear(&mut found.deadline, id);
+            sink.cancel_path(id, attempt);
+        }
+    }
+
+    fn no_path(&mut self, id: IdHandle, errno: i32, sink: &mut impl Sink) {
+        if let Some(found) = self.ids.get_mut(&id) {
+            found.go(IdState::AddrResolved);
+        }
+        self.emit(id, News::failed(EventKind::RouteError, -errno.abs()), sink);
+    }
+
+    /// The id's path, and its route with its options as they are now.
+    pub(super) fn refresh_route(&mut self, id: IdHandle) -> Option<(Path, Route)> {
+        let found: &mut Id = self.ids.get_mut(&id)?;
+        let (path, old) = found.path.zip(found.route)?;
+        let route = route_along(&path, old.device, &found.options, (old.src, old.dst));
+        found.route = Some(route);
+        Some((path, route))
+    }
+}
+
+impl Id {
+    /// The path query that is not answered yet.
+    fn open_path_query(&self) -> Option<u32> {
+        (self.state() == IdState::RouteQuery).then_some(self.path_query)
+    }
+}
+
+/// The path from `src`, an address of `device`, to `dst`, as RoCE has it.
+pub(super) fn by_address(
+    config: &Config,
+    device: &LocalAddress,
+    (src, dst): (SocketAddr, SocketAddr),
+    mtu: Mtu,
+) -> Path {
+    Path {
+        local: Gid::from(src.ip()),
+        slid: Lid(0),
+        av: AddressVector {
+            is_global: true,
+            dgid: Gid::from(dst.ip()),
+            sgid_index: device.sgid_index,
+            flow_label: flow_label(src, dst),
+            hop_limit: config.hop_limit,
+            port_num: device.port_num,
+            ..AddressVector::default()
+        },
+        pkey: Pkey::DEFAULT,
+        pkey_index: 0,
+        mtu,
+        packet_lifetime: config.packet_lifetime,
+    }
+}
+
+/// What a program is told of a path. Its options come before what the path says.
+pub(super) fn route_along(
+    path: &Path,
+    device: u32,
+    options: &Options,
+    (src, dst): (SocketAddr, SocketAddr),
+) -> Route {
+    let traffic_class = options.tos.unwrap_or(path.av.traffic_class);
+    let lifetime = options.ack_timeout.filter(|&code| code > 0);
+    Route {
+        src,
+        dst,
+        device,
+        av: AddressVector { traffic_class, ..path.av },
+        mtu: path.mtu,
+        pkey: path.pkey,
+        packet_lifetime: lifetime.map_or(path.packet_lifetime, |code| code - 1),
+    }
+}
+
+/// The way from `src`, an address of `device`, to `dst`, to a peer that asked.
+pub(super) fn route_of(
+    config: &Config,
+    device: &LocalAddress,
+    options: &Options,
+    ends: (SocketAddr, SocketAddr),
+    mtu: Mtu,
+) -> Route {
+    route_along(&by_address(config, device, ends, mtu), device.device, options, ends)
+}
