@@ -1,5 +1,6 @@
 //! The connection of a process that has a device.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
-use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
@@ -40,6 +41,18 @@ pub struct MadEvent {
 
 /// The most management datagrams that wait in a process to be taken.
 const MAX_MADS: usize = 1024;
+
+/// The service's page of counters, if the service reads it as this process writes it. Else a page that nobody reads: no
+/// counter is better than a wrong one.
+fn page_to_count_in(page: SharedMem, host: &HostName) -> io::Result<SharedMem> {
+    let (theirs, ours) = (counters::schema_of(&page), counters::SCHEMA);
+    if theirs == ours {
+        return Ok(page);
+    }
+    tracing::warn!(%host, theirs, ours, "the service is of another build, and counts by another schema: \
+        it does not show what this process counts");
+    SharedMem::create("rdmux-counters", PAGE_COUNTERS)
+}
 
 /// A process's connection to its host service. All calls are thread-safe and wait for the
 /// service's answer, which takes some microseconds; none is made on the data path.
@@ -93,6 +106,7 @@ impl HostClient {
             HostError::Protocol { host: host.clone(), why }
         })?;
         let counters = SharedMem::map(counters, PAGE_COUNTERS)
+            .and_then(|page| page_to_count_in(page, host))
             .map_err(|e| HostError::io("map the counters", e))?;
         socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
         let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
@@ -405,5 +419,28 @@ impl Control for HostClient {
                 return Ok(Some(event));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn pages_of_another_schema_are_not_counted_in() {
+        let host = HostName::default();
+        let page = SharedMem::create("page", PAGE_COUNTERS).unwrap();
+        let also = SharedMem::map(page.duplicate().unwrap(), PAGE_COUNTERS).unwrap();
+        let own = page_to_count_in(page, &host).unwrap();
+        own.words()[0].store(1, Ordering::Relaxed);
+        assert_eq!(also.words()[0].load(Ordering::Relaxed), 0);
+
+        counters::declare_schema(&also);
+        let page = SharedMem::map(also.duplicate().unwrap(), PAGE_COUNTERS).unwrap();
+        let shared = page_to_count_in(page, &host).unwrap();
+        shared.words()[0].store(2, Ordering::Relaxed);
+        assert_eq!(also.words()[0].load(Ordering::Relaxed), 2);
     }
 }

@@ -179,7 +179,7 @@ impl Clients {
         let client = self.all.remove(&id)?;
         let past = &mut self.past[client.device_kind().unwrap_or_default() as usize];
         for &counter in Counter::ALL {
-            if !is_gauge(counter)
+            if !counter.is_gauge()
                 && let Some(past) = past.get_mut(counter as usize)
             {
                 *past = past.wrapping_add(client.counter(counter));
@@ -226,9 +226,4 @@ impl Clients {
         };
         Counter::ALL.iter().map(sum).collect()
     }
-}
-
-/// Whether a counter tells of the present, so that nothing of it is left when its process is gone.
-fn is_gauge(counter: Counter) -> bool {
-    matches!(counter, Counter::QpsOpen | Counter::MrsOpen)
 }

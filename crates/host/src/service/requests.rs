@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdmux_cm::iw::StreamId;
 use rdmux_link::SharedMem;
 use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
-use rdmux_verbs::counters::PAGE_COUNTERS;
+use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
 use rdmux_wire::{Guid, Pkey, Qpn};
 
@@ -177,6 +177,7 @@ impl Core {
         let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
         let counters = SharedMem::create("rdmux-counters", PAGE_COUNTERS);
         let counters = counters.map_err(|e| failure(&e))?;
+        counters::declare_schema(&counters);
         let page = counters.duplicate().map_err(|e| failure(&e))?;
         let (slot, first_index) = self.take_slot(id)?;
         if let Some(client) = self.clients.get_mut(id) {

@@ -1,4 +1,4 @@
-//! The counter page: one 64-bit counter a slot, in memory that the service shares, so that
+//! The counter page: one 64-bit counter a word, in memory that the service shares, so that
 //! `rdmux host status` sees them while the process runs and after it died.
 
 use std::sync::atomic::Ordering;
@@ -6,122 +6,157 @@ use std::sync::atomic::Ordering;
 use rdmux_link::SharedMem;
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
-        /// What is counted.
+    ($($(#[doc = $doc:literal])* $name:ident = $index:literal => $text:literal $($gauge:ident)?,)*) => {
+        /// What is counted. Its value is the word of the page that it is counted in.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(usize)]
-        pub enum Counter { $($(#[doc = $doc])* $name,)* }
+        pub enum Counter { $($(#[doc = $doc])* $name = $index,)* }
 
         impl Counter {
-            /// All of them, in the order of the page.
+            /// All of them, in the order in which commands print them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
             /// The name that commands print.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
+            /// Whether it tells of the present, so that nothing of it is left when its process is gone.
+            pub const fn is_gauge(self) -> bool {
+                match self { $(Self::$name => counters!(@gauge $($gauge)?),)* }
+            }
         }
     };
+    (@gauge) => { false };
+    (@gauge gauge) => { true };
 }
 
+// To add a counter: a line here, with the next free index, and the place that counts. An index means the same for ever:
+// that of a counter that goes is not used again. A process and a service of different builds share pages: what one of them
+// does not know is not shown. What breaks this, such as words of another width, raises `SCHEMA`.
 counters! {
     /// Datagrams sent over UDP.
-    TxPackets => "tx_packets",
+    TxPackets = 0 => "tx_packets",
     /// Bytes of them (UDP payload).
-    TxBytes => "tx_bytes",
+    TxBytes = 1 => "tx_bytes",
     /// Datagrams received over UDP.
-    RxPackets => "rx_packets",
+    RxPackets = 2 => "rx_packets",
     /// Bytes of them.
-    RxBytes => "rx_bytes",
+    RxBytes = 3 => "rx_bytes",
     /// Records put into rings.
-    RingTxPackets => "ring_tx_packets",
+    RingTxPackets = 4 => "ring_tx_packets",
     /// Bytes of them.
-    RingTxBytes => "ring_tx_bytes",
+    RingTxBytes = 5 => "ring_tx_bytes",
     /// Records taken from rings.
-    RingRxPackets => "ring_rx_packets",
+    RingRxPackets = 6 => "ring_rx_packets",
     /// Bytes of them.
-    RingRxBytes => "ring_rx_bytes",
+    RingRxBytes = 7 => "ring_rx_bytes",
     /// WRITEs, or parts of a MiB, that went straight into the memory of another process.
-    DirectWrites => "direct_writes",
+    DirectWrites = 8 => "direct_writes",
     /// Bytes of them.
-    DirectWriteBytes => "direct_write_bytes",
+    DirectWriteBytes = 9 => "direct_write_bytes",
     /// READs, or parts of a MiB, that came straight out of the memory of another process.
-    DirectReads => "direct_reads",
+    DirectReads = 10 => "direct_reads",
     /// Bytes of them.
-    DirectReadBytes => "direct_read_bytes",
+    DirectReadBytes = 11 => "direct_read_bytes",
     /// Parts of SENDs and WRITEs, of a MiB at most, that were fetched from the memory of the process that sent them.
-    Fetches => "direct_fetches",
+    Fetches = 12 => "direct_fetches",
     /// Bytes of them.
-    FetchBytes => "direct_fetch_bytes",
+    FetchBytes = 13 => "direct_fetch_bytes",
     /// Parts that could not be, so that they were sent again through the ring.
-    FetchFailures => "direct_fetch_failures",
+    FetchFailures = 14 => "direct_fetch_failures",
     /// Processes whose memory the system did not let us reach: what is for them goes through rings.
-    DirectRefused => "direct_refused",
+    DirectRefused = 15 => "direct_refused",
     /// Packets that did not leave because the socket or ring was full; sent again later.
-    TxBusy => "tx_busy",
+    TxBusy = 16 => "tx_busy",
     /// Packets that the operating system refused to send.
-    TxErrors => "tx_errors",
+    TxErrors = 17 => "tx_errors",
     /// System calls that sent.
-    TxCalls => "tx_calls",
+    TxCalls = 18 => "tx_calls",
     /// System calls that received something.
-    RxCalls => "rx_calls",
+    RxCalls = 19 => "rx_calls",
     /// Lost on purpose (`$RDMUX_LOSS`).
-    RxLost => "rx_drop_injected",
+    RxLost = 20 => "rx_drop_injected",
     /// Wrong invariant checksum.
-    RxIcrc => "rx_drop_icrc",
+    RxIcrc = 21 => "rx_drop_icrc",
     /// Too short, or a header that makes no sense.
-    RxMalformed => "rx_drop_malformed",
+    RxMalformed = 22 => "rx_drop_malformed",
     /// Wrong transport version.
-    RxVersion => "rx_drop_version",
+    RxVersion = 23 => "rx_drop_version",
     /// No such queue pair.
-    RxNoQp => "rx_drop_no_qp",
+    RxNoQp = 24 => "rx_drop_no_qp",
     /// Truncated by a full buffer.
-    RxTruncated => "rx_drop_truncated",
+    RxTruncated = 25 => "rx_drop_truncated",
     /// Arrived here but belonged to another process; handed to the service.
-    RxStray => "rx_stray",
+    RxStray = 26 => "rx_stray",
     /// A ring broke its rules and was closed.
-    RingCorrupt => "ring_corrupt",
+    RingCorrupt = 27 => "ring_corrupt",
     /// The queue pair's state takes no packets.
-    RxState => "rx_drop_qp_state",
+    RxState = 28 => "rx_drop_qp_state",
     /// The opcode does not belong to the transport.
-    RxOpcode => "rx_drop_opcode",
+    RxOpcode = 29 => "rx_drop_opcode",
     /// Middle without a beginning, or the like.
-    RxSequence => "rx_drop_sequence",
+    RxSequence = 30 => "rx_drop_sequence",
     /// Wrong length.
-    RxLength => "rx_drop_length",
+    RxLength = 31 => "rx_drop_length",
     /// Wrong partition.
-    RxPkey => "rx_drop_pkey",
+    RxPkey = 32 => "rx_drop_pkey",
     /// Wrong Q_Key.
-    RxQkey => "rx_drop_qkey",
+    RxQkey = 33 => "rx_drop_qkey",
     /// Not the connection's peer.
-    RxSource => "rx_drop_source",
+    RxSource = 34 => "rx_drop_source",
     /// Seen before.
-    RxDuplicate => "rx_duplicate",
+    RxDuplicate = 35 => "rx_duplicate",
     /// Something before it was lost; sent again by the peer.
-    RxGap => "rx_gap",
+    RxGap = 36 => "rx_gap",
     /// Something before it was lost; kept until that came.
-    RxKept => "rx_kept",
+    RxKept = 37 => "rx_kept",
     /// Gaps that were filled, so that what had been kept behind them was carried out.
-    RxGapFilled => "rx_gap_filled",
+    RxGapFilled = 38 => "rx_gap_filled",
     /// A response to nothing.
-    RxStale => "rx_stale",
+    RxStale = 39 => "rx_stale",
     /// No receive was posted (UC, UD).
-    RxNoReceive => "rx_drop_no_receive",
+    RxNoReceive = 40 => "rx_drop_no_receive",
     /// The memory could not be written.
-    RxMemory => "rx_drop_memory",
+    RxMemory = 41 => "rx_drop_memory",
     /// Frames that the capture socket did not take.
-    CaptureDrops => "capture_drops",
+    CaptureDrops = 42 => "capture_drops",
     /// Queue pairs that exist now.
-    QpsOpen => "qps_open",
+    QpsOpen = 43 => "qps_open" gauge,
     /// Memory regions that exist now.
-    MrsOpen => "mrs_open",
+    MrsOpen = 44 => "mrs_open" gauge,
     /// Completion queues that overflowed.
-    CqOverflows => "cq_overflows",
+    CqOverflows = 45 => "cq_overflows",
     /// Messages for which a stream was left unread until their receive was posted.
-    RxWaits => "rx_waits_for_receive",
+    RxWaits = 46 => "rx_waits_for_receive",
 }
 
-/// How many 64-bit slots the page has.
+/// How many 64-bit words the page has.
 pub const PAGE_COUNTERS: usize = 512;
+
+/// What this build takes the words of a page for.
+pub const SCHEMA: u64 = 1;
+
+/// The word of a page that says by which schema its words are counted.
+const SCHEMA_WORD: usize = PAGE_COUNTERS - 1;
+
+const _: () = {
+    let mut n = 0;
+    while n < Counter::ALL.len() {
+        assert!((Counter::ALL[n] as usize) < SCHEMA_WORD, "no word of the page is left");
+        n += 1;
+    }
+};
+
+/// Writes into a page by which schema its owner, the service, reads it.
+pub fn declare_schema(page: &SharedMem) {
+    if let Some(word) = page.words().get(SCHEMA_WORD) {
+        word.store(SCHEMA, Ordering::Relaxed);
+    }
+}
+
+/// The schema that its owner reads a page by.
+pub fn schema_of(page: &SharedMem) -> u64 {
+    page.words().get(SCHEMA_WORD).map_or(0, |word| word.load(Ordering::Relaxed))
+}
 
 /// The counters of this process.
 pub(crate) struct Counters<'a>(pub(crate) &'a SharedMem);
@@ -138,5 +173,26 @@ impl Counters<'_> {
         if let Some(c) = self.0.words().get(counter as usize) {
             c.fetch_sub(n, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Counter::ALL.len());
+    }
+
+    #[test]
+    fn a_page_tells_its_schema() {
+        let page = SharedMem::create("page", PAGE_COUNTERS).unwrap();
+        assert_eq!(schema_of(&page), 0);
+        declare_schema(&page);
+        assert_eq!(schema_of(&page), SCHEMA);
     }
 }
