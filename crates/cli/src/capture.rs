@@ -15,7 +15,7 @@ use rdmux_host::client::admin::{self, Capture};
 use rdmux_host::proto::Status;
 use rdmux_verbs::FrameHeader;
 
-use crate::pcapng::{Direction, LINKTYPE_RAW, Writer};
+use crate::pcapng::{Direction, Writer};
 use crate::{Global, decode};
 
 /// The most bytes of a frame: what passes through shared memory may be longer than any packet.
@@ -47,7 +47,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     eprintln!("capturing host {host}; Ctrl-C ends");
     let frames = match &args.write {
         Some(path) => {
-            let mut writer = Writer::new(open(path)?, &before.host, LINKTYPE_RAW)?;
+            let mut writer = Writer::new(open(path)?, &before.host)?;
             let frames = copy(&capture, args, |_, header, frame| {
                 let way = if header.sent { Direction::Out } else { Direction::In };
                 Ok(writer.frame(Duration::from_nanos(header.time), way, frame)?)

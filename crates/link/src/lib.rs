@@ -50,6 +50,7 @@ pub mod shm;
 mod sys;
 pub mod tcp;
 pub mod udp;
+mod usage;
 
 pub use board::{Board, PeerBoard};
 pub use doorbell::{Doorbell, PeerBell};
@@ -61,3 +62,4 @@ pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};
 pub use shm::SharedMem;
 pub use tcp::TcpStream;
 pub use udp::{Datagram, Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
+pub use usage::Usage;

@@ -100,6 +100,15 @@ pub(crate) fn set_slice(slice: Duration) -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What the process has used of the system (`getrusage(2)`).
+pub(crate) fn own_usage() -> io::Result<libc::rusage> {
+    // SAFETY: numbers all of them, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { mem::zeroed() };
+    // SAFETY: `usage` is writable.
+    let r = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    if r == 0 { Ok(usage) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The calling thread's policy and nice value.
 #[cfg(test)]
 pub(crate) fn policy() -> io::Result<(u32, i32)> {

@@ -7,29 +7,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use libc::{
+    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_LOCAL, IFLA_IFNAME, IFLA_MTU, NDA_DST,
+    NUD_DELAY, NUD_FAILED, NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE,
+    RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_LINK,
+};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_GETNEIGH: u16 = 30;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_DUMP: u16 = 0x300;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const NDA_DST: u16 = 1;
+use self::narrow::{AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+
+/// Constants that are ints in C, as wide as they are in a message.
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+mod narrow {
+    pub(super) const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+    pub(super) const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
+    pub(super) const NLM_F_REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+    pub(super) const NLM_F_DUMP: u16 = libc::NLM_F_DUMP as u16;
+    pub(super) const AF_INET: u8 = libc::AF_INET as u8;
+    pub(super) const AF_INET6: u8 = libc::AF_INET6 as u8;
+}
+
 /// Duplicate address detection failed, or is not done.
-const IFA_F_UNUSABLE: u8 = 0x08 | 0x40;
-/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR.
-const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x100;
+const IFA_F_UNUSABLE: u32 = IFA_F_DADFAILED | IFA_F_TENTATIVE;
+/// The groups that tell of interfaces and addresses.
+const ADDRESS_GROUPS: u32 = (RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).cast_unsigned();
 
 /// The header of a netlink message.
 const HEADER: usize = 16;
@@ -44,9 +48,9 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    const UP: u32 = 0x1;
-    const LOOPBACK: u32 = 0x8;
-    const NO_ARP: u32 = 0x80;
+    const UP: u32 = libc::IFF_UP.cast_unsigned();
+    const LOOPBACK: u32 = libc::IFF_LOOPBACK.cast_unsigned();
+    const NO_ARP: u32 = libc::IFF_NOARP.cast_unsigned();
 
     pub(super) fn is_up(&self) -> bool {
         self.flags & Self::UP != 0
@@ -266,7 +270,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
 /// IFA_ADDRESS is the peer's.
 fn parse_address(body: &[u8]) -> Option<InterfaceAddress> {
     let (prefix, flags, interface) = (*body.get(1)?, *body.get(2)?, u32_at(body, 4)?);
-    if flags & IFA_F_UNUSABLE != 0 {
+    if u32::from(flags) & IFA_F_UNUSABLE != 0 {
         return None;
     }
     let find = |wanted| attributes(body.get(8..)?).find(|&(k, _)| k == wanted).map(|(_, d)| d);
@@ -275,11 +279,11 @@ fn parse_address(body: &[u8]) -> Option<InterfaceAddress> {
 }
 
 fn parse_neighbour(body: &[u8]) -> Neighbour {
-    const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-    const FAILED: u16 = 0x20;
+    const KNOWN: u16 =
+        NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
     match u16_at(body, 8) {
         Some(state) if state & KNOWN != 0 => Neighbour::Known,
-        Some(state) if state & FAILED != 0 => Neighbour::Failed,
+        Some(state) if state & NUD_FAILED != 0 => Neighbour::Failed,
         _ => Neighbour::Asking,
     }
 }
@@ -294,8 +298,8 @@ fn parse_ip(data: &[u8]) -> Option<IpAddr> {
 
 fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
     match ip {
-        IpAddr::V4(ip) => (2, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (10, ip.octets().to_vec()),
+        IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
     }
 }
 

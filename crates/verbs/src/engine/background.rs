@@ -9,8 +9,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
+use rdmux_link::Usage;
 use rdmux_link::patience::{ask_for_short_slices, yield_or_sleep};
 use rdmux_transport::Time;
 
@@ -31,25 +30,6 @@ const POLLING: u64 = 32;
 /// processor is usually given to one thread.
 const STARVED: Duration = Duration::from_millis(20);
 
-/// What the process has had of the processors.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usage {
-    time: Duration,
-    /// How often a thread of its lost the processor that could have gone on.
-    preempted: i64,
-}
-
-impl Usage {
-    fn now() -> Self {
-        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Self::default() };
-        let micros = (usage.user_time() + usage.system_time()).num_microseconds();
-        Self {
-            time: Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
-            preempted: usage.involuntary_context_switches(),
-        }
-    }
-}
-
 /// Whether the program polls, judged by how often it did in the last tick.
 ///
 /// Where there are more threads than processors, one that polls may wait for its turn for some ticks. To do its work
@@ -64,7 +44,7 @@ struct Habit {
     polling: bool,
     /// When it last polled often, and how often it had been preempted a tick before.
     polled: Time,
-    preempted: i64,
+    preempted: u64,
 }
 
 impl Habit {
@@ -203,7 +183,7 @@ mod tests {
     }
 
     /// So many milliseconds of processor time, and as many times preempted.
-    fn used(millis: u64, preempted: i64) -> Usage {
+    fn used(millis: u64, preempted: u64) -> Usage {
         Usage { time: Duration::from_millis(millis), preempted }
     }
 

@@ -1,0 +1,42 @@
+//! How much processor time the process has used.
+
+use std::time::Duration;
+
+use crate::sys;
+
+/// What the process has had of the processors, all its threads together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The time in the program and in the kernel.
+    pub time: Duration,
+    /// How often one of its threads lost the processor though it could have gone on.
+    pub preempted: u64,
+}
+
+impl Usage {
+    /// What it is now; zero where the system forbids the question.
+    pub fn now() -> Self {
+        let Ok(usage) = sys::own_usage() else { return Self::default() };
+        Self {
+            time: duration(usage.ru_utime) + duration(usage.ru_stime),
+            preempted: usage.ru_nivcsw.try_into().unwrap_or(0),
+        }
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = time.tv_sec.try_into().unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(time.tv_usec.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_grows_while_the_process_computes() {
+        let before = Usage::now();
+        while Usage::now().time == before.time {}
+        assert!(Usage::now().time > before.time);
+    }
+}
