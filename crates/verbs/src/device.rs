@@ -11,6 +11,7 @@ use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::Engine;
+use crate::engine::qp::QpCore;
 use crate::event::{AsyncEvent, Raised};
 use crate::objects::control::{
     Control, DeviceKind, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target,
@@ -23,7 +24,6 @@ use crate::objects::quota::{Counted, Permit, Quota};
 use crate::objects::reach::Reaches;
 use crate::objects::regions::Regions;
 use crate::objects::xrc::numbers;
-use crate::qp::QpCore;
 use crate::xrc::side::Side;
 
 /// The only port.

@@ -6,8 +6,8 @@ use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
 
 use crate::cq::{Cq, CqCore};
+use crate::engine::qp::{QpCore, QpRef};
 use crate::objects::unacked::Unacked;
-use crate::qp::{QpCore, QpRef};
 use crate::srq::{Srq, SrqCore};
 use crate::xrc::target::{TargetCore, TargetRef};
 

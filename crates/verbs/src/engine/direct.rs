@@ -14,12 +14,12 @@ use rdmux_transport::wr::Sge;
 use super::env::parts;
 use super::path::Path;
 use crate::device::Device;
+use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::pd::PdId;
 use crate::objects::reach::Reach;
 use crate::objects::regions::Regions;
-use crate::qp::{Ends, Objects, QpCore};
 
 /// The local end of a copy.
 pub(super) type Near = ArrayVec<Piece, MAX_PIECES>;

@@ -15,8 +15,8 @@ use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
 use crate::device::Device;
+use crate::engine::qp::{Driven, Ends, QpCore};
 use crate::objects::brief::{MutexGuard, YieldToWaiters};
-use crate::qp::{Driven, Ends, QpCore};
 use crate::srq::SrqCore;
 use crate::xrc::place::Stage;
 

@@ -24,6 +24,7 @@ use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
 use crate::device::Device;
+use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::event::Raised;
 use crate::objects::control::DeviceKind;
 use crate::objects::counters::{Counter, Counters};
@@ -32,7 +33,6 @@ use crate::objects::pd::PdId;
 use crate::objects::reach::Origin;
 use crate::objects::regions::{Asker, Located, Regions};
 use crate::objects::spot::Spot;
-use crate::qp::{Ends, Objects, QpCore};
 use crate::xrc::place::{Placing, Stage};
 
 /// The most pieces of memory that one packet is gathered from.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rdmux_wire::Qpn;
 
 use crate::device::Device;
+use crate::engine::qp::QpCore;
 use crate::objects::spot::Spot;
-use crate::qp::QpCore;
 
 /// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
 /// do not displace each other.

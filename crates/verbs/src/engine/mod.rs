@@ -23,6 +23,7 @@ mod named;
 mod out;
 pub(crate) mod path;
 mod patience;
+pub(crate) mod qp;
 pub(crate) mod receive;
 pub(crate) mod ring;
 mod send;
@@ -57,12 +58,12 @@ use self::stream::{Ended, Resumed, Streams};
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
 use crate::device::{Device, QpTable};
+use crate::engine::qp::QpCore;
 use crate::event::Raised;
 use crate::objects::brief;
 use crate::objects::control::{Control, ControlError, ControlEvent, slot_of};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;
-use crate::qp::QpCore;
 
 /// A socket that packets come from.
 #[derive(Clone, Debug)]

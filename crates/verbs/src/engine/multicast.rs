@@ -12,11 +12,11 @@ use super::drive::Bound;
 use super::receive::count;
 use super::{Engine, Source};
 use crate::device::Device;
+use crate::engine::qp::QpCore;
 use crate::objects::control::Limits;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::quota;
-use crate::qp::QpCore;
 
 /// Groups of this process.
 #[derive(Debug, Default)]

@@ -17,9 +17,9 @@ use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
 use crate::device::{Device, PORT};
+use crate::engine::qp::QpCore;
 use crate::objects::control::{DeviceKind, is_target, slot_of};
 use crate::objects::error::VerbsError;
-use crate::qp::QpCore;
 
 /// How a queue pair's packets leave.
 #[derive(Debug)]

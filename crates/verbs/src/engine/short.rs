@@ -13,10 +13,10 @@ use super::env::parts;
 use super::path::Path;
 use super::ring::Short;
 use crate::device::Device;
+use crate::engine::qp::{Driven, Ends, Objects, QpCore};
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 use crate::objects::spot::Spot;
-use crate::qp::{Driven, Ends, Objects, QpCore};
 
 /// The most bytes of a message that goes this way, and its pad.
 #[expect(clippy::cast_possible_truncation, reason = "less than two cache lines")]

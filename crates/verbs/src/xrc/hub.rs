@@ -19,6 +19,7 @@ use super::place::TargetEnds;
 use super::registry::{FileKey, Registry};
 use super::side::Outbox;
 use crate::device::Device;
+use crate::engine::qp::QpCore;
 use crate::event::AsyncEventKind;
 use crate::objects::control::{Control, ControlError};
 use crate::objects::error::VerbsError;
@@ -26,7 +27,6 @@ use crate::objects::pd::PdId;
 use crate::objects::quota::Counted;
 use crate::objects::xrc::record::MAX_SGES;
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
-use crate::qp::QpCore;
 
 /// See the module.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use rdmux_wire::Psn;
 use super::member::Member;
 use crate::device::{Device, QpTable};
 use crate::engine::drive::Bound;
+use crate::engine::qp::{Ends, QpCore};
 use crate::objects::xrc::record::{Invalidated, Meta, Outcome, kind};
-use crate::qp::{Ends, QpCore};
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -7,11 +7,11 @@ use rdmux_wire::Qpn;
 
 use super::member::{MemberId, RemoteSrq};
 use super::place::Domain;
+use crate::engine::qp::QpCore;
 use crate::objects::control::{ControlError, is_target};
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::numbers::Numbers;
 use crate::objects::xrc::request::Hold;
-use crate::qp::QpCore;
 
 /// Openings of domains of one process.
 const MAX_OPENINGS: usize = 4096;

@@ -13,13 +13,13 @@ use rdmux_transport::wr::{MwBind, SendData, SendFlags, SendOp, SendWr};
 use rdmux_wire::Rkey;
 
 use crate::device::Device;
-use crate::mr::Mr;
+use crate::handles::mr::Mr;
+use crate::handles::qp::Qp;
 use crate::objects::error::VerbsError;
 pub use crate::objects::mw::MwType;
 use crate::objects::mw::Window;
 use crate::objects::quota;
 use crate::pd::Pd;
-use crate::qp::Qp;
 
 /// A memory window. Unbound and deallocated when dropped.
 #[derive(Debug)]

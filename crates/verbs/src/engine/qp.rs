@@ -1,0 +1,198 @@
+//! Queue pairs as the engine drives them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::{QpInit as MachineInit, Time};
+use rdmux_wire::Qpn;
+
+use super::drive::Bound;
+use super::machine::Machine;
+use super::path::Path;
+use super::short::SentFrom;
+use crate::cq::CqCore;
+use crate::device::Device;
+use crate::objects::brief;
+use crate::objects::control::DeviceKind;
+use crate::objects::error::VerbsError;
+use crate::objects::pd::PdId;
+use crate::objects::unacked::Unacked;
+use crate::objects::xrc::record::MAX_SGES;
+use crate::pd::Pd;
+use crate::srq::SrqCore;
+use crate::xrc::place::TargetEnds;
+
+/// What an event knows of a queue pair.
+#[derive(Clone, Debug)]
+pub struct QpRef(pub(crate) Arc<QpCore>);
+
+impl QpRef {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+    /// The value that its creator gave.
+    pub fn context(&self) -> u64 {
+        self.0.context
+    }
+}
+
+/// What a queue pair works with.
+#[derive(Debug)]
+pub(crate) enum Ends {
+    /// Objects of its process.
+    Own(Objects),
+    /// An XRC target belongs to no process, and works with objects of many.
+    Target(TargetEnds),
+}
+
+/// The objects that a queue pair was created with.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) pd: Pd,
+    /// The domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
+    pub(crate) recv_pd: PdId,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+}
+
+/// The part of a queue pair that the engine drives.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) ends: Ends,
+    context: u64,
+    unacked: Unacked,
+    pub(crate) owed: Owed,
+    pub(crate) state: brief::Mutex<Driven>,
+}
+
+/// What the lock of a queue pair guards.
+#[derive(Debug)]
+pub(crate) struct Driven {
+    pub(crate) machine: Machine,
+    pub(crate) path: Path,
+    /// Whether some milliseconds are nothing to any of its timers.
+    pub(crate) patient: bool,
+    /// The timer that the engine holds for this queue pair, if any.
+    pub(crate) armed: Option<Time>,
+    /// Whether the engine's list of queue pairs with something to send has it.
+    pub(crate) queued: bool,
+    /// Memory that it sent from lately.
+    pub(crate) sent_from: SentFrom,
+}
+
+/// Whether a queue pair owes an ACK: to be seen without its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    now: AtomicBool,
+    /// Whether the round has it on its list. Only rounds look at this.
+    listed: AtomicBool,
+}
+
+impl Owed {
+    /// With the queue pair locked. Whether it has just begun to owe one.
+    #[inline]
+    pub(crate) fn note(&self, owes: bool) -> bool {
+        let before = self.now.load(Ordering::Relaxed);
+        if before != owes {
+            self.now.store(owes, Ordering::Release);
+        }
+        owes && !before
+    }
+
+    /// In a round. Whether it has to be put on the list.
+    #[inline]
+    pub(crate) fn list(&self) -> bool {
+        let listed = self.listed.load(Ordering::Relaxed);
+        self.listed.store(true, Ordering::Relaxed);
+        !listed
+    }
+
+    /// It was taken off the list. Whether it owes one still.
+    #[inline]
+    pub(crate) fn is_still(&self) -> bool {
+        self.listed.store(false, Ordering::Relaxed);
+        self.now.load(Ordering::Acquire)
+    }
+}
+
+impl QpCore {
+    /// A queue pair in RESET.
+    pub(crate) fn new(
+        kind: DeviceKind,
+        machine: &MachineInit,
+        ends: Ends,
+        context: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            qpn: machine.qpn,
+            qp_type: machine.qp_type,
+            ends,
+            context,
+            unacked: Unacked::default(),
+            owed: Owed::default(),
+            state: brief::Mutex::new(Driven {
+                machine: Machine::new(kind, machine),
+                path: Path::None,
+                patient: false,
+                armed: None,
+                queued: false,
+                sent_from: SentFrom::default(),
+            }),
+        })
+    }
+
+    /// An XRC target in RESET.
+    pub(crate) fn target(qpn: Qpn, ends: TargetEnds) -> Arc<Self> {
+        let caps = QpCaps { max_recv_sge: MAX_SGES, ..QpCaps::default() };
+        let qp_type = QpType::XrcRecv;
+        let machine = MachineInit { qpn, qp_type, caps, sq_sig_all: false, has_srq: true };
+        Self::new(DeviceKind::Roce, &machine, Ends::Target(ends), 0)
+    }
+
+    /// Changes attributes and state, and with them the path.
+    pub(crate) fn modify(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), VerbsError> {
+        let path = device.engine().path_for(device, self, attr, mask)?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
+            device.engine().drain(device);
+        }
+        let mut bound = Bound::lock(device, self);
+        bound
+            .modify(attr, mask, path)
+            .map_err(|error| VerbsError::Modify { qpn: self.qpn, error })?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            self.forget();
+        }
+        bound.transmit();
+        Ok(())
+    }
+
+    /// In RESET nobody hears of what was before.
+    fn forget(&self) {
+        match &self.ends {
+            Ends::Own(objects) => {
+                objects.send_cq.forget(self.qpn);
+                objects.recv_cq.forget(self.qpn);
+            }
+            Ends::Target(target) => target.forget(),
+        }
+    }
+
+    pub(crate) fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+
+    /// Whether it has one peer.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.qp_type != QpType::Ud
+    }
+}
