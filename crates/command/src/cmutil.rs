@@ -7,13 +7,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rdmux::cm::{Event, EventChannel, EventKind, Id};
 use rdmux::{Completion, Cq, EMPTY, ok};
+use rdmux_host::{Registry, RuntimeDir};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long address and route may take to resolve; what rping and its like wait.
 pub const RESOLVE: Duration = Duration::from_secs(2);
 
-/// The socket address of a name or an address.
+/// The socket address of a name, of a virtual host or of any other, or an address.
 pub fn address(name: &str, port: u16) -> Result<SocketAddr> {
+    let virtual_host =
+        RuntimeDir::of_environment().ok().and_then(|dir| Registry::look_up(&dir, name));
+    if let Some(address) = virtual_host {
+        return Ok(SocketAddr::new(address, port));
+    }
     let mut all = (name, port)
         .to_socket_addrs()
         .with_context(|| format!("cannot find the address of {name:?}"))?;

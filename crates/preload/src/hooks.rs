@@ -1,4 +1,5 @@
-//! The functions that take a path, each with its path redirected.
+//! The functions that take a path, each with its path redirected, and those that take a host's name, each with the
+//! virtual host's address in its place.
 //!
 //! Those of files larger than 2 GiB (`open64`), with a check of the compiler's (`__open_2`) and of C
 //! libraries before 2.33 (`__xstat`) are functions of their own. What the C library calls within itself
@@ -7,6 +8,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::forward::{Next, absent};
+use crate::names::Named;
 use crate::path::Redirected;
 
 /// Defines functions of the C library: what comes before the path, the path, and what comes after it.
@@ -14,6 +16,20 @@ use crate::path::Redirected;
 /// library knows, so that their own files stay where they are.
 macro_rules! redirect {
     ($(fn $name:ident($($before:ident: $b:ty),*; path; $($after:ident: $a:ty),*) -> $result:ty;)*) => { $(
+        replace! { Redirected::path; fn $name($($before: $b),*; $($after: $a),*) -> $result }
+    )* };
+}
+
+/// The same for the functions whose first argument is the name of a host.
+macro_rules! resolve {
+    ($(fn $name:ident(name; $($after:ident: $a:ty),*) -> $result:ty;)*) => { $(
+        replace! { Named::resolve; fn $name(; $($after: $a),*) -> $result }
+    )* };
+}
+
+/// One function, with a string replaced by what `$put` makes of it.
+macro_rules! replace {
+    ($room:ident::$put:ident; fn $name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         unsafe extern "C" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $result {
             static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
@@ -21,9 +37,9 @@ macro_rules! redirect {
             if next.is_null() {
                 return absent();
             }
-            let mut room = Redirected::new();
-            // SAFETY: a path as the function's manual page wants it.
-            let path = unsafe { room.path(path) };
+            let mut room = $room::new();
+            // SAFETY: a string as the function's manual page wants it.
+            let path = unsafe { room.$put(path) };
             // SAFETY: the function of this name has this type. Those with an optional mode take it from
             // a register that need not be set, as they do when C calls them.
             let next = unsafe {
@@ -35,7 +51,7 @@ macro_rules! redirect {
             // SAFETY: the caller's promises hold for the same arguments, and the path is a string.
             unsafe { next($($before,)* path, $($after),*) }
         }
-    )* };
+    };
 }
 
 /// A name as C wants it.
@@ -109,4 +125,54 @@ redirect! {
     fn lgetxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
     fn listxattr(; path; list: Opaque, size: usize) -> isize;
     fn llistxattr(; path; list: Opaque, size: usize) -> isize;
+}
+
+// getaddrinfo(3), gethostbyname(3): what they find is found by address
+resolve! {
+    fn gethostbyname(name;) -> Opaque;
+    fn gethostbyname2(name; family: c_int) -> Opaque;
+    fn gethostbyname_r(
+        name; entry: Opaque, buf: Opaque, size: usize, result: Opaque, error: Opaque
+    ) -> c_int;
+    fn gethostbyname2_r(
+        name; family: c_int, entry: Opaque, buf: Opaque, size: usize, result: Opaque, error: Opaque
+    ) -> c_int;
+}
+
+/// Who wants no name to be looked up asks whether it is an address.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn getaddrinfo(
+    name: *const c_char,
+    service: *const c_char,
+    hints: *const libc::addrinfo,
+    result: Opaque,
+) -> c_int {
+    static NEXT: Next = Next::new(c"getaddrinfo");
+    let next = NEXT.address();
+    if next.is_null() {
+        return absent();
+    }
+    let mut room = Named::new();
+    // SAFETY: hints as the function's manual page wants them.
+    let flags = unsafe { hints.as_ref() }.map_or(0, |hints| hints.ai_flags);
+    let name = if flags & libc::AI_NUMERICHOST != 0 {
+        name
+    } else {
+        // SAFETY: a string as the function's manual page wants it.
+        unsafe { room.resolve(name) }
+    };
+    // SAFETY: the function of this name has this type.
+    let next = unsafe {
+        std::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(
+                *const c_char,
+                *const c_char,
+                *const libc::addrinfo,
+                Opaque,
+            ) -> c_int,
+        >(next)
+    };
+    // SAFETY: the caller's promises hold for the same arguments, and the name is a string.
+    unsafe { next(name, service, hints, result) }
 }

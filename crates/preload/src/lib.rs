@@ -6,15 +6,19 @@
 //! `$RDMUX_VIEW` names; every other one goes on as it came. So a program finds the device by its path, but
 //! does not see it when it lists `/sys/class`, nor does a program that is linked statically.
 //!
-//! In reading order: `path` decides, `forward` finds the C library's own function, `hooks` are ours.
+//! Names of virtual hosts it answers, too: `/etc/hosts` is a file of the view, and the functions that look names up, which
+//! read it within the C library, are given the address.
+//!
+//! In reading order: `path` and `names` decide, `forward` finds the C library's own function, `hooks` are ours.
 //!
 //! # What the unsafe code here relies on
 //!
-//! Callers pass what the functions' manual pages ask for: paths are NULL or strings that end with a
+//! Callers pass what the functions' manual pages ask for: paths and names are NULL or strings that end with a
 //! NUL. All else is handed on untouched. Nothing here allocates, locks or keeps state but the addresses
 //! of functions, so that it works in a signal handler and after fork wherever the function itself does.
 
 mod forward;
 #[cfg_attr(test, expect(dead_code, reason = "tests use the C library's own functions"))]
 mod hooks;
+mod names;
 mod path;

@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_char};
 /// The directories of a view; `rdmux_host::view` has the same.
 const DIRECTORIES: [&[u8]; 3] =
     [b"/sys/class/infiniband", b"/sys/class/infiniband_verbs", b"/dev/infiniband"];
+/// The file of a view.
+const HOSTS: &[u8] = b"/etc/hosts";
 /// The longest path, with its NUL (`PATH_MAX`).
 const MAX: usize = 4096;
 
@@ -26,18 +28,20 @@ impl Redirected {
         }
         // SAFETY: the caller's promise.
         let wanted = unsafe { CStr::from_ptr(path) }.to_bytes();
-        if !is_ours(wanted) {
+        if !is_ours(wanted) && wanted != HOSTS {
             return path;
         }
-        // SAFETY: the name is a string; what getenv returns stays until somebody changes the environment,
-        // which nobody may do while others read it.
-        let tree = unsafe { libc::getenv(c"RDMUX_VIEW".as_ptr()) };
-        if tree.is_null() {
+        let Some(tree) = tree() else { return path };
+        if !self.join(tree, wanted) {
             return path;
         }
-        // SAFETY: getenv returns strings.
-        let tree = unsafe { CStr::from_ptr(tree) }.to_bytes();
-        if self.join(tree, wanted) { self.0.as_ptr().cast() } else { path }
+        let ours = self.0.as_ptr().cast();
+        // A program that has become another user reads the machine's.
+        // SAFETY: the path was written with a NUL.
+        if wanted == HOSTS && unsafe { libc::access(ours, libc::R_OK) } != 0 {
+            return path;
+        }
+        ours
     }
 
     /// Whether there was room.
@@ -51,6 +55,15 @@ impl Redirected {
         self.0[len] = 0;
         true
     }
+}
+
+/// The tree that the environment names.
+pub(crate) fn tree() -> Option<&'static [u8]> {
+    // SAFETY: the name is a string; what getenv returns stays until somebody changes the environment,
+    // which nobody may do while others read it.
+    let tree = unsafe { libc::getenv(c"RDMUX_VIEW".as_ptr()) };
+    // SAFETY: getenv returns strings.
+    (!tree.is_null()).then(|| unsafe { CStr::from_ptr(tree) }.to_bytes())
 }
 
 /// Whether a path is one of the directories, or lies in one.

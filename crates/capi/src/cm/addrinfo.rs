@@ -2,11 +2,12 @@
 //!
 //! What is found is the C library's memory, for programs change it and rdma_freeaddrinfo frees what they have put in.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
 use libc::{addrinfo, sockaddr, socklen_t};
 use rdmux_cm::EventKind;
+use rdmux_host::{Registry, RuntimeDir};
 
 use super::address::AF_IB;
 use super::id::Id;
@@ -133,7 +134,7 @@ impl Found {
         Ok(())
     }
 
-    /// Asks the C library, and takes its first answer.
+    /// Asks the C library, which gets the address of a virtual host for its name, and takes its first answer.
     ///
     /// # Safety
     /// As [`rdma_getaddrinfo`].
@@ -150,6 +151,9 @@ impl Found {
             // client needs to connect, and clients that shook hands with this program do.
             hints.ai_family = libc::AF_INET;
         }
+        // SAFETY: as promised.
+        let virtual_host = unsafe { virtual_host(node, asked) };
+        let node = virtual_host.as_ref().map_or(node, |address| address.as_ptr());
         let hints = if hinted { ptr::from_ref(&hints) } else { ptr::null() };
         let mut list = ptr::null_mut();
         // SAFETY: as promised.
@@ -207,6 +211,21 @@ impl Drop for Found {
         // SAFETY: it is ours, and all in it came from the C library.
         unsafe { free(self.0) };
     }
+}
+
+/// The address of the virtual host that a program means by a name, as text. Programs find it also where they are not in a
+/// view, whose `/etc/hosts` has it.
+///
+/// # Safety
+/// `node` is NULL or a string.
+unsafe fn virtual_host(node: *const c_char, asked: &rdma_addrinfo) -> Option<CString> {
+    if node.is_null() || asked.ai_flags & RAI_NUMERICHOST != 0 {
+        return None;
+    }
+    // SAFETY: as promised.
+    let name = unsafe { CStr::from_ptr(node) }.to_str().ok()?;
+    let address = Registry::look_up(&RuntimeDir::of_environment().ok()?, name)?;
+    CString::new(address.to_string()).ok()
 }
 
 /// The hints as getaddrinfo(3) takes them.

@@ -1,4 +1,4 @@
-//! Which programs look for devices in the file system themselves.
+//! Which programs look for devices in the file system themselves, or for virtual hosts by name.
 //!
 //! Where namespaces are allowed nobody needs to know; elsewhere a library is preloaded into these programs only. A guess, and
 //! cheap: by the program's name, by the libraries whose names are in its file, and by the directories that the file or its
@@ -27,6 +27,12 @@ pub(crate) fn looks(program: &OsStr, args: &[OsString]) -> bool {
     has_name(Path::new(program))
         || args.iter().any(|a| has_any(a.as_encoded_bytes(), &DIRECTORIES))
         || find_program(program).is_some_and(|path| file_looks(&path))
+}
+
+/// Whether an argument is the name of a host, or a list of such names.
+pub(crate) fn names_host(args: &[OsString], is_host: impl Fn(&str) -> bool) -> bool {
+    let mut words = args.iter().filter_map(|a| a.to_str()).flat_map(|a| a.split([',', ':', '=']));
+    words.any(|word| !word.is_empty() && is_host(word))
 }
 
 fn has_name(program: &Path) -> bool {
@@ -86,6 +92,20 @@ mod tests {
         assert!(looks_with("ucx_perftest", &["-t", "tag_lat"]));
         assert!(looks_with("/nowhere/sh", &["-c", "ls /sys/class/infiniband"]));
         assert!(!looks_with("/nowhere/ib_write_bw", &["-a", "localhost"]));
+    }
+
+    #[test]
+    fn an_argument_names_a_host_as_a_whole() {
+        let names = |args: &[&str]| {
+            let args: Vec<_> = args.iter().map(OsString::from).collect();
+            names_host(&args, |word| word == "a")
+        };
+        for named in [&["-c", "-a", "a"][..], &["--host", "b:1,a:2"], &["--server=a"]] {
+            assert!(names(named), "{named:?}");
+        }
+        for other in [&["-a", "-aa"][..], &["b", "a.example", ""], &[]] {
+            assert!(!names(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -15,10 +15,10 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use rdmux_command::library;
-use rdmux_host::{ConnectOptions, DeviceChoice};
+use rdmux_host::{ConnectOptions, DeviceChoice, Registry};
 
 use self::variables::Variables;
-use self::view::{Place, View};
+use self::view::{Place, View, Wants};
 use crate::Global;
 
 /// What `env(1)` and its like exit with when the fault is theirs, not the program's.
@@ -34,17 +34,18 @@ const NOT_FOUND: u8 = 127;
     after_help = "Exit status: the program's own; 127 if there is no such program, 126 if it cannot be \
     run, 125 if something failed before.\n\n\
     Programs that look at /sys/class/infiniband or /dev/infiniband themselves see the devices there that the \
-    library lists, by a mount namespace that all programs of the host share. Where the system allows none, \
+    library lists, by a mount namespace that all programs of the host share. There, they find the virtual hosts \
+    by their names in /etc/hosts, too. Where the system allows none, \
     `auto` preloads a library into those that are known to look: programs that are linked with UCX or MPI or \
     that name these directories, Python, mpirun and the like, scripts that name them, and any program with \
-    such an argument. A mount namespace of a user without privilege comes with a user namespace, in which \
+    such an argument, or one that is the name of a virtual host. A mount namespace of a user without privilege comes with a user namespace, in which \
     programs like sudo and ping have no special rights, and groups other than the user's own have no name: \
     `none` is for those. A process with capabilities that it would lose stays where it is, unless it looks."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
-    /// How the program sees the device under /sys/class/infiniband and /dev/infiniband
+    /// How the program sees the device under /sys/class/infiniband and /dev/infiniband, and the names of virtual hosts
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     view: View,
     /// The program and its arguments
@@ -120,9 +121,13 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     let mut variables = Variables::new(&options, &host, devices, &library)?;
     // Last: it may move this process into other namespaces.
     let program = command.get_program().to_owned();
-    let look = || known::looks(&program, &args.program[1..]);
+    let rest = &args.program[1..];
+    let wants = Wants {
+        files: &|| known::looks(&program, rest),
+        names: &|| known::names_host(rest, |name| Registry::look_up(&options.dir, name).is_some()),
+    };
     let place = Place { options: &options, host: &host, devices };
-    view::show(args.view, look, &place, &library, &mut variables)?;
+    view::show(args.view, &wants, &place, &library, &mut variables)?;
     command.envs(variables.iter());
     Ok(())
 }

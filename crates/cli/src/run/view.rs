@@ -1,4 +1,4 @@
-//! What a program gets to see under `/sys/class/infiniband` and `/dev/infiniband`.
+//! What a program gets to see under `/sys/class/infiniband` and `/dev/infiniband`, and in `/etc/hosts`.
 
 use std::process::{Command, Stdio};
 
@@ -32,11 +32,18 @@ pub(crate) struct Place<'a> {
     pub(crate) devices: DeviceChoice,
 }
 
-/// Shows the device as `how` says; `look` tells whether the program is known to look. Moves this process
-/// into the view's namespaces, or adds to the variables.
+/// What a program is known to look for, as far as that can be told. Asked only where it matters.
+pub(crate) struct Wants<'a> {
+    /// The device's files.
+    pub(crate) files: &'a dyn Fn() -> bool,
+    /// A virtual host by its name.
+    pub(crate) names: &'a dyn Fn() -> bool,
+}
+
+/// Shows the device as `how` says. Moves this process into the view's namespaces, or adds to the variables.
 pub(crate) fn show(
     how: View,
-    look: impl FnOnce() -> bool,
+    wants: &Wants<'_>,
     place: &Place<'_>,
     library: &Library,
     variables: &mut Variables,
@@ -44,21 +51,30 @@ pub(crate) fn show(
     match how {
         View::None => {}
         View::Namespace => enter(place, true)
+            .map(drop)
             .context("there can be no mount namespace here, but --view preload may do")?,
         View::Preload => preload(place, library, variables)?,
         // A service that runs in the program itself has no files yet.
         View::Auto if place.options.embedded => {}
         View::Auto => {
-            let looks = look();
-            if let Err(e) = enter(place, looks)
-                && looks
-            {
-                preload(place, library, variables)?;
-                eprintln!(
-                    "rdmux: no mount namespace here ({}): librdmux_view.so shows the device under \
-                     /sys/class/infiniband instead",
-                    rdmux_command::output::text(&e)
-                );
+            let looks = (wants.files)();
+            match enter(place, looks) {
+                Ok(true) => {}
+                Ok(false) if (wants.names)() => preload(place, library, variables)?,
+                Ok(false) => {}
+                Err(e) if looks || (wants.names)() => {
+                    preload(place, library, variables)?;
+                    let shows = if looks {
+                        "the device under /sys/class/infiniband"
+                    } else {
+                        "the names of virtual hosts"
+                    };
+                    eprintln!(
+                        "rdmux: no mount namespace here ({}): librdmux_view.so shows {shows} instead",
+                        rdmux_command::output::text(&e)
+                    );
+                }
+                Err(_) => {}
             }
         }
     }
@@ -66,13 +82,14 @@ pub(crate) fn show(
 }
 
 /// Moves this process into the view's namespaces, which are made if there are none. A program that is not known to look
-/// at the files keeps its capabilities instead.
-fn enter(place: &Place<'_>, looks: bool) -> Result<()> {
+/// at the files keeps its capabilities instead; false then.
+fn enter(place: &Place<'_>, looks: bool) -> Result<bool> {
     let namespaces = namespaces(place)?;
     if !looks && namespace::costs_capabilities(&namespaces)? {
-        return Ok(());
+        return Ok(false);
     }
-    Ok(namespace::join(&namespaces)?)
+    namespace::join(&namespaces)?;
+    Ok(true)
 }
 
 /// The namespaces of this user's view.

@@ -148,12 +148,16 @@ pub fn status_of_all(
     Ok(answers.collect())
 }
 
-/// Has the service write the files of the view of these devices ([`HostDir::view`](crate::HostDir::view)). Returns the
-/// namespaces that the service holds for this user, if any.
+/// Has the service write the files of the view of these devices ([`HostDir::view`](crate::HostDir::view)), and brings the
+/// names of hosts up to date. Returns the namespaces that the service holds for this user, if any.
 ///
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Refused`] when the files cannot be written.
 pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<Held, HostError> {
+    // The machine's own file may have changed.
+    if let Err(e) = Registry::open(dir).and_then(|registry| registry.show_names()) {
+        tracing::warn!("names of hosts may be missing: {e}");
+    }
     let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
     let what = || "write the files under /sys/class/infiniband".to_owned();
     match session.call_with_fds(&Request::View { devices }, &[], what)? {

@@ -2,6 +2,7 @@
 
 mod config;
 mod device_choice;
+mod etc_hosts;
 mod file;
 mod host_name;
 mod lock_holder;

@@ -1,4 +1,4 @@
-//! Which loopback address a virtual host has.
+//! Which loopback address a virtual host has, and which names lead to it.
 //!
 //! A file of lines `name address`, in order of creation; `assigned` behind it says that the user chose the address.
 //! Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. A line that cannot
@@ -7,15 +7,21 @@
 //! Every address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
 //! runtime directories other than the usual one. Two that meet all the same see it when the port is in use: the
 //! service then takes the next address, unless the user assigned the one that is in use.
+//!
+//! A host that is down keeps its address, until [`KEPT`] hosts have one that nobody chose: from then on a new host takes
+//! over the address of the one that has been down the longest, which is forgotten.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::fs;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 
+use super::etc_hosts;
 use super::file::replace;
 use super::runtime::open_private;
 use super::{HostName, RuntimeDir};
@@ -29,13 +35,17 @@ const PER_BLOCK: usize = 254;
 const CAPACITY: usize = BLOCKS * PER_BLOCK;
 /// The most bytes of the file that are read: more than all addresses take, with the longest names.
 const MAX_BYTES: u64 = 16 << 20;
+/// How many hosts have an address that nobody chose before one of them is forgotten.
+const KEPT: usize = PER_BLOCK;
+/// How many hosts that are down a new one may choose from.
+const FORGOTTEN: usize = 16;
 /// Behind an address that the user chose.
 const ASSIGNED: &str = "assigned";
 
 /// The virtual hosts of a user, and their addresses.
 #[derive(Debug)]
 pub struct Registry {
-    path: PathBuf,
+    dir: RuntimeDir,
     entries: Vec<RegistryEntry>,
     /// The block of 256 addresses to begin with.
     start: usize,
@@ -74,17 +84,30 @@ impl Registry {
         let lock = open_private(&path.with_extension("lock"), false).map_err(fail)?;
         rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
             .map_err(|e| fail(e.into()))?;
-        let mut text = Vec::new();
-        match open_private(&path, false) {
-            Ok(file) => file.take(MAX_BYTES).read_to_end(&mut text).map(drop),
-            Err(e) => Err(e),
-        }
-        .map_err(fail)?;
+        let text = open_private(&path, false).and_then(read).map_err(fail)?;
         let (entries, damaged) = parse(&text);
         for (line, why) in damaged {
             tracing::warn!("{}: line {line} is skipped: {why}", path.display());
         }
-        Ok(Self { path, entries, start, _lock: lock })
+        Ok(Self { dir: dir.clone(), entries, start, _lock: lock })
+    }
+
+    /// The address of the virtual host that this name means, if there is one; upper case is the same as lower. Takes no lock.
+    pub fn look_up(dir: &RuntimeDir, name: &str) -> Option<IpAddr> {
+        let name = HostName::new(&name.to_ascii_lowercase()).ok().filter(etc_hosts::has_name)?;
+        let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
+        let (entries, _) = parse(&text);
+        entries.into_iter().find(|e| e.name == name).map(|e| e.address)
+    }
+
+    /// Brings the file up to date that programs in a view find as `/etc/hosts`.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    pub fn show_names(&self) -> Result<(), HostError> {
+        let path = self.dir.etc_hosts();
+        etc_hosts::update(&path, &self.entries)
+            .map_err(|e| HostError::io(format!("write {}", path.display()), e))
     }
 
     /// All hosts, in order of creation.
@@ -99,9 +122,34 @@ impl Registry {
 
     /// The addresses that no host has, in the order in which they are given out.
     pub fn free(&self) -> impl Iterator<Item = IpAddr> {
-        (0..CAPACITY)
-            .map(|n| nth_address(self.start, n))
-            .filter(|a| self.entries.iter().all(|e| e.address != *a))
+        let taken: HashSet<_> = self.entries.iter().map(|e| e.address).collect();
+        (0..CAPACITY).map(|n| nth_address(self.start, n)).filter(move |a| !taken.contains(a))
+    }
+
+    /// The addresses that may be recorded for a host that has none, the best first. Those of hosts that are down come
+    /// first when there are many.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = IpAddr> {
+        self.forgettable().take(FORGOTTEN).chain(self.free())
+    }
+
+    /// Addresses of hosts that can be forgotten, beginning with the one that has been down the longest.
+    fn forgettable(&self) -> impl Iterator<Item = IpAddr> {
+        let mut drawn: Vec<_> = self.entries.iter().filter(|e| !e.assigned).collect();
+        if drawn.len() < KEPT {
+            drawn.clear();
+        }
+        // A service makes and removes its socket there, when it starts and when it ends.
+        let changed = |name| fs::metadata(self.dir.host_path(name)).and_then(|m| m.modified()).ok();
+        drawn.sort_by_cached_key(|e| changed(&e.name));
+        drawn.into_iter().filter(|e| self.is_down(&e.name)).map(|e| e.address)
+    }
+
+    /// Whether a host has no service. One that starts takes its lock before it reads the registry, and so finds out
+    /// that it was forgotten.
+    fn is_down(&self, name: &HostName) -> bool {
+        // A host that never had a service has no lock, and is to get none here: that is a change.
+        !self.dir.host_path(name).join("lock").exists()
+            || self.dir.host(name).is_ok_and(|dir| matches!(dir.lock_service(), Ok(Some(_))))
     }
 
     /// Fixes the address of a host, as the user wants it.
@@ -113,7 +161,7 @@ impl Registry {
         self.set(RegistryEntry { name: name.clone(), address, assigned: true })
     }
 
-    /// Records an address that nobody chose, one of [`free`](Self::free).
+    /// Records an address that nobody chose, one of [`free`](Self::free) or of a host that is down, which is forgotten.
     ///
     /// # Errors
     /// As [`assign`](Self::assign).
@@ -122,21 +170,34 @@ impl Registry {
     }
 
     fn set(&mut self, new: RegistryEntry) -> Result<(), HostError> {
-        let taken = |e: &&RegistryEntry| e.address == new.address && e.name != new.name;
-        if let Some(RegistryEntry { address, name: owner, .. }) = self.entries.iter().find(taken) {
-            return Err(HostError::AddressTaken { address: *address, owner: owner.clone() });
-        }
         let mut entries = self.entries.clone();
-        match entries.iter_mut().find(|e| e.name == new.name) {
-            Some(entry) => *entry = new,
-            None => entries.push(new),
+        let other = |e: &RegistryEntry| e.address == new.address && e.name != new.name;
+        if let Some(at) = entries.iter().position(other) {
+            let owner = &entries[at];
+            if new.assigned || owner.assigned || !self.is_down(&owner.name) {
+                let owner = owner.name.clone();
+                return Err(HostError::AddressTaken { address: new.address, owner });
+            }
+            // In its place, so that the other lines stay where they are.
+            entries.retain(|e| e.name != new.name);
+            if let Some(entry) = entries.iter_mut().find(|e| e.address == new.address) {
+                *entry = new;
+            }
+        } else {
+            match entries.iter_mut().find(|e| e.name == new.name) {
+                Some(entry) => *entry = new,
+                None => entries.push(new),
+            }
         }
         let text: String = entries.iter().map(|e| format!("{e}\n")).collect();
-        replace(&self.path, text.as_bytes()).map_err(|e| {
-            let path = self.path.display();
-            HostError::io(format!("write {path}, which stays as it was"), e)
+        let path = self.dir.registry_path();
+        replace(&path, text.as_bytes()).map_err(|e| {
+            HostError::io(format!("write {}, which stays as it was", path.display()), e)
         })?;
         self.entries = entries;
+        if let Err(e) = self.show_names() {
+            tracing::warn!("names of hosts may be missing under `rdmux run`: {e}");
+        }
         Ok(())
     }
 }
@@ -170,22 +231,33 @@ fn start_of(path: &Path) -> usize {
     hash as usize % BLOCKS
 }
 
+/// What is in the file.
+fn read(file: File) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// The entries of a file, and the numbers of the lines that are none, with the reason.
 fn parse(text: &[u8]) -> (Vec<RegistryEntry>, Vec<(usize, &'static str)>) {
     let (mut entries, mut damaged) = (Vec::<RegistryEntry>::new(), Vec::new());
+    let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
     for (line, number) in text.split(|&b| b == b'\n').zip(1..) {
         if line.is_empty() {
             continue;
         }
         match std::str::from_utf8(line).ok().and_then(parse_line) {
             None => damaged.push((number, "it is not \"name address\"")),
-            Some(new) if entries.iter().any(|e| e.name == new.name) => {
+            Some(new) if names.contains(&new.name) => {
                 damaged.push((number, "its host has a line above"));
             }
-            Some(new) if entries.iter().any(|e| e.address == new.address) => {
+            Some(new) if !addresses.insert(new.address) => {
                 damaged.push((number, "its address is another host's"));
             }
-            Some(new) => entries.push(new),
+            Some(new) => {
+                names.insert(new.name.clone());
+                entries.push(new);
+            }
         }
     }
     (entries, damaged)
@@ -307,5 +379,94 @@ mod tests {
         assert_eq!(r.entries().len(), 1);
         drop(r);
         assert_eq!(Registry::open_at(&dir, 0).unwrap().entries().len(), 1);
+    }
+
+    #[test]
+    fn thousands_of_hosts_in_a_row_share_a_block_of_addresses() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        let mut r = Registry::open_at(&dir, 0).unwrap();
+        // As a service that runs has it.
+        let up = dir.host(&name("up")).unwrap().lock_service().unwrap();
+        let its = draw_any(&mut r, "up");
+        r.assign(&name("chosen"), ip("127.77.0.2")).unwrap();
+        let mut used = HashSet::new();
+        for n in 0..2000 {
+            let address = draw_any(&mut r, &format!("host-{n}"));
+            touch(&dir, &format!("host-{n}"), n);
+            assert_ne!(address, its, "host-{n}");
+            assert_ne!(address, "127.77.0.2", "host-{n}");
+            used.insert(address);
+        }
+        assert_eq!(used.len(), KEPT - 1);
+        assert_eq!(r.entries().len(), KEPT + 1);
+        // The last ones are remembered, the first ones forgotten.
+        assert!(r.get(&name("host-1999")).is_some() && r.get(&name("host-1900")).is_some());
+        assert_eq!(r.get(&name("host-0")), None);
+        assert_eq!(r.get(&name("up")).unwrap().address.to_string(), its);
+        drop(up);
+    }
+
+    /// Records the best address for a host that is down by now.
+    fn draw_any(r: &mut Registry, host: &str) -> String {
+        let address = r.candidates().next().unwrap();
+        r.record(&name(host), address).unwrap();
+        address.to_string()
+    }
+
+    /// Has a host be down since then.
+    fn touch(dir: &RuntimeDir, host: &str, seconds: u64) {
+        let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let path = dir.host(&name(host)).unwrap().path().to_owned();
+        File::open(path).unwrap().set_modified(at).unwrap();
+    }
+
+    #[test]
+    fn the_host_that_has_been_down_the_longest_is_forgotten_and_none_that_is_up() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        let mut r = Registry::open_at(&dir, 0).unwrap();
+        for n in 0..KEPT {
+            let host = format!("host-{n}");
+            dir.host(&name(&host)).unwrap();
+            draw(&mut r, &host);
+        }
+        let lock =
+            |n: usize| dir.host(&name(&format!("host-{n}"))).unwrap().lock_service().unwrap();
+        let up = lock(7);
+        touch(&dir, "host-7", 1);
+        drop(lock(9));
+        touch(&dir, "host-9", 2);
+        assert_eq!(draw_any(&mut r, "new"), nth_address(0, 9).to_string());
+        assert_eq!((r.get(&name("host-9")), r.entries()[9].name.as_str()), (None, "new"));
+        // Whoever says so: one that is up keeps its address.
+        let e = r.record(&name("newer"), nth_address(0, 7)).unwrap_err();
+        assert!(e.to_string().contains("host-7"), "{e}");
+        drop(up);
+        r.record(&name("newer"), nth_address(0, 7)).unwrap();
+        assert_eq!(r.get(&name("host-7")), None);
+    }
+
+    #[test]
+    fn a_host_is_found_by_its_name_and_no_longer_when_it_is_forgotten() {
+        let tmp = TempDir::new();
+        let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
+        assert_eq!(Registry::look_up(&dir, "a"), None);
+        let mut r = Registry::open_at(&dir, 0).unwrap();
+        draw(&mut r, "a");
+        r.assign(&name("six"), ip("fd00::6")).unwrap();
+        draw(&mut r, "localhost");
+        assert_eq!(Registry::look_up(&dir, "A"), Some(ip("127.77.0.1")));
+        assert_eq!(Registry::look_up(&dir, "six"), Some(ip("fd00::6")));
+        for none in ["b", "localhost", "a.example", "", "../a", "127.77.0.1"] {
+            assert_eq!(Registry::look_up(&dir, none), None, "{none}");
+        }
+        let shown = std::fs::read_to_string(dir.etc_hosts()).unwrap();
+        assert!(shown.contains("\n127.77.0.1 a ") && shown.contains("\nfd00::6 six "), "{shown}");
+        r.record(&name("b"), ip("127.77.0.1")).unwrap();
+        assert_eq!(Registry::look_up(&dir, "a"), None);
+        assert_eq!(Registry::look_up(&dir, "b"), Some(ip("127.77.0.1")));
+        let shown = std::fs::read_to_string(dir.etc_hosts()).unwrap();
+        assert!(shown.contains("\n127.77.0.1 b ") && !shown.contains(" a "), "{shown}");
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! <runtime dir>/registry            names and addresses of virtual hosts; registry.lock is locked meanwhile
+//! <runtime dir>/etc-hosts           what programs in a view find as /etc/hosts
 //! <runtime dir>/hosts/<name>/sock   the service's socket
 //!                            lock   locked by the service while it runs
 //!                            start  locked by whoever starts it
@@ -110,14 +111,23 @@ impl RuntimeDir {
         self.0.join("registry")
     }
 
+    /// The file that programs in a view find as `/etc/hosts`.
+    pub(crate) fn etc_hosts(&self) -> PathBuf {
+        self.0.join("etc-hosts")
+    }
+
+    /// Where the directory of a host is, if there is one.
+    pub(super) fn host_path(&self, name: &HostName) -> PathBuf {
+        self.0.join("hosts").join(name.as_str())
+    }
+
     /// The directory of a host, made if it does not exist.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment).
     pub fn host(&self, name: &HostName) -> Result<HostDir, HostError> {
-        let hosts = self.0.join("hosts");
-        make_private(&hosts, false)?;
-        let path = hosts.join(name.as_str());
+        make_private(&self.0.join("hosts"), false)?;
+        let path = self.host_path(name);
         make_private(&path, false)?;
         Ok(HostDir { name: name.clone(), path })
     }

@@ -57,7 +57,7 @@ fn open_on_next(
     before: Option<(IpAddr, Option<String>)>,
 ) -> Result<Core, HostError> {
     let mut registry = Registry::open(&options.dir)?;
-    let candidates: Vec<_> = registry.free().take(TRIES).collect();
+    let candidates: Vec<_> = registry.candidates().take(TRIES).collect();
     let mut in_use = HostError::Start {
         host: options.host.clone(),
         why: "the registry has no address left".to_owned(),

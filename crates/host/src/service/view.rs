@@ -139,7 +139,9 @@ impl Core {
         let mut devices = self.devices();
         devices.retain(|device| choice.kinds().contains(&device.kind));
         let (gids, counters) = shown;
+        let etc_hosts = self.options.dir.etc_hosts();
         let facts = Facts {
+            etc_hosts: &etc_hosts,
             host: self.options.host.as_str(),
             devices: &devices,
             gids,

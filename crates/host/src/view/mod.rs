@@ -11,6 +11,9 @@
 //! - or, where the system forbids that, by a library that is loaded before the others and redirects
 //!   paths.
 //!
+//! A program finds the user's virtual hosts by their names, too: a view has an `/etc/hosts` of its own, one file for
+//! all views of a user, which every change of the registry of hosts brings up to date.
+//!
 //! Adapters of the machine do not appear: the libraries drive the software device only.
 
 pub mod namespace;
@@ -26,3 +29,6 @@ pub fn uverbs(kind: DeviceKind) -> String {
 /// The directories that a view replaces. In the tree they have the same paths.
 pub const DIRECTORIES: [&str; 3] =
     ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"];
+
+/// The file that a view replaces, by one in which virtual hosts have names, too.
+pub const HOSTS: &str = "/etc/hosts";

@@ -11,7 +11,8 @@
 //!   the empty directories;
 //! - where `/dev` has no `infiniband`, a tmpfs over `/dev` with the system's `/dev` in `.system`: its
 //!   directories are mounted again under their names, so that terminals and shared memory have their
-//!   usual paths, devices are links into `.system`, and links are copied.
+//!   usual paths, devices are links into `.system`, and links are copied;
+//! - the file of names over `/etc/hosts`, if the machine has that.
 //!
 //! Mounts that the system makes later still arrive. What appears in `/dev` itself later does not.
 
@@ -25,7 +26,7 @@ use rdmux_link::namespace::{Leave, leave};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::DIRECTORIES;
+use super::{DIRECTORIES, HOSTS};
 use crate::error::HostError;
 
 /// The namespaces of a view.
@@ -48,7 +49,8 @@ pub fn build(tree: &Path, user: Option<&OwnedFd>) -> Result<(), HostError> {
     rustix::mount::mount_change("/", propagation)
         .map_err(|e| refused("keep mounts to this namespace", e))?;
     cover_classes(tree)?;
-    cover_dev(tree)
+    cover_dev(tree)?;
+    cover_hosts(tree)
 }
 
 /// Leaves the namespaces of the others.
@@ -116,6 +118,15 @@ fn cover_dev(tree: &Path) -> Result<(), HostError> {
     make().map_err(|e| refused("make another /dev", e))?;
     bind(&ours, &stage.join("infiniband"))?;
     rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("put another /dev in place", e))
+}
+
+/// A file without which programs can do: there may be none to cover, and none to cover it with.
+fn cover_hosts(tree: &Path) -> Result<(), HostError> {
+    let (ours, real) = (within(tree, HOSTS), Path::new(HOSTS));
+    if !ours.is_file() || !real.is_file() {
+        return Ok(());
+    }
+    bind(&ours, real)
 }
 
 /// Where a directory of the system is in the tree.

@@ -28,6 +28,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) pkeys: &'a [Pkey],
     /// What all devices of a kind counted, by [`Counter::name`]; the kinds in order.
     pub(crate) counters: &'a [Vec<(String, u64)>],
+    /// The file of names and addresses.
+    pub(crate) etc_hosts: &'a Path,
 }
 
 /// A file of the tree.
@@ -66,6 +68,8 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     character_device(&mut tree, "rdma_cm");
+    // Kept up to date by whoever changes the registry.
+    tree.link("etc/hosts", facts.etc_hosts);
     tree.0
 }
 
@@ -287,7 +291,9 @@ mod tests {
         });
         let counters = [counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect(), vec![]];
         let pkeys = &[Pkey::DEFAULT];
-        let facts = Facts { host: "a", devices: &devices, gids, pkeys, counters: &counters };
+        let etc_hosts = Path::new("/run/rdmux/etc-hosts");
+        let facts =
+            Facts { host: "a", devices: &devices, gids, pkeys, counters: &counters, etc_hosts };
         write(dir.path(), &facts).unwrap();
     }
 
@@ -315,6 +321,8 @@ mod tests {
         assert_eq!(read("../dev1/ports/1/gids/0"), "0233:4455:6677:0000:0000:0000:0000:0000\n");
         assert_eq!(read("../dev1/ports/1/gid_attrs/types/0"), "IB/RoCE v1\n");
         assert_eq!(read("../dev1/device/infiniband_verbs/uverbs1/ibdev"), "dev1\n");
+        let names = fs::read_link(dir.path().join("etc/hosts")).unwrap();
+        assert_eq!(names, Path::new("/run/rdmux/etc-hosts"));
     }
 
     #[test]
