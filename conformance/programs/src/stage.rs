@@ -241,6 +241,7 @@ impl Scene {
         // An iWARP device has one.
         let gid = if self.device == Device::Iw { 0 } else { side.gid_index };
         line.replace("{server}", &self.server.address)
+            .replace("{host}", &self.server.name)
             .replace("{server4}", &self.server.address4)
             .replace("{client}", &self.client.address)
             .replace("{port}", &self.port.to_string())

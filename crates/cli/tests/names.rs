@@ -38,18 +38,16 @@ fn found(output: &Output) -> Vec<String> {
 #[test]
 fn getaddrinfo_finds_virtual_hosts_and_what_the_machine_knows() {
     let net = Net::new().hosts(&["one", "two"]);
+    // That its service runs does not matter: the name is the user's choice.
     let six = "::1";
     net.run(&["host", "up", "six", "--addr", six]);
     for view in ["namespace", "preload"] {
         for (name, address) in [("one", net.address(1)), ("TWO", net.address(2))] {
-            for database in ["ahosts", "ahostsv4"] {
-                let output = run(&net, view, &["getent", database, name]);
-                if is_refused(view, &output) {
-                    break;
-                }
-                let said = text(&output.stderr);
-                assert_eq!(found(&output), [address.as_str()], "{view} {name} {said}");
+            let output = run(&net, view, &["getent", "ahosts", name]);
+            if is_refused(view, &output) {
+                break;
             }
+            assert_eq!(found(&output), [address], "{view} {name} {}", text(&output.stderr));
         }
         let output = run(&net, view, &["getent", "hosts", "two"]);
         if is_refused(view, &output) {
@@ -120,8 +118,8 @@ fn where_there_can_be_no_namespace_an_argument_that_names_a_host_is_enough() {
 #[test]
 fn our_own_tools_and_library_find_them_outside_of_a_view() {
     let net = Net::new().hosts(&["one", "two"]);
-    let (mut server, port) = net.server(&["--host", "two", "ping", "--server", "two", "--port", "0"]);
-    net.ok(&["--host", "one", "ping", "two", "--port", &port, "--count", "3"]);
+    let (mut server, port) = net.server(&["--host", "two", "ping", "-s", "-a", "two", "-p", "0"]);
+    net.ok(&["--host", "one", "ping", "-c", "-a", "two", "-p", &port, "-C", "3"]);
     assert!(server.wait().unwrap().success());
 
     let Some(names) = compile(&net, "names.c", &["ibverbs", "rdmacm"]) else { return };

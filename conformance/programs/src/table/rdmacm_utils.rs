@@ -20,6 +20,7 @@ pub(super) fn rows() -> Vec<Row> {
         rows.extend(Row::each(Way::HERE, &rping(options.text, count).brief(options.brief)));
     }
     let brief = &[Way::Ring, Way::Udp, Way::Wire6];
+    rows.extend(Row::each(&[Way::Udp], &rping_by_name().brief(&[Way::Udp])));
     rows.extend(Row::each(EVERYWHERE, &persistent_rping().brief(brief)));
 
     let ucmatose = |options| both_sides("ucmatose", options, " -p {port}");
@@ -63,6 +64,16 @@ pub(super) fn rping(options: &str, count: usize) -> Exchange {
         .client(format!("rping -c {common}"))
         .proof(ClientLines("ping data: rdma-ping-", count))
         .proof(Server(format!("rdma-ping-{}: ", count - 1)))
+}
+
+/// Between virtual hosts, which answer to their names.
+fn rping_by_name() -> Exchange {
+    let common = "-v -V -C 300 -S 1000 -a {host} -p {port}";
+    Exchange::new("rping -a NAME")
+        .server(format!("rping -s {common}"), Ready::Cm, End::Alone)
+        .client(format!("rping -c {common}"))
+        .proof(ClientLines("ping data: rdma-ping-", 300))
+        .proof(Server("rdma-ping-299: ".into()))
 }
 
 /// Its server serves several at once, but mixes them up when they come at the same moment.
