@@ -329,7 +329,7 @@ impl<'a> Script<'a> {
     /// A path with LIDs, or with values that no port has.
     fn strange_path(&mut self, query: &PathQuery) -> Path {
         let mut path = query.by_address;
-        path.av.is_global = self.byte() % 2 == 0;
+        path.av.is_global = self.byte().is_multiple_of(2);
         path.av.dlid = self.byte().into();
         path.av.sl = self.byte();
         path.av.static_rate = self.byte();
