@@ -1,6 +1,6 @@
 //! What CI may take: so many seconds for each suite.
 //!
-//! `.ci/run` must end within [`LIMIT`] on a machine with two processors, whatever is added. So each suite has a budget, about
+//! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, about
 //! twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which a test
 //! checks. A suite that outgrows its budget makes CI fail. Then rows that only multiply what others show lose their mark
 //! `brief`, or the budget takes seconds from another.
