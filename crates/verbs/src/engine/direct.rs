@@ -13,8 +13,8 @@ use rdmux_transport::wr::Sge;
 
 use super::env::parts;
 use super::path::Path;
-use crate::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
+use crate::handles::device::Device;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::pd::PdId;

@@ -23,9 +23,10 @@ use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
-use crate::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
-use crate::event::Raised;
+use crate::engine::xrc::place::{Placing, Stage};
+use crate::handles::device::Device;
+use crate::handles::event::Raised;
 use crate::objects::control::DeviceKind;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory::Space;
@@ -33,7 +34,6 @@ use crate::objects::pd::PdId;
 use crate::objects::reach::Origin;
 use crate::objects::regions::{Asker, Located, Regions};
 use crate::objects::spot::Spot;
-use crate::xrc::place::{Placing, Stage};
 
 /// The most pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;

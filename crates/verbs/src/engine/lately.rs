@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rdmux_wire::Qpn;
 
-use crate::device::Device;
 use crate::engine::qp::QpCore;
+use crate::handles::device::Device;
 use crate::objects::spot::Spot;
 
 /// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
@@ -64,8 +64,8 @@ mod tests {
     use rdmux_transport::wr::{Completion, SendOp, WcStatus};
 
     use super::*;
+    use crate::handles::pd::Pd;
     use crate::lab::{Lab, Node};
-    use crate::pd::Pd;
 
     #[test]
     fn queue_pairs_in_a_row_are_remembered_without_the_table() {

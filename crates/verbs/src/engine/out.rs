@@ -10,7 +10,7 @@ use rdmux_wire::Psn;
 use super::lend::Loans;
 use super::path::{Endpoint, Route};
 use super::ring::RingTx;
-use crate::device::Device;
+use crate::handles::device::Device;
 
 /// The largest path MTU.
 const MAX_MTU: u32 = 4096;

@@ -11,17 +11,17 @@ use super::drive::Bound;
 use super::machine::Machine;
 use super::path::Path;
 use super::short::SentFrom;
-use crate::cq::CqCore;
-use crate::device::Device;
+use crate::engine::xrc::place::TargetEnds;
+use crate::handles::cq::CqCore;
+use crate::handles::device::Device;
+use crate::handles::pd::Pd;
+use crate::handles::srq::SrqCore;
 use crate::objects::brief;
 use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::pd::PdId;
 use crate::objects::unacked::Unacked;
 use crate::objects::xrc::record::MAX_SGES;
-use crate::pd::Pd;
-use crate::srq::SrqCore;
-use crate::xrc::place::TargetEnds;
 
 /// What an event knows of a queue pair.
 #[derive(Clone, Debug)]

@@ -24,9 +24,9 @@ use super::drive::Bound;
 use super::path::Path;
 use super::wait::Waiter;
 use super::{Engine, Table};
-use crate::device::Device;
+use crate::handles::device::Device;
+use crate::handles::srq::SrqCore;
 use crate::objects::counters::{Counter, Counters};
-use crate::srq::SrqCore;
 
 /// Bytes of the buffer that rounds receive into.
 const BUFFER: usize = 256 * 1024;

@@ -1,8 +1,12 @@
-//! The highest floor: what programs hold of queue pairs and memory, each object with its calls.
-//!
-//! The handles that the engine itself must make, for events and for who shares an object, are not here yet: `pd`, `cq`, `srq`,
-//! `channel`, `event` and `device` lie on the engine's floor.
+//! The highest floor: what programs hold of the device and its objects, each object with its calls.
 
+pub mod channel;
+pub mod cq;
+pub mod device;
+pub mod event;
 pub mod mr;
 pub mod mw;
+pub mod pd;
 pub mod qp;
+pub mod srq;
+pub mod xrc;

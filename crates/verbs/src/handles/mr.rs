@@ -9,14 +9,14 @@ use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::Sge;
 use rdmux_wire::{Lkey, Rkey};
 
-use crate::device::Device;
+use crate::handles::device::Device;
+use crate::handles::pd::Pd;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;
 use crate::objects::memory::{self, Space};
 pub use crate::objects::mr::MrInit;
 use crate::objects::quota;
 use crate::objects::regions::{Region, StillBound};
-use crate::pd::Pd;
 
 /// What [`Mr::reregister`] changes; what is none stays.
 #[derive(Debug, Default)]

@@ -12,14 +12,14 @@ use rdmux_transport::attr::Access;
 use rdmux_transport::wr::{MwBind, SendData, SendFlags, SendOp, SendWr};
 use rdmux_wire::Rkey;
 
-use crate::device::Device;
+use crate::handles::device::Device;
 use crate::handles::mr::Mr;
+use crate::handles::pd::Pd;
 use crate::handles::qp::Qp;
 use crate::objects::error::VerbsError;
 pub use crate::objects::mw::MwType;
 use crate::objects::mw::Window;
 use crate::objects::quota;
-use crate::pd::Pd;
 
 /// A memory window. Unbound and deallocated when dropped.
 #[derive(Debug)]

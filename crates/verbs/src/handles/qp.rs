@@ -8,19 +8,19 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
-use crate::cq::Cq;
-use crate::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::machine::Machine;
 use crate::engine::path::Path;
 pub use crate::engine::qp::QpRef;
 use crate::engine::qp::{Ends, Objects, QpCore};
+use crate::handles::cq::Cq;
+use crate::handles::device::Device;
+use crate::handles::pd::Pd;
+use crate::handles::srq::Srq;
 use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::quota::{Counted, Permit};
 use crate::objects::room;
-use crate::pd::Pd;
-use crate::srq::Srq;
 
 /// With what a queue pair is created.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
 
-use crate::cq::{Cq, CqCore};
 use crate::engine::qp::{QpCore, QpRef};
+use crate::handles::cq::{Cq, CqCore};
+use crate::handles::srq::{Srq, SrqCore};
+use crate::handles::xrc::target::{TargetCore, TargetRef};
 use crate::objects::unacked::Unacked;
-use crate::srq::{Srq, SrqCore};
-use crate::xrc::target::{TargetCore, TargetRef};
 
 /// Something that happened to the device or to an object.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::xrc::place::TargetEnds;
+use crate::engine::xrc::place::TargetEnds;
 
 const A: MemberId = MemberId(1);
 const B: MemberId = MemberId(2);

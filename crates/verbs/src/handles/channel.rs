@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
-use crate::cq::{Cq, CqCore};
+use crate::handles::cq::{Cq, CqCore};
 use crate::objects::error::VerbsError;
 use crate::objects::notify::NotifyQueue;
 

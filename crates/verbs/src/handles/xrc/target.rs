@@ -6,9 +6,10 @@ use rdmux_transport::attr::{AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 
 use super::domain::{Use, Xrcd};
-use crate::device::Device;
+use crate::handles::device::Device;
 use crate::objects::error::VerbsError;
 use crate::objects::unacked::Unacked;
+use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
 /// A handle on a target, which lives at least as long. Let go when dropped.
@@ -59,7 +60,7 @@ impl Target {
         let request = XrcRequest::CreateTarget { domain: domain.id(), hold: Hold::Handle };
         match domain.ask(&request, "create an XRC receive queue pair")? {
             XrcReply::Target(qpn) => Ok(Self::held(domain, qpn, context)),
-            other => Err(super::side::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 

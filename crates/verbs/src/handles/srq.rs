@@ -7,17 +7,17 @@ use rdmux_transport::env::SrqEntry;
 use rdmux_transport::wr::{RecvWr, Sge};
 use rdmux_wire::Qpn;
 
-use crate::cq::Cq;
-use crate::device::Device;
-use crate::event::Raised;
+use crate::handles::cq::Cq;
+use crate::handles::device::Device;
+use crate::handles::event::Raised;
+use crate::handles::pd::Pd;
+use crate::handles::xrc::Xrcd;
+use crate::handles::xrc::queue::XrcQueue;
 use crate::objects::brief::{Mutex, MutexGuard};
 use crate::objects::error::VerbsError;
 use crate::objects::quota::{Counted, Permit};
 use crate::objects::room;
 use crate::objects::unacked::Unacked;
-use crate::pd::Pd;
-use crate::xrc::Xrcd;
-use crate::xrc::queue::XrcQueue;
 
 /// Sizes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

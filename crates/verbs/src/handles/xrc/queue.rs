@@ -11,12 +11,13 @@ use rdmux_link::ring::{MAX_CAPACITY, RingError};
 use rdmux_transport::wr::RecvWr;
 
 use super::domain::{Use, Xrcd};
-use crate::cq::{Cq, CqCore};
+use crate::handles::cq::{Cq, CqCore};
+use crate::handles::pd::Pd;
+use crate::handles::srq::SrqAttr;
 use crate::objects::error::VerbsError;
+use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::record::{Receive, kind};
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
-use crate::pd::Pd;
-use crate::srq::SrqAttr;
 
 /// Bytes of a line of a ring, and of a record's head.
 const LINE: usize = 64;
@@ -53,7 +54,7 @@ impl XrcQueue {
         let request =
             XrcRequest::CreateSrq { domain: domain.id(), pd: pd.id().0, max_sge: attr.max_sge };
         let reply = device.ask_hub(&request, Some(std::os::fd::AsFd::as_fd(&fd)), WHAT)?;
-        let XrcReply::Srq(srqn) = reply else { return Err(super::side::unexpected(&reply)) };
+        let XrcReply::Srq(srqn) = reply else { return Err(unexpected(&reply)) };
         cq.0.add_user();
         Ok(Self {
             srqn,

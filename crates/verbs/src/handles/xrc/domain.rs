@@ -8,9 +8,10 @@ use std::sync::{Arc, Weak};
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
-use crate::device::Device;
+use crate::handles::device::Device;
 use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
+use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
 /// How a domain is opened, as a file is (`open(2)`).
@@ -87,7 +88,7 @@ impl Xrcd {
                 let users = AtomicUsize::new(0);
                 Ok(Self(Arc::new(Opening { device: device.clone(), id, users })))
             }
-            other => Err(super::side::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -130,7 +131,7 @@ impl Xrcd {
                 self.0.device.xrc().registered(qpn, self.registration());
                 Ok(qpn)
             }
-            other => Err(super::side::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -211,7 +212,7 @@ impl Xrcd {
         let request = XrcRequest::QueryTarget { domain: self.0.id, qpn };
         match self.ask(&request, "query an XRC receive queue pair")? {
             XrcReply::Attr(attr) => Ok(*attr),
-            other => Err(super::side::unexpected(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 

@@ -12,22 +12,23 @@ use rdmux_transport::env::{AccessFault, QpEvent};
 use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_wire::{Qpn, Rkey};
 
-use super::domain::Registration;
 use super::members::Members;
-use super::target::TargetCore;
-use crate::device::{Device, QpTable};
 use crate::engine::receive::count;
 use crate::engine::ring::RingTx;
-use crate::event::Raised;
+use crate::handles::device::{Device, QpTable};
+use crate::handles::event::Raised;
+use crate::handles::srq::SrqCore;
+use crate::handles::xrc::domain::Registration;
+use crate::handles::xrc::target::TargetCore;
 use crate::objects::control::ControlError;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::regions::Asker;
+use crate::objects::xrc::ask;
 use crate::objects::xrc::record::{
     Atomic, Completed, Delivered, Invalidated, Meta, Outcome, Place, kind,
 };
 use crate::objects::xrc::request::{RegionRow, XrcReply, XrcRequest};
-use crate::srq::SrqCore;
 
 /// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.
 const MAX_BACKLOG: usize = 1 << 16;
@@ -129,12 +130,6 @@ pub(crate) struct Side {
     members: OnceLock<Members>,
 }
 
-/// An answer of the hub's that does not belong to the question.
-pub(crate) fn unexpected(reply: &XrcReply) -> VerbsError {
-    crate::throttled!(error, ?reply, "an answer that does not belong to the question");
-    ControlError::Gone.into()
-}
-
 impl Device {
     /// Asks the hub. `what` is for the error.
     pub(crate) fn ask_hub(
@@ -143,7 +138,7 @@ impl Device {
         fd: Option<BorrowedFd<'_>>,
         what: &'static str,
     ) -> Result<XrcReply, VerbsError> {
-        Ok(self.control().ask_hub(request, fd, what)?)
+        ask::ask_hub(self.control().as_ref(), request, fd, what)
     }
 
     /// Sets up the ring to the hub, and has it mirror our regions: those that are, and those to come.

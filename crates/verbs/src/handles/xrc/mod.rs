@@ -11,18 +11,13 @@
 //! ```
 //!
 //! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
-//! `queue` are the objects in a process, `side` what a process does with the hub's records (`objects::xrc::record`);
-//! [`hub`] keeps everything, with `registry` (who holds what); `member` and `members` are the processes
-//! as the hub sees them, and `place` reaches their memory.
+//! `queue` are the objects in a process, `engine::xrc` what the engine does with the hub's records; [`hub`] keeps
+//! everything, with `registry` (who holds what).
 
 pub mod domain;
 pub mod hub;
-mod member;
-mod members;
-pub(crate) mod place;
 pub(crate) mod queue;
 mod registry;
-pub(crate) mod side;
 pub mod target;
 
 pub use crate::objects::xrc::request;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rdmux_wire::Qpn;
 
-use super::member::{MemberId, RemoteSrq};
-use super::place::Domain;
 use crate::engine::qp::QpCore;
+use crate::engine::xrc::member::{MemberId, RemoteSrq};
+use crate::engine::xrc::place::Domain;
 use crate::objects::control::{ControlError, is_target};
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::numbers::Numbers;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rdmux_transport::wr::{Completion, WcStatus};
 use rdmux_wire::Qpn;
 
-use crate::channel::CompChannel;
-use crate::device::Device;
-use crate::event::Raised;
+use crate::handles::channel::CompChannel;
+use crate::handles::device::Device;
+use crate::handles::event::Raised;
 use crate::objects::brief::{Mutex, MutexGuard};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;

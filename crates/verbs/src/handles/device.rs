@@ -12,7 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::engine::Engine;
 use crate::engine::qp::QpCore;
-use crate::event::{AsyncEvent, Raised};
+use crate::engine::xrc::side::Side;
+use crate::handles::event::{AsyncEvent, Raised};
 use crate::objects::control::{
     Control, DeviceKind, GidEntry, Limits, SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target,
 };
@@ -24,7 +25,6 @@ use crate::objects::quota::{Counted, Permit, Quota};
 use crate::objects::reach::Reaches;
 use crate::objects::regions::Regions;
 use crate::objects::xrc::numbers;
-use crate::xrc::side::Side;
 
 /// The only port.
 pub const PORT: u8 = 1;
