@@ -134,6 +134,21 @@ fn sizes_of_an_object_above_the_limit_are_invalid() {
     }
 }
 
+#[test]
+fn more_reads_at_a_time_than_the_device_allows_are_refused() {
+    let small = Small::new("127.77.207.9");
+    let qp = small.qp(LEAST).unwrap();
+    for mask in [AttrMask::MAX_QP_RD_ATOMIC, AttrMask::MAX_DEST_RD_ATOMIC] {
+        let modify = |depth| {
+            let attr = QpAttr { max_rd_atomic: depth, max_dest_rd_atomic: depth, ..qp.query() };
+            qp.modify(&attr, mask).expect_err("without a state nothing is changed").to_string()
+        };
+        let (within, above) = (modify(1), modify(2));
+        assert!(!within.contains("the device allows"), "{within}");
+        assert!(above.contains("2 READs and atomics at a time; the device allows 1"), "{above}");
+    }
+}
+
 /// What was refused counts nothing.
 #[test]
 fn refused_objects_do_not_use_the_limit_up() {

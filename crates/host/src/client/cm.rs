@@ -149,21 +149,22 @@ impl Batch {
         event.map(|event| (event, more > 0))
     }
 
-    /// Gives all that was not taken to `put_back`, some encoded events at a time, and leaves the socket empty.
+    /// Gives all that was not taken to `put_back`, some encoded events at a time, and leaves the socket empty. What
+    /// `put_back` refuses stays.
     fn drain(
         &mut self,
         socket: BorrowedFd<'_>,
         mut put_back: impl FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<(), HostError> {
-        let rest = std::mem::take(&mut self.rest);
-        if !rest.is_empty() {
-            put_back(&self.buf[rest])?;
+        if !self.rest.is_empty() {
+            put_back(&self.buf[self.rest.clone()])?;
+            self.rest = 0..0;
             socket::discard(socket);
         }
         self.buf.resize(MAX_EVENTS_MESSAGE, 0);
-        let mut fds = Vec::new();
-        while let Ok(events) = socket::try_recv_bytes(socket, &mut self.buf, &mut fds) {
+        while let Ok(events) = socket::peek_bytes(socket, &mut self.buf) {
             put_back(events)?;
+            socket::discard(socket);
         }
         Ok(())
     }
@@ -555,5 +556,46 @@ impl HostClient {
             Response::Cm(CmReply::Bound(addr, device)) => Ok((addr, device)),
             other => Err(self.session.unexpected(&other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::proto::socket;
+
+    /// What `put_back` was given, if it takes anything.
+    fn drain(batch: &mut Batch, socket: BorrowedFd<'_>, takes: bool) -> (Vec<Vec<u8>>, bool) {
+        let mut taken = Vec::new();
+        let drained = batch.drain(socket, |events| {
+            if !takes {
+                return Err(HostError::io("migrate", std::io::ErrorKind::OutOfMemory));
+            }
+            taken.push(events.to_vec());
+            Ok(())
+        });
+        (taken, drained.is_ok())
+    }
+
+    #[test]
+    fn events_that_cannot_be_put_back_stay_in_their_channel() {
+        let (service, program) = socket::pair().unwrap();
+        let program = program.as_fd();
+        let mut batch = Batch::default();
+        socket::send_bytes(service.as_fd(), b"first", &[]).unwrap();
+        socket::send_bytes(service.as_fd(), b"second", &[]).unwrap();
+        // As when an event before it has been taken from the first message.
+        batch.buf = b"..first".to_vec();
+        batch.rest = 2..7;
+        assert_eq!(drain(&mut batch, program, false), (vec![], false));
+        assert_eq!(&batch.buf[batch.rest.clone()], b"first");
+        let all = vec![b"first".to_vec(), b"second".to_vec()];
+        assert_eq!(drain(&mut batch, program, true), (all, true));
+        assert!(batch.rest.is_empty() && !socket::is_readable(program));
+        socket::send_bytes(service.as_fd(), b"third", &[]).unwrap();
+        assert_eq!(drain(&mut batch, program, false), (vec![], false));
+        assert_eq!(drain(&mut batch, program, true), (vec![b"third".to_vec()], true));
     }
 }

@@ -54,7 +54,7 @@ use self::drive::Bound;
 use self::multicast::Groups;
 use self::path::{Endpoint, Endpoints, Path};
 use self::patience::Patience;
-use self::ring::{Inbox, Rings};
+use self::ring::{Inbox, LateWakes, Rings};
 use self::stream::{Ended, Resumed, Streams};
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
@@ -156,6 +156,7 @@ pub(crate) struct Engine {
     groups: Groups,
     crowds: Crowds,
     rings: Rings,
+    late_wakes: LateWakes,
     timers: Timers,
     capture: Capture,
     loss: loss::Loss,
@@ -207,6 +208,7 @@ impl Engine {
             groups: Groups::default(),
             crowds: Crowds::default(),
             rings: Rings::default(),
+            late_wakes: LateWakes::default(),
             timers: Timers::new(),
             capture: Capture::default(),
             loss: loss::Loss::of_environment().map_err(VerbsError::os("open the device"))?,
@@ -235,6 +237,9 @@ impl Engine {
     }
     pub(crate) fn rings(&self) -> &Rings {
         &self.rings
+    }
+    pub(crate) fn late_wakes(&self) -> &LateWakes {
+        &self.late_wakes
     }
     pub(crate) fn lender(&self) -> &lend::Lender {
         &self.lender
@@ -415,6 +420,10 @@ impl Engine {
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
         guarded::keep(now.0);
+        let hub = device.xrc().is_hub();
+        if hub {
+            self.late_wakes.hold();
+        }
         round.polls = 0;
         // What is queued from here on is for the next round.
         let queued = self.queued.load(Ordering::Acquire);
@@ -423,9 +432,10 @@ impl Engine {
             round.owed.append(&mut self.owed.lock());
         }
         let owed = round.owed.len();
-        let mut received = round.inbox.receive(device, now, &mut round.owed);
+        // Sockets first: an ACK comes by a socket while the answer that was sent after it may come by the hub's ring.
+        let mut received = self.receive_udp(device, &Table::of(device), round);
+        received += round.inbox.receive(device, now, &mut round.owed);
         let table = Table::of(device);
-        received += self.receive_udp(device, &table, round);
         received += self.receive_streams(device, &table, &mut round.streams);
         round.looked = now;
         if round.backlog.is_taken_in(received, RxBatch::USUAL) {
@@ -439,9 +449,12 @@ impl Engine {
         let settled = if received > FEW { round.owed.len() } else { owed };
         drop(table);
         settle_acks(device, round, settled, now);
-        if received > FEW {
+        let late = if hub { self.late_wakes.take() } else { Vec::new() };
+        if received > FEW || !late.is_empty() {
             self.flush_acks(device, round, now);
         }
+        // A process that closed its end is not woken: its own doing.
+        late.iter().for_each(|bell| drop(bell.ring()));
         if queued {
             self.resume_streams(device, &mut round.streams);
             self.close_ended(device, &mut round.streams);

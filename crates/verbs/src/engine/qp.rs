@@ -161,6 +161,7 @@ impl QpCore {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
+        check_depths(device, attr, mask)?;
         let path = device.engine().path_for(device, self, attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
@@ -194,5 +195,22 @@ impl QpCore {
     /// Whether it has one peer.
     pub(crate) fn is_connected(&self) -> bool {
         self.qp_type != QpType::Ud
+    }
+}
+
+/// READs and atomics at a time, in both directions: no more than the device has room for (`max_qp_rd_atom`,
+/// `max_qp_init_rd_atom` of `ibv_query_device(3)`).
+fn check_depths(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+    let limits = device.limits();
+    let depths = [
+        (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic, limits.max_init_rd_atomic),
+        (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic, limits.max_rd_atomic),
+    ];
+    match depths.into_iter().find(|(bit, depth, limit)| mask.contains(*bit) && depth > limit) {
+        Some((_, depth, limit)) => {
+            let why = format!("{depth} READs and atomics at a time; the device allows {limit}");
+            Err(VerbsError::invalid("modify a queue pair", why))
+        }
+        None => Ok(()),
     }
 }

@@ -72,6 +72,36 @@ impl Wakes {
     }
 }
 
+/// Wakes that the hub holds back until the end of its round, when its acknowledgements are sent. A process that is woken
+/// earlier may answer before the sender has the acknowledgement, and programs expect their own completion first.
+#[derive(Debug, Default)]
+pub(crate) struct LateWakes(parking_lot::Mutex<Option<Vec<Arc<PeerBell>>>>);
+
+impl LateWakes {
+    /// From here on wakes are held back.
+    pub(super) fn hold(&self) {
+        self.0.lock().get_or_insert_default();
+    }
+
+    /// Ends that. Returns whom to wake, each once.
+    pub(super) fn take(&self) -> Vec<Arc<PeerBell>> {
+        self.0.lock().take().unwrap_or_default()
+    }
+
+    fn wake(&self, device: &Device, peer: &Wakes) {
+        if let Wakes::Process(bell) = peer
+            && device.xrc().is_hub()
+            && let Some(held) = &mut *self.0.lock()
+        {
+            if !held.iter().any(|b| Arc::ptr_eq(b, bell)) {
+                held.push(bell.clone());
+            }
+            return;
+        }
+        peer.wake(device);
+    }
+}
+
 /// A ring that we fill, and what went into it that the counters do not tell yet: they are shared by all rings, and a
 /// small message takes hardly longer than to count it.
 #[derive(Debug)]
@@ -138,7 +168,7 @@ impl RingTx {
         let (sleeps, position) = (tx.ring.consumer_sleeps(), tx.ring.position());
         drop(tx);
         if sleeps {
-            self.peer.wake(device);
+            device.engine().late_wakes().wake(device, &self.peer);
         }
         Ok(position)
     }
@@ -836,3 +866,27 @@ static NEIGHBOUR: Source<'static> = Source {
     dlid_path_bits: 0,
     has_grh: false,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Lab;
+
+    #[test]
+    fn wakes_of_the_hub_are_held_until_its_round_ends() {
+        let (device, _control) = Lab::new(true).process("127.77.209.1");
+        let (bell, process) = PeerBell::pair().unwrap();
+        let (wakes, peer) = (LateWakes::default(), Wakes::Process(Arc::new(bell)));
+        let woken = || process.clear().unwrap();
+        wakes.hold();
+        wakes.wake(&device, &peer);
+        assert!(woken(), "only the hub holds wakes back");
+        device.xrc().host_members();
+        wakes.wake(&device, &peer);
+        wakes.wake(&device, &peer);
+        assert!(!woken());
+        assert_eq!(wakes.take().len(), 1);
+        wakes.wake(&device, &peer);
+        assert!(woken(), "the round has ended");
+    }
+}
