@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::report::Report;
 use crate::{programs, sh};
@@ -16,7 +16,7 @@ use crate::{programs, sh};
 /// The counts. Even the short run is past everything that happens once. What a process does besides differs by some ten
 /// thousand instructions between runs, so that the shortest path is exact to 1 %.
 const COUNTS: [u64; 2] = [200, 20_200];
-/// With `--strict`, how many percent are no difference.
+/// How many percent more than recorded are no difference.
 const TOLERANCE: f64 = 2.0;
 const NAME: &str = "instructions";
 const PROGRAM: &str = "rdmux-instructions";
@@ -30,12 +30,9 @@ pub(crate) struct Args {
     /// Keep what was counted as the recorded figures
     #[arg(long)]
     record: bool,
-    /// Fail when a path takes more than 2 % more than recorded
-    #[arg(long, conflicts_with = "record")]
-    strict: bool,
 }
 
-/// Counts all of them.
+/// Counts all of them. Unless they are to be recorded, a path that takes more than 2 % more than recorded fails.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("instructions of the hot paths");
     if sh::have("valgrind") {
@@ -68,11 +65,9 @@ fn count(args: &Args) -> Result<()> {
     }
     if args.record {
         let text = toml::to_string(&recorded).context("the figures cannot be written")?;
-        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        return fs::write(&file, text).with_context(|| file.display().to_string());
     }
-    if args.strict && !grown.is_empty() {
-        bail!("more than {TOLERANCE} % more instructions: {}", grown.join("; "));
-    }
+    ensure!(grown.is_empty(), "more than {TOLERANCE} % more instructions: {}", grown.join("; "));
     Ok(())
 }
 

@@ -60,7 +60,7 @@ impl Cm {
         conn.local_guid = connect.node_guid;
         conn.local_qpn = connect.param.qp_num;
         let mad = format::req(config, tid, local_id, connect);
-        self.conns.insert(local_id, conn);
+        self.conns.insert(local_id, Box::new(conn));
         self.send_until_answered(now, local_id, &mad, sink);
         local_id
     }

@@ -89,7 +89,7 @@ pub(crate) struct Cm {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) rng: Rng,
-    conns: BTreeMap<u32, Conn>,
+    conns: BTreeMap<u32, Box<Conn>>,
     /// By the peer's node and communication id, from REQ or REP until forgotten.
     by_remote_id: BTreeMap<(Guid, u32), u32>,
     /// By the peer's node and queue pair, from REQ or REP until timewait.
@@ -116,7 +116,7 @@ impl Cm {
 
     /// The state of a connection that is still known.
     pub(crate) fn state(&self, conn: u32) -> Option<State> {
-        self.conns.get(&conn).map(Conn::state)
+        self.conns.get(&conn).map(|c| c.state())
     }
     /// The ACK timeout code of a connection's path; 0 if it is not known.
     pub(crate) fn ack_timeout(&self, conn: u32) -> u8 {
@@ -206,7 +206,7 @@ impl Cm {
         if found.is_none() {
             self.counters.unknown_connection += 1;
         }
-        found
+        found.map(Box::as_mut)
     }
 
     /// Gives up what waits for `peer`, which is known not to answer. Looks at everything, for it

@@ -64,7 +64,7 @@ impl Cm {
             interval: interval.unwrap_or_else(|| code_to_duration(req.local_cm_response_timeout)),
             ack_timeout: req.primary.ack_timeout.code(),
         });
-        self.conns.insert(local_id, conn);
+        self.conns.insert(local_id, Box::new(conn));
         self.list_remote(local_id, guid, remote_id, req.local_qpn);
         Some(Upcall::Request { conn: local_id, path: *path, req, options })
     }

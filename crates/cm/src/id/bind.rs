@@ -1,5 +1,6 @@
 //! create, bind, migrate, query.
 
+use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use rdmux_transport::attr::{QpType, TransportType};
@@ -95,7 +96,7 @@ impl Manager {
 
     pub(super) fn insert(&mut self, handle: IdHandle, id: Id) {
         self.channels.entry(id.channel).or_default().insert(handle);
-        self.ids.insert(handle, id);
+        self.ids.insert(handle, Box::new(id));
     }
 
     /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,

@@ -61,7 +61,7 @@ use crate::timers::Timers;
 pub struct Manager {
     cm: Cm,
     iw: Streams,
-    ids: BTreeMap<IdHandle, Id>,
+    ids: BTreeMap<IdHandle, Box<Id>>,
     channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
     ports: BTreeMap<PortSpace, PortTable>,
     addresses: Vec<LocalAddress>,
@@ -115,7 +115,7 @@ impl Manager {
             }
         }
         while let Some(id) = self.timers.pop_due(now) {
-            match self.ids.get(&id).map(Id::state) {
+            match self.ids.get(&id).map(|i| i.state()) {
                 Some(IdState::RouteQuery) => self.path_timeout(id, sink),
                 _ => self.resolve_timeout(id, sink),
             }
@@ -174,11 +174,11 @@ impl Manager {
     }
 
     fn get(&self, id: IdHandle, command: Command) -> Result<&Id, CmError> {
-        self.ids.get(&id).ok_or(CmError::NoSuchId { id, command })
+        self.ids.get(&id).map(Box::as_ref).ok_or(CmError::NoSuchId { id, command })
     }
 
     fn get_mut(&mut self, id: IdHandle, command: Command) -> Result<&mut Id, CmError> {
-        self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })
+        self.ids.get_mut(&id).map(Box::as_mut).ok_or(CmError::NoSuchId { id, command })
     }
 
     /// The id, if it is in the state that the command wants.
