@@ -23,24 +23,18 @@ pub mod state_table;
 pub mod time;
 pub mod wr;
 
-mod brief;
 mod fault;
-mod modify;
 mod optable;
-mod requester;
-mod responder;
 mod rq;
 mod sq;
 mod timer;
-mod uc;
-mod ud;
 
-pub use brief::BriefRequest;
 pub use error::{ModifyError, PostError};
-pub use qp::{Qp, QpInit, RxPacket, SendMark, Source, TxState};
+pub use qp::{
+    BriefRequest, GRH_AREA, Qp, QpInit, RxPacket, SendMark, Source, TxState, is_privileged,
+};
 pub use sq::MAX_MESSAGE;
 pub use time::Time;
-pub use ud::{GRH_AREA, is_privileged};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,21 @@
 //! The queue pair: what a driver holds, posts to, feeds packets and asks for packets.
+//!
+//! | file | what |
+//! |---|---|
+//! | `requester` | the send queue as packets, answers as completions; of RC, UC and XRC |
+//! | `responder` | the peer's requests, in PSN order; of RC and XRC |
+//! | `uc`, `ud` | what the unreliable services do differently |
+//! | `brief` | a shorter way for short SENDs on a link that loses nothing |
+//! | `modify` | attributes and transitions |
+//!
+//! The state of a queue pair is private to these files, that of the requester and of the responder to theirs.
+
+mod brief;
+mod modify;
+mod requester;
+mod responder;
+mod uc;
+mod ud;
 
 use core::time::Duration;
 
@@ -8,12 +25,14 @@ use crate::attr::{QpAttr, QpCaps, QpState, QpType};
 use crate::env::{Drop, Env, Named, QpEvent, Side};
 use crate::error::PostError;
 use crate::optable::{self, Kind, RxRow};
-use crate::requester::Requester;
-use crate::responder::Responder;
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
 use crate::time::Time;
 use crate::wr::{Completion, RecvWr, SendWr, WcOpcode, WcStatus};
+pub use brief::BriefRequest;
+use requester::Requester;
+use responder::Responder;
+pub use ud::{GRH_AREA, is_privileged};
 
 /// What a queue pair is created with.
 #[derive(Clone, Copy, Debug)]
@@ -86,23 +105,23 @@ pub enum TxState {
 /// is over. What the queue pair needs of the world it asks of the [`Env`].
 #[derive(Debug)]
 pub struct Qp {
-    pub(crate) state: QpState,
-    pub(crate) qp_type: QpType,
-    pub(crate) qpn: Qpn,
+    state: QpState,
+    qp_type: QpType,
+    qpn: Qpn,
     /// Whether the first packet in RTR was seen.
-    pub(crate) established: bool,
-    pub(crate) sq_sig_all: bool,
+    established: bool,
+    sq_sig_all: bool,
     /// Whether the link under the queue pair loses nothing.
-    pub(crate) lossless: bool,
+    lossless: bool,
     /// Whether packets may take acknowledgements along.
-    pub(crate) acks_along: bool,
+    acks_along: bool,
     /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
-    pub(crate) mtu: u32,
-    pub(crate) sq: SendQueue,
-    pub(crate) rq: RecvQueue,
-    pub(crate) req: Requester,
-    pub(crate) resp: Responder,
-    pub(crate) attr: QpAttr,
+    mtu: u32,
+    sq: SendQueue,
+    rq: RecvQueue,
+    req: Requester,
+    resp: Responder,
+    attr: QpAttr,
     init: QpInit,
 }
 
@@ -149,9 +168,13 @@ impl Qp {
         QpAttr {
             state: self.state,
             cur_state: self.state,
-            sq_psn: if self.has_sent() { self.req.next } else { self.attr.sq_psn },
-            rq_psn: if self.state >= QpState::Rtr { self.resp.epsn } else { self.attr.rq_psn },
-            sq_draining: self.state == QpState::Sqd && !self.req.drained,
+            sq_psn: if self.has_sent() { self.req.next_psn() } else { self.attr.sq_psn },
+            rq_psn: if self.state >= QpState::Rtr {
+                self.resp.expected_psn()
+            } else {
+                self.attr.rq_psn
+            },
+            sq_draining: self.state == QpState::Sqd && !self.req.is_drained(),
             ..self.attr
         }
     }
@@ -343,7 +366,7 @@ impl Qp {
     /// Completes the receive that is taken in error, or if none is the oldest.
     pub(crate) fn fail_oldest_receive<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wr_id = self.rq.finish();
-        if self.qp_type == QpType::XrcRecv && env.select_srq(self.resp.srqn).is_err() {
+        if self.qp_type == QpType::XrcRecv && env.select_srq(self.resp.srqn()).is_err() {
             // The shared receive queue that it was taken from is gone, and its completion queue with it.
             return;
         }
@@ -355,8 +378,7 @@ impl Qp {
         while self.sq.head != self.sq.tail {
             self.complete_head(WcStatus::WrFlushErr, env);
         }
-        self.req.cursor = self.sq.head;
-        self.req.started = self.sq.head;
+        self.req.go_on_at(self.sq.head);
     }
 
     /// Completes the oldest send work request. Successes are silent unless asked for; failures never.

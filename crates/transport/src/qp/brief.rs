@@ -10,7 +10,7 @@ use crate::attr::{QpState, QpType};
 use crate::env::{Env, Side, TxPayload};
 use crate::optable::TxKind;
 use crate::qp::Qp;
-use crate::requester::pad;
+use crate::qp::requester::pad;
 use crate::time::Time;
 use crate::wr::{Completion, SendFlags, WcOpcode, WcStatus};
 
@@ -33,7 +33,7 @@ impl Qp {
     /// Whether [`poll_transmit`](Self::poll_transmit) would send nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.req.cursor == self.sq.tail
+        self.req.next_entry() == self.sq.tail
             && !self.resp.has_responses()
             && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
@@ -46,8 +46,8 @@ impl Qp {
         most: u32,
         pkey: impl Fn(u16) -> Option<Pkey>,
     ) -> Option<BriefRequest<'_>> {
-        let index = self.req.cursor;
-        if index == self.sq.tail || index != self.req.started || !self.acks_along {
+        let index = self.req.next_entry();
+        if index == self.sq.tail || self.req.is_under_way() || !self.acks_along {
             return None;
         }
         let wqe = self.sq.get(index);
@@ -61,7 +61,7 @@ impl Qp {
         if !plain {
             return None;
         }
-        let mut bth = Bth::new(SEND, self.attr.dest_qpn, self.req.next);
+        let mut bth = Bth::new(SEND, self.attr.dest_qpn, self.req.next_psn());
         bth.pkey = pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT);
         bth.pad = pad(wqe.len);
         bth.solicited = wqe.has(SendFlags::SOLICITED);
@@ -81,8 +81,8 @@ impl Qp {
         if self.ack_along().is_some() {
             self.resp.ack_left();
         }
-        let psn = self.req.next;
-        let wqe = self.sq.get_mut(self.req.cursor);
+        let psn = self.req.next_psn();
+        let wqe = self.sq.get_mut(self.req.next_entry());
         (wqe.first, wqe.npsn) = (psn, 1);
         self.req.started_one();
         self.sent(now, psn, 1, true);

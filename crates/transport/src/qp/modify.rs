@@ -6,8 +6,8 @@ use crate::attr::{AttrMask, QpAttr, QpState, QpType};
 use crate::env::{Env, LinkCaps};
 use crate::error::ModifyError;
 use crate::qp::Qp;
-use crate::requester::Requester;
-use crate::responder::Responder;
+use crate::qp::requester::Requester;
+use crate::qp::responder::Responder;
 use crate::state_table;
 use crate::time::Time;
 use crate::wr::WcStatus;
@@ -95,7 +95,7 @@ impl Qp {
             DEST_QPN: dest_qpn;
         }
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
-            self.resp.resources.resize(self.attr.max_dest_rd_atomic);
+            self.resp.resize(self.attr.max_dest_rd_atomic);
         }
     }
 
@@ -112,7 +112,7 @@ impl Qp {
                 self.resp.start(self.attr.rq_psn);
             }
             (Rtr, Rts) => self.req.start(&self.attr, self.mtu, link),
-            (Rts, Sqd) => self.req.drained = false,
+            (Rts, Sqd) => self.req.start_draining(),
             (Sqd | Sqe, Rts) => self.req.resume(&self.attr),
             _ => {}
         }

@@ -46,18 +46,18 @@ const READ_CHUNK_LOSSLESS: u32 = 1 << 20;
 
 /// The state of the requester.
 #[derive(Debug)]
-pub(crate) struct Requester {
+pub(super) struct Requester {
     /// The send queue's entry that is sent next, and how many PSNs of it were sent.
-    pub(crate) cursor: u32,
+    cursor: u32,
     offset: u32,
     /// The first entry that has no PSNs yet.
-    pub(crate) started: u32,
+    started: u32,
     /// The oldest PSN that is not acknowledged.
     una: Psn,
     /// The PSN after the highest that was ever sent.
     max_sent: Psn,
     /// The first PSN of the next entry to be started.
-    pub(crate) next: Psn,
+    next: Psn,
     /// Packets since the last that asked for an ACK.
     since_ack_req: u32,
     /// READ and atomic requests outstanding, and entries of that kind that are not complete.
@@ -77,7 +77,7 @@ pub(crate) struct Requester {
     troubled: bool,
     mend: Mend,
     /// Whether in SQD everything that had been started is complete, and was reported.
-    pub(crate) drained: bool,
+    drained: bool,
     /// The entry at the cursor failed locally; it is reported when it is the oldest.
     stalled: Option<WcStatus>,
     /// Whether WRITEs and READs may be carried out by the driver, and how far that of the entry at the cursor is.
@@ -138,7 +138,7 @@ impl Default for Requester {
 
 impl Requester {
     /// On the way from RTR to RTS.
-    pub(crate) fn start(&mut self, attr: &QpAttr, mtu: u32, link: LinkCaps) {
+    pub(super) fn start(&mut self, attr: &QpAttr, mtu: u32, link: LinkCaps) {
         let lossless = link.lossless;
         *self = Self {
             una: attr.sq_psn,
@@ -161,14 +161,14 @@ impl Requester {
     }
 
     /// On the way back to RTS: the limits may have changed.
-    pub(crate) fn resume(&mut self, attr: &QpAttr) {
+    pub(super) fn resume(&mut self, attr: &QpAttr) {
         self.retry_left = attr.retry_cnt;
         self.excused = false;
         self.rnr_left = attr.rnr_retry;
     }
 
     /// Nothing that was sent is awaited any more.
-    pub(crate) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.una = self.max_sent;
         self.copied = 0;
         self.stalled = None;
@@ -177,13 +177,13 @@ impl Requester {
     }
 
     /// The same, and the queue pair fails: no timer runs any more.
-    pub(crate) fn stop_all(&mut self) {
+    pub(super) fn stop_all(&mut self) {
         self.stop();
         self.timers = Timers::STOPPED;
     }
 
     /// Starts [`Timer::PeerGone`], unless it runs.
-    pub(crate) fn peer_gone(&mut self, expiry: Time) {
+    pub(super) fn peer_gone(&mut self, expiry: Time) {
         if !self.timers.is_running(Timer::PeerGone) {
             self.timers.start(Timer::PeerGone, expiry);
         }
@@ -197,13 +197,53 @@ impl Requester {
 
     /// Whether anything was sent and not acknowledged.
     #[inline]
-    pub(crate) fn is_outstanding(&self) -> bool {
+    pub(super) fn is_outstanding(&self) -> bool {
         self.una != self.max_sent
+    }
+
+    /// The entry of the send queue that is sent next.
+    #[inline]
+    pub(super) fn next_entry(&self) -> u32 {
+        self.cursor
+    }
+
+    /// Whether that entry has its PSNs already, since a part of it was sent, just now or before.
+    #[inline]
+    pub(super) fn is_under_way(&self) -> bool {
+        self.cursor != self.started
+    }
+
+    /// Goes on with this entry of the send queue, of which nothing was sent. All before it are complete.
+    #[inline]
+    pub(super) fn go_on_at(&mut self, entry: u32) {
+        (self.cursor, self.started) = (entry, entry);
+    }
+
+    /// The PSN that the next new packet gets.
+    #[inline]
+    pub(super) fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    /// A packet got the next PSN, and nobody acknowledges it.
+    #[inline]
+    pub(super) fn use_psn(&mut self) {
+        self.next = self.next.add(1);
+    }
+
+    /// Whether in SQD everything that had been started is complete, and was reported.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// On the way to SQD: what has been started is to be completed, and reported then.
+    pub(super) fn start_draining(&mut self) {
+        self.drained = false;
     }
 
     /// Whether nothing keeps a new request of one packet back.
     #[inline]
-    pub(crate) fn may_send_more(&self) -> bool {
+    pub(super) fn may_send_more(&self) -> bool {
         !self.is_rnr()
             && self.stalled.is_none()
             && self.next.diff(self.una).unsigned_abs() < self.window.size()
@@ -211,7 +251,7 @@ impl Requester {
 
     /// The entry at the cursor, which was the first that is not started, was sent as one packet.
     #[inline]
-    pub(crate) fn started_one(&mut self) {
+    pub(super) fn started_one(&mut self) {
         self.next = self.next.add(1);
         self.cursor = self.cursor.wrapping_add(1);
         self.started = self.cursor;
@@ -321,14 +361,20 @@ impl Qp {
 }
 
 #[cfg(test)]
-impl Requester {
+impl Qp {
     /// Packets that may be in flight.
     pub(crate) fn window(&self) -> u32 {
-        self.window.size()
+        self.req.window.size()
     }
 
-    /// No sequence error is forgiven any more.
-    pub(crate) fn use_up_retries(&mut self) {
-        self.retry_left = 0;
+    /// Whether anything was sent and not acknowledged.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.req.is_outstanding()
+    }
+
+    /// Other attributes than `modify` would allow now; the retries start anew.
+    pub(crate) fn set_attr(&mut self, set: impl FnOnce(&mut QpAttr)) {
+        set(&mut self.attr);
+        self.req.resume(&self.attr);
     }
 }

@@ -26,7 +26,7 @@ use resources::Resources;
 
 /// What kind of message is being received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Message {
+enum Message {
     /// None: the next packet must start one.
     #[default]
     None,
@@ -75,23 +75,23 @@ impl Refusal {
 
 /// The state of the responder.
 #[derive(Debug, Default)]
-pub(crate) struct Responder {
+pub(super) struct Responder {
     /// The PSN that is expected next.
-    pub(crate) epsn: Psn,
+    epsn: Psn,
     /// The last SEND or WRITE packet that was carried out: what an ACK says. It is never a PSN of a
     /// READ's response, which only that response may acknowledge.
     ack_psn: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
     /// Bytes of the message so far.
-    pub(crate) offset: u32,
+    offset: u32,
     /// The shared receive queue of the message, and of the receive that is taken; XRC only.
-    pub(crate) srqn: u32,
+    srqn: u32,
     /// Where the WRITE goes, by which key, and how long it is.
     write_va: u64,
     write_rkey: Rkey,
     write_len: u32,
-    pub(crate) message: Message,
+    message: Message,
     /// Whether the requester asked for an ACK that it did not get.
     ack_owed: bool,
     /// Whether the present gap, or receiver-not-ready, was answered already.
@@ -102,20 +102,46 @@ pub(crate) struct Responder {
     dying: bool,
     /// A NAK that could not leave yet.
     nak: Option<(Psn, Syndrome)>,
-    pub(crate) resources: Resources,
+    resources: Resources,
     /// What came before its turn.
-    pub(crate) early: Early,
+    early: Early,
 }
 
 impl Responder {
     /// On the way to RTR. The resources were allocated when their number was set.
-    pub(crate) fn start(&mut self, psn: Psn) {
+    pub(super) fn start(&mut self, psn: Psn) {
         let resources = core::mem::take(&mut self.resources);
         *self = Self { epsn: psn, ack_psn: psn.sub(1), resources, ..Self::default() };
     }
 
+    /// The PSN that is expected next.
+    #[inline]
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
+    /// The next message begins with this PSN, whatever was expected. Of UC, where what was lost is not sent again.
+    pub(super) fn expect(&mut self, psn: Psn) {
+        self.epsn = psn;
+    }
+
+    /// The message that is being received does not end: the next packet must start one.
+    pub(super) fn abandon_message(&mut self) {
+        self.message = Message::None;
+    }
+
+    /// The shared receive queue that the receive which is taken comes from; XRC only.
+    pub(super) fn srqn(&self) -> u32 {
+        self.srqn
+    }
+
+    /// How many READs and atomics may be answered again.
+    pub(super) fn resize(&mut self, resources: u8) {
+        self.resources.resize(resources);
+    }
+
     /// Answers nothing more.
-    pub(crate) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.resources.clear();
         self.early.clear();
         (self.ack_owed, self.nak, self.message) = (false, None, Message::None);
@@ -123,35 +149,35 @@ impl Responder {
 
     /// Whether a READ's or atomic's response is waiting to be sent.
     #[inline]
-    pub(crate) fn has_responses(&self) -> bool {
+    pub(super) fn has_responses(&self) -> bool {
         self.resources.pending()
     }
 
     #[inline]
-    pub(crate) fn wants_ack(&self) -> bool {
+    pub(super) fn wants_ack(&self) -> bool {
         (self.ack_owed || self.nak.is_some()) && !self.has_responses()
     }
 
     /// Bytes allocated.
-    pub(crate) fn footprint(&self) -> usize {
+    pub(super) fn footprint(&self) -> usize {
         self.resources.footprint() + self.early.footprint()
     }
 
     /// The acknowledgement that was owed went along with a request.
     #[inline]
-    pub(crate) fn ack_left(&mut self) {
+    pub(super) fn ack_left(&mut self) {
         self.ack_owed = false;
     }
 
     /// Whether a message may begin with this PSN, and nothing is out of the ordinary.
     #[inline]
-    pub(crate) fn takes(&self, psn: Psn) -> bool {
+    pub(super) fn takes(&self, psn: Psn) -> bool {
         psn == self.epsn && self.message == Message::None && !self.silent && !self.dying
     }
 
     /// The only packet of a message, which [`takes`](Self::takes) let in, was carried out.
     #[inline]
-    pub(crate) fn took(&mut self, psn: Psn, ack_req: bool) {
+    pub(super) fn took(&mut self, psn: Psn, ack_req: bool) {
         self.ack_psn = psn;
         self.epsn = psn.add(1);
         self.ack_owed |= ack_req;
@@ -335,5 +361,23 @@ impl Qp {
             }
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+impl Qp {
+    /// Bytes of packets that came before their turn.
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.resp.early.footprint()
+    }
+
+    /// From now on the link loses nothing, so what comes before its turn is not kept.
+    pub(crate) fn assume_lossless(&mut self) {
+        self.lossless = true;
+    }
+
+    /// No READ or atomic can be answered any more.
+    pub(crate) fn use_up_resources(&mut self) {
+        self.resp.resize(0);
     }
 }

@@ -7,23 +7,23 @@ use crate::env::{Drop, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
-use crate::responder::load::Load as _;
-use crate::responder::{Message, Refusal};
+use crate::qp::responder::Refusal;
+use crate::qp::responder::load::Load as _;
 
 impl Qp {
     /// Takes a packet.
     pub(crate) fn handle_uc<E: Env>(&mut self, packet: &Packet<'_>, row: RxRow, env: &mut E) {
-        if packet.bth.psn != self.resp.epsn || !self.in_sequence(row) {
+        if packet.bth.psn != self.resp.expected_psn() || !self.in_sequence(row) {
             // The message that was under way is lost; its receive serves the next one.
-            self.resp.message = Message::None;
+            self.resp.abandon_message();
             if !row.starts {
                 return env.count(Drop::Sequence);
             }
-            self.resp.epsn = packet.bth.psn;
+            self.resp.expect(packet.bth.psn);
         }
         let load = packet.payload;
         if !load.has_right_length(row.starts, row.ends, self.mtu, packet.bth.pad) {
-            self.resp.message = Message::None;
+            self.resp.abandon_message();
             return env.count(Drop::Length);
         }
         let result = match row.kind {
@@ -33,7 +33,7 @@ impl Qp {
         match result {
             Ok(()) => {}
             Err(Refusal::NotReady | Refusal::OutOfReach) => {
-                self.resp.message = Message::None;
+                self.resp.abandon_message();
                 env.count(Drop::NoReceive);
             }
             Err(Refusal::Fault(fault)) => self.drop_message(fault, env),
@@ -43,7 +43,7 @@ impl Qp {
     /// A message cannot be received (IBTA table 60: class D, with a shared receive queue class E).
     /// It is dropped, unless the fault is in the receive itself, which makes the queue pair fail.
     fn drop_message<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
-        self.resp.message = Message::None;
+        self.resp.abandon_message();
         match fault {
             ResponderFault::InvalidRequest | ResponderFault::NoSuchSrq => env.count(Drop::Length),
             ResponderFault::RemoteAccess | ResponderFault::Invalidate => env.count(Drop::Memory),

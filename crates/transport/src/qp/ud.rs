@@ -4,8 +4,8 @@ use rdmux_wire::{Bth, Deth, HeaderBuf, ImmDt, Qkey};
 
 use crate::env::{AccessFault, Drop, Env, Side, TxError, TxPacket};
 use crate::fault::{ResponderFault, local_status};
+use crate::qp::requester::{Step, pad};
 use crate::qp::{Qp, RxPacket};
-use crate::requester::{Step, pad};
 use crate::wr::{Completion, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 /// The bytes in front of each datagram in its receive buffer, where the GRH goes.
@@ -20,7 +20,7 @@ impl Qp {
         if self.state == crate::attr::QpState::Sqd {
             return Step::Nothing;
         }
-        let index = self.req.cursor;
+        let index = self.req.next_entry();
         let wqe = self.sq.get(index);
         let len = wqe.len;
         if len > self.mtu {
@@ -28,7 +28,7 @@ impl Qp {
         }
         let dest = self.sq.dest(index);
         let opcode = wqe.kind.row().opcode(self.qp_type, true, true);
-        let mut bth = Bth::new(opcode, dest.qpn, self.req.next);
+        let mut bth = Bth::new(opcode, dest.qpn, self.req.next_psn());
         bth.pkey = self.own_pkey(env);
         bth.pad = pad(len);
         bth.solicited = wqe.has(SendFlags::SOLICITED);
@@ -50,10 +50,9 @@ impl Qp {
             Err(TxError::Busy) => return Step::Busy,
             Err(TxError::Memory(fault)) => return self.stall(local_status(fault), env),
         }
-        self.req.next = self.req.next.add(1);
+        self.req.use_psn();
         self.complete_head(WcStatus::Success, env);
-        self.req.cursor = self.sq.head;
-        self.req.started = self.sq.head;
+        self.req.go_on_at(self.sq.head);
         Step::Sent
     }
 

@@ -40,11 +40,11 @@ fn each_fault_has_its_nak_and_its_status() {
     assert_eq!(fails(nothing, wrap, 10), access, "wraps");
     let no_right = |p: &mut Pair| p.b.w.rights = Access::LOCAL_WRITE;
     assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
-    let no_flag = |p: &mut Pair| p.b.qp.attr.access = Access::empty();
+    let no_flag = |p: &mut Pair| p.b.qp.set_attr(|attr| attr.access = Access::empty());
     assert_eq!(fails(no_flag, write(KEY), 10), invalid, "queue pair without right");
     let odd = SendOp::FetchAdd { remote_addr: 4, rkey: Rkey(KEY), add: 1 };
     assert_eq!(fails(nothing, odd, 8), invalid, "misaligned");
-    let none = |p: &mut Pair| p.b.qp.resp.resources.resize(0);
+    let none = |p: &mut Pair| p.b.qp.use_up_resources();
     let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
     assert_eq!(fails(none, read, 8), invalid, "no resources");
     assert_eq!(
@@ -73,7 +73,7 @@ fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error()
     let flushed = (WcStatus::RemAccessErr, vec![FLUSHED, FLUSHED], 0x62);
     assert_eq!(fails(|_| {}, write(99), 5000), flushed);
     // The queue pair's own rights come before the receive.
-    let no_flag = |p: &mut Pair| p.b.qp.attr.access = Access::empty();
+    let no_flag = |p: &mut Pair| p.b.qp.set_attr(|attr| attr.access = Access::empty());
     let invalid = (WcStatus::RemInvReqErr, vec![FLUSHED, FLUSHED], 0x61);
     assert_eq!(fails(no_flag, write(KEY), 10), invalid);
 }

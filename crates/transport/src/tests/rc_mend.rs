@@ -39,7 +39,7 @@ fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (us
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
     let len = packets as usize * 1024;
     assert_eq!(p.a.w.mem[..len], p.b.w.mem[..len]);
-    assert!(!p.a.qp.req.is_outstanding() && p.a.qp.poll_timeout().is_none());
+    assert!(!p.a.qp.has_outstanding() && p.a.qp.poll_timeout().is_none());
     (p.opcodes(1).len() - before, timers)
 }
 
@@ -124,7 +124,7 @@ fn what_nobody_tells_of_takes_a_timer_and_one_packet() {
 fn the_window_takes_a_gap_for_the_lines_and_many_for_its_own_doing() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
-    let size = |p: &Pair| p.a.qp.req.window();
+    let size = |p: &Pair| p.a.qp.window();
     let open = size(&p);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     assert!(size(&p) >= open - open / 32, "{} of {open}", size(&p));
@@ -186,8 +186,7 @@ fn a_query_that_is_missing_or_comes_soon_ends_it() {
 #[test]
 fn a_timer_that_is_early_uses_up_no_retry() {
     let mut p = wide(true);
-    p.a.qp.attr.retry_cnt = 0;
-    p.a.qp.req.use_up_retries();
+    p.a.qp.set_attr(|attr| attr.retry_cnt = 0);
     let tail: Vec<usize> = (91..=100).collect();
     assert_eq!(sends(&mut p, 100, &tail, &[]).1, 1);
 }

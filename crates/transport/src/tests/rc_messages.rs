@@ -22,7 +22,7 @@ fn send_of_any_length_arrives_in_the_right_packets() {
         let n = len as usize;
         assert_eq!(p.a.w.mem[..n], p.b.w.mem[4096..4096 + n]);
         assert_eq!(p.opcodes(1).len(), n.div_ceil(1024).max(1));
-        assert!(!p.a.qp.req.is_outstanding());
+        assert!(!p.a.qp.has_outstanding());
         assert_eq!(p.a.qp.poll_timeout(), None);
     }
 }

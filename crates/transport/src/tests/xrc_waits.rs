@@ -86,8 +86,7 @@ fn rc_waits_for_a_busy_owner_too() {
 #[test]
 fn an_owner_that_stays_busy_uses_up_the_retries() {
     let mut p = connect();
-    p.a.qp.attr.rnr_retry = 2;
-    p.a.qp.req.resume(&p.a.qp.attr);
+    p.a.qp.set_attr(|attr| attr.rnr_retry = 2);
     p.send_to(ONE, 1, write(ONE, 0), 0, 3000);
     loop {
         p.b.w.until_busy = 0;
@@ -260,7 +259,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
 fn waiting_atomics_are_never_forgotten_for_new_ones() {
     let mut p = connect();
     p.b.w.later = true;
-    p.a.qp.attr.max_rd_atomic = 5;
+    p.a.qp.set_attr(|attr| attr.max_rd_atomic = 5);
     for id in 1..=4 {
         p.send_to(ONE, id, fetch_add(ONE, 0, 1), 100 + 8 * id, 8);
     }

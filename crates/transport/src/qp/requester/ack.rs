@@ -10,7 +10,7 @@ use crate::env::{Drop, Env};
 use crate::fault::{local_status, nak_status};
 use crate::optable::{RxRow, Travel};
 use crate::qp::Qp;
-use crate::requester::mend::Missing;
+use crate::qp::requester::mend::Missing;
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::wr::WcStatus;

@@ -10,7 +10,7 @@ use crate::attr::QpState;
 use crate::env::{Direct, Env};
 use crate::optable::TxKind;
 use crate::qp::Qp;
-use crate::requester::Step;
+use crate::qp::requester::Step;
 use crate::wr::WcStatus;
 
 /// The most bytes of one copy: then others get their turn.
@@ -69,8 +69,7 @@ impl Qp {
         self.req.unwilling = 0;
         if ends {
             self.complete_head(WcStatus::Success, env);
-            self.req.cursor = self.sq.head;
-            self.req.started = self.sq.head;
+            self.req.go_on_at(self.sq.head);
         } else {
             self.req.copied = done + len;
         }

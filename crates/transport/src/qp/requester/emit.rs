@@ -107,8 +107,7 @@ impl Qp {
             return self.stall(status, env);
         }
         self.complete_head(WcStatus::Success, env);
-        self.req.cursor = self.sq.head;
-        self.req.started = self.sq.head;
+        self.req.go_on_at(self.sq.head);
         Step::Again
     }
 

@@ -8,7 +8,7 @@ use crate::env::{AccessFault, Env};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
-use crate::responder::{Message, Refusal};
+use crate::qp::responder::{Message, Refusal};
 use crate::sq::MAX_MESSAGE;
 
 pub(super) const INVALID: Refusal = Refusal::Fault(ResponderFault::InvalidRequest);

@@ -7,10 +7,10 @@ use crate::env::{AtomicAnswer, AtomicOp, Env, Side};
 use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
-use crate::responder::checks::INVALID;
-use crate::responder::load::{Load, message_end};
-use crate::responder::resources::Resource;
-use crate::responder::{Message, Refusal};
+use crate::qp::responder::checks::INVALID;
+use crate::qp::responder::load::{Load, message_end};
+use crate::qp::responder::resources::Resource;
+use crate::qp::responder::{Message, Refusal};
 use crate::time::Time;
 use crate::wr::{Completion, WcFlags, WcOpcode, WcStatus};
 

@@ -5,7 +5,7 @@ use rdmux_wire::Rkey;
 use super::Refusal;
 use super::checks::INVALID;
 use crate::env::{Env, FetchError, Named};
-use crate::requester::{MOST_NAMED, pad};
+use crate::qp::requester::{MOST_NAMED, pad};
 use crate::wr::Sge;
 
 /// The payload of a request.

@@ -7,8 +7,8 @@ use crate::env::{AccessFault, Drop, Env, TxError, TxPacket, TxPayload};
 use crate::fault::ResponderFault;
 use crate::optable;
 use crate::qp::Qp;
-use crate::requester::pad;
-use crate::responder::resources::{Answer, Resource};
+use crate::qp::requester::pad;
+use crate::qp::responder::resources::{Answer, Resource};
 use crate::time::Time;
 
 /// One packet of a response.
