@@ -3,8 +3,8 @@
 //!
 //! Three floors, each of which imports only what is on it or below (`xtask/floors.toml`):
 //!
-//! - `objects`: the tables of objects, and the values in them: [`control`] (what the device asks of the host service),
-//!   [`quota`] (how many objects there may be), regions, counters.
+//! - `objects`: the tables of objects, and what is in them: [`control`] (what the device asks of the host service),
+//!   [`quota`] (how many objects there may be), regions, completion queues, shared receive queues, counters.
 //! - `engine`: sockets and rings in, packets to queue pairs, completions out.
 //! - `handles`: what programs hold: [`device`], [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`],
 //!   [`xrc`] (queue pairs that belong to no process).
@@ -29,9 +29,10 @@ pub use handles::event::{AsyncEvent, AsyncEventKind};
 pub use handles::mr::{Advice, Mr, MrChange};
 pub use handles::mw::{Mw, MwPart};
 pub use handles::pd::Pd;
-pub use handles::qp::{Posting, Qp, QpInit, QpRef};
+pub use handles::qp::{Posting, Qp, QpInit};
+pub use handles::refs::{CqRef, QpRef, SrqRef, TargetRef};
 pub use handles::srq::{Srq, SrqAttr};
-pub use handles::xrc::{Target, TargetRef, Xrcd, XrcdFlags};
+pub use handles::xrc::{Target, Xrcd, XrcdFlags};
 pub use handles::{channel, cq, device, event, mr, mw, pd, qp, srq, xrc};
 pub use objects::error::VerbsError;
 pub use objects::memory::Space;

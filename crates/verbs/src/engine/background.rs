@@ -14,7 +14,7 @@ use rdmux_link::patience::{ask_for_short_slices, yield_or_sleep};
 use rdmux_transport::Time;
 
 use super::Engine;
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
 /// How often it looks whether the program still polls.

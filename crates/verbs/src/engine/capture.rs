@@ -17,7 +17,7 @@ use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::udp::Udp;
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 
 /// What precedes each captured packet: 16 bytes, numbers in the machine's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

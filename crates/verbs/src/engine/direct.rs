@@ -13,8 +13,8 @@ use rdmux_transport::wr::Sge;
 
 use super::env::parts;
 use super::path::Path;
+use crate::engine::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
-use crate::handles::device::Device;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::pd::PdId;
@@ -40,7 +40,7 @@ pub(super) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
         board.show_qp(&QpRow {
             qpn: core.qpn.get(),
             dest_qpn: attr.dest_qpn.get(),
-            pd: objects.pd.id().0,
+            pd: objects.pd.0,
             access: attr.access.bits(),
         });
     }
@@ -100,7 +100,7 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
         TxPayload::Bytes(bytes) => near.try_push(Piece::new(bytes.as_ptr(), bytes.len())).ok()?,
         TxPayload::Gather { sges, offset, len } => {
             let access = if copy.write { Access::empty() } else { Access::LOCAL_WRITE };
-            return near_list((objects.pd.id(), regions), sges, (offset, len), access).ok();
+            return near_list((objects.pd, regions), sges, (offset, len), access).ok();
         }
         TxPayload::None | TxPayload::Remote { .. } => return None,
     }

@@ -14,11 +14,11 @@ use super::direct;
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
 use super::path::Path;
+use crate::engine::device::Device;
 use crate::engine::qp::{Driven, Ends, QpCore};
 use crate::engine::xrc::place::Stage;
-use crate::handles::device::Device;
-use crate::handles::srq::SrqCore;
 use crate::objects::brief::{MutexGuard, YieldToWaiters};
+use crate::objects::srq::SrqCore;
 
 thread_local! {
     /// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.

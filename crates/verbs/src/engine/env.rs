@@ -23,12 +23,12 @@ use super::named::Names;
 use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
+use crate::engine::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::engine::xrc::place::{Placing, Stage};
-use crate::handles::device::Device;
-use crate::handles::event::Raised;
 use crate::objects::control::DeviceKind;
 use crate::objects::counters::{Counter, Counters};
+use crate::objects::event::Raised;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 use crate::objects::reach::Origin;
@@ -276,7 +276,7 @@ impl<'a> QpEnv<'a> {
 
 /// Who asks for access to memory of a process's own.
 fn asker(core: &QpCore, objects: &Objects) -> Asker {
-    Asker { qpn: core.qpn, pd: objects.pd.id() }
+    Asker { qpn: core.qpn, pd: objects.pd }
 }
 
 /// The parts of a gather list from `offset` on, `len` bytes in all.
@@ -352,7 +352,7 @@ impl Env for QpEnv<'_> {
                 };
                 for (sge, addr, take) in parts(sges, offset, len) {
                     regions
-                        .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::empty())
+                        .local(objects.pd, sge.lkey, addr, take.into(), Access::empty())
                         .and_then(|at| pieces.add(at, take, self.bounce))
                         .map_err(TxError::Memory)?;
                 }
@@ -405,7 +405,7 @@ impl Env for QpEnv<'_> {
         let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
         for (sge, addr, take) in parts(sges, offset, len) {
             let at = regions
-                .local(objects.pd.id(), sge.lkey, addr, take.into(), Access::empty())
+                .local(objects.pd, sge.lkey, addr, take.into(), Access::empty())
                 .map_err(TxError::Memory)?;
             let ours = matches!(at.space, Space::Own);
             if !ours || !names.add(sge.lkey.0, Range { va: at.addr, len: take }) {
@@ -458,7 +458,7 @@ impl Env for QpEnv<'_> {
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
         match &self.here {
-            Here::Own(objects, regions) => regions.check_list(objects.pd.id(), sges, access),
+            Here::Own(objects, regions) => regions.check_list(objects.pd, sges, access),
             Here::Target(place) => place.check_local(sges, access),
         }
     }
@@ -466,7 +466,7 @@ impl Env for QpEnv<'_> {
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
         // A target has no send queue.
         let Here::Own(objects, _) = &self.here else { return Err(AccessFault::Key) };
-        self.scatter_in(objects.pd.id(), sges, offset, data)
+        self.scatter_in(objects.pd, sges, offset, data)
     }
 
     #[inline]
@@ -557,10 +557,14 @@ impl Env for QpEnv<'_> {
         match &self.here {
             Here::Own(objects, _) => {
                 let srq = objects.srq.as_ref()?;
-                match self.device.kind() {
+                let taken = match self.device.kind() {
                     DeviceKind::Roce => srq.pop(sges),
                     DeviceKind::Iwarp => srq.pop_in_turn(self.core.qpn, sges),
+                }?;
+                if taken.below_limit {
+                    self.device.raise(Raised::SrqLimit(Arc::downgrade(srq)));
                 }
+                Some(taken.entry)
             }
             Here::Target(place) => place.pop(sges),
         }
@@ -575,12 +579,15 @@ impl Env for QpEnv<'_> {
         if cq.wants_time() {
             completion.timestamp = *self.time.get_or_insert_with(|| self.device.now().0);
         }
-        self.overflow |= cq.push(completion).is_err();
+        if let Err(overflow) = cq.push(completion) {
+            self.device.cq_overflow(cq, overflow);
+            self.overflow = true;
+        }
     }
 
     fn event(&mut self, event: QpEvent) {
         self.established |= event == QpEvent::CommEst;
-        self.device.raise(Raised::Qp(Arc::downgrade(self.core), event));
+        self.device.raise(Raised::Qp(Arc::downgrade(&self.core.identity), event));
     }
 
     fn count(&mut self, reason: DropReason) {

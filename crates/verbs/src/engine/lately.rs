@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rdmux_wire::Qpn;
 
+use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
-use crate::handles::device::Device;
 use crate::objects::spot::Spot;
 
 /// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row

@@ -11,6 +11,7 @@
 pub(crate) mod background;
 pub(crate) mod capture;
 mod crowd;
+pub(crate) mod device;
 pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
@@ -37,7 +38,7 @@ use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -58,13 +59,14 @@ use self::ring::{Inbox, LateWakes, Rings};
 use self::stream::{Ended, Resumed, Streams};
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
+use crate::engine::device::{Device, QpTable};
 use crate::engine::qp::QpCore;
-use crate::handles::device::{Device, QpTable};
-use crate::handles::event::Raised;
 use crate::objects::brief;
 use crate::objects::control::{Control, ControlError, ControlEvent, slot_of};
 use crate::objects::counters::{Counter, Counters};
+use crate::objects::cq::Promises;
 use crate::objects::error::VerbsError;
+use crate::objects::event::Raised;
 
 /// A socket that packets come from.
 #[derive(Clone, Debug)]
@@ -178,7 +180,7 @@ pub(crate) struct Engine {
     /// See [`changes`](Self::changes).
     changes: AtomicU64,
     /// Completion queues that promised an event.
-    armed: AtomicUsize,
+    promises: Arc<Promises>,
     waiter: Arc<Waiter>,
     stopped: AtomicBool,
     /// Whether messages go by way of the hub.
@@ -222,7 +224,7 @@ impl Engine {
             polls: AtomicU64::new(0),
             patience: Patience::new(),
             changes: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
+            promises: Arc::default(),
             waiter: Arc::new(waiter),
             stopped: AtomicBool::new(false),
             by_hub: AtomicBool::new(false),
@@ -246,6 +248,9 @@ impl Engine {
     }
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture
+    }
+    pub(crate) fn promises(&self) -> &Arc<Promises> {
+        &self.promises
     }
     fn waiter(&self) -> Arc<Waiter> {
         self.waiter.clone()
@@ -566,21 +571,13 @@ impl Engine {
         self.waiter.wake_if_asleep();
     }
 
-    /// A completion queue promised an event.
-    pub(crate) fn cq_armed(&self) {
-        self.armed.fetch_add(1, Ordering::AcqRel);
-    }
-    /// It kept the promise.
-    pub(crate) fn cq_disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::AcqRel);
-    }
     /// The program is about to sleep: from now on the background thread must listen.
     pub(crate) fn expect_sleep(&self) {
         fence(Ordering::SeqCst);
         self.waiter.wake_if_ticking();
     }
     fn somebody_waits(&self) -> bool {
-        self.armed.load(Ordering::Acquire) != 0
+        self.promises.any()
     }
     fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)

@@ -11,7 +11,7 @@ use rdmux_link::Piece;
 use rdmux_link::procmem::{MAX_PIECES, Range};
 use rdmux_transport::env::{FetchError, Named};
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::reach::{Origin, Reach};

@@ -10,7 +10,7 @@ use rdmux_wire::Psn;
 use super::lend::Loans;
 use super::path::{Endpoint, Route};
 use super::ring::RingTx;
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 
 /// The largest path MTU.
 const MAX_MTU: u32 = 4096;

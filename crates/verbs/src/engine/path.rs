@@ -16,8 +16,8 @@ use super::lend::Loans;
 use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
+use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
-use crate::handles::device::{Device, PORT};
 use crate::objects::control::{DeviceKind, is_target, slot_of};
 use crate::objects::error::VerbsError;
 

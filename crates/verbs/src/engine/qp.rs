@@ -11,32 +11,16 @@ use super::drive::Bound;
 use super::machine::Machine;
 use super::path::Path;
 use super::short::SentFrom;
+use crate::engine::device::Device;
 use crate::engine::xrc::place::TargetEnds;
-use crate::handles::cq::CqCore;
-use crate::handles::device::Device;
-use crate::handles::pd::Pd;
-use crate::handles::srq::SrqCore;
 use crate::objects::brief;
 use crate::objects::control::DeviceKind;
+use crate::objects::cq::CqCore;
 use crate::objects::error::VerbsError;
 use crate::objects::pd::PdId;
-use crate::objects::unacked::Unacked;
+use crate::objects::qp::QpIdentity;
+use crate::objects::srq::SrqCore;
 use crate::objects::xrc::record::MAX_SGES;
-
-/// What an event knows of a queue pair.
-#[derive(Clone, Debug)]
-pub struct QpRef(pub(crate) Arc<QpCore>);
-
-impl QpRef {
-    /// Its number.
-    pub fn qpn(&self) -> Qpn {
-        self.0.qpn
-    }
-    /// The value that its creator gave.
-    pub fn context(&self) -> u64 {
-        self.0.context
-    }
-}
 
 /// What a queue pair works with.
 #[derive(Debug)]
@@ -50,7 +34,7 @@ pub(crate) enum Ends {
 /// The objects that a queue pair was created with.
 #[derive(Debug)]
 pub(crate) struct Objects {
-    pub(crate) pd: Pd,
+    pub(crate) pd: PdId,
     /// The domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
     pub(crate) recv_pd: PdId,
     pub(crate) send_cq: Arc<CqCore>,
@@ -64,8 +48,8 @@ pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) ends: Ends,
-    context: u64,
-    unacked: Unacked,
+    /// Who it is to the program.
+    pub(crate) identity: Arc<QpIdentity>,
     pub(crate) owed: Owed,
     pub(crate) state: brief::Mutex<Driven>,
 }
@@ -132,8 +116,7 @@ impl QpCore {
             qpn: machine.qpn,
             qp_type: machine.qp_type,
             ends,
-            context,
-            unacked: Unacked::default(),
+            identity: QpIdentity::new(machine.qpn, context),
             owed: Owed::default(),
             state: brief::Mutex::new(Driven {
                 machine: Machine::new(kind, machine),
@@ -186,10 +169,6 @@ impl QpCore {
             }
             Ends::Target(target) => target.forget(),
         }
-    }
-
-    pub(crate) fn unacked(&self) -> &Unacked {
-        &self.unacked
     }
 
     /// Whether it has one peer.

@@ -8,7 +8,7 @@ use rdmux_wire::{Gid, Packet, Qpn, WireError};
 
 use super::Engine;
 use super::drive::Bound;
-use crate::handles::device::{Device, QpTable};
+use crate::engine::device::{Device, QpTable};
 use crate::objects::control::{SERVICE_SLOT, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
 

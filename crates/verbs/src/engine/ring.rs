@@ -17,7 +17,7 @@ use super::lately::Lately;
 use super::machine::Machine;
 use super::named::{self, Names};
 use super::receive::{NO_GRH, checked, count, parse};
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::brief::Mutex;
 use crate::objects::control::{ReachFds, RingEnd};
 use crate::objects::counters::{Counter, Counters};

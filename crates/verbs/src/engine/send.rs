@@ -7,7 +7,7 @@ use rdmux_link::udp::{Flushed, TxFail};
 
 use super::lend::Loans;
 use super::path::Endpoint;
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::counters::{Counter, Counters};
 
 /// Sends a batch, by lending its memory if the queue pair may. What the socket does not take is forgotten: to the transport

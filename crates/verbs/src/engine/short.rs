@@ -12,8 +12,8 @@ use rdmux_wire::Bth;
 use super::env::parts;
 use super::path::Path;
 use super::ring::Short;
+use crate::engine::device::Device;
 use crate::engine::qp::{Driven, Ends, Objects, QpCore};
-use crate::handles::device::Device;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 use crate::objects::spot::Spot;
@@ -62,13 +62,13 @@ fn gather(
         TxPayload::None => {}
         TxPayload::Bytes(from) => payload.copy_from_slice(from),
         TxPayload::Gather { sges: [sge], offset: 0, len } if sge.length >= len => {
-            sent_from.read(device, objects.pd.id(), sge, payload)?;
+            sent_from.read(device, objects.pd, sge, payload)?;
         }
         TxPayload::Gather { sges, offset, len } => {
             let regions = device.regions().read();
             let mut rest = payload;
             for (sge, addr, take) in parts(sges, offset, len) {
-                let pd = objects.pd.id();
+                let pd = objects.pd;
                 let at = regions.local(pd, sge.lkey, addr, take.into(), Access::empty()).ok()?;
                 let (now, later) = rest.split_at_mut_checked(take as usize)?;
                 at.space.read(at.addr, now).ok()?;

@@ -24,9 +24,9 @@ use super::drive::Bound;
 use super::path::Path;
 use super::wait::Waiter;
 use super::{Engine, Table};
-use crate::handles::device::Device;
-use crate::handles::srq::SrqCore;
+use crate::engine::device::Device;
 use crate::objects::counters::{Counter, Counters};
+use crate::objects::srq::SrqCore;
 
 /// Bytes of the buffer that rounds receive into.
 const BUFFER: usize = 256 * 1024;
@@ -236,6 +236,13 @@ impl Engine {
         self.wake_sleeper();
     }
 
+    /// As [`resume_stream`](Self::resume_stream), for the queue pair whose turn it is at a shared receive queue.
+    fn resume_next(&self, next: Option<Qpn>, srq: &Arc<SrqCore>) {
+        if let Some(qpn) = next {
+            self.resume_stream(qpn, Arc::downgrade(srq));
+        }
+    }
+
     /// Goes on with streams for whose messages there may be a receive now, or that need none any more.
     pub(super) fn resume_streams(&self, device: &Arc<Device>, streams: &mut Streams) {
         let resumed = std::mem::take(&mut *self.resumed.lock());
@@ -253,7 +260,7 @@ impl Engine {
                 waits = bound.machine().waits_for_receive();
             }
             if let Some(srq) = srq.upgrade().filter(|_| !waits) {
-                srq.leave_line(qpn);
+                self.resume_next(srq.leave_line(qpn), &srq);
             }
         }
     }
@@ -384,7 +391,7 @@ impl Bound<'_> {
     fn wait_for_receive(&mut self) {
         Counters(self.device().counters()).add(Counter::RxWaits, 1);
         if let Some(srq) = self.srq() {
-            srq.join_line(self.qpn());
+            self.device().engine().resume_next(srq.join_line(self.qpn()), srq);
         }
     }
 

@@ -8,5 +8,6 @@ pub mod mr;
 pub mod mw;
 pub mod pd;
 pub mod qp;
+pub(crate) mod refs;
 pub mod srq;
 pub mod xrc;

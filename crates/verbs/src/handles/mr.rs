@@ -9,7 +9,7 @@ use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::Sge;
 use rdmux_wire::{Lkey, Rkey};
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::handles::pd::Pd;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;

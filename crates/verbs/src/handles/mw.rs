@@ -12,7 +12,7 @@ use rdmux_transport::attr::Access;
 use rdmux_transport::wr::{MwBind, SendData, SendFlags, SendOp, SendWr};
 use rdmux_wire::Rkey;
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::handles::mr::Mr;
 use crate::handles::pd::Pd;
 use crate::handles::qp::Qp;

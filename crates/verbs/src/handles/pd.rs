@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 use crate::objects::pd::PdId;
 use crate::objects::quota::{Counted, Permit};

@@ -8,13 +8,12 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{QpInit as MachineInit, SendMark, Time};
 use rdmux_wire::{Gid, Qpn};
 
+use crate::engine::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::machine::Machine;
 use crate::engine::path::Path;
-pub use crate::engine::qp::QpRef;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::handles::cq::Cq;
-use crate::handles::device::Device;
 use crate::handles::pd::Pd;
 use crate::handles::srq::Srq;
 use crate::objects::control::DeviceKind;
@@ -73,15 +72,15 @@ impl Qp {
         let permit = device.permit("create a queue pair", Counted::Qp)?;
         machine.qpn = device.alloc_qpn()?;
         let objects = Objects {
-            pd: pd.clone(),
+            pd: pd.id(),
             recv_pd: init.srq.as_ref().map_or(pd.id(), |srq| srq.pd().id()),
-            send_cq: init.send_cq.0.clone(),
-            recv_cq: init.recv_cq.0.clone(),
-            srq: init.srq.as_ref().map(|s| s.0.clone()),
+            send_cq: init.send_cq.core.clone(),
+            recv_cq: init.recv_cq.core.clone(),
+            srq: init.srq.as_ref().map(|s| s.core.clone()),
         };
         let core = QpCore::new(kind, &machine, Ends::Own(objects), init.context);
-        init.send_cq.0.add_user();
-        init.recv_cq.0.add_user();
+        init.send_cq.core.add_user();
+        init.recv_cq.core.add_user();
         device.insert_qp(&core);
         Ok(Self { core, pd: pd.clone(), init, groups: Mutex::default(), _permit: permit })
     }
@@ -210,7 +209,7 @@ impl Qp {
 
     /// Acknowledges an asynchronous event about this queue pair.
     pub fn ack_async_event(&self) {
-        self.core.unacked().ack(1);
+        self.core.identity.unacked.ack(1);
     }
 
     /// Destroys the queue pair, and then waits until the events that the program took are
@@ -218,13 +217,13 @@ impl Qp {
     pub fn destroy(self) {
         let core = self.core.clone();
         drop(self);
-        core.unacked().wait();
+        core.identity.unacked.wait();
     }
 
     /// Withdraws events not yet taken and waits until those taken are acknowledged.
     pub fn quiesce(&self) {
-        self.device().events().withdraw(|e| e.is_about_qp(&self.core));
-        self.core.unacked().wait();
+        self.device().events().withdraw(|e| e.is_about_qp(&self.core.identity));
+        self.core.identity.unacked.wait();
     }
 }
 
@@ -286,9 +285,9 @@ impl Drop for Qp {
         }
         device.settle();
         device.remove_qp(&self.core);
-        device.events().withdraw(|e| e.is_about_qp(&self.core));
-        self.init.send_cq.0.remove_user();
-        self.init.recv_cq.0.remove_user();
+        device.events().withdraw(|e| e.is_about_qp(&self.core.identity));
+        self.init.send_cq.core.remove_user();
+        self.init.recv_cq.core.remove_user();
     }
 }
 

@@ -2,18 +2,22 @@
 //!
 //! In reading order: [`control`] (what the device asks of the host service), [`error`], [`query`] and [`quota`] (limits);
 //! `pd`, `mr`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
-//! processes), `spot`; `notify` and `unacked` (events), [`counters`], `xrc` (requests to and records of the hub), and
+//! processes), `spot`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
+//! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
 //! the small rest: `brief` (the lock of queue pairs), `room`, [`signals`], [`throttle`].
 
 pub(crate) mod brief;
 pub mod control;
 pub mod counters;
+pub(crate) mod cq;
 pub mod error;
+pub(crate) mod event;
 pub(crate) mod memory;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod notify;
 pub(crate) mod pd;
+pub(crate) mod qp;
 pub mod query;
 pub mod quota;
 pub(crate) mod reach;
@@ -21,6 +25,7 @@ pub(crate) mod regions;
 pub(crate) mod room;
 pub mod signals;
 pub(crate) mod spot;
+pub(crate) mod srq;
 pub mod throttle;
 pub(crate) mod unacked;
 pub(crate) mod xrc;

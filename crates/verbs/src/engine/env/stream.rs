@@ -56,7 +56,7 @@ impl QpEnv<'_> {
             TxPayload::None => Ok(()),
             TxPayload::Bytes(data) => to.try_push(bytes(data)).map_err(|_| Trouble::Full),
             TxPayload::Gather { sges, offset, len } => {
-                let pd = objects.pd.id();
+                let pd = objects.pd;
                 parts(sges, offset, len).try_for_each(|(sge, addr, take)| {
                     let at = regions.local(pd, sge.lkey, addr, take.into(), Access::empty())?;
                     add(to, &at, take)
@@ -144,7 +144,7 @@ impl QpEnv<'_> {
         let len = match *direct {
             Direct::Local { sges, offset, len, side } if len as usize >= min => {
                 let pd = match side {
-                    Side::Send => objects.pd.id(),
+                    Side::Send => objects.pd,
                     Side::Recv => objects.recv_pd,
                 };
                 for (sge, addr, take) in parts(sges, offset, len) {
@@ -233,7 +233,7 @@ impl StreamEnv for QpEnv<'_> {
                 let mut rest = out;
                 for (sge, addr, take) in parts(sges, offset, len) {
                     let (now, later) = rest.split_at_mut((take as usize).min(rest.len()));
-                    let (pd, rights) = (objects.pd.id(), Access::empty());
+                    let (pd, rights) = (objects.pd, Access::empty());
                     let at = regions.local(pd, sge.lkey, addr, take.into(), rights)?;
                     at.space.read(at.addr, now)?;
                     rest = later;

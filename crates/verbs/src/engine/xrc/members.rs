@@ -8,9 +8,9 @@ use rdmux_transport::env::AccessFault;
 use rdmux_wire::Psn;
 
 use super::member::Member;
+use crate::engine::device::{Device, QpTable};
 use crate::engine::drive::Bound;
 use crate::engine::qp::{Ends, QpCore};
-use crate::handles::device::{Device, QpTable};
 use crate::objects::xrc::record::{Invalidated, Meta, Outcome, kind};
 
 /// See the module.

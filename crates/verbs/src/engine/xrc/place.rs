@@ -14,9 +14,9 @@ use std::collections::HashMap;
 
 use super::member::RemoteSrq;
 use super::side::Outbox;
+use crate::engine::device::Device;
 use crate::engine::env::parts;
 use crate::engine::ring::IN_PLACE;
-use crate::handles::device::Device;
 use crate::objects::quota::Permit;
 use crate::objects::xrc::record::{Atomic, Completed, Delivered, Place, kind};
 

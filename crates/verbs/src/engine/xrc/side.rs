@@ -13,22 +13,22 @@ use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_wire::{Qpn, Rkey};
 
 use super::members::Members;
+use crate::engine::device::{Device, QpTable};
 use crate::engine::receive::count;
 use crate::engine::ring::RingTx;
-use crate::handles::device::{Device, QpTable};
-use crate::handles::event::Raised;
-use crate::handles::srq::SrqCore;
-use crate::handles::xrc::domain::Registration;
-use crate::handles::xrc::target::TargetCore;
 use crate::objects::control::ControlError;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
+use crate::objects::event::Raised;
 use crate::objects::regions::Asker;
+use crate::objects::srq::SrqCore;
 use crate::objects::xrc::ask;
+use crate::objects::xrc::opening::Registration;
 use crate::objects::xrc::record::{
     Atomic, Completed, Delivered, Invalidated, Meta, Outcome, Place, kind,
 };
 use crate::objects::xrc::request::{RegionRow, XrcReply, XrcRequest};
+use crate::objects::xrc::target::TargetCore;
 
 /// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.
 const MAX_BACKLOG: usize = 1 << 16;
@@ -295,7 +295,7 @@ impl Side {
     fn place(&self, device: &Device, meta: Meta, bytes: &[u8]) -> Option<()> {
         let place = Place::parse(meta, bytes)?;
         let Some(srq) = self.srq(place.srqn) else { return Some(()) };
-        let (pd, at, len) = (srq.pd().id(), place.at, u64::from(place.at.length));
+        let (pd, at, len) = (srq.pd(), place.at, u64::from(place.at.length));
         let regions = device.regions().read();
         let located = if place.remote {
             let asker = Asker { qpn: Qpn::default(), pd };
@@ -320,17 +320,22 @@ impl Side {
         let (srqn, mut completion) = completed?;
         let Some(srq) = self.srq(srqn) else { return Some(()) };
         if completion.flags.contains(WcFlags::WITH_INV) {
-            let asker = Asker { qpn: completion.qpn, pd: srq.pd().id() };
+            let asker = Asker { qpn: completion.qpn, pd: srq.pd() };
             // What the sender invalidates twice is invalid.
             let _ = device.regions().write().invalidate(asker, completion.invalidated);
         }
         let queue = srq.xrc()?;
-        if queue.cq_core().wants_time() {
+        let cq = queue.cq();
+        if cq.wants_time() {
             completion.timestamp = device.now().0;
         }
-        srq.completed();
-        // A queue that overflowed has raised its event; the target belongs to others, too, and goes on.
-        let _ = queue.cq_core().push(completion);
+        if srq.completed() {
+            device.raise(Raised::SrqLimit(Arc::downgrade(&srq)));
+        }
+        // A queue that overflowed raises its event; the target belongs to others, too, and goes on.
+        if let Err(overflow) = cq.push(completion) {
+            device.cq_overflow(cq, overflow);
+        }
         Some(())
     }
 
@@ -344,7 +349,7 @@ impl Side {
 
     fn carry_out(&self, device: &Device, atomic: &Atomic) -> Result<u64, AccessFault> {
         let srq = self.srq(atomic.srqn).ok_or(AccessFault::Gone)?;
-        let asker = Asker { qpn: atomic.qpn, pd: srq.pd().id() };
+        let asker = Asker { qpn: atomic.qpn, pd: srq.pd() };
         let regions = device.regions().read();
         let at = regions.remote(asker, atomic.rkey, atomic.va, 8, Access::REMOTE_ATOMIC)?;
         if at.addr % 8 != 0 {

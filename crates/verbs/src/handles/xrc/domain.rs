@@ -2,16 +2,16 @@
 //! processes may hold it. Here are also the calls on targets by number, without a handle.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::ask::unexpected;
+use crate::objects::xrc::opening::{Opening, Registration};
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
 /// How a domain is opened, as a file is (`open(2)`).
@@ -25,32 +25,14 @@ pub struct XrcdFlags {
 
 /// An opening of an XRC domain. The domain goes with its last opening.
 #[derive(Clone, Debug)]
-pub struct Xrcd(Arc<Opening>);
-
-#[derive(Debug)]
-pub(crate) struct Opening {
+pub struct Xrcd {
+    opening: Arc<Opening>,
     device: Arc<Device>,
-    id: u32,
-    /// Shared receive queues, handles and registrations that were made with this opening.
-    users: AtomicUsize,
 }
 
 /// Keeps an opening in use.
 #[derive(Debug)]
 pub(crate) struct Use(Xrcd);
-
-/// A registration, which counts as a use, but does not keep the opening: the device that has it would live for
-/// ever.
-#[derive(Debug)]
-pub(crate) struct Registration(Weak<Opening>);
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(opening) = self.0.upgrade() {
-            opening.users.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
 
 impl Use {
     pub(crate) fn xrcd(&self) -> &Xrcd {
@@ -60,7 +42,7 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.0.0.users.fetch_sub(1, Ordering::AcqRel);
+        self.0.opening.remove_user();
     }
 }
 
@@ -85,8 +67,8 @@ impl Xrcd {
         let request = XrcRequest::OpenDomain { create, exclusive };
         match device.ask_hub(&request, file, WHAT)? {
             XrcReply::Domain(id) => {
-                let users = AtomicUsize::new(0);
-                Ok(Self(Arc::new(Opening { device: device.clone(), id, users })))
+                let opening = Opening::new(device.control().clone(), id);
+                Ok(Self { opening, device: device.clone() })
             }
             other => Err(unexpected(&other)),
         }
@@ -110,12 +92,12 @@ impl Xrcd {
 
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
-        &self.0.device
+        &self.device
     }
 
     /// How many shared receive queues, handles and registrations were made with it.
     pub fn users(&self) -> usize {
-        self.0.users.load(Ordering::Acquire)
+        self.opening.users()
     }
 
     /// Creates a target in RESET and registers this process for it (`ibv_create_xrc_rcv_qp` of OFED 1.3).
@@ -125,10 +107,10 @@ impl Xrcd {
     /// ENOMEM when there are as many targets as there can be.
     pub fn create_registered(&self) -> Result<Qpn, VerbsError> {
         let hold = Hold::Registration;
-        let request = XrcRequest::CreateTarget { domain: self.0.id, hold };
+        let request = XrcRequest::CreateTarget { domain: self.id(), hold };
         match self.ask(&request, "create an XRC receive queue pair")? {
             XrcReply::Target(qpn) => {
-                self.0.device.xrc().registered(qpn, self.registration());
+                self.device.xrc().registered(qpn, self.registration());
                 Ok(qpn)
             }
             other => Err(unexpected(&other)),
@@ -171,9 +153,9 @@ impl Xrcd {
     ///
     /// EINVAL for a number that is unknown, of something else, or of another domain.
     pub fn register(&self, qpn: Qpn) -> Result<(), VerbsError> {
-        let request = XrcRequest::HoldTarget { domain: self.0.id, qpn, hold: Hold::Registration };
+        let request = XrcRequest::HoldTarget { domain: self.id(), qpn, hold: Hold::Registration };
         self.ask(&request, "register for an XRC receive queue pair")?;
-        self.0.device.xrc().registered(qpn, self.registration());
+        self.device.xrc().registered(qpn, self.registration());
         Ok(())
     }
 
@@ -184,10 +166,10 @@ impl Xrcd {
     ///
     /// EINVAL as for [`register`](Self::register), and for a process that is not registered.
     pub fn unregister(&self, qpn: Qpn) -> Result<(), VerbsError> {
-        let request = XrcRequest::LetGo { domain: self.0.id, qpn, hold: Hold::Registration };
+        let request = XrcRequest::LetGo { domain: self.id(), qpn, hold: Hold::Registration };
         self.ask(&request, "unregister from an XRC receive queue pair")?;
-        self.0.device.xrc().unregistered(qpn);
-        self.0.device.events().withdraw(|e| e.is_about_xrc_qp(qpn));
+        self.device.xrc().unregistered(qpn);
+        self.device.events().withdraw(|e| e.is_about_xrc_qp(qpn));
         Ok(())
     }
 
@@ -199,7 +181,7 @@ impl Xrcd {
     /// [`register`](Self::register); ENETUNREACH and the like when there is no way to the peer.
     pub fn modify(&self, qpn: Qpn, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         let attr = Box::new(*attr);
-        let request = XrcRequest::ModifyTarget { domain: self.0.id, qpn, attr, mask };
+        let request = XrcRequest::ModifyTarget { domain: self.id(), qpn, attr, mask };
         self.ask(&request, "modify an XRC receive queue pair").map(drop)
     }
 
@@ -209,7 +191,7 @@ impl Xrcd {
     ///
     /// EINVAL for a number as in [`register`](Self::register).
     pub fn query(&self, qpn: Qpn) -> Result<QpAttr, VerbsError> {
-        let request = XrcRequest::QueryTarget { domain: self.0.id, qpn };
+        let request = XrcRequest::QueryTarget { domain: self.id(), qpn };
         match self.ask(&request, "query an XRC receive queue pair")? {
             XrcReply::Attr(attr) => Ok(*attr),
             other => Err(unexpected(&other)),
@@ -217,18 +199,17 @@ impl Xrcd {
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.0.id
+        self.opening.id()
     }
 
     /// Counts a user.
     pub(crate) fn in_use(&self) -> Use {
-        self.0.users.fetch_add(1, Ordering::AcqRel);
+        self.opening.add_user();
         Use(self.clone())
     }
 
     fn registration(&self) -> Registration {
-        self.0.users.fetch_add(1, Ordering::AcqRel);
-        Registration(Arc::downgrade(&self.0))
+        self.opening.registration()
     }
 
     pub(crate) fn ask(
@@ -236,21 +217,13 @@ impl Xrcd {
         request: &XrcRequest,
         what: &'static str,
     ) -> Result<XrcReply, VerbsError> {
-        self.0.device.ask_hub(request, None, what)
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        let request = XrcRequest::CloseDomain { domain: self.id };
-        // Where the service is gone, so is the domain.
-        let _ = self.device.ask_hub(&request, None, "close an XRC domain");
+        self.device.ask_hub(request, None, what)
     }
 }
 
 impl PartialEq for Xrcd {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.opening, &other.opening)
     }
 }
 impl Eq for Xrcd {}

@@ -14,12 +14,12 @@ use rdmux_wire::Qpn;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::registry::{FileKey, Registry};
+use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
 pub use crate::engine::xrc::member::{Identity, MemberId};
 use crate::engine::xrc::member::{Member, RemoteSrq};
 use crate::engine::xrc::place::TargetEnds;
 use crate::engine::xrc::side::Outbox;
-use crate::handles::device::Device;
 use crate::handles::event::AsyncEventKind;
 use crate::objects::control::{Control, ControlError};
 use crate::objects::error::VerbsError;
@@ -142,7 +142,7 @@ impl Hub {
     fn destroy(&self, core: &Arc<QpCore>) {
         self.device.qps().write().set_target(core.qpn, None);
         self.device.engine().forget(&self.device, core);
-        self.device.events().withdraw(|e| e.is_about_qp(core));
+        self.device.events().withdraw(|e| e.is_about_qp(&core.identity));
     }
 
     /// Does what a process asks for. `fd` came with it, and closing it may wait for the process: the caller does.

@@ -11,16 +11,16 @@
 //! ```
 //!
 //! In reading order: [`request`] is what a process asks of the hub; [`domain`], [`target`] and
-//! `queue` are the objects in a process, `engine::xrc` what the engine does with the hub's records; [`hub`] keeps
+//! `objects::xrc` are the objects in a process, `engine::xrc` what the engine does with the hub's records; [`hub`] keeps
 //! everything, with `registry` (who holds what).
 
 pub mod domain;
 pub mod hub;
-pub(crate) mod queue;
 mod registry;
 pub mod target;
 
+pub use crate::handles::refs::TargetRef;
 pub use crate::objects::xrc::request;
 pub use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 pub use domain::{Xrcd, XrcdFlags};
-pub use target::{Target, TargetRef};
+pub use target::Target;

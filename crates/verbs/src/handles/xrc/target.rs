@@ -6,47 +6,18 @@ use rdmux_transport::attr::{AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 
 use super::domain::{Use, Xrcd};
-use crate::handles::device::Device;
+use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 use crate::objects::unacked::Unacked;
 use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
+use crate::objects::xrc::target::TargetCore;
 
 /// A handle on a target, which lives at least as long. Let go when dropped.
 #[derive(Debug)]
-pub struct Target(Arc<TargetCore>);
-
-/// What an event knows of a handle.
-#[derive(Clone, Debug)]
-pub struct TargetRef(pub(crate) Arc<TargetCore>);
-
-#[derive(Debug)]
-pub(crate) struct TargetCore {
-    pub(crate) qpn: Qpn,
+pub struct Target {
+    core: Arc<TargetCore>,
     domain: Use,
-    context: u64,
-    unacked: Unacked,
-}
-
-impl TargetRef {
-    /// The target's number.
-    pub fn qpn(&self) -> Qpn {
-        self.0.qpn
-    }
-    /// The value that the handle was made with.
-    pub fn context(&self) -> u64 {
-        self.0.context
-    }
-    /// Acknowledges an asynchronous event about it.
-    pub fn ack_async_event(&self) {
-        self.0.unacked.ack(1);
-    }
-}
-
-impl TargetCore {
-    pub(crate) fn unacked(&self) -> &Unacked {
-        &self.unacked
-    }
 }
 
 impl Target {
@@ -76,10 +47,9 @@ impl Target {
     }
 
     fn held(domain: &Xrcd, qpn: Qpn, context: u64) -> Self {
-        let (domain, unacked) = (domain.in_use(), Unacked::default());
-        let core = Arc::new(TargetCore { qpn, domain, context, unacked });
-        core.domain.xrcd().device().xrc().opened(&core);
-        Self(core)
+        let core = Arc::new(TargetCore { qpn, context, unacked: Unacked::default() });
+        domain.device().xrc().opened(&core);
+        Self { core, domain: domain.in_use() }
     }
 
     /// Changes attributes and state, for everybody who holds it.
@@ -88,7 +58,7 @@ impl Target {
     ///
     /// As for [`Xrcd::modify`].
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
-        self.domain().modify(self.0.qpn, attr, mask)
+        self.domain().modify(self.core.qpn, attr, mask)
     }
 
     /// All attributes.
@@ -97,20 +67,20 @@ impl Target {
     ///
     /// The service's, when it is gone.
     pub fn query(&self) -> Result<QpAttr, VerbsError> {
-        self.domain().query(self.0.qpn)
+        self.domain().query(self.core.qpn)
     }
 
     /// The number. Its top bit is 1, and it does not come back soon.
     pub fn qpn(&self) -> Qpn {
-        self.0.qpn
+        self.core.qpn
     }
     /// The value that the handle was made with.
     pub fn context(&self) -> u64 {
-        self.0.context
+        self.core.context
     }
     /// The domain that it was made with.
     pub fn domain(&self) -> &Xrcd {
-        self.0.domain.xrcd()
+        self.domain.xrcd()
     }
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
@@ -118,12 +88,12 @@ impl Target {
     }
     /// Acknowledges an asynchronous event about it.
     pub fn ack_async_event(&self) {
-        self.0.unacked.ack(1);
+        self.core.unacked.ack(1);
     }
 
     /// Lets go of the handle, and then waits until the events that the program took are acknowledged.
     pub fn destroy(self) {
-        let core = self.0.clone();
+        let core = self.core.clone();
         drop(self);
         core.unacked.wait();
     }
@@ -132,11 +102,14 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         let device = self.device().clone();
-        let request =
-            XrcRequest::LetGo { domain: self.domain().id(), qpn: self.0.qpn, hold: Hold::Handle };
+        let request = XrcRequest::LetGo {
+            domain: self.domain().id(),
+            qpn: self.core.qpn,
+            hold: Hold::Handle,
+        };
         // Where the service is gone, so is the target.
         let _ = device.ask_hub(&request, None, "let go of an XRC receive queue pair");
-        device.xrc().closed(&self.0);
-        device.events().withdraw(|e| e.is_about_target(&self.0));
+        device.xrc().closed(&self.core);
+        device.events().withdraw(|e| e.is_about_target(&self.core));
     }
 }

@@ -1,0 +1,286 @@
+//! The device: the tables of its objects, the engine that drives them, and its side of XRC.
+//!
+//! The calls of programs on it are in `handles::device`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rdmux_link::{SharedMem, guarded, ring};
+use rdmux_transport::Time;
+use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Engine;
+use super::qp::QpCore;
+use super::xrc::side::Side;
+use crate::objects::control::{
+    Control, ControlError, DeviceKind, GidEntry, Limits, is_target, slot_of,
+};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::cq::{CqCore, Overflow};
+use crate::objects::error::VerbsError;
+use crate::objects::event::Raised;
+use crate::objects::notify::NotifyQueue;
+use crate::objects::qp::SlotUse;
+use crate::objects::query::iwarp_gid;
+use crate::objects::quota::Quota;
+use crate::objects::reach::Reaches;
+use crate::objects::regions::Regions;
+
+/// Queue pairs by number.
+pub(crate) type QpTable = crate::objects::qp::QpTable<QpCore>;
+
+/// The only port.
+pub const PORT: u8 = 1;
+
+/// An open device (`ibv_open_device(3)`). A thread of its own moves it forward whenever nobody
+/// polls, so that one-sided operations complete while the program computes.
+pub struct Device {
+    control: Arc<dyn Control>,
+    gids: RwLock<Vec<GidEntry>>,
+    regions: RwLock<Regions>,
+    qps: RwLock<QpTable>,
+    events: NotifyQueue<Raised>,
+    engine: Engine,
+    next_pd: AtomicU32,
+    failed: AtomicBool,
+    slots: Mutex<Vec<SlotUse>>,
+    xrc: Side,
+    reaches: Reaches,
+    quota: Arc<Quota>,
+}
+
+impl Device {
+    /// Opens the device that `control` stands for.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, when a descriptor or the thread cannot be had.
+    pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
+        guarded::protect();
+        ring::prepare();
+        let info = control.info();
+        let slot = info.slot;
+        let device = Arc::new(Self {
+            gids: RwLock::new(info.gids.clone()),
+            regions: RwLock::new(Regions::new(control.board().cloned())),
+            qps: RwLock::new(QpTable::new(slot.slot)),
+            events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
+            engine: Engine::new(control.as_ref())?,
+            next_pd: AtomicU32::new(1),
+            failed: AtomicBool::new(false),
+            slots: Mutex::new(vec![SlotUse::new(slot)]),
+            xrc: Side::default(),
+            quota: Quota::new(info.limits),
+            reaches: Reaches::new(control.board().cloned(), slot.slot),
+            control,
+        });
+        device.publish_slot(slot.slot);
+        Engine::start(&device)?;
+        Ok(device)
+    }
+
+    /// What kind of device it is.
+    pub fn kind(&self) -> DeviceKind {
+        self.control.info().kind
+    }
+
+    /// The MTU of the port: no datagram is longer.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        active_mtu(&self.gids.read())
+    }
+
+    /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        match self.control.info().kind {
+            DeviceKind::Roce => self.addresses(),
+            DeviceKind::Iwarp => self.gid(0).into_iter().collect(),
+        }
+    }
+    /// An entry of the GID table.
+    pub fn gid(&self, index: u8) -> Option<GidEntry> {
+        let info = self.control.info();
+        let address = self.gids.read().get(usize::from(index)).cloned();
+        match info.kind {
+            DeviceKind::Roce => address,
+            DeviceKind::Iwarp if index == 0 => {
+                address.map(|entry| GidEntry { gid: iwarp_gid(info.node_guid), ..entry })
+            }
+            DeviceKind::Iwarp => None,
+        }
+    }
+    /// The host's addresses, by their index; zero where one was.
+    pub fn addresses(&self) -> Vec<GidEntry> {
+        self.gids.read().clone()
+    }
+    /// The index of a GID of ours.
+    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+        let at = self.gids.read().iter().position(|g| g.gid == gid)?;
+        u8::try_from(at).ok()
+    }
+    /// An entry of the P_Key table.
+    pub fn pkey(&self, index: u16) -> Option<Pkey> {
+        self.control.info().pkeys.get(usize::from(index)).copied()
+    }
+    /// The host service.
+    pub fn control(&self) -> &Arc<dyn Control> {
+        &self.control
+    }
+
+    /// Whether the host service is gone and the device of no more use.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.control.info().limits
+    }
+    pub(crate) fn counters(&self) -> &SharedMem {
+        self.control.counters()
+    }
+    pub(crate) fn regions(&self) -> &RwLock<Regions> {
+        &self.regions
+    }
+    pub(crate) fn xrc(&self) -> &Side {
+        &self.xrc
+    }
+    pub(crate) fn reaches(&self) -> &Reaches {
+        &self.reaches
+    }
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+    pub(crate) fn qps(&self) -> &RwLock<QpTable> {
+        &self.qps
+    }
+    pub(crate) fn events(&self) -> &NotifyQueue<Raised> {
+        &self.events
+    }
+    /// The slot whose sockets a queue pair uses.
+    pub(crate) fn slot_for(&self, qpn: Qpn) -> u16 {
+        if is_target(qpn) {
+            return self.control.info().slot.slot;
+        }
+        slot_of(qpn)
+    }
+    pub(crate) fn next_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+    pub(crate) fn raise(&self, event: Raised) {
+        self.events.push(event);
+    }
+    /// A completion did not fit.
+    #[cold]
+    pub(crate) fn cq_overflow(&self, cq: &Arc<CqCore>, overflow: Overflow) {
+        if overflow == Overflow::Now {
+            Counters(self.counters()).add(Counter::CqOverflows, 1);
+            self.raise(Raised::CqError(Arc::downgrade(cq)));
+        }
+    }
+    /// The time on the engine's clock.
+    pub(crate) fn now(&self) -> Time {
+        let now = clock_gettime(ClockId::Monotonic);
+        Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
+    /// As [`now`](Self::now), some milliseconds late at most, and much cheaper.
+    pub(crate) fn coarse_now(&self) -> Time {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
+    pub(crate) fn set_gids(&self, gids: Vec<GidEntry>) {
+        *self.gids.write() = gids;
+        self.raise(Raised::GidChange);
+    }
+    /// Marks the device as failed; returns whether it was not before.
+    pub(crate) fn fail(&self) -> bool {
+        !self.failed.swap(true, Ordering::AcqRel)
+    }
+
+    /// A number that no queue pair of ours has, and that none had lately.
+    pub(crate) fn alloc_qpn(&self) -> Result<Qpn, VerbsError> {
+        if self.has_failed() {
+            return Err(ControlError::Gone.into());
+        }
+        let mut slots = self.slots.lock();
+        if let Some(qpn) = slots.iter_mut().find_map(|s| s.take(&self.qps.read())) {
+            return Ok(qpn);
+        }
+        let grant = self.control.new_slot()?;
+        self.qps.write().add_slot(grant.slot);
+        self.publish_slot(grant.slot);
+        let mut slot = SlotUse::new(grant);
+        let qpn = slot.take(&self.qps.read());
+        slots.push(slot);
+        qpn.ok_or_else(|| VerbsError::no_memory("create a queue pair", "the slot is full"))
+    }
+
+    /// Lets peers find the queue pairs of a slot.
+    fn publish_slot(&self, slot: u16) {
+        if let Some(board) = self.reaches.board() {
+            board.add_slot(slot);
+        }
+    }
+
+    pub(crate) fn insert_qp(&self, qp: &Arc<QpCore>) {
+        self.qps.write().set(qp.qpn, Some(qp.clone()));
+        Counters(self.counters()).add(Counter::QpsOpen, 1);
+    }
+
+    pub(crate) fn remove_qp(&self, qp: &Arc<QpCore>) {
+        self.qps.write().set(qp.qpn, None);
+        self.regions.write().unbind_qp(qp.qpn);
+        let slot = slot_of(qp.qpn);
+        if let Some(slot) = self.slots.lock().iter_mut().find(|s| s.slot() == slot) {
+            slot.give_back();
+        }
+        self.engine.forget(self, qp);
+        Counters(self.counters()).sub(Counter::QpsOpen, 1);
+    }
+}
+
+/// The MTU that fits whichever GID a program takes: that of the narrowest interface. The loopback's, which is wide,
+/// counts only where there is no other.
+fn active_mtu(gids: &[GidEntry]) -> Mtu {
+    let used = || gids.iter().filter(|g| !g.gid.is_zero());
+    let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();
+    outside.or_else(|| used().map(|g| g.mtu).max()).unwrap_or(Mtu::M1024)
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_port_carries_what_its_narrowest_way_out_carries() {
+        let gid = |ip: &str, mtu| GidEntry {
+            gid: ip.parse::<IpAddr>().unwrap().into(),
+            interface: String::new(),
+            interface_index: 1,
+            mtu,
+        };
+        let lo = [gid("127.0.0.1", Mtu::M4096), gid("::1", Mtu::M4096)];
+        assert_eq!(active_mtu(&lo), Mtu::M4096);
+        let [v4, v6] = lo;
+        let all = [v4, gid("10.0.0.1", Mtu::M4096), gid("fd00::1", Mtu::M1024), v6];
+        assert_eq!(active_mtu(&all), Mtu::M1024);
+        assert_eq!(active_mtu(&[]), Mtu::M1024);
+    }
+}

@@ -1,0 +1,315 @@
+//! Completion queues as the engine fills them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use rdmux_transport::wr::{Completion, WcStatus};
+use rdmux_wire::Qpn;
+
+use crate::objects::brief::{Mutex, MutexGuard};
+use crate::objects::error::VerbsError;
+use crate::objects::notify::NotifyQueue;
+use crate::objects::quota::Permit;
+use crate::objects::room;
+use crate::objects::unacked::Unacked;
+
+/// Completion queues that have something, on their way to the program.
+pub(crate) type Announced = NotifyQueue<Weak<CqCore>>;
+
+/// How many completion queues of a device have promised an event.
+#[derive(Debug, Default)]
+pub(crate) struct Promises(AtomicUsize);
+
+impl Promises {
+    /// Whether there is any.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+    fn keep(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// With what a completion queue is made.
+#[derive(Debug)]
+pub(crate) struct CqSetup {
+    /// How many completions fit.
+    pub(crate) capacity: usize,
+    /// Where it announces completions.
+    pub(crate) channel: Option<Arc<Announced>>,
+    /// The caller's own value.
+    pub(crate) context: u64,
+    /// Whether completions tell their time.
+    pub(crate) timestamps: bool,
+    /// Whether a completion that does not fit takes the place of the oldest.
+    pub(crate) ignore_overrun: bool,
+}
+
+/// The part of a completion queue that the engine fills and handles empty.
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    context: u64,
+    channel: Option<Arc<Announced>>,
+    timestamps: bool,
+    ignore_overrun: bool,
+    /// How many completions wait: lets an empty queue be seen without the lock.
+    len: AtomicUsize,
+    /// Whether the last look at it took all there was, so that the program believes it empty.
+    seen_empty: AtomicBool,
+    queue: Mutex<Queue>,
+    promises: Arc<Promises>,
+    /// Events of the channel, and asynchronous ones.
+    unacked: Unacked,
+    async_unacked: Unacked,
+    users: AtomicUsize,
+    _permit: Permit,
+}
+
+#[derive(Debug)]
+struct Queue {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    armed: Armed,
+    /// How many of the newest came after the last event was made: no event tells of them.
+    untold: usize,
+    overflowed: bool,
+    /// When the newest was delivered, where that is told.
+    latest: u64,
+}
+
+impl Queue {
+    /// Whether it takes no more. A large queue grows when it first needs to, if the memory for that can be had.
+    #[inline]
+    fn is_full(&mut self) -> bool {
+        let len = self.entries.len();
+        len >= self.capacity
+            || len == self.entries.capacity() && self.entries.try_reserve(1).is_err()
+    }
+}
+
+/// Which completion makes the next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+impl Armed {
+    fn wants(self, completion: &Completion) -> bool {
+        match self {
+            Self::No => false,
+            Self::Any => true,
+            Self::Solicited => completion.solicited || completion.status != WcStatus::Success,
+        }
+    }
+}
+
+/// A completion did not fit: the queue is broken, and with it the queue pairs that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overflow {
+    /// By this completion: the program is to be told.
+    Now,
+    /// By one before.
+    Before,
+}
+
+/// Entries for which room is set aside at creation; larger queues grow when they first need to.
+const PREALLOCATED: usize = 4096;
+
+impl CqCore {
+    /// An empty queue, which adds its promises to those of its device. `what` is for the error.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when no memory can be had.
+    pub(crate) fn new(
+        what: &'static str,
+        setup: CqSetup,
+        promises: Arc<Promises>,
+        permit: Permit,
+    ) -> Result<Arc<Self>, VerbsError> {
+        let CqSetup { capacity, channel, context, timestamps, ignore_overrun } = setup;
+        room::check(what, capacity.min(PREALLOCATED) * size_of::<Completion>())?;
+        Ok(Arc::new(Self {
+            context,
+            channel,
+            timestamps,
+            ignore_overrun,
+            len: AtomicUsize::new(0),
+            seen_empty: AtomicBool::new(false),
+            queue: Mutex::new(Queue {
+                entries: VecDeque::with_capacity(capacity.min(PREALLOCATED)),
+                capacity,
+                armed: Armed::No,
+                untold: 0,
+                overflowed: false,
+                latest: 0,
+            }),
+            promises,
+            unacked: Unacked::default(),
+            async_unacked: Unacked::default(),
+            users: AtomicUsize::new(0),
+            _permit: permit,
+        }))
+    }
+
+    /// Puts a completion in and makes an event if one was asked for.
+    pub(crate) fn push(self: &Arc<Self>, mut completion: Completion) -> Result<(), Overflow> {
+        let mut queue = self.queue.lock();
+        if queue.overflowed {
+            return Err(Overflow::Before);
+        }
+        let full = queue.is_full();
+        if full && self.ignore_overrun {
+            queue.entries.pop_front();
+        } else if full {
+            queue.overflowed = true;
+            return Err(Overflow::Now);
+        }
+        if self.timestamps {
+            // Another thread may have looked at the clock later and come first.
+            queue.latest = queue.latest.max(completion.timestamp);
+            completion.timestamp = queue.latest;
+        }
+        queue.entries.push_back(completion);
+        queue.untold += 1;
+        self.len.store(queue.entries.len(), Ordering::Release);
+        if queue.armed.wants(&completion) {
+            self.announce(queue);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing waits, as far as can be seen without the lock.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// The program has looked, and found nothing.
+    #[inline]
+    pub(crate) fn note_empty(&self) {
+        if !self.seen_empty.load(Ordering::Relaxed) {
+            self.seen_empty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands up to `max` completions to `take`, the oldest first. The queue is locked meanwhile.
+    #[inline]
+    pub(crate) fn take_each(&self, max: usize, mut take: impl FnMut(&Completion)) -> usize {
+        let mut queue = self.queue.lock();
+        let mut n = 0;
+        while n < max
+            && let Some(completion) = queue.entries.front()
+        {
+            take(completion);
+            queue.entries.pop_front();
+            n += 1;
+        }
+        self.seen_empty.store(n < max, Ordering::Relaxed);
+        self.len.store(queue.entries.len(), Ordering::Release);
+        n
+    }
+
+    /// Promises an event for the next completion, and keeps the promise at once if the program does not
+    /// know of one that is there.
+    pub(crate) fn arm(self: &Arc<Self>, solicited_only: bool) {
+        let mut queue = self.queue.lock();
+        if queue.armed == Armed::No {
+            self.promises.add();
+        }
+        queue.armed = match (queue.armed, solicited_only) {
+            (Armed::No | Armed::Solicited, true) => Armed::Solicited,
+            _ => Armed::Any,
+        };
+        let unknown = self.seen_empty.load(Ordering::Relaxed);
+        let mut untold = queue.entries.iter().rev().take(queue.untold);
+        if unknown && untold.any(|completion| queue.armed.wants(completion)) {
+            self.announce(queue);
+        }
+    }
+
+    /// Makes the event that was promised.
+    fn announce(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
+        let Some(channel) = &self.channel else { return };
+        queue.armed = Armed::No;
+        queue.untold = 0;
+        drop(queue);
+        self.promises.keep();
+        channel.push(Arc::downgrade(self));
+    }
+
+    /// Withdraws the events that the channel has of it.
+    pub(crate) fn withdraw(self: &Arc<Self>) {
+        if let Some(channel) = &self.channel {
+            channel.withdraw(|cq| cq.as_ptr() == Arc::as_ptr(self));
+        }
+    }
+
+    /// Changes the capacity, or says how many completions wait if these would not fit.
+    pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
+        let mut queue = self.queue.lock();
+        if queue.entries.len() > capacity {
+            return Err(queue.entries.len());
+        }
+        queue.capacity = capacity;
+        Ok(())
+    }
+
+    /// How many completions fit.
+    pub(crate) fn capacity(&self) -> usize {
+        self.queue.lock().capacity
+    }
+
+    /// Forgets what a queue pair has completed.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut queue = self.queue.lock();
+        queue.entries.retain(|completion| completion.qpn != qpn);
+        self.len.store(queue.entries.len(), Ordering::Release);
+    }
+
+    /// Whether completions are to tell their time.
+    #[inline]
+    pub(crate) fn wants_time(&self) -> bool {
+        self.timestamps
+    }
+
+    /// The value that its creator gave.
+    pub(crate) fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Events that the program took from the channel.
+    pub(crate) fn unacked(&self) -> &Unacked {
+        &self.unacked
+    }
+    /// Asynchronous events that it took.
+    pub(crate) fn async_unacked(&self) -> &Unacked {
+        &self.async_unacked
+    }
+
+    /// How many queue pairs use it (counted once for each direction).
+    pub(crate) fn users(&self) -> usize {
+        self.users.load(Ordering::Acquire)
+    }
+    pub(crate) fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+    pub(crate) fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for CqCore {
+    fn drop(&mut self) {
+        if self.queue.get_mut().armed != Armed::No {
+            self.promises.keep();
+        }
+    }
+}

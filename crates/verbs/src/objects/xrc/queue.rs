@@ -1,0 +1,91 @@
+//! The receives of an XRC shared receive queue: a ring in shared memory, which the process fills and the
+//! hub empties.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use rdmux_link::Producer;
+use rdmux_link::ring::{MAX_CAPACITY, RingError};
+use rdmux_transport::wr::RecvWr;
+
+use crate::objects::cq::CqCore;
+use crate::objects::error::VerbsError;
+use crate::objects::xrc::record::{Receive, kind};
+
+/// Bytes of a line of a ring, and of a record's head.
+const LINE: usize = 64;
+const HEAD: usize = 24;
+const SGE: usize = 16;
+
+/// What an XRC shared receive queue has in place of a queue of its own.
+#[derive(Debug)]
+pub(crate) struct XrcQueue {
+    /// Where its receives complete.
+    cq: Arc<CqCore>,
+    ring: Mutex<Poster>,
+    /// Receives posted and not complete.
+    outstanding: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Poster {
+    ring: Producer,
+    bytes: Vec<u8>,
+}
+
+impl XrcQueue {
+    /// Makes the ring, for `max_wr` receives of `max_sge` entries each. The descriptor is for the hub.
+    pub(crate) fn new(
+        cq: Arc<CqCore>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> std::io::Result<(Self, OwnedFd)> {
+        let (fd, ring) = make_ring(max_wr, max_sge)?;
+        let ring = Mutex::new(Poster { ring, bytes: Vec::new() });
+        Ok((Self { cq, ring, outstanding: AtomicU32::new(0) }, fd))
+    }
+
+    /// Where its receives complete.
+    pub(crate) fn cq(&self) -> &Arc<CqCore> {
+        &self.cq
+    }
+
+    /// Posts a receive, whose list was checked to be short enough.
+    pub(crate) fn post(&self, wr: &RecvWr<'_>, max_wr: u32) -> Result<(), VerbsError> {
+        const WHAT: &str = "post to an XRC shared receive queue";
+        let full = || VerbsError::no_memory(WHAT, format!("all {max_wr} are posted"));
+        let mut poster = self.ring.lock();
+        if self.outstanding.load(Ordering::Relaxed) >= max_wr {
+            return Err(full());
+        }
+        let Poster { ring, bytes } = &mut *poster;
+        let meta = Receive::encode(wr.wr_id, wr.sges, bytes);
+        match ring.try_push(kind::RECEIVE, meta, &[bytes]) {
+            Ok(()) => {
+                self.outstanding.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(RingError::Full) => Err(full()),
+            Err(error) => Err(VerbsError::invalid(WHAT, error.to_string())),
+        }
+    }
+
+    /// One is complete. Returns how many are not.
+    pub(crate) fn completed(&self) -> u32 {
+        let took = self
+            .outstanding
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        took.map_or(0, |before| before - 1)
+    }
+}
+
+/// A ring that holds as many receives as the queue is to have.
+fn make_ring(max_wr: u32, max_sge: u32) -> std::io::Result<(OwnedFd, Producer)> {
+    let stride = (HEAD + max_sge as usize * SGE).next_multiple_of(LINE);
+    let capacity = (max_wr as usize + 2).saturating_mul(stride).min(MAX_CAPACITY);
+    let fd = rdmux_link::ring::create(capacity)?;
+    let ring = Producer::map(&fd)?;
+    Ok((fd, ring))
+}
