@@ -86,7 +86,7 @@ fn show(capture: &Capture, args: &CaptureArgs) -> Result<u64> {
     copy(capture, args, |number, header, frame| {
         let time = Duration::from_nanos(header.time);
         let line = decode::live_line(number, time, *start.get_or_insert(time), frame);
-        let way = match (header.sent, header.ring) {
+        let way = match (header.sent, header.memory) {
             (true, false) => "out",
             (false, false) => "in ",
             (true, true) => "out, same host",
@@ -107,7 +107,7 @@ fn copy(
     while args.count != Some(frames) {
         let Some(message) = capture.next_frame(&mut buffer)? else { break };
         let Some((header, frame)) = FrameHeader::parse(message) else { continue };
-        if header.ring && args.wire_only {
+        if header.memory && args.wire_only {
             continue;
         }
         frames += 1;

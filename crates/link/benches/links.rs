@@ -16,9 +16,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmux_link::link::{Frame, Payload, Piece};
 use rdmux_link::udp::{GroupOptions, PushError};
-use rdmux_link::{Destination, IcrcCheck, PeerBell, RingPair, RxBatch, TxBatch, UdpGroup, UdpPort};
+use rdmux_link::wire::{Frame, Payload, Piece};
+use rdmux_link::{
+    Consumer, Destination, IcrcCheck, PeerBell, Producer, Ring, RingPair, RxBatch, TxBatch,
+    UdpGroup, UdpPort, Wire,
+};
 
 const ROUNDS: usize = 5;
 const SEGMENT: usize = 4096;
@@ -108,7 +111,12 @@ fn udp_bandwidth(check: bool) -> f64 {
                 let bytes = &message[at % MESSAGE..][..SEGMENT];
                 let piece = Piece::new(bytes.as_ptr(), SEGMENT);
                 let header = [0; 12];
-                let frame = Frame { header: &header, payload: Payload::Pieces(&[piece]), pad: 0 };
+                let frame = Frame {
+                    header: &header,
+                    payload: Payload::Pieces(&[piece]),
+                    pad: 0,
+                    ack: None,
+                };
                 while let Err(PushError::Full) = batch.push(&tx, &to, &frame) {
                     batch.flush(&tx).unwrap();
                 }
@@ -124,7 +132,7 @@ fn udp_bandwidth(check: bool) -> f64 {
             if batch.recv(&rx).unwrap() == 0 {
                 std::hint::spin_loop();
             }
-            for d in batch.datagrams() {
+            for d in batch.arrivals() {
                 assert!(!check || d.check_icrc() == IcrcCheck::Right);
                 let payload = &d.without_icrc()[12..];
                 place[got % MESSAGE..][..SEGMENT].copy_from_slice(payload);
@@ -164,11 +172,12 @@ fn udp_round_trip(header_info: bool) -> f64 {
     let [a, b] = &ports;
     let step = |port: &UdpPort, batch: &mut RxBatch| {
         while batch.recv(port).unwrap() == 0 {}
-        assert!(batch.datagrams().all(|d| d.check_icrc() == IcrcCheck::Right));
+        assert!(batch.arrivals().all(|d| d.check_icrc() == IcrcCheck::Right));
     };
     let send = |port: &UdpPort, to: &UdpPort, batch: &mut TxBatch| {
         let to = Destination::new(to.local_addr().ip(), to.local_addr().port());
-        let frame = Frame { header: &[0; 12], payload: Payload::Bytes(&[7; 64]), pad: 0 };
+        let frame =
+            Frame { header: &[0; 12], payload: Payload::Bytes(&[7; 64]), pad: 0, ack: None };
         batch.push(port, &to, &frame).unwrap();
         batch.flush(port).unwrap();
     };
@@ -227,15 +236,17 @@ fn ring_round_trip() -> f64 {
     let (a, b) = RingPair::create(1 << 20).unwrap();
     let (near, far) = PeerBell::pair().unwrap();
     let (mut a, mut b) = (a.open(near).unwrap(), b.open(far).unwrap());
-    let step = |end: &mut rdmux_link::RingEnd, bytes: &mut [u8; 64]| {
-        while end.rx.is_empty() {
+    let step = |(_, _, rx): &mut (Ring, Producer, Consumer), bytes: &mut [u8; 64]| {
+        while rx.is_empty() {
             std::hint::spin_loop();
         }
-        end.rx.pop().unwrap().unwrap().copy(0, bytes);
+        rx.pop().unwrap().unwrap().copy(0, bytes);
     };
-    let send = |end: &mut rdmux_link::RingEnd, bytes: &[u8; 64]| {
-        end.tx.try_push(1, [0; 16], &[&bytes[..12], &bytes[12..]]).unwrap();
-        end.wake_peer();
+    let send = |(ring, tx, _): &mut (Ring, Producer, Consumer), bytes: &[u8; 64]| {
+        let payload = Payload::Bytes(&bytes[12..]);
+        let frame = Frame { header: &bytes[..12], payload, pad: 0, ack: None };
+        ring.send(tx, &(), &frame).unwrap();
+        ring.flush(tx).unwrap();
     };
     std::thread::scope(|scope| {
         scope.spawn(move || {

@@ -2,7 +2,7 @@
 //!
 //! In the order in which a packet meets them:
 //!
-//! - [`link`]: what every link has in common, the [`Link`] trait, and how a payload is named
+//! - [`wire`]: the [`Wire`] trait, which all of them implement, packets to send and packets that have arrived
 //! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, batches out with
 //!   segmentation offload, batches in with receive offload, multicast
 //! - [`tcp`]: iWARP over a stream
@@ -18,7 +18,7 @@
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`link`] (naming memory by pointer), [`guarded`], [`procmem`] and
+//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (naming memory by pointer), [`guarded`], [`procmem`] and
 //! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
@@ -31,7 +31,6 @@ pub mod doorbell;
 mod fence;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
-pub mod link;
 #[cfg_attr(loom, allow(dead_code, reason = "only what is no model uses it"))]
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;
@@ -51,15 +50,16 @@ mod sys;
 pub mod tcp;
 pub mod udp;
 mod usage;
+pub mod wire;
 
 pub use board::{Board, PeerBoard};
 pub use doorbell::{Doorbell, PeerBell};
 pub use guarded::Unmapped;
-pub use link::{Frame, Link, LinkCaps, LinkError, Payload, Piece};
 pub use mmap::has_room;
 pub use procmem::{ProcMemError, ProcessMemory};
-pub use ring::{Consumer, Producer, Record, RingEnd, RingFds, RingPair};
+pub use ring::{Consumer, Producer, Record, Ring, RingFds, RingPair};
 pub use shm::SharedMem;
 pub use tcp::TcpStream;
-pub use udp::{Datagram, Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
+pub use udp::{Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
 pub use usage::Usage;
+pub use wire::{Arrival, Frame, LinkCaps, LinkError, Payload, Piece, Wire};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::link::Piece;
+use crate::wire::Piece;
 
 /// Why a copy did not happen, or not all of it.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use crate::link::Piece;
+use crate::wire::Piece;
 
 /// Bytes that hold any IPv4 or IPv6 socket address.
 pub(crate) const NAME_LEN: usize = mem::size_of::<libc::sockaddr_in6>();

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::sockopt;
 
-use crate::link::Piece;
 use crate::sys;
+use crate::wire::{Ends, Flushed, Frame, LinkCaps, LinkError, Payload, Piece, TxFail, Wire};
 
-/// The most pieces of one [`TcpStream::send`] or [`TcpStream::receive_to`] that are looked at.
+/// The most pieces of one send or one [`TcpStream::receive_to`] that are looked at.
 pub const MAX_PIECES: usize = sys::MAX_IOVECS;
 
 /// What a receive brought.
@@ -54,34 +54,6 @@ impl TcpStream {
             .map_or(LEAST, |mss| mss.max(LEAST))
     }
 
-    /// Writes the pieces, one behind the other, but for the first `skip` bytes of them, as far as the stream has
-    /// room. Returns how many bytes it took; 0 if it is full.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` when memory is not there and nothing was taken; otherwise the stream is broken.
-    pub fn send(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
-        taken(sys::send_pieces(&self.fd, pieces, skip))
-    }
-
-    /// Writes bytes, as far as the stream has room: the shortest way for few of them. Returns how many it took.
-    ///
-    /// # Errors
-    ///
-    /// The stream is broken.
-    pub fn send_bytes(&self, bytes: &[u8]) -> io::Result<usize> {
-        taken(sys::send_bytes(&self.fd, bytes))
-    }
-
-    /// Receives what is there, up to the length of `into`.
-    ///
-    /// # Errors
-    ///
-    /// The stream is broken.
-    pub fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
-        received(sys::receive_bytes(&self.fd, into))
-    }
-
     /// Receives what is there, into the pieces one behind the other, and what does not fit there into `rest`.
     ///
     /// # Errors
@@ -110,12 +82,70 @@ impl TcpStream {
     }
 }
 
-/// What the system's answer to a write means.
-fn taken(answer: io::Result<usize>) -> io::Result<usize> {
-    match answer {
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        other => other,
+impl Wire for TcpStream {
+    type To = ();
+    /// How many bytes of the frame have left.
+    type Tx = usize;
+    type Rx = [u8];
+    type Arrived = io::Result<Received>;
+
+    fn caps(&self) -> LinkCaps {
+        LinkCaps { max_payload: u32::MAX, lossless: true, by_reference: false, acks_along: false }
     }
+
+    fn ends(&self, (): &()) -> Option<Ends> {
+        let src = rustix::net::getsockname(&self.fd).ok()?.try_into().ok()?;
+        let dst = rustix::net::getpeername(&self.fd).ok()??.try_into().ok()?;
+        Some(Ends { src, dst, tos: 0, ttl: 64 })
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    /// Writes the frame but for the bytes that have left, as far as the stream has room. What has a header and a payload
+    /// takes two calls. Few bytes are best given as a header alone: the kernel takes them in the shortest way.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Busy`] if the stream is full; [`LinkError::Io`] with `EFAULT` when memory is not there and nothing was
+    /// taken. After any other error the stream is broken.
+    fn send(&self, sent: &mut usize, (): &(), frame: &Frame<'_>) -> Result<(), LinkError> {
+        if let Some(rest @ [_, ..]) = frame.header.get(*sent..) {
+            *sent += taken(sys::send_bytes(&self.fd, rest))?;
+            return Ok(());
+        }
+        let skip = sent.saturating_sub(frame.header.len());
+        let bytes;
+        let pieces = match frame.payload {
+            Payload::None => return Ok(()),
+            Payload::Bytes(all) => {
+                bytes = [Piece::new(all.as_ptr(), all.len())];
+                &bytes
+            }
+            Payload::Pieces(pieces) => pieces,
+        };
+        *sent += taken(sys::send_pieces(&self.fd, pieces, skip))?;
+        Ok(())
+    }
+
+    /// What was taken is on its way.
+    fn flush(&self, _sent: &mut usize) -> Result<Flushed, TxFail> {
+        Ok(Flushed::default())
+    }
+
+    /// Receives what is there, up to the length of `into`.
+    fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
+        received(sys::receive_bytes(&self.fd, into))
+    }
+}
+
+/// What the system's answer to a write means.
+fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
+    answer.map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => LinkError::Busy,
+        _ => LinkError::Io(e),
+    })
 }
 
 /// What the system's answer to a read means.
@@ -147,6 +177,13 @@ mod tests {
         (TcpStream::new(a.into()).unwrap(), TcpStream::new(b.into()).unwrap())
     }
 
+    /// Sends pieces but for the first `skip` bytes. Returns how many more have left.
+    fn send(stream: &TcpStream, pieces: &[Piece], skip: usize) -> Result<usize, LinkError> {
+        let mut sent = skip;
+        let frame = Frame { header: &[], payload: Payload::Pieces(pieces), pad: 0, ack: None };
+        stream.send(&mut sent, &(), &frame).map(|()| sent - skip)
+    }
+
     fn piece(bytes: &[u8]) -> Piece {
         Piece::new(bytes.as_ptr(), bytes.len())
     }
@@ -165,20 +202,36 @@ mod tests {
     fn pieces_leave_but_for_the_first_bytes() {
         let (a, b) = pair();
         let pieces = [piece(b"abc"), piece(b""), piece(b"defg"), piece(b"hi")];
-        assert_eq!(a.send(&pieces, 4).unwrap(), 5);
+        assert_eq!(send(&a, &pieces, 4).unwrap(), 5);
         let mut got = [0; 16];
         assert_eq!(receive(&b, &mut got), Received::Bytes(5));
         assert_eq!(&got[..5], b"efghi");
         assert_eq!(b.receive(&mut got).unwrap(), Received::Nothing);
-        assert_eq!(a.send_bytes(b"one run").unwrap(), 7);
-        assert_eq!(receive(&b, &mut got), Received::Bytes(7));
-        assert_eq!(&got[..7], b"one run");
+        // The header is the first part of the frame.
+        for (skip, left) in [(0, &b"one run"[..]), (2, b"e run"), (4, b"run"), (7, b"")] {
+            let mut sent = skip;
+            let frame =
+                Frame { header: b"one ", payload: Payload::Bytes(b"run"), pad: 0, ack: None };
+            while sent < frame.len() {
+                a.send(&mut sent, &(), &frame).unwrap();
+            }
+            assert_eq!(sent, 7);
+            let mut rest = left.len();
+            while rest != 0 {
+                let Received::Bytes(n) = receive(&b, &mut got) else { panic!() };
+                assert_eq!(got[..n], left[left.len() - rest..][..n]);
+                rest -= n;
+            }
+        }
+        let ends = a.ends(&()).unwrap();
+        let back = b.ends(&()).unwrap();
+        assert_eq!((ends.src, ends.dst), (back.dst, back.src));
     }
 
     #[test]
     fn bytes_go_to_pieces_first() {
         let (a, b) = pair();
-        a.send(&[piece(b"0123456789")], 0).unwrap();
+        send(&a, &[piece(b"0123456789")], 0).unwrap();
         let (mut first, mut second, mut rest) = ([0_u8; 3], [0_u8; 4], [0_u8; 8]);
         let mut look = [0; 1];
         while rustix::net::recv(b.as_fd(), &mut look[..], rustix::net::RecvFlags::PEEK).is_err() {
@@ -199,9 +252,9 @@ mod tests {
     fn memory_that_is_not_there_is_refused_whole() {
         let (a, b) = pair();
         let missing = Piece::new(std::ptr::without_provenance(8), 100);
-        let error = a.send(&[missing], 0).unwrap_err();
+        let Err(LinkError::Io(error)) = send(&a, &[missing], 0) else { panic!() };
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-        a.send(&[piece(b"still there")], 0).unwrap();
+        send(&a, &[piece(b"still there")], 0).unwrap();
         let mut got = [0; 16];
         assert_eq!(receive(&b, &mut got), Received::Bytes(11));
     }
@@ -228,13 +281,13 @@ mod tests {
     fn a_full_stream_takes_what_fits() {
         let (a, _b) = pair();
         let big = vec![7_u8; 64 << 20];
-        let taken = a.send(&[piece(&big)], 0).unwrap();
+        let taken = send(&a, &[piece(&big)], 0).unwrap();
         assert!(0 < taken && taken < big.len());
         let mut more = taken;
-        while let n @ 1.. = a.send(&[piece(&big)], more).unwrap() {
+        while let Ok(n) = send(&a, &[piece(&big)], more) {
             more += n;
         }
-        assert_eq!(a.send(&[piece(&big)], more).unwrap(), 0);
+        assert!(matches!(send(&a, &[piece(&big)], more), Err(LinkError::Busy)));
         assert!(a.max_segment() > 1000);
     }
 }

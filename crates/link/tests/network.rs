@@ -12,8 +12,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdmux_link::link::{Frame, Link, LinkError, Payload};
-use rdmux_link::udp::{GroupOptions, TxFail, UdpLink};
+use rdmux_link::udp::GroupOptions;
+use rdmux_link::wire::{Frame, Payload, TxFail, Wire};
 use rdmux_link::{Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
 use rdmux_wire::icrc::Icrc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -137,7 +137,8 @@ fn the_checksum_covers_the_identification_of_each_segment() {
         for i in 0..20u8 {
             let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, i];
             let bytes: Vec<u8> = (0..1024).map(|n| n as u8 ^ i).collect();
-            let frame = Frame { header: &header, payload: Payload::Bytes(&bytes), pad: 0 };
+            let frame =
+                Frame { header: &header, payload: Payload::Bytes(&bytes), pad: 0, ack: None };
             batch.push(&port, &to, &frame).unwrap();
         }
         assert_eq!(batch.flush(&port).unwrap().packets, 20);
@@ -163,7 +164,12 @@ fn a_packet_that_the_path_does_not_take_is_said_to_be_too_large() {
         let mut batch = TxBatch::new();
         for count in [1, 3] {
             for _ in 0..count {
-                let frame = Frame { header: &[0; 12], payload: Payload::Bytes(&[0; 2048]), pad: 0 };
+                let frame = Frame {
+                    header: &[0; 12],
+                    payload: Payload::Bytes(&[0; 2048]),
+                    pad: 0,
+                    ack: None,
+                };
                 batch.push(&port, &to, &frame).unwrap();
             }
             let fail = batch.flush(&port).unwrap_err();
@@ -173,10 +179,6 @@ fn a_packet_that_the_path_does_not_take_is_said_to_be_too_large() {
             );
             assert!(batch.is_empty() && port.segments());
         }
-        let mut link = UdpLink::new(&port, to, 2048);
-        let frame = Frame { header: &[0; 12], payload: Payload::Bytes(&[0; 2048]), pad: 0 };
-        link.push(&frame).unwrap();
-        assert!(matches!(link.flush(), Err(LinkError::TooLarge { .. })));
     });
 }
 
@@ -223,12 +225,13 @@ fn with_a_peer(ours: impl FnOnce() + Send + 'static, theirs: impl FnOnce() + Sen
 
 /// Sends packets to a group until told to stop.
 fn send_until(port: &UdpPort, to: Destination, stop: &mpsc::Receiver<()>) {
-    let mut link = UdpLink::new(port, to, 1024);
+    let mut batch = TxBatch::new();
     while let Err(mpsc::TryRecvError::Empty) = stop.try_recv() {
-        let frame = Frame { header: &[0xff; 12], payload: Payload::Bytes(b"to all"), pad: 2 };
-        link.push(&frame).unwrap();
+        let frame =
+            Frame { header: &[0xff; 12], payload: Payload::Bytes(b"to all"), pad: 2, ack: None };
+        port.send(&mut batch, &to, &frame).unwrap();
         // A device that has just come up may not be ready yet.
-        let _ = link.flush();
+        let _ = port.flush(&mut batch);
         thread::yield_now();
     }
 }
@@ -250,8 +253,8 @@ fn multicast_crosses_the_wire(group: &'static str, ours: &'static str, theirs: &
             assert!(membership_shows(group), "joined on the wrong interface");
             let mut batch = RxBatch::new(1);
             wait(member.port());
-            assert_ne!(batch.recv(member.port()).unwrap(), 0);
-            let datagram = batch.datagrams().next().unwrap();
+            assert_ne!(member.port().receive(&mut batch).unwrap(), 0);
+            let datagram = batch.arrivals().next().unwrap();
             assert_eq!((datagram.src.ip(), datagram.dst.ip()), (ip(theirs), ip(group)));
             assert_eq!(datagram.check_icrc(), IcrcCheck::Right);
             tell_stop.send(()).unwrap();

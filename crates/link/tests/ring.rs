@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use rdmux_link::link::{Frame, Link, Payload};
-use rdmux_link::ring::{Broken, MAX_RECORD, RingEnd, RingError, SHORT};
+use rdmux_link::ring::{Broken, MAX_RECORD, Meta, PACKET, Ring, RingError, RingFds, SHORT};
+use rdmux_link::wire::{Flushed, Frame, Payload, Wire};
 use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
+use rdmux_wire::Psn;
 
 /// A ring, both ends, and a third mapping of its memory.
 fn ring(capacity: usize) -> (Producer, Consumer, OwnedFd) {
@@ -169,11 +170,35 @@ fn the_largest_record_and_one_more() {
     assert!(matches!(tx.try_push(2, [1; 16], &[&bytes, &[0]]), Err(RingError::TooLarge { .. })));
 }
 
+/// One process's side of a wire.
+struct End {
+    wire: Ring,
+    tx: Producer,
+    rx: Consumer,
+}
+
+impl End {
+    fn open(fds: RingFds, bell: PeerBell) -> Self {
+        let (wire, tx, rx) = fds.open(bell).unwrap();
+        Self { wire, tx, rx }
+    }
+
+    fn wake_peer(&mut self) {
+        if self.tx.consumer_sleeps() | self.rx.producer_waits() {
+            assert!(self.wire.wake());
+        }
+    }
+
+    fn bell(&self) -> &PeerBell {
+        self.wire.bell().unwrap()
+    }
+}
+
 /// Both ends sleep whenever they can. A lost wakeup hangs this test.
 fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
     let (a, b) = RingPair::create(capacity).unwrap();
     let (bell_a, bell_b) = PeerBell::pair().unwrap();
-    let (mut a, mut b) = (a.open(bell_a).unwrap(), b.open(bell_b).unwrap());
+    let (mut a, mut b) = (End::open(a, bell_a), End::open(b, bell_b));
     let size = &size;
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -189,7 +214,7 @@ fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
                         }
                         Err(RingError::Full) => {
                             a.wake_peer();
-                            a.bell.wait(None).unwrap();
+                            a.bell().wait(None).unwrap();
                         }
                         Err(e) => panic!("{e}"),
                     }
@@ -207,9 +232,9 @@ fn exchange(capacity: usize, count: u32, size: impl Fn(u32) -> usize + Sync) {
                     expected += 1;
                 }
                 b.wake_peer();
-                if expected < count && b.rx.prepare_sleep() {
-                    b.bell.wait(None).unwrap();
-                    b.rx.awake();
+                if expected < count && b.wire.arm(&b.rx) {
+                    b.bell().wait(None).unwrap();
+                    b.wire.disarm(&b.rx);
                 }
             }
         });
@@ -224,23 +249,29 @@ fn no_wakeup_is_lost() {
 }
 
 #[test]
-fn frames_as_a_link() {
+fn a_packet_is_a_record_and_a_flush_wakes_once() {
     let (a, b) = RingPair::create(1 << 20).unwrap();
     let (near, far) = PeerBell::pair().unwrap();
-    let (mut a, mut b) = (a.open(near).unwrap(), b.open(far).unwrap());
-    let caps = a.caps();
-    assert!(caps.lossless && caps.max_payload >= 65_536);
-    assert!(b.rx.prepare_sleep());
-    let frame = Frame { header: &[1; 12], payload: Payload::Bytes(&[2; 5]), pad: 3 };
-    a.push(&frame).unwrap();
-    assert!(!b.bell.clear().unwrap(), "woken at the flush");
-    a.flush().unwrap();
-    assert!(b.bell.clear().unwrap());
-    a.flush().unwrap();
-    assert!(!b.bell.clear().unwrap(), "woken once");
-    let record = b.rx.pop().unwrap().unwrap();
-    assert_eq!((record.kind(), record.len()), (RingEnd::PACKET, 20));
-    assert_eq!(record.meta()[..3], [&12u16.to_ne_bytes()[..], &[3]].concat());
+    let (mut a, mut b) = (End::open(a, near), End::open(b, far));
+    let caps = a.wire.caps();
+    assert!(caps.lossless && caps.acks_along && caps.max_payload >= 32_768);
+    assert!(b.wire.arm(&b.rx));
+    let header = [1, 0, 0, 0, 0xaa, 0, 0x12, 0x34, 0, 0, 0, 0];
+    let ack = Some(Psn::new(7));
+    let frame = Frame { header: &header, payload: Payload::Bytes(&[2; 5]), pad: 3, ack };
+    assert!(b.wire.receive(&mut b.rx).unwrap().is_none());
+    a.wire.send(&mut a.tx, &(), &frame).unwrap();
+    assert!(!b.bell().clear().unwrap(), "woken at the flush");
+    assert_eq!(a.wire.flush(&mut a.tx).unwrap(), Flushed::default());
+    assert!(b.bell().clear().unwrap());
+    a.wire.flush(&mut a.tx).unwrap();
+    assert!(!b.bell().clear().unwrap(), "woken once");
+    assert!(!b.wire.arm(&b.rx), "a record waits");
+    let head = b.wire.receive(&mut b.rx).unwrap().unwrap();
+    let record = b.rx.take(head);
+    assert_eq!((record.kind(), record.len()), (PACKET, frame.len()));
+    let meta = Meta { header: 12, pad: 3, dest_qpn: 0x1234, ack };
+    assert_eq!(Meta::parse(record.meta()), meta);
     let mut tail = [0xff; 10];
     assert_eq!(record.copy(12, &mut tail), 8);
     assert_eq!(tail, [2, 2, 2, 2, 2, 0, 0, 0, 0xff, 0xff]);

@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rdmux_link::link::{Frame, Link, Payload, Piece};
-use rdmux_link::udp::{Flushed, GroupOptions, OpenError, PushError, UdpLink, holder_of};
+use rdmux_link::udp::{GroupOptions, OpenError, PushError, holder_of};
+use rdmux_link::wire::{Ends, Flushed, Frame, LinkError, Payload, Piece, Wire};
 use rdmux_link::{Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -37,9 +37,9 @@ fn receive(port: &UdpPort, count: usize) -> Vec<Arrived> {
         let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_ne!(poll(&mut fds, Some(&patience)).unwrap(), 0, "only {} arrived", all.len());
         batch.recv(port).unwrap();
-        for d in batch.datagrams() {
+        for d in batch.arrivals() {
             let psn = u32::from_be_bytes(*d.bytes[8..].first_chunk().unwrap());
-            all.push((d.dest_qpn().unwrap(), psn, d.bytes.len(), d.check_icrc(), d.index_in_gro));
+            all.push((d.dest_qpn().unwrap(), psn, d.bytes.len(), d.check_icrc(), d.icrc.unwrap()));
         }
     }
     assert_eq!(batch.recv(port).unwrap(), 0, "more arrived than was sent");
@@ -70,7 +70,7 @@ impl Pair {
     fn send(&self, batch: &mut TxBatch, qpn: u32, psn: u32, payload: &[u8]) {
         let pad = (payload.len().wrapping_neg() & 3) as u8;
         let header = bth(qpn, psn);
-        let frame = Frame { header: &header, payload: Payload::Bytes(payload), pad };
+        let frame = Frame { header: &header, payload: Payload::Bytes(payload), pad, ack: None };
         batch.push(&self.sender, &self.to, &frame).unwrap();
     }
 }
@@ -113,7 +113,8 @@ fn a_segmented_batch_arrives_whole_in_its_slot() {
     for psn in 0..15 {
         p.send(&mut batch, 0x2007, psn, &payload);
     }
-    let frame = Frame { header: &bth(0x2007, 15), payload: Payload::Bytes(&payload), pad: 0 };
+    let frame =
+        Frame { header: &bth(0x2007, 15), payload: Payload::Bytes(&payload), pad: 0, ack: None };
     assert_eq!(batch.push(&p.sender, &p.to, &frame), Err(PushError::Full));
     let sent = batch.flush(&p.sender).unwrap();
     assert_eq!(sent, Flushed { packets: 15, bytes: 15 * (12 + 4096 + 4) });
@@ -132,7 +133,8 @@ fn a_smaller_packet_closes_a_batch_and_a_larger_does_not_join() {
     let port = p.port(0);
     let mut batch = TxBatch::new();
     p.send(&mut batch, 1, 0, &[1; 1024]);
-    let larger = Frame { header: &bth(1, 9), payload: Payload::Bytes(&[2; 1028]), pad: 0 };
+    let larger =
+        Frame { header: &bth(1, 9), payload: Payload::Bytes(&[2; 1028]), pad: 0, ack: None };
     assert_eq!(batch.push(&p.sender, &p.to, &larger), Err(PushError::Full));
     let elsewhere = Destination { tos: 8, ..p.to };
     assert!(!batch.room(&elsewhere, 100));
@@ -155,7 +157,7 @@ fn pieces_are_gathered_in_order() {
     let mut batch = TxBatch::new();
     for psn in 0..3 {
         let header = bth(1, psn);
-        let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0 };
+        let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0, ack: None };
         batch.push(&p.sender, &p.to, &frame).unwrap();
     }
     batch.flush(&p.sender).unwrap();
@@ -164,7 +166,7 @@ fn pieces_are_gathered_in_order() {
         std::thread::yield_now();
     }
     let mut count = 0;
-    for d in rx.datagrams() {
+    for d in rx.arrivals() {
         assert_eq!(d.check_icrc(), IcrcCheck::Right);
         assert_eq!(d.without_icrc()[12..], PARTS.concat());
         count += 1;
@@ -184,7 +186,7 @@ fn damage_is_seen() {
     while rx.recv(&port).unwrap() == 0 {
         std::thread::yield_now();
     }
-    let good = rx.datagrams().next().unwrap().bytes.to_vec();
+    let good = rx.arrivals().next().unwrap().bytes.to_vec();
     // The congestion bits are not covered; everything else is. A wrong one passes 1 in 65,536.
     for at in (0..good.len()).filter(|at| *at != 4) {
         let mut bad = good.clone();
@@ -198,7 +200,7 @@ fn damage_is_seen() {
     let wanted = good.len() - 1 + 3; // an empty datagram has nothing to yield
     while seen < wanted {
         rx.recv(&port).unwrap();
-        for d in rx.datagrams() {
+        for d in rx.arrivals() {
             assert_eq!(d.check_icrc(), IcrcCheck::Wrong, "{} bytes", d.bytes.len());
             seen += 1;
         }
@@ -218,7 +220,7 @@ fn the_header_is_told() {
     while rx.recv(&port).unwrap() == 0 {
         std::thread::yield_now();
     }
-    let d = rx.datagrams().next().unwrap();
+    let d = rx.arrivals().next().unwrap();
     assert_eq!((d.tos, d.ttl), (Some(0x28), Some(3)));
     assert_eq!((d.src, d.dst), (p.sender.local_addr(), p.to.addr));
     let grh = d.grh();
@@ -239,20 +241,29 @@ fn ipv6_too() {
     let port = UdpPort::new(group.socket(1).unwrap()).unwrap();
     let to =
         Destination { tos: 0x28, ttl: 9, ..Destination::new(ip("::1"), port.local_addr().port()) };
-    let mut link = UdpLink::new(&port, to, 1024);
+    let mut batch = TxBatch::new();
     for psn in 0..40 {
         let header = bth(0x1001, psn);
-        link.push(&Frame { header: &header, payload: Payload::Bytes(&[9; 1024]), pad: 0 }).unwrap();
+        let payload = Payload::Bytes(&[9; 1024]);
+        let frame = Frame { header: &header, payload, pad: 0, ack: None };
+        while let Err(error) = port.send(&mut batch, &to, &frame) {
+            assert!(matches!(error, LinkError::Full), "{error}");
+            port.flush(&mut batch).unwrap();
+        }
     }
-    link.flush().unwrap();
+    port.flush(&mut batch).unwrap();
+    let ends = Ends { src: port.local_addr(), dst: to.addr, tos: 0x28, ttl: 9 };
+    assert_eq!(port.ends(&to), Some(ends));
     let mut rx = RxBatch::new(2);
     let mut count = 0;
     while count < 40 {
         rx.recv(&port).unwrap();
-        for d in rx.datagrams() {
+        for d in rx.arrivals() {
             assert_eq!(d.check_icrc(), IcrcCheck::Right);
-            assert_eq!((d.tos, d.ttl), (Some(0x28), Some(9)));
+            assert_eq!((d.tos, d.ttl, d.ends()), (Some(0x28), Some(9), ends));
             let grh = d.grh();
+            let source = d.source(&grh);
+            assert_eq!((source.sgid, source.sl, source.has_grh), (ip("::1").into(), 9, true));
             assert_eq!(grh[..8], [0x62, 0x80, 0, 0, 4, 24, 17, 9]);
             assert_eq!(grh[8..24], grh[24..40]);
             count += 1;
@@ -357,10 +368,11 @@ fn ipv6_multicast() {
     let mut senders = UdpGroup::open(ip("::1"), &ANY_PORT).unwrap();
     let sender = UdpPort::new(senders.socket(0).unwrap()).unwrap();
     let to = Destination::new(group, member.port().local_addr().port());
-    let mut link = UdpLink::new(&sender, to, 1024);
+    let mut batch = TxBatch::new();
     let header = bth(0xff_ffff, 1);
-    link.push(&Frame { header: &header, payload: Payload::None, pad: 0 }).unwrap();
-    if let Err(e) = link.flush() {
+    let frame = Frame { header: &header, payload: Payload::None, pad: 0, ack: None };
+    sender.send(&mut batch, &to, &frame).unwrap();
+    if let Err(e) = sender.flush(&mut batch) {
         return println!("SKIPPED: loopback has no route for IPv6 multicast ({e})");
     }
     assert_eq!(receive(member.port(), 1)[0].3, IcrcCheck::Right);
@@ -384,7 +396,8 @@ fn unreachable_is_an_error_and_not_fatal() {
     p.send(&mut batch, 1, 4, &[1; 8]);
     batch.flush(&p.sender).unwrap();
     assert_eq!(receive(&port, 2).len(), 2);
-    let huge = Frame { header: &[0; 12], payload: Payload::Bytes(&vec![0; 65_500]), pad: 0 };
+    let huge =
+        Frame { header: &[0; 12], payload: Payload::Bytes(&vec![0; 65_500]), pad: 0, ack: None };
     assert_eq!(batch.push(&p.sender, &p.to, &huge), Err(PushError::TooLarge { len: 65_516 }));
 }
 
@@ -397,9 +410,11 @@ fn hop_limits_arrive_as_asked() {
     let mut batch = TxBatch::new();
     for ttl in [64, 7, 255] {
         let to = Destination { addr: a.local_addr(), tos: 0, ttl };
-        batch.push(&a, &to, &Frame { header: &bth(1, 0), payload: Payload::None, pad: 0 }).unwrap();
+        batch
+            .push(&a, &to, &Frame { header: &bth(1, 0), payload: Payload::None, pad: 0, ack: None })
+            .unwrap();
         batch.flush(&a).unwrap();
         while rx.recv(&a).unwrap() == 0 {}
-        assert_eq!(rx.datagrams().next().unwrap().ttl, Some(ttl));
+        assert_eq!(rx.arrivals().next().unwrap().ttl, Some(ttl));
     }
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use rdmux_cm::{MadPath, Time};
 use rdmux_link::Destination;
-use rdmux_link::link::{Frame, Payload};
-use rdmux_link::udp::{Datagram, IcrcCheck, TxFail};
+use rdmux_link::udp::IcrcCheck;
+use rdmux_link::wire::{Arrival, Frame, Payload, TxFail, Wire};
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qkey, Qpn};
 
@@ -24,16 +24,16 @@ impl Core {
         for _ in 0..MAX_ROUNDS {
             let Some(mut rx) = self.rx.take() else { return };
             let got = match self.addresses.row(index) {
-                Some(row) => rx.recv(&row.qp1).unwrap_or_else(|e| {
+                Some(row) => row.qp1.receive(&mut rx).unwrap_or_else(|e| {
                     // The errors of earlier packets come up here; the next call receives again.
                     tracing::debug!("receiving on {}: {e}", row.ip);
                     0
                 }),
                 None => 0,
             };
-            for datagram in rx.datagrams() {
+            for arrival in rx.arrivals() {
                 self.counts.add(Count::RxPackets);
-                self.process_datagram(&datagram);
+                self.process_packet(&arrival);
             }
             let more = got != 0;
             self.rx = Some(rx);
@@ -44,22 +44,22 @@ impl Core {
         self.settle();
     }
 
-    fn process_datagram(&mut self, datagram: &Datagram<'_>) {
-        if datagram.bytes.is_empty() {
+    fn process_packet(&mut self, arrival: &Arrival<'_>) {
+        if arrival.bytes.is_empty() {
             // Another host of this machine asks whether anybody is here: that nobody objects is
             // the answer.
             return;
         }
-        let Some(dest) = datagram.dest_qpn() else { return self.counts.add(Count::DropMalformed) };
+        let Some(dest) = arrival.dest_qpn() else { return self.counts.add(Count::DropMalformed) };
         match Qpn::new(dest) {
             Qpn::QP0 => self.counts.add(Count::DropQp0),
             Qpn::QP1 => {
-                self.capture.tap.received(datagram);
-                if let Err(reason) = self.process_qp1(datagram) {
+                self.capture.tap.received(arrival);
+                if let Err(reason) = self.process_qp1(arrival) {
                     self.counts.add(reason);
                 }
             }
-            qpn => self.process_stray(qpn, datagram.src, datagram.dst.ip(), datagram.bytes),
+            qpn => self.process_stray(qpn, arrival.src, arrival.dst.ip(), arrival.bytes),
         }
     }
 
@@ -80,11 +80,11 @@ impl Core {
         self.counts.add(if told { Count::Strays } else { Count::StraysLost });
     }
 
-    fn process_qp1(&mut self, datagram: &Datagram<'_>) -> Result<(), Count> {
-        if datagram.check_icrc() == IcrcCheck::Wrong {
+    fn process_qp1(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
+        if arrival.check_icrc() == IcrcCheck::Wrong {
             return Err(Count::DropIcrc);
         }
-        let packet = Packet::parse(datagram.without_icrc()).map_err(|_| Count::DropMalformed)?;
+        let packet = Packet::parse(arrival.without_icrc()).map_err(|_| Count::DropMalformed)?;
         if packet.bth.opcode != Opcode::UD_SEND_ONLY {
             return Err(Count::DropOpcode);
         }
@@ -95,10 +95,10 @@ impl Core {
         if deth.qkey != Qkey::QP1 {
             return Err(Count::DropQkey);
         }
-        let mut path = MadPath::between(datagram.dst.ip(), datagram.src.ip());
+        let mut path = MadPath::between(arrival.dst.ip(), arrival.src.ip());
         path.remote_qpn = deth.src_qpn;
-        path.av.hop_limit = datagram.ttl.unwrap_or(0);
-        path.av.traffic_class = datagram.tos.unwrap_or(0);
+        path.av.hop_limit = arrival.ttl.unwrap_or(0);
+        path.av.traffic_class = arrival.tos.unwrap_or(0);
         self.process_mad(&path, packet.payload)?;
         self.settle();
         Ok(())
@@ -190,10 +190,11 @@ impl Core {
             tos: path.av.traffic_class,
             ttl: path.av.hop_limit,
         };
-        let frame = Frame { header: header.as_slice(), payload: Payload::Bytes(mad), pad: 0 };
-        self.capture.tap.sent(row.qp1.local_addr(), &to, &frame);
-        let pushed = self.tx.push(&row.qp1, &to, &frame);
-        let sent = pushed.is_ok().then(|| self.tx.flush(&row.qp1));
+        let frame =
+            Frame { header: header.as_slice(), payload: Payload::Bytes(mad), pad: 0, ack: None };
+        self.capture.tap.sent(|| row.qp1.ends(&to), &frame);
+        let pushed = row.qp1.send(&mut self.tx, &to, &frame);
+        let sent = pushed.is_ok().then(|| row.qp1.flush(&mut self.tx));
         self.tx.clear();
         self.counts.add(if matches!(sent, Some(Ok(_))) { Count::TxMads } else { Count::TxErrors });
         if let Some(Err(TxFail::Io { source, .. })) = sent {

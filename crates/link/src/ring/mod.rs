@@ -34,8 +34,8 @@
 //! read, therefore they are copied out before they are looked at.
 
 mod consumer;
-mod end;
 mod producer;
+mod wire;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,8 +45,8 @@ use crate::shared::{AtomicU64, Mapping, Ordering, size};
 
 pub use crate::shared::fence::prepare;
 pub use consumer::{Consumer, Head, Record};
-pub use end::RingEnd;
 pub use producer::{Producer, Reserved, RingError, SHORT};
+pub use wire::{Meta, PACKET, Ring, dest_qpn};
 
 /// The ring's other side broke its rules. The ring is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,8 +137,9 @@ impl RingFds {
     /// # Errors
     ///
     /// `InvalidData` if a descriptor is not that of a ring; `ENOMEM`.
-    pub fn open(self, bell: PeerBell) -> io::Result<RingEnd> {
-        Ok(RingEnd::new(Producer::map(&self.tx)?, Consumer::map(&self.rx)?, bell))
+    pub fn open(self, bell: PeerBell) -> io::Result<(Ring, Producer, Consumer)> {
+        let (tx, rx) = (Producer::map(&self.tx)?, Consumer::map(&self.rx)?);
+        Ok((Ring::to_process(bell), tx, rx))
     }
 }
 

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use super::{Broken, LINE, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::guarded::Unmapped;
-use crate::link::Piece;
 use crate::shared::{Ordering, fence};
+use crate::wire::Piece;
 
 /// The most bytes of a record that [`Producer::push_short`] writes: those of two lines.
 pub const SHORT: usize = 2 * LINE - RECORD_HEADER;

@@ -16,6 +16,8 @@ pub enum IcrcCheck {
     Solved,
     /// Wrong: drop the packet.
     Wrong,
+    /// There is none: the wire protects its packets in another way.
+    Absent,
 }
 
 /// Starts the ICRC of a packet of `len` bytes, BTH to ICRC. `id` is the IPv4 Identification. The
@@ -39,7 +41,7 @@ pub(super) fn begin(src: SocketAddr, dst: IpAddr, id: u16, len: usize) -> Icrc {
 }
 
 /// Checks the ICRC at the end of `bytes`, BTH to ICRC. `id` is the likely IPv4 Identification.
-pub(super) fn check(src: SocketAddr, dst: IpAddr, id: u16, bytes: &[u8]) -> IcrcCheck {
+pub(crate) fn check(src: SocketAddr, dst: IpAddr, id: u16, bytes: &[u8]) -> IcrcCheck {
     let Some((covered, received)) = bytes.split_last_chunk::<{ Icrc::LEN }>() else {
         return IcrcCheck::Wrong;
     };

@@ -15,7 +15,7 @@
 //!
 //! The ICRC covers it, and a UDP socket neither chooses nor sees it. A socket that is not connected
 //! and has `IP_PMTUDISC_DO` sends zero, and i in segment i of a segmented message. So the sender
-//! computes with that, and the receiver solves for what it cannot see (`Datagram::check_icrc`).
+//! computes with that, and the receiver solves for what it cannot see ([`Arrival::check_icrc`](crate::wire::Arrival::check_icrc)).
 
 pub mod group;
 pub mod holder;
@@ -26,19 +26,20 @@ pub mod port;
 pub mod rx;
 pub mod tx;
 
-mod checksum;
+pub(crate) mod checksum;
 mod control;
 mod steer;
 
+pub use checksum::IcrcCheck;
 pub use group::{GroupOptions, OpenError, UdpGroup};
 pub use holder::{Holder, holder_of};
 pub use lend::{LendingPool, Loan};
 pub use mcast::McastSocket;
 pub use offload::Offload;
-pub use port::{Destination, UdpLink, UdpPort};
-pub use rx::{Datagram, Datagrams, IcrcCheck, RxBatch};
+pub use port::{Destination, UdpPort};
+pub use rx::{Datagrams, RxBatch};
 pub use steer::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
-pub use tx::{Flushed, PushError, TxBatch, TxFail};
+pub use tx::{PushError, TxBatch};
 
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;

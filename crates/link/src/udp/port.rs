@@ -11,9 +11,10 @@ use socket2::SockAddr;
 
 use super::control::ControlBuf;
 use super::lend::{self, Loan, Pipe};
-use super::tx::{PushError, TxBatch, TxFail};
-use crate::link::{Frame, Link, LinkCaps, LinkError};
+use super::rx::RxBatch;
+use super::tx::{PushError, TxBatch};
 use crate::sys;
+use crate::wire::{Ends, Flushed, Frame, LinkCaps, LinkError, TxFail, Wire};
 
 /// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up as
 /// [`super::UdpGroup`] does it.
@@ -88,7 +89,7 @@ impl UdpPort {
     }
 
     /// Sends one message, without blocking.
-    pub(super) fn send(
+    pub(super) fn send_message(
         &self,
         name: &SockAddr,
         bytes: &[u8],
@@ -140,48 +141,42 @@ impl Destination {
     }
 }
 
-/// A [`Link`] to one destination by UDP.
-#[derive(Debug)]
-pub struct UdpLink<'p> {
-    port: &'p UdpPort,
-    to: Destination,
-    max_payload: u32,
-    batch: TxBatch,
-}
+/// The largest path MTU.
+const MAX_MTU: u32 = 4096;
 
-impl<'p> UdpLink<'p> {
-    /// Sends to `to` through `port`, in packets of at most `path_mtu` payload bytes (256 to 4096).
-    pub fn new(port: &'p UdpPort, to: Destination, path_mtu: u32) -> Self {
-        Self { port, to, max_payload: path_mtu, batch: TxBatch::new() }
-    }
-}
+impl Wire for UdpPort {
+    type To = Destination;
+    type Tx = TxBatch;
+    type Rx = RxBatch;
+    type Arrived = io::Result<usize>;
 
-impl Link for UdpLink<'_> {
     fn caps(&self) -> LinkCaps {
-        let max_payload = self.max_payload;
-        LinkCaps { max_payload, lossless: false, by_reference: false, acks_along: false }
+        LinkCaps { max_payload: MAX_MTU, lossless: false, by_reference: false, acks_along: false }
     }
 
-    fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {
-        loop {
-            match self.batch.push(self.port, &self.to, frame) {
-                Ok(()) => return Ok(()),
-                Err(PushError::Full) => self.flush()?,
-                Err(PushError::Unmapped(fault)) => return Err(fault.into()),
-                Err(PushError::TooLarge { len }) => {
-                    return Err(LinkError::TooLarge { len, max: TxBatch::MAX_PACKET });
-                }
-            }
-        }
+    fn ends(&self, to: &Destination) -> Option<Ends> {
+        Some(Ends { src: self.local, dst: to.addr, tos: to.tos, ttl: to.ttl })
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        match self.batch.flush(self.port) {
-            Ok(_) => Ok(()),
-            Err(TxFail::Busy { .. }) => Err(LinkError::Busy),
-            Err(TxFail::TooLarge { len, .. }) => Err(LinkError::TooLarge { len, max: 0 }),
-            Err(TxFail::Io { source, .. }) => Err(LinkError::Io(source)),
-        }
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    fn send(&self, tx: &mut TxBatch, to: &Destination, frame: &Frame<'_>) -> Result<(), LinkError> {
+        tx.push(self, to, frame).map_err(|error| match error {
+            PushError::Full => LinkError::Full,
+            PushError::Unmapped(fault) => fault.into(),
+            PushError::TooLarge { len } => LinkError::TooLarge { len, max: TxBatch::MAX_PACKET },
+        })
+    }
+
+    fn flush(&self, tx: &mut TxBatch) -> Result<Flushed, TxFail> {
+        tx.flush(self)
+    }
+
+    /// Returns the number of messages, each of which holds one packet or several.
+    fn receive(&self, rx: &mut RxBatch) -> io::Result<usize> {
+        rx.recv(self)
     }
 }
 
@@ -201,7 +196,7 @@ mod tests {
         std::thread::scope(|s| {
             let turn = tx.pipe.write().unwrap();
             sys::send(&tx.fd, &name, &[1; 40], &[], true).unwrap();
-            let other = s.spawn(|| tx.send(&name, &[2; 40], &ControlBuf::new()));
+            let other = s.spawn(|| tx.send_message(&name, &[2; 40], &ControlBuf::new()));
             // Time enough for one who does not wait.
             for _ in 0..5000 {
                 std::thread::yield_now();
@@ -215,7 +210,7 @@ mod tests {
         let mut came = Vec::new();
         while came.len() < 2 {
             batch.recv(&rx).unwrap();
-            came.extend(batch.datagrams().map(|d| d.bytes.to_vec()));
+            came.extend(batch.arrivals().map(|d| d.bytes.to_vec()));
         }
         assert_eq!(came, [[1; 40], [2; 40]]);
     }

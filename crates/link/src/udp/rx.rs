@@ -7,13 +7,10 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use rdmux_wire::icrc::Icrc;
-
-use super::checksum;
-pub use super::checksum::IcrcCheck;
 use super::control;
 use super::port::UdpPort;
 use crate::sys::{self, RxMeta};
+use crate::wire::Arrival;
 
 /// Bytes of the buffer of one message: no datagram, merged or not, is larger.
 const BUFFER: usize = 65_536;
@@ -78,8 +75,8 @@ impl RxBatch {
         self.meta.len()
     }
 
-    /// The datagrams of the last [`recv`](Self::recv), in order.
-    pub fn datagrams(&self) -> Datagrams<'_> {
+    /// The packets of the last [`recv`](Self::recv), in order.
+    pub fn arrivals(&self) -> Datagrams<'_> {
         Datagrams { batch: self, next: 0, message: None }
     }
 
@@ -150,9 +147,9 @@ pub struct Datagrams<'a> {
 }
 
 impl<'a> Iterator for Datagrams<'a> {
-    type Item = Datagram<'a>;
+    type Item = Arrival<'a>;
 
-    fn next(&mut self) -> Option<Datagram<'a>> {
+    fn next(&mut self) -> Option<Arrival<'a>> {
         loop {
             if let Some(message) = &mut self.message
                 && !message.rest.is_empty()
@@ -161,105 +158,15 @@ impl<'a> Iterator for Datagrams<'a> {
                 let len = message.segment.min(message.rest.len());
                 let (bytes, rest) = message.rest.split_at(len);
                 message.rest = rest;
-                let index_in_gro = message.index;
+                let icrc = Some(message.index);
                 message.index = message.index.saturating_add(1);
                 let (tos, ttl) = (message.tos, message.ttl);
-                return Some(Datagram { src, dst: self.batch.dst, bytes, index_in_gro, tos, ttl });
+                return Some(Arrival { src, dst: self.batch.dst, bytes, icrc, tos, ttl });
             }
             self.message = Some(self.batch.message(self.next)?);
             self.next += 1;
         }
     }
-}
-
-/// A received datagram.
-#[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
-    /// Who sent it.
-    pub src: SocketAddr,
-    /// What the socket is bound to: one of our addresses, or a multicast group.
-    pub dst: SocketAddr,
-    /// The UDP payload: BTH to ICRC. Of any length and content.
-    pub bytes: &'a [u8],
-    /// The position among the datagrams that the kernel merged.
-    pub index_in_gro: u16,
-    /// The traffic class (IPv4 TOS), if the socket tells it.
-    pub tos: Option<u8>,
-    /// The hop limit (IPv4 TTL), if the socket tells it.
-    pub ttl: Option<u8>,
-}
-
-impl<'a> Datagram<'a> {
-    /// Checks the ICRC. Reads all bytes once.
-    pub fn check_icrc(&self) -> IcrcCheck {
-        checksum::check(self.src, self.dst.ip(), self.index_in_gro, self.bytes)
-    }
-
-    /// Everything before the ICRC; nothing if it is too short to have one.
-    pub fn without_icrc(&self) -> &'a [u8] {
-        self.bytes.split_last_chunk::<{ Icrc::LEN }>().map_or(&[], |(packet, _)| packet)
-    }
-
-    /// The destination QPN, if there is a BTH's worth of it: to tell whose packet this is without
-    /// parsing it.
-    pub fn dest_qpn(&self) -> Option<u32> {
-        let word = self.bytes.get(4..)?.first_chunk()?;
-        Some(u32::from_be_bytes(*word) & 0x00ff_ffff)
-    }
-
-    /// Whether this answers a request: a READ or ATOMIC response or an acknowledgement, by its opcode, of whatever
-    /// transport (IBTA table 38).
-    pub fn is_response(&self) -> bool {
-        self.bytes.first().is_some_and(|opcode| (0x0d..=0x12).contains(&(opcode & 0x1f)))
-    }
-
-    /// The network header as the 40-byte GRH area of a UD receive shows it: an IPv6 header, or an
-    /// IPv4 header in the last 20 bytes (IBTA A17.4.5.1). Fields that a socket does not tell are zero:
-    /// flow label, Identification, and what was not asked for.
-    pub fn grh(&self) -> [u8; 40] {
-        let mut grh = [0; 40];
-        let udp_len = u16::try_from(8 + self.bytes.len()).unwrap_or(u16::MAX);
-        let (tos, ttl) = (self.tos.unwrap_or(0), self.ttl.unwrap_or(0));
-        match (self.src.ip(), self.dst.ip()) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let ip = &mut grh[20..];
-                ip[0] = 0x45;
-                ip[1] = tos;
-                ip[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
-                ip[6] = 0x40;
-                ip[8] = ttl;
-                ip[9] = IPPROTO_UDP;
-                ip[12..16].copy_from_slice(&src.octets());
-                ip[16..20].copy_from_slice(&dst.octets());
-                let sum = ipv4_checksum(ip);
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            }
-            (src, dst) => {
-                let v6 = |ip| match ip {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                    IpAddr::V6(ip) => ip,
-                };
-                let word = 6 << 28 | u32::from(tos) << 20;
-                grh[..4].copy_from_slice(&word.to_be_bytes());
-                grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
-                grh[6] = IPPROTO_UDP;
-                grh[7] = ttl;
-                grh[8..24].copy_from_slice(&v6(src).octets());
-                grh[24..40].copy_from_slice(&v6(dst).octets());
-            }
-        }
-        grh
-    }
-}
-
-const IPPROTO_UDP: u8 = 17;
-
-/// The checksum of an IPv4 header whose checksum field is zero (RFC 1071).
-fn ipv4_checksum(header: &[u8]) -> u16 {
-    let sum: u32 =
-        header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(u16::MAX)
 }
 
 /// A `sockaddr_in` or `sockaddr_in6`.

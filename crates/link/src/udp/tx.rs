@@ -27,7 +27,7 @@ use super::lend::Loan;
 use super::port::{Destination, UdpPort};
 use super::steer::SLOT_SHIFT;
 use crate::guarded::Unmapped;
-use crate::link::{Frame, Payload, Piece};
+use crate::wire::{Flushed, Frame, Payload, Piece, TxFail};
 
 /// The most segments of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
 const MAX_SEGMENTS: usize = 64;
@@ -89,49 +89,6 @@ pub enum PushError {
     TooLarge {
         /// Bytes of UDP payload, with ICRC.
         len: usize,
-    },
-}
-
-/// What was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flushed {
-    /// Packets.
-    pub packets: usize,
-    /// Bytes of UDP payload, ICRCs included.
-    pub bytes: usize,
-}
-
-/// Why not all was sent.
-#[derive(Debug, thiserror::Error)]
-pub enum TxFail {
-    /// The socket's buffer is full. The batch keeps the packets that did not leave: flush it again
-    /// when the socket is writable, or clear it and let the transport send them again.
-    #[error("the socket is full ({kept} packets kept)")]
-    Busy {
-        /// What left before.
-        sent: Flushed,
-        /// Packets that stay in the batch.
-        kept: usize,
-    },
-    /// A packet is larger than the path takes. It and what followed it are gone.
-    #[error("a packet of {len} bytes is larger than the path takes ({lost} packets lost)")]
-    TooLarge {
-        /// Bytes of UDP payload of the packet.
-        len: usize,
-        /// What left before.
-        sent: Flushed,
-        /// Packets that did not leave.
-        lost: usize,
-    },
-    /// The system refused a packet: no route, a firewall. It and what followed it are gone.
-    #[error("the system refused to send ({lost} packets lost): {source}")]
-    Io {
-        /// What it said.
-        source: io::Error,
-        /// What left before.
-        sent: Flushed,
-        /// Packets that did not leave.
-        lost: usize,
     },
 }
 
@@ -321,7 +278,7 @@ impl TxBatch {
         let bytes = &self.arena[first.start..self.used];
         match loan {
             Some(loan) => port.send_lent(&to.name, bytes, &control, loan),
-            None => port.send(&to.name, bytes, &control),
+            None => port.send_message(&to.name, bytes, &control),
         }
     }
 
@@ -348,7 +305,7 @@ impl TxBatch {
         let control = control_of(&to.destination);
         for packet in &self.packets {
             let bytes = &self.arena[packet.range()];
-            let Err(source) = port.send(&to.name, bytes, &control) else {
+            let Err(source) = port.send_message(&to.name, bytes, &control) else {
                 sent.packets += 1;
                 sent.bytes += packet.len;
                 continue;

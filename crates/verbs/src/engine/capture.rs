@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use rdmux_link::udp::{Datagram, IcrcCheck};
-use rdmux_link::{Destination, Frame, Payload};
+use rdmux_link::udp::{IcrcCheck, ROCE_PORT};
+use rdmux_link::wire::{Arrival, Ends, Frame, Payload};
 use rdmux_transport::attr::AddressVector;
+use rdmux_wire::Gid;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::udp::Udp;
@@ -25,7 +26,7 @@ pub struct FrameHeader {
     /// Whether this process sent it.
     pub sent: bool,
     /// Whether it went through shared memory; its network headers are then made up.
-    pub ring: bool,
+    pub memory: bool,
     /// When, in nanoseconds since 1970.
     pub time: u64,
 }
@@ -37,14 +38,15 @@ impl FrameHeader {
     /// Takes a header off the front of a message.
     pub fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (header, packet) = message.split_first_chunk::<{ Self::LEN }>()?;
-        let [sent, ring, _, _, _, _, _, _, time @ ..] = *header;
-        Some((Self { sent: sent != 0, ring: ring != 0, time: u64::from_ne_bytes(time) }, packet))
+        let [sent, memory, _, _, _, _, _, _, time @ ..] = *header;
+        let time = u64::from_ne_bytes(time);
+        Some((Self { sent: sent != 0, memory: memory != 0, time }, packet))
     }
 
     fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = self.sent.into();
-        bytes[1] = self.ring.into();
+        bytes[1] = self.memory.into();
         bytes[8..].copy_from_slice(&self.time.to_ne_bytes());
         bytes
     }
@@ -64,14 +66,6 @@ struct Sink {
     drops: u64,
 }
 
-/// The two ends of a packet.
-struct Ends {
-    src: SocketAddr,
-    dst: SocketAddr,
-    tos: u8,
-    ttl: u8,
-}
-
 impl Capture {
     /// Begins or ends.
     pub fn set(&self, socket: Option<OwnedFd>) {
@@ -80,27 +74,26 @@ impl Capture {
         sink.socket = socket;
     }
 
-    /// A packet leaves by UDP.
+    /// A packet leaves.
     #[inline]
-    pub fn sent(&self, src: SocketAddr, to: &Destination, frame: &Frame<'_>) {
-        if self.on.load(Ordering::Acquire) {
-            let ends = Ends { src, dst: to.addr, tos: to.tos, ttl: to.ttl };
+    pub fn sent(&self, ends: impl FnOnce() -> Option<Ends>, frame: &Frame<'_>) {
+        if self.on.load(Ordering::Acquire)
+            && let Some(ends) = ends()
+        {
             self.sink.lock().write(true, false, &ends, |b| put_frame(b, frame), true);
         }
     }
 
-    /// A datagram came by UDP.
+    /// A packet has arrived.
     #[inline]
-    pub fn received(&self, datagram: &Datagram<'_>) {
+    pub fn received(&self, arrival: &Arrival<'_>) {
         if self.on.load(Ordering::Acquire) {
-            let Datagram { src, dst, bytes, tos, ttl, .. } = *datagram;
-            let ends = Ends { src, dst, tos: tos.unwrap_or(0), ttl: ttl.unwrap_or(64) };
             // The checksum covers an Identification that the socket did not tell; one that was
             // right is made right for the Identification written here, one that was wrong stays.
-            let right = datagram.check_icrc() != IcrcCheck::Wrong;
-            let bytes = if right { datagram.without_icrc() } else { bytes };
+            let right = arrival.check_icrc() != IcrcCheck::Wrong;
+            let bytes = if right { arrival.without_icrc() } else { arrival.bytes };
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
-            self.sink.lock().write(false, false, &ends, put, right);
+            self.sink.lock().write(false, false, &arrival.ends(), put, right);
         }
     }
 
@@ -109,34 +102,32 @@ impl Capture {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A packet went into a ring.
+    /// A packet leaves through shared memory.
     #[inline]
-    pub(crate) fn ring_sent(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {
+    pub(crate) fn sent_in_memory(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {
         if self.on.load(Ordering::Acquire) {
-            let src = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid).ip();
-            let ends = Ends::local(src, av.dgid.ip());
-            self.sink.lock().write(true, true, &ends, |b| put_frame(b, frame), true);
+            let put = |b: &mut Vec<u8>| put_frame(b, frame);
+            self.sink.lock().write(true, true, &ends_of(device, av), put, true);
         }
     }
 
-    /// A packet came out of a ring, to a queue pair whose peer is at `av`.
+    /// A packet has arrived through shared memory, for a queue pair whose peer is at `av`.
     #[inline]
-    pub(crate) fn ring_received(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
+    pub(crate) fn received_in_memory(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
         if self.on.load(Ordering::Acquire) {
-            let dst = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid).ip();
-            let ends = Ends::local(av.dgid.ip(), dst);
+            let Ends { src, dst, .. } = ends_of(device, av);
+            let ends = Ends { src: dst, dst: src, tos: 0, ttl: 64 };
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
             self.sink.lock().write(false, true, &ends, put, true);
         }
     }
 }
 
-impl Ends {
-    fn local(src: IpAddr, dst: IpAddr) -> Self {
-        let port = rdmux_link::udp::ROCE_PORT;
-        let (src, dst) = (SocketAddr::new(src, port), SocketAddr::new(dst, port));
-        Self { src, dst, tos: 0, ttl: 64 }
-    }
+/// The ends of a packet along `av` by a wire that has no addresses.
+pub(crate) fn ends_of(device: &Device, av: &AddressVector) -> Ends {
+    let end = |gid: Gid| SocketAddr::new(gid.ip(), ROCE_PORT);
+    let src = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid);
+    Ends { src: end(src), dst: end(av.dgid), tos: 0, ttl: 64 }
 }
 
 impl Sink {
@@ -144,7 +135,7 @@ impl Sink {
     fn write(
         &mut self,
         sent: bool,
-        ring: bool,
+        memory: bool,
         ends: &Ends,
         put: impl FnOnce(&mut Vec<u8>),
         add_icrc: bool,
@@ -155,7 +146,7 @@ impl Sink {
         let network = if ends.dst.is_ipv4() { Ipv4::LEN } else { Ipv6::LEN };
         let start = FrameHeader::LEN + network + Udp::LEN;
         self.buffer.clear();
-        self.buffer.extend_from_slice(&FrameHeader { sent, ring, time }.to_bytes());
+        self.buffer.extend_from_slice(&FrameHeader { sent, memory, time }.to_bytes());
         self.buffer.resize(start, 0);
         put(&mut self.buffer);
         if add_icrc {
@@ -199,7 +190,7 @@ fn icrc(ends: &Ends, packet: &[u8]) -> [u8; Icrc::LEN] {
     icrc.finish()
 }
 
-/// A UDP length; what does not fit is a ring's packet, which no IP packet could hold.
+/// A UDP length; what does not fit is a packet of shared memory's, which no IP packet could hold.
 fn udp_len(payload: usize) -> u16 {
     u16::try_from(Udp::LEN + payload).unwrap_or(u16::MAX)
 }

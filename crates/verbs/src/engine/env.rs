@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::procmem::Range;
-use rdmux_link::{Frame, Link as _, LinkError, Payload, Piece, TxBatch};
+use rdmux_link::{Frame, LinkError, Payload, Piece, TxBatch};
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
@@ -20,7 +20,6 @@ use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
 use super::direct::{near_list, reach_of};
 use super::named::Names;
-use super::out::{RingOut, UdpOut};
 use super::path::{Endpoint, Path};
 use super::ring::RingTx;
 use crate::engine::device::Device;
@@ -200,18 +199,18 @@ impl<'a> QpEnv<'a> {
     fn send(&mut self, packet: &TxPacket<'_>, payload: Payload<'_>) -> Result<(), TxError> {
         let Self { device, path, batch, gathered, .. } = self;
         let TxPacket { av, header, pad, ack, .. } = *packet;
-        let frame = &Frame { header, payload, pad };
+        let frame = &Frame { header, payload, pad, ack };
         let mut by_udp = |route, loans| match batch {
-            Some(batch) => UdpOut { device, route, batch, gathered, loans }.push(frame),
+            Some(batch) => super::send::gather(device, route, (batch, gathered), loans, frame),
             None => Err(LinkError::Busy),
         };
-        let pushed = match &mut **path {
-            Path::Ring(ring) => RingOut { device, ring, av, ack }.push(frame),
+        let sent = match &mut **path {
+            Path::Ring(ring) => ring.send(device, av, frame),
             Path::Udp(route, share) => by_udp(route, Some(share.loans())),
             Path::Datagram(Some((_, route))) => by_udp(route, None),
             Path::None | Path::Datagram(None) | Path::Stream(_) => Err(LinkError::Busy),
         };
-        match pushed {
+        match sent {
             Ok(()) => Ok(()),
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(LinkError::Unmapped(_)) => Err(TxError::Memory(AccessFault::Unmapped)),

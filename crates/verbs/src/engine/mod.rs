@@ -21,7 +21,6 @@ mod loss;
 pub(crate) mod machine;
 mod multicast;
 mod named;
-mod out;
 pub(crate) mod path;
 mod patience;
 pub(crate) mod qp;
@@ -43,7 +42,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmux_link::patience::yield_or_sleep;
-use rdmux_link::udp::Datagram;
+use rdmux_link::wire::{Arrival, Wire};
 use rdmux_link::{RxBatch, UdpPort, guarded};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
@@ -472,7 +471,7 @@ impl Engine {
         let Round { rx, sources, .. } = round;
         let truncated = rx.truncated();
         for source in sources.iter() {
-            match rx.recv(source.udp()) {
+            match source.udp().receive(rx) {
                 Ok(0) => {}
                 Ok(messages) => {
                     received += messages;
@@ -495,11 +494,11 @@ impl Engine {
     /// Takes in responses before requests: a peer's ACK may come behind the answer that it was sent along with, and
     /// programs expect their completion first. Nothing depends on the order of the two.
     fn deliver_batch(&self, device: &Arc<Device>, table: &QpTable, rx: &RxBatch) {
-        if rx.datagrams().nth(1).is_none() {
-            return self.deliver(device, table, rx.datagrams());
+        if rx.arrivals().nth(1).is_none() {
+            return self.deliver(device, table, rx.arrivals());
         }
-        self.deliver(device, table, rx.datagrams().filter(Datagram::is_response));
-        self.deliver(device, table, rx.datagrams().filter(|d| !d.is_response()));
+        self.deliver(device, table, rx.arrivals().filter(Arrival::is_response));
+        self.deliver(device, table, rx.arrivals().filter(|a| !a.is_response()));
     }
 
     fn run_timers(&self, device: &Arc<Device>, table: &Table<'_>, now: Time) {
@@ -644,15 +643,10 @@ impl Engine {
             ControlEvent::CloseStream { qpn, number } => self.close_stream(device, qpn, number),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
-                let datagram = rdmux_link::udp::Datagram {
-                    src,
-                    dst: (dst, port).into(),
-                    bytes: &bytes,
-                    index_in_gro: 0,
-                    tos: None,
-                    ttl: None,
-                };
-                self.deliver(device, &device.qps().read(), std::iter::once(datagram));
+                let dst = (dst, port).into();
+                let (icrc, tos, ttl) = (Some(0), None, None);
+                let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl };
+                self.deliver(device, &device.qps().read(), std::iter::once(arrival));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rdmux_link::UdpPort;
-use rdmux_link::udp::Datagram;
+use rdmux_link::wire::Arrival;
 use rdmux_wire::Gid;
 
 use super::drive::Bound;
@@ -100,15 +100,15 @@ impl Engine {
         }
     }
 
-    /// Hands a group's datagram to every member.
-    pub(crate) fn deliver_multicast(&self, device: &Arc<Device>, datagram: &Datagram<'_>) {
-        let mgid = Gid::from(datagram.dst.ip());
+    /// Hands a group's packet to every member.
+    pub(crate) fn deliver_multicast(&self, device: &Arc<Device>, arrival: &Arrival<'_>) {
+        let mgid = Gid::from(arrival.dst.ip());
         let groups = self.groups().0.read();
         let Some(group) = groups.get(&mgid) else {
             return count(device, Counter::RxNoQp);
         };
         for member in &group.members {
-            Bound::lock(device, member).receive(std::iter::once(*datagram));
+            Bound::lock(device, member).receive(std::iter::once(*arrival));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmux_link::{Destination, UdpPort};
+use rdmux_link::{Destination, UdpPort, Wire};
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::LinkCaps;
 use rdmux_wire::Qpn;
@@ -13,7 +13,6 @@ use rdmux_wire::Qpn;
 use super::Engine;
 use super::crowd::Share;
 use super::lend::Loans;
-use super::out::UDP_CAPS;
 use super::ring::RingTx;
 use super::stream::StreamPath;
 use crate::engine::device::{Device, PORT};
@@ -72,6 +71,10 @@ impl Endpoint {
 /// Our sockets, by GID index and slot.
 pub(crate) type Endpoints = Mutex<HashMap<(u8, u16), Arc<Endpoint>>>;
 
+/// What is known of a wire before there is one.
+const NO_CAPS: LinkCaps =
+    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false };
+
 impl Path {
     /// The stream, if it is one.
     pub(crate) fn stream(&mut self) -> Option<&mut StreamPath> {
@@ -88,14 +91,12 @@ impl Path {
 
     /// What the link can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
-        let caps = if let Self::Ring(_) = self { super::ring::CAPS } else { UDP_CAPS };
-        let rdmux_link::LinkCaps { mut max_payload, lossless, by_reference, acks_along } = caps;
-        if lossless && qp_type.is_xrc() {
-            max_payload = super::ring::MAX_XRC_PAYLOAD;
+        match self {
+            Self::Ring(ring) => ring.caps(qp_type),
+            Self::Udp(route, _) | Self::Datagram(Some((_, route))) => route.port.udp.caps(),
+            Self::Stream(stream) => stream.tcp.caps(),
+            Self::None | Self::Datagram(None) => NO_CAPS,
         }
-        let by_reference = by_reference
-            || matches!(self, Self::Ring(ring) if qp_type == QpType::Rc && ring.reach().is_some());
-        LinkCaps { max_payload, lossless, by_reference, acks_along }
     }
 }
 

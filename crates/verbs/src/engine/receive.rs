@@ -1,10 +1,11 @@
-//! Datagrams in: checked, sorted by queue pair, handed to the machines.
+//! Packets in: checked, sorted by queue pair, handed to the machines.
 
 use std::sync::Arc;
 
-use rdmux_link::udp::{Datagram, IcrcCheck};
-use rdmux_transport::{RxPacket, Source};
-use rdmux_wire::{Gid, Packet, Qpn, WireError};
+use rdmux_link::udp::IcrcCheck;
+use rdmux_link::wire::Arrival;
+use rdmux_transport::RxPacket;
+use rdmux_wire::{Packet, Qpn, WireError};
 
 use super::Engine;
 use super::drive::Bound;
@@ -16,23 +17,23 @@ use crate::objects::counters::{Counter, Counters};
 pub(crate) const NO_GRH: [u8; 40] = [0; 40];
 
 impl Engine {
-    /// Hands datagrams to their queue pairs. Those of one queue pair in a row share its lock, and
+    /// Hands packets to their queue pairs. Those of one queue pair in a row share its lock, and
     /// the system calls of what it sends in answer.
     pub(crate) fn deliver<'a>(
         &self,
         device: &Arc<Device>,
         table: &QpTable,
-        datagrams: impl Iterator<Item = Datagram<'a>>,
+        arrivals: impl Iterator<Item = Arrival<'a>>,
     ) {
-        let arrives = |_: &Datagram<'_>| {
+        let arrives = |_: &Arrival<'_>| {
             let lost = self.loss.strikes();
             if lost {
                 count(device, Counter::RxLost);
             }
             !lost
         };
-        let mut datagrams = datagrams.filter(arrives).peekable();
-        while let Some(first) = datagrams.next() {
+        let mut arrivals = arrivals.filter(arrives).peekable();
+        while let Some(first) = arrivals.next() {
             let Some(qpn) = first.dest_qpn() else {
                 count(device, Counter::RxMalformed);
                 continue;
@@ -42,22 +43,22 @@ impl Engine {
                 continue;
             };
             let mut bound = Bound::lock(device, core);
-            let more = || datagrams.next_if(|next| next.dest_qpn() == Some(qpn));
+            let more = || arrivals.next_if(|next| next.dest_qpn() == Some(qpn));
             bound.receive(std::iter::once(first).chain(std::iter::from_fn(more)));
         }
     }
 
-    /// A datagram whose queue pair is not here: another process's, a group's, or nobody's.
-    fn not_ours(&self, device: &Arc<Device>, table: &QpTable, datagram: &Datagram<'_>, qpn: Qpn) {
+    /// A packet whose queue pair is not here: another process's, a group's, or nobody's.
+    fn not_ours(&self, device: &Arc<Device>, table: &QpTable, arrival: &Arrival<'_>, qpn: Qpn) {
         if qpn == Qpn::MULTICAST {
-            return self.deliver_multicast(device, datagram);
+            return self.deliver_multicast(device, arrival);
         }
         let (slot, target) = (slot_of(qpn), is_target(qpn));
         let ours = table.owns(slot) || (target && device.xrc().is_hub());
         if !ours && (slot != SERVICE_SLOT || qpn == Qpn::QP1 || target) {
             // The kernel merged packets of several owners into one.
             count(device, Counter::RxStray);
-            device.control().stray(datagram.src, datagram.dst.ip(), datagram.bytes);
+            device.control().stray(arrival.src, arrival.dst.ip(), arrival.bytes);
         } else {
             count(device, Counter::RxNoQp);
         }
@@ -65,27 +66,19 @@ impl Engine {
 }
 
 impl Bound<'_> {
-    /// Takes in datagrams, and sends what they allow to be sent.
-    pub(crate) fn receive<'a>(&mut self, datagrams: impl Iterator<Item = Datagram<'a>>) {
+    /// Takes in packets, and sends what they allow to be sent.
+    pub(crate) fn receive<'a>(&mut self, arrivals: impl Iterator<Item = Arrival<'a>>) {
         let device = self.device();
         let now = device.now();
         let (mut packets, mut bytes) = (0, 0);
         let state = self.run(|machine, env| {
-            for datagram in datagrams {
+            for arrival in arrivals {
                 packets += 1;
-                bytes += datagram.bytes.len() as u64;
-                device.engine().capture().received(&datagram);
-                let Some(packet) = accept(device, &datagram) else { continue };
-                let grh = if packet.deth.is_some() { datagram.grh() } else { NO_GRH };
-                let source = Source {
-                    sgid: Gid::from(datagram.src.ip()),
-                    dgid: Gid::from(datagram.dst.ip()),
-                    grh: &grh,
-                    slid: 0,
-                    sl: packet_type(&datagram),
-                    dlid_path_bits: 0,
-                    has_grh: true,
-                };
+                bytes += arrival.bytes.len() as u64;
+                device.engine().capture().received(&arrival);
+                let Some(packet) = accept(device, &arrival) else { continue };
+                let grh = if packet.deth.is_some() { arrival.grh() } else { NO_GRH };
+                let source = arrival.source(&grh);
                 machine.handle_packet(now, &RxPacket { packet: &packet, source: &source }, env);
             }
             machine.poll_transmit(now, super::drive::BUDGET, env)
@@ -97,23 +90,13 @@ impl Bound<'_> {
     }
 }
 
-/// What stands for the service level, of which RoCEv2 has none: the kind of packet, which IBTA A17.4.5.1
-/// wants completions to tell, in the bits in which adapters do. UCX drops datagrams over IPv4 without it.
-fn packet_type(datagram: &Datagram<'_>) -> u8 {
-    /// There was a UDP header.
-    const UDP: u8 = 8;
-    const IPV6: u8 = 1;
-    const IPV4: u8 = 2;
-    UDP | if datagram.dst.is_ipv4() { IPV4 } else { IPV6 }
-}
-
-/// The packet of a datagram, if its checksum is right and its headers make sense.
-fn accept<'a>(device: &Device, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
-    if datagram.check_icrc() == IcrcCheck::Wrong {
+/// The packet, if its checksum is right and its headers make sense.
+fn accept<'a>(device: &Device, arrival: &Arrival<'a>) -> Option<Packet<'a>> {
+    if arrival.check_icrc() == IcrcCheck::Wrong {
         count(device, Counter::RxIcrc);
         return None;
     }
-    parse(device, datagram.without_icrc())
+    parse(device, arrival.without_icrc())
 }
 
 /// The packet, from its BTH to its pad, if its headers make sense.

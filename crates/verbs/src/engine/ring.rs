@@ -4,9 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rdmux_link::ring::{Broken, Head, RingError, SHORT};
-use rdmux_link::{Consumer, Frame, LinkCaps, LinkError, Payload, PeerBell, Producer, Record, ring};
-use rdmux_transport::attr::AddressVector;
+use rdmux_link::ring::{Broken, Head, Meta, PACKET, RingError, SHORT, dest_qpn};
+use rdmux_link::{
+    Consumer, Frame, LinkCaps, LinkError, PeerBell, Producer, Record, Ring, Wire, ring,
+};
+use rdmux_transport::attr::{AddressVector, QpType};
 use rdmux_transport::env::{Named, TxPacket};
 use rdmux_transport::{RxPacket, Source, Time, TxState};
 use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Psn, Qpn};
@@ -25,19 +27,15 @@ use crate::objects::error::VerbsError;
 use crate::objects::reach::Reach;
 use crate::objects::xrc::record as xrc;
 
-/// The kind of a record that holds a packet.
-const PACKET: u8 = 1;
 /// The kind of a record that holds a packet which names its payload (`super::named`).
 const NAMED: u8 = 9;
 /// The kind of a record that is an acknowledgement and nothing else.
 const ACK: u8 = 10;
 /// Bytes of data of the ring to ourselves.
 const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
-/// The most payload bytes of a record, whatever the ring would take: half of it fits in a core's
-/// second-level cache together with its copy.
-const MAX_PAYLOAD: u32 = 32 << 10;
-/// The same for XRC: for each packet the hub asks the system to copy, which takes as long as some ten thousand bytes do.
-pub(crate) const MAX_XRC_PAYLOAD: u32 = 64 << 10;
+/// The most payload bytes of an XRC packet: for each the hub asks the system to copy, which takes as long as some ten
+/// thousand bytes do.
+const MAX_XRC_PAYLOAD: u32 = 64 << 10;
 /// From how many bytes on it is worth to leave them where they lie until they are moved to where they belong.
 pub(crate) const IN_PLACE: usize = 4096;
 /// How many records of a ring a round takes before it looks at the next ring.
@@ -47,29 +45,9 @@ const TURNS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RingTx {
     tx: Mutex<Tx>,
-    peer: Wakes,
+    wire: Ring,
     /// The process's memory, if it is within reach.
     reach: Option<Arc<Reach>>,
-}
-
-/// Who is woken when something is put in, or taken out.
-#[derive(Debug)]
-enum Wakes {
-    /// Another process, which rings at the same end of ours.
-    Process(Arc<PeerBell>),
-    /// This process's own background thread.
-    Ourselves,
-}
-
-impl Wakes {
-    /// Wakes it. Never blocks, whatever the other process does.
-    fn wake(&self, device: &Device) {
-        match self {
-            // A process that closed its end, or shut it down, is not woken: its own doing.
-            Self::Process(bell) => drop(bell.ring()),
-            Self::Ourselves => device.engine().waiter.wake(),
-        }
-    }
 }
 
 /// Wakes that the hub holds back until the end of its round, when its acknowledgements are sent. A process that is woken
@@ -88,8 +66,8 @@ impl LateWakes {
         self.0.lock().take().unwrap_or_default()
     }
 
-    fn wake(&self, device: &Device, peer: &Wakes) {
-        if let Wakes::Process(bell) = peer
+    fn wake(&self, device: &Device, wire: &Ring) {
+        if let Some(bell) = wire.bell()
             && device.xrc().is_hub()
             && let Some(held) = &mut *self.0.lock()
         {
@@ -98,7 +76,14 @@ impl LateWakes {
             }
             return;
         }
-        peer.wake(device);
+        wake(device, wire);
+    }
+}
+
+/// Wakes the process at the other end. Never blocks, whatever it does.
+fn wake(device: &Device, wire: &Ring) {
+    if !wire.wake() {
+        device.engine().waiter.wake();
     }
 }
 
@@ -143,6 +128,16 @@ struct RingRx {
 }
 
 impl RingTx {
+    /// What the ring can do for queue pairs of a type.
+    pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
+        let mut caps = self.wire.caps();
+        if qp_type.is_xrc() {
+            caps.max_payload = MAX_XRC_PAYLOAD;
+        }
+        caps.by_reference = qp_type == QpType::Rc && self.reach.is_some();
+        caps
+    }
+
     /// The process's memory, if it is within reach.
     pub(crate) fn reach(&self) -> Option<&Arc<Reach>> {
         self.reach.as_ref()
@@ -168,7 +163,7 @@ impl RingTx {
         let (sleeps, position) = (tx.ring.consumer_sleeps(), tx.ring.position());
         drop(tx);
         if sleeps {
-            device.engine().late_wakes().wake(device, &self.peer);
+            device.engine().late_wakes().wake(device, &self.wire);
         }
         Ok(position)
     }
@@ -190,7 +185,7 @@ impl RingTx {
 
     /// The process at its other end wakes this one no longer.
     fn ignore(&self, device: &Device) {
-        if let Wakes::Process(bell) = &self.peer {
+        if let Some(bell) = self.wire.bell() {
             device.engine().waiter.ignore(bell);
         }
     }
@@ -206,57 +201,6 @@ pub(crate) struct Inbox {
     pub(super) qps: Lately,
 }
 
-/// What a ring can do.
-pub(crate) const CAPS: LinkCaps =
-    LinkCaps { max_payload: MAX_PAYLOAD, lossless: true, by_reference: false, acks_along: true };
-
-/// What a record says about the packet in it besides its bytes.
-#[derive(Clone, Copy)]
-struct Meta {
-    header: u8,
-    pad: u8,
-    /// Whom it is for, as its header says too: packets in a row for one queue pair share its lock.
-    dest_qpn: u32,
-    /// What it acknowledges.
-    ack: Option<Psn>,
-}
-
-impl Meta {
-    /// In the word with the PSN: there is one.
-    const ACK: u32 = 1 << 31;
-
-    #[inline]
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        (bytes[0], bytes[1]) = (self.header, self.pad);
-        bytes[4..8].copy_from_slice(&self.dest_qpn.to_ne_bytes());
-        let ack = self.ack.map_or(0, |psn| psn.get() | Self::ACK);
-        bytes[8..12].copy_from_slice(&ack.to_ne_bytes());
-        bytes
-    }
-
-    #[inline]
-    fn parse(bytes: [u8; 16]) -> Self {
-        let [header, pad, _, _, q0, q1, q2, q3, a0, a1, a2, a3, ..] = bytes;
-        let ack = u32::from_ne_bytes([a0, a1, a2, a3]);
-        Self {
-            header,
-            pad,
-            dest_qpn: u32::from_ne_bytes([q0, q1, q2, q3]),
-            ack: (ack & Self::ACK != 0).then(|| Psn::new(ack & !Self::ACK)),
-        }
-    }
-}
-
-/// The queue pair that a header names.
-#[inline]
-fn dest_qpn(header: &[u8]) -> u32 {
-    header
-        .get(4..8)
-        .and_then(|b| b.first_chunk())
-        .map_or(0, |b| u32::from_be_bytes(*b) & 0x00ff_ffff)
-}
-
 impl RingTx {
     /// Puts a packet in and wakes the peer if it sleeps.
     pub(crate) fn send(
@@ -264,40 +208,26 @@ impl RingTx {
         device: &Arc<Device>,
         av: &AddressVector,
         frame: &Frame<'_>,
-        ack: Option<Psn>,
     ) -> Result<(), LinkError> {
-        let pad = usize::from(frame.pad & 3);
-        let len = frame.header.len() + frame.payload.len() + pad;
-        let meta = Meta {
-            header: u8::try_from(frame.header.len()).unwrap_or(0),
-            pad: frame.pad & 3,
-            dest_qpn: dest_qpn(frame.header),
-            ack,
-        };
         let mut tx = self.tx.lock();
-        let mut record = match tx.ring.reserve_or_wait(len) {
-            Ok(record) => record,
+        match self.wire.send(&mut tx.ring, &(), frame) {
+            Ok(()) => {}
             Err(error) => {
-                let full = error == RingError::Full;
-                count(device, if full { Counter::TxBusy } else { Counter::TxErrors });
-                return Err(error.into());
+                match error {
+                    LinkError::Busy => count(device, Counter::TxBusy),
+                    LinkError::Unmapped(_) => {}
+                    _ => count(device, Counter::TxErrors),
+                }
+                return Err(error);
             }
-        };
-        record.put(frame.header);
-        match frame.payload {
-            Payload::None => {}
-            Payload::Bytes(bytes) => record.put(bytes),
-            Payload::Pieces(pieces) => pieces.iter().try_for_each(|p| record.put_piece(*p))?,
         }
-        record.put(&[0; 3][..pad]);
-        record.publish(PACKET, meta.to_bytes());
         let sleeps = tx.ring.consumer_sleeps();
-        tx.count(device, len);
+        tx.count(device, frame.len());
         drop(tx);
         if sleeps {
-            self.peer.wake(device);
+            wake(device, &self.wire);
         }
-        device.engine().capture().ring_sent(device, av, frame);
+        device.engine().capture().sent_in_memory(device, av, frame);
         Ok(())
     }
 }
@@ -352,7 +282,7 @@ impl RingTx {
         tx.count(device, len);
         drop(tx);
         if sleeps {
-            self.peer.wake(device);
+            wake(device, &self.wire);
         }
         true
     }
@@ -396,7 +326,7 @@ impl Rings {
             // Two of its queue pairs are connected to each other: what it fills it empties.
             let ring = ring::create(LOOP_CAPACITY);
             let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
-            return Ok(self.open(device, slot, (&ring, &ring), Wakes::Ourselves, None));
+            return Ok(self.open(device, slot, (&ring, &ring), Ring::to_ourselves(), None));
         }
         let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
         Ok(self.open_to_process(device, slot, end))
@@ -435,7 +365,7 @@ impl Rings {
 
     fn open_to_process(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<RingTx>> {
         let RingEnd { tx, rx, bell, reach } = end;
-        self.open(device, slot, (&tx, &rx), Wakes::Process(Arc::new(bell)), reach)
+        self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
     }
 
     fn open(
@@ -443,7 +373,7 @@ impl Rings {
         device: &Device,
         slot: u16,
         (tx, rx): (&OwnedFd, &OwnedFd),
-        peer: Wakes,
+        wire: Ring,
         reach: Option<ReachFds>,
     ) -> Option<Arc<RingTx>> {
         let mapped = Producer::map(tx).and_then(|tx| Ok((tx, Consumer::map(rx)?)));
@@ -460,7 +390,7 @@ impl Rings {
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
             return Some(first.clone());
         }
-        if let Wakes::Process(bell) = &peer
+        if let Some(bell) = wire.bell()
             && let Err(error) = device.engine().waiter.listen_to(bell)
         {
             crate::throttled!(warn, slot, %error, "cannot be woken by a process");
@@ -468,7 +398,7 @@ impl Rings {
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
         let reach = device.reaches().add(slot, reach);
-        let ring = Arc::new(RingTx { tx, peer, reach });
+        let ring = Arc::new(RingTx { tx, wire, reach });
         ends.push((slot, ring.clone()));
         drop(ends);
         let (tx, taken) = (ring.clone(), Taken::default());
@@ -609,7 +539,7 @@ impl RingRx {
             self.taken.tell(device);
         }
         if taken != 0 && self.rx.producer_waits() {
-            self.tx.peer.wake(device);
+            wake(device, &self.tx.wire);
         }
         usize::try_from(taken).unwrap_or(usize::MAX)
     }
@@ -665,7 +595,7 @@ impl RingRx {
                         break rx.peek();
                     }
                     if let Some(av) = &av {
-                        device.engine().capture().ring_received(device, av, bytes);
+                        device.engine().capture().received_in_memory(device, av, bytes);
                     }
                     take(device, (machine, env), tx, meta, bytes, now);
                 }
@@ -876,7 +806,7 @@ mod tests {
     fn wakes_of_the_hub_are_held_until_its_round_ends() {
         let (device, _control) = Lab::new(true).process("127.77.209.1");
         let (bell, process) = PeerBell::pair().unwrap();
-        let (wakes, peer) = (LateWakes::default(), Wakes::Process(Arc::new(bell)));
+        let (wakes, peer) = (LateWakes::default(), Ring::to_process(bell));
         let woken = || process.clear().unwrap();
         wakes.hold();
         wakes.wake(&device, &peer);

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rdmux_link::TcpStream;
 use rdmux_link::tcp::Received;
+use rdmux_link::{TcpStream, Wire};
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::{StreamParams, Wish};
 use rdmux_wire::Qpn;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::link::Piece;
 use crate::sys;
 use crate::udp::group::GroupOptions;
-use crate::udp::rx::{IcrcCheck, RxBatch};
-use crate::udp::{LendingPool, UdpGroup, UdpPort};
+use crate::udp::rx::RxBatch;
+use crate::udp::{IcrcCheck, LendingPool, UdpGroup, UdpPort};
+use crate::wire::Piece;
 
 static PIECE: [u8; 1000] = [0x5a; 1000];
 
@@ -27,7 +27,7 @@ fn fill(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8) {
     let pieces = [Piece::new(PIECE.as_ptr(), PIECE.len()), Piece::new(PIECE.as_ptr(), 24)];
     for i in 0..packets {
         let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, i];
-        let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0 };
+        let frame = Frame { header: &header, payload: Payload::Pieces(&pieces), pad: 0, ack: None };
         batch.push(port, to, &frame).unwrap();
     }
 }
@@ -39,8 +39,8 @@ fn expect_single(port: &UdpPort, first: u8, packets: u8) {
     let since = Instant::now();
     while next < first + packets {
         rx.recv(port).unwrap();
-        for d in rx.datagrams() {
-            assert_eq!(d.index_in_gro, 0);
+        for d in rx.arrivals() {
+            assert_eq!(d.icrc, Some(0));
             assert_eq!(d.check_icrc(), IcrcCheck::Right);
             assert_eq!((d.bytes[0], d.bytes.len()), (next, 12 + 1024 + 4));
             next += 1;
@@ -71,7 +71,7 @@ fn packets_of_several_processes_are_not_mixed() {
     let to_qpn = |batch: &mut TxBatch, qpn: u32| {
         let mut header = [0; 12];
         header[4..8].copy_from_slice(&(0xff00_0000 | qpn).to_be_bytes());
-        batch.push(&tx, &to, &Frame { header: &header, payload: Payload::None, pad: 0 })
+        batch.push(&tx, &to, &Frame { header: &header, payload: Payload::None, pad: 0, ack: None })
     };
     to_qpn(&mut batch, 0x001_001).unwrap();
     to_qpn(&mut batch, 0x001_fff).unwrap();
@@ -100,7 +100,7 @@ fn fill_long(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8,
     for i in 0..packets {
         let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, mark];
         let payload = [i ^ mark; 4096];
-        let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad: 0 };
+        let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad: 0, ack: None };
         batch.push(port, to, &frame).unwrap();
     }
 }
@@ -111,7 +111,7 @@ fn expect_long(port: &UdpPort, rx: &mut RxBatch, packets: u8, mark: u8) {
     let since = Instant::now();
     while next < packets {
         rx.recv(port).unwrap();
-        for d in rx.datagrams() {
+        for d in rx.arrivals() {
             assert_eq!(d.check_icrc(), IcrcCheck::Right);
             if d.bytes.len() == 12 + 4096 + 4 {
                 assert_eq!((d.bytes[0], d.bytes[11]), (next, mark));
@@ -162,6 +162,6 @@ fn a_message_that_somebody_left_half_said_ends_with_him() {
     fill_long(&mut batch, &next, &to, 1, 5);
     assert_eq!(batch.flush(&next).unwrap().packets, 1);
     came.recv(&rx).unwrap();
-    assert_eq!(came.datagrams().next().unwrap().bytes, [0xaa; 40]);
+    assert_eq!(came.arrivals().next().unwrap().bytes, [0xaa; 40]);
     expect_long(&rx, &mut came, 1, 5);
 }

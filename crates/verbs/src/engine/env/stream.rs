@@ -4,7 +4,7 @@ use std::io;
 
 use arrayvec::ArrayVec;
 use rdmux_link::tcp::{MAX_PIECES, Received};
-use rdmux_link::{Piece, TcpStream};
+use rdmux_link::{Frame, LinkError, Payload, Piece, TcpStream, Wire};
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{AccessFault, Side, TxPayload};
 use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
@@ -86,14 +86,22 @@ impl QpEnv<'_> {
 
     /// Writes pieces to the stream.
     fn write(&self, pieces: &[Piece], skip: usize) -> io::Result<usize> {
-        self.count_sent(|tcp| tcp.send(pieces, skip))
+        let payload = Payload::Pieces(pieces);
+        self.write_frame(&Frame { header: &[], payload, pad: 0, ack: None }, skip)
     }
 
-    fn count_sent(&self, send: impl FnOnce(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+    /// Writes what the stream has room for, but for the first `skip` bytes. Returns how much that was.
+    fn write_frame(&self, frame: &Frame<'_>, skip: usize) -> io::Result<usize> {
         let Path::Stream(stream) = &*self.path else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let taken = send(&stream.tcp)?;
+        let mut sent = skip;
+        match stream.tcp.send(&mut sent, &(), frame) {
+            Ok(()) | Err(LinkError::Busy) => {}
+            Err(LinkError::Io(error)) => return Err(error),
+            Err(other) => return Err(io::Error::other(other)),
+        }
+        let taken = sent - skip;
         let counters = Counters(self.device.counters());
         counters.add(Counter::TxCalls, 1);
         counters.add(Counter::TxBytes, taken as u64);
@@ -109,8 +117,9 @@ impl QpEnv<'_> {
         self.read(payload, &mut frame[body..end])
             .map_err(|fault| SendFault::Memory { segment: 0, fault })?;
         frame[end..end + tail.len()].copy_from_slice(tail);
-        let bytes = &frame[..end + tail.len()];
-        self.count_sent(|tcp| tcp.send_bytes(bytes)).map_err(|_| SendFault::Broken)
+        let header = &frame[..end + tail.len()];
+        let run = Frame { header, payload: Payload::None, pad: 0, ack: None };
+        self.write_frame(&run, 0).map_err(|_| SendFault::Broken)
     }
 
     /// Writes one segment by way of a copy: its memory is not this process's, or was found not to be mapped.

@@ -1,28 +1,14 @@
-//! What links have in common.
+//! Packets to send, and how their payload is named.
 //!
 //! A [`Piece`] names memory by address and length, because a payload lies in memory that the
 //! application registered, which it may change, share or unmap while we read. It is only ever read,
 //! by guarded copies into private memory or into a ring.
 
 use std::fmt;
-use std::io;
+
+use rdmux_wire::Psn;
 
 use crate::guarded::{self, Unmapped};
-
-/// What a link can do.
-///
-/// The same facts as `rdmux_transport::env::LinkCaps`, which this crate does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkCaps {
-    /// The most payload bytes of one packet.
-    pub max_payload: u32,
-    /// Whether every packet arrives, in order, unless the peer dies.
-    pub lossless: bool,
-    /// Whether payload may be handed over by reference: the receiver can reach the sender's memory.
-    pub by_reference: bool,
-    /// Whether a packet may take an acknowledgement along.
-    pub acks_along: bool,
-}
 
 /// A run of bytes in this process's memory that is not copied until it must be.
 ///
@@ -88,6 +74,7 @@ pub enum Payload<'a> {
 
 impl Payload<'_> {
     /// Bytes in total.
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -111,50 +98,18 @@ pub struct Frame<'a> {
     pub payload: Payload<'a>,
     /// Zero bytes after the payload, 0 to 3 (also in the BTH).
     pub pad: u8,
+    /// An acknowledgement of everything up to this PSN, where the wire takes one along ([`LinkCaps::acks_along`]).
+    ///
+    /// [`LinkCaps::acks_along`]: super::LinkCaps::acks_along
+    pub ack: Option<Psn>,
 }
 
-/// Why a packet did not leave.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// The link is full: ask again when it has room.
-    #[error("the link is full")]
-    Busy,
-    /// The packet is larger than the link or the path to its destination can take.
-    #[error("a packet of {len} bytes is too large for the link, which takes {max}")]
-    TooLarge {
-        /// Bytes of the packet.
-        len: usize,
-        /// Bytes that would have been taken, 0 if not known.
-        max: usize,
-    },
-    /// The payload's memory is not there. The packet was not taken.
-    #[error(transparent)]
-    Unmapped(#[from] Unmapped),
-    /// The other end is gone or broke the rules of the link, which is of no more use.
-    #[error("the link is broken")]
-    Broken,
-    /// The system refused.
-    #[error("the system refused to send: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// A way for packets out of this process.
-pub trait Link {
-    /// What it can do.
-    fn caps(&self) -> LinkCaps;
-
-    /// Takes a packet, to send it now or at the next [`flush`](Self::flush).
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError::Busy`] when there is no room; the packet was not taken. Any other error is
-    /// about this packet, or about earlier ones that had to leave first.
-    fn push(&mut self, frame: &Frame<'_>) -> Result<(), LinkError>;
-
-    /// Sends what was taken and wakes the other end if it sleeps.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError::Busy`] when the link is full: what was taken stays, flush again later.
-    fn flush(&mut self) -> Result<(), LinkError>;
+impl Frame<'_> {
+    /// Bytes in total, without a checksum.
+    #[expect(clippy::len_without_is_empty, reason = "a packet has a header")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        let len = self.header.len().saturating_add(self.payload.len());
+        len.saturating_add(usize::from(self.pad & 3))
+    }
 }

@@ -1,0 +1,235 @@
+//! Packets that have arrived.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rdmux_transport::Source;
+use rdmux_wire::Gid;
+use rdmux_wire::icrc::Icrc;
+
+use crate::udp::checksum::{self, IcrcCheck};
+
+/// The two ends of a packet, as captures show them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Who sends it.
+    pub src: SocketAddr,
+    /// Where it goes.
+    pub dst: SocketAddr,
+    /// The traffic class (IPv4 TOS).
+    pub tos: u8,
+    /// The hop limit (IPv4 TTL).
+    pub ttl: u8,
+}
+
+/// A packet that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Who sent it.
+    pub src: SocketAddr,
+    /// Where it was sent to: one of our addresses, or a multicast group.
+    pub dst: SocketAddr,
+    /// From its BTH to its pad, and to its ICRC if it has one. Of any length and content.
+    pub bytes: &'a [u8],
+    /// With an ICRC, the IPv4 Identification that it probably covers: the position among the datagrams that the kernel
+    /// merged. None if the wire has no ICRC.
+    pub icrc: Option<u16>,
+    /// The traffic class (IPv4 TOS), if the wire tells it.
+    pub tos: Option<u8>,
+    /// The hop limit (IPv4 TTL), if the wire tells it.
+    pub ttl: Option<u8>,
+}
+
+impl<'a> Arrival<'a> {
+    /// Checks the ICRC. Reads all bytes once.
+    pub fn check_icrc(&self) -> IcrcCheck {
+        let Some(id) = self.icrc else { return IcrcCheck::Absent };
+        checksum::check(self.src, self.dst.ip(), id, self.bytes)
+    }
+
+    /// Everything before the ICRC; nothing if it is too short to have the one that it should have.
+    pub fn without_icrc(&self) -> &'a [u8] {
+        if self.icrc.is_none() {
+            return self.bytes;
+        }
+        self.bytes.split_last_chunk::<{ Icrc::LEN }>().map_or(&[], |(packet, _)| packet)
+    }
+
+    /// The destination QPN, if there is a BTH's worth of it: to tell whose packet this is without
+    /// parsing it.
+    pub fn dest_qpn(&self) -> Option<u32> {
+        let word = self.bytes.get(4..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*word) & 0x00ff_ffff)
+    }
+
+    /// Whether this answers a request: a READ or ATOMIC response or an acknowledgement, by its opcode, of whatever
+    /// transport (IBTA table 38).
+    pub fn is_response(&self) -> bool {
+        self.bytes.first().is_some_and(|opcode| (0x0d..=0x12).contains(&(opcode & 0x1f)))
+    }
+
+    /// Its two ends, as captures show them.
+    pub fn ends(&self) -> Ends {
+        let Self { src, dst, tos, ttl, .. } = *self;
+        Ends { src, dst, tos: tos.unwrap_or(0), ttl: ttl.unwrap_or(64) }
+    }
+
+    /// Its source as the transport knows it. `grh` is what [`grh`](Self::grh) says, or anything if nobody will look.
+    pub fn source<'g>(&self, grh: &'g [u8; 40]) -> Source<'g> {
+        Source {
+            sgid: Gid::from(self.src.ip()),
+            dgid: Gid::from(self.dst.ip()),
+            grh,
+            slid: 0,
+            sl: self.packet_type(),
+            dlid_path_bits: 0,
+            has_grh: true,
+        }
+    }
+
+    /// What stands for the service level, of which RoCEv2 has none: the kind of packet, which IBTA A17.4.5.1
+    /// wants completions to tell, in the bits in which adapters do. UCX drops datagrams over IPv4 without it.
+    fn packet_type(&self) -> u8 {
+        /// There was a UDP header.
+        const UDP: u8 = 8;
+        const IPV6: u8 = 1;
+        const IPV4: u8 = 2;
+        UDP | if self.dst.is_ipv4() { IPV4 } else { IPV6 }
+    }
+
+    /// The network header as the 40-byte GRH area of a UD receive shows it: an IPv6 header, or an
+    /// IPv4 header in the last 20 bytes (IBTA A17.4.5.1). Fields that a wire does not tell are zero:
+    /// flow label, Identification, and what was not asked for.
+    pub fn grh(&self) -> [u8; 40] {
+        let mut grh = [0; 40];
+        let udp_len = u16::try_from(8 + self.bytes.len()).unwrap_or(u16::MAX);
+        let (tos, ttl) = (self.tos.unwrap_or(0), self.ttl.unwrap_or(0));
+        match (self.src.ip(), self.dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let ip = &mut grh[20..];
+                ip[0] = 0x45;
+                ip[1] = tos;
+                ip[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
+                ip[6] = 0x40;
+                ip[8] = ttl;
+                ip[9] = IPPROTO_UDP;
+                ip[12..16].copy_from_slice(&src.octets());
+                ip[16..20].copy_from_slice(&dst.octets());
+                let sum = ipv4_checksum(ip);
+                ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            (src, dst) => {
+                let v6 = |ip| match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                };
+                let word = 6 << 28 | u32::from(tos) << 20;
+                grh[..4].copy_from_slice(&word.to_be_bytes());
+                grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
+                grh[6] = IPPROTO_UDP;
+                grh[7] = ttl;
+                grh[8..24].copy_from_slice(&v6(src).octets());
+                grh[24..40].copy_from_slice(&v6(dst).octets());
+            }
+        }
+        grh
+    }
+}
+
+const IPPROTO_UDP: u8 = 17;
+
+/// The checksum of an IPv4 header whose checksum field is zero (RFC 1071).
+fn ipv4_checksum(header: &[u8]) -> u16 {
+    let sum: u32 =
+        header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(u16::MAX)
+}
+
+/// Packets that a receive brought, for wires that have no buffers of their own.
+///
+/// Its memory is kept: nothing is allocated once it has grown to what usually arrives.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    data: Vec<u8>,
+    /// Where each ends in the data, and its ends.
+    list: Vec<(usize, Ends)>,
+}
+
+impl Arrivals {
+    /// Room for each packet: a payload of 64 KiB and its headers.
+    const ROOM: usize = (64 << 10) + 128;
+
+    /// Forgets what arrived before.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Adds a packet that `receive` puts into the buffer that it is given, and whose length and ends it returns.
+    ///
+    /// # Errors
+    ///
+    /// What `receive` says; nothing was added.
+    pub fn add(
+        &mut self,
+        receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends)>,
+    ) -> io::Result<()> {
+        let start = self.list.last().map_or(0, |(end, _)| *end);
+        if self.data.len() < start + Self::ROOM {
+            self.data.resize(start + Self::ROOM, 0);
+        }
+        let (len, ends) = receive(&mut self.data[start..start + Self::ROOM])?;
+        self.list.push((start + len.min(Self::ROOM), ends));
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All of them, in order. They have no ICRC.
+    pub fn iter(&self) -> impl Iterator<Item = Arrival<'_>> {
+        let starts = std::iter::once(0).chain(self.list.iter().map(|(end, _)| *end));
+        starts.zip(&self.list).map(|(start, (end, ends))| {
+            let Ends { src, dst, tos, ttl } = *ends;
+            let bytes = &self.data[start..*end];
+            Arrival { src, dst, bytes, icrc: None, tos: Some(tos), ttl: Some(ttl) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_shown_in_order_until_they_are_cleared() {
+        let at: SocketAddr = ([127, 0, 0, 1], 4791).into();
+        let ends = Ends { src: at, dst: at, tos: 3, ttl: 9 };
+        let mut arrivals = Arrivals::default();
+        for round in 0..3 {
+            arrivals.clear();
+            assert!(arrivals.is_empty());
+            for (byte, len) in [(1, 20), (2, 0), (3, 70_000)] {
+                let fill = |buffer: &mut [u8]| {
+                    buffer.fill(byte + round);
+                    Ok((len, ends))
+                };
+                arrivals.add(fill).unwrap();
+            }
+            arrivals.add(|_| Err(io::ErrorKind::WouldBlock.into())).unwrap_err();
+            assert_eq!(arrivals.len(), 3);
+            let got: Vec<_> = arrivals.iter().map(|a| (a.bytes.len(), a.bytes.first())).collect();
+            let byte = [1 + round, 3 + round];
+            assert_eq!(got, [(20, Some(&byte[0])), (0, None), (Arrivals::ROOM, Some(&byte[1]))]);
+            assert!(arrivals.iter().all(|a| a.ends() == ends && a.without_icrc() == a.bytes));
+            assert!(arrivals.iter().all(|a| a.check_icrc() == IcrcCheck::Absent));
+        }
+    }
+}
