@@ -127,12 +127,11 @@ mod tests {
             run: |data| assert_ne!(data.first(), Some(&7)),
             seeds: || Ok(vec![vec![0; 4]]),
         };
-        let artifacts = std::env::temp_dir().join(format!("rdmux-fuzz-{}", std::process::id()));
-        let options =
-            Options { time: Duration::from_secs(60), seed: 3, artifacts: artifacts.clone() };
+        let dir = rdmux_testing::temp_dir();
+        let artifacts = dir.path().join("artifacts");
+        let options = Options { time: Duration::from_secs(60), seed: 3, artifacts };
         let outcome = run(&target, &options).expect("runs");
         let Outcome::Broken { file, .. } = outcome else { panic!("not found") };
         assert_eq!(std::fs::read(file).expect("kept")[0], 7);
-        std::fs::remove_dir_all(artifacts).expect("clean up");
     }
 }

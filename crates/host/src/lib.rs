@@ -17,8 +17,6 @@ mod error;
 pub mod names;
 pub mod proto;
 pub mod service;
-#[cfg(test)]
-mod testing;
 pub mod view;
 
 pub use client::{ConnectOptions, EventChannel, HostClient};

@@ -7,13 +7,14 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use common::Host;
+use common::{Host, connect_qp};
 use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_testing::qp::connected_to;
+use rdmux_transport::attr::{Access, QpCaps, QpType};
 use rdmux_transport::wr::{Completion, RecvWr, SendData, SendOp, SendWr, Sge, WcStatus};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit};
-use rdmux_wire::{AckTimeout, Lkey, Mtu, Psn, Qpn};
+use rdmux_wire::{Lkey, Qpn};
 
 /// Long enough to be fetched.
 const LEN: u32 = 64 << 10;
@@ -58,41 +59,7 @@ impl Process {
     /// To a queue pair of another process of the host.
     fn connect(&self, dest_qpn: Qpn) {
         let dgid = self.device.gid(0).unwrap().gid;
-        let attr = QpAttr {
-            path_mtu: Mtu::M1024,
-            dest_qpn,
-            rq_psn: Psn::new(100),
-            sq_psn: Psn::new(100),
-            av: AddressVector {
-                is_global: true,
-                dgid,
-                hop_limit: 64,
-                port_num: 1,
-                ..Default::default()
-            },
-            port_num: 1,
-            timeout: AckTimeout::new(18),
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..self.qp.query()
-        };
-        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::STATE
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
-            self.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
-        }
+        connect_qp(&self.qp, &connected_to(dgid, dest_qpn, &self.qp.query()));
     }
 
     fn recv(&self, addr: u64, lkey: Lkey) {

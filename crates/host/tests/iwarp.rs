@@ -10,10 +10,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use common::{Host, SECOND, TempDir, next_cm_event, next_event};
+use common::{Host, SECOND, next_cm_event, next_event};
 use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, IdOption, PortSpace};
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{ConnectOptions, EventChannel, HostClient, HostError, HostName, RuntimeDir};
+use rdmux_testing::temp_dir;
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, SLOT_SHIFT};
@@ -589,7 +590,7 @@ fn the_option_and_the_configuration_decide_who_sends_first() {
 /// A host on ::1, of which there may be several, for each has a UDP port of its own.
 fn on_localhost() -> Host {
     let ip: IpAddr = Ipv6Addr::LOCALHOST.into();
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let mut options = ServiceOptions::new(HostName::new("six").unwrap(), runtime);
     options.addresses = Some(vec![ip]);

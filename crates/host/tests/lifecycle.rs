@@ -5,10 +5,11 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Host, TempDir, loopback_address, next_event};
+use common::{Host, loopback_address, next_event};
 use rdmux_host::client::admin;
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, HostError, HostName, RuntimeDir};
+use rdmux_testing::{TempDir, temp_dir};
 use rdmux_verbs::control::{Control, ControlError, DeviceKind};
 
 #[test]
@@ -21,7 +22,7 @@ fn one_service_a_host() {
 #[test]
 fn an_address_in_use_is_refused_with_the_name_of_its_holder() {
     let host = Host::start();
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let mut options = ServiceOptions::new(HostName::new("second").unwrap(), runtime);
     options.addresses = Some(vec![host.ip]);
@@ -89,7 +90,7 @@ fn a_service_started_on_demand_ends_after_its_last_client() {
 
 #[test]
 fn many_who_start_a_host_at_once_meet_in_one_service() {
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let name = HostName::new("meeting").unwrap();
     rdmux_host::Registry::open(&runtime).unwrap().assign(&name, loopback_address()).unwrap();
@@ -132,7 +133,7 @@ fn up_stays_status_tells_and_down_ends() {
 
 #[test]
 fn a_program_that_cannot_be_run_is_named() {
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     let config = Config::default();
     let options = ConnectOptions { dir: runtime, config, embedded: true, program: None };
@@ -147,7 +148,7 @@ fn a_program_that_cannot_be_run_is_named() {
 
 /// A host of a runtime directory whose registry has this text.
 fn registered(name: &str, text: &str) -> (TempDir, ServiceOptions) {
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
     std::fs::write(runtime.path().join("registry"), text).unwrap();
     (dir, ServiceOptions::new(HostName::new(name).unwrap(), runtime))

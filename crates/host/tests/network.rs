@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{SECOND, TempDir, next_cm_event, next_event};
+use common::{SECOND, next_cm_event, next_event};
 use rdmux_cm::{ConnParam, EventKind, IdHandle, JoinFlags, PortSpace};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, EventChannel, HostClient, HostName, RuntimeDir};
+use rdmux_testing::{TempDir, temp_dir};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
 use rdmux_wire::{Mtu, Qpn};
@@ -89,7 +90,7 @@ struct Default {
 
 impl Default {
     fn start() -> Self {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("run")).unwrap();
         let host = HostName::default();
         let service = Service::spawn(ServiceOptions::new(host.clone(), dir.clone())).unwrap();

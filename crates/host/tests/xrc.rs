@@ -10,10 +10,11 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use common::Host;
+use common::{Host, connect_qp};
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_testing::qp::{ALL_ACCESS as ALL, connected_to};
+use rdmux_transport::attr::{AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
@@ -21,13 +22,9 @@ use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::{
     Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq, SrqAttr, Target, VerbsError, Xrcd, XrcdFlags,
 };
-use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, RnrTimer};
+use rdmux_wire::{AckTimeout, Gid, Qpn};
 
 const BYTES: usize = 256 << 10;
-const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC);
 
 /// A process's device, memory and completion queue.
 struct Process {
@@ -115,56 +112,14 @@ impl Process {
     }
 }
 
-/// The attributes of both ends of a connection; `Psn` 100 to the target.
-fn attr(dgid: Gid, dest_qpn: Qpn, default: &QpAttr) -> QpAttr {
-    QpAttr {
-        path_mtu: Mtu::M1024,
-        dest_qpn,
-        rq_psn: Psn::new(100),
-        sq_psn: Psn::new(100),
-        access: ALL,
-        av: AddressVector {
-            is_global: true,
-            dgid,
-            hop_limit: 64,
-            port_num: 1,
-            ..Default::default()
-        },
-        port_num: 1,
-        max_rd_atomic: 4,
-        max_dest_rd_atomic: 4,
-        min_rnr_timer: RnrTimer::new(1),
-        // A second, eight times: on a busy machine the service may have its turn late.
-        timeout: AckTimeout::new(18),
-        retry_cnt: 7,
-        rnr_retry: 7,
-        ..*default
-    }
-}
-
 /// Takes a sending queue pair to RTS.
 fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
-    connect_as(qp, &attr(dgid, target, &qp.query()));
-}
-
-fn connect_as(qp: &Qp, attr: &QpAttr) {
-    let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    let rtr =
-        AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let rts = AttrMask::STATE
-        | AttrMask::TIMEOUT
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::SQ_PSN
-        | AttrMask::MAX_QP_RD_ATOMIC;
-    qp.modify(&QpAttr { state: QpState::Init, ..*attr }, init).unwrap();
-    qp.modify(&QpAttr { state: QpState::Rtr, ..*attr }, rtr).unwrap();
-    qp.modify(&QpAttr { state: QpState::Rts, ..*attr }, rts).unwrap();
+    connect_qp(qp, &connected_to(dgid, target, &qp.query()));
 }
 
 /// The proposal's alloc: a target in RTR, for which the domain's process is registered.
 fn alloc(domain: &Xrcd, sender: &Qp, of: &Process) -> Qpn {
-    domain.alloc_registered(&attr(of.gid(), sender.qpn(), &sender.query())).unwrap()
+    domain.alloc_registered(&connected_to(of.gid(), sender.qpn(), &sender.query())).unwrap()
 }
 
 fn post(qp: &Qp, srq: u32, op: SendOp, sges: &[Sge]) {
@@ -304,8 +259,8 @@ fn x5_the_last_one_destroys_and_the_sender_learns_it() {
     let (scene, target) = Scene::on_two_hosts().connected();
     // One that gives up soon, of the same target.
     let hasty = scene.sender.sender();
-    let attr = attr(scene.receivers[0].gid(), target, &hasty.query());
-    connect_as(&hasty, &QpAttr { timeout: AckTimeout::new(8), retry_cnt: 1, ..attr });
+    let attr = connected_to(scene.receivers[0].gid(), target, &hasty.query());
+    connect_qp(&hasty, &QpAttr { timeout: AckTimeout::new(8), retry_cnt: 1, ..attr });
     scene.deliver(0, 100);
     scene.domains[0].unregister(target).unwrap();
     scene.deliver(1, 100);

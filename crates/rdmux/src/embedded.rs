@@ -4,13 +4,14 @@
 //! between its own threads and leaves nothing behind.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, HostClient, HostError, HostName, RuntimeDir};
 use rdmux_verbs::control::DeviceKind;
+use tempfile::TempDir;
 
 use crate::error::Cause;
 
@@ -30,8 +31,8 @@ pub(crate) fn start(
     kind: DeviceKind,
     config: Option<&Path>,
 ) -> Result<(Embedded, Arc<HostClient>), Cause> {
-    let dir = TempDir::new().map_err(Cause::Os)?;
-    let runtime = RuntimeDir::at(&dir.0)?;
+    let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
+    let runtime = RuntimeDir::at(dir.path())?;
     let mut options = ServiceOptions::new(name.clone(), runtime.clone());
     if let Some(file) = config {
         options.config = Config::load(file)?;
@@ -59,30 +60,4 @@ fn loopback_address() -> IpAddr {
     let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
     let [high, low, ..] = spread.to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(127, 78, high, low.clamp(1, 254)))
-}
-
-/// A directory that goes when it is dropped.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new() -> std::io::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        loop {
-            let n = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("rdmux-own-{}-{n}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // Left by a process of the same number that died.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        // What is left of it is in a temporary directory.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

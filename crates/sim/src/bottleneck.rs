@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_testing::qp::steps;
+use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
     TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, SendData, SendOp, SendWr, Sge};
-use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
 
 use crate::agenda::Agenda;
@@ -159,13 +160,8 @@ fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     (attr.retry_cnt, attr.rnr_retry) = (7, 7);
     (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (16, 16);
     attr.min_rnr_timer = RnrTimer::new(1);
-    let mut state = QpState::Reset;
-    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let line = state_table::find(state, to).expect("a usual step");
-        let mask = line.required.of(qp_type) | AttrMask::STATE;
-        qp.modify(Time::ZERO, &QpAttr { state: to, ..attr }, mask, &mut port)
-            .expect("usual values");
-        state = to;
+    for (state, mask) in steps(qp_type, QpState::Rts) {
+        qp.modify(Time::ZERO, &QpAttr { state, ..attr }, mask, &mut port).expect("usual values");
     }
     let buffer = VecDeque::new();
     End { qp, port, buffer, taking: false, sending: false, timer: Time::NEVER }

@@ -1,6 +1,7 @@
 //! How queue pairs come up, pause and are taken down, and what must be true in the end.
 
 use rand::Rng;
+use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState, QpType};
 use rdmux_wire::{AckTimeout, Psn, RnrTimer};
 
@@ -22,15 +23,11 @@ impl World {
         for id in 0..self.endpoints.len() {
             let attr = self.attributes(id, &psns);
             let qp_type = self.endpoints[id].qp.qp_type();
-            let mut from = QpState::Reset;
             // RTR is enough for a target of XRC.
-            let last = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5);
-            let steps = [QpState::Init, QpState::Rtr, QpState::Rts];
-            for &to in if last { &steps[..2] } else { &steps[..] } {
-                let line = rdmux_transport::state_table::find(from, to).expect("a usual step");
-                let mask = line.required.of(qp_type) | AttrMask::STATE;
-                self.modify(id, &QpAttr { state: to, ..attr }, mask)?;
-                from = to;
+            let short = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5);
+            let last = if short { QpState::Rtr } else { QpState::Rts };
+            for (state, mask) in steps(qp_type, last) {
+                self.modify(id, &QpAttr { state, ..attr }, mask)?;
             }
             let plan = &self.scenario.plans[self.endpoints[id].plan.0];
             let (depth, drain) = (plan.depth, plan.drain);

@@ -11,9 +11,10 @@ use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
 use permissive::Permissive;
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_testing::qp::steps;
+use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::ether::Ether;
 use rdmux_wire::ip::Ipv4;
 use rdmux_wire::udp::Udp;
@@ -136,11 +137,8 @@ fn queue_pair(flow: &Flow, env: &mut Permissive) -> Qp {
     (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (128, 128);
     (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (AckTimeout::new(14), 7, 7);
     attr.min_rnr_timer = RnrTimer::new(12);
-    let mut state = QpState::Reset;
-    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let mask = state_table::find(state, to).unwrap().required.of(qp_type) | AttrMask::STATE;
-        qp.modify(Time::ZERO, &QpAttr { state: to, ..attr }, mask, env).unwrap();
-        state = to;
+    for (state, mask) in steps(QpType::Rc, QpState::Rts) {
+        qp.modify(Time::ZERO, &QpAttr { state, ..attr }, mask, env).unwrap();
     }
     qp
 }

@@ -4,10 +4,11 @@ mod world;
 
 use std::time::Duration;
 
+use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
-use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::{
     AckTimeout, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Ieth, ImmDt, Lkey, Mtu, Opcode,
     Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service, XrcEth,
@@ -156,9 +157,7 @@ impl<'a> Script<'a> {
             rnr_retry: 3,
             ..self.qp.attr()
         };
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let line = state_table::find(self.qp.state(), state).expect("a usual step");
-            let mask = line.required.of(self.qp.qp_type()) | AttrMask::STATE;
+        for (state, mask) in steps(self.qp.qp_type(), QpState::Rts) {
             let attr = QpAttr { state, ..attr };
             self.qp.modify(self.now, &attr, mask, &mut self.world).expect("all that is required");
         }

@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn the_program_is_found_where_it_is_built_and_installed() {
-        let root = std::env::temp_dir().join(format!("rdmux-capi-places-{}", std::process::id()));
+        let folder = rdmux_testing::temp_dir();
+        let root = folder.path();
         let (bin, deps) = (root.join("bin"), root.join("lib/rdmux"));
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::create_dir_all(&deps).unwrap();
@@ -253,6 +254,5 @@ mod tests {
         std::fs::write(root.join("lib/rdmux/rdmux"), "").unwrap();
         let beside = own_program(&deps.join("librdmux_capi.so")).unwrap();
         assert_eq!(beside, deps.join("rdmux"));
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn a_file_is_read_without_its_newline() {
-        let path = std::env::temp_dir().join(format!("rdmux-capi-line-{}", std::process::id()));
+        let folder = rdmux_testing::temp_dir();
+        let path = folder.path().join("line");
         std::fs::write(&path, "4X\n").unwrap();
         let dir = CString::new(path.parent().unwrap().as_os_str().as_bytes()).unwrap();
         let file = CString::new(path.file_name().unwrap().as_bytes()).unwrap();

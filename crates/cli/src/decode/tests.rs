@@ -320,7 +320,8 @@ fn qp1_carries_management_datagrams_only() {
 
 #[test]
 fn status() {
-    let dir = tempdir();
+    let folder = rdmux_testing::temp_dir();
+    let dir = folder.path();
     let write = |name: &str, packet: &[u8]| {
         let path = dir.join(name);
         std::fs::write(&path, pcap(false, &[packet])).unwrap();
@@ -343,7 +344,6 @@ fn status() {
         let args = DecodeArgs { files, json: false, quiet: true };
         assert_eq!(decode_all(&args, &mut quiet()).unwrap(), expected, "{args:?}");
     }
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
@@ -360,13 +360,6 @@ fn json_lines_are_objects() {
     assert_eq!(lines[3]["packets"][0]["opcode"], "UD SEND_ONLY_WITH_IMMEDIATE");
     assert_eq!(lines[3]["icrc"], "right");
     assert_eq!(lines[11]["summary"]["rdma"], 5);
-}
-
-/// A directory of this test process alone.
-fn tempdir() -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("rdmux-decode-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    dir
 }
 
 pub(super) fn pcap(big: bool, packets: &[&[u8]]) -> Vec<u8> {

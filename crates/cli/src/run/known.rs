@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn files_tell() {
-        let file = std::env::temp_dir().join(format!("rdmux-known-{}", std::process::id()));
+        let dir = rdmux_testing::temp_dir();
+        let file = dir.path().join("program");
         for (text, expected) in [
             ("#!/usr/bin/env python3\n", true),
             ("#! /bin/sh\ncat /dev/infiniband/uverbs0\n", true),
@@ -125,6 +126,5 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert_eq!(looks_with(file.to_str().unwrap(), &[]), expected, "{text:?}");
         }
-        std::fs::remove_file(&file).unwrap();
     }
 }

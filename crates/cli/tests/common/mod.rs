@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rdmux_testing::{TempDir, temp_dir};
+
 /// Hosts of a test's own, in a directory of its own. They end with it, and with the test's process, however that ends:
 /// their services are in process groups of their own, and would live on.
 pub(crate) struct Net {
-    dir: PathBuf,
+    dir: TempDir,
     second: u8,
     /// Ends the services when its standard input closes.
     cleaner: Child,
@@ -19,19 +21,9 @@ pub(crate) struct Net {
 impl Net {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
-        loop {
-            let n = COUNT.fetch_add(1, Ordering::Relaxed);
-            let dir = std::env::temp_dir().join(format!("rdmux-cli-{}-{n}", std::process::id()));
-            match std::fs::create_dir(&dir) {
-                Ok(()) => {
-                    let cleaner = cleaner(&dir);
-                    return Self { dir, second: 100 + n, cleaner };
-                }
-                // Left by a process of the same number that was killed.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => panic!("{}: {e}", dir.display()),
-            }
-        }
+        let dir = temp_dir();
+        let cleaner = cleaner(dir.path());
+        Self { second: 100 + COUNT.fetch_add(1, Ordering::Relaxed), cleaner, dir }
     }
 
     /// An address that no other test has: tests of one process differ in the second number.
@@ -50,12 +42,12 @@ impl Net {
 
     /// The directory.
     pub(crate) fn path(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmux"));
-        command.args(args).env("RDMUX_RUNTIME_DIR", &self.dir);
+        command.args(args).env("RDMUX_RUNTIME_DIR", self.dir.path());
         command.env_remove("RDMUX_HOST").env_remove("RUST_LOG");
         command
     }

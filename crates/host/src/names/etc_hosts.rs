@@ -169,7 +169,7 @@ fn rewrite(file: &File, old: &[u8], new: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
 
     fn entry(name: &str, address: &str) -> RegistryEntry {
         let (name, address) = (HostName::new(name).unwrap(), address.parse().unwrap());
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_change_is_written_in_place_and_a_new_host_at_the_end() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let (machine, path) = (dir.path().join("machine"), dir.path().join("etc-hosts"));
         fs::write(&machine, "127.0.0.1 localhost\n10.0.0.1 b\n").unwrap();
         let update = |entries: &[RegistryEntry]| {
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn in_a_view_the_part_before_the_last_marker_is_the_machines() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let (machine, path) = (dir.path().join("machine"), dir.path().join("etc-hosts"));
         // The machine is itself a view of another user's.
         fs::write(&machine, compose(b"127.0.0.1 localhost\n", &[entry("x", "127.77.9.9")]))
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_machines_file_without_end_is_cut_behind_a_line() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let (machine, path) = (dir.path().join("machine"), dir.path().join("etc-hosts"));
         fs::write(&machine, "10.0.0.1 some-name\n".repeat(100_000)).unwrap();
         update_from(&machine, &path, &[entry("a", "127.77.0.1")]).unwrap();

@@ -44,11 +44,11 @@ fn beside(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
 
     #[test]
     fn a_file_is_replaced_and_nothing_else_stays() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let path = dir.path().join("file");
         replace(&path, b"one").unwrap();
         replace(&path, b"two").unwrap();
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_open_file_keeps_the_old_text() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let path = dir.path().join("file");
         replace(&path, b"one").unwrap();
         let old = File::open(&path).unwrap();

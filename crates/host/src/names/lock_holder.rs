@@ -43,12 +43,12 @@ fn has_open(pid: Pid, file: &fs::Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
     use rustix::fs::FlockOperation;
 
     #[test]
     fn the_holder_of_a_lock_is_found_and_not_one_who_only_has_it_open() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let path = dir.path().join("lock");
         let file = fs::File::create(&path).unwrap();
         assert_eq!(holder_of(&path), None);

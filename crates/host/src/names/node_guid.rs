@@ -170,7 +170,7 @@ impl fmt::Display for NodeGuid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
     use std::cell::Cell;
     use std::fs;
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_guid_is_drawn_once_and_no_other_host_draws_it() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         assert_eq!(of(&dir, "a", None, &[0xff11_2233_4455_6677]).unwrap(), "0x0211223344556676");
         assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0211223344556676");
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_guid_that_is_given_is_kept_unless_another_host_has_it() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         of(&dir, "a", Some("0x0002c90300001234"), &[]).unwrap();
         assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0002c90300001234");
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_replaced_by_a_new_draw() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let file = dir.host(&name("a")).unwrap().guid();
         for damaged in
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_guid_that_cannot_be_kept_is_used_all_the_same() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let host = dir.host(&name("a")).unwrap();
         // In the way of the new file, and not to be removed as one.
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_up_in_another_network_namespace_keeps_its_guid_to_itself() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let [here, there] =
             ["netns-1", "netns-2"].map(|d| RuntimeDir::at(tmp.path().join(d)).unwrap());
         of(&there, "default", Some("1234:5678:9abc:def0"), &[]).unwrap();

@@ -280,7 +280,7 @@ fn parse_line(line: &str) -> Option<RegistryEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
 
     fn name(s: &str) -> HostName {
         HostName::new(s).unwrap()
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn addresses_come_in_order_of_creation_and_stay() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         assert_eq!(draw(&mut r, "a"), "127.77.0.1");
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_assigned_address_is_kept_and_not_given_twice() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         r.assign(&name("b"), ip("127.77.0.1")).unwrap();
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn another_directory_starts_elsewhere_and_always_there() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let first = Registry::open(&dir).unwrap().free().next().unwrap();
         assert_eq!(first, nth_address(start_of(dir.path()), 0));
@@ -356,7 +356,7 @@ mod tests {
         let lines: Vec<_> = damaged.iter().map(|d| d.0).collect();
         assert_eq!(lines, [2, 6, 7, 8, 9, 10]);
 
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         std::fs::write(dir.registry_path(), text).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_registry_that_cannot_be_written_stays_as_it_was() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         assert_eq!(draw(&mut r, "a"), "127.77.0.1");
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn thousands_of_hosts_in_a_row_share_a_block_of_addresses() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         // As a service that runs has it.
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn the_host_that_has_been_down_the_longest_is_forgotten_and_none_that_is_up() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
         for n in 0..KEPT {
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_host_is_found_by_its_name_and_no_longer_when_it_is_forgotten() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         assert_eq!(Registry::look_up(&dir, "a"), None);
         let mut r = Registry::open_at(&dir, 0).unwrap();

@@ -345,12 +345,12 @@ fn make_private(path: &Path, parents: bool) -> Result<(), HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::temp_dir;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_fresh_directory_is_private() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("a/b")).unwrap();
         let host = dir.host(&HostName::default()).unwrap();
         assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_link_a_file_and_a_writable_directory_are_refused() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let real = tmp.path().join("real");
         fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, tmp.path().join("link")).unwrap();
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn each_network_namespace_has_a_part_of_the_first_directory_that_is_ours() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let (file, base) = (tmp.path().join("file"), tmp.path().join("base"));
         fs::write(&file, "").unwrap();
         let namespace = NetworkNamespace::current().unwrap();
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn one_service_at_a_time() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let host =
             RuntimeDir::at(tmp.path().join("r")).unwrap().host(&HostName::default()).unwrap();
         let held = host.lock_service().unwrap();
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_long_path_still_makes_a_socket_address() {
-        let tmp = TempDir::new();
+        let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("x".repeat(120))).unwrap();
         let (_, fd) = dir.host(&HostName::default()).unwrap().socket_address().unwrap();
         assert!(fd.is_some());

@@ -273,7 +273,7 @@ fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use rdmux_testing::{TempDir, temp_dir};
     use rdmux_wire::Guid;
     use std::net::Ipv4Addr;
 
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn files_read_as_the_kernels() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let gids = [row([10, 0, 0, 1], "eth0")];
         show(&dir, &gids, &[("tx_bytes", 400), ("rx_drop_icrc", 3)]);
         let read = |path: &str| {
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_changed_is_written_and_what_is_gone_removed() {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let two = [row([10, 0, 0, 1], "eth0"), row([10, 0, 0, 2], "eth1")];
         show(&dir, &two, &[("tx_packets", 1000)]);
         let port = dir.path().join("sys/class/infiniband/dev0/ports/1");

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,6 +13,9 @@ use rdmux_host::proto::Status;
 use rdmux_host::proto::socket;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, HostClient, HostDir, HostError, HostName, RuntimeDir};
+use rdmux_testing::{TempDir, temp_dir};
+use rdmux_transport::attr::{QpAttr, QpState};
+use rdmux_verbs::Qp;
 use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -21,33 +24,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 pub(crate) const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
-
-/// A directory that goes when it is dropped.
-pub(crate) struct TempDir(PathBuf);
-
-impl TempDir {
-    pub(crate) fn new() -> Self {
-        loop {
-            let n = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("rdmux-test-{}-{n}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Self(path),
-                // Left by a process of the same number that was killed.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => panic!("{}: {e}", path.display()),
-            }
-        }
-    }
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A loopback address that probably nobody else uses now.
 pub(crate) fn loopback_address() -> IpAddr {
@@ -85,7 +61,7 @@ impl Host {
     }
 
     fn new(change: impl Fn(&mut ServiceOptions)) -> (Self, Service) {
-        let dir = TempDir::new();
+        let dir = temp_dir();
         let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
         let mut options = ServiceOptions::new(HostName::new("test").unwrap(), runtime);
         change(&mut options);
@@ -137,6 +113,13 @@ pub(crate) fn raw(path: &Path) -> OwnedFd {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     socket
+}
+
+/// Takes a queue pair from RESET to RTS, towards the peer that the attributes name.
+pub(crate) fn connect_qp(qp: &Qp, attr: &QpAttr) {
+    for (state, mask) in rdmux_testing::qp::steps(qp.init().qp_type, QpState::Rts) {
+        qp.modify(&QpAttr { state, ..*attr }, mask).unwrap();
+    }
 }
 
 /// Waits until a descriptor has something to read.

@@ -8,13 +8,14 @@
 
 use std::hint::black_box;
 
-use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_testing::qp::steps;
+use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
     TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, Sge};
-use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time, state_table};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::{AckTimeout, Gid, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
 
 /// One buffer, a wire of packet slots, and counters in place of completion queues.
@@ -132,11 +133,8 @@ pub fn connect(from: u8, to: u8) -> (Qp, Bench) {
     attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     attr.timeout = AckTimeout::new(14);
     attr.min_rnr_timer = RnrTimer::new(1);
-    let mut state = QpState::Reset;
-    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let mask = state_table::find(state, to).unwrap().required.of(QpType::Rc) | AttrMask::STATE;
-        qp.modify(Time::ZERO, &QpAttr { state: to, ..attr }, mask, &mut env).unwrap();
-        state = to;
+    for (state, mask) in steps(QpType::Rc, QpState::Rts) {
+        qp.modify(Time::ZERO, &QpAttr { state, ..attr }, mask, &mut env).unwrap();
     }
     (qp, env)
 }

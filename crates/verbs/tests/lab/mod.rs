@@ -12,16 +12,16 @@ use std::time::Duration;
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
 use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup};
+pub use rdmux_testing::qp::ALL_ACCESS as ALL;
+use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
-use rdmux_verbs::transport::attr::{
-    Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType,
-};
+use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
-use rdmux_verbs::wire::{AckTimeout, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
+use rdmux_verbs::wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
 
 /// One machine with some hosts, each with one address.
@@ -250,11 +250,6 @@ pub struct Node {
     _owner: Vec<u64>,
 }
 
-pub const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC);
-
 pub fn caps() -> QpCaps {
     QpCaps {
         max_send_wr: 64,
@@ -357,52 +352,9 @@ impl Node {
     }
 
     fn connect_as(&self, dgid: Gid, dest_qpn: Qpn, last: QpState) {
-        let rc = self.qp.init().qp_type == QpType::Rc;
-        let av = AddressVector {
-            is_global: true,
-            dgid,
-            hop_limit: 64,
-            port_num: 1,
-            ..AddressVector::default()
-        };
-        let mut attr = QpAttr {
-            state: QpState::Init,
-            port_num: 1,
-            access: ALL,
-            path_mtu: Mtu::M4096,
-            av,
-            dest_qpn,
-            rq_psn: Psn::new(0xff_fff0),
-            sq_psn: Psn::new(0xff_fff0),
-            max_dest_rd_atomic: 4,
-            max_rd_atomic: 4,
-            min_rnr_timer: RnrTimer::new(1),
-            // A second: a slow machine is not a dead peer.
-            timeout: AckTimeout::new(18),
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..self.qp.query()
-        };
-        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        self.qp.modify(&attr, init).unwrap();
-        attr.state = QpState::Rtr;
-        let mut rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN;
-        let mut rts = AttrMask::STATE | AttrMask::SQ_PSN;
-        if rc {
-            rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-            rts |= AttrMask::TIMEOUT
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::MAX_QP_RD_ATOMIC;
-        }
-        self.qp.modify(&attr, rtr).unwrap();
-        if last == QpState::Rts {
-            attr.state = QpState::Rts;
-            self.qp.modify(&attr, rts).unwrap();
+        let attr = connected_to(dgid, dest_qpn, &self.qp.query());
+        for (state, mask) in steps(self.qp.init().qp_type, last) {
+            self.qp.modify(&QpAttr { state, path_mtu: Mtu::M4096, ..attr }, mask).unwrap();
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use super::*;
 use crate::proto::socket;
-use crate::testing::TempDir;
+use rdmux_testing::temp_dir;
 
 /// A socket whose close waits for longer than any test here may take, and its peer, which ends that by its drop.
 fn lingering() -> (OwnedFd, TcpStream) {
@@ -135,7 +135,7 @@ fn only_what_the_kernel_itself_serves_is_taken_for_a_memfd_or_a_namespace() {
     let closer = Closer::default();
     let foreign = |fd: OwnedFd| closer.foreign(1, fd);
     let open = |path: &std::path::Path| OwnedFd::from(File::open(path).unwrap());
-    let dir = TempDir::new();
+    let dir = temp_dir();
     let forged = dir.path().join("user:[4026531837]");
     File::create(&forged).unwrap();
     let memory = || {
