@@ -31,7 +31,8 @@ use crate::objects::event::Raised;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 use crate::objects::reach::Origin;
-use crate::objects::regions::{Asker, Located, Regions};
+use crate::objects::region::{Asker, Located};
+use crate::objects::regions::Regions;
 use crate::objects::spot::Spot;
 
 /// The most pieces of memory that one packet is gathered from.

@@ -16,7 +16,7 @@ use crate::objects::error::VerbsError;
 use crate::objects::memory::{self, Space};
 pub use crate::objects::mr::MrInit;
 use crate::objects::quota;
-use crate::objects::regions::{Region, StillBound};
+use crate::objects::region::Region;
 
 /// What [`Mr::reregister`] changes; what is none stays.
 #[derive(Debug, Default)]
@@ -126,7 +126,7 @@ impl Mr {
         let row = region.row();
         let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
-        replaced.map_err(|still| VerbsError::still_bound(WHAT, still))?;
+        replaced.map_err(|still| VerbsError::still_bound(WHAT, still.0))?;
         self.device.reaches().settle();
         mirror.add(self.key, row)?;
         drop(mirror);
@@ -146,7 +146,7 @@ impl Mr {
         let mut regions = self.device.regions().write();
         match regions.windows_of(self.key) {
             0 => _ = regions.remove(self.key),
-            n => return Err(VerbsError::still_bound("deregister memory", StillBound(n))),
+            n => return Err(VerbsError::still_bound("deregister memory", n)),
         }
         drop(regions);
         self.device.reaches().settle();

@@ -3,7 +3,6 @@
 use rdmux_wire::Qpn;
 
 use crate::objects::control::ControlError;
-use crate::objects::regions::StillBound;
 
 /// Why a verb failed: which object, what was asked, and what stood against it.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +91,7 @@ impl VerbsError {
     pub(crate) fn memory(what: &'static str, why: impl Into<String>, errno: i32) -> Self {
         Self::Memory { what, why: why.into(), errno }
     }
-    pub(crate) fn still_bound(what: &'static str, StillBound(n): StillBound) -> Self {
+    pub(crate) fn still_bound(what: &'static str, n: u32) -> Self {
         Self::Busy { what, why: format!("{n} memory windows are bound to it") }
     }
     pub(crate) fn os(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {

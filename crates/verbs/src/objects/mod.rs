@@ -1,7 +1,7 @@
 //! The lowest floor: the tables of objects, and the values in them. Nothing here knows the device or the engine.
 //!
 //! In reading order: [`control`] (what the device asks of the host service), [`error`], [`query`] and [`quota`] (limits);
-//! `pd`, `mr`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
+//! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
 //! processes), `spot`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
 //! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
 //! the small rest: `brief` (the lock of queue pairs), `room`, [`signals`], [`throttle`].
@@ -21,6 +21,7 @@ pub(crate) mod qp;
 pub mod query;
 pub mod quota;
 pub(crate) mod reach;
+pub(crate) mod region;
 pub(crate) mod regions;
 pub(crate) mod room;
 pub mod signals;

@@ -6,7 +6,7 @@ use rdmux_transport::wr::MwBind;
 use rdmux_wire::Qpn;
 
 use crate::objects::pd::PdId;
-use crate::objects::regions::{Asker, Region};
+use crate::objects::region::{Asker, Region};
 
 /// The type of a window; the values of `ibv_mw_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -20,86 +20,9 @@ use crate::objects::memory::Space;
 use crate::objects::mr::MrInit;
 use crate::objects::mw::{MwType, Window};
 use crate::objects::pd::PdId;
+use crate::objects::region::{Asker, Located, REMOTE, Region};
 use crate::objects::spot::Spot;
 use crate::objects::xrc::request::RegionRow;
-
-/// The access that peers can have.
-pub(crate) const REMOTE: Access =
-    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
-
-/// One region as the table has it.
-#[derive(Debug)]
-pub(crate) struct Region {
-    pub(crate) pd: PdId,
-    init: MrInit,
-    /// Cleared when the key is invalidated: peers are refused then, the owner is not.
-    remote: bool,
-    /// How many windows are bound to it.
-    windows: u32,
-}
-
-impl Region {
-    pub(crate) fn new(init: MrInit, pd: PdId) -> Self {
-        Self { pd, init, remote: true, windows: 0 }
-    }
-
-    /// Where `len` bytes at `iova` lie, if the region holds them all and grants `access`.
-    pub(crate) fn locate(
-        &self,
-        iova: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<Located<'_>, AccessFault> {
-        let offset = iova.checked_sub(self.init.iova).ok_or(AccessFault::Bounds)?;
-        let end = offset.checked_add(len).ok_or(AccessFault::Bounds)?;
-        if end > self.init.length {
-            return Err(AccessFault::Bounds);
-        }
-        if !self.init.access.contains(access) {
-            return Err(AccessFault::Rights);
-        }
-        Ok(Located { space: &self.init.space, addr: self.init.addr + offset })
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.init.access
-    }
-    pub(crate) fn is_open_to_peers(&self) -> bool {
-        self.remote
-    }
-    /// Its key opens nothing to peers any more.
-    pub(crate) fn close_to_peers(&mut self) {
-        self.remote = false;
-    }
-
-    /// As the XRC hub mirrors it; none if it is another process's memory.
-    pub(crate) fn row(&self) -> Option<RegionRow> {
-        let MrInit { addr, length, iova, access, ref space } = self.init;
-        let null = match space {
-            Space::Own => false,
-            Space::Null => true,
-            Space::Process(_) => return None,
-        };
-        let access = if self.remote { access } else { access.difference(REMOTE) };
-        Some(RegionRow { addr, length, iova, access, null, pd: self.pd.0 })
-    }
-}
-
-/// A checked range of a region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Located<'a> {
-    pub(crate) space: &'a Space,
-    pub(crate) addr: u64,
-}
-
-/// Who asks for access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
-    /// The queue pair.
-    pub(crate) qpn: Qpn,
-    /// Its protection domain.
-    pub(crate) pd: PdId,
-}
 
 /// Why something is not taken out of the table, or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +121,7 @@ impl Regions {
     /// called by its own address.
     pub(crate) fn spot(&self, pd: PdId, lkey: Lkey, rights: Access) -> Spot {
         let region = self.region(lkey.0).ok().filter(|region| region.pd == pd);
-        match region.map(|region| &region.init) {
+        match region.map(Region::init) {
             Some(MrInit { addr, length, iova, access, space: Space::Own })
                 if addr == iova && access.contains(rights) =>
             {
@@ -220,7 +143,7 @@ impl Regions {
     ) -> Result<Located<'_>, AccessFault> {
         let slot = self.slot(rkey.0).ok_or(AccessFault::Key)?;
         match &slot.entry {
-            Some(Entry::Region(region)) if region.remote => {
+            Some(Entry::Region(region)) if region.is_open_to_peers() => {
                 if region.pd != who.pd {
                     return Err(AccessFault::Domain);
                 }
@@ -265,10 +188,10 @@ impl Regions {
                 if region.pd != who.pd {
                     return Err(AccessFault::Domain);
                 }
-                if !region.init.access.intersects(REMOTE) {
+                if !region.access().intersects(REMOTE) {
                     return Err(AccessFault::Rights);
                 }
-                region.remote = false;
+                region.close_to_peers();
                 self.publish(rkey.0);
                 Ok(())
             }

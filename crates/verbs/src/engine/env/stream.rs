@@ -12,7 +12,7 @@ use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
 use super::{Here, QpEnv, asker, parts};
 use crate::engine::path::Path;
 use crate::objects::counters::{Counter, Counters};
-use crate::objects::regions::Located;
+use crate::objects::region::Located;
 
 /// A frame with a payload of at most so many bytes, alone, is sent as one run of bytes: to copy them
 /// takes less than to name them to the kernel.

@@ -16,7 +16,7 @@ use super::side::Outbox;
 use crate::objects::memory::Space;
 use crate::objects::mr::MrInit;
 use crate::objects::pd::PdId;
-use crate::objects::regions::{Located, REMOTE, Region};
+use crate::objects::region::{Located, REMOTE, Region};
 use crate::objects::xrc::record::{Receive, kind};
 use crate::objects::xrc::request::RegionRow;
 

@@ -20,7 +20,7 @@ use crate::objects::control::ControlError;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
-use crate::objects::regions::Asker;
+use crate::objects::region::Asker;
 use crate::objects::srq::SrqCore;
 use crate::objects::xrc::ask;
 use crate::objects::xrc::opening::Registration;
