@@ -51,6 +51,15 @@ impl From<HostError> for Errno {
 
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
+/// A structure of C, all zero.
+///
+/// # Safety
+/// Zero is a value of every field.
+pub(crate) unsafe fn zeroed<T>() -> T {
+    // SAFETY: as promised.
+    unsafe { std::mem::MaybeUninit::zeroed().assume_init() }
+}
+
 /// For functions that return 0 or the error number, as most of libibverbs do.
 pub(crate) fn code(f: impl FnOnce() -> Result<()>) -> c_int {
     match guarded(f) {
@@ -60,6 +69,17 @@ pub(crate) fn code(f: impl FnOnce() -> Result<()>) -> c_int {
             errno.0
         }
     }
+}
+
+/// As [`code`], for the data path.
+pub(crate) fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
+    caught(f).map_or_else(
+        |errno| {
+            errno.set();
+            errno.0
+        },
+        |()| 0,
+    )
 }
 
 /// For functions that return 0, or -1 with errno set, as those of librdmacm do.

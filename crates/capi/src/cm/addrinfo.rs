@@ -9,13 +9,13 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use rdmux_cm::EventKind;
 use rdmux_host::{Registry, RuntimeDir};
 
-use super::address::AF_IB;
+use super::found::{self, Found};
 use super::id::Id;
 use super::process::Process;
-use super::verbs::{last_error, zeroed};
+use super::take::complete;
 use crate::abi::cma::*;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, guarded, status};
+use crate::boundary::{Errno, Result, guarded, status, zeroed};
 
 /// Why a lookup failed: an error number, or one of getaddrinfo(3), which the caller gets as the result.
 enum Failure {
@@ -99,22 +99,7 @@ unsafe fn lookup(
     Ok(found.into_ptr())
 }
 
-/// An answer that is being put together; freed unless it is handed out.
-struct Found(*mut rdma_addrinfo);
-
 impl Found {
-    fn new() -> Result<Self> {
-        // SAFETY: zero is NULL, or nothing, in every field.
-        let info = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
-        if info.is_null() { Err(Errno::ENOMEM) } else { Ok(Self(info.cast())) }
-    }
-
-    fn into_ptr(self) -> *mut rdma_addrinfo {
-        let info = self.0;
-        std::mem::forget(self);
-        info
-    }
-
     /// Without a name the answer is what was asked.
     ///
     /// # Safety
@@ -159,7 +144,7 @@ impl Found {
         // SAFETY: as promised.
         match unsafe { libc::getaddrinfo(node, service, hints, &raw mut list) } {
             0 => {}
-            libc::EAI_SYSTEM => return Err(last_error().into()),
+            libc::EAI_SYSTEM => return Err(Errno::last().into()),
             eai => return Err(Failure::Lookup(eai)),
         }
         // SAFETY: there is at least one answer, and it is freed afterwards.
@@ -203,13 +188,6 @@ impl Found {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        // SAFETY: it is ours, and all in it came from the C library.
-        unsafe { free(self.0) };
     }
 }
 
@@ -281,42 +259,9 @@ unsafe fn copy(addr: *const sockaddr, len: socklen_t) -> Result<(*mut sockaddr, 
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     let _: Result<()> = guarded(|| {
         // SAFETY: as promised.
-        unsafe { free(res) };
+        unsafe { found::free(res) };
         Ok(())
     });
-}
-
-/// # Safety
-/// As [`rdma_freeaddrinfo`].
-unsafe fn free(mut next: *mut rdma_addrinfo) {
-    while !next.is_null() {
-        // SAFETY: as promised, each is of the C library's memory, with all in it.
-        unsafe {
-            let info = next;
-            next = (*info).ai_next;
-            libc::free((*info).ai_connect);
-            libc::free((*info).ai_route);
-            libc::free((*info).ai_src_canonname.cast());
-            libc::free((*info).ai_dst_canonname.cast());
-            libc::free((*info).ai_src_addr.cast());
-            libc::free((*info).ai_dst_addr.cast());
-            libc::free(info.cast());
-        }
-    }
-}
-
-/// A lookup that tells by event.
-#[derive(Default)]
-pub(super) struct Resolving {
-    under_way: bool,
-    found: Option<Found>,
-}
-
-impl Resolving {
-    /// It failed, or its answer was taken.
-    pub(super) fn end(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// As [`rdma_getaddrinfo`], on behalf of an id, which gets ADDRINFO_RESOLVED (rdma_resolve_addrinfo(3), newer than 44).
@@ -353,7 +298,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
             id.lock().resolving.end();
         }
         told?;
-        id.complete()
+        complete(id)
     })
 }
 

@@ -6,19 +6,15 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_host::EventChannel;
-use rustix::net::RecvFlags;
 
-use super::event::Event;
-use super::follow;
 use super::process::Process;
-use crate::abi::cma::{rdma_cm_event, rdma_event_channel};
+use crate::abi::cma::rdma_event_channel;
 use crate::boundary::{Errno, Result, guarded, pointer};
 
 /// `rdma_event_channel`. Its descriptor is a socket from the host service: readable while an event waits.
@@ -98,32 +94,14 @@ impl Channel {
         self.source.lock().clone().ok_or(Errno(libc::EBADF))
     }
 
+    /// Whether it was destroyed, for who waits for its events.
+    pub(super) fn destroyed(&self) -> Arc<AtomicBool> {
+        self.destroyed.clone()
+    }
+
     /// Whose ids it tells of.
     pub(super) fn process(&self) -> &'static Process {
         self.process
-    }
-
-    /// The next event, if there is one. Those that do not concern the program are passed over.
-    fn try_next(&self, source: &EventChannel) -> Result<Option<Box<Event>>> {
-        while let Some(event) = source.try_get_event()? {
-            if let Some(event) = follow::follow(self.process, event) {
-                return Ok(Some(event));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
-    pub(super) fn next(&self) -> Result<Box<Event>> {
-        let source = self.source()?;
-        loop {
-            if let Some(event) = self.try_next(&source)? {
-                return Ok(event);
-            }
-            // Waits without taking it, if the descriptor blocks.
-            rustix::net::recv(&*source, &mut [0; 1], RecvFlags::PEEK)
-                .map_err(|e| Errno(e.raw_os_error()))?;
-        }
     }
 }
 
@@ -144,106 +122,4 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
         unsafe { Channel::destroy(channel) };
         Ok(())
     });
-}
-
-unsafe extern "C-unwind" {
-    /// A cancellation point, which libc's declaration denies.
-    fn recv(socket: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
-    /// Likewise.
-    fn pause() -> c_int;
-}
-
-/// How an attempt to take an event went. Plain data, for the frame below.
-#[derive(Clone, Copy)]
-enum Attempt {
-    Event(*mut rdma_cm_event),
-    Failed(Errno),
-    /// There is none yet; this socket will tell. With it comes what tells whether the channel still is
-    /// there, to be given to [`is_destroyed`].
-    Wait(c_int, *const AtomicBool),
-    /// There will be none: the channel is destroyed.
-    Never,
-}
-
-/// The next event; waits for it unless the channel's descriptor is set not to block, when EAGAIN says that there is none
-/// (rdma_get_cm_event(3)). To be acknowledged by [`rdma_ack_cm_event`](super::event::rdma_ack_cm_event).
-///
-/// It waits as the reference implementation does in write(2): it looks at `O_NONBLOCK`, goes on after a signal or not as
-/// the handler was installed, and is a cancellation point (pthreads(7)). So nothing in this frame has a destructor.
-/// And as there, a thread that waits while another destroys the channel waits for ever.
-///
-/// # Safety
-/// `channel` is a channel of this library that is not destroyed, or has not been for long; `event` is NULL or may be
-/// written.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
-    channel: *mut rdma_event_channel,
-    event: *mut *mut rdma_cm_event,
-) -> c_int {
-    let mut byte = 0_u8;
-    loop {
-        // SAFETY: as promised.
-        match unsafe { attempt(channel, !event.is_null()) } {
-            Attempt::Event(new) => {
-                // SAFETY: not NULL, or the attempt would have failed.
-                unsafe { *event = new };
-                return 0;
-            }
-            Attempt::Failed(errno) => {
-                errno.set();
-                return -1;
-            }
-            Attempt::Wait(fd, mark) => {
-                // SAFETY: room for the one byte.
-                let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-                // SAFETY: it comes from the attempt, and is not used again.
-                if unsafe { is_destroyed(mark) } {
-                    break;
-                }
-                if got < 0 {
-                    return -1;
-                }
-            }
-            Attempt::Never => break,
-        }
-    }
-    loop {
-        // SAFETY: it waits for a signal and no more.
-        unsafe { pause() };
-    }
-}
-
-/// Takes an event if there is one.
-///
-/// # Safety
-/// `channel` is NULL or a channel of this library that is not destroyed, or has not been for long.
-unsafe fn attempt(channel: *mut rdma_event_channel, wanted: bool) -> Attempt {
-    let attempt = guarded(|| {
-        if !wanted {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: as promised.
-        let channel = unsafe { Channel::get(channel)? };
-        let Ok(source) = channel.source() else { return Ok(Attempt::Never) };
-        if let Some(event) = channel.try_next(&source)? {
-            return Ok(Attempt::Event(event.into_ptr()));
-        }
-        let mark = Arc::into_raw(channel.destroyed.clone());
-        Ok(Attempt::Wait(source.as_fd().as_raw_fd(), mark))
-    });
-    attempt.unwrap_or_else(Attempt::Failed)
-}
-
-/// Whether a channel was destroyed meanwhile. Leaves `errno` as it is.
-///
-/// # Safety
-/// `mark` is of an [`Attempt::Wait`], and used once.
-unsafe fn is_destroyed(mark: *const AtomicBool) -> bool {
-    let errno = Errno::last();
-    // SAFETY: it came from `Arc::into_raw`.
-    let mark = unsafe { Arc::from_raw(mark) };
-    let destroyed = mark.load(Ordering::Acquire);
-    drop(mark);
-    errno.set();
-    destroyed
 }

@@ -5,9 +5,11 @@ use std::ffi::{c_int, c_void};
 use rdmux_cm::{ConnParam, Ece};
 use rdmux_wire::Qpn;
 
+use super::event::set_event;
 use super::id::{Depths, Id};
 use super::phase::Phase;
 use super::qp;
+use super::take::complete;
 use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_event_type, ibv_qp};
 use crate::boundary::{Errno, Result, status};
@@ -51,7 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             client.connect_id(id.handle, &param)?;
         }
         id.lock().connect_data.clear();
-        id.complete()
+        complete(id)
     })
 }
 
@@ -97,11 +99,11 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         }
         if id.is_ud() {
             if id.lock().synchronous {
-                id.set_event(None);
+                set_event(id, None);
             }
             return Ok(());
         }
-        id.complete()
+        complete(id)
     })
 }
 
@@ -292,7 +294,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         } else {
             client.disconnect(id.handle)?;
         }
-        id.complete()
+        complete(id)
     })
 }
 

@@ -5,11 +5,11 @@ use std::ptr;
 
 use rdmux_cm::EventKind;
 
-use super::address::AF_IB;
 use super::channel::Channel;
-use super::event::Event;
-use super::id::{self, Id};
-use super::{option, qp, resolve, srq};
+use super::event::{Event, set_event};
+use super::id::Id;
+use super::take::{complete, next};
+use super::{create, option, qp, resolve, srq};
 use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use crate::boundary::{Errno, Result, guarded, status};
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         let space = res.ai_port_space.cast_unsigned();
         let qp_type = res.ai_qp_type.cast_unsigned();
         // SAFETY: NULL asks for a channel of its own.
-        let new = unsafe { id::create(ptr::null_mut(), ptr::null_mut(), space, qp_type)? };
+        let new = unsafe { create::create(ptr::null_mut(), ptr::null_mut(), space, qp_type)? };
         let new = new.into_ptr();
         // SAFETY: it was just made; the rest as promised.
         let made = unsafe {
@@ -100,7 +100,7 @@ unsafe fn active(
         let (level, name) = (RDMA_OPTION_IB.cast_signed(), RDMA_OPTION_IB_PATH.cast_signed());
         // SAFETY: as promised.
         unsafe { option::set(id, level, name, res.ai_route, res.ai_route_len)? };
-        id.complete()?;
+        complete(id)?;
     } else {
         resolve::resolve_route(id, TIMEOUT_MS)?;
     }
@@ -140,7 +140,7 @@ unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
         if !id.srq().is_null() {
             srq::destroy(id);
         }
-        id::destroy(ptr)
+        create::destroy(ptr)
     }
 }
 
@@ -160,20 +160,20 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         if !listener.lock().synchronous {
             return Err(Errno::EINVAL);
         }
-        listener.set_event(None);
+        set_event(listener, None);
         // SAFETY: in synchronous mode the channel is the id's own.
-        let event = unsafe { Channel::get(listener.channel())? }.next()?;
+        let event = next(unsafe { Channel::get(listener.channel())? })?;
         match take(listener, &event) {
             Ok(new) => {
                 // SAFETY: as promised, and the request's id is new: only this call has it.
                 unsafe {
-                    Id::get(new)?.set_event(Some(event));
+                    set_event(Id::get(new)?, Some(event));
                     *id = new;
                 }
                 Ok(())
             }
             Err(errno) => {
-                listener.set_event(Some(event));
+                set_event(listener, Some(event));
                 Err(errno)
             }
         }

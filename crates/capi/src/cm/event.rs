@@ -4,12 +4,12 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use rdmux_cm::{ConnParam, EventKind, EventParam, UdParam};
+use rdmux_cm::{ConnParam, EventKind, EventParam, IdHandle, UdParam};
 
 use super::id::Id;
-use super::verbs::zeroed;
+use super::process::Process;
 use crate::abi::cma::*;
-use crate::boundary::{Errno, status};
+use crate::boundary::{Errno, status, zeroed};
 use crate::verbs::attr::ah_attr;
 
 /// `rdma_cm_event`, with what its pointers point to.
@@ -30,14 +30,16 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
-    /// Notes that an event is on its way to the program.
-    ///
-    /// # Safety
-    /// The id lives, and whoever destroys it waits for what is delivered.
-    pub(super) unsafe fn to(id: NonNull<Id>) -> Self {
-        // SAFETY: as promised.
-        unsafe { id.as_ref() }.lock().unacknowledged += 1;
-        Self { id, group: None }
+    /// Notes that an event is on its way to the program: so the id that it is about stays until it is acknowledged. None if
+    /// the id was destroyed meanwhile.
+    pub(super) fn by(process: &Process, handle: IdHandle) -> Option<Self> {
+        process.find(handle, |id| {
+            let id = id.cast::<Id>();
+            // SAFETY: it was put in as the address of an id, and lives while this runs; whoever destroys it waits for what is
+            // delivered.
+            unsafe { id.as_ref() }.lock().unacknowledged += 1;
+            Self { id, group: None }
+        })
     }
 
     pub(super) fn id(&self) -> &Id {
@@ -182,6 +184,16 @@ impl Event {
             // SAFETY: as promised, it came from `into_ptr`.
             drop(unsafe { Box::from_raw(ptr.cast::<Self>()) });
         }
+    }
+}
+
+/// Puts an event into an id's `event`, and acknowledges the one that was there.
+pub(super) fn set_event(id: &Id, event: Option<Box<Event>>) {
+    let new = event.map_or(ptr::null_mut(), Event::into_ptr);
+    // SAFETY: the field of an id in synchronous mode is this library's, and holds nothing but events that were put here.
+    unsafe {
+        let old = ptr::replace(&raw mut (*id.public()).event, new);
+        Event::acknowledge(old);
     }
 }
 

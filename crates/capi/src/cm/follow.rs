@@ -1,16 +1,17 @@
 //! What an event does to its id: the program sees it in the id's fields, and its queue pair follows.
 
-use rdmux_cm::{EventKind, EventParam, IdHandle};
+use std::ffi::c_void;
+use std::ptr;
 
-use super::address;
+use rdmux_cm::{EventKind, EventParam, IdHandle, UdParam};
+
 use super::channel::Channel;
-use super::ece;
-use super::event::Event;
+use super::event::{Delivered, Event};
 use super::id::{Depths, Id, New};
-use super::multicast;
 use super::phase::Phase;
 use super::process::Process;
-use super::qp;
+use super::{address, create, ece, qp, verbs};
+use crate::abi::verbs::ibv_gid;
 use crate::boundary::Result;
 
 /// Turns what the service tells into what the program sees. None when the program is not to see it: the id is gone
@@ -19,7 +20,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     if event.kind == EventKind::ConnectRequest {
         return request(process, event);
     }
-    let mut delivered = process.deliver(event.id)?;
+    let mut delivered = Delivered::by(process, event.id)?;
     let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
     if of_group && !delivered.concerns_group(event.context) {
         return None;
@@ -58,12 +59,12 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     let group = event.context;
     let param = event.param;
     if let (EventKind::MulticastJoin, EventParam::Ud(ud)) = (kind, &param) {
-        let attached = multicast::joined(told.id(), group, ud);
+        let attached = joined(told.id(), group, ud);
         or_fail(&mut told, attached, EventKind::MulticastError);
     }
     told.set_param(param);
     if of_group {
-        let context = multicast::context(told.id(), group);
+        let context = group_context(told.id(), group);
         told.set_group_context(context);
     }
     Some(told)
@@ -130,9 +131,29 @@ fn establish(id: &Id) -> Result<()> {
     Ok(client.establish(id.handle)?)
 }
 
+/// The group is joined: attaches the id's queue pair, if it is to hear it.
+fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
+    let send_only = {
+        let mut state = id.lock();
+        let Some(group) = state.groups.iter_mut().find(|g| g.key == key) else { return Ok(()) };
+        group.mgid = Some(how.av.dgid);
+        group.send_only
+    };
+    if send_only || id.qp().is_null() {
+        return Ok(());
+    }
+    verbs::attach_mcast(id.qp(), &ibv_gid { raw: how.av.dgid.0 })
+}
+
+/// What the program gave when it joined.
+fn group_context(id: &Id, key: u64) -> *mut c_void {
+    let state = id.lock();
+    state.groups.iter().find(|g| g.key == key).map_or(ptr::null_mut(), |g| g.context)
+}
+
 /// A peer wants to connect: makes the new id, like its listener.
 fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Event>> {
-    let delivered = event.listen_id.and_then(|listener| process.deliver(listener));
+    let delivered = event.listen_id.and_then(|listener| Delivered::by(process, listener));
     let Some(delivered) = delivered else {
         forget(process, event.id);
         return None;
@@ -194,7 +215,7 @@ fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) 
 fn settle_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
     if listener.lock().synchronous {
         // SAFETY: NULL asks for a channel of its own.
-        unsafe { super::id::migrate(id, std::ptr::null_mut())? };
+        unsafe { create::migrate(id, ptr::null_mut())? };
     }
     if let Some(route) = &event.route {
         address::show_route(id, route);

@@ -1,24 +1,20 @@
 //! Ids.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
-use std::ptr::{self, NonNull};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rdmux_cm::{Ece, EventKind, IdHandle, Negotiated, PortSpace};
+use rdmux_cm::{Ece, IdHandle, Negotiated};
 
-use super::addrinfo::Resolving;
-use super::channel::Channel;
 use super::device::Device;
-use super::event::Event;
-use super::multicast::Group;
+use super::found::Resolving;
+use super::group::Group;
 use super::phase::Phase;
 use super::process::Process;
-use super::verbs::zeroed;
 use crate::abi::cma::*;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, status};
-use crate::verbs::attr;
+use crate::boundary::{Errno, Result, zeroed};
 
 /// `rdma_cm_id`.
 #[repr(C)]
@@ -119,7 +115,7 @@ impl Id {
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
         });
-        process.insert(&id);
+        process.insert(new.handle, NonNull::from(&*id).cast());
         id
     }
 
@@ -179,38 +175,6 @@ impl Id {
     pub(super) fn wait_acknowledged(&self, held: impl Fn(&State) -> bool) {
         let mut state = self.lock();
         self.acknowledged.wait_while(&mut state, |state| held(state));
-    }
-
-    /// In synchronous mode: waits for the event that tells how the call went, and keeps it in `event`.
-    ///
-    /// # Errors
-    /// What the event tells: ECONNREFUSED when the peer refused, else its errno.
-    pub(super) fn complete(&self) -> Result<()> {
-        if !self.lock().synchronous {
-            return Ok(());
-        }
-        self.set_event(None);
-        // SAFETY: in synchronous mode the channel is the id's own.
-        let event = unsafe { Channel::get(self.channel())? }.next()?;
-        let (kind, status) = event.outcome();
-        self.set_event(Some(event));
-        match (kind, status) {
-            (_, 0) => Ok(()),
-            (EventKind::Rejected, _) => Err(Errno(libc::ECONNREFUSED)),
-            // A datagram service's refusal.
-            (EventKind::Unreachable, 1..) => Err(Errno(libc::ECONNREFUSED)),
-            (_, status) => Err(Errno(status.abs())),
-        }
-    }
-
-    /// Puts an event into `event`, and acknowledges the one that was there.
-    pub(super) fn set_event(&self, event: Option<Box<Event>>) {
-        let new = event.map_or(ptr::null_mut(), Event::into_ptr);
-        // SAFETY: the field of an id in synchronous mode is this library's, and holds nothing but events that were put here.
-        unsafe {
-            let old = ptr::replace(&raw mut (*self.public()).event, new);
-            Event::acknowledge(old);
-        }
     }
 }
 
@@ -285,142 +249,4 @@ impl Id {
         let qp = unsafe { self.qp().as_ref() };
         qp.is_some_and(|qp| !matches!(qp.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV))
     }
-}
-
-/// A new id, on `channel`, or in synchronous mode on one of its own if that is NULL.
-///
-/// # Safety
-/// `channel` is NULL or a channel of this library that outlives the id.
-pub(super) unsafe fn create(
-    channel: *mut rdma_event_channel,
-    context: *mut c_void,
-    space: rdma_port_space,
-    qp_type: ibv_qp_type,
-) -> Result<Box<Id>> {
-    let code = u16::try_from(space).ok().and_then(PortSpace::from_code).ok_or(Errno::EINVAL)?;
-    let transport = attr::qp_type(qp_type)?;
-    let own = if channel.is_null() { Some(Channel::open(Process::current()?)?) } else { None };
-    let on = match &own {
-        Some(own) => own,
-        // SAFETY: as promised.
-        None => unsafe { Channel::get(channel)? },
-    };
-    let process = on.process();
-    let handle =
-        process.client()?.create_id_on(&*on.source()?, code, transport, process.transport(), 0)?;
-    let synchronous = own.is_some();
-    let channel = own.map_or(channel, Channel::into_ptr);
-    Ok(Id::new(
-        process,
-        &New { handle, phase: Phase::New, channel, synchronous, context, space, qp_type },
-    ))
-}
-
-/// A new id (rdma_create_id(3)). With a `channel` of NULL its calls complete before they return.
-///
-/// # Safety
-/// `channel` is NULL or a channel of this library that outlives the id; `id` is NULL or may be written.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_create_id(
-    channel: *mut rdma_event_channel,
-    id: *mut *mut rdma_cm_id,
-    context: *mut c_void,
-    ps: rdma_port_space,
-) -> c_int {
-    status(|| {
-        let datagrams = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
-        let qp_type = if datagrams { IBV_QPT_UD } else { IBV_QPT_RC };
-        // SAFETY: as promised.
-        unsafe {
-            let id = id.as_mut().ok_or(Errno::EINVAL)?;
-            *id = create(channel, context, ps, qp_type)?.into_ptr();
-        }
-        Ok(())
-    })
-}
-
-/// Ends an id, in whatever state, once the events that the program holds of it are acknowledged: waits for that
-/// (rdma_destroy_id(3)). Its queue pair is the program's to destroy before.
-///
-/// # Safety
-/// `id` is NULL or an id of this library that nobody uses any more, but for acknowledging its events.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: as promised.
-    status(|| unsafe { destroy(id) })
-}
-
-/// # Safety
-/// As [`rdma_destroy_id`].
-pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: not NULL, then an id's.
-    let id = unsafe { NonNull::new(ptr.cast::<Id>()).ok_or(Errno::EINVAL)?.as_ref() };
-    let Ok(client) = id.process.client() else {
-        // The parent's. Its locks may have been held when this process was forked.
-        return Ok(());
-    };
-    // The id may be gone with its channel, or with the service.
-    let others_wait = {
-        let state = id.lock();
-        state.has_known_port || !state.groups.is_empty()
-    };
-    let _ = match others_wait {
-        true => client.destroy_id(id.handle).map(drop),
-        false => client.destroy_id_soon(id.handle),
-    };
-    id.process.remove(id.handle);
-    id.set_event(None);
-    id.wait_acknowledged(|state| state.unacknowledged > 0);
-    // SAFETY: it came from `into_ptr`; events no longer find it, and all that were delivered are back.
-    let id = unsafe { Box::from_raw(ptr.cast::<Id>()) };
-    if id.lock().synchronous {
-        // SAFETY: the channel was opened for this id.
-        unsafe { Channel::destroy(id.channel()) };
-    }
-    Ok(())
-}
-
-/// Moves an id, with the events that nobody has read, to another channel, or with NULL to synchronous mode
-/// (rdma_migrate_id(3)). Waits until the events that the program holds are acknowledged.
-///
-/// # Safety
-/// `id` is an id of this library that outlives the call; `channel` is NULL or a channel that outlives the id.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_migrate_id(
-    id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
-) -> c_int {
-    status(|| {
-        // SAFETY: as promised.
-        let id = unsafe { Id::get(id)? };
-        // SAFETY: as promised.
-        unsafe { migrate(id, channel)? };
-        id.wait_acknowledged(|state| state.unacknowledged > 0);
-        Ok(())
-    })
-}
-
-/// # Safety
-/// `channel` is NULL or a channel that outlives the id.
-pub(super) unsafe fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<()> {
-    let was_synchronous = id.lock().synchronous;
-    if was_synchronous && channel.is_null() {
-        return Err(Errno::EINVAL);
-    }
-    let own = if channel.is_null() { Some(Channel::open(id.process)?) } else { None };
-    // SAFETY: an id's channel outlives it; the other as promised.
-    let (from, to) = unsafe {
-        let to = own.as_deref().map_or_else(|| Channel::get(channel), Ok)?;
-        (Channel::get(id.channel())?, to)
-    };
-    id.process.client()?.migrate_id(id.handle, &*from.source()?, &*to.source()?)?;
-    let old = id.channel();
-    id.lock().synchronous = own.is_some();
-    id.set_channel(own.map_or(channel, Channel::into_ptr));
-    if was_synchronous {
-        id.set_event(None);
-        // SAFETY: the channel was opened for this id, which has another one now.
-        unsafe { Channel::destroy(old) };
-    }
-    Ok(())
 }

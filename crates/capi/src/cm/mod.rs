@@ -6,8 +6,10 @@
 //! | file | what |
 //! |---|---|
 //! | `process`, `device` | what a process has once: its devices, their default domains, the ids by number |
-//! | `channel`, `event`, `id` | the objects behind the pointers |
+//! | `id`, `event`, `channel` | the objects behind the pointers; `phase`, `group` and `found` are parts of ids |
+//! | `create` | ids made, moved and ended |
 //! | `follow` | what an event does to its id |
+//! | `take` | events taken, by the program and by calls that wait for theirs |
 //! | `address` | socket addresses, and the route that programs read |
 //! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
@@ -22,11 +24,14 @@ mod addrinfo;
 mod attr;
 mod channel;
 mod connect;
+mod create;
 mod device;
 mod ece;
 mod endpoint;
 mod event;
 mod follow;
+mod found;
+mod group;
 mod id;
 mod multicast;
 mod option;
@@ -36,4 +41,5 @@ mod qp;
 mod resolve;
 pub(crate) mod rsocket;
 mod srq;
+mod take;
 mod verbs;

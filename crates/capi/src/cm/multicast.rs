@@ -1,37 +1,19 @@
 //! Multicast groups of ids.
 
 use std::ffi::{c_int, c_void};
-use std::net::IpAddr;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::sockaddr;
-use rdmux_cm::{JoinFlags, UdParam};
-use rdmux_wire::Gid;
+use rdmux_cm::JoinFlags;
 
-use super::address;
-use super::id::Id;
-use super::verbs;
+use super::event::set_event;
+use super::group::Group;
+use super::id::{Id, State};
+use super::take::complete;
+use super::{address, verbs};
 use crate::abi::cma::*;
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::{Errno, Result, status};
-
-/// A group that an id has joined, or is about to.
-pub(super) struct Group {
-    /// The service tells it in the group's events.
-    pub(super) key: u64,
-    addr: IpAddr,
-    /// Whether the id only sends: then its queue pair is not attached.
-    send_only: bool,
-    /// The program's, for its events.
-    context: *mut c_void,
-    /// Once joined.
-    mgid: Option<Gid>,
-    /// Whether it is being left: no further event is delivered.
-    pub(super) leaving: bool,
-    /// Events that the program holds.
-    pub(super) unacknowledged: usize,
-}
 
 /// Joins a multicast group; from the event MULTICAST_JOIN on the id's queue pair hears it
 /// (rdma_join_multicast(3)).
@@ -103,27 +85,7 @@ unsafe fn join(
         id.lock().groups.retain(|g| g.key != key);
         return Err(error);
     }
-    id.complete()
-}
-
-/// The group is joined: attaches the id's queue pair, if it is to hear it.
-pub(super) fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
-    let send_only = {
-        let mut state = id.lock();
-        let Some(group) = state.groups.iter_mut().find(|g| g.key == key) else { return Ok(()) };
-        group.mgid = Some(how.av.dgid);
-        group.send_only
-    };
-    if send_only || id.qp().is_null() {
-        return Ok(());
-    }
-    verbs::attach_mcast(id.qp(), &ibv_gid { raw: how.av.dgid.0 })
-}
-
-/// What the program gave when it joined.
-pub(super) fn context(id: &Id, key: u64) -> *mut c_void {
-    let state = id.lock();
-    state.groups.iter().find(|g| g.key == key).map_or(ptr::null_mut(), |g| g.context)
+    complete(id)
 }
 
 /// Leaves a group, once the events of it that the program holds are acknowledged: waits for that
@@ -154,12 +116,11 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
             let _ = verbs::detach_mcast(id.qp(), &ibv_gid { raw: mgid.0 });
         }
         let left = client.leave_multicast(id.handle, addr);
-        let held = |state: &super::id::State| {
-            state.groups.iter().any(|g| g.key == key && g.unacknowledged > 0)
-        };
+        let held =
+            |state: &State| state.groups.iter().any(|g| g.key == key && g.unacknowledged > 0);
         // In synchronous mode this library itself holds one.
         if id.lock().synchronous {
-            id.set_event(None);
+            set_event(id, None);
         }
         id.wait_acknowledged(held);
         id.lock().groups.retain(|g| g.key != key);

@@ -15,9 +15,8 @@ use rdmux_host::HostClient;
 use rdmux_transport::attr::TransportType;
 
 use super::device::Device;
-use super::event::Delivered;
-use super::id::Id;
 use super::verbs;
+use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::ibv_context;
 use crate::boundary::{Errno, Result, pointer};
 
@@ -26,7 +25,8 @@ pub(super) struct Process {
     /// In the order in which they are listed; never empty. Ids and their channels are those of the first one's connection to the
     /// service, whichever device they get.
     devices: Vec<Device>,
-    ids: Mutex<HashMap<IdHandle, NonNull<Id>>>,
+    /// As the program holds them.
+    ids: Mutex<HashMap<IdHandle, NonNull<rdma_cm_id>>>,
 }
 
 // SAFETY: ids may be used by any thread.
@@ -119,8 +119,9 @@ impl Process {
         Ok(&self.first().opened.client)
     }
 
-    pub(super) fn insert(&self, id: &Id) {
-        self.ids.lock().insert(id.handle, NonNull::from(id));
+    /// From now on events find the id.
+    pub(super) fn insert(&self, handle: IdHandle, id: NonNull<rdma_cm_id>) {
+        self.ids.lock().insert(handle, id);
     }
 
     /// From now on no event is delivered to the id.
@@ -128,13 +129,15 @@ impl Process {
         self.ids.lock().remove(&handle);
     }
 
-    /// The id that an event is about, noted as delivered: so the id stays until the event is acknowledged. None if it
-    /// was destroyed meanwhile.
-    pub(super) fn deliver(&self, handle: IdHandle) -> Option<Delivered> {
+    /// Hands an id to `f`; none if it was destroyed meanwhile. It lives as long as `f` runs: ids leave the table before
+    /// they are freed, and the table is locked.
+    pub(super) fn find<R>(
+        &self,
+        handle: IdHandle,
+        f: impl FnOnce(NonNull<rdma_cm_id>) -> R,
+    ) -> Option<R> {
         let ids = self.ids.lock();
-        let id = ids.get(&handle)?;
-        // SAFETY: ids leave the table before they are freed, and the table is locked.
-        Some(unsafe { Delivered::to(*id) })
+        ids.get(&handle).map(|id| f(*id))
     }
 }
 

@@ -8,10 +8,10 @@ use rdmux_transport::attr::QpState;
 use super::attr::attr_for;
 use super::ece;
 use super::id::{Depths, Id};
-use super::verbs::{self, zeroed};
+use super::verbs;
 use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, guarded, status};
+use crate::boundary::{Errno, Result, guarded, status, zeroed};
 use crate::verbs::attr;
 
 /// Makes a queue pair for the id: in INIT, so that receives can be posted, or with UD in RTS (rdma_create_qp(3)). Without `pd`
@@ -131,7 +131,7 @@ fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     if attr.send_cq.is_null() && id.send_cq().is_null() && attr.cap.max_send_wr > 0 {
         id.set_send_cq_channel(verbs::create_comp_channel(id.verbs())?);
         let size = attr.cap.max_send_wr;
-        id.set_send_cq(verbs::create_cq(id, size, id.send_cq_channel())?);
+        id.set_send_cq(create_cq(id, size, id.send_cq_channel())?);
     }
     let receives = !matches!(attr.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
     if attr.recv_cq.is_null() && receives {
@@ -143,10 +143,15 @@ fn create_cqs(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
+/// A completion queue whose context is the id.
+fn create_cq(id: &Id, size: u32, channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq> {
+    verbs::create_cq(id.verbs(), size, id.public().cast(), channel)
+}
+
 /// Makes the id's completion queue for receives, with its channel.
 pub(super) fn create_recv_cq(id: &Id, size: u32) -> Result<()> {
     id.set_recv_cq_channel(verbs::create_comp_channel(id.verbs())?);
-    id.set_recv_cq(verbs::create_cq(id, size, id.recv_cq_channel())?);
+    id.set_recv_cq(create_cq(id, size, id.recv_cq_channel())?);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use libc::sockaddr;
 use super::address;
 use super::id::Id;
 use super::phase::Phase;
+use super::take::complete;
 use crate::abi::cma::rdma_cm_id;
 use crate::boundary::{Errno, Result, status};
 
@@ -97,7 +98,7 @@ pub(super) unsafe fn resolve_addr(
         })?;
     }
     address::show_destination(id, dst);
-    id.complete()
+    complete(id)
 }
 
 /// Finds the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows.
@@ -123,7 +124,7 @@ pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
     } else {
         client.resolve_route(id.handle, timeout)?;
     }
-    id.complete()
+    complete(id)
 }
 
 /// Milliseconds; what is negative is as little as possible.

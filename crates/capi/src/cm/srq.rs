@@ -5,10 +5,10 @@ use std::ptr;
 
 use super::id::Id;
 use super::qp;
-use super::verbs::{self, zeroed};
+use super::verbs;
 use crate::abi::cma::rdma_cm_id;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, guarded, status};
+use crate::boundary::{Errno, Result, guarded, status, zeroed};
 
 /// Makes a shared receive queue, which the id's queue pair will receive from (rdma_create_srq(3)). Without `pd` it is in
 /// the id's. The sizes that it got are put into `attr`.

@@ -2,19 +2,17 @@
 //!
 //! Pointers are those of fields of ids and of the program's attributes: NULL where that is said, else objects that live.
 
-use std::ffi::c_int;
-use std::mem::MaybeUninit;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use rdmux_cm::Ece;
 
-use super::id::Id;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result};
+use crate::boundary::{Errno, Result, zeroed};
 use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::context::{ibv_close_device, ibv_open_device};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::verbs::device::{ibv_free_device_list, ibv_get_device_list};
+use crate::verbs::devices::{ibv_free_device_list, ibv_get_device_list};
 use crate::verbs::ext::ece::{ibv_query_ece, ibv_set_ece};
 use crate::verbs::pd::ibv_alloc_pd;
 use crate::verbs::qp::{
@@ -24,30 +22,16 @@ use crate::verbs::query::ibv_query_device;
 use crate::verbs::srq::{create_srq_ex, ibv_destroy_srq};
 use crate::verbs::xrc::open_xrcd;
 
-/// A structure of C, all zero.
-///
-/// # Safety
-/// Zero is a value of every field.
-pub(super) unsafe fn zeroed<T>() -> T {
-    // SAFETY: as promised.
-    unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-/// What a function has set errno to.
-pub(super) fn last_error() -> Errno {
-    Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-}
-
 /// The object, or errno for NULL.
 fn made<T>(object: *mut T) -> Result<*mut T> {
-    if object.is_null() { Err(last_error()) } else { Ok(object) }
+    if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 
 /// An error number, 0 for none; some functions return -1 and set errno.
 fn done(code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
-        -1 => Err(last_error()),
+        -1 => Err(Errno::last()),
         errno => Err(Errno(errno.abs())),
     }
 }
@@ -113,11 +97,16 @@ pub(super) fn destroy_comp_channel(channel: *mut ibv_comp_channel) {
     }
 }
 
-/// A completion queue whose context is the id.
-pub(super) fn create_cq(id: &Id, size: u32, channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq> {
+/// A completion queue with a context of the caller's.
+pub(super) fn create_cq(
+    context: *mut ibv_context,
+    size: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+) -> Result<*mut ibv_cq> {
     let size = c_int::try_from(size).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the device and the channel of the id.
-    made(unsafe { ibv_create_cq(id.verbs(), size, id.public().cast(), channel, 0) })
+    // SAFETY: an open device, and a channel of it.
+    made(unsafe { ibv_create_cq(context, size, cq_context, channel, 0) })
 }
 
 /// Does nothing for NULL.

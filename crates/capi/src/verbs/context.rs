@@ -3,16 +3,15 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use rdmux_verbs as verbs;
 
-use super::device::{self, Device};
+use super::device::Device;
 use super::objects::{Context, Object, Opened};
-use super::{ext, poll, post, process, qp, query, srq, xrc};
+use super::vectors::comp_vectors;
+use super::{devices, ext, poll, post, process, qp, query, srq, xrc};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
@@ -22,7 +21,7 @@ use crate::boundary::{Errno, Result, code, pointer};
 /// ENODEV and others when there is no service and none can be started.
 pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     crate::log::start();
-    let client = device::connect_options()?.connect_or_start(device.host(), device.kind())?;
+    let client = devices::connect_options()?.connect_or_start(device.host(), device.kind())?;
     let cmd_fd = rustix::fs::memfd_create("rdmux-uverbs", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|e| Errno(e.raw_os_error()))?;
     let engine = verbs::Device::open(client.clone())?;
@@ -70,28 +69,13 @@ fn fill(table: &mut verbs_context) {
     table.get_srq_num = Some(srq::get_srq_num);
     table.open_xrcd = Some(xrc::open_xrcd);
     table.close_xrcd = Some(xrc::close_xrcd);
-    table.open_qp = Some(xrc::open_qp);
+    table.open_qp = Some(xrc::target::open_qp);
     let ops = &mut table.context.ops;
     ops.poll_cq = Some(poll::poll_cq);
     ops.req_notify_cq = Some(poll::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(post::post_srq_recv);
-}
-
-/// Completion vectors are interrupts elsewhere; here they only balance what needs no balance. One for each
-/// processor, as usual.
-pub(crate) fn comp_vectors() -> c_int {
-    // Asking reads files.
-    static PROCESSORS: AtomicI32 = AtomicI32::new(0);
-    let known = PROCESSORS.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let found = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let found = c_int::try_from(found).unwrap_or(1);
-    PROCESSORS.store(found, Ordering::Relaxed);
-    found
 }
 
 /// `ibv_open_device(3)`.

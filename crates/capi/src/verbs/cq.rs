@@ -6,9 +6,9 @@ use std::mem::MaybeUninit;
 
 use rdmux_verbs::{self as verbs, CqInit};
 
-use super::context::comp_vectors;
-use super::ext::CqExt;
+use super::objects::poll::CqExt;
 use super::objects::{CompChannel, Context, Cq, Object, Users};
+use super::vectors::comp_vectors;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 

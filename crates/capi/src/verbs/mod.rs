@@ -1,6 +1,6 @@
 //! libibverbs.
 //!
-//! In reading order: `objects` (what C pointers point to), `process` (what there is once, and forks), `device` (the
+//! In reading order: `objects` and `device` (what C pointers point to), `process` (what there is once, and forks), `devices` (the
 //! list), `context` (open, close, the table of functions), `query`; then what is made of a context: `pd`, `mr`, `channel`,
 //! `cq`, `srq`, `qp`, `xrc`, `ah`; then work: `post` with `inline`, `poll`, `event`. `attr` translates attributes and `wait` waits.
 //! `names`, `rate`, `fork`, `sysfs` and `marshall` are the small rest, `ext` the extended interface.
@@ -11,6 +11,7 @@ pub(crate) mod channel;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod device;
+pub(crate) mod devices;
 pub(crate) mod event;
 pub(crate) mod ext;
 pub(crate) mod fork;
@@ -28,5 +29,6 @@ pub(crate) mod query;
 pub(crate) mod rate;
 pub(crate) mod srq;
 pub(crate) mod sysfs;
+mod vectors;
 mod wait;
 pub(crate) mod xrc;

@@ -10,7 +10,7 @@ use rdmux_transport::attr::Access;
 use rdmux_verbs as verbs;
 use rdmux_verbs::{MrChange, MrInit, VerbsError};
 
-use super::ext::MrExt;
+use super::objects::dm::MrExt;
 use super::objects::{Mr, MrCore, Object, Pd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, guarded, pointer};

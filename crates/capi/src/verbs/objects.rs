@@ -7,6 +7,15 @@
 //! Public fields are read by programs at any time and a few are theirs to write, so they lie in an [`UnsafeCell`] and
 //! are reached by raw pointer, never by reference.
 
+pub(crate) mod build;
+pub(crate) mod clock;
+pub(crate) mod dm;
+pub(crate) mod domain;
+pub(crate) mod generation;
+pub(crate) mod lock;
+pub(crate) mod poll;
+pub(crate) mod users;
+
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -20,8 +29,13 @@ use rdmux_transport::attr::AddressVector;
 use rdmux_verbs as verbs;
 use rdmux_verbs::control::{Control as _, DeviceKind};
 
-use super::process::Generation;
-use super::{ext, xrc};
+use self::build::QpExt;
+use self::clock::WallClock;
+use self::dm::{Dms, MrExt};
+use self::domain::PdExt;
+use self::generation::Generation;
+use self::poll::CqExt;
+pub(crate) use self::users::{Use, Users};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
 
@@ -98,8 +112,8 @@ pub(crate) struct Opened {
     pub(crate) pds: Mutex<HashMap<u32, Weak<PdCore>>>,
     /// By handle, for those who import them.
     pub(crate) mrs: Mutex<HashMap<u32, Weak<MrCore>>>,
-    pub(crate) dms: ext::Dms,
-    pub(crate) wall_clock: ext::WallClock,
+    pub(crate) dms: Arc<Dms>,
+    pub(crate) wall_clock: WallClock,
 }
 
 impl Opened {
@@ -116,14 +130,14 @@ impl Opened {
             handles: AtomicU32::new(0),
             pds: Mutex::default(),
             mrs: Mutex::default(),
-            dms: ext::Dms::default(),
-            wall_clock: ext::WallClock::find(),
+            dms: Arc::default(),
+            wall_clock: WallClock::find(),
         }
     }
 
     /// Whether this process opened it, or only inherited it over a fork.
     pub(crate) fn is_ours(&self) -> bool {
-        self.generation == Generation::current()
+        self.generation.is_current()
     }
 
     /// ENODEV for what was inherited.
@@ -143,34 +157,6 @@ impl Opened {
     /// A number for an object's `handle`.
     pub(crate) fn next_handle(&self) -> u32 {
         self.handles.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// Counts the objects that need another one, which cannot be destroyed meanwhile.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Users(Arc<AtomicUsize>);
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Use(Users);
-
-impl Users {
-    pub(crate) fn add(&self) -> Use {
-        self.0.fetch_add(1, Ordering::AcqRel);
-        Use(self.clone())
-    }
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-    /// EBUSY while there is any.
-    pub(crate) fn check_none(&self) -> Result<()> {
-        if self.count() == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -233,7 +219,7 @@ pub(crate) struct Pd {
     pub(crate) opened: Arc<Opened>,
     pub(crate) core: Arc<PdCore>,
     /// What makes it more than a plain domain.
-    pub(crate) ext: ext::PdExt,
+    pub(crate) ext: PdExt,
 }
 object!(Pd: ibv_pd);
 
@@ -253,7 +239,7 @@ pub(crate) struct Mr {
     /// The domain that it is in; an import has none to keep.
     pub(crate) pd: Mutex<Option<Use>>,
     /// What it is made of beyond memory of the program.
-    pub(crate) ext: ext::MrExt,
+    pub(crate) ext: MrExt,
 }
 object!(Mr: ibv_mr);
 
@@ -284,7 +270,7 @@ pub(crate) struct Cq {
     pub(crate) users: Users,
     pub(crate) channel: Option<Use>,
     /// State of the extended interface.
-    pub(crate) ext: ext::CqExt,
+    pub(crate) ext: CqExt,
 }
 object!(Cq: ibv_cq);
 
@@ -304,7 +290,7 @@ object!(Srq: ibv_srq);
 /// `ibv_xrcd`, which is the head of an `ibv_xrc_domain`.
 #[repr(C)]
 pub(crate) struct Xrcd {
-    pub(crate) public: UnsafeCell<xrc::ibv_xrc_domain>,
+    pub(crate) public: UnsafeCell<ibv_xrc_domain>,
     pub(crate) opened: Arc<Opened>,
     /// It knows who uses it.
     pub(crate) xrcd: verbs::Xrcd,
@@ -321,7 +307,7 @@ pub(crate) struct Qp {
     /// The multicast groups that it is attached to.
     pub(crate) groups: AtomicUsize,
     /// State of the extended interface.
-    pub(crate) ext: ext::QpExt,
+    pub(crate) ext: QpExt,
     /// Its domain, completion queues and shared receive queue.
     pub(crate) needs: [Option<Use>; 4],
 }

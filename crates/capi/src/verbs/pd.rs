@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rdmux_verbs as verbs;
 
-use super::ext::PdExt;
+use super::objects::domain::PdExt;
 use super::objects::{Context, Object, Opened, Pd, PdCore, Users};
 use crate::abi::verbs::*;
 use crate::boundary::{Result, code, pointer};

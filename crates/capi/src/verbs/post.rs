@@ -11,8 +11,9 @@ use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDe
 use rdmux_verbs::{QpInit, VerbsError};
 use rdmux_wire::{Qkey, Qpn, Rkey};
 
+use super::ext::mw::bind_operation;
+use super::inline;
 use super::objects::{Ah, Object, Qp, Srq};
-use super::{ext, inline};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, caught};
 
@@ -149,7 +150,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
                 add: atomic.compare_add,
             },
             IBV_WR_LOCAL_INV => SendOp::LocalInv(Rkey(wr.data.invalidate_rkey)),
-            IBV_WR_BIND_MW => ext::bind_operation(&wr.extra.bind_mw)?,
+            IBV_WR_BIND_MW => bind_operation(&wr.extra.bind_mw)?,
             _ => return Err(Errno::EOPNOTSUPP),
         })
     }

@@ -7,12 +7,12 @@
 use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
 use super::device::Device;
 use super::objects::Opened;
+use super::objects::generation::Generation;
 
 /// What is there once. It is changed under a lock that a fork takes first, so no child finds it half done.
 pub(crate) struct Process {
@@ -60,19 +60,6 @@ impl Process {
     }
 }
 
-/// How many forks lie between this process and the one that loaded the library. Objects remember theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
-
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-impl Generation {
-    /// That of the calling process. A load, so cheap enough for every post and poll.
-    pub(crate) fn current() -> Self {
-        Self(GENERATION.load(Ordering::Relaxed))
-    }
-}
-
 /// Called when the library is loaded, before anything else of it.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -98,7 +85,7 @@ extern "C" fn watch_forks() {
         drop(unsafe { (*FORKING.0.get()).take() });
     }
     extern "C" fn in_child() {
-        GENERATION.fetch_add(1, Ordering::Relaxed);
+        Generation::begin_child();
         // The child's only thread is a copy of the one that has the lock.
         in_parent();
     }

@@ -11,9 +11,11 @@ use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpType};
 use rdmux_verbs as verbs;
 use rdmux_wire::Gid;
 
-use super::ext::{self, QpExt};
+use super::attr;
+use super::ext::send_ops::offer_send_ops;
+use super::objects::build::QpExt;
 use super::objects::{Context, Cq, End, Object, Pd, Qp, Srq};
-use super::{attr, xrc};
+use super::xrc::target::create_target;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 
@@ -180,7 +182,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         if qp_type == QpType::XrcRecv {
             // SAFETY: the caller's promise.
-            return unsafe { xrc::create_target(context, init) };
+            return unsafe { create_target(context, init) };
         }
         if !has(IBV_QP_INIT_ATTR_PD) {
             return Err(Errno::EINVAL);
@@ -198,7 +200,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         // SAFETY: the caller's promise.
         let mut qp = unsafe { create(Pd::get(init.pd)?, &mut classic)? };
         if let Some(send_ops) = send_ops {
-            ext::offer_send_ops(&mut qp, send_ops)?;
+            offer_send_ops(&mut qp, send_ops)?;
         }
         init.cap = classic.cap;
         Ok(qp.into_ptr())

@@ -5,6 +5,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::*;
 
+/// OFED 1.3's domain, of <rdmux/xrc.h>: begins as today's `ibv_xrcd`.
+#[repr(C)]
+#[derive(Copy, Clone, Debug)]
+pub struct ibv_xrc_domain {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_qp {

@@ -3,42 +3,16 @@
 //! `ibv_start_poll` and `ibv_next_poll` take a completion out and put it beside the queue, where the reading functions find it.
 //! `ibv_poll_cq` goes on with what they have not taken.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
-use std::fmt;
 
 use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_verbs::CqInit;
 
-use super::hot;
-use super::lock::Section;
-use super::timestamp::WallClock;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, code, pointer};
+use crate::boundary::{Errno, Result, code, hot, pointer};
 use crate::verbs::cq;
+use crate::verbs::objects::poll::CqExt;
 use crate::verbs::objects::{Context, Cq, Object, Pd};
-
-/// State of a completion queue that is polled by the extended interface.
-pub(crate) struct CqExt {
-    /// Held from `ibv_start_poll` to `ibv_end_poll`.
-    section: Section,
-    current: UnsafeCell<Completion>,
-    /// That of the context.
-    wall_clock: WallClock,
-}
-
-impl CqExt {
-    pub(crate) fn new(single_threaded: bool, wall_clock: WallClock) -> Self {
-        let current = UnsafeCell::new(Completion::EMPTY);
-        Self { section: Section::new(single_threaded), current, wall_clock }
-    }
-}
-
-impl fmt::Debug for CqExt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CqExt").field("section", &self.section).finish_non_exhaustive()
-    }
-}
 
 /// What completions can be asked to hold.
 const SUPPORTED: u32 = IBV_WC_STANDARD_FLAGS

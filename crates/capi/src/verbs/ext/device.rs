@@ -6,10 +6,10 @@ use std::ptr;
 use rdmux_verbs::Device;
 use rdmux_verbs::control::DeviceKind;
 
-use super::dm::MAX_DM_SIZE;
-use super::timestamp;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, code};
+use crate::verbs::objects::clock;
+use crate::verbs::objects::dm::MAX_DM_SIZE;
 use crate::verbs::objects::{Context, Object};
 use crate::verbs::query;
 
@@ -69,7 +69,7 @@ fn attributes(orig_attr: ibv_device_attr, odp_caps: ibv_odp_caps) -> ibv_device_
         comp_mask: 0,
         odp_caps,
         completion_timestamp_mask: u64::MAX,
-        hca_core_clock: timestamp::KILOHERTZ,
+        hca_core_clock: clock::KILOHERTZ,
         // The low half is that of the classic query.
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         tso_caps: ibv_tso_caps { max_tso: 0, supported_qpts: 0 },
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
         }
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
             // All ticks in one number, as adapters give it and timestamps come.
-            let ticks = timestamp::now().cast_signed();
+            let ticks = clock::now().cast_signed();
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks };
         }
         Ok(())

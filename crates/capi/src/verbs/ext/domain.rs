@@ -10,23 +10,8 @@ use std::sync::Arc;
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, code, pointer};
-use crate::verbs::objects::{Context, Object, Opened, Pd, PdCore, Use, Users};
-
-/// State of a protection domain beyond the classic one.
-#[derive(Debug, Default)]
-pub(crate) struct PdExt {
-    /// The domain that a parent domain was made from.
-    _base: Option<Use>,
-    /// The thread domain of a parent domain.
-    td: Option<Use>,
-}
-
-impl PdExt {
-    /// Whether one thread at a time uses what is created in it.
-    pub(crate) fn single_threaded(&self) -> bool {
-        self.td.is_some()
-    }
-}
+use crate::verbs::objects::domain::PdExt;
+use crate::verbs::objects::{Context, Object, Opened, Pd, PdCore, Users};
 
 /// `ibv_td`.
 #[repr(C)]
@@ -103,7 +88,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
             public: UnsafeCell::new(ibv_pd { context, handle }),
             opened: opened.clone(),
             core: Arc::new(core),
-            ext: PdExt { _base: Some(base.core.users.add()), td },
+            ext: PdExt::parent(base.core.users.add(), td),
         };
         Ok(Box::new(domain).into_ptr())
     })

@@ -12,10 +12,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::fstat;
 
-use super::dm::MrExt;
-use super::domain::PdExt;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, guarded, pointer};
+use crate::verbs::objects::dm::MrExt;
+use crate::verbs::objects::domain::PdExt;
 use crate::verbs::objects::{Context, Mr, Object, Opened, Pd};
 use crate::verbs::{context, pd, process};
 

@@ -1,7 +1,7 @@
 //! The extended interface: what <infiniband/verbs.h> reaches through `verbs_context`, `ibv_cq_ex` and `ibv_qp_ex`, and
 //! what release 44 and its successors added to the classic one.
 //!
-//! `cq` and `timestamp` poll, `send_ops` and `wr` post; then `device`, `mw`, `mr`, `dm`, `domain`, `import` and `ece`. What is
+//! `cq` polls, `send_ops` and `wr` post; then `device`, `mw`, `mr`, `dm`, `domain`, `import` and `ece`. What is
 //! newer than release 44 is in `recent`.
 
 mod cq;
@@ -10,37 +10,13 @@ mod dm;
 mod domain;
 pub(crate) mod ece;
 mod import;
-mod lock;
 mod mr;
-mod mw;
+pub(crate) mod mw;
 mod recent;
-mod send_ops;
-mod timestamp;
+pub(crate) mod send_ops;
 mod wr;
 
-use std::ffi::c_int;
-
-pub(crate) use cq::CqExt;
-pub(crate) use dm::{Dms, MrExt};
-pub(crate) use domain::PdExt;
-pub(crate) use mw::bind_operation;
-pub(crate) use send_ops::offer_send_ops;
-pub(crate) use timestamp::WallClock;
-pub(crate) use wr::QpExt;
-
 use crate::abi::verbs::verbs_context;
-use crate::boundary::{Result, caught};
-
-/// As [`code`](crate::boundary::code), for the data path.
-fn hot(f: impl FnOnce() -> Result<()>) -> c_int {
-    caught(f).map_or_else(
-        |errno| {
-            errno.set();
-            errno.0
-        },
-        |()| 0,
-    )
-}
 
 /// Puts the functions of this folder into a context's table. To programs, what stays empty is unsupported (flow steering, counters, work
 /// queues and their tables, tag matching, rate limits): <infiniband/verbs.h> says EOPNOTSUPP for it.

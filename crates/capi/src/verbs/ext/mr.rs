@@ -7,11 +7,11 @@ use rdmux_verbs as verbs;
 use rdmux_verbs::mr::{Advice, advise};
 use rdmux_wire::Lkey;
 
-use super::dm::MrExt;
 use super::wr::list_of;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, code, pointer};
 use crate::verbs::mr;
+use crate::verbs::objects::dm::MrExt;
 use crate::verbs::objects::{Object, Pd};
 
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {

@@ -2,9 +2,10 @@
 
 use rdmux_transport::attr::QpType;
 
-use super::wr::{self, Allowed, QpExt};
+use super::wr;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
+use crate::verbs::objects::build::{Allowed, QpExt};
 use crate::verbs::objects::{Object, Pd, Qp};
 
 const DATAGRAMS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

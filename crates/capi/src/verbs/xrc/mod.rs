@@ -6,7 +6,7 @@
 //! it (<rdmux/xrc.h>). Shared receive queues are in `srq`, sending in `qp` and `post`.
 
 mod number;
-mod target;
+pub(crate) mod target;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -14,20 +14,9 @@ use std::os::fd::BorrowedFd;
 
 use rdmux_verbs::{self as verbs, XrcdFlags};
 
-pub(crate) use target::{create_target, open_qp};
-
 use super::objects::{Context, Object, Xrcd};
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
-
-/// OFED 1.3's domain, of <rdmux/xrc.h>: begins as today's.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(non_camel_case_types, reason = "the header's own name")]
-pub(crate) struct ibv_xrc_domain {
-    context: *mut ibv_context,
-    handle: u32,
-}
 
 /// Opens a domain: that of a file, or for -1 one of the context's own.
 ///

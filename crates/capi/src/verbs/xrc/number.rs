@@ -10,7 +10,6 @@ use std::sync::Arc;
 use rdmux_transport::attr::{AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 
-use super::ibv_xrc_domain;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, code, pointer};
 use crate::verbs::objects::{Context, Cq, Object, Pd, Xrcd};

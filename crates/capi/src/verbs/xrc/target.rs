@@ -12,7 +12,7 @@ use rdmux_verbs::{self as verbs, Target};
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, pointer};
-use crate::verbs::ext::QpExt;
+use crate::verbs::objects::build::QpExt;
 use crate::verbs::objects::{Context, End, Object, Qp, Xrcd};
 
 /// Makes a handle; `end` gets the domain, and the context for the target.

@@ -3,10 +3,10 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// How fast it ticks, as `hca_core_clock` tells it.
-pub(super) const KILOHERTZ: u64 = 1_000_000;
+pub(crate) const KILOHERTZ: u64 = 1_000_000;
 
 /// What it shows.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
@@ -32,7 +32,7 @@ impl WallClock {
     }
 
     /// A time of the device in nanoseconds since 1970.
-    pub(super) fn at(self, time: u64) -> u64 {
+    pub(crate) fn at(self, time: u64) -> u64 {
         time.wrapping_add(self.offset)
     }
 }

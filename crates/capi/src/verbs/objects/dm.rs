@@ -1,0 +1,151 @@
+//! Device memory: what a context has of it, and the parts that were allocated.
+
+use std::alloc::{self, Layout};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::generation::Generation;
+use super::users::{Use, Users};
+use crate::abi::verbs::ibv_alloc_dm_attr;
+use crate::boundary::{Errno, Result};
+
+/// Bytes of device memory that a context has.
+pub(crate) const MAX_DM_SIZE: u64 = 1 << 20;
+
+/// Offsets and lengths of copies are multiples of this.
+const WORD: u64 = 4;
+
+/// The device memory of a context.
+#[derive(Debug)]
+pub(crate) struct Dms {
+    generation: Generation,
+    used: AtomicU64,
+    /// By handle, for those who import it.
+    by_handle: Mutex<HashMap<u32, Weak<DmCore>>>,
+}
+
+impl Default for Dms {
+    fn default() -> Self {
+        let (used, by_handle) = (AtomicU64::new(0), Mutex::default());
+        Self { generation: Generation::current(), used, by_handle }
+    }
+}
+
+impl Dms {
+    /// What has this handle.
+    pub(crate) fn find(&self, handle: u32) -> Option<Arc<DmCore>> {
+        self.by_handle.lock().get(&handle).and_then(Weak::upgrade)
+    }
+}
+
+/// What device memory and its imports share.
+#[derive(Debug)]
+pub(crate) struct DmCore {
+    bytes: NonNull<u8>,
+    layout: Layout,
+    length: u64,
+    /// Memory regions of it.
+    users: Users,
+    dms: Arc<Dms>,
+    handle: u32,
+}
+
+// SAFETY: the memory is reached by raw copies only, as memory that a device shares is.
+unsafe impl Send for DmCore {}
+// SAFETY: as above.
+unsafe impl Sync for DmCore {}
+
+impl DmCore {
+    /// Takes memory, all zero, and a handle for it.
+    ///
+    /// # Errors
+    /// EINVAL for sizes that make no sense, ENOMEM when the context has no more.
+    pub(crate) fn alloc(
+        dms: &Arc<Dms>,
+        next_handle: impl FnOnce() -> u32,
+        attr: &ibv_alloc_dm_attr,
+    ) -> Result<Arc<Self>> {
+        let length = attr.length as u64;
+        if attr.comp_mask != 0 || length == 0 || attr.log_align_req > 20 {
+            return Err(Errno::EINVAL);
+        }
+        let take = |used: u64| used.checked_add(length).filter(|used| *used <= MAX_DM_SIZE);
+        let used = &dms.used;
+        if used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_err() {
+            return Err(Errno::ENOMEM);
+        }
+        let aligned = Layout::from_size_align(attr.length, 1 << attr.log_align_req.max(6));
+        let layout = aligned.map_err(|_| Errno::EINVAL)?.pad_to_align();
+        // SAFETY: the size is not 0.
+        let bytes = NonNull::new(unsafe { alloc::alloc_zeroed(layout) });
+        let Some(bytes) = bytes else {
+            used.fetch_sub(length, Ordering::AcqRel);
+            return Err(Errno::ENOMEM);
+        };
+        let (users, handle) = (Users::default(), next_handle());
+        let core = Arc::new(Self { bytes, layout, length, users, dms: dms.clone(), handle });
+        // What a child of a fork allocates nobody imports, and the table may be locked there for ever.
+        if dms.generation.is_current() {
+            dms.by_handle.lock().insert(handle, Arc::downgrade(&core));
+        }
+        Ok(core)
+    }
+
+    /// By which it is imported.
+    pub(crate) fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Memory regions of it.
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// Where `length` bytes at `offset` lie.
+    pub(crate) fn range(&self, offset: u64, length: usize) -> Result<*mut u8> {
+        let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
+        if end.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: within the memory, as was just checked.
+        Ok(unsafe { self.bytes.as_ptr().add(offset) })
+    }
+
+    /// As [`range`](Self::range), for a copy: whole words only.
+    pub(crate) fn words(&self, offset: u64, length: usize) -> Result<*mut u8> {
+        if !offset.is_multiple_of(WORD) || !(length as u64).is_multiple_of(WORD) {
+            return Err(Errno::EINVAL);
+        }
+        self.range(offset, length)
+    }
+}
+
+impl Drop for DmCore {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and no region of it is left: each keeps it from being freed.
+        unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
+        self.dms.used.fetch_sub(self.length, Ordering::AcqRel);
+        if self.dms.generation.is_current() {
+            self.dms.by_handle.lock().remove(&self.handle);
+        }
+    }
+}
+
+/// What a memory region is made of beyond memory of the program.
+#[derive(Debug, Default)]
+pub(crate) struct MrExt {
+    /// The device memory.
+    _dm: Option<Use>,
+}
+
+impl MrExt {
+    /// Of a region of device memory, which is used by it.
+    pub(crate) fn of(dm: Use) -> Self {
+        Self { _dm: Some(dm) }
+    }
+}

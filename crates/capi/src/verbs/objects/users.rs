@@ -1,0 +1,34 @@
+//! Counts of what needs an object.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::boundary::{Errno, Result};
+
+/// Counts the objects that need another one, which cannot be destroyed meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Users(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Use(Users);
+
+impl Users {
+    pub(crate) fn add(&self) -> Use {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Use(self.clone())
+    }
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+    /// EBUSY while there is any.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        if self.count() == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
