@@ -1,13 +1,14 @@
 //! Floors: which module of a crate may know which, from the table `xtask/floors.toml`.
 //!
 //! A crate's modules lie on floors, the lowest first. A module may import from its own floor and from those below
-//! it; an import from a floor above is an error, whether by `use` or by a path in the code. Test modules are exempt:
-//! a test of an object may drive it by the handles above it. The crate's root is on no floor, and what it re-exports
+//! it; an import from a floor above is an error, whether by `use` or by a path in the code. So is a circle of modules of
+//! one floor that import each other. Test modules are exempt: a test of an object may drive it by the handles above it. The crate's root is on no floor, and what it re-exports
 //! counts as an import from where it is defined. Methods are called without an import, and so are not seen.
 //!
 //! Only sources are read. `source` makes tokens of a file, `paths` finds the paths in them, and this file compares the
-//! modules that they lead to.
+//! modules that they lead to; `circles` finds those that lead back.
 
+mod circles;
 mod paths;
 mod source;
 
@@ -18,6 +19,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use self::circles::Graph;
 use self::paths::{Module, Modules};
 use crate::{layout, sh};
 
@@ -32,7 +34,7 @@ struct Crate {
     floor: Vec<Floor>,
 }
 
-/// Modules that may know each other, and all that is below.
+/// Modules that may know each other, though not in circles, and all that is below.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Floor {
@@ -81,6 +83,7 @@ impl Crate {
             };
             wrong.extend(self.upward(modules, module, own));
         }
+        wrong.extend(self.circles(modules));
         wrong
     }
 
@@ -112,15 +115,45 @@ impl Crate {
         wrong
     }
 
+    /// A circle of each floor that has any. What one path of the table stands for may import each other as it likes.
+    fn circles(&self, modules: &Modules) -> Vec<String> {
+        let mut graphs: Vec<Graph<'_>> = self.floor.iter().map(|_| Graph::default()).collect();
+        for module in modules.iter() {
+            let Some((floor, from)) = self.place_of(&module.path) else { continue };
+            for import in &module.imports {
+                if let Some((above, to)) = self.place_of(&modules.resolve(&import.path))
+                    && above == floor
+                {
+                    graphs[floor].add(from, to, || format!("{}:{}", module.file, import.line));
+                }
+            }
+        }
+        let found = graphs.iter().enumerate();
+        found
+            .filter_map(|(floor, graph)| {
+                let circle = graph.circle()?;
+                Some(format!("{circle}, in a circle on floor {}", self.name(floor)))
+            })
+            .collect()
+    }
+
     fn name(&self, floor: usize) -> String {
         format!("{} ({})", floor + 1, self.floor[floor].name)
     }
 
     /// The floor of a module: that of the longest of the table's paths which leads to it.
     fn floor_of(&self, module: &[String]) -> Option<usize> {
+        self.place_of(module).map(|(floor, _)| floor)
+    }
+
+    /// The floor, and that path.
+    fn place_of(&self, module: &[String]) -> Option<(usize, &str)> {
         (1..=module.len()).rev().find_map(|len| {
             let path = module[..len].join("::");
-            self.floor.iter().position(|floor| floor.modules.contains(&path))
+            self.floor.iter().enumerate().find_map(|(floor, Floor { modules, .. })| {
+                let named = modules.iter().find(|name| **name == path)?;
+                Some((floor, named.as_str()))
+            })
         })
     }
 }
@@ -218,6 +251,22 @@ mod tests {
     fn a_module_inside_a_folder_may_be_lower() {
         let found = wrong(&[("folder/low.rs", "use super::N;\nuse super::high::Other;")]);
         assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn circle_of_modules_on_one_floor_is_told_once_with_its_way() {
+        let files = [("high.rs", "use crate::folder::N;"), ("folder/high.rs", "use crate::high;")];
+        let line = "folder/high.rs:1: folder imports high, which imports folder (high.rs:1), in a circle on floor 2 \
+                    (above)";
+        assert_eq!(wrong(&files), [line]);
+    }
+
+    #[test]
+    fn imports_that_do_not_lead_back_are_no_circle() {
+        let files = [("high.rs", "use crate::folder::N;"), ("folder/high.rs", "")];
+        assert_eq!(wrong(&files), Vec::<String>::new());
+        let inside = [("folder/high.rs", "use super::N;")];
+        assert_eq!(wrong(&inside), Vec::<String>::new());
     }
 
     #[test]
