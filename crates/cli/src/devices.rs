@@ -77,20 +77,19 @@ fn describe(context: &Context) -> Result<Device> {
     let (attr, port) = (context.query(), context.query_port()?);
     let gids = context.gids().into_iter().enumerate();
     let l = attr.limits;
-    let (transport, gid_kind) = match attr.kind {
-        DeviceKind::Roce => ("InfiniBand over RoCEv2", Some("RoCE v2")),
-        DeviceKind::Iwarp => ("iWARP over TCP", None),
-    };
+    let kind = attr.kind.row();
+    // GIDs that are no addresses have no type either.
+    let gid_kind = Some(kind.gid_kind.sysfs()).filter(|_| kind.gid_kind.is_address());
     Ok(Device {
         name: context.name().to_owned(),
         host: context.host().to_owned(),
-        transport,
+        transport: kind.protocols,
         node_guid: attr.node_guid.to_string(),
         firmware: attr.fw_ver,
         ports: vec![Port {
             number: 1,
             state: format!("{:?}", port.state).to_lowercase(),
-            link_layer: "Ethernet",
+            link_layer: kind.link_layer.name(),
             active_mtu: port.active_mtu.bytes(),
             max_mtu: port.max_mtu.bytes(),
             max_message: port.max_msg_sz,

@@ -10,7 +10,7 @@ use rdmux_host::client::admin;
 use rdmux_host::proto::{HolderStatus, Status};
 use rdmux_host::service::daemon;
 use rdmux_host::{ConnectOptions, HostError, HostName, NodeGuid, RuntimeDir};
-use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind::{self, KindRow};
 use serde_json::{Map, Value, json};
 
 use crate::Global;
@@ -264,7 +264,8 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let kind = if s.embedded { " (a thread of that process)" } else { "" };
     say!("host       {}", s.host);
     say!("addresses  {}", addresses(s));
-    say!("devices    {}", DeviceKind::ALL.map(DeviceKind::device_name).join(" "));
+    let name = |row: &KindRow| row.device_name;
+    say!("devices    {}", kind::rows().iter().map(name).collect::<Vec<_>>().join(" "));
     say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
     say!(

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.addresses = Some(vec!["127.79.1.1".parse()?]);
     let service = Service::spawn(options)?;
     let client = ConnectOptions { dir, config: Config::default(), embedded: true, program: None }
-        .connect(&host, DeviceKind::Roce)?;
+        .connect(&host, DeviceKind::default())?;
     let channel = EventChannel::open(&client)?;
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
     let start = Instant::now();

@@ -25,8 +25,10 @@ use serde::de::DeserializeOwned;
 const LINGER: Duration = Duration::from_secs(120);
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
-const HELLO_DEVICE: Request =
-    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
+
+fn hello_device() -> Request {
+    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::default()) }
+}
 
 /// A TCP socket whose last close waits ([`LINGER`]), and its peer, which ends that by its drop.
 fn lingering() -> (OwnedFd, TcpStream) {
@@ -79,16 +81,16 @@ type Deed<'a> = &'a dyn Fn(&Host, BorrowedFd<'_>) -> Vec<OwnedFd>;
 
 #[test]
 fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
-    let hello = |request: &'static Request| {
+    let hello = |request: Request| {
         move |host: &Host, fd: BorrowedFd<'_>| {
             let socket = host.raw();
-            send(&socket, request, &[fd]);
+            send(&socket, &request, &[fd]);
             vec![socket]
         }
     };
     let deeds: &[(&str, Deed<'_>)] = &[
-        ("a board", &hello(&HELLO_DEVICE)),
-        ("with a greeting that has none", &hello(&HELLO_TOOL)),
+        ("a board", &hello(hello_device())),
+        ("with a greeting that has none", &hello(HELLO_TOOL)),
         ("with a request that has none", &|host, fd| {
             let (socket, _) = greeted(host, &HELLO_TOOL);
             send(&socket, &Request::Status, &[fd]);
@@ -100,7 +102,7 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
             vec![socket]
         }),
         ("a request that takes none", &|host, fd| {
-            let (socket, fds) = greeted(host, &HELLO_DEVICE);
+            let (socket, fds) = greeted(host, &hello_device());
             send(&socket, &Request::OpenChannel, &[fd]);
             fds.into_iter().chain([socket]).collect()
         }),
@@ -118,7 +120,7 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
             vec![socket]
         }),
         ("on a socket on which only the service speaks", &|host, fd| {
-            let (socket, fds) = greeted(host, &HELLO_DEVICE);
+            let (socket, fds) = greeted(host, &hello_device());
             socket::send_bytes(fds[0].as_fd(), b"x", &[fd]).unwrap();
             vec![socket]
         }),
@@ -144,7 +146,7 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
 fn the_hub_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
     let host = Host::start();
     let session = || {
-        let (client, fds) = greeted(&host, &HELLO_DEVICE);
+        let (client, fds) = greeted(&host, &hello_device());
         let (_, mut hub) = ask(&client, &Request::OpenHub);
         (client, fds, hub.remove(0))
     };

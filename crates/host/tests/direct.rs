@@ -95,7 +95,7 @@ fn role() {
         embedded: true,
         program: None,
     };
-    let client = options.connect(&HostName::new("test").unwrap(), DeviceKind::Roce).unwrap();
+    let client = options.connect(&HostName::new("test").unwrap(), DeviceKind::default()).unwrap();
     let process = Process::with(client);
     let mut heard = std::io::stdin().lines().map(Result::unwrap);
     println!("SAYS {}", process.qp.qpn().get());

@@ -43,7 +43,8 @@ fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
     assert!(matches!(client.new_slot(), Err(ControlError::Gone)));
     assert!(client.is_gone());
     assert!(!host.host_dir().socket().exists());
-    let error = host.connect_options().connect(&host.options.host, DeviceKind::Roce).unwrap_err();
+    let error =
+        host.connect_options().connect(&host.options.host, DeviceKind::default()).unwrap_err();
     assert!(matches!(error, HostError::NotUp { .. }), "{error}");
 
     // What a killed service leaves behind is in nobody's way.
@@ -101,7 +102,9 @@ fn many_who_start_a_host_at_once_meet_in_one_service() {
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let (options, name) = (Arc::clone(&options), name.clone());
-            std::thread::spawn(move || options.connect_or_start(&name, DeviceKind::Roce).unwrap())
+            std::thread::spawn(move || {
+                options.connect_or_start(&name, DeviceKind::default()).unwrap()
+            })
         })
         .collect();
     let clients: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
@@ -142,7 +145,7 @@ fn a_program_that_cannot_be_run_is_named() {
         .unwrap()
         .assign(&name, "192.0.2.1".parse().unwrap())
         .unwrap();
-    let error = options.connect_or_start(&name, DeviceKind::Roce).unwrap_err();
+    let error = options.connect_or_start(&name, DeviceKind::default()).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 

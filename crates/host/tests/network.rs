@@ -100,7 +100,7 @@ impl Default {
             embedded: true,
             program: None,
         };
-        let client = options.connect(&host, DeviceKind::Roce).unwrap();
+        let client = options.connect(&host, DeviceKind::default()).unwrap();
         let channel = EventChannel::open(&client).unwrap();
         Self { _service: service, client, channel, dir, _tmp: tmp }
     }

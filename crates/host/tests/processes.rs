@@ -75,7 +75,8 @@ fn role() {
 #[expect(clippy::zombie_processes, reason = "it is killed before its child")]
 fn be_parent(dir: &RuntimeDir, host: &HostName) {
     let rpc = raw(&dir.host(host).unwrap().socket());
-    let hello = Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
+    let hello =
+        Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::default()) };
     socket::send(rpc.as_fd(), &hello, &[], &mut Vec::new()).unwrap();
     let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
     socket::recv_bytes(rpc.as_fd(), &mut buf, &mut fds).unwrap();
@@ -95,7 +96,7 @@ fn be_parent(dir: &RuntimeDir, host: &HostName) {
 fn be_listener(dir: &RuntimeDir, host: &HostName) {
     let config = rdmux_host::Config::default();
     let options = ConnectOptions { dir: dir.clone(), config, embedded: true, program: None };
-    let client = options.connect(host, DeviceKind::Roce).unwrap();
+    let client = options.connect(host, DeviceKind::default()).unwrap();
     let channel = EventChannel::open(&client).unwrap();
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
     let ip = client.info().gids[0].gid.ip();

@@ -11,8 +11,10 @@ use rdmux_host::proto::{ClientKind, CmReply, CmRequest, Reply, Request, Response
 use rdmux_verbs::control::{Control, DeviceKind};
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
-const HELLO_DEVICE: Request =
-    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::Roce) };
+
+fn hello_device() -> Request {
+    Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::default()) }
+}
 
 fn send(socket: &OwnedFd, request: &Request, fds: &[BorrowedFd<'_>]) {
     socket::send(socket.as_fd(), request, fds, &mut Vec::new()).unwrap();
@@ -50,8 +52,8 @@ fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
         ("a long message", &|s| socket::send_bytes(s.as_fd(), &[1; MAX_MESSAGE], &[]).unwrap()),
         ("no greeting", &|s| send(s, &Request::Status, &[])),
         ("a descriptor too many", &|s| send(s, &HELLO_TOOL, &[stray.as_fd()])),
-        ("a board that is a file", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd()])),
-        ("two boards", &|s| send(s, &HELLO_DEVICE, &[stray.as_fd(); 2])),
+        ("a board that is a file", &|s| send(s, &hello_device(), &[stray.as_fd()])),
+        ("two boards", &|s| send(s, &hello_device(), &[stray.as_fd(); 2])),
     ];
     for (what, breach) in breaches {
         let socket = host.raw();
@@ -77,7 +79,7 @@ fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
     socket::send_bytes(socket.as_fd(), &one.repeat(2), &[]).unwrap();
     wait_closed(&socket);
     let socket = host.raw();
-    send(&socket, &HELLO_DEVICE, &[]);
+    send(&socket, &hello_device(), &[]);
     // Who closes one of these has left, which is no breach.
     let (welcome, _fds) = reply_with_fds(&socket);
     welcome.unwrap();
@@ -115,7 +117,7 @@ fn random_requests_are_survived() {
     let mut state = 0x9e37_79b9_7f4a_7c15;
     for _ in 0..200 {
         let socket = host.raw();
-        send(&socket, &HELLO_DEVICE, &[]);
+        send(&socket, &hello_device(), &[]);
         let (welcome, _fds) = reply_with_fds(&socket);
         welcome.unwrap();
         loop {
@@ -200,7 +202,7 @@ fn a_held_channel_gets_nothing_until_an_id_is_migrated() {
         reply_with_fds(&socket)
     };
     let refused = |request: &Request| ask(request).0.unwrap_err().errno;
-    let (welcome, _fds) = ask(&HELLO_DEVICE);
+    let (welcome, _fds) = ask(&hello_device());
     assert!(matches!(welcome, Ok(Response::Welcome(_))));
     let open = || match ask(&Request::OpenChannel) {
         (Ok(Response::Channel(id)), mut end) => (id, end.remove(0)),

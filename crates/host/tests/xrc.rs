@@ -285,7 +285,7 @@ fn role() {
         embedded: true,
         program: None,
     };
-    let client = options.connect(&HostName::new("test").unwrap(), DeviceKind::Roce).unwrap();
+    let client = options.connect(&HostName::new("test").unwrap(), DeviceKind::default()).unwrap();
     let process = Process::with(client);
     let file = File::open(std::path::Path::new(&dir).join("domain")).unwrap();
     let domain = (steps >= 1).then(|| process.domain(&file));

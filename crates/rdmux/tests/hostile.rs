@@ -227,7 +227,7 @@ fn be_forger() {
     let dir = RuntimeDir::of_environment().unwrap();
     let options = ConnectOptions { dir, config: Config::default(), embedded: true, program: None };
     let name = HostName::new("default").unwrap();
-    let client = options.connect(&name, DeviceKind::Roce).unwrap();
+    let client = options.connect(&name, DeviceKind::default()).unwrap();
     let slot = client.info().slot.slot;
     let own = Endpoint { gid: client.info().gids[0].gid, qpn: Qpn::new(u32::from(slot) << 12 | 5) };
     println!("SAYS {}", hex(&own.to_bytes()));

@@ -65,7 +65,7 @@ fn datagram_above_the_active_mtu_ends_with_local_length_error() {
     let lab = Lab::new(false);
     let narrow = |ip| {
         let told = |info: &mut HostInfo| info.gids[0].mtu = Mtu::M1024;
-        let (device, control) = lab.process_told(ip, DeviceKind::Roce, told);
+        let (device, control) = lab.process_told(ip, DeviceKind::default(), told);
         let pd = Pd::new(&device);
         let node = Node::on(device, control, pd, QpType::Ud, 16384, None);
         node.ready_ud(KEY);

@@ -7,7 +7,7 @@ mod lab;
 use std::time::Duration;
 
 use lab::{Lab, NUMBER, Node, PLAIN, join, patient_stream_pair, pattern, stream_pair};
-use rdmux_verbs::control::{ControlEvent, DeviceKind};
+use rdmux_verbs::control::ControlEvent;
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_verbs::transport::iwarp::StreamParams;
@@ -224,12 +224,12 @@ fn message_waits_for_a_receive_that_is_posted_late() {
 #[test]
 fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
     let lab = Lab::new(false);
-    let (device, control) = lab.process_with("127.0.0.2", DeviceKind::Iwarp);
+    let (device, control) = lab.stream_process("127.0.0.2");
     let pd = Pd::new(&device);
     let srq = Srq::new(&pd, SrqAttr { max_wr: 16, max_sge: 1, limit: 0 }, 0).unwrap();
     let pairs: Vec<(Node, Node)> = (1..=2)
         .map(|_| {
-            let (far, control_of_far) = lab.process_with("127.0.0.1", DeviceKind::Iwarp);
+            let (far, control_of_far) = lab.stream_process("127.0.0.1");
             let far_pd = Pd::new(&far);
             let a = Node::on(far, control_of_far, far_pd, QpType::Rc, 64, None);
             let (device, control, srq) = (device.clone(), control.clone(), Some(srq.clone()));

@@ -42,7 +42,7 @@ struct Small {
 impl Small {
     fn new(ip: &str) -> Self {
         let lab = Lab::new(false);
-        let (device, _) = lab.process_told(ip, DeviceKind::Roce, |info| info.limits = SMALL);
+        let (device, _) = lab.process_told(ip, DeviceKind::default(), |info| info.limits = SMALL);
         assert_eq!(device.query().limits, SMALL);
         let pd = Pd::alloc(&device).unwrap();
         let cq = Cq::new(&device, 16, None, 0).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn attr_for(id: &Id, state: QpState) -> Result<(QpAttr, AttrMask)> {
 /// everything, for there is no later moment to allow it: the stream brings the peer.
 fn before_anything(id: &Id) -> Result<Negotiated> {
     let device = id.device().ok_or(Errno::EINVAL)?;
-    let served = if device.is_iwarp() { device.max_responder_resources } else { 0 };
+    let served = if device.has_streams() { device.max_responder_resources } else { 0 };
     Ok(Negotiated {
         qp_type: attr::qp_type(id.qp_type())?,
         transport: device.kind().transport_type(),

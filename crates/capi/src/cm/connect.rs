@@ -133,7 +133,7 @@ fn check(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
 fn is_plain(id: &Id, param: &ConnParam, private_data: usize) -> bool {
     let most = most(id);
     !id.is_ud()
-        && !id.is_iwarp()
+        && !id.has_streams()
         && param.private_data.len() <= private_data
         && param.responder_resources <= most.responder_resources
         && param.initiator_depth <= most.initiator_depth
@@ -285,11 +285,11 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if id.verbs().is_null() {
             return Err(Errno::EINVAL);
         }
-        if !id.is_iwarp() {
+        if !id.has_streams() {
             qp::fail(id)?;
         }
         let client = id.process.client()?;
-        if !id.is_iwarp() && id.goes(Phase::Connected, Phase::Connected) {
+        if !id.has_streams() && id.goes(Phase::Connected, Phase::Connected) {
             client.disconnect_soon(id.handle)?;
         } else {
             client.disconnect(id.handle)?;

@@ -64,8 +64,8 @@ impl Device {
     }
 
     /// Whether connections are by streams, which begin and end together with what carries them.
-    pub(super) fn is_iwarp(&self) -> bool {
-        self.kind() == DeviceKind::Iwarp
+    pub(super) fn has_streams(&self) -> bool {
+        self.kind().has_streams()
     }
 
     /// The default protection domain; allocated when it is first asked for.

@@ -73,7 +73,7 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
 /// The queue pair of an iWARP connection has its stream before the program learns of the connection.
 fn take_stream(id: &Id) {
     if let Some(device) = id.device()
-        && device.is_iwarp()
+        && device.has_streams()
     {
         device.opened.device.sync_control();
     }

@@ -234,8 +234,8 @@ impl Id {
     }
 
     /// Whether its device is one of iWARP.
-    pub(super) fn is_iwarp(&self) -> bool {
-        self.device().is_some_and(Device::is_iwarp)
+    pub(super) fn has_streams(&self) -> bool {
+        self.device().is_some_and(Device::has_streams)
     }
 
     /// Whether its queue pair is of UD.

@@ -113,7 +113,7 @@ impl Process {
     pub(super) fn client(&self) -> Result<&Arc<HostClient>> {
         self.first().opened.check()?;
         // Programs shake hands over a queue pair and then connect others: both should begin at once.
-        for device in self.devices.iter().filter(|device| !device.is_iwarp()) {
+        for device in self.devices.iter().filter(|device| !device.has_streams()) {
             device.opened.device.acknowledge();
         }
         Ok(&self.first().opened.client)

@@ -198,7 +198,7 @@ pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     }
     // INIT once more: what peers may do depends on what was agreed.
     step(id, qp, QpState::Init, depths)?;
-    if id.is_iwarp() {
+    if id.has_streams() {
         // The stream takes it further when it arrives.
         return Ok(());
     }

@@ -27,7 +27,8 @@ use parking_lot::Mutex;
 use rdmux_host::HostClient;
 use rdmux_transport::attr::AddressVector;
 use rdmux_verbs as verbs;
-use rdmux_verbs::control::{Control as _, DeviceKind};
+use rdmux_verbs::control::Control as _;
+use rdmux_verbs::kind::Services;
 
 use self::build::QpExt;
 use self::clock::WallClock;
@@ -148,9 +149,9 @@ impl Opened {
     /// EOPNOTSUPP for a device that has no datagrams and no XRC, as those of iWARP: what its driver lacks is told
     /// like this.
     pub(crate) fn check_infiniband(&self) -> Result<()> {
-        match self.client.info().kind {
-            DeviceKind::Roce => Ok(()),
-            DeviceKind::Iwarp => Err(Errno::EOPNOTSUPP),
+        match self.client.info().kind.row().services {
+            Services::All => Ok(()),
+            Services::ReliableConnections => Err(Errno::EOPNOTSUPP),
         }
     }
 

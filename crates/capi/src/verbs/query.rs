@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
 use rdmux_verbs::Device;
-use rdmux_verbs::control::{DeviceKind, GidEntry};
+use rdmux_verbs::control::GidEntry;
 use rdmux_verbs::device::PORT;
-use rdmux_verbs::query::{GID_TABLE, PortAttr, PortState};
+use rdmux_verbs::kind::{GidKind, Services};
+use rdmux_verbs::query::{PortAttr, PortState};
 use rdmux_wire::{Gid, Mtu};
 
 use super::names;
@@ -33,7 +34,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// What devices of either kind can do, as flags.
+/// What devices of any kind can do, as flags.
 const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_PORT_ACTIVE_EVENT
     | IBV_DEVICE_SYS_IMAGE_GUID
@@ -41,14 +42,14 @@ const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_MEM_WINDOW
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     | IBV_DEVICE_MEM_MGT_EXTENSIONS;
-/// And what InfiniBand's transports add.
+/// And what those add that serve more than reliable connections.
 const INFINIBAND: c_uint =
     IBV_DEVICE_UD_AV_PORT_ENFORCE | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC;
 
-fn capabilities(kind: DeviceKind) -> c_uint {
-    match kind {
-        DeviceKind::Roce => EVERY_DEVICE | INFINIBAND,
-        DeviceKind::Iwarp => EVERY_DEVICE,
+fn capabilities(services: Services) -> c_uint {
+    match services {
+        Services::All => EVERY_DEVICE | INFINIBAND,
+        Services::ReliableConnections => EVERY_DEVICE,
     }
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn device_attr(device: &Device) -> ibv_device_attr {
         hw_ver: attr.hw_ver,
         max_qp: int(limits.max_qp),
         max_qp_wr: int(limits.max_qp_wr),
-        device_cap_flags: capabilities(attr.kind),
+        device_cap_flags: capabilities(attr.kind.row().services),
         max_sge: int(limits.max_sge),
         max_sge_rd: int(limits.max_sge),
         max_cq: int(limits.max_cq),
@@ -151,16 +152,13 @@ const PHYS_LINK_UP: u8 = 5;
 const GRH_REQUIRED: u8 = 1;
 
 fn port_attr(attr: &PortAttr) -> ibv_port_attr {
-    let (gids, capabilities, flags) = match attr.kind {
-        DeviceKind::Roce => (attr.gid_tbl_len.max(GID_TABLE), IBV_PORT_IP_BASED_GIDS, GRH_REQUIRED),
-        DeviceKind::Iwarp => (1, 0, 0),
-    };
+    let kind = attr.kind.row();
     ibv_port_attr {
         state: attr.state as u32,
         max_mtu: attr.max_mtu.code().into(),
         active_mtu: attr.active_mtu.code().into(),
-        gid_tbl_len: gids.into(),
-        port_cap_flags: IBV_PORT_CM_SUP | capabilities,
+        gid_tbl_len: attr.gid_tbl_len.max(kind.gid_table).into(),
+        port_cap_flags: kind.port_capabilities,
         max_msg_sz: attr.max_msg_sz,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
@@ -175,8 +173,8 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         active_width: attr.active_width,
         active_speed: attr.active_speed,
         phys_state: if attr.state == PortState::Active { PHYS_LINK_UP } else { PHYS_DISABLED },
-        link_layer: u8::try_from(IBV_LINK_LAYER_ETHERNET).unwrap_or_default(),
-        flags,
+        link_layer: kind.link_layer as u8,
+        flags: if kind.grh_required { GRH_REQUIRED } else { 0 },
         port_cap_flags2: 0,
     }
 }
@@ -191,12 +189,8 @@ fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
         let (gid, mtu) = (Gid::ZERO, Mtu::M1024);
         GidEntry { gid, interface: String::new(), interface_index: 0, mtu }
     };
-    let in_table = u16::from(index) < GID_TABLE && !is_iwarp(device);
+    let in_table = u16::from(index) < device.kind().row().gid_table;
     device.gid(index).or_else(|| in_table.then(empty)).ok_or(Errno::EINVAL)
-}
-
-fn is_iwarp(device: &Device) -> bool {
-    device.control().info().kind == DeviceKind::Iwarp
 }
 
 /// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
@@ -236,8 +230,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let device = &unsafe { Context::get(context)? }.opened.device;
         gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
-        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? =
-            if is_iwarp(device) { SYSFS_OTHER } else { SYSFS_ROCE_V2 };
+        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? = match device.kind().row().gid_kind {
+            GidKind::RoceV2 => SYSFS_ROCE_V2,
+            GidKind::Node => SYSFS_OTHER,
+        };
         Ok(())
     })
 }
@@ -304,7 +300,10 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
 
 /// The type of a device's GIDs. Those of iWARP count as InfiniBand's.
 fn gid_type(device: &Device) -> u32 {
-    if is_iwarp(device) { IBV_GID_TYPE_IB } else { IBV_GID_TYPE_ROCE_V2 }
+    match device.kind().row().gid_kind {
+        GidKind::RoceV2 => IBV_GID_TYPE_ROCE_V2,
+        GidKind::Node => IBV_GID_TYPE_IB,
+    }
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rdmux::{Cause, DeviceKind, Options, SendWr, Sge, WcStatus};
+use rdmux::{Cause, Options, SendWr, Sge, WcStatus};
 
 use super::protocol::{Answer, Ask, Data, Kind};
 use super::side::{HALF, INLINE, PATIENCE, SGES, Side, compare, pattern};
@@ -294,7 +294,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     let time = start.elapsed();
     s.done()?;
     // "Consumer defined", of the IB CM; iWARP gives no reasons.
-    let expected = if s.link.device() == DeviceKind::Iwarp { 0 } else { 28 };
+    let expected = if s.link.device().has_streams() { 0 } else { 28 };
     match cause(&error) {
         Some(Cause::Rejected { reason, private_data })
             if *reason == expected && private_data.starts_with(WORDS.as_bytes()) =>

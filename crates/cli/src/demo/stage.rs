@@ -51,10 +51,7 @@ impl Link {
 
     /// The same, as a choice.
     pub(super) fn choice(self) -> DeviceChoice {
-        match self.device() {
-            DeviceKind::Roce => DeviceChoice::Roce,
-            DeviceKind::Iwarp => DeviceChoice::Iwarp,
-        }
+        DeviceChoice::Only(self.device())
     }
 
     /// Which of the hosts the other process is on.

@@ -13,9 +13,11 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rdmux_command::library;
 use rdmux_host::{ConnectOptions, DeviceChoice, Registry};
+use rdmux_verbs::kind::{self, KindRow};
 
 use self::variables::Variables;
 use self::view::{Place, View, Wants};
@@ -62,33 +64,29 @@ pub(crate) struct RunArgs {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct DeviceArgs {
     /// What kind of device the program gets; $RDMUX_DEVICE says it too, and RoCE is the default
-    #[arg(long, value_enum, value_name = "KIND")]
-    device: Option<Kind>,
+    #[arg(long, value_parser = choices(), value_name = "KIND")]
+    device: Option<DeviceChoice>,
 }
 
-/// Kinds of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// RoCEv2 over UDP
-    Roce,
-    /// iWARP over TCP
-    Iw,
-    /// Both; an address resolves to RoCE
-    All,
+/// The words for devices, with what they mean.
+fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
+    let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
+    let all = DeviceChoice::All.word();
+    let all = PossibleValue::new(all).help("Both; an address resolves to RoCE");
+    PossibleValuesParser::new(kind::rows().iter().map(kind).chain([all]))
+        .try_map(|word| word.parse::<DeviceChoice>())
 }
 
 impl DeviceArgs {
     /// What the command line says, or the environment.
     pub(crate) fn choice(self) -> Result<DeviceChoice> {
         Ok(match self.device {
-            Some(Kind::Roce) => DeviceChoice::Roce,
-            Some(Kind::Iw) => DeviceChoice::Iwarp,
-            Some(Kind::All) => DeviceChoice::All,
+            Some(choice) => choice,
             None => DeviceChoice::of_environment()?,
         })
     }
 
-    /// The same, but both kinds where neither says anything.
+    /// The same, but all kinds where neither says anything.
     pub(crate) fn choice_or_all(self) -> Result<DeviceChoice> {
         let said = std::env::var_os(DeviceChoice::VARIABLE).is_some_and(|word| !word.is_empty());
         if self.device.is_none() && !said { Ok(DeviceChoice::All) } else { self.choice() }

@@ -96,7 +96,7 @@ impl HostClient {
         socket: OwnedFd,
         kind: DeviceKind,
     ) -> Result<Arc<Self>, HostError> {
-        let board = (kind == DeviceKind::Roce && memory::is_shared()).then(Board::create);
+        let board = (kind.row().rings && memory::is_shared()).then(Board::create);
         let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
         let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
         let (session, welcome, fds) = Session::open(host, socket, ClientKind::Device(kind), &ours)?;
@@ -296,7 +296,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
         gids: welcome.gids.into_iter().map(GidRow::into).collect(),
         pkeys: welcome.pkeys,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
-        limits: welcome.limits.into(),
+        limits: welcome.limits,
     })
 }
 

@@ -188,11 +188,7 @@ macro_rules! limits {
             /// What a kind of device is to have.
             pub fn of(&self, kind: DeviceKind) -> Limits {
                 let default = Limits::of(kind);
-                let limits = Limits { $($name: self.$name.unwrap_or(default.$name),)* }.possible();
-                match kind {
-                    DeviceKind::Roce => limits,
-                    DeviceKind::Iwarp => limits.without_datagrams(),
-                }
+                Limits { $($name: self.$name.unwrap_or(default.$name),)* }.possible_for(kind)
             }
         }
     };
@@ -257,6 +253,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_verbs::kind;
+
     use super::*;
 
     #[test]
@@ -265,7 +263,7 @@ mod tests {
         assert_eq!(config, Config::default());
         assert_eq!(config.service.port, 4791);
         assert_eq!(config.service.idle_exit(), Some(Duration::from_secs(5)));
-        assert_eq!(config.limits.of(DeviceKind::Roce), Limits::default());
+        assert_eq!(config.limits.of(DeviceKind::default()), Limits::default());
     }
 
     #[test]
@@ -282,7 +280,9 @@ mod tests {
             let config = Config::parse(&format!("[service]\nidle_exit_seconds = {text}")).unwrap();
             assert_eq!(config.service.idle_exit(), Some(Duration::from_millis(ms)));
         }
-        assert_eq!(config.limits.of(DeviceKind::Iwarp).max_qp, 9);
+        for row in kind::rows() {
+            assert_eq!(config.limits.of(row.kind).max_qp, 9);
+        }
         assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
     }
 

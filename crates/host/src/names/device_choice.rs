@@ -1,36 +1,45 @@
 //! Which of a host's devices a process sees.
 
 use std::fmt;
+use std::slice;
 use std::str::FromStr;
 
 use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind;
 use serde::{Deserialize, Serialize};
 
-/// The devices that a process sees, by `$RDMUX_DEVICE`: `roce`, which is the default, `iw` or `all`.
+/// The devices that a process sees, by `$RDMUX_DEVICE`: the word of a kind, as `roce`, which is the default, or `all`.
 /// With `all` an address resolves to the first of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceChoice {
-    /// RoCEv2.
-    #[default]
-    Roce,
-    /// iWARP.
-    Iwarp,
-    /// Both.
+    /// The device of one kind.
+    Only(DeviceKind),
+    /// All of them.
     All,
 }
 
 /// Why a string is not a [`DeviceChoice`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("RDMUX_DEVICE={0:?} is no choice of devices: use roce, iw or all")]
+#[error("RDMUX_DEVICE={0:?} is no choice of devices: use {words}", words = words())]
 pub struct InvalidDeviceChoice(String);
 
-/// Every choice and its word.
-const WORDS: [(DeviceChoice, &str); 3] =
-    [(DeviceChoice::Roce, "roce"), (DeviceChoice::Iwarp, "iw"), (DeviceChoice::All, "all")];
+/// The word for all devices.
+const ALL: &str = "all";
+
+/// All words, for a message.
+fn words() -> String {
+    let words: Vec<&str> = kind::rows().iter().map(|row| row.word).collect();
+    format!("{} or {ALL}", words.join(", "))
+}
 
 impl DeviceChoice {
     /// The variable of the environment that chooses.
     pub const VARIABLE: &'static str = "RDMUX_DEVICE";
+
+    /// Every choice, [`All`](Self::All) last.
+    pub fn every() -> impl Iterator<Item = Self> {
+        kind::rows().iter().map(|row| Self::Only(row.kind)).chain([Self::All])
+    }
 
     /// What this process's environment says.
     ///
@@ -44,17 +53,25 @@ impl DeviceChoice {
     }
 
     /// The kinds that are seen, in the order in which they are listed.
-    pub const fn kinds(self) -> &'static [DeviceKind] {
+    pub fn kinds(self) -> &'static [DeviceKind] {
         match self {
-            Self::Roce => &[DeviceKind::Roce],
-            Self::Iwarp => &[DeviceKind::Iwarp],
-            Self::All => &DeviceKind::ALL,
+            Self::Only(kind) => slice::from_ref(&kind.row().kind),
+            Self::All => kind::all(),
         }
     }
 
     /// The word for it, as in the variable.
     pub fn word(self) -> &'static str {
-        WORDS.iter().find(|(choice, _)| *choice == self).map_or("", |(_, word)| word)
+        match self {
+            Self::Only(kind) => kind.row().word,
+            Self::All => ALL,
+        }
+    }
+}
+
+impl Default for DeviceChoice {
+    fn default() -> Self {
+        Self::Only(DeviceKind::default())
     }
 }
 
@@ -62,8 +79,8 @@ impl FromStr for DeviceChoice {
     type Err = InvalidDeviceChoice;
 
     fn from_str(text: &str) -> Result<Self, InvalidDeviceChoice> {
-        let found = WORDS.iter().find(|(_, word)| *word == text);
-        found.map(|(choice, _)| *choice).ok_or_else(|| InvalidDeviceChoice(text.to_owned()))
+        let found = Self::every().find(|choice| choice.word() == text);
+        found.ok_or_else(|| InvalidDeviceChoice(text.to_owned()))
     }
 }
 
@@ -79,11 +96,11 @@ mod tests {
 
     #[test]
     fn words_are_choices_and_others_are_told_what_is() {
-        for (choice, word) in WORDS {
-            assert_eq!(word.parse(), Ok(choice));
-            assert_eq!(choice.to_string(), word);
+        for choice in DeviceChoice::every() {
+            assert_eq!(choice.word().parse(), Ok(choice));
+            assert_eq!(choice.to_string(), choice.word());
         }
-        assert_eq!(DeviceChoice::All.kinds()[0], DeviceKind::Roce);
+        assert_eq!(DeviceChoice::All.kinds()[0], DeviceKind::default());
         let error = "ib".parse::<DeviceChoice>().unwrap_err().to_string();
         assert!(error.contains("\"ib\"") && error.contains("roce, iw or all"), "{error}");
     }

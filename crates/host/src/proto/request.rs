@@ -262,7 +262,7 @@ pub struct Welcome {
     /// The UDP port that the service and its processes use.
     pub port: u16,
     /// The device's limits.
-    pub limits: LimitsRow,
+    pub limits: Limits,
 }
 
 impl Welcome {
@@ -313,26 +313,6 @@ impl From<&GidEntry> for GidRow {
         let GidEntry { gid, interface, interface_index, mtu } = entry.clone();
         Self { gid, interface, interface_index, mtu }
     }
-}
-
-macro_rules! limits_row {
-    ($($name:ident: $int:ty,)*) => {
-        /// [`Limits`] as they travel.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        #[expect(missing_docs, reason = "the fields are those of Limits")]
-        pub struct LimitsRow { $(pub $name: $int,)* }
-        impl From<LimitsRow> for Limits {
-            fn from(row: LimitsRow) -> Self { Self { $($name: row.$name,)* } }
-        }
-        impl From<Limits> for LimitsRow {
-            fn from(limits: Limits) -> Self { Self { $($name: limits.$name,)* } }
-        }
-    };
-}
-limits_row! {
-    max_qp: u32, max_qp_wr: u32, max_sge: u32, max_cq: u32, max_cqe: u32, max_mr: u32, max_mw: u32,
-    max_pd: u32, max_srq: u32, max_srq_wr: u32, max_ah: u32, max_rd_atomic: u8,
-    max_init_rd_atomic: u8, max_inline_data: u32, max_mcast_grp: u32, max_mcast_qp_attach: u32,
 }
 
 /// What the service tells a process of its own accord.

@@ -7,6 +7,7 @@ use rdmux_cm::LocalAddress;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::{UdpGroup, UdpPort};
 use rdmux_verbs::control::{DeviceKind, GidEntry};
+use rdmux_verbs::kind::{self, KindRow};
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Guid, Mtu};
 
@@ -175,19 +176,20 @@ impl Addresses {
     /// The addresses as the connection manager wants them: those of each device, in the order of
     /// their numbers.
     pub(super) fn for_cm(&self, node_guid: impl Fn(DeviceKind) -> Guid) -> Vec<LocalAddress> {
-        let of = |kind: DeviceKind| {
-            let node_guid = node_guid(kind);
+        let of = |kind: &KindRow| {
+            let (device, transport) = (kind.kind as u32, kind.transport);
+            let node_guid = node_guid(kind.kind);
             self.rows().map(move |(sgid_index, row)| LocalAddress {
                 ip: row.ip,
-                device: kind as u32,
-                transport: kind.transport_type(),
+                device,
+                transport,
                 port_num: 1,
                 sgid_index,
                 node_guid,
                 mtu: row.entry.mtu,
             })
         };
-        DeviceKind::ALL.into_iter().flat_map(of).collect()
+        kind::rows().iter().flat_map(of).collect()
     }
 
     /// A slot's socket on the address of a GID index; if so told, it also gets what is for XRC `targets`.

@@ -9,6 +9,7 @@ use rdmux_cm::ChannelId;
 use rdmux_link::SharedMem;
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
+use rdmux_verbs::kind::{self, PerKind};
 use rustix::process::{Pid, PidfdFlags};
 use std::sync::atomic::Ordering;
 
@@ -154,17 +155,12 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
 pub(super) struct Clients {
     all: BTreeMap<ClientId, Client>,
     next: u64,
-    /// By kind of device.
-    past: [Vec<u64>; DeviceKind::ALL.len()],
+    past: PerKind<Vec<u64>>,
 }
 
 impl Clients {
     pub(super) fn new() -> Self {
-        Self {
-            all: BTreeMap::new(),
-            next: 1,
-            past: DeviceKind::ALL.map(|_| vec![0; PAGE_COUNTERS]),
-        }
+        Self { all: BTreeMap::new(), next: 1, past: PerKind::new(|_| vec![0; PAGE_COUNTERS]) }
     }
 
     pub(super) fn add(&mut self, client: Client) -> ClientId {
@@ -177,7 +173,7 @@ impl Clients {
     /// Takes a client out, and remembers what it counted.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.all.remove(&id)?;
-        let past = &mut self.past[client.device_kind().unwrap_or_default() as usize];
+        let past = &mut self.past[client.device_kind().unwrap_or_default()];
         for &counter in Counter::ALL {
             if !counter.is_gauge()
                 && let Some(past) = past.get_mut(counter as usize)
@@ -208,16 +204,18 @@ impl Clients {
 
     /// What all devices counted, those of dead processes included.
     pub(super) fn counters(&self) -> Vec<(String, u64)> {
-        let [mut all, more] = DeviceKind::ALL.map(|kind| self.counters_of(kind));
-        for ((_, sum), (_, n)) in all.iter_mut().zip(more) {
-            *sum = sum.wrapping_add(n);
+        let mut all = self.counters_of(DeviceKind::default());
+        for row in kind::rows().iter().filter(|row| row.kind != DeviceKind::default()) {
+            for ((_, sum), (_, n)) in all.iter_mut().zip(self.counters_of(row.kind)) {
+                *sum = sum.wrapping_add(n);
+            }
         }
         all
     }
 
     /// What the devices of a kind counted, those of dead processes included.
     pub(super) fn counters_of(&self, kind: DeviceKind) -> Vec<(String, u64)> {
-        let past = &self.past[kind as usize];
+        let past = &self.past[kind];
         let here = || self.all.values().filter(|c| c.device_kind() == Some(kind));
         let sum = |&counter: &Counter| {
             let past = past.get(counter as usize).copied().unwrap_or(0);

@@ -8,7 +8,8 @@ use rdmux_cm::{
     ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, PathQuery,
     RouteQuery, Sink,
 };
-use rdmux_verbs::control::DeviceKind;
+use rdmux_transport::attr::TransportType;
+use rdmux_verbs::kind;
 use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
@@ -81,7 +82,8 @@ impl Sink for Outbox {
 
 /// The machine's configuration.
 pub(super) fn config(config: &Config) -> rdmux_cm::Config {
-    let [limits, streams] = DeviceKind::ALL.map(|kind| config.limits.of(kind));
+    let limits_of = |transport| config.limits.of(kind::with_transport(transport));
+    let (limits, streams) = (limits_of(TransportType::Ib), limits_of(TransportType::Iwarp));
     rdmux_cm::Config {
         max_rd_atomic: limits.max_rd_atomic,
         max_init_rd_atomic: limits.max_init_rd_atomic,

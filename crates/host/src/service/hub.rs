@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
-use rdmux_verbs::control::{Control, DeviceKind};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::Control;
+use rdmux_verbs::kind;
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
@@ -188,7 +190,7 @@ impl Thread {
         socket: OwnedFd,
         shared: &OnceLock<Arc<Hub>>,
     ) -> Result<(), HostError> {
-        let client = HostClient::open(host, socket, DeviceKind::Roce)?;
+        let client = HostClient::open(host, socket, kind::with_service(QpType::XrcRecv))?;
         let opened = Hub::open(client.clone());
         let hub = Arc::new(opened.map_err(|e| HostError::io("open the hub", io::Error::other(e)))?);
         let fail = |e| HostError::io("watch a descriptor", e);

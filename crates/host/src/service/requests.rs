@@ -8,6 +8,7 @@ use rdmux_cm::iw::StreamId;
 use rdmux_link::SharedMem;
 use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
+use rdmux_verbs::kind::{self, KindRow};
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
 use rdmux_wire::{Guid, Pkey, Qpn};
 
@@ -197,18 +198,18 @@ impl Core {
             slot,
             first_index,
             port: self.options.config.service.port,
-            limits: self.options.config.limits.of(kind).into(),
+            limits: self.options.config.limits.of(kind),
         })))
     }
 
     /// The devices of this host.
     pub(super) fn devices(&self) -> Vec<DeviceRow> {
-        let row = |kind: DeviceKind| DeviceRow {
-            kind,
-            name: kind.device_name().to_owned(),
-            node_guid: self.guid_of(kind),
+        let device = |row: &KindRow| DeviceRow {
+            kind: row.kind,
+            name: row.device_name.to_owned(),
+            node_guid: self.guid_of(row.kind),
         };
-        DeviceKind::ALL.map(row).to_vec()
+        kind::rows().iter().map(device).collect()
     }
 
     /// One node each, told apart by the last digits.

@@ -15,7 +15,7 @@ use rdmux_cm::iw::{StreamId, StreamWish};
 use rdmux_cm::{CmError, IdHandle};
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::StreamParams;
-use rdmux_verbs::control::{DeviceKind, slot_of};
+use rdmux_verbs::control::slot_of;
 use rdmux_wire::Qpn;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -25,7 +25,7 @@ use super::listening::AllListening;
 use super::parting::Parting;
 use super::poller::{Interest, Ready, Token};
 use super::tcp;
-use crate::proto::{ClientKind, Notify};
+use crate::proto::Notify;
 
 /// All sockets.
 #[derive(Debug)]
@@ -161,8 +161,8 @@ impl Core {
     /// The client whose device has a queue pair, if that is one of iWARP.
     fn iwarp_owner(&self, qpn: Qpn) -> Option<ClientId> {
         let owner = self.slots.owner(slot_of(qpn))?;
-        let kind = self.clients.get(owner)?.kind?;
-        (kind == ClientKind::Device(DeviceKind::Iwarp)).then_some(owner)
+        let kind = self.clients.get(owner)?.device_kind()?;
+        kind.has_streams().then_some(owner)
     }
 
     fn hand_over(&mut self, stream: StreamId, qpn: Qpn, params: StreamParams) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdmux_cm::Time;
-use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::throttled;
 use rdmux_wire::Pkey;
 
@@ -40,7 +40,7 @@ struct Tree {
 }
 
 /// What a tree told last: the GID table and the counters.
-type Shown = (Vec<GidRow>, [Vec<(String, u64)>; DeviceKind::ALL.len()]);
+type Shown = (Vec<GidRow>, PerKind<Vec<(String, u64)>>);
 
 /// The namespaces of a user's views.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Core {
     }
 
     fn current_view(&self) -> Shown {
-        (self.gid_rows(), DeviceKind::ALL.map(|kind| self.clients.counters_of(kind)))
+        (self.gid_rows(), PerKind::new(|kind| self.clients.counters_of(kind)))
     }
 
     fn write_view(&self, choice: DeviceChoice, root: &Path, shown: &Shown) -> io::Result<()> {

@@ -7,9 +7,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::query::{GID_TABLE, iwarp_gid};
+use rdmux_verbs::kind::{GidKind, PerKind};
+use rdmux_verbs::query::iwarp_gid;
 use rdmux_wire::{Gid, Mtu, Pkey};
 
 use super::uverbs;
@@ -26,8 +26,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) gids: &'a [GidRow],
     /// The P_Key table.
     pub(crate) pkeys: &'a [Pkey],
-    /// What all devices of a kind counted, by [`Counter::name`]; the kinds in order.
-    pub(crate) counters: &'a [Vec<(String, u64)>],
+    /// What all devices of a kind counted, by [`Counter::name`].
+    pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
     pub(crate) etc_hosts: &'a Path,
 }
@@ -91,11 +91,8 @@ fn character_device(tree: &mut Tree, name: &str) {
 
 fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     let guid = groups(&device.node_guid.0.to_be_bytes());
-    let node_type = match device.kind {
-        DeviceKind::Roce => "1: CA",
-        DeviceKind::Iwarp => "4: RNIC",
-    };
-    tree.text(format!("{dir}/node_type"), node_type);
+    let node_type = device.kind.row().node_type;
+    tree.text(format!("{dir}/node_type"), format!("{}: {}", node_type as u8, node_type.name()));
     tree.text(format!("{dir}/node_guid"), &guid);
     tree.text(format!("{dir}/sys_image_guid"), &guid);
     tree.text(format!("{dir}/node_desc"), format!("{} {}", facts.host, device.name));
@@ -125,7 +122,7 @@ fn parent(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
 fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     tree.text(format!("{dir}/state"), "4: ACTIVE");
     tree.text(format!("{dir}/phys_state"), "5: LinkUp");
-    tree.text(format!("{dir}/link_layer"), "Ethernet");
+    tree.text(format!("{dir}/link_layer"), device.kind.row().link_layer.name());
     // What the device's port attributes say: four lanes, EDR.
     tree.text(format!("{dir}/rate"), "100 Gb/sec (4X EDR)");
     for zero in ["lid", "sm_lid"] {
@@ -138,16 +135,15 @@ fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     for (index, pkey) in facts.pkeys.iter().enumerate() {
         tree.text(format!("{dir}/pkeys/{index}"), format!("{:#06x}", pkey.0));
     }
-    if let Some(counted) = facts.counters.get(device.kind as usize) {
-        counters(tree, dir, counted);
-    }
+    counters(tree, dir, &facts.counters[device.kind]);
 }
 
 fn gids(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     let own = |row: &GidRow| GidRow { gid: iwarp_gid(device.node_guid), ..row.clone() };
-    let (rows, kind): (Vec<GidRow>, _) = match device.kind {
-        DeviceKind::Roce => {
-            let table = facts.gids.len().max(GID_TABLE.into());
+    let kind = device.kind.row();
+    let rows: Vec<GidRow> = match kind.gid_kind {
+        GidKind::RoceV2 => {
+            let table = facts.gids.len().max(kind.gid_table.into());
             let empty = GidRow {
                 gid: Gid::ZERO,
                 interface: String::new(),
@@ -156,16 +152,15 @@ fn gids(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
             };
             let mut rows = facts.gids.to_vec();
             rows.resize(table, empty);
-            (rows, "RoCE v2")
+            rows
         }
-        // What the kernel says of every GID that is not of RoCEv2.
-        DeviceKind::Iwarp => (facts.gids.first().map(own).into_iter().collect(), "IB/RoCE v1"),
+        GidKind::Node => facts.gids.first().map(own).into_iter().collect(),
     };
     for (index, row) in rows.iter().enumerate() {
         tree.text(format!("{dir}/gids/{index}"), groups(&row.gid.0));
         // A row that lost its address stays, empty, and has no attributes.
         if row.gid != Gid::ZERO {
-            tree.text(format!("{dir}/gid_attrs/types/{index}"), kind);
+            tree.text(format!("{dir}/gid_attrs/types/{index}"), kind.gid_kind.sysfs());
             tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &row.interface);
         }
     }
@@ -274,6 +269,7 @@ fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::R
 mod tests {
     use super::*;
     use rdmux_testing::{TempDir, temp_dir};
+    use rdmux_verbs::kind::{self, KindRow};
     use rdmux_wire::Guid;
     use std::net::Ipv4Addr;
 
@@ -284,16 +280,18 @@ mod tests {
 
     /// Writes what a host with a device of each kind has, of which the first counted this.
     fn show(dir: &TempDir, gids: &[GidRow], counters: &[(&str, u64)]) {
-        let devices = DeviceKind::ALL.map(|kind| DeviceRow {
-            kind,
-            name: format!("dev{}", kind as u8),
-            node_guid: Guid(0x0211_2233_4455_6676 + kind as u64),
-        });
-        let counters = [counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect(), vec![]];
+        let device = |row: &KindRow| DeviceRow {
+            kind: row.kind,
+            name: format!("dev{}", row.kind as u8),
+            node_guid: Guid(0x0211_2233_4455_6676 + row.kind as u64),
+        };
+        let devices: Vec<DeviceRow> = kind::rows().iter().map(device).collect();
+        let mut counted = PerKind::new(|_| Vec::new());
+        counted[devices[0].kind] = counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
         let pkeys = &[Pkey::DEFAULT];
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
         let facts =
-            Facts { host: "a", devices: &devices, gids, pkeys, counters: &counters, etc_hosts };
+            Facts { host: "a", devices: &devices, gids, pkeys, counters: &counted, etc_hosts };
         write(dir.path(), &facts).unwrap();
     }
 

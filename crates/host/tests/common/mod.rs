@@ -82,7 +82,7 @@ impl Host {
     }
 
     pub(crate) fn client(&self) -> Arc<HostClient> {
-        self.connect_options().connect(&self.options.host, DeviceKind::Roce).unwrap()
+        self.connect_options().connect(&self.options.host, DeviceKind::default()).unwrap()
     }
 
     pub(crate) fn status(&self) -> Status {

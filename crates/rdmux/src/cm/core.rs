@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rdmux_cm::{EventKind, IdHandle, Negotiated, PortSpace, Route};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
-use rdmux_verbs::control::DeviceKind;
 
 use super::channel::EventChannel;
 use super::event::Event;
@@ -101,7 +100,9 @@ impl Core {
                 event.kind = EventKind::Established;
             }
             // The queue pair has its stream before the program hears of it.
-            (EventKind::Established, _) if self.is_iwarp() => self.context.device().sync_control(),
+            (EventKind::Established, _) if self.has_streams() => {
+                self.context.device().sync_control()
+            }
             (EventKind::MulticastJoin, Some(qp)) if event.context == 1 => {
                 if let rdmux_cm::EventParam::Ud(ud) = &event.param {
                     qp.attach_multicast(ud.av.dgid)?;
@@ -127,8 +128,8 @@ impl Core {
     }
 
     /// Whether connections are streams.
-    pub(super) fn is_iwarp(&self) -> bool {
-        self.context.device().kind() == DeviceKind::Iwarp
+    pub(super) fn has_streams(&self) -> bool {
+        self.context.device().kind().has_streams()
     }
 
     pub(super) fn destroy(&self) -> Result<()> {

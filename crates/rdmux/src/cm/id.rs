@@ -136,7 +136,7 @@ impl Id {
         }
         // Over iWARP the stream takes it from INIT to RTS, and nothing else is set on the way.
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        to_init(qp, if self.0.is_iwarp() { all } else { Access::empty() })
+        to_init(qp, if self.0.has_streams() { all } else { Access::empty() })
     }
 
     /// The queue pair attached.
@@ -170,7 +170,7 @@ impl Id {
         };
         if let (Some(qp), Some(mut negotiated)) = (qp, negotiated)
             && qp.qp_type() != QpType::Ud
-            && !self.0.is_iwarp()
+            && !self.0.has_streams()
         {
             negotiated.accept(&param);
             advance(&qp, &negotiated, UP)?;
@@ -228,7 +228,7 @@ impl Id {
     pub fn disconnect(&self) -> Result<()> {
         if let Some(qp) = self.qp()
             && qp.qp_type() != QpType::Ud
-            && !self.0.is_iwarp()
+            && !self.0.has_streams()
         {
             qp.fail()?;
         }

@@ -21,6 +21,7 @@ use crate::objects::counters::{Counter, Counters};
 use crate::objects::cq::{CqCore, Overflow};
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
+use crate::objects::kind::GidKind;
 use crate::objects::notify::NotifyQueue;
 use crate::objects::qp::SlotUse;
 use crate::objects::query::iwarp_gid;
@@ -93,21 +94,21 @@ impl Device {
 
     /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.
     pub fn gids(&self) -> Vec<GidEntry> {
-        match self.control.info().kind {
-            DeviceKind::Roce => self.addresses(),
-            DeviceKind::Iwarp => self.gid(0).into_iter().collect(),
+        match self.kind().row().gid_kind {
+            GidKind::RoceV2 => self.addresses(),
+            GidKind::Node => self.gid(0).into_iter().collect(),
         }
     }
     /// An entry of the GID table.
     pub fn gid(&self, index: u8) -> Option<GidEntry> {
         let info = self.control.info();
         let address = self.gids.read().get(usize::from(index)).cloned();
-        match info.kind {
-            DeviceKind::Roce => address,
-            DeviceKind::Iwarp if index == 0 => {
+        match info.kind.row().gid_kind {
+            GidKind::RoceV2 => address,
+            GidKind::Node if index == 0 => {
                 address.map(|entry| GidEntry { gid: iwarp_gid(info.node_guid), ..entry })
             }
-            DeviceKind::Iwarp => None,
+            GidKind::Node => None,
         }
     }
     /// The host's addresses, by their index; zero where one was.

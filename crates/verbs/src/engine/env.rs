@@ -25,7 +25,6 @@ use super::ring::RingTx;
 use crate::engine::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::engine::xrc::place::{Placing, Stage};
-use crate::objects::control::DeviceKind;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::event::Raised;
 use crate::objects::memory::Space;
@@ -557,9 +556,10 @@ impl Env for QpEnv<'_> {
         match &self.here {
             Here::Own(objects, _) => {
                 let srq = objects.srq.as_ref()?;
-                let taken = match self.device.kind() {
-                    DeviceKind::Roce => srq.pop(sges),
-                    DeviceKind::Iwarp => srq.pop_in_turn(self.core.qpn, sges),
+                let taken = if self.device.kind().has_streams() {
+                    srq.pop_in_turn(self.core.qpn, sges)
+                } else {
+                    srq.pop(sges)
                 }?;
                 if taken.below_limit {
                     self.device.raise(Raised::SrqLimit(Arc::downgrade(srq)));

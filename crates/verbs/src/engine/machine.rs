@@ -1,8 +1,8 @@
-//! The machine of a queue pair: packets or a stream, by the device's kind.
+//! The machine of a queue pair: packets or a stream, by the device's transport.
 
 use std::time::Duration;
 
-use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState, TransportType};
 use rdmux_transport::env::{AccessFault, Drop, Env, Named};
 use rdmux_transport::error::{ModifyError, PostError};
 use rdmux_transport::iwarp::{self, StreamParams, Wish};
@@ -12,7 +12,6 @@ use rdmux_transport::{Qp as Packets, Time, TxState};
 use rdmux_wire::Psn;
 
 use super::env::QpEnv;
-use crate::objects::control::DeviceKind;
 
 /// What a queue pair is driven by.
 #[derive(Debug)]
@@ -38,18 +37,18 @@ macro_rules! either {
 }
 
 impl Machine {
-    pub(crate) fn new(kind: DeviceKind, init: &QpInit) -> Self {
-        match kind {
-            DeviceKind::Roce => Self::Ib(Packets::new(init)),
-            DeviceKind::Iwarp => Self::Iwarp(Box::new(iwarp::Qp::new(init))),
+    pub(crate) fn new(transport: TransportType, init: &QpInit) -> Self {
+        match transport {
+            TransportType::Ib => Self::Ib(Packets::new(init)),
+            TransportType::Iwarp => Self::Iwarp(Box::new(iwarp::Qp::new(init))),
         }
     }
 
     /// Bytes of memory that the queues of one will take.
-    pub(crate) fn queues_size(kind: DeviceKind, init: &QpInit) -> usize {
-        match kind {
-            DeviceKind::Roce => Packets::queues_size(init),
-            DeviceKind::Iwarp => iwarp::Qp::queues_size(init),
+    pub(crate) fn queues_size(transport: TransportType, init: &QpInit) -> usize {
+        match transport {
+            TransportType::Ib => Packets::queues_size(init),
+            TransportType::Iwarp => iwarp::Qp::queues_size(init),
         }
     }
 

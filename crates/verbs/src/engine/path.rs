@@ -17,7 +17,7 @@ use super::ring::RingTx;
 use super::stream::StreamPath;
 use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
-use crate::objects::control::{DeviceKind, is_target, slot_of};
+use crate::objects::control::{is_target, slot_of};
 use crate::objects::error::VerbsError;
 
 /// How a queue pair's packets leave.
@@ -109,7 +109,7 @@ impl Engine {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<Option<Path>, VerbsError> {
-        if device.kind() == DeviceKind::Iwarp {
+        if device.kind().has_streams() {
             // Its stream comes from the connection manager, and is closed when RESET takes it away.
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType};
 use rdmux_transport::{QpInit as MachineInit, Time};
 use rdmux_wire::Qpn;
 
@@ -14,7 +14,6 @@ use super::short::SentFrom;
 use crate::engine::device::Device;
 use crate::engine::xrc::place::TargetEnds;
 use crate::objects::brief;
-use crate::objects::control::DeviceKind;
 use crate::objects::cq::CqCore;
 use crate::objects::error::VerbsError;
 use crate::objects::pd::PdId;
@@ -107,7 +106,7 @@ impl Owed {
 impl QpCore {
     /// A queue pair in RESET.
     pub(crate) fn new(
-        kind: DeviceKind,
+        transport: TransportType,
         machine: &MachineInit,
         ends: Ends,
         context: u64,
@@ -119,7 +118,7 @@ impl QpCore {
             identity: QpIdentity::new(machine.qpn, context),
             owed: Owed::default(),
             state: brief::Mutex::new(Driven {
-                machine: Machine::new(kind, machine),
+                machine: Machine::new(transport, machine),
                 path: Path::None,
                 patient: false,
                 armed: None,
@@ -134,7 +133,7 @@ impl QpCore {
         let caps = QpCaps { max_recv_sge: MAX_SGES, ..QpCaps::default() };
         let qp_type = QpType::XrcRecv;
         let machine = MachineInit { qpn, qp_type, caps, sq_sig_all: false, has_srq: true };
-        Self::new(DeviceKind::Roce, &machine, Ends::Target(ends), 0)
+        Self::new(TransportType::Ib, &machine, Ends::Target(ends), 0)
     }
 
     /// Changes attributes and state, and with them the path.

@@ -7,7 +7,6 @@ use rdmux_wire::Mtu;
 
 pub use crate::engine::device::{Device, PORT};
 use crate::handles::event::AsyncEvent;
-use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
 use crate::objects::quota::{Counted, Permit};
@@ -16,7 +15,6 @@ impl Device {
     /// Attributes of the device.
     pub fn query(&self) -> DeviceAttr {
         let info = self.control().info();
-        let iwarp = info.kind == DeviceKind::Iwarp;
         DeviceAttr {
             kind: info.kind,
             fw_ver: env!("CARGO_PKG_VERSION"),
@@ -31,7 +29,7 @@ impl Device {
             limits: info.limits,
             phys_port_cnt: PORT,
             max_pkeys: u16::try_from(info.pkeys.len()).unwrap_or(u16::MAX),
-            local_ca_ack_delay: if iwarp { 0 } else { 15 },
+            local_ca_ack_delay: info.kind.row().ack_delay,
         }
     }
 

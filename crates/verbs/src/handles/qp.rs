@@ -16,7 +16,6 @@ use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::handles::cq::Cq;
 use crate::handles::pd::Pd;
 use crate::handles::srq::Srq;
-use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::quota::{Counted, Permit};
 use crate::objects::room;
@@ -67,8 +66,8 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             has_srq: init.srq.is_some(),
         };
-        let kind = device.kind();
-        room::check("create a queue pair", Machine::queues_size(kind, &machine))?;
+        let transport = device.kind().transport_type();
+        room::check("create a queue pair", Machine::queues_size(transport, &machine))?;
         let permit = device.permit("create a queue pair", Counted::Qp)?;
         machine.qpn = device.alloc_qpn()?;
         let objects = Objects {
@@ -78,7 +77,7 @@ impl Qp {
             recv_cq: init.recv_cq.core.clone(),
             srq: init.srq.as_ref().map(|s| s.core.clone()),
         };
-        let core = QpCore::new(kind, &machine, Ends::Own(objects), init.context);
+        let core = QpCore::new(transport, &machine, Ends::Own(objects), init.context);
         init.send_cq.core.add_user();
         init.recv_cq.core.add_user();
         device.insert_qp(&core);
@@ -304,8 +303,9 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     if let Some((name, n, max)) = sizes.iter().find(|(_, n, max)| n > max) {
         return Err(VerbsError::invalid(WHAT, format!("{n} {name}; at most {max} are possible")));
     }
-    if pd.device().kind() == DeviceKind::Iwarp && init.qp_type != QpType::Rc {
-        let why = format!("iWARP has reliable connections only, no {:?}", init.qp_type);
+    let kind = pd.device().kind().row();
+    if !kind.services.include(init.qp_type) {
+        let why = format!("{} has reliable connections only, no {:?}", kind.title, init.qp_type);
         return Err(VerbsError::unsupported(WHAT, why));
     }
     if init.qp_type == QpType::XrcRecv {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdmux_link::{Board, PeerBell, SharedMem};
-use rdmux_transport::attr::TransportType;
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
-use serde::{Deserialize, Serialize};
 
+pub use crate::objects::kind::DeviceKind;
+pub use crate::objects::limits::Limits;
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
@@ -41,39 +41,6 @@ pub fn is_target(qpn: Qpn) -> bool {
 
 /// The bit in the numbers of XRC targets, which are the service's.
 pub const TARGET_QPNS: u32 = 1 << 23;
-
-/// The kinds of devices that a host has.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
-pub enum DeviceKind {
-    /// RoCEv2, over UDP.
-    #[default]
-    Roce,
-    /// iWARP, over TCP.
-    Iwarp,
-}
-
-impl DeviceKind {
-    /// All of them. The index of each is its number in routes.
-    pub const ALL: [Self; 2] = [Self::Roce, Self::Iwarp];
-
-    /// The name of a host's device of this kind, as `ibv_get_device_name` gives it.
-    pub const fn device_name(self) -> &'static str {
-        match self {
-            Self::Roce => "rdmux_roce0",
-            Self::Iwarp => "rdmux_iw0",
-        }
-    }
-
-    /// What carries its messages.
-    pub const fn transport_type(self) -> TransportType {
-        match self {
-            Self::Roce => TransportType::Ib,
-            Self::Iwarp => TransportType::Iwarp,
-        }
-    }
-}
 
 /// A block of QP numbers, granted to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,98 +84,6 @@ pub struct HostInfo {
     pub slot: SlotGrant,
     /// Limits of the device.
     pub limits: Limits,
-}
-
-/// Limits of a device, which each process that opens it has to itself. The defaults resemble a usual adapter's, because
-/// programs reject unusual ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Queue pairs.
-    pub max_qp: u32,
-    /// Work requests of a queue.
-    pub max_qp_wr: u32,
-    /// Entries of a gather or scatter list.
-    pub max_sge: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Entries of a completion queue.
-    pub max_cqe: u32,
-    /// Memory regions.
-    pub max_mr: u32,
-    /// Memory windows.
-    pub max_mw: u32,
-    /// Protection domains.
-    pub max_pd: u32,
-    /// Shared receive queues.
-    pub max_srq: u32,
-    /// Work requests of a shared receive queue.
-    pub max_srq_wr: u32,
-    /// Address handles.
-    pub max_ah: u32,
-    /// READs and atomics of the peer that a queue pair holds resources for (`max_qp_rd_atom`).
-    pub max_rd_atomic: u8,
-    /// READs and atomics that a queue pair has outstanding itself (`max_qp_init_rd_atom`). They cost
-    /// nothing, and peers that serve more than we do are asked for what they offer.
-    pub max_init_rd_atomic: u8,
-    /// Bytes that may be posted inline.
-    pub max_inline_data: u32,
-    /// Multicast groups.
-    pub max_mcast_grp: u32,
-    /// Queue pairs of a multicast group.
-    pub max_mcast_qp_attach: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::of(DeviceKind::Roce)
-    }
-}
-
-impl Limits {
-    /// Those of a kind of device, unless the host's configuration says otherwise.
-    pub const fn of(kind: DeviceKind) -> Self {
-        let roce = Self {
-            max_qp: 65536,
-            max_qp_wr: 16384,
-            max_sge: 32,
-            max_cq: 65536,
-            max_cqe: 4_194_303,
-            max_mr: 1 << 20,
-            max_mw: 1 << 20,
-            max_pd: 32768,
-            max_srq: 32768,
-            max_srq_wr: 32767,
-            max_ah: 1 << 20,
-            max_rd_atomic: 16,
-            max_init_rd_atomic: 128,
-            max_inline_data: 1024,
-            max_mcast_grp: 8192,
-            max_mcast_qp_attach: 256,
-        };
-        match kind {
-            DeviceKind::Roce => roce,
-            // What a stream carries it has no further cost in serving.
-            DeviceKind::Iwarp => Self { max_rd_atomic: 128, ..roce }.without_datagrams(),
-        }
-    }
-
-    /// Of these, what the device can keep: its table of keys has 2^24 - 1 entries, a packet is gathered from 32 pieces.
-    #[must_use]
-    pub fn possible(self) -> Self {
-        const KEYS: u32 = (1 << 24) - 1;
-        let max_mr = self.max_mr.min(KEYS);
-        Self {
-            max_mr,
-            max_mw: self.max_mw.min(KEYS - max_mr),
-            max_sge: self.max_sge.min(32),
-            ..self
-        }
-    }
-
-    /// Those of a device that has no datagrams: neither address handles nor groups.
-    pub const fn without_datagrams(self) -> Self {
-        Self { max_ah: 0, max_mcast_grp: 0, max_mcast_qp_attach: 0, ..self }
-    }
 }
 
 /// Our end of a pair of rings to another process of the same host.

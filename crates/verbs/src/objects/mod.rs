@@ -1,6 +1,7 @@
 //! The lowest floor: the tables of objects, and the values in them. Nothing here knows the device or the engine.
 //!
-//! In reading order: [`control`] (what the device asks of the host service), [`error`], [`query`] and [`quota`] (limits);
+//! In reading order: [`kind`] (the table of kinds of devices), [`control`] (what the device asks of the host service), [`error`],
+//! [`query`], `limits` and [`quota`];
 //! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
 //! processes), `spot`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
 //! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
@@ -12,6 +13,8 @@ pub mod counters;
 pub(crate) mod cq;
 pub mod error;
 pub(crate) mod event;
+pub mod kind;
+mod limits;
 pub(crate) mod memory;
 pub(crate) mod mr;
 pub(crate) mod mw;

@@ -68,10 +68,6 @@ pub struct PortAttr {
     pub active_speed: u8,
 }
 
-/// How many entries the GID table of a RoCE device has at least, so that addresses may come while
-/// programs run: those without are zero.
-pub const GID_TABLE: u16 = 16;
-
 /// The one GID of an iWARP device, which is no address: it begins with six bytes like those of an
 /// Ethernet address, locally administered, and the rest is 0.
 pub fn iwarp_gid(node: Guid) -> Gid {

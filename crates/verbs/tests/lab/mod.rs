@@ -70,19 +70,15 @@ impl Lab {
 
     /// A process on the host with this address.
     pub fn process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
-        self.process_with(ip, DeviceKind::Roce)
+        self.process_told(ip, DeviceKind::default(), |_| {})
     }
 
-    /// As [`process`](Self::process), with a device of any kind.
-    pub fn process_with(
-        self: &Arc<Self>,
-        ip: &str,
-        kind: DeviceKind,
-    ) -> (Arc<Device>, Arc<LabControl>) {
-        self.process_told(ip, kind, |_| {})
+    /// As [`process`](Self::process), with a device whose connections are streams.
+    pub fn stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        self.process_told(ip, DeviceKind::Iwarp, |_| {})
     }
 
-    /// As [`process_with`](Self::process_with); `change` changes what the service tells of the host.
+    /// As [`process`](Self::process), with a device of any kind; `change` changes what the service tells of the host.
     pub fn process_told(
         self: &Arc<Self>,
         ip: &str,
@@ -115,7 +111,7 @@ impl Lab {
         let mut info = HostInfo {
             kind,
             host: ip.to_string(),
-            device: "rdmux_roce0".into(),
+            device: kind.device_name().into(),
             node_guid: Guid(1),
             gids: vec![gid],
             pkeys: vec![Pkey::DEFAULT],
@@ -427,7 +423,7 @@ fn make_stream_pair(
 ) -> (Node, Node) {
     let lab = Lab::new(false);
     let node = |ip| {
-        let (device, control) = lab.process_with(ip, DeviceKind::Iwarp);
+        let (device, control) = lab.stream_process(ip);
         let (pd, srq) = (Pd::new(&device), srq(&device));
         Node::on(device, control, pd, QpType::Rc, bytes, srq)
     };

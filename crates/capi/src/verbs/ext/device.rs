@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use rdmux_verbs::Device;
-use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind::Services;
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, code};
@@ -54,10 +54,10 @@ pub(super) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// What a device serves of it: iWARP has reliable connections only.
+/// What a device serves of it: some, as those of iWARP, have reliable connections only.
 fn odp(device: &Device) -> ibv_odp_caps {
     let mut caps = ODP;
-    if device.query().kind == DeviceKind::Iwarp {
+    if device.kind().row().services == Services::ReliableConnections {
         (caps.per_transport_caps.uc_odp_caps, caps.per_transport_caps.ud_odp_caps) = (0, 0);
     }
     caps

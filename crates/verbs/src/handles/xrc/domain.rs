@@ -4,11 +4,10 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_wire::Qpn;
 
 use crate::engine::device::Device;
-use crate::objects::control::DeviceKind;
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::opening::{Opening, Registration};
@@ -60,8 +59,9 @@ impl Xrcd {
         flags: XrcdFlags,
     ) -> Result<Self, VerbsError> {
         const WHAT: &str = "open an XRC domain";
-        if device.kind() == DeviceKind::Iwarp {
-            return Err(VerbsError::unsupported(WHAT, "iWARP has no XRC"));
+        let kind = device.kind().row();
+        if !kind.services.include(QpType::XrcRecv) {
+            return Err(VerbsError::unsupported(WHAT, format!("{} has no XRC", kind.title)));
         }
         let XrcdFlags { create, exclusive } = flags;
         let request = XrcRequest::OpenDomain { create, exclusive };
