@@ -6,15 +6,12 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rdmux_testing::env::{Hollow, link};
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
-};
-use rdmux_transport::wr::{Completion, SendData, SendOp, SendWr, Sge};
+use rdmux_transport::wr::{SendData, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
-use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qpn, Rkey, RnrTimer};
+use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Psn, Qpn, Rkey, RnrTimer};
 
 use crate::agenda::Agenda;
 
@@ -69,87 +66,19 @@ enum Event {
 
 struct End {
     qp: Qp,
-    port: Port,
+    port: Hollow,
     buffer: VecDeque<Vec<u8>>,
     taking: bool,
     sending: bool,
     timer: Time,
 }
 
-/// A world without bytes: only headers and lengths travel.
-#[derive(Default)]
-struct Port {
-    out: Vec<Vec<u8>>,
-    room: usize,
-    completed: u64,
-    keeps: bool,
-}
-
-impl Env for Port {
-    fn link(&self) -> LinkCaps {
-        LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false }
-    }
-    fn keeps_early(&self) -> bool {
-        self.keeps
-    }
-    fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
-        if self.room == 0 {
-            return Err(TxError::Busy);
-        }
-        self.room -= 1;
-        let len = match packet.payload {
-            TxPayload::None => 0,
-            TxPayload::Bytes(data) => data.len(),
-            TxPayload::Gather { len, .. } | TxPayload::Remote { len, .. } => len as usize,
-        };
-        let mut bytes = packet.header.to_vec();
-        bytes.resize(bytes.len() + len + usize::from(packet.pad), 0);
-        self.out.push(bytes);
-        Ok(())
-    }
-    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn scatter(&mut self, _: &[Sge], _: u32, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn check_remote(&self, _: Rkey, _: u64, _: u64, _: Access) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn atomic(
-        &mut self,
-        _: Psn,
-        _: Rkey,
-        _: u64,
-        _: AtomicOp,
-    ) -> Result<AtomicAnswer, AccessFault> {
-        Ok(AtomicAnswer::Now(0))
-    }
-    fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
-        Ok(())
-    }
-    fn pop_srq(&mut self, _: &mut [Sge]) -> Option<SrqEntry> {
-        None
-    }
-    fn complete(&mut self, _: Side, completion: Completion) {
-        assert_eq!(completion.status, rdmux_transport::wr::WcStatus::Success);
-        self.completed += 1;
-    }
-    fn event(&mut self, _: QpEvent) {}
-    fn count(&mut self, _: Drop) {}
-    fn pkey(&self, _: u16) -> Option<Pkey> {
-        Some(Pkey::DEFAULT)
-    }
-}
-
 fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     let caps = QpCaps { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
     let qp_type = QpType::Rc;
     let init = QpInit { qpn: Qpn::new(id), qp_type, caps, sq_sig_all: true, has_srq: false };
-    let (mut qp, mut port) = (Qp::new(&init), Port { keeps, ..Port::default() });
+    let (mut qp, mut port) = (Qp::new(&init), Hollow::new(link(4096, false)));
+    port.keeps_early = keeps;
     let mut attr = qp.attr();
     attr.path_mtu = mtu;
     (attr.sq_psn, attr.rq_psn) = (Psn::new(7), Psn::new(7));
@@ -172,17 +101,17 @@ pub fn run(config: Bottleneck) -> Goodput {
     let mut ends = [0, 1].map(|id| end(config.mtu, id, config.keeps));
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut agenda = Agenda::default();
-    let (mut posted, mut lost, mut sent) = (0, 0, 0);
+    let (mut posted, mut lost, mut sent) = (0, 0, 0_u64);
     let messages = TOTAL / u64::from(MESSAGE.0);
     agenda.after(Duration::ZERO, Event::Send(0));
-    while ends[0].port.completed < messages {
+    while completed(&ends[0]) < messages {
         let Some(event) = agenda.next_event() else { break };
         let now = agenda.now();
         let poked = matches!(event, Event::Take(_) | Event::Timer(_));
         let id = match event {
             Event::Send(id) => {
                 ends[id].sending = false;
-                while id == 0 && posted < messages && posted - ends[0].port.completed < MESSAGE.1 {
+                while id == 0 && posted < messages && posted - completed(&ends[0]) < MESSAGE.1 {
                     post(&mut ends[0].qp, now, config.read);
                     posted += 1;
                 }
@@ -220,7 +149,7 @@ pub fn run(config: Bottleneck) -> Goodput {
         };
         // What it sent leaves packet by packet, and while there was something it goes on.
         let e = &mut ends[id];
-        let out = std::mem::take(&mut e.port.out);
+        let out = std::mem::take(&mut e.port.packets);
         let busy = config.send * u32::try_from(out.len()).unwrap_or(u32::MAX);
         if !e.sending && (poked || !out.is_empty()) {
             e.sending = true;
@@ -245,6 +174,13 @@ pub fn run(config: Bottleneck) -> Goodput {
     let packets = TOTAL as f64 / f64::from(config.mtu.bytes());
     let ideal = packets * config.receive.max(config.send).as_secs_f64();
     Goodput { share: ideal / agenda.now().since(Time::ZERO).as_secs_f64(), lost, sent }
+}
+
+/// How many messages are complete, all of them well.
+fn completed(end: &End) -> u64 {
+    let statuses = &end.port.statuses;
+    assert!(statuses.last().is_none_or(|(_, status)| *status == WcStatus::Success));
+    statuses.len() as u64
 }
 
 fn post(qp: &mut Qp, now: Time, read: bool) {

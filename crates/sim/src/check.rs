@@ -1,12 +1,14 @@
 //! What must be true of every completion: told once, in order, of the right status, and every byte
 //! right.
 
+use std::fmt;
+
 use rdmux_transport::attr::QpType;
 use rdmux_transport::env::Side;
 use rdmux_transport::wr::{Completion, WcFlags, WcOpcode, WcStatus};
 
-use crate::endpoint::{Kind, RecvRecord, SendRecord};
-use crate::memory::{CANARY, pattern};
+use crate::endpoint::{Expected, Kind, SendRecord};
+use crate::memory::{CANARY, Mr, pattern};
 use crate::scenario::Poison;
 use crate::world::World;
 
@@ -164,14 +166,7 @@ impl World {
         }
         let Some(mr) = record.local else { return Ok(()) };
         let bytes = self.memory(id, 0).deregister(&mr);
-        let gaps = bytes.len() - len;
-        let mut outside = bytes;
-        for sge in record.sges.iter().rev() {
-            let at = usize::try_from(sge.addr - mr.addr).expect("within the region");
-            outside.drain(at..at + sge.length as usize);
-        }
-        ensure!(outside == vec![CANARY; gaps], "ep {id}: {op} wrote between the parts of its list");
-        Ok(())
+        check_gaps(format_args!("ep {id}"), record, &mr, bytes)
     }
 
     fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
@@ -200,7 +195,7 @@ impl World {
         }
         match self.endpoints[id].qp.qp_type() {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                self.check_reliable(id, wc, process, &record, &bytes)?
+                self.check_reliable(id, wc, process, &bytes)?
             }
             QpType::Uc => self.check_unreliable(id, wc, &bytes)?,
             QpType::Ud => {
@@ -218,31 +213,19 @@ impl World {
         id: usize,
         wc: &Completion,
         process: usize,
-        record: &RecvRecord,
         bytes: &[u8],
     ) -> Result<(), String> {
         let expected = self.endpoints[id].expected.pop_front();
         let expected = expected.ok_or_else(|| format!("ep {id}: a message that nobody sent"))?;
-        let len = expected.len as usize;
         let name = expected.op;
         ensure!(process == expected.process, "ep {id}: {name} is in process {process}");
-        ensure!(wc.byte_len == expected.len, "ep {id}: {name} has {} bytes", wc.byte_len);
-        ensure!(flagged(wc) == expected.imm, "ep {id}: {name} has imm {:?}", flagged(wc));
-        let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);
-        ensure!(invalidated == expected.invalidates, "ep {id}: {name} invalidated {invalidated:?}");
-        let want = if expected.in_receive { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
-        ensure!(wc.opcode == want, "ep {id}: {name} is {:?}", wc.opcode);
-        let used = if expected.in_receive { len } else { 0 };
-        ensure!(bytes[..used] == pattern(name, used), "ep {id}: SEND {name} brought other bytes");
-        let rest = &bytes[used..];
-        ensure!(rest.iter().all(|&b| b == CANARY), "ep {id}: {:x} wrote too much", record.wr_id);
-        Ok(())
+        check_message(format_args!("ep {id}"), &expected, wc, bytes)
     }
 
     /// Messages may be missing or come twice, but each must be one that was sent.
     fn check_unreliable(&self, id: usize, wc: &Completion, bytes: &[u8]) -> Result<(), String> {
         let len = wc.byte_len as usize;
-        let matches = |e: &&crate::endpoint::Expected| {
+        let matches = |e: &&Expected| {
             e.len == wc.byte_len
                 && e.imm == flagged(wc)
                 && (!e.in_receive || bytes[..len] == pattern(e.op, len))
@@ -251,6 +234,43 @@ impl World {
         ensure!(found.is_some(), "ep {id}: a message of {len} bytes that nobody sent");
         Ok(())
     }
+}
+
+/// Whether a receive has the message that is due: its length, what came beside it, and every byte, those behind it included.
+pub(crate) fn check_message(
+    end: fmt::Arguments<'_>,
+    expected: &Expected,
+    wc: &Completion,
+    bytes: &[u8],
+) -> Result<(), String> {
+    let name = expected.op;
+    ensure!(wc.byte_len == expected.len, "{end}: {name} has {} bytes", wc.byte_len);
+    ensure!(flagged(wc) == expected.imm, "{end}: {name} has imm {:?}", flagged(wc));
+    let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);
+    ensure!(invalidated == expected.invalidates, "{end}: {name} invalidated {invalidated:?}");
+    let want = if expected.in_receive { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
+    ensure!(wc.opcode == want, "{end}: {name} is {:?}", wc.opcode);
+    let used = if expected.in_receive { expected.len as usize } else { 0 };
+    ensure!(bytes[..used] == pattern(name, used), "{end}: SEND {name} brought other bytes");
+    let rest = &bytes[used..];
+    ensure!(rest.iter().all(|&b| b == CANARY), "{end}: {:x} wrote too much", wc.wr_id);
+    Ok(())
+}
+
+/// Whether an operation left alone what is between the parts of its list: `bytes` are those of the list's region.
+pub(crate) fn check_gaps(
+    end: fmt::Arguments<'_>,
+    record: &SendRecord,
+    mr: &Mr,
+    mut bytes: Vec<u8>,
+) -> Result<(), String> {
+    for sge in record.sges.iter().rev() {
+        let at = usize::try_from(sge.addr - mr.addr).expect("within the region");
+        bytes.drain(at..at + sge.length as usize);
+    }
+    let untouched = bytes.iter().all(|&b| b == CANARY);
+    ensure!(untouched, "{end}: {} wrote between the parts of its list", record.op);
+    Ok(())
 }
 
 pub(crate) fn flagged(wc: &Completion) -> Option<[u8; 4]> {

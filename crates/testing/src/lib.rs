@@ -1,6 +1,8 @@
 //! Helpers that tests of several crates share: unit tests, `sim`, `fuzz` and `benches/instructions`.
 #![forbid(unsafe_code)]
 
+pub mod env;
+pub mod ledger;
 pub mod qp;
 
 pub use tempfile::TempDir;

@@ -2,15 +2,13 @@
 //! sent is fed to a queue pair of ours, and what ours says must be what the other side said.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
-mod permissive;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
-use permissive::Permissive;
+use rdmux_testing::env::{Hollow, link};
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
@@ -118,7 +116,12 @@ impl Flow {
 
 const PEER: Gid = Gid([9; 16]);
 
-fn queue_pair(flow: &Flow, env: &mut Permissive) -> Qp {
+/// Without a congestion window, since the kernel's driver has none.
+fn hollow(flow: &Flow) -> Hollow {
+    Hollow::new(link(flow.mtu().bytes(), true))
+}
+
+fn queue_pair(flow: &Flow, env: &mut Hollow) -> Qp {
     let caps = QpCaps {
         max_send_wr: 1024,
         max_recv_wr: 1024,
@@ -143,7 +146,7 @@ fn queue_pair(flow: &Flow, env: &mut Permissive) -> Qp {
     qp
 }
 
-fn feed(qp: &mut Qp, env: &mut Permissive, bytes: &[u8]) {
+fn feed(qp: &mut Qp, env: &mut Hollow, bytes: &[u8]) {
     let packet = Packet::parse(bytes).unwrap();
     let grh = [0; 40];
     let source = Source {
@@ -185,7 +188,7 @@ fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
     let mut compared = 0;
     for name in CLEAN.into_iter().chain(["rxe_loss_write.pcap"]) {
         for flow in flows(name) {
-            let mut env = Permissive { mtu: flow.mtu().bytes(), ..Permissive::default() };
+            let mut env = hollow(&flow);
             let mut qp = queue_pair(&flow, &mut env);
             for p in flow.parsed(false) {
                 env.originals.extend(p.atomic_ack.map(|a| a.original));
@@ -201,7 +204,7 @@ fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
                 }
             }
             let mut ours: Vec<String> =
-                env.out.iter().map(|b| essence(&Packet::parse(b).unwrap())).collect();
+                env.packets.iter().map(|b| essence(&Packet::parse(b).unwrap())).collect();
             let mut theirs: Vec<String> = flow.parsed(false).map(|p| essence(&p)).collect();
             if name == "rxe_loss_write.pcap" {
                 // The next packet was captured, but its receiver did not get it.
@@ -247,7 +250,7 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
     for name in CLEAN {
         for flow in flows(name) {
             let flow = flow.once();
-            let mut env = Permissive { mtu: flow.mtu().bytes(), ..Permissive::default() };
+            let mut env = hollow(&flow);
             let mut qp = queue_pair(&flow, &mut env);
             let mut works: VecDeque<_> = work_requests(&flow).into();
             let posted = works.len();
@@ -266,7 +269,7 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
                     qp.post_send(Time(1), &SendWr { flags, ..SendWr::new(0, op, data) }).unwrap();
                 }
                 qp.poll_transmit(Time(1), 1, &mut env);
-                let ours = env.out.pop_front().expect("a packet");
+                let ours = env.packets.pop_front().expect("a packet");
                 let ours = Packet::parse(&ours).unwrap();
                 let mut bth = ours.bth;
                 // Numbers, and when to ask for an ACK in mid-message, are each side's own affair.

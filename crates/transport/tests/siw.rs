@@ -2,18 +2,15 @@
 //! fed to a queue pair of ours that is given the other side's work, and ours must send the same messages.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
-mod permissive;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
-use permissive::Permissive;
+use rdmux_testing::env::{Hollow, link};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::{AccessFault, TxPayload};
-use rdmux_transport::iwarp::{Qp, Segment, SendFault, StreamEnv, StreamParams};
+use rdmux_transport::iwarp::{Qp, StreamParams};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{QpInit, Time};
 use rdmux_wire::Qpn;
@@ -24,28 +21,6 @@ use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::iwarp::mpa::{Flags, Startup};
 use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};
 use rdmux_wire::tcp::Tcp;
-
-impl StreamEnv for Permissive {
-    fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
-        assert_eq!(skip, 0, "this stream takes everything");
-        let before = self.sent.len();
-        for segment in segments {
-            self.sent.extend_from_slice(segment.head);
-            let len = match segment.payload {
-                TxPayload::None => 0,
-                TxPayload::Bytes(data) => data.len(),
-                TxPayload::Gather { len, .. } | TxPayload::Remote { len, .. } => len as usize,
-            };
-            self.sent.resize(self.sent.len() + len, 0);
-            self.sent.extend_from_slice(segment.tail);
-        }
-        Ok(self.sent.len() - before)
-    }
-    fn read(&mut self, _: &TxPayload<'_>, out: &mut [u8]) -> Result<(), AccessFault> {
-        out.fill(0);
-        Ok(())
-    }
-}
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name)
@@ -130,7 +105,7 @@ fn essence(message: &Message) -> String {
     format!("{} {place} {} {:?}", message.header.opcode, message.len, message.request)
 }
 
-fn queue_pair(env: &mut Permissive, crc: bool) -> Qp {
+fn queue_pair(env: &mut Hollow, crc: bool) -> Qp {
     let caps = QpCaps {
         max_send_wr: 1024,
         max_recv_wr: 1024,
@@ -183,7 +158,7 @@ fn post(qp: &mut Qp, message: &Message) {
 /// compared.
 fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
     let (own, theirs) = (messages(framing, own), messages(framing, heard));
-    let mut env = Permissive::default();
+    let mut env = Hollow::new(link(0, true));
     let mut qp = queue_pair(&mut env, framing.crc);
     for _ in theirs.iter().filter(|m| m.header.opcode == Opcode::Send) {
         qp.post_recv(&RecvWr { wr_id: 2, sges: &[Sge { length: 1 << 20, ..Sge::default() }] })
@@ -200,7 +175,7 @@ fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
         inbox.drain(..used);
         qp.poll_transmit(Time(1), u32::MAX, &mut env);
     }
-    let said = messages(framing, &env.sent);
+    let said = messages(framing, &env.stream);
     let terminated = theirs.iter().any(|m| ends(&m));
     let state = if terminated { QpState::Err } else { QpState::Rts };
     assert_eq!(qp.state(), state, "{name}: {said:?}");

@@ -7,6 +7,7 @@ mod world;
 use std::time::Duration;
 
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::env::Side;
 use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
 use rdmux_transport::{QpInit, Time};
@@ -143,11 +144,7 @@ impl<'a> Script<'a> {
         }
         assert!(self.qp.poll_timeout().is_none(), "a timer runs in RESET");
         assert!(matches!(self.qp.wish(), Wish::Abort | Wish::Close), "a stream is kept");
-        let world = &self.world;
-        assert_eq!(world.recvs_completed, world.recvs_posted, "receives are left");
-        if self.qp.init().sq_sig_all {
-            assert_eq!(world.sends_completed, world.sends_posted, "sends are left");
-        }
+        self.world.ledger.assert_balanced(self.qp.init().sq_sig_all);
     }
 
     fn bring_up(&mut self) {
@@ -199,7 +196,7 @@ impl<'a> Script<'a> {
         let flags = SendFlags::from_bits_truncate(flags.into());
         let wr = SendWr { flags, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
-            self.world.sends_posted += 1;
+            self.world.ledger.posted(Side::Send);
         }
     }
 
@@ -211,7 +208,7 @@ impl<'a> Script<'a> {
 
     fn recv(&mut self, sges: &[Sge]) {
         if self.qp.post_recv(&RecvWr { wr_id: 2, sges }).is_ok() {
-            self.world.recvs_posted += 1;
+            self.world.ledger.posted(Side::Recv);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::AccessFault;
+use rdmux_transport::env::{AccessFault, Side};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::{
@@ -126,11 +126,7 @@ impl<'a> Script<'a> {
             assert!(self.qp.poll_timeout().is_none(), "a timer runs in state {state:?}");
         }
         self.world.put_off.clear();
-        let world = &self.world;
-        assert_eq!(world.recvs_completed, world.recvs_posted, "receives are left");
-        if self.qp.init().sq_sig_all {
-            assert_eq!(world.sends_completed, world.sends_posted, "sends are left");
-        }
+        self.world.ledger.assert_balanced(self.qp.init().sq_sig_all);
     }
 
     fn bring_up(&mut self) {
@@ -199,7 +195,7 @@ impl<'a> Script<'a> {
         let srqn = u32::from(few) << 16;
         let wr = SendWr { flags, dest, srqn, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
-            self.world.sends_posted += 1;
+            self.world.ledger.posted(Side::Send);
         }
     }
 
@@ -207,7 +203,7 @@ impl<'a> Script<'a> {
         let sges = self.sges();
         self.world.srq_left += u32::from(self.byte() % 3);
         if self.qp.post_recv(&RecvWr { wr_id: 2, sges: &sges }).is_ok() {
-            self.world.recvs_posted += 1;
+            self.world.ledger.posted(Side::Recv);
         }
     }
 

@@ -1,13 +1,13 @@
 //! What must be true of every completion.
 
 use rdmux_transport::env::Side;
-use rdmux_transport::wr::{Completion, WcFlags, WcOpcode, WcStatus};
+use rdmux_transport::wr::{Completion, WcStatus};
 
 use super::Mistake;
 use super::world::World;
-use crate::check::{ensure, flagged, opcode};
+use crate::check::{check_gaps, check_message, ensure, opcode};
 use crate::endpoint::{Kind, SendRecord};
-use crate::memory::{CANARY, pattern};
+use crate::memory::pattern;
 
 impl World {
     pub(super) fn completed(
@@ -107,14 +107,8 @@ impl World {
         }
         self.stats.compared += u64::from(record.len);
         let Some(mr) = record.local else { return Ok(()) };
-        let mut outside = self.ends[id].memory.deregister(&mr);
-        let gaps = outside.len() - len;
-        for sge in record.sges.iter().rev() {
-            let at = usize::try_from(sge.addr - mr.addr).expect("within the region");
-            outside.drain(at..at + sge.length as usize);
-        }
-        ensure!(outside == vec![CANARY; gaps], "end {id}: {op} wrote between its list's parts");
-        Ok(())
+        let bytes = self.ends[id].memory.deregister(&mr);
+        check_gaps(format_args!("end {id}"), record, &mr, bytes)
     }
 
     fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
@@ -152,17 +146,6 @@ impl World {
         }
         let expected = self.ends[id].expected.pop_front();
         let expected = expected.ok_or_else(|| format!("end {id}: a message that nobody sent"))?;
-        let (name, len) = (expected.op, expected.len as usize);
-        ensure!(wc.byte_len == expected.len, "end {id}: {name} has {} bytes", wc.byte_len);
-        ensure!(flagged(wc) == expected.imm, "end {id}: {name} has imm {:?}", flagged(wc));
-        let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated);
-        ensure!(invalidated == expected.invalidates, "end {id}: {name} has {invalidated:?}");
-        let want = if expected.in_receive { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
-        ensure!(wc.opcode == want, "end {id}: {name} is {:?}", wc.opcode);
-        let used = if expected.in_receive { len } else { 0 };
-        ensure!(bytes[..used] == pattern(name, used), "end {id}: SEND {name} has other bytes");
-        let rest = &bytes[used..];
-        ensure!(rest.iter().all(|&b| b == CANARY), "end {id}: {:x} wrote too much", record.wr_id);
-        Ok(())
+        check_message(format_args!("end {id}"), &expected, wc, &bytes)
     }
 }

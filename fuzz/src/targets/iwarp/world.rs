@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use rdmux_testing::env::{check_list, payload_len};
+use rdmux_testing::ledger::Ledger;
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
@@ -36,10 +38,7 @@ pub(super) struct World {
     /// How many accesses go well until one does not.
     pub(super) until_fault: u32,
     pub(super) srq_left: u32,
-    pub(super) sends_posted: u64,
-    pub(super) recvs_posted: u64,
-    pub(super) sends_completed: u64,
-    pub(super) recvs_completed: u64,
+    pub(super) ledger: Ledger,
 }
 
 impl World {
@@ -55,10 +54,7 @@ impl World {
             broken: false,
             until_fault: u32::MAX,
             srq_left: 0,
-            sends_posted: 0,
-            recvs_posted: 0,
-            sends_completed: 0,
-            recvs_completed: 0,
+            ledger: Ledger::default(),
         };
         world.new_stream(params);
         world
@@ -96,20 +92,19 @@ impl World {
     }
 
     fn payload(&mut self, payload: &TxPayload<'_>) -> Result<usize, AccessFault> {
+        let len = payload_len(payload);
         match *payload {
-            TxPayload::None => Ok(0),
-            TxPayload::Bytes(b) => Ok(b.len()),
-            TxPayload::Gather { sges, offset, len } => {
-                let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-                assert!(u64::from(offset) + u64::from(len) <= all, "beyond the gather list");
+            TxPayload::None | TxPayload::Bytes(_) => {}
+            TxPayload::Gather { sges, .. } => {
                 self.meet()?;
-                self.check_local(sges, Access::empty()).map(|()| len as usize)
+                self.check_local(sges, Access::empty())?;
             }
             TxPayload::Remote { rkey, va, len, .. } => {
                 self.meet()?;
-                Self::range(rkey.0, va, len.into()).map(|()| len as usize)
+                Self::range(rkey.0, va, len.into())?;
             }
         }
+        Ok(len)
     }
 
     /// It sends frames that can be read, one behind the other, and nothing behind a Terminate.
@@ -180,8 +175,7 @@ impl Env for World {
         sges.iter().try_for_each(|s| Self::range(s.lkey.0, s.addr, s.length.into()))
     }
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-        assert!(u64::from(offset) + data.len() as u64 <= all, "beyond the scatter list");
+        check_list(sges, offset, data.len());
         assert!(!data.is_empty());
         self.meet()?;
         self.check_local(sges, Access::LOCAL_WRITE)
@@ -211,17 +205,12 @@ impl Env for World {
     }
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
         self.srq_left = self.srq_left.checked_sub(1)?;
-        self.recvs_posted += 1;
+        self.ledger.posted(Side::Recv);
         sges[0] = Sge { addr: 0, length: 4096, lkey: Lkey(0) };
         Some(SrqEntry { wr_id: 1, num_sge: 1 })
     }
     fn complete(&mut self, side: Side, _: Completion) {
-        match side {
-            Side::Send => self.sends_completed += 1,
-            Side::Recv => self.recvs_completed += 1,
-        }
-        assert!(self.sends_completed <= self.sends_posted, "a send completed twice");
-        assert!(self.recvs_completed <= self.recvs_posted, "a receive completed twice");
+        self.ledger.completed(side);
     }
     fn event(&mut self, _: QpEvent) {}
     fn count(&mut self, _: Drop) {}

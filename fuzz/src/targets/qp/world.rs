@@ -1,5 +1,7 @@
 //! The world around the queue pair: it counts, and checks what it is asked for.
 
+use rdmux_testing::env::{check_list, link, payload_len};
+use rdmux_testing::ledger::Ledger;
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
@@ -32,17 +34,14 @@ pub(super) struct World {
     /// Whether atomics are done later, and those that are to be done.
     later: bool,
     pub(super) put_off: Vec<Psn>,
-    pub(super) sends_posted: u64,
-    pub(super) recvs_posted: u64,
-    pub(super) sends_completed: u64,
-    pub(super) recvs_completed: u64,
+    pub(super) ledger: Ledger,
 }
 
 impl World {
     pub(super) fn new(lossless: bool, is_target: bool, later: bool) -> Self {
         let max_payload = if lossless { 8192 } else { 1024 };
         Self {
-            link: LinkCaps { max_payload, lossless, by_reference: false, acks_along: false },
+            link: link(max_payload, lossless),
             last_psn: Psn::new(0),
             busy: 0,
             srq_left: 0,
@@ -52,10 +51,7 @@ impl World {
             until_busy: u32::MAX,
             later,
             put_off: Vec::new(),
-            sends_posted: 0,
-            recvs_posted: 0,
-            sends_completed: 0,
-            recvs_completed: 0,
+            ledger: Ledger::default(),
         }
     }
 
@@ -93,19 +89,10 @@ impl Env for World {
             self.busy -= 1;
             return Err(TxError::Busy);
         }
-        let len = match packet.payload {
-            TxPayload::None => 0,
-            TxPayload::Bytes(b) => b.len(),
-            TxPayload::Gather { sges, offset, len } => {
-                let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-                assert!(u64::from(offset) + u64::from(len) <= all, "beyond the gather list");
-                len as usize
-            }
-            TxPayload::Remote { rkey, va, len, .. } => {
-                Self::range(rkey.0, va, len.into()).map_err(TxError::Memory)?;
-                len as usize
-            }
-        };
+        let len = payload_len(&packet.payload);
+        if let TxPayload::Remote { rkey, va, len, .. } = packet.payload {
+            Self::range(rkey.0, va, len.into()).map_err(TxError::Memory)?;
+        }
         assert!(len <= self.link.max_payload as usize, "a packet of {len} bytes");
         assert_eq!((len + usize::from(packet.pad)) % 4, 0, "not padded");
         let mut bytes = packet.header.to_vec();
@@ -118,8 +105,7 @@ impl Env for World {
         sges.iter().try_for_each(|s| Self::range(s.lkey.0, s.addr, s.length.into()))
     }
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-        assert!(u64::from(offset) + data.len() as u64 <= all, "beyond the scatter list");
+        check_list(sges, offset, data.len());
         assert!(!self.is_target || self.taken == self.selected, "another queue's receive");
         self.meet_owner()?;
         self.check_local(sges, Access::LOCAL_WRITE)
@@ -163,23 +149,18 @@ impl Env for World {
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
         self.check_selected();
         self.srq_left = self.srq_left.checked_sub(1)?;
-        self.recvs_posted += 1;
+        self.ledger.posted(Side::Recv);
         assert!(self.taken.is_none(), "two receives at a time");
         self.taken = self.selected;
         sges[0] = Sge { addr: 0, length: 4096, lkey: Lkey(0) };
         Some(SrqEntry { wr_id: 1, num_sge: 1 })
     }
     fn complete(&mut self, side: Side, _: Completion) {
-        match side {
-            Side::Send => self.sends_completed += 1,
-            Side::Recv => {
-                self.recvs_completed += 1;
-                let taken = self.taken.take();
-                assert!(!self.is_target || taken == self.selected, "in another queue's process");
-            }
+        if side == Side::Recv {
+            let taken = self.taken.take();
+            assert!(!self.is_target || taken == self.selected, "in another queue's process");
         }
-        assert!(self.sends_completed <= self.sends_posted, "a send completed twice");
-        assert!(self.recvs_completed <= self.recvs_posted, "a receive completed twice");
+        self.ledger.completed(side);
     }
     fn event(&mut self, _: QpEvent) {}
     fn count(&mut self, _: Drop) {}

@@ -1,0 +1,69 @@
+//! Conservation of work requests: what is posted completes once.
+
+use rdmux_transport::env::Side;
+
+/// Counts work requests of a queue pair.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Posted and completed sends.
+    sends: (u64, u64),
+    /// Receives: posted, or taken from a shared receive queue, and completed.
+    recvs: (u64, u64),
+}
+
+impl Ledger {
+    /// A work request was posted, or taken from a shared receive queue.
+    pub fn posted(&mut self, side: Side) {
+        self.side(side).0 += 1;
+    }
+
+    /// A work request was completed.
+    ///
+    /// # Panics
+    /// When more are complete than were posted.
+    pub fn completed(&mut self, side: Side) {
+        let (posted, completed) = self.side(side);
+        *completed += 1;
+        assert!(completed <= posted, "{side:?}: a work request completed twice");
+    }
+
+    /// Checks that all are complete. Sends that are not signaled complete in silence, so those count only where `all_sends`
+    /// are.
+    ///
+    /// # Panics
+    /// When some are left.
+    pub fn assert_balanced(&self, all_sends: bool) {
+        assert_eq!(self.recvs.0, self.recvs.1, "receives are left");
+        assert!(!all_sends || self.sends.0 == self.sends.1, "sends are left: {:?}", self.sends);
+    }
+
+    fn side(&mut self, side: Side) -> &mut (u64, u64) {
+        match side {
+            Side::Send => &mut self.sends,
+            Side::Recv => &mut self.recvs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "completed twice")]
+    fn a_second_completion_of_one_request_is_found() {
+        let mut ledger = Ledger::default();
+        ledger.posted(Side::Send);
+        ledger.completed(Side::Send);
+        ledger.assert_balanced(true);
+        ledger.completed(Side::Send);
+    }
+
+    #[test]
+    #[should_panic(expected = "receives are left")]
+    fn a_receive_without_completion_is_found() {
+        let mut ledger = Ledger::default();
+        ledger.posted(Side::Recv);
+        ledger.assert_balanced(false);
+    }
+}
