@@ -23,7 +23,7 @@ use rdmux::{
 use crate::exchange::{LOCAL, QKEY, REGION, difference};
 
 /// A minute: the wire may lose packets.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where both sides begin to count: near the end of the numbers, so that they wrap.
 const FIRST_PSN: Psn = Psn::new(0x00ff_fff0);
@@ -153,7 +153,7 @@ impl Peer {
     /// The next completion, whatever its status.
     pub(crate) fn completion(&self) -> Result<Completion> {
         let mut one = [rdmux::EMPTY];
-        match self.cq.wait(&mut one, Some(PATIENCE))? {
+        match self.cq.wait(&mut one, Some(TIMEOUT))? {
             0 => bail!("no completion in a minute"),
             _ => Ok(one[0]),
         }

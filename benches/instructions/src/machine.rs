@@ -49,19 +49,19 @@ pub(crate) fn connect(count: u32) -> Result<()> {
     net.listener(0, QpType::Rc);
     for _ in 0..count {
         let active = net.connecting(1, 0, QpType::Rc);
-        net.settle();
+        net.run_until_idle();
         let request = net.hosts[0].event(EventKind::ConnectRequest);
         let (now, server) = (net.now, &mut net.hosts[0]);
         server.cm.accept(now, request.id, &param(0x22), &mut server.out)?;
-        net.settle();
+        net.run_until_idle();
         let client = &mut net.hosts[1];
         client.event(EventKind::ConnectResponse);
         client.cm.establish(now, active, &mut client.out)?;
-        net.settle();
+        net.run_until_idle();
         net.hosts[0].event(EventKind::Established);
         let client = &mut net.hosts[1];
         client.cm.disconnect(now, active, &mut client.out)?;
-        net.settle();
+        net.run_until_idle();
         net.hosts[0].events();
         for (host, id) in [(0, request.id), (1, active)] {
             let host = &mut net.hosts[host];

@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
     /// Options of `rdmux run`.
     options: &'static [&'static str],
     proofs: Vec<Proof>,
-    patience: Duration,
+    timeout: Duration,
     /// The ways in which CI runs it.
     pub(crate) brief: &'static [Way],
 }
@@ -80,7 +80,7 @@ impl Exchange {
             options: &[],
             proofs: Vec::new(),
             // A program that hangs does so for ever; others may have the processor meanwhile.
-            patience: Duration::from_secs(180),
+            timeout: Duration::from_secs(180),
             brief: &[],
         }
     }
@@ -128,8 +128,8 @@ impl Exchange {
     }
 
     /// How long a client may run, if not three minutes.
-    pub(crate) fn patience(mut self, seconds: u64) -> Self {
-        self.patience = Duration::from_secs(seconds);
+    pub(crate) fn timeout(mut self, seconds: u64) -> Self {
+        self.timeout = Duration::from_secs(seconds);
         self
     }
 
@@ -165,12 +165,12 @@ impl Exchange {
         for (n, line) in (1..).zip(&self.clients) {
             started.push(scene.start(here, &format!("client{n}"), self.options, line)?);
             if self.in_turn {
-                started[servers..].last_mut().map_or(Ok(()), |c| c.succeed(self.patience))?;
+                started[servers..].last_mut().map_or(Ok(()), |c| c.succeed(self.timeout))?;
             }
         }
         let (servers, clients) = started.split_at_mut(servers);
         for client in &mut *clients {
-            client.succeed(self.patience)?;
+            client.succeed(self.timeout)?;
         }
         let outputs = clients.iter().map(Process::output).collect();
         let mut said = Said { server: String::new(), clients: outputs };
@@ -192,7 +192,7 @@ impl Exchange {
         side: &Side,
         process: &mut Process,
     ) -> Result<()> {
-        process.until("serve", self.patience, |p| match server.ready {
+        process.until("serve", self.timeout, |p| match server.ready {
             Ready::Tcp => tcp_listens(p.pid(), scene.port),
             Ready::TcpPort(port) => tcp_listens(p.pid(), port),
             Ready::Cm => cm_listens(side),

@@ -55,14 +55,14 @@ impl Process {
     /// Waits until `there` says yes, or the program ends.
     ///
     /// # Errors
-    /// When it ends, or `patience` does.
+    /// When it ends, or `timeout` does.
     pub(crate) fn until(
         &mut self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut there: impl FnMut(&Self) -> Result<bool>,
     ) -> Result<()> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         while !there(self)? {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{} {} before {what}: {}", self.name, ended(status), self.last_line());
@@ -81,15 +81,15 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// When it does not end within `patience`.
-    pub(crate) fn finish(&mut self, patience: Duration) -> Result<ExitStatus> {
-        let end = Instant::now() + patience;
+    /// When it does not end within `timeout`.
+    pub(crate) fn finish(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
             if Instant::now() >= end {
-                let s = patience.as_secs();
+                let s = timeout.as_secs();
                 bail!("{} did not end in {s} s: {}", self.name, self.last_line());
             }
             sleep(GLANCE);
@@ -99,9 +99,9 @@ impl Process {
     /// Waits for its end, which must be a success.
     ///
     /// # Errors
-    /// When it is not, or it does not end within `patience`.
-    pub(crate) fn succeed(&mut self, patience: Duration) -> Result<()> {
-        let status = self.finish(patience)?;
+    /// When it is not, or it does not end within `timeout`.
+    pub(crate) fn succeed(&mut self, timeout: Duration) -> Result<()> {
+        let status = self.finish(timeout)?;
         ensure!(status.success(), "{} {}: {}", self.name, ended(status), self.last_line());
         Ok(())
     }
@@ -109,13 +109,13 @@ impl Process {
     /// Sends it a signal, to which it must end by that signal or with status 0.
     ///
     /// # Errors
-    /// When it ends otherwise, or not within `patience`.
-    pub(crate) fn stop(&mut self, signal: Signal, patience: Duration) -> Result<()> {
+    /// When it ends otherwise, or not within `timeout`.
+    pub(crate) fn stop(&mut self, signal: Signal, timeout: Duration) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} {} before it was told to: {}", self.name, ended(status), self.last_line());
         }
         kill_process(self.process_id()?, signal)?;
-        let status = self.finish(patience)?;
+        let status = self.finish(timeout)?;
         let as_told = status.success() || status.signal() == Some(signal.as_raw());
         ensure!(as_told, "{} {}: {}", self.name, ended(status), self.last_line());
         Ok(())

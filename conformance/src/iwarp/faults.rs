@@ -478,10 +478,11 @@ fn byte_by_byte(hosts: &Hosts) -> Result<()> {
 
 // ---- silence
 
-const IMPATIENT: Settings = Settings { crc: false, markers: "give", revision: 2, impatient: true };
+const SHORT_TIMEOUTS: Settings =
+    Settings { crc: false, markers: "give", revision: 2, short_timeouts: true };
 
 fn silence(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
-    let ours = hosts.with(IMPATIENT)?;
+    let ours = hosts.with(SHORT_TIMEOUTS)?;
     let listener = ours.listen()?;
     let mut wire = Wire::connect(listener.at)?;
     wire.send(bytes)?;
@@ -492,7 +493,7 @@ fn silence(hosts: &Hosts, bytes: &[u8]) -> Result<()> {
 
 fn no_reply(hosts: &Hosts) -> Result<()> {
     let (listener, at) = listen()?;
-    let end = hosts.with(IMPATIENT)?.connect(at, true)?;
+    let end = hosts.with(SHORT_TIMEOUTS)?.connect(at, true)?;
     let mut wire = Wire::accept(&listener)?;
     wire.startup()?;
     wire.ended()?;
@@ -502,7 +503,7 @@ fn no_reply(hosts: &Hosts) -> Result<()> {
 }
 
 fn no_rtr(hosts: &Hosts) -> Result<()> {
-    let (mut wire, end) = accepted(hosts, IMPATIENT)?;
+    let (mut wire, end) = accepted(hosts, SHORT_TIMEOUTS)?;
     wire.ended()?;
     let event = end.any_event()?;
     ensure!(event.kind() == EventKind::Unreachable, "{:?}", event.kind());

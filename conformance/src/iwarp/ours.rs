@@ -38,12 +38,12 @@ pub struct Settings {
     /// Of MPA, as the initiator.
     pub revision: u8,
     /// Whether time is up in a moment where it usually is in seconds.
-    pub impatient: bool,
+    pub short_timeouts: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { crc: false, markers: "give", revision: 2, impatient: false }
+        Self { crc: false, markers: "give", revision: 2, short_timeouts: false }
     }
 }
 
@@ -82,14 +82,16 @@ pub struct Ours {
 
 impl Ours {
     fn start(settings: Settings) -> Result<Self> {
-        let Settings { crc, markers, revision, impatient } = settings;
-        let ms = if impatient { 400 } else { 60_000 };
+        let Settings { crc, markers, revision, short_timeouts } = settings;
+        let ms = if short_timeouts { 400 } else { 60_000 };
         let config = format!(
             "[iwarp]\ncrc = {crc}\nmarkers = '{markers}'\nrevision = {revision}\n\
              request_timeout_ms = {ms}\nreply_timeout_ms = {ms}\nrtr_timeout_ms = {ms}\n"
         );
-        let name =
-            format!("rdmux-iwarp-{}-{crc}{markers}{revision}{impatient}.toml", std::process::id());
+        let name = format!(
+            "rdmux-iwarp-{}-{crc}{markers}{revision}{short_timeouts}.toml",
+            std::process::id()
+        );
         let file = std::env::temp_dir().join(name);
         fs::write(&file, config)?;
         let builder = Context::builder().embedded().device(DeviceKind::Iwarp).config(&file);

@@ -23,12 +23,12 @@ pub(super) fn run(guest: &Guest, check: &Check) -> Result<()> {
         }
         Asks::Kernel => {
             let mut server = guest.start(Place::Rdmux, "rdmux", &ours(&serve))?;
-            server.says("waiting for", guest.patience())?;
+            server.says("waiting for", guest.timeout())?;
             (server, guest.start(Place::Kernel, "udaddy", &theirs(&ask))?)
         }
     };
-    client.succeed(guest.patience())?;
-    server.succeed(guest.patience())?;
+    client.succeed(guest.timeout())?;
+    server.succeed(guest.timeout())?;
     let kernel = if check.asks == Asks::Rdmux { server.output() } else { client.output() };
     ensure!(kernel.contains("return status 0"), "udaddy does not say that it went well");
     Ok(())

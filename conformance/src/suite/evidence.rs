@@ -92,7 +92,7 @@ impl Capture {
         let dev = Place::Kernel.interface();
         let args = ["-i", dev, "-U", "-s", "330", "-w", Self::FILE, "tcp or udp port 4791"];
         let mut dump = guest.start(Place::Kernel, "tcpdump", &args)?;
-        dump.says("listening on", guest.patience())?;
+        dump.says("listening on", guest.timeout())?;
         Ok(Self { dump })
     }
 

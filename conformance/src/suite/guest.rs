@@ -147,7 +147,7 @@ impl Guest {
 
     /// How long a process may take under the conditions of the wire: many times what it does take, for
     /// the machine may be slow and do other things.
-    pub fn patience(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         let lossy = self.link.get().is_some_and(|l| l.loss > 0);
         Duration::from_secs(if lossy { 240 } else { 120 })
     }
@@ -238,7 +238,7 @@ impl Guest {
     pub fn our_service(&self) -> Result<Process> {
         let args = ["ping", "-s", "-a", Place::Rdmux.address(Family::V4), "-p", "7999"];
         let mut holder = self.start(Place::Rdmux, "rdmux", &args)?;
-        holder.says("waiting for clients", self.patience())?;
+        holder.says("waiting for clients", self.timeout())?;
         Ok(holder)
     }
 
@@ -302,13 +302,13 @@ impl Guest {
 /// Looks until `there` says yes.
 ///
 /// # Errors
-/// When it does not within `patience`.
+/// When it does not within `timeout`.
 pub(super) fn wait_for(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     mut there: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     while !there()? {
         if Instant::now() >= until {
             bail!("waited in vain for {what}");
@@ -348,9 +348,9 @@ impl Process {
     ///
     /// # Errors
     /// When it ends or time is up before.
-    pub fn says(&mut self, text: &str, patience: Duration) -> Result<()> {
+    pub fn says(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let what = format!("{} to say {text:?}", self.program);
-        self.until(&what, patience, |process| Ok(process.output().contains(text)))
+        self.until(&what, timeout, |process| Ok(process.output().contains(text)))
     }
 
     /// Waits until `there` says yes.
@@ -360,10 +360,10 @@ impl Process {
     pub(super) fn until(
         &mut self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut there: impl FnMut(&Self) -> Result<bool>,
     ) -> Result<()> {
-        wait_for(what, patience, || {
+        wait_for(what, timeout, || {
             self.watch.look(&self.program);
             let ended = self.child.try_wait()?;
             match ended {
@@ -378,8 +378,8 @@ impl Process {
     ///
     /// # Errors
     /// When it does not end in time.
-    pub fn finish(&mut self, patience: Duration) -> Result<ExitStatus> {
-        let until = Instant::now() + patience;
+    pub fn finish(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
@@ -389,7 +389,7 @@ impl Process {
                 bail!(
                     "{} did not end in {} s: {}",
                     self.program,
-                    patience.as_secs(),
+                    timeout.as_secs(),
                     self.last_line()
                 );
             }
@@ -401,8 +401,8 @@ impl Process {
     ///
     /// # Errors
     /// When it does not end in time or not well.
-    pub fn succeed(&mut self, patience: Duration) -> Result<()> {
-        let status = self.finish(patience)?;
+    pub fn succeed(&mut self, timeout: Duration) -> Result<()> {
+        let status = self.finish(timeout)?;
         if !status.success() {
             bail!("{} ended with {status}: {}", self.program, self.last_line());
         }

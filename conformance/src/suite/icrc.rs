@@ -31,8 +31,8 @@ fn frames(guest: &Guest, check: &Check, taken: &mut Outcome) -> Result<()> {
     let args = ["-i", dev, "-U", "-s", "0", "-w", file, "udp", "port", "4791"];
     let args = [&["--immediate-mode"], &args[..]].concat();
     let mut dump = guest.start(Place::Kernel, "tcpdump", &args)?;
-    dump.says("listening on", guest.patience())?;
-    let before = settled()?;
+    dump.says("listening on", guest.timeout())?;
+    let before = final_counts()?;
     for family in [Family::V4, Family::V6] {
         super::rping::ping(guest, &Check { family, ..check.clone() }, 4000)?;
     }
@@ -71,17 +71,17 @@ fn taken_by_kernel() -> Result<u64> {
 /// another: when it has counted the right one behind a wrong one, it has dropped the wrong one.
 fn kernel_drops(guest: &Guest) -> Result<()> {
     let to = Place::Kernel.address(Family::V6);
-    let before = settled()?;
+    let before = final_counts()?;
     guest.must(Place::Rdmux, "peer-suite", &["datagram", "--wrong", to])?;
     guest.must(Place::Rdmux, "peer-suite", &["datagram", to])?;
     wait_for("the kernel to take a right datagram", WAIT, || Ok(taken_by_kernel()? > before))?;
-    let taken = settled()? - before;
+    let taken = final_counts()? - before;
     ensure!(taken == 1, "of a wrong and a right datagram it took {taken}");
     Ok(())
 }
 
 /// The kernel's counter once it stands still: nothing is under way any more.
-fn settled() -> Result<u64> {
+fn final_counts() -> Result<u64> {
     let (mut last, mut same) = (taken_by_kernel()?, 0);
     wait_for("the wire to be quiet", WAIT, || {
         let now = taken_by_kernel()?;

@@ -50,21 +50,21 @@ fn exchange(guest: &Guest, check: &Check) -> Result<End> {
         }
         Asks::Kernel => {
             let mut server = guest.start(Place::Rdmux, "rdmux", &ours(&serve))?;
-            server.says("waiting for", guest.patience())?;
+            server.says("waiting for", guest.timeout())?;
             (server, guest.start(Place::Kernel, "ucmatose", &theirs(&ask))?)
         }
     };
-    let client_ended = client.succeed(guest.patience());
+    let client_ended = client.succeed(guest.timeout());
     if client_ended.is_err() && check.asks == Asks::Rdmux && check.link.loss > 0 {
         let unanswered = client.output().contains("no answer from the peer after all retries");
-        if unanswered && server.succeed(guest.patience()).is_ok() {
+        if unanswered && server.succeed(guest.timeout()).is_ok() {
             let all = server.output().contains("data transfers complete");
             ensure!(all && server.output().contains("return status 0"), "the server misses some");
             return Ok(End::Unacknowledged);
         }
     }
     client_ended?;
-    server.succeed(guest.patience())?;
+    server.succeed(guest.timeout())?;
     let kernel = if check.asks == Asks::Rdmux { server.output() } else { client.output() };
     ensure!(kernel.contains("return status 0"), "ucmatose does not say that it went well");
     Ok(End::Acknowledged)

@@ -29,7 +29,7 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
         "tcpdump",
         &["-i", dev, "-n", "-l", "-v", "--immediate-mode", "igmp"],
     )?;
-    dump.says("listening on", guest.patience())?;
+    dump.says("listening on", guest.timeout())?;
     let kernel = Place::Kernel.address(Family::V4);
     let ours = Place::Rdmux.address(Family::V4);
     // mckey's own words come late otherwise, when its output is a file.
@@ -41,12 +41,12 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
     match check.asks {
         Asks::Rdmux => {
             receiver = guest.start(Place::Kernel, "stdbuf", &mckey)?;
-            receiver.says("joined dgid", guest.patience())?;
+            receiver.says("joined dgid", guest.timeout())?;
             sender = guest.start(Place::Rdmux, "rdmux", &[&mctest[..], &send].concat())?;
         }
         Asks::Kernel => {
             receiver = guest.start(Place::Rdmux, "rdmux", &mctest)?;
-            receiver.says("joined", guest.patience())?;
+            receiver.says("joined", guest.timeout())?;
             *igmp = guest.member(Place::Rdmux, &group, true);
             sender = guest.start(Place::Kernel, "stdbuf", &[&mckey[..], &["-s"]].concat())?;
         }
@@ -54,8 +54,8 @@ fn exchange(guest: &Guest, check: &Check, igmp: &mut Outcome, wire: &mut Outcome
     if check.asks == Asks::Rdmux {
         *igmp = guest.member(Place::Rdmux, &group, true);
     }
-    sender.succeed(guest.patience())?;
-    receiver.succeed(guest.patience())?;
+    sender.succeed(guest.timeout())?;
+    receiver.succeed(guest.timeout())?;
     if igmp.is_ok() {
         *igmp = guest.member(Place::Rdmux, &group, false);
     }

@@ -142,12 +142,12 @@ pub(super) fn run(guest: &Guest, check: &Check, program: &Program) -> Result<()>
     match program.ready {
         Ready::Tcp => tcp_listens(&mut server, guest.port())?,
         Ready::Cm(port) => cm_listens(guest, &mut server, server_at, port.unwrap_or(guest.port()))?,
-        Ready::Says(words) => server.says(words, guest.patience())?,
+        Ready::Says(words) => server.says(words, guest.timeout())?,
     }
     let mut client = start(guest, check, client_at, program.client)?;
     let ended = if program.name.starts_with("rping") { rping::ended } else { Process::succeed };
-    ended(&mut client, guest.patience())?;
-    ended(&mut server, guest.patience())?;
+    ended(&mut client, guest.timeout())?;
+    ended(&mut server, guest.timeout())?;
     for (who, process) in [("server", &server), ("client", &client)] {
         let said = process.said();
         ensure!(said.contains(program.proof), "the {who} does not say {:?}", program.proof);

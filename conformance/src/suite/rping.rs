@@ -62,11 +62,11 @@ fn exchange(guest: &Guest, check: &Check, size: u32) -> Result<End> {
         }
         Asks::Kernel => {
             let mut server = guest.start(Place::Rdmux, "rdmux", &ours("-s"))?;
-            server.says("waiting for clients", guest.patience())?;
+            server.says("waiting for clients", guest.timeout())?;
             (server, guest.start(Place::Kernel, "rping", &kernel("-c"))?)
         }
     };
-    ended(&mut client, guest.patience())?;
+    ended(&mut client, guest.timeout())?;
     let mut end = End::Heard;
     if check.asks == Asks::Kernel
         && check.link.loss > 0
@@ -75,7 +75,7 @@ fn exchange(guest: &Guest, check: &Check, size: u32) -> Result<End> {
     {
         end = End::Lost;
     } else {
-        ended(&mut server, guest.patience())?;
+        ended(&mut server, guest.timeout())?;
     }
     let kernel = if check.asks == Asks::Rdmux { &server } else { &client };
     let shown = kernel.output().matches("ping data: rdma-ping-").count();
@@ -94,10 +94,10 @@ fn exchange(guest: &Guest, check: &Check, size: u32) -> Result<End> {
 ///
 /// # Errors
 /// When it does not end in time or not well.
-pub(super) fn ended(process: &mut Process, patience: Duration) -> Result<()> {
+pub(super) fn ended(process: &mut Process, timeout: Duration) -> Result<()> {
     const CLOSED: &str = "rdma_get_cm_event: Bad file descriptor";
     process
-        .succeed(patience)
+        .succeed(timeout)
         .or_else(|e| if process.said().trim_end().ends_with(CLOSED) { Ok(()) } else { Err(e) })
 }
 
@@ -118,7 +118,7 @@ pub(super) fn refused(guest: &Guest, check: &Check) -> Result<()> {
             guest.start(Place::Rdmux, "rdmux", &["ping", "-c", "-a", to, "-p", &port])?
         }
     };
-    let status = client.finish(guest.patience())?;
+    let status = client.finish(guest.timeout())?;
     let said = client.output();
     ensure!(!status.success(), "it succeeded");
     let told = match check.asks {

@@ -215,8 +215,8 @@ impl Siw {
         let line = |role: usize| format!("{} {}", program.options, program.roles[role]);
         let [mut server, mut client] = self.pair(guest, program.name, [&line(0), &line(1)])?;
         let ended = if program.name == "rping" { rping::ended } else { Process::succeed };
-        ended(&mut client, guest.patience())?;
-        ended(&mut server, guest.patience())?;
+        ended(&mut client, guest.timeout())?;
+        ended(&mut server, guest.timeout())?;
         for (who, process) in [("server", &server), ("client", &client)] {
             ensure!(
                 process.said().contains(program.proof),
@@ -230,8 +230,8 @@ impl Siw {
     fn words(&self, guest: &Guest) -> Result<()> {
         let lines = ["listen {to} {port} accept pleased", "connect {to} {port} hello"];
         let [mut server, mut client] = self.pair(guest, WORDS, lines)?;
-        client.succeed(guest.patience())?;
-        server.succeed(guest.patience())?;
+        client.succeed(guest.timeout())?;
+        server.succeed(guest.timeout())?;
         says(&server, "RDMA_CM_EVENT_CONNECT_REQUEST 0 \"hello\"")?;
         says(&client, "RDMA_CM_EVENT_ESTABLISHED 0 \"pleased\"")
     }
@@ -239,8 +239,8 @@ impl Siw {
     fn refused(&self, guest: &Guest) -> Result<()> {
         let lines = ["listen {to} {port} reject sorry", "connect {to} {port} hello"];
         let [mut server, mut client] = self.pair(guest, WORDS, lines)?;
-        server.succeed(guest.patience())?;
-        client.finish(guest.patience())?;
+        server.succeed(guest.timeout())?;
+        client.finish(guest.timeout())?;
         says(&client, "RDMA_CM_EVENT_REJECTED")?;
         says(&client, "\"sorry\"")
     }
@@ -248,7 +248,7 @@ impl Siw {
     fn nobody_listens(&self, guest: &Guest) -> Result<()> {
         let mut client =
             self.start(guest, self.asks.client(), WORDS, "connect {to} {port} hello")?;
-        client.finish(guest.patience())?;
+        client.finish(guest.timeout())?;
         // siw connects at once, and says so at once.
         let word = if self.asks == Asks::Rdmux {
             "RDMA_CM_EVENT_REJECTED"
@@ -261,10 +261,10 @@ impl Siw {
     fn killed(&self, guest: &Guest) -> Result<()> {
         let lines = ["listen {to} {port} accept pleased", "connect {to} {port} hello stay"];
         let [mut server, mut client] = self.pair(guest, WORDS, lines)?;
-        client.says("RDMA_CM_EVENT_ESTABLISHED", guest.patience())?;
-        server.says("RDMA_CM_EVENT_ESTABLISHED", guest.patience())?;
+        client.says("RDMA_CM_EVENT_ESTABLISHED", guest.timeout())?;
+        server.says("RDMA_CM_EVENT_ESTABLISHED", guest.timeout())?;
         drop(client);
-        server.succeed(guest.patience())?;
+        server.succeed(guest.timeout())?;
         says(&server, "RDMA_CM_EVENT_DISCONNECTED")
     }
 

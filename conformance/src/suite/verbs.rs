@@ -55,10 +55,10 @@ fn converse(guest: &Guest, check: &Check, tests: &[&str]) -> Result<(String, Str
         Asks::Kernel => ("verbs-peer", "verbs_peer"),
     };
     let mut server = guest.start(check.asks.server(), server, &["serve", to, &port])?;
-    server.says("serving", guest.patience())?;
+    server.says("serving", guest.timeout())?;
     let args = [&["run", to, &port], tests].concat();
     let mut client = guest.start(check.asks.client(), client, &args)?;
-    let ended = match client.finish(guest.patience() * 3) {
+    let ended = match client.finish(guest.timeout() * 3) {
         Ok(status) => format!("ended with {status}"),
         Err(e) => format!("{e:#}"),
     };

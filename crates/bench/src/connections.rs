@@ -10,7 +10,7 @@ use rdmux::{Context, Cq, Pd, Qp, QpType};
 use rdmux_command::cmutil::RESOLVE;
 
 /// How long a side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What connections of one process share.
 pub(super) struct Connector {
@@ -59,7 +59,7 @@ impl Connector {
                 id.resolve_addr(None, to, RESOLVE)?;
                 nodes.push(Node { id, qp: None });
             }
-            let Some(event) = self.channel.next(Some(PATIENCE))? else {
+            let Some(event) = self.channel.next(Some(TIMEOUT))? else {
                 bail!("{established} of {count} connections came up");
             };
             established += usize::from(self.follow(&mut nodes, event)?);
@@ -94,7 +94,7 @@ impl Connector {
         }
         let mut left = nodes.len();
         while left > 0 {
-            match self.channel.next(Some(PATIENCE))? {
+            match self.channel.next(Some(TIMEOUT))? {
                 Some(event) => left -= usize::from(event.kind() == EventKind::Disconnected),
                 None => bail!("{left} connections did not end"),
             }
@@ -116,7 +116,7 @@ impl Connector {
         let mut nodes: Vec<Node> = Vec::new();
         let mut ended = 0;
         while ended < count {
-            let Some(mut event) = self.channel.next(Some(PATIENCE))? else {
+            let Some(mut event) = self.channel.next(Some(TIMEOUT))? else {
                 bail!("{} of {count} connections came, {ended} ended", nodes.len());
             };
             match event.kind() {

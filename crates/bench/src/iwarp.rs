@@ -106,7 +106,7 @@ impl Bench {
                         remote.tell(&Ask::RcWaitMessage)?;
                         let start = Instant::now();
                         rc.write(size, count, depth)?;
-                        rc.lane.send()?;
+                        rc.end.send()?;
                         done(remote)?;
                         Ok(size as f64 * f64::from(count) / start.elapsed().as_secs_f64())
                     }
@@ -133,7 +133,7 @@ impl Bench {
             |_| {
                 let remote = &mut pair.borrow_mut().remote;
                 remote.tell(&Ask::RcEcho { count: PINGS })?;
-                let time = rc.lane.ping(PINGS)?;
+                let time = rc.end.ping(PINGS)?;
                 done(remote)?;
                 Ok(time)
             },

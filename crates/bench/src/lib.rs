@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod connections;
+mod end;
 mod iwarp;
-mod lane;
 mod part;
 mod peers;
 mod perftest;

@@ -77,15 +77,15 @@ fn answer(
         Ask::SharedConnect { peer, number } => {
             return Ok(Answer::Number(shared.connect(&peer, number)?));
         }
-        Ask::SharedSink { count } => shared.last()?.lane.sink(count)?,
-        Ask::SharedEcho { count } => shared.last()?.lane.echo(count)?,
+        Ask::SharedSink { count } => shared.last()?.end.sink(count)?,
+        Ask::SharedEcho { count } => shared.last()?.end.echo(count)?,
         Ask::SharedForget => shared.forget(),
         Ask::RcAccept { at } => {
             *rc = None;
             *rc = Some(Rc::accept(context, at, |at| reply.send(Answer::Listening(at)))?);
         }
-        Ask::RcEcho { count } => rc.as_ref().context(NONE)?.lane.echo(count)?,
-        Ask::RcWaitMessage => rc.as_ref().context(NONE)?.lane.wait_message()?,
+        Ask::RcEcho { count } => rc.as_ref().context(NONE)?.end.echo(count)?,
+        Ask::RcWaitMessage => rc.as_ref().context(NONE)?.end.wait_message()?,
         Ask::PollInVain { count } => {
             let cq = context.cq(16)?;
             let start = std::time::Instant::now();

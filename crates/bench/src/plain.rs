@@ -12,13 +12,13 @@ use anyhow::{Result, bail};
 use rdmux_link::SharedMem;
 
 /// How long a side waits for the other before it gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends `count` messages of `size` bytes through one TCP stream and waits until the other side has read
 /// the last: bytes a second.
 pub(crate) fn tcp_send(to: SocketAddr, size: usize, count: u32) -> Result<f64> {
     let mut stream = TcpStream::connect(to)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let message = vec![0x5a; size];
     let start = Instant::now();
     for _ in 0..count {
@@ -31,7 +31,7 @@ pub(crate) fn tcp_send(to: SocketAddr, size: usize, count: u32) -> Result<f64> {
 /// The other side of [`tcp_send`].
 pub(crate) fn tcp_sink(listener: &TcpListener, size: usize, count: u32) -> Result<()> {
     let (mut stream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut message = vec![0; size];
     for _ in 0..count {
         stream.read_exact(&mut message)?;
@@ -79,7 +79,7 @@ fn poll_message(stream: &mut TcpStream, into: &mut [u8], start: Instant) -> Resu
             Ok(n) => have += n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 turns = turns.wrapping_add(1);
-                if turns.is_multiple_of(1 << 16) && start.elapsed() > PATIENCE {
+                if turns.is_multiple_of(1 << 16) && start.elapsed() > TIMEOUT {
                     bail!("the other side of the TCP ping-pong does not answer");
                 }
                 spin_loop();
@@ -121,7 +121,7 @@ fn poll_datagram(socket: &UdpSocket, into: &mut [u8], start: Instant) -> Result<
             Ok((_, from)) => return Ok(from),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 turns = turns.wrapping_add(1);
-                if turns.is_multiple_of(1 << 16) && start.elapsed() > PATIENCE {
+                if turns.is_multiple_of(1 << 16) && start.elapsed() > TIMEOUT {
                     bail!("a datagram of the bare UDP ping-pong was lost");
                 }
                 spin_loop();
@@ -156,7 +156,7 @@ pub(super) fn wait_line(line: &AtomicU64, value: u64, start: Instant) -> Result<
     let mut turns = 0_u32;
     while line.load(Ordering::Acquire) != value {
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+        if turns.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
             bail!("the other side of the cache-line ping-pong does not answer");
         }
         spin_loop();
@@ -217,12 +217,12 @@ pub(crate) fn relay(relay: &Relay<'_>, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Three processes may share two processors, so that each gives way while it waits.
+/// Three processes may share two processors, so that each yields while it waits.
 fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     let mut turns = 0_u32;
     while line.load(Ordering::Acquire) != value {
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+        if turns.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
             bail!("the other side of the ping-pong through a third process does not answer");
         }
         if turns.is_multiple_of(SPINS) {
@@ -233,7 +233,7 @@ fn wait_turn(line: &AtomicU64, value: u64, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Looks before it gives way.
+/// Polls before it yields.
 const SPINS: u32 = 16;
 
 /// Connects `count` times, `at_once` at a time, each time waiting until the other side has accepted:
@@ -288,7 +288,7 @@ pub(super) fn tcp_connect_close(to: SocketAddr, count: u32, at_once: u32) -> Res
         let open: Vec<_> = (0..batch).map(|_| connect_nonblocking(to)).collect::<Result<_, _>>()?;
         for mut stream in open {
             stream.set_nonblocking(false)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             let mut rest = Vec::new();
             if stream.read_to_end(&mut rest)? != 0 {
                 bail!("a connection that should end has data");

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rdmux_command::child::find_program;
 
 /// How long a server may take until it listens, and a client until it has measured.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server may outlive its client; some never end.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How often is looked whether a server listens. Nothing is measured meanwhile.
@@ -101,13 +101,13 @@ pub(super) fn pair<T>(
         if let Some(status) = server.child.try_wait()? {
             bail!("{} ended ({status}) before it listened:\n{}", server.line, server.said());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             bail!("{} does not listen:\n{}", server.line, server.said());
         }
         thread::sleep(GLANCE);
     }
     let mut client = Running::start(client)?;
-    let ended = wait(&mut client.child, PATIENCE)?;
+    let ended = wait(&mut client.child, TIMEOUT)?;
     let said = client.said();
     let outcome = if ended && client.child.wait()?.success() {
         wait(&mut server.child, FAREWELL)?;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Context, QpType, RemoteMr, SendWr};
 
-use super::lane::{Lane, PING};
+use super::end::{End, PING};
 use rdmux_command::cmutil;
 
 /// The size of the memory that the client writes to.
@@ -21,14 +21,14 @@ const RECEIVES: u32 = 64;
 /// What is said of a connection whose server did not say where its memory is.
 const NO_TARGET: &str = "the peer did not say where its memory is";
 /// How long a side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One side of a connection.
 pub(super) struct Rc {
     id: Id,
     channel: EventChannel,
     /// In its memory the peer writes, pings arrive, and they and the writes come from there.
-    pub(super) lane: Lane,
+    pub(super) end: End,
     /// The peer's memory; known to the client.
     target: Option<RemoteMr>,
 }
@@ -49,9 +49,9 @@ impl Rc {
         let memory = pd.alloc(TARGET, ACCESS)?;
         id.attach_qp(&qp)?;
         let longest = usize::from(PING);
-        let lane = Lane { qp, send_cq, recv_cq, srq: None, to: 0, memory, longest };
-        (0..RECEIVES).try_for_each(|_| lane.post_receive())?;
-        Ok(Self { id, channel: channel.clone(), lane, target: None })
+        let end = End { qp, send_cq, recv_cq, srq: None, to: 0, memory, longest };
+        (0..RECEIVES).try_for_each(|_| end.post_receive())?;
+        Ok(Self { id, channel: channel.clone(), end, target: None })
     }
 
     fn param(private_data: &[u8]) -> ConnParam {
@@ -81,7 +81,7 @@ impl Rc {
         cmutil::resolve(&channel, &id, None, to)?;
         let mut this = Self::new(&channel, id)?;
         this.id.connect(&ConnParam { peer_to_peer, ..Self::param(&[]) })?;
-        let event = cmutil::expect(&channel, EventKind::Established, "connect", PATIENCE)?;
+        let event = cmutil::expect(&channel, EventKind::Established, "connect", TIMEOUT)?;
         this.target = RemoteMr::from_bytes(event.private_data());
         Ok(this)
     }
@@ -97,33 +97,33 @@ impl Rc {
         let at = listener.bind(SocketAddr::new(at, 0))?;
         listener.listen(1)?;
         listening(at)?;
-        let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", PATIENCE)?;
+        let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;
         let id = event.take_id().context("a request without an id")?;
         drop(event);
         let this = Self::new(&channel, id)?;
-        this.id.accept(&Self::param(&this.lane.memory.remote().to_bytes()))?;
-        cmutil::expect(&channel, EventKind::Established, "accept", PATIENCE)?;
+        this.id.accept(&Self::param(&this.end.memory.remote().to_bytes()))?;
+        cmutil::expect(&channel, EventKind::Established, "accept", TIMEOUT)?;
         Ok(this)
     }
 
     /// Whether it goes through shared memory.
     pub(super) fn is_same_host(&self) -> bool {
-        self.lane.qp.is_same_host()
+        self.end.qp.is_same_host()
     }
 
     /// WRITEs `size` bytes `count` times and waits for the last acknowledgement: bytes a second.
     pub(super) fn write(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
-        let piece = [self.lane.memory.slice(..size)];
-        let time = self.lane.post_all(SendWr::write(0, target).sges(&piece), count, depth)?;
+        let piece = [self.end.memory.slice(..size)];
+        let time = self.end.post_all(SendWr::write(0, target).sges(&piece), count, depth)?;
         Ok(size as f64 * f64::from(count) / time)
     }
 
     /// As [`write`](Self::write), but READs.
     pub(super) fn read(&self, size: usize, count: u32, depth: u32) -> Result<f64> {
         let target = self.target.context(NO_TARGET)?;
-        let piece = [self.lane.memory.slice(..size)];
-        let time = self.lane.post_all(SendWr::read(0, target).sges(&piece), count, depth)?;
+        let piece = [self.end.memory.slice(..size)];
+        let time = self.end.post_all(SendWr::read(0, target).sges(&piece), count, depth)?;
         Ok(size as f64 * f64::from(count) / time)
     }
 
@@ -134,7 +134,7 @@ impl Rc {
 
     /// Waits until the connection is down, and answers.
     pub(super) fn wait_disconnected(&self) -> Result<()> {
-        cmutil::expect(&self.channel, EventKind::Disconnected, "wait for the end", PATIENCE)?;
+        cmutil::expect(&self.channel, EventKind::Disconnected, "wait for the end", TIMEOUT)?;
         self.disconnect()
     }
 }

@@ -159,7 +159,7 @@ impl Bench {
             |b| {
                 b.remote.tell(&Ask::RcWaitMessage)?;
                 let rate = rc.write(size, count, depth)?;
-                rc.lane.send()?;
+                rc.end.send()?;
                 done(&mut b.remote)?;
                 Ok(rate)
             },
@@ -184,7 +184,7 @@ impl Bench {
             NAME,
             |b| {
                 b.remote.tell(&Ask::RcEcho { count: PINGS })?;
-                let time = rc.lane.ping(PINGS)?;
+                let time = rc.end.ping(PINGS)?;
                 done(&mut b.remote)?;
                 Ok(time)
             },
@@ -215,7 +215,7 @@ impl Bench {
             NAME,
             |b| {
                 b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
-                let time = rc.lane.ping(RING_PINGS)?;
+                let time = rc.end.ping(RING_PINGS)?;
                 done(&mut b.local)?;
                 Ok(time)
             },
@@ -262,7 +262,7 @@ impl Bench {
                 |b| match case.work {
                     Work::Send => {
                         b.local.tell(&Ask::RcEcho { count: RING_PINGS })?;
-                        let time = rc.lane.ping(RING_PINGS)?;
+                        let time = rc.end.ping(RING_PINGS)?;
                         done(&mut b.local)?;
                         Ok(time)
                     }

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use rdmux::{Access, Context, Endpoint, Gid, QpType, Qpn, Xrcd};
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Lane, PING};
+use super::end::{End, PING};
 
 /// The longest message.
 const LONGEST: usize = 64 << 10;
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 
 /// One side.
 pub(super) struct Shared {
-    pub(super) lane: Lane,
+    pub(super) end: End,
     gid: Gid,
     /// Of XRC: the domain, and our target in it once the peer is known.
     domain: Option<Xrcd>,
@@ -55,21 +55,21 @@ impl Shared {
         let qp = qp.max_inline(PING.into());
         let qp = if kind == Kind::Rc { qp.srq(&srq) } else { qp }.build()?;
         let memory = pd.alloc(LONGEST, Access::LOCAL_WRITE)?;
-        let lane = Lane { qp, send_cq, recv_cq, srq: Some(srq), to: 0, memory, longest: LONGEST };
-        (0..RECEIVES).try_for_each(|_| lane.post_receive())?;
-        Ok(Self { lane, gid: context.gid(0)?, domain, target: None })
+        let end = End { qp, send_cq, recv_cq, srq: Some(srq), to: 0, memory, longest: LONGEST };
+        (0..RECEIVES).try_for_each(|_| end.post_receive())?;
+        Ok(Self { end, gid: context.gid(0)?, domain, target: None })
     }
 
     /// What the other side needs to know.
     pub(super) fn hello(&self) -> Hello {
-        let srqn = self.lane.srq.as_ref().and_then(rdmux::Srq::number).unwrap_or(0);
-        Hello { gid: self.gid.0, qpn: self.lane.qp.qpn().get(), srqn }
+        let srqn = self.end.srq.as_ref().and_then(rdmux::Srq::number).unwrap_or(0);
+        Hello { gid: self.gid.0, qpn: self.end.qp.qpn().get(), srqn }
     }
 
     /// Takes the other side's word; what it is to connect to.
     pub(super) fn accept(&mut self, peer: &Hello) -> Result<u32> {
-        self.lane.to = peer.srqn;
-        let Some(domain) = &self.domain else { return Ok(self.lane.qp.qpn().get()) };
+        self.end.to = peer.srqn;
+        let Some(domain) = &self.domain else { return Ok(self.end.qp.qpn().get()) };
         let peer = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(peer.qpn) };
         let target = domain.alloc(peer, 0, Access::empty())?;
         self.target = Some(target);
@@ -79,7 +79,7 @@ impl Shared {
     /// Connects to what the other side accepts at.
     pub(super) fn connect(&self, peer: &Hello, number: u32) -> Result<()> {
         let there = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(number) };
-        Ok(self.lane.qp.connect(there, 0, Access::empty())?)
+        Ok(self.end.qp.connect(there, 0, Access::empty())?)
     }
 }
 

@@ -79,7 +79,7 @@ impl Bench {
         let other = self.other(link);
         let Answer::Hello(theirs) = other.ask(&Ask::SharedMake(kind))? else { bail!(UNEXPECTED) };
         connect(&mut ours, other, &hello, &theirs)?;
-        if ours.lane.qp.is_same_host() != (link == Link::Ring) {
+        if ours.end.qp.is_same_host() != (link == Link::Ring) {
             bail!("the connection takes the wrong link");
         }
         Ok(ours)
@@ -97,7 +97,7 @@ impl Bench {
         let measure = |b: &mut Self, kind| {
             let shared = b.shared(link, kind)?;
             b.other(link).tell(&Ask::SharedSink { count })?;
-            let time = shared.lane.send_all(size, count, SENDS)?;
+            let time = shared.end.send_all(size, count, SENDS)?;
             done(b.other(link))?;
             b.forget(link)?;
             Ok(f64::from(count) / time)
@@ -115,7 +115,7 @@ impl Bench {
         let &Case { link, count, .. } = case;
         let shared = self.shared(link, kind)?;
         self.other(link).tell(&Ask::SharedEcho { count })?;
-        let time = shared.lane.ping(count)?;
+        let time = shared.end.ping(count)?;
         done(self.other(link))?;
         self.forget(link)?;
         Ok(time)
@@ -174,9 +174,9 @@ impl Bench {
     fn footprints(&mut self, kind: Kind) -> Result<(f64, f64)> {
         let all: Vec<_> =
             (0..PROCESSES).map(|_| self.shared(Link::Udp, kind)).collect::<Result<_>>()?;
-        let qps: usize = all.iter().map(|s| s.lane.qp.footprint()).sum();
+        let qps: usize = all.iter().map(|s| s.end.qp.footprint()).sum();
         let status = self.hosts.status(1)?;
-        let theirs = |qpn: u32| all.iter().any(|s| s.lane.qp.qpn().get() == qpn);
+        let theirs = |qpn: u32| all.iter().any(|s| s.end.qp.qpn().get() == qpn);
         let targets: Vec<_> =
             status.xrc_targets.iter().filter(|t| theirs(t.dest_qpn)).map(|t| t.bytes).collect();
         if kind == Kind::Xrc && targets.len() != all.len() {

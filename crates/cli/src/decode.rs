@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
         headings: args.files.len() > 1 && !args.json && !args.quiet,
     };
     match decode_all(args, &mut printer) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(e.into()),
         Ok(status) => Ok(status),

@@ -19,7 +19,7 @@ use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
 /// How long a service may take to tell its status.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to do with hosts.
 #[derive(Subcommand)]
@@ -128,8 +128,7 @@ fn named(global: &Global, argument: Option<&HostName>) -> Result<Option<HostName
 fn up(global: &Global, args: &Up) -> Result<()> {
     let options = ConnectOptions::of_environment()?;
     let name = &named(global, args.name.as_ref())?.context("RDMUX_HOST is empty: name the host")?;
-    if let (Some(wish), Ok(status)) =
-        (args.addr, admin::status_within(&options.dir, name, PATIENCE))
+    if let (Some(wish), Ok(status)) = (args.addr, admin::status_within(&options.dir, name, TIMEOUT))
         && status.gids.iter().all(|row| row.gid.ip() != wish)
     {
         let has = addresses(&status);
@@ -191,7 +190,7 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
 fn status(global: &Global, args: &StatusArgs) -> Result<ExitCode> {
     let dir = RuntimeDir::of_environment()?;
     let Some(name) = named(global, args.name.as_ref())? else { return list(&dir, args.json) };
-    let status = admin::status_within(&dir, &name, PATIENCE)?;
+    let status = admin::status_within(&dir, &name, TIMEOUT)?;
     if args.json {
         output::json(&as_json(&status))?;
     } else {
@@ -208,7 +207,7 @@ fn complain(e: &HostError) -> ExitCode {
 
 /// All hosts that are up, a row each. One that does not answer fails the command, after the others are shown.
 fn list(dir: &RuntimeDir, json: bool) -> Result<ExitCode> {
-    let all = admin::status_of_all(dir, PATIENCE)?;
+    let all = admin::status_of_all(dir, TIMEOUT)?;
     if json {
         let entry = |(host, answer): &(HostName, Result<Status, HostError>)| match answer {
             Ok(status) => as_json(status),
@@ -426,7 +425,7 @@ fn dropped(s: &Status) -> u64 {
     s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
 }
 
-/// Serves until told to end. Whoever started us reads one line: `ready`, or why not.
+/// Serves until told to end. The process that started this one reads one line: `ready`, or why not.
 fn serve(args: &Serve) -> Result<()> {
     Ok(daemon::serve(&args.name, args.on_demand)?)
 }

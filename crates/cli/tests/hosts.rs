@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 /// Only a failing test waits so long.
-const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -81,7 +81,7 @@ fn a_stopped_service_is_named_beside_the_others_and_ended_by_force() {
 
     let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     net.ok(&["host", "down", "--force", "one"]);
-    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE)), Ok(1));
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&TIMEOUT)), Ok(1));
     assert!(net.fails(&["host", "status", "one"], 1).contains("is not up"));
     net.ok(&["host", "up", "one"]);
     net.ok(&["host", "down", "--force"]);
@@ -94,7 +94,7 @@ fn a_stopped_service_does_not_outlive_its_test() {
     let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     stop(pid);
     net.end();
-    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&PATIENCE)), Ok(1));
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&TIMEOUT)), Ok(1));
     assert!(!net.path().exists());
 }
 

@@ -18,7 +18,7 @@ pub struct Config {
     /// How often a CM message is sent again before the peer counts as unreachable; 0 to 15.
     pub max_cm_retries: u8,
     /// The interval between transmissions of a REQ, REP, DREQ or SIDR_REQ, instead of the one
-    /// that follows from the timeout codes (6144 ms for REQ by default). For tests and impatient hosts.
+    /// that follows from the timeout codes (6144 ms for REQ by default). For tests, and hosts that give up sooner.
     pub retry_interval: Option<Duration>,
     /// The time that an MRA asks the peer to wait; code, 24 is 68.7 s.
     pub mra_service_timeout: u8,

@@ -22,7 +22,7 @@ pub struct MadPath {
     /// Our GID, by which the driver also knows the port.
     pub local: Gid,
     /// The way to the peer. The hop limit and the flow label are only for sending; the GID index and the
-    /// port of what came may be left out, since `local` says both.
+    /// port of a received one may be left out, since `local` says both.
     pub av: AddressVector,
     /// Index of the P_Key in the port's table.
     pub pkey_index: u16,

@@ -14,7 +14,7 @@ fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
     let mut net = Net::new(2);
     let listener = net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
 
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     assert_eq!((request.listen_id, request.context), (Some(listener), 77));
@@ -32,7 +32,7 @@ fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
     passive_qp.accept(&answer);
     let server = &mut net.hosts[0];
     server.cm.accept(now, request.id, &answer, &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let response = net.hosts[1].event(EventKind::ConnectResponse);
     assert_eq!(response.param.private_data().len(), 196);
     let active_qp = *response.negotiated.unwrap();
@@ -49,18 +49,18 @@ fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
 
     let client = &mut net.hosts[1];
     client.cm.establish(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::Established);
     assert!(net.hosts[1].events().is_empty(), "who establishes need not be told");
 
     let client = &mut net.hosts[1];
     client.cm.disconnect(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::Disconnected);
     assert!(net.hosts[1].events().is_empty(), "DREP comes when the peer's program answers");
     let server = &mut net.hosts[0];
     server.cm.disconnect(now, request.id, &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[1].event(EventKind::Disconnected);
     assert_eq!(net.log, ["REQ", "REP", "RTU", "DREQ", "DREP"]);
 
@@ -75,7 +75,7 @@ fn attributes_are_those_that_rdma_init_qp_attr_gives() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let mut qp = *net.hosts[0].event(EventKind::ConnectRequest).negotiated.unwrap();
     let mask = |qp: &rdmux_cm::Negotiated, state| qp.qp_attr(state).1;
 
@@ -110,22 +110,22 @@ fn a_host_connects_to_itself() {
     let mut net = Net::new(1);
     net.listener(0, QpType::Rc);
     let active = net.connecting(0, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
     let now = net.now;
     let host = &mut net.hosts[0];
     host.cm.accept(now, passive, &param(0x22), &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let host = &mut net.hosts[0];
     assert_eq!(host.event(EventKind::ConnectResponse).id, active);
     host.cm.establish(now, active, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let host = &mut net.hosts[0];
     assert_eq!(host.event(EventKind::Established).id, passive);
     // Both at once: neither waits for the other's program.
     host.cm.disconnect(now, active, &mut host.out).unwrap();
     host.cm.disconnect(now, passive, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let ended: Vec<_> = net.hosts[0].events().iter().map(|e| (e.kind, e.id)).collect();
     assert_eq!(ended.len(), 2, "{ended:?}");
     for id in [active, passive] {
@@ -138,7 +138,7 @@ fn a_host_connects_to_itself() {
 fn nobody_listens() {
     let mut net = Net::new(2);
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
     assert_eq!(net.hosts[0].cm.counters().no_listener, 1);
     assert_eq!(net.log, ["REQ", "REJ"]);
@@ -152,13 +152,13 @@ fn between_two_listeners_of_a_port_a_request_waits() {
         let first = net.listener(0, qp_type);
         net.destroy(0, first);
         let active = net.connecting(1, 0, qp_type);
-        net.settle();
+        net.run_until_idle();
         assert!(net.hosts[1].kinds().is_empty());
         net.listener(0, qp_type);
         net.pass(Duration::ZERO);
         net.hosts[0].event(EventKind::ConnectRequest);
         net.destroy(1, active);
-        net.settle();
+        net.run_until_idle();
     }
 }
 
@@ -176,7 +176,7 @@ fn a_listener_that_does_not_come_back_is_not_waited_for_long() {
     // Much later nobody remembers.
     net.pass(Duration::from_secs(60));
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 8)]);
     assert_eq!(net.hosts[0].cm.counters().no_listener, 2);
     net.end();
@@ -188,9 +188,9 @@ fn who_gives_up_waiting_for_a_listener_is_not_announced_to_it() {
     let first = net.listener(0, QpType::Rc);
     net.destroy(0, first);
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     net.destroy(1, active);
-    net.settle();
+    net.run_until_idle();
     net.listener(0, QpType::Rc);
     net.pass(Duration::ZERO);
     assert_eq!(net.hosts[0].kinds(), []);
@@ -201,13 +201,13 @@ fn a_program_refuses_with_its_reason_and_data() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest).id;
     let server = &mut net.hosts[0];
     let too_long = server.cm.reject(net.now, request, 28, &[0; 149], &mut server.out);
     assert_eq!(too_long.unwrap_err().errno(), 22);
     server.cm.reject(net.now, request, 28, b"no", &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let refused = net.hosts[1].event(EventKind::Rejected);
     assert_eq!((refused.status, refused.id), (28, active));
     assert_eq!(refused.param.private_data().len(), 148);
@@ -226,15 +226,15 @@ fn the_active_side_refuses_a_response() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let passive = net.hosts[0].event(EventKind::ConnectRequest).id;
     let server = &mut net.hosts[0];
     server.cm.accept(net.now, passive, &param(2), &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let client = &mut net.hosts[1];
     client.event(EventKind::ConnectResponse);
     client.cm.reject(net.now, active, 28, &[], &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Rejected, 28)]);
     net.end();
 }
@@ -250,17 +250,17 @@ fn an_accept_taken_back_reaches_a_peer_that_missed_the_refusal() {
         !lose
     });
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let now = net.now;
     let server = &mut net.hosts[0];
     let passive = server.event(EventKind::ConnectRequest).id;
     server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
     server.cm.reject(now, passive, 28, b"later", &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let client = &mut net.hosts[1];
     client.event(EventKind::ConnectResponse);
     client.cm.establish(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let refused = net.hosts[1].event(EventKind::Rejected);
     assert_eq!((refused.status, &refused.param.private_data()[..5]), (28, &b"later"[..]));
     assert!(net.hosts[0].events().is_empty(), "who refuses need not be told");
@@ -277,13 +277,13 @@ fn disconnected_before_established(net: &mut Net) -> IdHandle {
         !matches!(m, Message::Rej(_)) && (dreqs <= 1 || !matches!(m, Message::Dreq(_)))
     });
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let now = net.now;
     let server = &mut net.hosts[0];
     let passive = server.event(EventKind::ConnectRequest).id;
     server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
     server.cm.reject(now, passive, 28, &[], &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[1].event(EventKind::ConnectResponse);
     // Until host 0 is done with it.
     net.pass(Duration::from_secs(200));
@@ -346,7 +346,7 @@ fn a_hint_ends_the_wait() {
     net.filter = Box::new(|_| false);
     net.connecting(1, 0, QpType::Rc);
     net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let (now, ip) = (net.now, net.hosts[0].ip);
     let client = &mut net.hosts[1];
     client.cm.handle_unreachable(now, ip, &mut client.out);
@@ -414,7 +414,7 @@ fn a_slow_program_makes_its_peer_wait_and_not_give_up() {
     let now = net.now;
     let client = &mut net.hosts[1];
     client.cm.establish(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::Established);
     net.end();
 }
@@ -425,15 +425,15 @@ fn data_before_rtu_establishes() {
     net.listener(0, QpType::Rc);
     net.filter = Box::new(|m| !matches!(m, Message::Rtu(_)));
     let active = net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let now = net.now;
     let server = &mut net.hosts[0];
     let passive = server.event(EventKind::ConnectRequest).id;
     server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let client = &mut net.hosts[1];
     client.cm.establish(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let server = &mut net.hosts[0];
     assert!(server.events().is_empty());
     server.cm.notify(now, passive, &mut server.out).unwrap();
@@ -456,7 +456,7 @@ fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
         h.cm.connect(now, id, &param(0x12), &mut h.out).unwrap();
         id
     };
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::ConnectRequest);
     let now = net.now;
     let server = &mut net.hosts[0];
@@ -464,7 +464,7 @@ fn a_dead_process_disconnects_refuses_and_gives_up_at_once() {
     assert_eq!(server.cm.ids().count(), 0);
     assert_eq!(server.cm.ports_in_use(), 0);
     assert_eq!(server.cm.channel_of(passive), None);
-    net.settle();
+    net.run_until_idle();
     let events = net.hosts[1].events();
     assert_eq!(events.len(), 2, "{events:?}");
     let rejected = events.iter().find(|e| e.id == waiting).unwrap();
@@ -480,12 +480,12 @@ fn a_dead_active_process_takes_its_request_back() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::ConnectRequest);
     let now = net.now;
     let client = &mut net.hosts[1];
     client.cm.channel_gone(now, CLIENT, &mut client.out);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Rejected, 4)]);
     net.end();
 }
@@ -501,14 +501,14 @@ fn a_peer_that_forgot_us_makes_the_connection_stale() {
     fresh.set_addresses(net.now, vec![net::local_address(ip, 2)], &mut net::Out::default());
     net.hosts[1].cm = fresh;
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 10)]);
     let down = net.hosts[0].event(EventKind::Disconnected);
     assert_eq!(down.id, passive, "the old one ends");
     assert_eq!(net.hosts[0].cm.counters().stale, 1);
     // Now the queue pair is free.
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::ConnectRequest);
     net.end();
 }
@@ -523,7 +523,7 @@ fn the_backlog_holds_what_was_not_taken() {
         let h = &mut net.hosts[1];
         h.cm.connect(now, id, &param(0x100 + n), &mut h.out).unwrap();
     }
-    net.settle();
+    net.run_until_idle();
     let requests: Vec<_> = net.hosts[0].events().iter().map(|e| e.id).collect();
     assert_eq!(requests.len(), 16);
     assert_eq!(net.hosts[0].cm.counters().backlog_full, 4);
@@ -533,7 +533,7 @@ fn the_backlog_holds_what_was_not_taken() {
     // The end of the listener is the end of what was not taken.
     assert_eq!(net.destroy(0, listener), 17);
     net.filter = Box::new(|m| !matches!(m, Message::Req(_)));
-    net.settle();
+    net.run_until_idle();
     let refused = net.hosts[1].kinds();
     assert_eq!(refused, [(EventKind::Rejected, 28); 16]);
     assert_eq!(net.hosts[0].cm.ids().collect::<Vec<_>>(), [requests[0]]);
@@ -550,11 +550,11 @@ fn events_go_to_the_channel_and_are_counted() {
     assert_eq!(net.hosts[1].cm.channel_of(active), Some(other));
     let server = &mut net.hosts[0];
     server.cm.disconnect(net.now, passive, &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let (channel, event) = net.hosts[1].out.events.pop_front().unwrap();
     assert_eq!((channel, event.kind, event.context), (other, EventKind::Disconnected, 88));
     assert_eq!(net.destroy(1, active), 4);
-    net.settle();
+    net.run_until_idle();
     net.exhaust();
     assert!(net.hosts[1].events().is_empty(), "an id that is gone hears nothing");
     // The passive id had ESTABLISHED, DISCONNECTED, TIMEWAIT_EXIT; its CONNECT_REQUEST counts to
@@ -573,7 +573,7 @@ fn uc_is_asked_for_and_must_be_offered() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Uc);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 9)]);
     net.end();
 }
@@ -583,7 +583,7 @@ fn as_much_as_possible_is_what_the_other_asked_for() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     let most = ConnParam { responder_resources: 255, initiator_depth: 255, ..param(2) };
     let mut own = *request.negotiated.unwrap();
@@ -595,7 +595,7 @@ fn as_much_as_possible_is_what_the_other_asked_for() {
     let refused = server.cm.accept(now, request.id, &too_many, &mut server.out);
     assert_eq!(refused.unwrap_err().errno(), 22);
     server.cm.accept(now, request.id, &most, &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let response = *net.hosts[1].event(EventKind::ConnectResponse).negotiated.unwrap();
     assert_eq!((response.max_rd_atomic, response.max_dest_rd_atomic), (5, 4));
     net.end();
@@ -616,7 +616,7 @@ fn depths_have_a_limit_for_each_direction() {
     }
     let most = ConnParam { responder_resources: 255, initiator_depth: 255, ..param(1) };
     host.cm.connect(now, id, &most, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     let EventParam::Conn(asked) = &request.param else { panic!("{request:?}") };
     assert_eq!((asked.responder_resources, asked.initiator_depth), (4, 2), "sides are swapped");

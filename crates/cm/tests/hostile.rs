@@ -21,17 +21,17 @@ fn recorded() -> (Net, IdHandle, Vec<[u8; 256]>) {
     net.listener(0, QpType::Rc);
     let active = net.connecting(1, 0, QpType::Rc);
     let req = net.hosts[1].out.mads[0].1;
-    net.settle();
+    net.run_until_idle();
     let now = net.now;
     let server = &mut net.hosts[0];
     let passive = server.event(EventKind::ConnectRequest).id;
     server.cm.accept(now, passive, &param(0x22), &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let client = &mut net.hosts[1];
     client.event(EventKind::ConnectResponse);
     client.cm.establish(now, active, &mut client.out).unwrap();
     let rtu = client.out.mads[0].1;
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::Established);
     (net, passive, vec![req, rtu])
 }
@@ -111,7 +111,7 @@ fn a_third_host_cannot_end_a_connection() {
     net.deliver(&stranger, &rej(RejOf::NoMessage));
     assert!(net.hosts[0].events().is_empty());
     // The two DREQs for connections that do not exist were answered.
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.log.iter().filter(|&&m| m == "DREP").count(), 2);
     let drep = Drep { local_comm_id: theirs, remote_comm_id: ours, private_data: [0; 224] };
     net.deliver(&peer, &CmMad::new(1, drep.into()).to_bytes());

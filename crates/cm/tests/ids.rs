@@ -89,14 +89,14 @@ fn an_ipv6_wildcard_listens_for_ipv4_too() {
         host.cm.bind(id, sock("[::]:7174"), false).unwrap();
         host.cm.listen(id, 1).unwrap();
         net.connecting(1, 0, QpType::Rc);
-        net.settle();
+        net.run_until_idle();
         let now = net.now;
         let host = &mut net.hosts[0];
         for request in host.events() {
             assert_eq!(request.route.unwrap().src, sock("10.0.0.1:7174"));
             host.cm.accept(now, request.id, &param(2), &mut host.out).unwrap();
         }
-        net.settle();
+        net.run_until_idle();
         net.hosts[1].event(answer);
         net.end();
     }
@@ -135,7 +135,7 @@ fn ipv6_connects_and_looks_up() {
     assert_eq!(of(1, active).route.unwrap().av.dgid.to_string(), "fd00::1");
     net.listener(0, QpType::Ud);
     net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     assert_eq!(request.route.unwrap().dst.ip(), net.hosts[1].ip);
     net.end();
@@ -164,12 +164,12 @@ fn a_senseless_configuration_does_no_harm() {
     );
     let src = Some(sock("10.0.0.1:5000"));
     host.cm.resolve_addr(now, id, src, dst, SECOND, false, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let host = &mut net.hosts[0];
     host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
     host.answer_paths(now);
     host.cm.connect(now, id, &param(1), &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[0].kinds().last(), Some(&(EventKind::Rejected, 8)));
     net.end();
 }
@@ -182,7 +182,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     let id = tcp(&mut host.cm);
     let nowhere = sock("10.0.0.77:1");
     host.cm.resolve_addr(now, id, None, nowhere, SECOND, false, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -113)]);
 
     // Nobody answers; then the answer comes too late and is not taken for that of the next query.
@@ -232,7 +232,7 @@ fn a_wildcard_destination_is_this_host() {
     let host = &mut net.hosts[0];
     let id = tcp(&mut host.cm);
     host.cm.resolve_addr(now, id, None, sock("0.0.0.0:7"), SECOND, false, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let route = *net.hosts[0].event(EventKind::AddrResolved).route.unwrap();
     assert_eq!((route.src.ip(), route.dst), (net.hosts[0].ip, sock("10.0.0.1:7")));
     net.end();
@@ -254,12 +254,12 @@ fn options_reach_the_wire_and_the_queue_pair() {
     assert_eq!(req.primary.tclass, 0x68);
     // Lifetime 11, delay 15: the delay counts.
     assert_eq!(req.primary.ack_timeout, AckTimeout::new(15));
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     assert_eq!(request.negotiated.unwrap().av.traffic_class, 0x68);
     let server = &mut net.hosts[0];
     server.cm.accept(now, request.id, &param(2), &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let response = net.hosts[1].event(EventKind::ConnectResponse);
     assert_eq!(response.negotiated.unwrap().timeout, AckTimeout::new(12));
     net.end();
@@ -274,7 +274,7 @@ fn enhanced_connection_establishment_passes_both_ways() {
     let ours = Ece { vendor_id: 0x0015_b3fe, options: 0x1234_5678 };
     let host = &mut net.hosts[1];
     host.cm.connect(now, id, &ConnParam { ece: ours, ..param(1) }, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     let EventParam::Conn(asked) = request.param else { panic!("{request:?}") };
     assert_eq!(asked.ece, ours);
@@ -282,7 +282,7 @@ fn enhanced_connection_establishment_passes_both_ways() {
     let server = &mut net.hosts[0];
     let accept = ConnParam { ece: theirs, ..param(2) };
     server.cm.accept(now, request.id, &accept, &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     let response = net.hosts[1].event(EventKind::ConnectResponse);
     let EventParam::Conn(answer) = response.param else { panic!("{response:?}") };
     assert_eq!(answer.ece, theirs);
@@ -308,13 +308,13 @@ fn a_program_writes_events_of_its_own_kinds_only() {
 fn datagram_services_are_looked_up() {
     let mut net = Net::new(2);
     let nobody = net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let refused = net.hosts[1].event(EventKind::Unreachable);
     assert_eq!((refused.id, refused.status), (nobody, 1));
 
     net.listener(0, QpType::Ud);
     let asking = net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     assert_eq!(request.negotiated.as_ref().unwrap().qkey, Qkey::RDMA_UDP);
     let EventParam::Ud(asked) = &request.param else { panic!() };
@@ -330,7 +330,7 @@ fn datagram_services_are_looked_up() {
         server.cm.accept(now, request.id, &accept, &mut server.out).unwrap_err().errno(),
         22
     );
-    net.settle();
+    net.run_until_idle();
     let found = net.hosts[1].event(EventKind::Established);
     assert_eq!(found.id, asking);
     let EventParam::Ud(found) = found.param else { panic!() };
@@ -350,7 +350,7 @@ fn a_lost_lookup_answer_is_given_again_and_the_program_asked_once() {
         !drop
     });
     net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest).id;
     let now = net.now;
     let server = &mut net.hosts[0];
@@ -367,10 +367,10 @@ fn a_destroyed_lookup_request_is_refused() {
     let mut net = Net::new(2);
     net.listener(0, QpType::Ud);
     net.connecting(1, 0, QpType::Ud);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest).id;
     net.destroy(0, request);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::Unreachable, 2)]);
     net.end();
 }
@@ -434,7 +434,7 @@ fn a_lost_address_and_a_lost_device() {
     host.cm.set_addresses(now, vec![other_device], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);
     assert_eq!(host.cm.query(active).unwrap().state, IdState::DeviceRemoval);
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Disconnected, 0)]);
     net.end();
 }
@@ -505,15 +505,15 @@ fn a_thousand_ids_leave_nothing() {
         let now = net.now;
         let h = &mut net.hosts[1];
         h.cm.connect(now, id, &param(0x1000 + n), &mut h.out).unwrap();
-        net.settle();
+        net.run_until_idle();
         let h = &mut net.hosts[0];
         let passive = h.event(EventKind::ConnectRequest).id;
         h.cm.accept(now, passive, &param(0x2000 + n), &mut h.out).unwrap();
-        net.settle();
+        net.run_until_idle();
         let h = &mut net.hosts[1];
         h.event(EventKind::ConnectResponse);
         h.cm.establish(now, id, &mut h.out).unwrap();
-        net.settle();
+        net.run_until_idle();
         net.hosts[0].event(EventKind::Established);
     }
     assert_eq!(net.hosts[0].cm.deadlines(), 0, "an established connection needs no timer");

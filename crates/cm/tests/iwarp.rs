@@ -129,15 +129,15 @@ impl World {
     /// A connection; the active and the passive id.
     fn connected(&mut self, wish: &ConnParam) -> (IdHandle, IdHandle) {
         let active = self.connecting(wish);
-        self.settle();
+        self.run_until_idle();
         let passive = self.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
         self.accept(passive, &param(0x22)).unwrap();
-        self.settle();
+        self.run_until_idle();
         (active, passive)
     }
 
     /// Carries everything until nothing moves.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
             let wish = (0..self.hosts.len())
                 .find_map(|host| Some((host, self.hosts[host].out.streams.pop_front()?)));
@@ -162,7 +162,7 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         self.now = self.now.after(time);
-        self.settle();
+        self.run_until_idle();
     }
 
     fn does(&mut self, host: usize, wish: StreamWish) {
@@ -269,7 +269,7 @@ impl World {
                 let _events = host.cm.destroy(self.now, id, &mut host.out);
             }
         }
-        self.settle();
+        self.run_until_idle();
         self.pass(Duration::from_secs(3600));
         for host in &self.hosts {
             host.assert_empty();
@@ -330,13 +330,13 @@ fn the_passive_side_is_not_up_before_the_first_frame() {
     let mut world = World::new(Config::default());
     world.listener(1);
     world.connecting(&wish(true));
-    world.settle();
+    world.run_until_idle();
     let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
     assert_eq!(either(&request), Some(true));
     assert_eq!(request.param.private_data(), [1, 2, 3]);
     world.accept(request.id, &param(0x22)).unwrap();
     assert!(world.hosts[SERVER_HOST].events().is_empty() && world.handed.is_empty());
-    world.settle();
+    world.run_until_idle();
     world.hosts[SERVER_HOST].event(EventKind::Established);
     world.end();
 }
@@ -353,7 +353,7 @@ fn a_connection_ends_when_its_stream_has() {
     let host = &mut world.hosts[CLIENT_HOST];
     host.cm.disconnect(now, active, &mut host.out).unwrap();
     host.cm.disconnect(now, active, &mut host.out).unwrap();
-    world.settle();
+    world.run_until_idle();
     assert_eq!(world.closed, [(CLIENT_HOST, Qpn::new(0x11))]);
     assert!(world.hosts[CLIENT_HOST].events().is_empty());
     let streams: Vec<_> =
@@ -375,14 +375,14 @@ fn a_refusal_has_private_data_and_a_refused_port_an_errno() {
     let mut world = World::new(Config::default());
     world.listener(1);
     world.connecting(&wish(true));
-    world.settle();
+    world.run_until_idle();
     let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
     let now = world.now;
     let host = &mut world.hosts[SERVER_HOST];
     let too_long = host.cm.reject(now, request.id, 28, &[0; 509], &mut host.out);
     assert!(matches!(too_long, Err(CmError::PrivateData { max: 508, .. })));
     host.cm.reject(now, request.id, 28, b"no", &mut host.out).unwrap();
-    world.settle();
+    world.run_until_idle();
     let refused = world.hosts[CLIENT_HOST].event(EventKind::Rejected);
     assert_eq!((refused.status, refused.param.private_data()), (-ECONNREFUSED, &b"no"[..]));
     world.end();
@@ -394,11 +394,11 @@ fn revision_one_is_tried_once_when_two_is_reset() {
     world.listener(4);
     world.resets = 1;
     world.connecting(&wish(true));
-    world.settle();
+    world.run_until_idle();
     let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
     assert_eq!(either(&request), Some(false));
     world.accept(request.id, &param(0x22)).unwrap();
-    world.settle();
+    world.run_until_idle();
     assert_eq!(either(&world.hosts[CLIENT_HOST].event(EventKind::Established)), Some(false));
     world.hosts[SERVER_HOST].event(EventKind::Established);
     let (_, first) = &world.sent[0];
@@ -408,7 +408,7 @@ fn revision_one_is_tried_once_when_two_is_reset() {
     // And not twice.
     world.resets = 2;
     world.connecting(&ConnParam { qp_num: Qpn::new(5), ..wish(true) });
-    world.settle();
+    world.run_until_idle();
     assert_eq!(world.hosts[CLIENT_HOST].event(EventKind::Rejected).status, -ECONNRESET);
     world.end();
 }
@@ -575,7 +575,7 @@ fn requests_wait_for_room_and_none_is_lost() {
     for qpn in 0x100..0x105 {
         world.connecting(&ConnParam { qp_num: Qpn::new(qpn), ..wish(true) });
     }
-    world.settle();
+    world.run_until_idle();
     let mut accepted = 0;
     while accepted < 5 {
         let events = world.hosts[SERVER_HOST].events();
@@ -586,7 +586,7 @@ fn requests_wait_for_room_and_none_is_lost() {
             world.accept(id, &param(0x200 + accepted)).unwrap();
             accepted += 1;
         }
-        world.settle();
+        world.run_until_idle();
     }
     assert_eq!(world.hosts[CLIENT_HOST].kinds(), [(EventKind::Established, 0); 5]);
     world.end();
@@ -600,9 +600,9 @@ fn peers_wait_a_little_for_the_next_listener() {
     let host = &mut world.hosts[SERVER_HOST];
     let _events = host.cm.destroy(now, first, &mut host.out);
     world.connecting(&wish(true));
-    world.settle();
+    world.run_until_idle();
     let second = world.listener(1);
-    world.settle();
+    world.run_until_idle();
     let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
     assert_eq!(request.listen_id, Some(second));
     world.hosts[SERVER_HOST].cm.take(request.id).unwrap();
@@ -611,7 +611,7 @@ fn peers_wait_a_little_for_the_next_listener() {
     let host = &mut world.hosts[SERVER_HOST];
     let _events = host.cm.destroy(now, second, &mut host.out);
     world.connecting(&ConnParam { qp_num: Qpn::new(3), ..wish(true) });
-    world.settle();
+    world.run_until_idle();
     assert!(world.hosts[CLIENT_HOST].events().iter().all(|e| e.kind != EventKind::Rejected));
     world.pass(SECOND);
     world.pass(SECOND);
@@ -642,14 +642,14 @@ fn an_id_may_be_destroyed_in_every_state() {
             let active = if steps == 0 { world.routed() } else { world.connecting(&wish(true)) };
             let mut passive = None;
             if steps >= 2 {
-                world.settle();
+                world.run_until_idle();
                 passive = Some(world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id);
             }
             if let Some(id) = passive.filter(|_| steps >= 3) {
                 world.accept(id, &param(0x22)).unwrap();
             }
             if steps >= 4 {
-                world.settle();
+                world.run_until_idle();
             }
             let id = if host == CLIENT_HOST { Some(active) } else { passive };
             let Some(id) = id else { continue };
@@ -657,7 +657,7 @@ fn an_id_may_be_destroyed_in_every_state() {
             let h = &mut world.hosts[host];
             h.out.events.clear();
             let _events = h.cm.destroy(now, id, &mut h.out);
-            world.settle();
+            world.run_until_idle();
             assert!(world.hosts[host].events().is_empty(), "{steps}");
             if steps == 4 {
                 assert_eq!(world.closed.len(), 1);
@@ -686,7 +686,7 @@ fn who_says_what_about_the_mode_goes_first() {
             cm.set_option(id, IdOption::PeerToPeer(option)).unwrap();
         }
         world.connect(id, &ConnParam { peer_to_peer: of_param, ..param(0x11) }).unwrap();
-        world.settle();
+        world.run_until_idle();
         let request = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest);
         assert_eq!(either(&request), Some(holds));
         world.end();
@@ -796,7 +796,7 @@ fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
     world.listener(1);
     for qpn in 0x11..0x14 {
         world.connecting(&ConnParam { qp_num: Qpn::new(qpn), ..wish(true) });
-        world.settle();
+        world.run_until_idle();
     }
     let at = world.at();
     let other = SocketAddr::new(at.ip(), 1);
@@ -804,7 +804,7 @@ fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
     assert!(!host.cm.accepts_streams(at) && host.cm.accepts_streams(other));
     let request = host.event(EventKind::ConnectRequest).id;
     host.cm.take(request).unwrap();
-    world.settle();
+    world.run_until_idle();
     assert!(world.hosts[SERVER_HOST].cm.accepts_streams(at));
     world.end();
 }

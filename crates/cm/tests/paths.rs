@@ -18,7 +18,7 @@ fn asking() -> (Net, IdHandle, PathQuery) {
     let host = &mut net.hosts[HOST];
     let id = host.cm.create_id(net::CLIENT, net::space(QpType::Rc), QpType::Rc, 88).unwrap();
     host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[HOST].event(EventKind::AddrResolved);
     let query = ask(&mut net, id);
     (net, id, query)
@@ -81,7 +81,7 @@ fn a_path_that_is_answered_at_once_resolves_the_route() {
     assert_eq!((event.status, *event.route.unwrap()), (0, resolved));
     assert_eq!(net.hosts[HOST].cm.deadlines(), 0);
     connect(&mut net, id).unwrap();
-    net.settle();
+    net.run_until_idle();
     assert_eq!(net.hosts[HOST].out.cancelled, []);
     net.end();
 }

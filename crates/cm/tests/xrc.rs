@@ -32,7 +32,7 @@ fn reply(net: &Net) -> Rep {
 
 /// The listener's side of an answered request, whose REP is about to be sent.
 fn answered(net: &mut Net) -> IdHandle {
-    net.settle();
+    net.run_until_idle();
     let id = net.hosts[0].event(EventKind::ConnectRequest).id;
     let (now, server) = (net.now, &mut net.hosts[0]);
     server.cm.accept(now, id, &answer(), &mut server.out).unwrap();
@@ -50,7 +50,7 @@ fn req_asks_for_the_extended_transport_and_says_nothing_of_a_responder() {
     assert_eq!((req.initiator_depth, req.responder_resources), (5, 0));
     assert_eq!((req.retry_count, req.rnr_retry_count, req.srq), (0, 0, false));
     assert_eq!(req.service_id.port(), Some((PortSpace::Ib.code(), 7174)));
-    net.settle();
+    net.run_until_idle();
     net.end();
 }
 
@@ -73,7 +73,7 @@ fn the_two_queue_pairs_fit_each_other() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     let active = net.connecting(1, 0, QpType::XrcSend);
-    net.settle();
+    net.run_until_idle();
     let request = net.hosts[0].event(EventKind::ConnectRequest);
     let EventParam::Conn(asked) = &request.param else { panic!("{request:?}") };
     assert_eq!((asked.qp_num, asked.srq), (Qpn::new(0x11), false));
@@ -83,7 +83,7 @@ fn the_two_queue_pairs_fit_each_other() {
     let (now, server) = (net.now, &mut net.hosts[0]);
     assert_eq!(server.cm.query(request.id).unwrap().qp_type, QpType::XrcRecv);
     server.cm.accept(now, request.id, &answer(), &mut server.out).unwrap();
-    net.settle();
+    net.run_until_idle();
 
     let response = net.hosts[1].event(EventKind::ConnectResponse);
     let EventParam::Conn(said) = &response.param else { panic!("{response:?}") };
@@ -97,7 +97,7 @@ fn the_two_queue_pairs_fit_each_other() {
 
     let client = &mut net.hosts[1];
     client.cm.establish(now, active, &mut client.out).unwrap();
-    net.settle();
+    net.run_until_idle();
     net.hosts[0].event(EventKind::Established);
     net.end();
 }
@@ -114,7 +114,7 @@ fn either_end_disconnects() {
         for host in [host, 1 - host] {
             let h = &mut net.hosts[host];
             h.cm.disconnect(now, ids[host], &mut h.out).unwrap();
-            net.settle();
+            net.run_until_idle();
             net.hosts[1 - host].event(EventKind::Disconnected);
         }
         assert_eq!(net.log, ["REQ", "REP", "RTU", "DREQ", "DREP"]);
@@ -127,7 +127,7 @@ fn attributes_are_those_that_rdma_init_qp_attr_gives() {
     let mut net = Net::new(2);
     net.listener(0, QpType::XrcSend);
     net.connecting(1, 0, QpType::XrcSend);
-    net.settle();
+    net.run_until_idle();
     let mut qp = *net.hosts[0].event(EventKind::ConnectRequest).negotiated.unwrap();
     let base =
         AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
@@ -165,13 +165,13 @@ fn who_asks_for_another_transport_is_refused() {
         let (now, client) = (net.now, &mut net.hosts[1]);
         let id = client.cm.create_id(CLIENT, PortSpace::Ib, asks, 0).unwrap();
         client.cm.resolve_addr(now, id, None, addr, SECOND, false, &mut client.out).unwrap();
-        net.settle();
+        net.run_until_idle();
         let client = &mut net.hosts[1];
         client.cm.resolve_route(now, id, SECOND, &mut client.out).unwrap();
         client.answer_paths(now);
         client.events();
         client.cm.connect(now, id, &param(0x11), &mut client.out).unwrap();
-        net.settle();
+        net.run_until_idle();
         assert_eq!(net.hosts[1].kinds(), [(EventKind::Rejected, 9)], "{asks:?} to {listens:?}");
         assert!(net.hosts[0].events().is_empty(), "{asks:?} to {listens:?}");
         net.end();

@@ -62,7 +62,7 @@ pub fn resolve(
 }
 
 /// What came first.
-pub enum News {
+pub enum Notification {
     /// A completion, and it is a success.
     Completion(Completion),
     /// An event.
@@ -70,15 +70,15 @@ pub enum News {
 }
 
 /// Waits for a completion or an event; both at once give the completion.
-pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<News> {
+pub fn wait(cq: &Cq, channel: &EventChannel, timeout: Duration) -> Result<Notification> {
     let deadline = Instant::now() + timeout;
     loop {
         let mut one = [EMPTY];
         if cq.poll_or_arm(&mut one)? == 1 {
-            return Ok(News::Completion(ok(one[0])?));
+            return Ok(Notification::Completion(ok(one[0])?));
         }
         if let Some(event) = channel.try_next()? {
-            return Ok(News::Event(event));
+            return Ok(Notification::Event(event));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

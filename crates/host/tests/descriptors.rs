@@ -21,7 +21,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longer than the tests wait for an answer of the service ([`common::PATIENCE`]).
+/// Longer than the tests wait for an answer of the service ([`common::TIMEOUT`]).
 const LINGER: Duration = Duration::from_secs(120);
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };

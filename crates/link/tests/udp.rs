@@ -34,8 +34,8 @@ fn receive(port: &UdpPort, count: usize) -> Vec<Arrived> {
     let mut all = Vec::new();
     while all.len() < count {
         let mut fds = [PollFd::new(port, PollFlags::IN)];
-        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_ne!(poll(&mut fds, Some(&patience)).unwrap(), 0, "only {} arrived", all.len());
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_ne!(poll(&mut fds, Some(&timeout)).unwrap(), 0, "only {} arrived", all.len());
         batch.recv(port).unwrap();
         for d in batch.arrivals() {
             let psn = u32::from_be_bytes(*d.bytes[8..].first_chunk().unwrap());

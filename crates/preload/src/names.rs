@@ -108,7 +108,7 @@ impl Section {
         if self.found || address.len() >= MAX_NAME || !name.eq_ignore_ascii_case(wanted) {
             return None;
         }
-        // Never anything else, whoever wrote the file.
+        // Only an address, even if the file has something else there.
         std::str::from_utf8(address).ok()?.parse::<IpAddr>().ok()?;
         self.found = true;
         Some(address)

@@ -12,7 +12,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 /// The group that the server joins.
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 77, 0, 1));
 /// How long to wait for a datagram: it may be lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> Result {
     common::play(7473, server, client)
@@ -44,19 +44,19 @@ fn client(context: Context, server: SocketAddr) -> Result {
     let peer = endpoint.resolve(server)?;
     println!("client: {server} is queue pair {}", peer.qpn);
     endpoint.send_to(&peer, b"hello")?;
-    println!("client: {}", text(&endpoint.recv_timeout(PATIENCE)?.0));
+    println!("client: {}", text(&endpoint.recv_timeout(TIMEOUT)?.0));
 
-    // A group has no queue pair of its own: whoever joined hears it, the sender included.
+    // A group has no queue pair of its own: every member hears it, the sender included.
     let everybody = endpoint.join(GROUP)?;
     endpoint.send_to(&everybody, b"hello, all")?;
     for _ in 0..2 {
-        let (message, from) = endpoint.recv_timeout(PATIENCE)?;
+        let (message, from) = endpoint.recv_timeout(TIMEOUT)?;
         println!("client: {} from {}", text(&message), from.ah.ip());
     }
     endpoint.leave(GROUP)?;
 
     endpoint.send_to(&peer, b"bye")?;
-    println!("client: {}", text(&endpoint.recv_timeout(PATIENCE)?.0));
+    println!("client: {}", text(&endpoint.recv_timeout(TIMEOUT)?.0));
     Ok(())
 }
 

@@ -32,7 +32,7 @@ fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Resul
 }
 
 /// How long the client waits for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn client(context: Context, server: SocketAddr) -> Result {
     // An id is one side of a connection. What happens to it is told on its event channel.
@@ -40,9 +40,9 @@ fn client(context: Context, server: SocketAddr) -> Result {
     let id = Id::new(&channel, PortSpace::Tcp)?;
 
     // First the way: which address of ours, which route.
-    id.resolve_addr(None, server, PATIENCE)?;
+    id.resolve_addr(None, server, TIMEOUT)?;
     wait_for(&channel, EventKind::AddrResolved)?;
-    id.resolve_route(PATIENCE)?;
+    id.resolve_route(TIMEOUT)?;
     wait_for(&channel, EventKind::RouteResolved)?;
 
     // A queue pair, where work requests go in, and a completion queue, where they come out.
@@ -67,7 +67,7 @@ fn client(context: Context, server: SocketAddr) -> Result {
         qp.post_send(&SendWr::send(SEND).inline(&[text.as_bytes()]).signaled())?;
         // Two things complete: our send when the server has it, our receive when it answered.
         for _ in 0..2 {
-            let done = cq.wait_one(Some(PATIENCE))?;
+            let done = cq.wait_one(Some(TIMEOUT))?;
             if done.wr_id == RECEIVE {
                 let answer = buffer.to_vec(..done.byte_len as usize);
                 println!("client: {:?} came back", String::from_utf8_lossy(&answer));
@@ -83,7 +83,7 @@ fn client(context: Context, server: SocketAddr) -> Result {
 
 /// The next event must be of this kind; if another comes, that says what went wrong.
 fn wait_for(channel: &EventChannel, kind: EventKind) -> Result {
-    let event = channel.next(Some(PATIENCE))?.ok_or("no answer")?;
+    let event = channel.next(Some(TIMEOUT))?.ok_or("no answer")?;
     // Dropping an event acknowledges it.
     event.expect(kind, "connect")?;
     Ok(())

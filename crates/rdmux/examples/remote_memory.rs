@@ -45,7 +45,7 @@ fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Resul
     println!("server: the memory says {:?}", String::from_utf8_lossy(&text));
     println!("server: the counter is {}", memory.load(COUNTER));
     Ok(())
-    // The memory goes here: its key opens nothing any more, whoever still has it.
+    // The memory goes here: its key is invalid from now on, in every process that still has it.
 }
 
 fn client(context: Context, server: SocketAddr) -> Result {

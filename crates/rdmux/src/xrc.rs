@@ -133,7 +133,7 @@ impl Xrcd {
         Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
     }
 
-    /// A further handle on a target, whoever made it.
+    /// A further handle on a target, whichever process made it.
     ///
     /// # Errors
     /// When the number is unknown, of something else, or of another domain.

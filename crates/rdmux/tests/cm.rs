@@ -11,7 +11,7 @@ use common::{host, over_both_links};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 fn listener(context: &Context) -> (EventChannel, Id, std::net::SocketAddr) {
     let channel = EventChannel::new(context).unwrap();
@@ -30,15 +30,15 @@ fn qp(context: &Context) -> Qp {
 fn resolved(context: &Context, to: std::net::SocketAddr) -> (EventChannel, Id) {
     let channel = EventChannel::new(context).unwrap();
     let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, to, PATIENCE.unwrap()).unwrap();
+    id.resolve_addr(None, to, TIMEOUT.unwrap()).unwrap();
     expect(&channel, EventKind::AddrResolved);
-    id.resolve_route(PATIENCE.unwrap()).unwrap();
+    id.resolve_route(TIMEOUT.unwrap()).unwrap();
     expect(&channel, EventKind::RouteResolved);
     (channel, id)
 }
 
 fn expect(channel: &EventChannel, kind: EventKind) -> rdmux::cm::Event {
-    channel.next(PATIENCE).unwrap().expect("an event").expect(kind, "do the next step").unwrap()
+    channel.next(TIMEOUT).unwrap().expect("an event").expect(kind, "do the next step").unwrap()
 }
 
 fn param() -> ConnParam {
@@ -116,7 +116,7 @@ fn a_refusal_carries_the_programs_words() {
         id.attach_qp(&qp(a)).unwrap();
         id.connect(&param()).unwrap();
         expect(&passive, EventKind::ConnectRequest).take_id().unwrap().reject(b"no").unwrap();
-        let event = active.next(PATIENCE).unwrap().unwrap();
+        let event = active.next(TIMEOUT).unwrap().unwrap();
         let error = event.expect(EventKind::Established, "connect").unwrap_err();
         match error.cause() {
             Cause::Rejected { reason: 28, private_data } => {
@@ -135,7 +135,7 @@ fn a_request_that_nobody_takes_is_refused() {
         id.attach_qp(&qp(a)).unwrap();
         id.connect(&param()).unwrap();
         drop(expect(&passive, EventKind::ConnectRequest));
-        assert_eq!(active.next(PATIENCE).unwrap().unwrap().kind(), EventKind::Rejected);
+        assert_eq!(active.next(TIMEOUT).unwrap().unwrap().kind(), EventKind::Rejected);
     });
 }
 
@@ -145,7 +145,7 @@ fn destroying_waits_until_the_last_event_is_dropped() {
     let (_passive, _listener, at) = listener(&a);
     let channel = EventChannel::new(&a).unwrap();
     let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, at, PATIENCE.unwrap()).unwrap();
+    id.resolve_addr(None, at, TIMEOUT.unwrap()).unwrap();
     let event = expect(&channel, EventKind::AddrResolved);
     let dropped = AtomicBool::new(false);
     thread::scope(|s| {
@@ -172,7 +172,7 @@ fn events_follow_an_id_to_its_new_channel() {
     // The listener is gone with its channel.
     id.attach_qp(&qp(&a)).unwrap();
     id.connect(&param()).unwrap();
-    assert_eq!(new.next(PATIENCE).unwrap().unwrap().kind(), EventKind::Rejected);
+    assert_eq!(new.next(TIMEOUT).unwrap().unwrap().kind(), EventKind::Rejected);
     assert!(old.try_next().unwrap().is_none());
 }
 
@@ -199,9 +199,9 @@ fn queue_pairs_connect_without_the_connection_manager() {
         let buffer = y.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
         y.post_recv(7, &[buffer.slice(..)]).unwrap();
         x.post_send(&rdmux::SendWr::send(1).inline(&[b"inline"]).imm(*b"four").signaled()).unwrap();
-        let done = y.recv_cq().wait_one(PATIENCE).unwrap();
+        let done = y.recv_cq().wait_one(TIMEOUT).unwrap();
         assert_eq!((done.wr_id, done.byte_len, done.imm), (7, 6, *b"four"));
         assert_eq!(buffer.to_vec(..6), b"inline");
-        assert_eq!(x.send_cq().wait_one(PATIENCE).unwrap().wr_id, 1);
+        assert_eq!(x.send_cq().wait_one(TIMEOUT).unwrap().wr_id, 1);
     });
 }

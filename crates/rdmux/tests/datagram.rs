@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{on, over_both_links};
 use rdmux::{Cause, Context, Datagram};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn endpoint(context: &Context) -> Datagram {
     on(context).datagram((context.address().unwrap(), 0).into()).unwrap()
@@ -21,10 +21,10 @@ fn a_peer_is_found_by_address_and_answers_to_the_sender() {
         let peer = left.resolve(right.local_addr()).unwrap();
         for len in [0, 1, 1000, left.max_len()] {
             left.send_to(&peer, &vec![7; len]).unwrap();
-            let (message, from) = right.recv_timeout(PATIENCE).unwrap();
+            let (message, from) = right.recv_timeout(TIMEOUT).unwrap();
             assert_eq!(message, vec![7; len]);
             right.send_to(&from, b"answer").unwrap();
-            assert_eq!(left.recv_timeout(PATIENCE).unwrap().0, b"answer");
+            assert_eq!(left.recv_timeout(TIMEOUT).unwrap().0, b"answer");
         }
     });
 }
@@ -57,12 +57,12 @@ fn a_group_reaches_its_members_until_they_leave() {
         right.join(group).unwrap();
         let members = left.join(group).unwrap();
         left.send_to(&members, b"all").unwrap();
-        assert_eq!(right.recv_timeout(PATIENCE).unwrap().0, b"all");
+        assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"all");
         right.leave(group).unwrap();
         left.send_to(&members, b"gone").unwrap();
         // What is sent to the endpoint itself comes after what was sent to the group before.
         let peer = left.resolve(right.local_addr()).unwrap();
         left.send_to(&peer, b"you").unwrap();
-        assert_eq!(right.recv_timeout(PATIENCE).unwrap().0, b"you");
+        assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"you");
     });
 }

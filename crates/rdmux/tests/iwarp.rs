@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, IdOption, PortSpace};
 use rdmux::{Access, Cause, Context, DeviceKind, Qp, QpState, QpType, SendWr};
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 fn host() -> Context {
     Context::builder().embedded().device(DeviceKind::Iwarp).open().unwrap()
@@ -28,14 +28,14 @@ fn qp(context: &Context) -> Qp {
 }
 
 fn expect(channel: &EventChannel, kind: EventKind) -> Event {
-    channel.next(PATIENCE).unwrap().expect("an event").expect(kind, "do the next step").unwrap()
+    channel.next(TIMEOUT).unwrap().expect("an event").expect(kind, "do the next step").unwrap()
 }
 
 fn resolved(channel: &EventChannel, to: SocketAddr) -> Id {
     let id = Id::new(channel, PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, to, PATIENCE.unwrap()).unwrap();
+    id.resolve_addr(None, to, TIMEOUT.unwrap()).unwrap();
     expect(channel, EventKind::AddrResolved);
-    id.resolve_route(PATIENCE.unwrap()).unwrap();
+    id.resolve_route(TIMEOUT.unwrap()).unwrap();
     expect(channel, EventKind::RouteResolved);
     id
 }
@@ -77,9 +77,9 @@ fn message(from: &Qp, to: &Qp, word: &[u8]) {
     let buffer = to.pd().alloc(64, Access::LOCAL_WRITE).unwrap();
     to.post_recv(1, &[buffer.slice(..)]).unwrap();
     from.post_send(&SendWr::send(2).inline(&[word]).signaled()).unwrap();
-    let done = to.recv_cq().wait_one(PATIENCE).unwrap();
+    let done = to.recv_cq().wait_one(TIMEOUT).unwrap();
     assert_eq!(buffer.to_vec(..done.byte_len as usize), word);
-    from.send_cq().wait_one(PATIENCE).unwrap();
+    from.send_cq().wait_one(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn the_parameter_goes_before_the_option() {
 }
 
 fn expect_kind(channel: &EventChannel, kind: EventKind) {
-    assert_eq!(channel.next(PATIENCE).unwrap().unwrap().kind(), kind);
+    assert_eq!(channel.next(TIMEOUT).unwrap().unwrap().kind(), kind);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_was_posted_before_a_disconnection_arrives() {
     }
     active.1.disconnect().unwrap();
     for n in 0..4 {
-        let done = passive.2.recv_cq().wait_one(PATIENCE).unwrap();
+        let done = passive.2.recv_cq().wait_one(TIMEOUT).unwrap();
         assert_eq!((done.wr_id, done.byte_len), (n, 1 << 20));
     }
     expect(&passive.0, EventKind::Disconnected);
@@ -160,7 +160,7 @@ fn a_refusal_carries_the_programs_words() {
     id.attach_qp(&qp(&a)).unwrap();
     id.connect(&param()).unwrap();
     expect(&passive, EventKind::ConnectRequest).take_id().unwrap().reject(b"no").unwrap();
-    let event = channel.next(PATIENCE).unwrap().unwrap();
+    let event = channel.next(TIMEOUT).unwrap().unwrap();
     let error = event.expect(EventKind::Established, "connect").unwrap_err();
     assert!(
         matches!(error.cause(), Cause::Rejected { private_data, .. } if private_data == b"no"),

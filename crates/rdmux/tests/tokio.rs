@@ -1,4 +1,4 @@
-//! The async forms, on a runtime with one thread: whoever blocks it would hang the test.
+//! The async forms, on a runtime with one thread: a call that blocks would hang the test.
 
 mod common;
 

@@ -11,7 +11,7 @@ use rdmux::{
     WcStatus,
 };
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 /// Two RC queue pairs of one process, connected to each other.
 fn pair(context: &Context, depth: u32) -> (Qp, Qp) {
@@ -46,7 +46,7 @@ fn a_failed_queue_pair_flushes_its_work() {
     x.fail().unwrap();
     assert_eq!(x.state(), QpState::Err);
     let mut one = [EMPTY];
-    assert_eq!(x.recv_cq().wait(&mut one, PATIENCE).unwrap(), 1);
+    assert_eq!(x.recv_cq().wait(&mut one, TIMEOUT).unwrap(), 1);
     assert_eq!((one[0].wr_id, one[0].status), (7, WcStatus::WrFlushErr));
 }
 
@@ -63,12 +63,12 @@ fn an_armed_queue_wakes_for_solicited_messages_alone() {
     cq.arm(true).unwrap();
     x.post_send(&SendWr::send(1).inline(&[b"sleep"]).signaled()).unwrap();
     // Its acknowledgement says that the message is in the queue.
-    x.send_cq().wait_one(PATIENCE).unwrap();
+    x.send_cq().wait_one(TIMEOUT).unwrap();
     assert!(!readable(Some(&at_once)));
     x.post_send(&SendWr::send(2).inline(&[b"wake"]).solicited()).unwrap();
     assert!(readable(None));
-    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 1);
-    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 2);
+    assert_eq!(cq.wait_one(TIMEOUT).unwrap().wr_id, 1);
+    assert_eq!(cq.wait_one(TIMEOUT).unwrap().wr_id, 2);
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn a_shared_receive_queue_tells_when_it_runs_low() {
     srq.post_recv(2, &[buffer.slice(4..)]).unwrap();
     srq.set_limit(2).unwrap();
     x.post_send(&SendWr::send(9).inline(&[b"four"])).unwrap();
-    assert_eq!(cq.wait_one(PATIENCE).unwrap().wr_id, 1);
+    assert_eq!(cq.wait_one(TIMEOUT).unwrap().wr_id, 1);
     loop {
-        match context.next_event(PATIENCE).unwrap() {
+        match context.next_event(TIMEOUT).unwrap() {
             Some(AsyncEvent::SrqLimit) => break,
             Some(AsyncEvent::Qp { event: QpEvent::CommEst, .. }) => {}
             other => panic!("{other:?}"),
@@ -135,11 +135,11 @@ fn rights_can_be_given_and_taken_under_the_same_key() {
     target.reregister(Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     assert_eq!(target.rkey(), before.rkey);
     x.post_send(&SendWr::write(1, before).inline(&[b"new"]).signaled()).unwrap();
-    x.send_cq().wait_one(PATIENCE).unwrap();
+    x.send_cq().wait_one(TIMEOUT).unwrap();
     assert_eq!(target.to_vec(..3), b"new");
     target.reregister(Access::LOCAL_WRITE).unwrap();
     x.post_send(&SendWr::write(2, before).inline(&[b"old"]).signaled()).unwrap();
-    let error = x.send_cq().wait_one(PATIENCE).unwrap_err();
+    let error = x.send_cq().wait_one(TIMEOUT).unwrap_err();
     assert!(matches!(error.cause(), Cause::Completion(WcStatus::RemAccessErr)), "{error}");
 
     let _clone = target.clone();
@@ -165,7 +165,7 @@ fn datagrams_need_a_destination_and_the_right_key() {
     };
     send(b"wrong", 6);
     send(b"right", 5);
-    let done = cq.wait_one(PATIENCE).unwrap();
+    let done = cq.wait_one(TIMEOUT).unwrap();
     assert_eq!((done.wr_id, done.byte_len, done.src_qp), (1, 45, x.qpn()));
     assert_eq!(buffer.to_vec(40..45), b"right");
 }

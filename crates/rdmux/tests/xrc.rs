@@ -11,7 +11,7 @@ use rdmux::{
     Qpn, SendWr, Srq, WcStatus, Xrcd, XrcdFlags,
 };
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 const CREATE: XrcdFlags = XrcdFlags { create: true, exclusive: false };
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -42,10 +42,10 @@ impl Receiver {
         self.srq.post_recv(7, &[self.memory.slice(..)]).unwrap();
         let wr = SendWr::send(1).srq(self.number());
         from.post_send(&wr.inline(&[words]).signaled()).unwrap();
-        let done = self.cq.wait_one(PATIENCE).unwrap();
+        let done = self.cq.wait_one(TIMEOUT).unwrap();
         assert_eq!((done.wr_id, done.byte_len as usize), (7, words.len()));
         assert_eq!(self.memory.to_vec(..words.len()), words);
-        from.send_cq().wait_one(PATIENCE).unwrap();
+        from.send_cq().wait_one(TIMEOUT).unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ fn two_processes_of_a_domain_hear_one_sender() {
         let own = qp.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
         let add = SendWr::fetch_add(2, second.memory.remote().at(64), 2).srq(second.number());
         qp.post_send(&add.sges(&[own.slice(..)]).signaled()).unwrap();
-        qp.send_cq().wait_one(PATIENCE).unwrap();
+        qp.send_cq().wait_one(TIMEOUT).unwrap();
         assert_eq!((own.load(0), second.memory.load(64)), (40, 42));
         first.domain.unregister(target).unwrap();
         assert!(is_invalid(domain.query(target)), "it was the last to hold it");
@@ -138,11 +138,11 @@ fn a_wrong_queue_fails_the_sender_and_everybody_hears_of_the_target() {
     qp.connect(target.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
     qp.post_send(&SendWr::send(1).srq(other.number()).inline(&[b"lost"])).unwrap();
     let mut one = [EMPTY];
-    assert_eq!(qp.send_cq().wait(&mut one, PATIENCE).unwrap(), 1);
+    assert_eq!(qp.send_cq().wait(&mut one, TIMEOUT).unwrap(), 1);
     assert_eq!(one[0].status, WcStatus::RemInvReqErr);
     let qpn = target.qpn();
     // Each has heard before that the first packet came.
-    let next = || match context.next_event(PATIENCE).unwrap().unwrap() {
+    let next = || match context.next_event(TIMEOUT).unwrap().unwrap() {
         AsyncEvent::XrcTarget { qpn, event } => ("handle", qpn, event),
         AsyncEvent::XrcRegistered { qpn, event } => ("registration", qpn, event),
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! The seam: what a queue pair asks of whoever drives it.
+//! The seam: what a queue pair asks of its driver.
 //!
 //! A machine takes an [`Env`] as a type parameter, so that the device plugs in memory, completion
 //! queues and sockets, and the simulator plugs in its own, at no cost (static dispatch, nothing
@@ -243,7 +243,7 @@ pub enum Drop {
     OutOfReach,
 }
 
-/// What a queue pair asks of whoever drives it. Every method is called with the queue pair
+/// What a queue pair asks of its driver. Every method is called with the queue pair
 /// borrowed: do not call back into it.
 pub trait Env {
     /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above.
@@ -261,7 +261,7 @@ pub trait Env {
         true
     }
 
-    /// Sends a packet. The payload is read before the call returns or before the driver lets go of
+    /// Sends a packet. The payload is read before the call returns or before the driver releases
     /// the queue pair, whichever it likes.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;
 

@@ -35,7 +35,7 @@ const PROGRAMS: &[&str] = &[
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// How long the service may take to notice that a process has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) fn run(report: &mut Report) {
     if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
@@ -159,7 +159,7 @@ impl Host {
     }
 
     fn is_idle(&self, name: &str) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut status = self.command(&self.rdmux);
             let status = sh::output(status.args(["host", "status", name]))?;

@@ -22,7 +22,7 @@ pub(super) fn rows() -> Vec<Row> {
         let row = row
             .client(format!("{MPIRUN} {line}"))
             .proof(Client(proof.into()))
-            .patience(300)
+            .timeout(300)
             .brief(&[Way::Ring]);
         Row::each(&[Way::Ring], &row)
     })

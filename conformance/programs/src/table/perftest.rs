@@ -11,7 +11,7 @@ const ALL_SIZES_UD: usize = 12;
 
 /// How many seconds they may take. ib_write_lat looks at memory in a loop and calls nothing meanwhile: where there
 /// are few processors and much to do, that keeps the thread away that would write there.
-const PATIENCE: u64 = 300;
+const TIMEOUT: u64 = 300;
 
 /// Options that every program is run with.
 const ALL: &[Options] = &[both(""), two_hosts("-R"), one_host("-e"), two_hosts("-z")];
@@ -248,7 +248,7 @@ pub(super) fn perftest(program: &str, options: &str) -> Exchange {
     };
     let ready = if by_cm { Ready::Cm } else { Ready::Tcp };
     Exchange::new(title)
-        .patience(PATIENCE)
+        .timeout(TIMEOUT)
         .server(line.clone(), ready, End::Alone)
         .client(line + " {server4}")
         .proof(Perftest { lines, iterations: (!counted).then_some(1000 * queue_pairs(options)) })

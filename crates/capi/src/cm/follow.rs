@@ -200,7 +200,7 @@ fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) 
             state.remote_ece = param.ece;
         }
     }
-    let outcome = settle_in(&id, listener, event);
+    let outcome = answer_in(&id, listener, event);
     if outcome.is_err() {
         process.remove(id.handle);
         forget(process, id.handle);
@@ -212,7 +212,7 @@ fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) 
     outcome.map(|()| id)
 }
 
-fn settle_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
+fn answer_in(id: &Id, listener: &Id, event: &rdmux_cm::Event) -> Result<()> {
     if listener.lock().synchronous {
         // SAFETY: NULL asks for a channel of its own.
         unsafe { create::migrate(id, ptr::null_mut())? };

@@ -7,7 +7,7 @@ use rdmux::{Options, SendWr, WcStatus};
 
 use super::protocol::{Answer, Ask, Kind};
 use super::rows::{self, Row, row};
-use super::side::{HALF, PATIENCE};
+use super::side::{HALF, TIMEOUT};
 use super::stage::{Done, Stage};
 
 /// All of them, in the order of the table.
@@ -98,7 +98,7 @@ fn many(s: &mut Stage) -> Result<Done> {
     let to = s.listening(&Ask::SayFirst { at: s.addr, connections: CONNECTIONS })?;
     let start = Instant::now();
     for n in 0..CONNECTIONS {
-        let options = Options::new().context(&s.context).depth(4).timeout(PATIENCE);
+        let options = Options::new().context(&s.context).depth(4).timeout(TIMEOUT);
         let mut connection = options.message_size(64).connect(to)?;
         let said = connection.recv()?.with_context(|| format!("connection {n} brought nothing"))?;
         ensure!(said == n.to_be_bytes(), "connection {n} brought {said:?}");

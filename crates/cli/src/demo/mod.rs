@@ -155,7 +155,7 @@ fn with_crc() -> Result<Hosts> {
 fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
     let before = [packets(hosts, 0)?, packets(hosts, 1)?];
     let result = (row.run)(stage);
-    let counted = settled(hosts, &before)?;
+    let counted = final_counts(hosts, &before)?;
     let result = result.and_then(|done| plausible(row, stage.link, &counted).map(|()| done));
     let (bytes, time) = match &result {
         Ok(done) => (done.bytes, done.time),
@@ -175,7 +175,7 @@ fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
 
 /// What was counted since `before`. A process counts a packet after it has dealt with it, so the
 /// operation may be over before the last is counted: as much should come in as went out.
-fn settled(hosts: &Hosts, before: &[Packets; 2]) -> Result<[Packets; 2]> {
+fn final_counts(hosts: &Hosts, before: &[Packets; 2]) -> Result<[Packets; 2]> {
     let start = Instant::now();
     loop {
         let [a, b] = [packets(hosts, 0)?.since(before[0]), packets(hosts, 1)?.since(before[1])];

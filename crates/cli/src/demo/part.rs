@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use rdmux::{Access, Context, Datagram, Mr, Options, WcFlags};
 
 use super::protocol::{Answer, Ask, Data, Kind};
-use super::side::{PATIENCE, Side, compare, pattern};
+use super::side::{Side, TIMEOUT, compare, pattern};
 use rdmux_command::child::{self, Reply};
 
 /// What this process has at the moment.
@@ -70,7 +70,7 @@ impl Part {
             Ask::ReturnDatagram(data) => return_datagram(self.datagrams()?, data)?,
             Ask::Send(data) => self.side()?.send(data)?,
             Ask::SayFirst { at, connections } => {
-                let options = Options::new().context(&self.context).depth(4).timeout(PATIENCE);
+                let options = Options::new().context(&self.context).depth(4).timeout(TIMEOUT);
                 let mut listener = options.message_size(64).bind((at, 0).into())?;
                 reply.send(Answer::Listening(listener.local_addr()))?;
                 for n in 0..connections {
@@ -93,7 +93,7 @@ impl Part {
 }
 
 fn return_datagram(datagrams: &mut Datagram, data: Data) -> Result<()> {
-    const LONG: Duration = PATIENCE;
+    const LONG: Duration = TIMEOUT;
     let (message, from) = datagrams.recv_timeout(LONG).context("no datagram came")?;
     compare("the datagram", &message, &pattern(data))?;
     Ok(datagrams.send_to(&from, &message)?)

@@ -55,7 +55,7 @@ pub(super) enum Ask {
     Receive(Data),
     /// Put data into the memory.
     Fill(Data),
-    /// Wait until the memory holds data. Whoever wrote them knows that they are there, except on
+    /// Wait until the memory holds data. The side that wrote them knows that they are there, except on
     /// UC.
     Compare(Data),
     /// Read a word of the memory; ends with [`Answer::Word`].

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rdmux::{Cause, Options, SendWr, Sge, WcStatus};
 
 use super::protocol::{Answer, Ask, Data, Kind};
-use super::side::{HALF, INLINE, PATIENCE, SGES, Side, compare, pattern};
+use super::side::{HALF, INLINE, SGES, Side, TIMEOUT, compare, pattern};
 use super::stage::{Done, Link, Stage};
 use super::xrc;
 
@@ -160,7 +160,7 @@ fn send_late(s: &mut Stage) -> Result<Done> {
     s.connection()?.side.qp.post_send(&SendWr::send(1).sges(&piece))?;
     s.ask(&Ask::PostReceive)?;
     s.other.tell(&Ask::Receive(data))?;
-    s.connection()?.side.qp.send_cq().wait_one(Some(PATIENCE))?;
+    s.connection()?.side.qp.send_cq().wait_one(Some(TIMEOUT))?;
     let time = start.elapsed();
     let _: Answer = s.other.hear()?;
     moved(data, time)
@@ -240,14 +240,14 @@ fn datagram(s: &mut Stage) -> Result<Done> {
     let at = s.addr;
     let to = s.listening(&Ask::Datagrams { at })?;
     s.done()?;
-    let options = Options::new().context(&s.context).timeout(PATIENCE);
+    let options = Options::new().context(&s.context).timeout(TIMEOUT);
     let mut ours = options.datagram((s.own_addr, 0).into())?;
     let peer = ours.resolve(to)?;
     let data = s.data(1000);
     s.other.tell(&Ask::ReturnDatagram(data))?;
     let start = Instant::now();
     ours.send_to(&peer, &pattern(data))?;
-    let (back, _) = ours.recv_timeout(PATIENCE).context("the datagram did not come back")?;
+    let (back, _) = ours.recv_timeout(TIMEOUT).context("the datagram did not come back")?;
     let time = start.elapsed();
     compare("the datagram that came back", &back, &pattern(data))?;
     s.done()?;
@@ -262,7 +262,7 @@ fn multicast(s: &mut Stage) -> Result<Done> {
     s.listening(&Ask::Datagrams { at })?;
     s.done()?;
     s.ask(&Ask::Join(group))?;
-    let options = Options::new().context(&s.context).timeout(PATIENCE);
+    let options = Options::new().context(&s.context).timeout(TIMEOUT);
     let mut ours = options.datagram((s.own_addr, 0).into())?;
     let members = ours.join(group)?;
     let data = s.data(1000);
@@ -271,7 +271,7 @@ fn multicast(s: &mut Stage) -> Result<Done> {
     ours.send_to(&members, &pattern(data))?;
     // We are a member too: the first to come may be our own.
     let answer = loop {
-        let (message, from) = ours.recv_timeout(PATIENCE).context("nothing came back")?;
+        let (message, from) = ours.recv_timeout(TIMEOUT).context("nothing came back")?;
         if from.ah.ip() != s.own_addr || s.link == Link::SameHost {
             break message;
         }

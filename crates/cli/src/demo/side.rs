@@ -15,7 +15,7 @@ const MEMORY: usize = 2 * HALF;
 /// The longest message and the largest piece of memory.
 pub(super) const HALF: usize = 32 << 20;
 /// How long a side waits for the other.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Gather entries and inline bytes that the queue pairs take.
 pub(super) const SGES: u32 = 16;
 pub(super) const INLINE: u32 = 220;
@@ -98,7 +98,7 @@ impl Side {
         cmutil::resolve(&channel, &id, None, to)?;
         let mut this = Self::new(&channel, id, kind, false)?;
         this.id.connect(&Self::param(words))?;
-        let event = cmutil::expect(&channel, EventKind::Established, "connect", PATIENCE)?;
+        let event = cmutil::expect(&channel, EventKind::Established, "connect", TIMEOUT)?;
         let said = event.private_data().to_vec();
         this.peer_to_peer = event.peer_to_peer();
         drop(event);
@@ -115,7 +115,7 @@ impl Side {
         let (channel, id, said) = Self::request(context, at, kind, listening)?;
         let this = Self::new(&channel, id, kind, true)?;
         this.id.accept(&Self::param(&said))?;
-        cmutil::expect(&channel, EventKind::Established, "accept", PATIENCE)?;
+        cmutil::expect(&channel, EventKind::Established, "accept", TIMEOUT)?;
         Ok(this)
     }
 
@@ -131,7 +131,7 @@ impl Side {
         let at = listener.bind(SocketAddr::new(at, 0))?;
         listener.listen(4)?;
         listening(at)?;
-        let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", PATIENCE)?;
+        let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;
         let id = event.take_id().context("a request without an id")?;
         let said = event.private_data().to_vec();
         Ok((channel, id, said))
@@ -149,7 +149,7 @@ impl Side {
 
     /// Waits for a message and compares it. With immediate data of a WRITE there is none to compare.
     pub(super) fn receive(&self, data: Data) -> Result<Completion> {
-        let done = self.cq.wait_one(Some(PATIENCE)).context("no message came")?;
+        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message came")?;
         let len = if done.opcode == rdmux::WcOpcode::Recv { data.len } else { 0 };
         if len > 0 || done.flags.contains(WcFlags::WITH_IMM) || data.len == 0 {
             let have = self.memory.to_vec(HALF..HALF + len);
@@ -162,7 +162,7 @@ impl Side {
     pub(super) fn run(&self, wr: SendWr<'_>) -> Result<Duration> {
         let start = Instant::now();
         self.qp.post_send(&wr)?;
-        self.cq.wait_one(Some(PATIENCE))?;
+        self.cq.wait_one(Some(TIMEOUT))?;
         Ok(start.elapsed())
     }
 
@@ -177,7 +177,7 @@ impl Side {
     pub(super) fn run_failing(&self, wr: SendWr<'_>) -> Result<rdmux::WcStatus> {
         self.qp.post_send(&wr)?;
         let mut one = [rdmux::EMPTY];
-        ensure!(self.cq.wait(&mut one, Some(PATIENCE))? == 1, "it did not complete");
+        ensure!(self.cq.wait(&mut one, Some(TIMEOUT))? == 1, "it did not complete");
         Ok(one[0].status)
     }
 
@@ -192,7 +192,7 @@ impl Side {
         loop {
             let have = self.memory.to_vec(..data.len);
             match compare("the memory", &have, &want) {
-                Err(e) if start.elapsed() > PATIENCE => return Err(e),
+                Err(e) if start.elapsed() > TIMEOUT => return Err(e),
                 // Polling moves the device on.
                 Err(_) => drop(self.cq.poll(&mut [])),
                 Ok(()) => return Ok(()),
@@ -202,7 +202,7 @@ impl Side {
 
     /// Waits until the connection is down, and answers.
     pub(super) fn wait_disconnected(&self) -> Result<()> {
-        cmutil::expect(&self.channel, EventKind::Disconnected, "wait for the end", PATIENCE)?;
+        cmutil::expect(&self.channel, EventKind::Disconnected, "wait for the end", TIMEOUT)?;
         Ok(self.id.disconnect()?)
     }
 }

@@ -67,15 +67,15 @@ struct Test<'a> {
     args: &'a CmtestArgs,
     channel: EventChannel,
     nodes: Vec<Node>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Runs `rdmux cmtest`.
 pub(crate) fn run(global: &Global, args: &CmtestArgs) -> Result<ExitCode> {
     let context = global.open()?;
     let channel = EventChannel::new(&context)?;
-    let patience = Duration::from_secs(args.timeout);
-    let mut test = Test { args, channel, nodes: Vec::new(), patience };
+    let timeout = Duration::from_secs(args.timeout);
+    let mut test = Test { args, channel, nodes: Vec::new(), timeout };
     match &args.server {
         Some(server) => test.client(server)?,
         None => test.server()?,
@@ -92,8 +92,8 @@ impl Test<'_> {
         let mut established = 0;
         while established < self.args.connections {
             // The first peer may take its time.
-            let patience = (!self.nodes.is_empty()).then_some(self.patience);
-            let Some(event) = self.channel.next(patience)? else {
+            let timeout = (!self.nodes.is_empty()).then_some(self.timeout);
+            let Some(event) = self.channel.next(timeout)? else {
                 bail!("{established} of {} connections came up", self.args.connections);
             };
             match event.kind() {
@@ -144,7 +144,7 @@ impl Test<'_> {
         say!("connecting {} times to {server}", ids.len());
         let mut established = 0;
         while established < self.args.connections {
-            let Some(event) = self.channel.next(Some(self.patience))? else {
+            let Some(event) = self.channel.next(Some(self.timeout))? else {
                 bail!("{established} of {} connections came up", self.args.connections);
             };
             match event.kind() {
@@ -239,7 +239,7 @@ impl Test<'_> {
         let mut done = 0;
         let mut batch = [EMPTY; 16];
         while done < self.args.count {
-            let n = cq.wait(&mut batch, Some(self.patience))?;
+            let n = cq.wait(&mut batch, Some(self.timeout))?;
             if n == 0 {
                 bail!("could {what} {done} of {} messages; the peer is silent", self.args.count);
             }
@@ -278,7 +278,7 @@ impl Test<'_> {
     fn disconnected(&self, answer: bool) -> Result<()> {
         let mut left = self.nodes.len();
         while left > 0 {
-            let Some(event) = self.channel.next(Some(self.patience))? else {
+            let Some(event) = self.channel.next(Some(self.timeout))? else {
                 bail!("{left} connections did not end");
             };
             if event.kind() != EventKind::Disconnected {

@@ -55,14 +55,14 @@ pub(crate) fn run(global: &Global, args: &MctestArgs) -> Result<ExitCode> {
     }
     id.resolve_addr(None, SocketAddr::new(args.group, 0), RESOLVE)?;
     cmutil::expect(&channel, EventKind::AddrResolved, "resolve the address", RESOLVE * 2)?;
-    let patience = Duration::from_secs(args.timeout);
-    let mut node = Node::new(&context, &id, (args.count, args.size), patience)?;
+    let timeout = Duration::from_secs(args.timeout);
+    let mut node = Node::new(&context, &id, (args.count, args.size), timeout)?;
     if !args.sender {
         node.post_receives()?;
     }
     let flags = if args.send_only { JoinFlags::SendOnlyFullMember } else { JoinFlags::FullMember };
     id.join_multicast(args.group, flags)?;
-    let event = cmutil::expect(&channel, EventKind::MulticastJoin, "join the group", patience)?;
+    let event = cmutil::expect(&channel, EventKind::MulticastJoin, "join the group", timeout)?;
     let ud = event.ud().context("an answer that does not describe the group")?;
     let remote = Remote { ah: Ah::from_vector(ud.av), qpn: ud.qp_num, qkey: ud.qkey };
     say!("joined {}", ud.av.dgid);

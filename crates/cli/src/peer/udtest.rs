@@ -65,7 +65,7 @@ pub(super) struct Node {
     buffer: Mr,
     count: u32,
     size: u32,
-    patience: Duration,
+    timeout: Duration,
     received: u32,
     sent: u32,
 }
@@ -75,7 +75,7 @@ impl Node {
         context: &Context,
         id: &Id,
         (count, size): (u32, u32),
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self> {
         let depth = count.max(1);
         let (pd, cq) = (context.pd(), context.cq(depth * 2)?);
@@ -83,7 +83,7 @@ impl Node {
             pd.qp(QpType::Ud).cq(&cq).max_send_wr(depth).max_recv_wr(depth).max_sge(1).build()?;
         let buffer = pd.alloc((GRH + size as usize) * (count as usize + 1), Access::LOCAL_WRITE)?;
         id.attach_qp(&qp)?;
-        Ok(Self { qp, cq, buffer, count, size, patience, received: 0, sent: 0 })
+        Ok(Self { qp, cq, buffer, count, size, timeout, received: 0, sent: 0 })
     }
 
     pub(super) fn post_receives(&self) -> Result<()> {
@@ -128,7 +128,7 @@ impl Node {
     }
 
     fn next(&mut self) -> Result<Completion> {
-        let done = self.cq.wait_one(Some(self.patience)).with_context(|| {
+        let done = self.cq.wait_one(Some(self.timeout)).with_context(|| {
             format!("{} of {} messages came, {} went", self.received, self.count, self.sent)
         })?;
         match done.opcode {
@@ -176,7 +176,7 @@ pub(crate) fn run(global: &Global, args: &UdtestArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn patience(args: &UdtestArgs) -> Duration {
+fn timeout(args: &UdtestArgs) -> Duration {
     Duration::from_secs(args.timeout)
 }
 
@@ -189,7 +189,7 @@ fn server(channel: &EventChannel, args: &UdtestArgs) -> Result<()> {
     while nodes.len() < args.connections as usize {
         let Some(mut event) = channel.next(None)? else { continue };
         let Some(id) = event.take_id() else { continue };
-        let node = Node::new(channel.context(), &id, (args.count, args.size), patience(args))?;
+        let node = Node::new(channel.context(), &id, (args.count, args.size), timeout(args))?;
         node.post_receives()?;
         id.accept(&ConnParam { qp_num: node.qp.qpn(), ..ConnParam::default() })?;
         nodes.push((id, node));
@@ -222,10 +222,10 @@ fn client(channel: &EventChannel, args: &UdtestArgs, server: &str) -> Result<()>
         }
         id.resolve_route(RESOLVE)?;
         cmutil::expect(channel, EventKind::RouteResolved, "resolve the route", RESOLVE * 2)?;
-        let node = Node::new(channel.context(), &id, (args.count, args.size), patience(args))?;
+        let node = Node::new(channel.context(), &id, (args.count, args.size), timeout(args))?;
         node.post_receives()?;
         id.connect(&ConnParam::default())?;
-        let event = cmutil::expect(channel, EventKind::Established, "connect", patience(args))?;
+        let event = cmutil::expect(channel, EventKind::Established, "connect", timeout(args))?;
         let ud = event.ud().context("an answer that does not say where the peer is")?;
         let ah = Ah::from_vector(ud.av);
         let remote = Remote { ah, qpn: ud.qp_num, qkey: ud.qkey };

@@ -33,9 +33,9 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     let id = Id::new(&channel, PortSpace::Tcp)?;
     cmutil::resolve(&channel, &id, source, server)?;
 
-    let mut endpoint = Endpoint::new(&channel, id, args.patience())?;
+    let mut endpoint = Endpoint::new(&channel, id, args.timeout())?;
     endpoint.id.connect(&Endpoint::conn_param())?;
-    cmutil::expect(&channel, EventKind::Established, "connect", args.patience())
+    cmutil::expect(&channel, EventKind::Established, "connect", args.timeout())
         .with_context(|| format!("no server at {server}"))?;
     tracing::info!(host = endpoint.context().host(), %server, "connected");
 

@@ -8,7 +8,7 @@ use rdmux::cm::{ConnParam, EventChannel, EventKind, Id};
 use rdmux::{Access, Context, Cq, Mr, Qp, QpType, RemoteMr, SendWr, WcOpcode};
 
 use super::exchange::MAX_SIZE;
-use rdmux_command::cmutil::{self, News};
+use rdmux_command::cmutil::{self, Notification};
 
 /// Receives posted at any time.
 const RECEIVES: usize = 2;
@@ -24,7 +24,7 @@ pub(super) struct Endpoint {
     adverts: Mr,
     /// Adverts that came and were not asked for yet.
     received: VecDeque<RemoteMr>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Why an exchange is over.
@@ -35,14 +35,14 @@ pub(super) enum Over {
 
 impl Endpoint {
     /// Makes the queue pair for `id`, with its receives posted.
-    pub(super) fn new(channel: &EventChannel, id: Id, patience: Duration) -> Result<Self> {
+    pub(super) fn new(channel: &EventChannel, id: Id, timeout: Duration) -> Result<Self> {
         let context = channel.context();
         let (pd, cq) = (context.pd(), context.cq(32)?);
         let qp = pd.qp(QpType::Rc).cq(&cq).max_send_wr(16).max_recv_wr(2).max_sge(1).build()?;
         let adverts = pd.alloc((RECEIVES + 1) * ADVERT, Access::LOCAL_WRITE)?;
         id.attach_qp(&qp)?;
         let (channel, received) = (channel.clone(), VecDeque::new());
-        let this = Self { id, channel, qp, cq, adverts, received, patience };
+        let this = Self { id, channel, qp, cq, adverts, received, timeout };
         (0..RECEIVES).try_for_each(|slot| this.post(slot))?;
         Ok(this)
     }
@@ -94,14 +94,14 @@ impl Endpoint {
     pub(super) fn transfer(&mut self, wr: SendWr<'_>) -> Result<std::result::Result<(), Over>> {
         self.qp.post_send(&wr.signaled())?;
         loop {
-            match cmutil::wait(&self.cq, &self.channel, self.patience)? {
-                News::Completion(done) => {
+            match cmutil::wait(&self.cq, &self.channel, self.timeout)? {
+                Notification::Completion(done) => {
                     if matches!(done.opcode, WcOpcode::RdmaRead | WcOpcode::RdmaWrite) {
                         return Ok(Ok(()));
                     }
                     self.take(&done)?;
                 }
-                News::Event(event) => {
+                Notification::Event(event) => {
                     if let Some(over) = is_over(event.kind()) {
                         return Ok(Err(over));
                     }
@@ -111,9 +111,9 @@ impl Endpoint {
     }
 
     fn step(&mut self) -> Result<Option<Over>> {
-        match cmutil::wait(&self.cq, &self.channel, self.patience)? {
-            News::Completion(done) => self.take(&done).map(|()| None),
-            News::Event(event) => Ok(is_over(event.kind())),
+        match cmutil::wait(&self.cq, &self.channel, self.timeout)? {
+            Notification::Completion(done) => self.take(&done).map(|()| None),
+            Notification::Event(event) => Ok(is_over(event.kind())),
         }
     }
 
@@ -134,7 +134,7 @@ impl Endpoint {
     /// Ends the connection and waits until the peer has heard of it.
     pub(super) fn disconnect(self) -> Result<()> {
         self.id.disconnect()?;
-        cmutil::expect(&self.channel, EventKind::Disconnected, "disconnect", self.patience)?;
+        cmutil::expect(&self.channel, EventKind::Disconnected, "disconnect", self.timeout)?;
         Ok(())
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct PingArgs {
 }
 
 impl PingArgs {
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }

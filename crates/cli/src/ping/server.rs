@@ -45,9 +45,9 @@ fn serve(context: &Context, id: Id, args: &PingArgs) -> Result<()> {
     let channel = EventChannel::new(context)?;
     id.migrate(&channel)?;
     let peer = id.peer_addr().map_or_else(|| "a client".to_owned(), |a| a.to_string());
-    let mut endpoint = Endpoint::new(&channel, id, args.patience())?;
+    let mut endpoint = Endpoint::new(&channel, id, args.timeout())?;
     endpoint.id.accept(&Endpoint::conn_param())?;
-    cmutil::expect(&channel, EventKind::Established, "accept", args.patience())?;
+    cmutil::expect(&channel, EventKind::Established, "accept", args.timeout())?;
     if !args.quiet {
         say!("{peer} connected");
     }

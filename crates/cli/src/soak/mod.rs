@@ -45,7 +45,7 @@ const SHORT_LIVED: u64 = 1_000;
 /// a socket for each.
 const PASSING: u64 = 100;
 /// How long the host may take to hear of a death.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nothing changes where nothing goes on.
 const SETTLING: Duration = Duration::from_millis(50);
 
@@ -168,7 +168,7 @@ impl Scene {
             if quiet && gauge::same_counts(&before, &now) {
                 return Ok(now);
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 bail!("processes that are gone have left something");
             }
             before = now;

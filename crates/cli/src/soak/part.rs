@@ -18,7 +18,7 @@ pub(super) const BATCH: u32 = 16;
 /// Bytes of a message: the number of the target that it was sent to.
 const MESSAGE: usize = 4;
 /// How long a side waits for the other.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 /// What a process is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ impl Server {
     fn finish(&mut self) -> Result<()> {
         let mut heard = BTreeSet::new();
         for _ in &self.targets {
-            let done = self.cq.wait_one(PATIENCE).context("no message came")?;
+            let done = self.cq.wait_one(TIMEOUT).context("no message came")?;
             let mut message = [0; MESSAGE];
             self.memory.read(usize::try_from(done.wr_id)?, &mut message);
             heard.insert(u32::from_be_bytes(message));
@@ -165,7 +165,7 @@ impl Client {
             qp.post_send(&SendWr::send(0).srq(srqn).inline(&[&target.to_be_bytes()]))?;
         }
         for _ in targets {
-            self.cq.wait_one(PATIENCE)?;
+            self.cq.wait_one(TIMEOUT)?;
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ impl Cm {
         let (state, transport) = match self.conns.get(&local_id) {
             Some(c) if c.path.peer() == path.peer() => (c.state(), c.transport),
             _ => {
-                // The peer would repeat its REP in vain (IBTA 12.6.7.2, reason 6).
+                // Otherwise the peer would retransmit its REP without an answer (IBTA 12.6.7.2, reason 6).
                 self.counters.unknown_connection += 1;
                 let ids = (local_id, rep.local_comm_id);
                 self.refuse_message(

@@ -76,7 +76,7 @@ impl Cm {
             self.enter_timewait(now, conn);
             ConnEvent::Disconnected(status)
         } else {
-            // Linux says nothing; with a REJ the peer's program need not answer in vain.
+            // Linux says nothing; with a REJ the peer's program does not accept a request that nobody waits for.
             self.reject_timeout(conn, sink);
             ConnEvent::Unreachable(status)
         };

@@ -8,7 +8,7 @@ use rdmux_wire::cm::SidrStatus;
 
 use super::entry::{IdState, Link};
 use super::mcast::leave_at_network;
-use super::{Manager, News};
+use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
 use crate::event::EventKind;
 use crate::ib::sidr::SidrAnswer;
@@ -51,7 +51,7 @@ impl Manager {
         }
         if gone.state() == IdState::Listen && gone.may_use(TransportType::Iwarp) {
             sink.stream(StreamWish::Unlisten(id));
-            self.iw.look_at_crowd();
+            self.iw.check_queue();
         }
         self.unlink(now, gone.link, sink);
         Ok(gone.events)
@@ -96,7 +96,7 @@ impl Manager {
             if removed {
                 self.device_removed(now, id, sink);
             } else {
-                self.emit(id, News::new(EventKind::AddrChange), sink);
+                self.emit(id, EventBody::new(EventKind::AddrChange), sink);
             }
         }
     }
@@ -108,6 +108,6 @@ impl Manager {
         let link = core::mem::replace(&mut found.link, Link::None);
         self.timers.clear(&mut found.deadline, id);
         self.unlink(now, link, sink);
-        self.emit(id, News::new(EventKind::DeviceRemoval), sink);
+        self.emit(id, EventBody::new(EventKind::DeviceRemoval), sink);
     }
 }

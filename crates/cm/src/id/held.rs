@@ -19,14 +19,14 @@ use crate::sink::Sink;
 
 /// How long after its listener's end a port counts as one that may be listened to again. Drivers leave its
 /// listening sockets open as long, so that requests of iWARP can wait too.
-pub const LATELY: Duration = Duration::from_secs(5);
+pub const LISTEN_GRACE: Duration = Duration::from_secs(5);
 /// How many requests wait at most, and how many ports are remembered: peers decide how many there could be.
 const MOST: usize = 256;
 
 /// A port, of whatever port space: programs shake hands by messages and go on with datagrams.
 type Port = u16;
 
-/// Ports that were listened to lately, and the requests that wait for it to happen again.
+/// Ports that were listened to recently, and the requests that wait for it to happen again.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     ended: BTreeMap<Port, Time>,
@@ -43,7 +43,7 @@ struct Waiting {
 impl Held {
     /// Nobody listens to a port any more.
     pub(super) fn listener_ended(&mut self, now: Time, port: Port) {
-        self.ended.retain(|_, ended| now.since(*ended) < LATELY);
+        self.ended.retain(|_, ended| now.since(*ended) < LISTEN_GRACE);
         if self.ended.len() < MOST {
             self.ended.insert(port, now);
         }
@@ -55,9 +55,9 @@ impl Held {
         self.waiting.iter_mut().filter(|w| w.port == port).for_each(|w| w.until = Time(0));
     }
 
-    /// Whether somebody listened to a port until lately.
+    /// Whether somebody listened to a port until recently.
     pub(super) fn was_listened_to(&self, now: Time, port: Port) -> bool {
-        self.ended.get(&port).is_some_and(|ended| now.since(*ended) < LATELY)
+        self.ended.get(&port).is_some_and(|ended| now.since(*ended) < LISTEN_GRACE)
     }
 
     /// Takes a request that nobody listens for, or gives it back.
@@ -68,8 +68,8 @@ impl Held {
         request: Box<Upcall>,
     ) -> Result<(), Box<Upcall>> {
         let port = service_of(&request).map(|(_, port)| port);
-        let lately = port.is_some_and(|port| self.was_listened_to(now, port));
-        match port.filter(|_| lately && !grace.is_zero() && self.waiting.len() < MOST) {
+        let recently = port.is_some_and(|port| self.was_listened_to(now, port));
+        match port.filter(|_| recently && !grace.is_zero() && self.waiting.len() < MOST) {
             Some(port) => {
                 let until = now.after(grace);
                 self.waiting.push_back(Waiting { port, until, request });

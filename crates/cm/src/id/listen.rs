@@ -11,7 +11,7 @@ use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
 use super::entry::{Id, IdState, Link, Options};
 use super::resolve::datagram;
 use super::route::route_of;
-use super::{Manager, News};
+use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
@@ -74,7 +74,7 @@ impl Manager {
         found.backlog = if backlog == 0 { max } else { backlog.min(max) };
         found.go(IdState::Listen);
         self.held.listener_came(local.port());
-        self.iw.look_at_crowd();
+        self.iw.check_queue();
         Ok(local)
     }
 
@@ -89,7 +89,7 @@ impl Manager {
             && let Some(listener) = self.ids.get_mut(&listener)
         {
             listener.requests.remove(&id);
-            self.iw.look_at_crowd();
+            self.iw.check_queue();
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Manager {
         let qp_type = transport::asked_for(req.transport).ok_or(unknown)?;
         let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
         if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
-            // Whoever answered would send its data to a third party.
+            // A process that accepted would send its data to a third party.
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }
         let port_mtu = target.device.mtu;
@@ -251,14 +251,14 @@ impl Manager {
             ece: Ece { vendor_id: req.vendor_id, options: ece_options },
             peer_to_peer: None,
         };
-        let news = News {
+        let body = EventBody {
             param: EventParam::Conn(param),
             route: Some(route),
             negotiated: Some(negotiated),
             child: Some(child),
-            ..News::new(EventKind::ConnectRequest)
+            ..EventBody::new(EventKind::ConnectRequest)
         };
-        self.emit(target.listener, news, sink);
+        self.emit(target.listener, body, sink);
     }
 
     /// A SIDR_REQ came.
@@ -295,14 +295,14 @@ impl Manager {
             qp_num: Qpn::default(),
             qkey: negotiated.qkey,
         };
-        let news = News {
+        let body = EventBody {
             param: EventParam::Ud(param),
             route: Some(route),
             negotiated: Some(negotiated),
             child: Some(child),
-            ..News::new(EventKind::ConnectRequest)
+            ..EventBody::new(EventKind::ConnectRequest)
         };
-        self.emit(target.listener, news, sink);
+        self.emit(target.listener, body, sink);
     }
 }
 

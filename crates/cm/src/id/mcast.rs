@@ -8,7 +8,7 @@ use rdmux_transport::attr::{AddressVector, QpType};
 use rdmux_wire::{Gid, Qkey, Qpn};
 
 use super::entry::{Group, Id, IdState};
-use super::{Manager, News, normalised};
+use super::{EventBody, Manager, normalised};
 use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
 use crate::params::{JoinFlags, UdParam};
@@ -61,7 +61,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The driver's answer to [`Sink::join_multicast`], and later the news that a group was lost:
+    /// The driver's answer to [`Sink::join_multicast`], and later the event that a group was lost:
     /// `Err` has a positive errno. A group that did not come or is lost needs no leave at the
     /// network.
     pub fn handle_joined(
@@ -82,7 +82,7 @@ impl Manager {
         }
         group.events += 1;
         group.joined = result.is_ok();
-        let news = match result {
+        let body = match result {
             Ok(()) => {
                 let param = UdParam {
                     private_data: alloc::vec::Vec::new(),
@@ -90,11 +90,14 @@ impl Manager {
                     qp_num: Qpn::MULTICAST,
                     qkey: Qkey::RDMA_UDP,
                 };
-                News { param: EventParam::Ud(param), ..News::new(EventKind::MulticastJoin) }
+                EventBody {
+                    param: EventParam::Ud(param),
+                    ..EventBody::new(EventKind::MulticastJoin)
+                }
             }
-            Err(errno) => News::failed(EventKind::MulticastError, -errno.abs()),
+            Err(errno) => EventBody::failed(EventKind::MulticastError, -errno.abs()),
         };
-        self.emit(id, News { context, ..news }, sink);
+        self.emit(id, EventBody { context, ..body }, sink);
     }
 
     /// Leaves a group (rdma_leave_multicast(3)). Gives the number of events that the group had.
@@ -149,7 +152,7 @@ pub(super) fn leave_at_network(
 }
 
 impl Group {
-    /// Whether the last news was that the group did not come or was lost.
+    /// Whether the last event was that the group did not come or was lost.
     const fn failed(&self) -> bool {
         !self.joined && self.events > 0
     }

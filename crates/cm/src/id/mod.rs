@@ -39,7 +39,7 @@ use rdmux_transport::attr::TransportType;
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
 use self::held::Held;
-pub use self::held::LATELY as LISTENED_LATELY;
+pub use self::held::LISTEN_GRACE;
 pub use self::stream::StreamListener;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -147,7 +147,7 @@ impl Manager {
     pub fn connections(&self) -> usize {
         self.cm.len() + self.iw.len()
     }
-    /// Whether a DREQ is out that its peer has not answered. It may be lost, so whoever ends now should
+    /// Whether a DREQ is out that its peer has not answered. It may be lost, so a driver that ends now should
     /// wait until it is answered or was sent often enough.
     pub fn says_goodbye(&self) -> bool {
         self.cm.says_goodbye()
@@ -239,25 +239,25 @@ impl Manager {
     }
 
     /// Gives an event to the id's channel and counts it.
-    fn emit(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+    fn emit(&mut self, id: IdHandle, body: EventBody, sink: &mut impl Sink) {
         let Some(i) = self.ids.get_mut(&id) else { return };
         i.events = i.events.saturating_add(1);
         let event = Event {
-            id: news.child.unwrap_or(id),
-            context: news.context.unwrap_or(i.context),
-            listen_id: news.child.map(|_| id),
-            kind: news.kind,
-            status: news.status,
-            param: news.param,
-            route: news.route.map(Box::new),
-            negotiated: news.negotiated.map(Box::new),
+            id: body.child.unwrap_or(id),
+            context: body.context.unwrap_or(i.context),
+            listen_id: body.child.map(|_| id),
+            kind: body.kind,
+            status: body.status,
+            param: body.param,
+            route: body.route.map(Box::new),
+            negotiated: body.negotiated.map(Box::new),
         };
         sink.event(i.channel, event);
     }
 }
 
 /// What an event says besides whose it is.
-struct News {
+struct EventBody {
     kind: EventKind,
     status: i32,
     param: EventParam,
@@ -269,7 +269,7 @@ struct News {
     context: Option<u64>,
 }
 
-impl News {
+impl EventBody {
     const fn new(kind: EventKind) -> Self {
         Self {
             kind,

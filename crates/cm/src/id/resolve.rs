@@ -9,7 +9,7 @@ use rdmux_wire::{AckTimeout, Psn, Qkey, Qpn};
 
 use super::entry::IdState;
 use super::route::{by_address, route_along};
-use super::{Manager, News, normalised};
+use super::{EventBody, Manager, normalised};
 use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
@@ -109,8 +109,8 @@ impl Manager {
             found.negotiated = Some(negotiated);
             negotiated
         });
-        let news = News::new(EventKind::AddrResolved);
-        self.emit(id, News { route: Some(route), negotiated, ..news }, sink);
+        let body = EventBody::new(EventKind::AddrResolved);
+        self.emit(id, EventBody { route: Some(route), negotiated, ..body }, sink);
     }
 
     /// The driver's other answer to [`Sink::resolve`]; `errno` is positive.
@@ -151,7 +151,7 @@ impl Manager {
         if let Some(found) = self.ids.get_mut(&id) {
             found.go(IdState::AddrBound);
         }
-        self.emit(id, News::failed(EventKind::AddrError, -errno.abs()), sink);
+        self.emit(id, EventBody::failed(EventKind::AddrError, -errno.abs()), sink);
     }
 
     /// Gives the id its address, device and path.

@@ -17,7 +17,7 @@ use rdmux_transport::attr::AddressVector;
 use rdmux_wire::{Gid, Lid, Mtu, Pkey, ServiceId};
 
 use super::entry::{Id, IdState, Options};
-use super::{Manager, News, flow_label};
+use super::{EventBody, Manager, flow_label};
 use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
@@ -87,7 +87,7 @@ impl Manager {
         found.path = Some(Path { mtu, packet_lifetime, ..path });
         found.go(IdState::RouteResolved);
         let route = self.refresh_route(id).map(|(_, route)| route);
-        self.emit(id, News { route, ..News::new(EventKind::RouteResolved) }, sink);
+        self.emit(id, EventBody { route, ..EventBody::new(EventKind::RouteResolved) }, sink);
     }
 
     /// A path query was not answered in time.
@@ -109,7 +109,7 @@ impl Manager {
         if let Some(found) = self.ids.get_mut(&id) {
             found.go(IdState::AddrResolved);
         }
-        self.emit(id, News::failed(EventKind::RouteError, -errno.abs()), sink);
+        self.emit(id, EventBody::failed(EventKind::RouteError, -errno.abs()), sink);
     }
 
     /// The id's path, and its route with its options as they are now.

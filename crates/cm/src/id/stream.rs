@@ -13,7 +13,7 @@ use super::connect::check_len;
 use super::entry::{Id, IdState, Link};
 use super::resolve::datagram;
 use super::route::route_of;
-use super::{Manager, News, normalised};
+use super::{EventBody, Manager, normalised};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::iw::{Active, ConnEvent, Request, Revision, StreamId, Upcall, Wishes};
@@ -158,7 +158,7 @@ impl Manager {
 
     /// What is due.
     pub(super) fn handle_stream_timeouts(&mut self, now: Time, sink: &mut impl Sink) {
-        for (stream, request) in self.iw.take_crowd() {
+        for (stream, request) in self.iw.queued_requests() {
             self.stream_requested(now, stream, request, sink);
         }
         while let Some(stream) = self.iw.pop_due(now) {
@@ -274,7 +274,7 @@ impl Manager {
         }
         let ended = self.iw.disconnect(stream, sink);
         if ended.map_err(|()| self.wrong_state(id, Command::Disconnect))? {
-            self.stream_over(id, News::new(EventKind::Disconnected), sink);
+            self.stream_over(id, EventBody::new(EventKind::Disconnected), sink);
         }
         Ok(())
     }
@@ -288,34 +288,34 @@ impl Manager {
             }
             ConnEvent::Rejected { status, private_data } => {
                 let param = ConnParam { private_data, ..Default::default() };
-                let news = News::failed(EventKind::Rejected, status);
-                self.stream_failed(id, News { param: EventParam::Conn(param), ..news }, sink);
+                let body = EventBody::failed(EventKind::Rejected, status);
+                self.stream_failed(id, EventBody { param: EventParam::Conn(param), ..body }, sink);
             }
             ConnEvent::Unreachable(status) => {
-                self.stream_failed(id, News::failed(EventKind::Unreachable, status), sink);
+                self.stream_failed(id, EventBody::failed(EventKind::Unreachable, status), sink);
             }
             ConnEvent::Failed(status) => {
-                self.stream_failed(id, News::failed(EventKind::ConnectError, status), sink);
+                self.stream_failed(id, EventBody::failed(EventKind::ConnectError, status), sink);
             }
             ConnEvent::Disconnected => {
-                self.stream_over(id, News::new(EventKind::Disconnected), sink);
+                self.stream_over(id, EventBody::new(EventKind::Disconnected), sink);
             }
         }
     }
 
-    fn stream_failed(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+    fn stream_failed(&mut self, id: IdHandle, body: EventBody, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.link = Link::None;
-        self.emit(id, news, sink);
+        self.emit(id, body, sink);
     }
 
-    fn stream_over(&mut self, id: IdHandle, news: News, sink: &mut impl Sink) {
+    fn stream_over(&mut self, id: IdHandle, body: EventBody, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id).filter(|i| i.state() == IdState::Connect) else {
             return;
         };
         found.link = Link::None;
         found.go(IdState::Disconnect);
-        self.emit(id, news, sink);
+        self.emit(id, body, sink);
     }
 
     /// A connection is up; the stream is with the queue pair.
@@ -340,9 +340,9 @@ impl Manager {
             peer_to_peer: Some(params.rtr.is_some()),
             ..Default::default()
         };
-        let news = News::new(EventKind::Established);
-        let news = News { param: EventParam::Conn(param), negotiated, ..news };
-        self.emit(id, news, sink);
+        let body = EventBody::new(EventKind::Established);
+        let body = EventBody { param: EventParam::Conn(param), negotiated, ..body };
+        self.emit(id, body, sink);
     }
 
     /// A request came, or is looked at again.
@@ -358,11 +358,11 @@ impl Manager {
             Fate::For(listener, device) => {
                 self.announce_stream(stream, &request, listener, &device, ends, sink);
             }
-            Fate::Waits => self.iw.crowd(stream, request, None),
+            Fate::Waits => self.iw.enqueue(stream, request, None),
             Fate::Nobody => {
                 let grace = self.cm.config.listener_grace;
                 if self.held.was_listened_to(now, ends.0.port()) && !grace.is_zero() {
-                    self.iw.crowd(stream, request, Some(now.after(grace)));
+                    self.iw.enqueue(stream, request, Some(now.after(grace)));
                 } else {
                     self.iw.refuse(stream, sink);
                 }
@@ -424,14 +424,14 @@ impl Manager {
             peer_to_peer: Some(request.asked.peer_to_peer()),
             ..Default::default()
         };
-        let news = News {
+        let body = EventBody {
             param: EventParam::Conn(param),
             route: Some(route),
             negotiated: Some(negotiated),
             child: Some(child),
-            ..News::new(EventKind::ConnectRequest)
+            ..EventBody::new(EventKind::ConnectRequest)
         };
-        self.emit(listener, news, sink);
+        self.emit(listener, body, sink);
     }
 }
 

@@ -5,7 +5,7 @@ use rdmux_wire::cm::{Rep, SidrRep, SidrStatus};
 use rdmux_wire::{AckTimeout, Qpn};
 
 use super::entry::{IdState, Link};
-use super::{Manager, News};
+use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::{ConnEvent, Upcall};
@@ -34,7 +34,7 @@ impl Manager {
             return Err(CmError::Invalid { id, command, what });
         }
         let param = EventParam::Arg(arg);
-        self.emit(id, News { status, param, ..News::new(kind) }, sink);
+        self.emit(id, EventBody { status, param, ..EventBody::new(kind) }, sink);
         Ok(())
     }
 
@@ -54,7 +54,7 @@ impl Manager {
             (Command::Connect, IdState::RouteResolved) => EventKind::ConnectError,
             _ => return,
         };
-        self.emit(id, News::failed(kind, -errno), sink);
+        self.emit(id, EventBody::failed(kind, -errno), sink);
     }
 
     /// Something happened below an id, or for none yet.
@@ -73,38 +73,38 @@ impl Manager {
             found.link = Link::None;
         }
         let state = found.state();
-        let news = match what {
+        let body = match what {
             ConnEvent::TimewaitExit if state == IdState::Disconnect => {
-                News::new(EventKind::TimewaitExit)
+                EventBody::new(EventKind::TimewaitExit)
             }
             ConnEvent::TimewaitExit => return,
             _ if state != IdState::Connect => return,
             ConnEvent::Response(rep, options) => self.response(id, &rep, options),
-            ConnEvent::Established => News::new(EventKind::Established),
+            ConnEvent::Established => EventBody::new(EventKind::Established),
             ConnEvent::Rejected { reason, private_data } => {
                 let param = ConnParam { private_data: private_data.into(), ..Default::default() };
-                let news = News::failed(EventKind::Rejected, i32::from(reason.0));
-                News { param: EventParam::Conn(param), ..news }
+                let body = EventBody::failed(EventKind::Rejected, i32::from(reason.0));
+                EventBody { param: EventParam::Conn(param), ..body }
             }
             ConnEvent::Unreachable(status) => {
                 found.link = Link::None;
-                News::failed(EventKind::Unreachable, status)
+                EventBody::failed(EventKind::Unreachable, status)
             }
             ConnEvent::Disconnected(status) => {
                 found.go(IdState::Disconnect);
-                News::failed(EventKind::Disconnected, status)
+                EventBody::failed(EventKind::Disconnected, status)
             }
             ConnEvent::SidrReply(rep) => {
                 found.link = Link::None;
                 self.looked_up(id, &rep)
             }
         };
-        self.emit(id, news, sink);
+        self.emit(id, body, sink);
     }
 
     /// The peer accepted: its depths are ours with the sides swapped, and it says how often we
     /// retry when it is not ready.
-    fn response(&mut self, id: IdHandle, rep: &Rep, options: u32) -> News {
+    fn response(&mut self, id: IdHandle, rep: &Rep, options: u32) -> EventBody {
         let (serves, asks) = (self.cm.config.max_rd_atomic, self.cm.config.max_init_rd_atomic);
         let code = match self.ids.get(&id).map(|i| i.link) {
             Some(Link::Conn(conn)) => self.cm.ack_timeout(conn),
@@ -135,13 +135,13 @@ impl Manager {
             n.srq = rep.srq;
             *n
         });
-        let news = News::new(EventKind::ConnectResponse);
-        News { param: EventParam::Conn(param), negotiated, ..news }
+        let body = EventBody::new(EventKind::ConnectResponse);
+        EventBody { param: EventParam::Conn(param), negotiated, ..body }
     }
 
     /// The answer to a lookup. Anything but a queue pair is UNREACHABLE with the status, as Linux
     /// has it.
-    fn looked_up(&mut self, id: IdHandle, rep: &SidrRep) -> News {
+    fn looked_up(&mut self, id: IdHandle, rep: &SidrRep) -> EventBody {
         let route = self.ids.get(&id).and_then(|i| i.route);
         let valid = rep.status == SidrStatus::VALID;
         let param = UdParam {
@@ -152,14 +152,14 @@ impl Manager {
         };
         let param = EventParam::Ud(param);
         if !valid {
-            let news = News::failed(EventKind::Unreachable, i32::from(rep.status.0));
-            return News { param, ..news };
+            let body = EventBody::failed(EventKind::Unreachable, i32::from(rep.status.0));
+            return EventBody { param, ..body };
         }
         let wishes = self.ids.get_mut(&id).and_then(|i| i.negotiated.as_mut());
         let negotiated = wishes.map(|n| {
             n.dest_qpn = rep.qpn;
             *n
         });
-        News { param, negotiated, ..News::new(EventKind::Established) }
+        EventBody { param, negotiated, ..EventBody::new(EventKind::Established) }
     }
 }

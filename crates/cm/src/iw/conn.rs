@@ -19,7 +19,7 @@ use crate::timers::Deadline;
 ///   active    Connecting -- TCP is up --> AwaitReply -- it is good ------------------> Up
 ///                  ^                          | reset, closed
 ///                  +--- once, revision 1 -----+
-///   passive   AwaitRequest -- it is good --> Crowded -- room --> Requested -- accept --> AwaitRtr
+///   passive   AwaitRequest -- it is good --> Queued -- room --> Requested -- accept --> AwaitRtr
 ///                                                                    |  not peer-to-peer     |
 ///                                                                    +--------> Up <---------+
 ///   both      Up -- the program disconnects --> Closing -- the stream ended --> (gone)
@@ -35,7 +35,7 @@ pub(crate) enum State {
     /// For the initiator's frame.
     AwaitRequest,
     /// For room in the listener's backlog.
-    Crowded(Request),
+    Queued(Request),
     /// For the program to accept or refuse.
     Requested(Asked),
     /// For the initiator's first frame, with which this becomes true.

@@ -8,14 +8,14 @@
 //!                      -- first frame -->    Up             in peer-to-peer mode
 //! ```
 //!
-//! Whoever is up has given its stream to the queue pair, and hears of it again when it ended. In
+//! A connection that is up has given its stream to the queue pair, and hears of it again when it ended. In
 //! peer-to-peer mode the initiator's first frame, ready-to-receive, is sent and taken here, so that
 //! either program may send first and the responder's does not before the initiator can take it.
 //!
 //! | file | what |
 //! |---|---|
 //! | `config` | what may be set |
-//! | `stream` | the seam to whoever has the sockets |
+//! | `stream` | the seam to the driver, which has the sockets |
 //! | `negotiate` | what the two ends agree on |
 //! | `conn` | one connection and its states |
 //! | `half_open` | peers that have not sent their request |
@@ -64,8 +64,8 @@ pub(crate) struct Streams {
     /// Those whose peers have not sent their request.
     half_open: HalfOpen,
     /// Requests that wait for a listener with room, in the order in which they came, and how many at which address.
-    crowd: VecDeque<StreamId>,
-    crowded: BTreeMap<SocketAddr, usize>,
+    queue: VecDeque<StreamId>,
+    queue_lengths: BTreeMap<SocketAddr, usize>,
     /// Whether there may be room for one of them.
     room: bool,
     last: u64,
@@ -92,8 +92,8 @@ impl Streams {
             by_qpn: BTreeMap::new(),
             timers: Timers::new(),
             half_open: HalfOpen::default(),
-            crowd: VecDeque::new(),
-            crowded: BTreeMap::new(),
+            queue: VecDeque::new(),
+            queue_lengths: BTreeMap::new(),
             room: false,
             last: 0,
         }
@@ -114,7 +114,7 @@ impl Streams {
     }
     /// Whether another peer may come to an address: not while too many wait for its listener to have room.
     pub(crate) fn accepts(&self, local: SocketAddr) -> bool {
-        self.crowded.get(&local).is_none_or(|&waiting| waiting < self.config.max_half_open)
+        self.queue_lengths.get(&local).is_none_or(|&waiting| waiting < self.config.max_half_open)
     }
 
     /// The half-open connection that makes room for another at an address, if there is none.
@@ -144,7 +144,7 @@ impl Streams {
 
     /// The earliest time at which something is to be done.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        if self.room && !self.crowd.is_empty() { Some(Time::ZERO) } else { self.timers.next() }
+        if self.room && !self.queue.is_empty() { Some(Time::ZERO) } else { self.timers.next() }
     }
 
     fn insert(&mut self, conn: Conn) -> StreamId {
@@ -159,7 +159,7 @@ impl Streams {
         let Some(mut conn) = self.conns.remove(&stream) else { return };
         self.timers.clear(&mut conn.deadline, stream);
         self.half_open.remove(conn.ends, stream);
-        self.leave_crowd(conn.ends.0, stream);
+        self.leave_queue(conn.ends.0, stream);
         if let Some(qpn) = conn.qpn {
             self.by_qpn.remove(&qpn);
         }
@@ -234,7 +234,7 @@ impl Streams {
         }
         let told = !matches!(
             conn.state,
-            State::AwaitRequest | State::Crowded(_) | State::Requested(_) | State::Closing
+            State::AwaitRequest | State::Queued(_) | State::Requested(_) | State::Closing
         );
         self.forget(stream);
         told.then(|| (stream, owner, failure(errno)))
@@ -277,7 +277,7 @@ impl Streams {
         let conn = self.conns.get(&stream)?;
         let owner = conn.owner;
         let told = match conn.state {
-            State::AwaitRequest | State::Crowded(_) => {
+            State::AwaitRequest | State::Queued(_) => {
                 self.counters.silent += 1;
                 false
             }

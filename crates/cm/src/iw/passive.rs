@@ -76,29 +76,29 @@ impl Streams {
             conn.owner = owner;
             conn.state = State::Requested(request.asked);
             let local = conn.ends.0;
-            self.leave_crowd(local, stream);
+            self.leave_queue(local, stream);
         }
     }
 
     /// A request waits no more.
-    pub(super) fn leave_crowd(&mut self, local: SocketAddr, stream: StreamId) {
-        let Some(at) = self.crowd.iter().position(|&waiting| waiting == stream) else { return };
-        self.crowd.remove(at);
-        if let Some(count) = self.crowded.get_mut(&local) {
+    pub(super) fn leave_queue(&mut self, local: SocketAddr, stream: StreamId) {
+        let Some(at) = self.queue.iter().position(|&waiting| waiting == stream) else { return };
+        self.queue.remove(at);
+        if let Some(count) = self.queue_lengths.get_mut(&local) {
             *count -= 1;
             if *count == 0 {
-                self.crowded.remove(&local);
+                self.queue_lengths.remove(&local);
             }
         }
     }
 
     /// A request waits for a listener with room, if `until` is given not longer.
-    pub(crate) fn crowd(&mut self, stream: StreamId, request: Request, until: Option<Time>) {
+    pub(crate) fn enqueue(&mut self, stream: StreamId, request: Request, until: Option<Time>) {
         let Some(conn) = self.conns.get_mut(&stream) else { return };
-        conn.state = State::Crowded(request);
-        if !self.crowd.contains(&stream) {
-            self.crowd.push_back(stream);
-            *self.crowded.entry(conn.ends.0).or_default() += 1;
+        conn.state = State::Queued(request);
+        if !self.queue.contains(&stream) {
+            self.queue.push_back(stream);
+            *self.queue_lengths.entry(conn.ends.0).or_default() += 1;
         }
         match until {
             Some(at) if conn.deadline.at().is_none() => {
@@ -110,20 +110,20 @@ impl Streams {
     }
 
     /// A listener came, went, or lost a request: those who wait are looked at again.
-    pub(crate) fn look_at_crowd(&mut self) {
+    pub(crate) fn check_queue(&mut self) {
         self.room = true;
     }
 
     /// Who is to be looked at again.
-    pub(crate) fn take_crowd(&mut self) -> Vec<(StreamId, Request)> {
+    pub(crate) fn queued_requests(&mut self) -> Vec<(StreamId, Request)> {
         if !core::mem::take(&mut self.room) {
             return Vec::new();
         }
         let waiting = |&stream: &StreamId| match &self.conns.get(&stream)?.state {
-            State::Crowded(request) => Some((stream, request.clone())),
+            State::Queued(request) => Some((stream, request.clone())),
             _ => None,
         };
-        self.crowd.iter().filter_map(waiting).collect()
+        self.queue.iter().filter_map(waiting).collect()
     }
 
     /// Nobody wants the request.

@@ -1,4 +1,4 @@
-//! The seam to whoever has the TCP sockets.
+//! The seam to the driver, which has the TCP sockets.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;

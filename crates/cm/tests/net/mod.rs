@@ -167,7 +167,7 @@ impl Net {
     }
 
     /// Answers queries and carries messages until nothing moves.
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         while self.step() {}
     }
 
@@ -223,7 +223,7 @@ impl Net {
     pub fn pass(&mut self, d: Duration) {
         let end = self.now.after(d);
         loop {
-            self.settle();
+            self.run_until_idle();
             let next = self.hosts.iter().filter_map(|h| h.cm.poll_timeout()).min();
             match next {
                 Some(at) if at <= end => self.now = self.now.max(at),
@@ -241,7 +241,7 @@ impl Net {
         while self.hosts.iter().any(|h| h.cm.deadlines() > 0) {
             self.pass(Duration::from_secs(600));
         }
-        self.settle();
+        self.run_until_idle();
     }
 
     pub fn addr(&self, host: usize, port: u16) -> SocketAddr {
@@ -266,7 +266,7 @@ impl Net {
         let h = &mut self.hosts[host];
         let id = h.cm.create_id(CLIENT, space(qp_type), qp_type, 88).unwrap();
         h.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut h.out).unwrap();
-        self.settle();
+        self.run_until_idle();
         let h = &mut self.hosts[host];
         h.cm.resolve_route(now, id, SECOND, &mut h.out).unwrap();
         h.answer_paths(now);
@@ -286,16 +286,16 @@ impl Net {
     /// A connection from host 1 to host 0; gives the active and the passive id.
     pub fn connected(&mut self, qp_type: QpType) -> (IdHandle, IdHandle) {
         let active = self.connecting(1, 0, qp_type);
-        self.settle();
+        self.run_until_idle();
         let passive = self.hosts[0].event(EventKind::ConnectRequest).id;
         let now = self.now;
         let server = &mut self.hosts[0];
         server.cm.accept(now, passive, &param(0x22), &mut server.out).unwrap();
-        self.settle();
+        self.run_until_idle();
         let client = &mut self.hosts[1];
         client.event(EventKind::ConnectResponse);
         client.cm.establish(now, active, &mut client.out).unwrap();
-        self.settle();
+        self.run_until_idle();
         self.hosts[0].event(EventKind::Established);
         (active, passive)
     }

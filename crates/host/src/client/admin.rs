@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::connect::{ConnectOptions, PATIENCE, connect_running, connect_socket};
+use super::connect::{ConnectOptions, TIMEOUT, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{DeviceChoice, HostName, Registry, RuntimeDir};
@@ -53,7 +53,7 @@ pub fn up(
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Unresponsive`].
 pub fn down(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
-    down_within(dir, host, PATIENCE)
+    down_within(dir, host, TIMEOUT)
 }
 
 /// As [`down`], and kills the process of a service that does not answer. If that service is a thread of a program, it is
@@ -85,8 +85,8 @@ pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError>
     signal_and_wait(&process, Signal::KILL).map_err(fail)
 }
 
-fn down_within(dir: &RuntimeDir, host: &HostName, patience: Duration) -> Result<(), HostError> {
-    let socket = connect_running(&dir.host(host)?, patience)?;
+fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(), HostError> {
+    let socket = connect_running(&dir.host(host)?, timeout)?;
     let peer = socket_peercred(&socket);
     let session = match tool(host, socket) {
         Ok(session) => session,
@@ -107,7 +107,7 @@ fn down_within(dir: &RuntimeDir, host: &HostName, patience: Duration) -> Result<
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Unresponsive`].
 pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
-    status_within(dir, host, PATIENCE)
+    status_within(dir, host, TIMEOUT)
 }
 
 /// As [`status`], of a service that has so long to answer.
@@ -117,9 +117,9 @@ pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
 pub fn status_within(
     dir: &RuntimeDir,
     host: &HostName,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Status, HostError> {
-    ask_status(&tool(host, connect_running(&dir.host(host)?, patience)?)?)
+    ask_status(&tool(host, connect_running(&dir.host(host)?, timeout)?)?)
 }
 
 /// The states of all services that run, by the names of their hosts. They are asked at the same time, and each has so
@@ -130,11 +130,11 @@ pub fn status_within(
 #[expect(clippy::type_complexity, reason = "a list of results")]
 pub fn status_of_all(
     dir: &RuntimeDir,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<(HostName, Result<Status, HostError>)>, HostError> {
     let hosts = dir.hosts()?;
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let ask = |host| scope.spawn(move || status_within(dir, host, patience));
+        let ask = |host| scope.spawn(move || status_within(dir, host, timeout));
         let asked: Vec<_> = hosts.iter().map(ask).collect();
         asked.into_iter().map(|thread| thread.join()).collect()
     });
@@ -158,7 +158,7 @@ pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<
     if let Err(e) = Registry::open(dir).and_then(|registry| registry.show_names()) {
         tracing::warn!("names of hosts may be missing: {e}");
     }
-    let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
+    let session = tool(host, connect_running(&dir.host(host)?, TIMEOUT)?)?;
     let what = || "write the files under /sys/class/infiniband".to_owned();
     match session.call_with_fds(&Request::View { devices }, &[], what)? {
         (Response::Done, fds) if fds.len() <= 2 => {
@@ -188,7 +188,7 @@ pub fn hold_view(
     devices: DeviceChoice,
     namespaces: &Namespaces,
 ) -> Result<(), HostError> {
-    let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
+    let session = tool(host, connect_running(&dir.host(host)?, TIMEOUT)?)?;
     let fds = [namespaces.user.as_fd(), namespaces.mounts.as_fd()];
     let what = || "hold a namespace".to_owned();
     match session.call_with_fds(&Request::HoldView { devices }, &fds, what)? {
@@ -227,7 +227,7 @@ impl Capture {
     /// # Errors
     /// [`HostError::NotUp`]; [`HostError::Refused`] with `EBUSY` when somebody else does already.
     pub fn start(dir: &RuntimeDir, host: &HostName) -> Result<Self, HostError> {
-        let session = tool(host, connect_running(&dir.host(host)?, PATIENCE)?)?;
+        let session = tool(host, connect_running(&dir.host(host)?, TIMEOUT)?)?;
         let what = || "capture traffic".to_owned();
         match session.call_with_fds(&Request::Capture, &[], what)? {
             (Response::Done, mut fds) if fds.len() == 1 => {

@@ -20,7 +20,7 @@ use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
 /// How long a service may take to answer before it counts as gone.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a service may end between our connecting and our greeting it.
 const ATTEMPTS: usize = 10;
 
@@ -91,7 +91,7 @@ impl ConnectOptions {
     ) -> Result<T, HostError> {
         let dir = self.dir.host(host)?;
         for _ in 0..ATTEMPTS {
-            let socket = match connect_socket(&dir, PATIENCE)? {
+            let socket = match connect_socket(&dir, TIMEOUT)? {
                 Some(socket) => Some(socket),
                 None => self.start(&dir)?,
             };
@@ -110,21 +110,21 @@ impl ConnectOptions {
     /// # Errors
     /// [`HostError::NotUp`], and those of the connection.
     pub fn connect(&self, host: &HostName, kind: DeviceKind) -> Result<Arc<HostClient>, HostError> {
-        let socket = connect_running(&self.dir.host(host)?, PATIENCE)?;
+        let socket = connect_running(&self.dir.host(host)?, TIMEOUT)?;
         HostClient::open(host, socket, kind)
     }
 
     /// Starts the service, unless another process was faster, and connects to it. None if it ended at once.
     fn start(&self, dir: &HostDir) -> Result<Option<OwnedFd>, HostError> {
         let _lock = dir.lock_start()?;
-        if let Some(socket) = connect_socket(dir, PATIENCE)? {
+        if let Some(socket) = connect_socket(dir, TIMEOUT)? {
             return Ok(Some(socket));
         }
         let started = match self.daemon_program().filter(|_| !self.embedded) {
             Some(program) => spawn_daemon(&program, &self.dir, dir),
             None => self.embed(dir.name()),
         };
-        match (connect_socket(dir, PATIENCE)?, started) {
+        match (connect_socket(dir, TIMEOUT)?, started) {
             // If ours could not be, somebody started it without the lock.
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
@@ -158,13 +158,13 @@ impl ConnectOptions {
     }
 }
 
-/// A socket connected to the service, or none if there is no service. What is asked by it may take `patience`.
+/// A socket connected to the service, or none if there is no service. What is asked by it may take `timeout`.
 ///
 /// # Errors
 /// [`HostError::Unresponsive`] when so many wait for the service that nobody can be added, all that time.
 pub(crate) fn connect_socket(
     dir: &HostDir,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Option<OwnedFd>, HostError> {
     use rustix::io::Errno;
     let fail = |e: Errno| HostError::io(format!("connect to {}", dir.socket().display()), e);
@@ -175,8 +175,8 @@ pub(crate) fn connect_socket(
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
         .map_err(fail)?;
     // connect(2) waits no longer than a message may.
-    for timeout in [Timeout::Recv, Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, timeout, Some(patience)).map_err(fail)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(fail)?;
     }
     match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
         Ok(()) => Ok(Some(socket)),
@@ -184,15 +184,15 @@ pub(crate) fn connect_socket(
         Err(Errno::AGAIN) => Err(HostError::Unresponsive {
             host: dir.name().clone(),
             pid: dir.service_lock_holder(),
-            why: format!("it accepted no connection for {patience:?}"),
+            why: format!("it accepted no connection for {timeout:?}"),
         }),
         Err(e) => Err(fail(e)),
     }
 }
 
 /// A socket connected to the service, which must run.
-pub(super) fn connect_running(dir: &HostDir, patience: Duration) -> Result<OwnedFd, HostError> {
-    connect_socket(dir, patience)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
+pub(super) fn connect_running(dir: &HostDir, timeout: Duration) -> Result<OwnedFd, HostError> {
+    connect_socket(dir, timeout)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
 }
 
 /// Runs `program host serve NAME --on-demand` and waits until it listens. It says "ready" on its standard output then, or why it cannot.

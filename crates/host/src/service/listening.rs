@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::error::Command;
-use rdmux_cm::id::LISTENED_LATELY;
+use rdmux_cm::id::LISTEN_GRACE;
 use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
 use rdmux_verbs::throttled;
 
@@ -197,7 +197,7 @@ impl Core {
     /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
     pub(super) fn unlisten(&mut self, id: IdHandle) {
         self.streams.listening.wildcards.remove(&id);
-        let until = self.now().after(LISTENED_LATELY);
+        let until = self.now().after(LISTEN_GRACE);
         for l in self.streams.listening.sockets.values_mut().filter(|l| l.owner == Some(id)) {
             (l.owner, l.until) = (None, Some(until));
         }

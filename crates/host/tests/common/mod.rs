@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Longer than anything here takes; only a failing test waits so long.
-pub(crate) const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+pub(crate) const TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -125,7 +125,7 @@ pub(crate) fn connect_qp(qp: &Qp, attr: &QpAttr) {
 /// Waits until a descriptor has something to read.
 pub(crate) fn wait_readable(fd: impl AsFd) {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&PATIENCE)), Ok(1), "nothing came");
+    assert_eq!(poll(&mut fds, Some(&TIMEOUT)), Ok(1), "nothing came");
 }
 
 /// The next notification.

@@ -30,14 +30,14 @@
 //! # fn main() -> rdmux::Result<()> {
 //! # let context = rdmux::Context::builder().embedded().open()?;
 //! # let nobody = (context.address()?, 7471).into();
-//! let patience = Duration::from_secs(2);
+//! let timeout = Duration::from_secs(2);
 //! let channel = EventChannel::new(&context)?;
-//! let next = |kind, asked| channel.next(Some(patience))?.expect("an answer").expect(kind, asked);
+//! let next = |kind, asked| channel.next(Some(timeout))?.expect("an answer").expect(kind, asked);
 //!
 //! let id = Id::new(&channel, PortSpace::Tcp)?;
-//! id.resolve_addr(None, nobody, patience)?;
+//! id.resolve_addr(None, nobody, timeout)?;
 //! next(EventKind::AddrResolved, "find the way")?;
-//! id.resolve_route(patience)?;
+//! id.resolve_route(timeout)?;
 //! next(EventKind::RouteResolved, "find the way")?;
 //!
 //! let qp = context.pd().qp(QpType::Rc).cq(&context.cq(16)?).build()?;

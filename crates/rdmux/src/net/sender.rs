@@ -99,7 +99,7 @@ impl Sender {
             return Err(self.disconnected());
         }
         while let Some(done) = self.cq.poll_one() {
-            self.settle(done)?;
+            self.completed(done)?;
         }
         let slot = loop {
             match self.free.pop() {
@@ -137,7 +137,7 @@ impl Sender {
         let mut one = [EMPTY];
         loop {
             if self.cq.poll_or_arm(&mut one)? == 1 {
-                return self.settle(one[0]);
+                return self.completed(one[0]);
             }
             let core = self.core.as_ref().ok_or_else(|| self.disconnected())?;
             core.check_events()?;
@@ -150,7 +150,7 @@ impl Sender {
     }
 
     /// Frees what a completion frees.
-    fn settle(&mut self, done: Completion) -> Result<Completion> {
+    fn completed(&mut self, done: Completion) -> Result<Completion> {
         if done.wr_id & ONE_SIDED == 0 {
             self.free.push(usize::try_from(done.wr_id).unwrap_or(0));
         }

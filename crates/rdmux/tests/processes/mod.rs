@@ -24,7 +24,7 @@ use rdmux_host::{HostError, HostName, RuntimeDir};
 pub(crate) const ROLE: &str = "RDMUX_TEST_ROLE";
 pub(crate) const DIR: &str = "RDMUX_RUNTIME_DIR";
 pub(crate) const SWITCH: &str = "RDMUX_CROSS_MEMORY";
-pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+pub(crate) const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 pub(crate) const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 pub(crate) const LONG: usize = 8 << 20;
@@ -99,7 +99,7 @@ impl End {
     /// The next completion, whatever it says.
     pub(crate) fn next(&self) -> Completion {
         let mut one = [EMPTY];
-        assert_eq!(self.cq.wait(&mut one, PATIENCE).unwrap(), 1);
+        assert_eq!(self.cq.wait(&mut one, TIMEOUT).unwrap(), 1);
         one[0]
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Tcp {
 
 /// What comes to an end of a connection.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum StreamEvent {
     /// TCP has connected it.
     Connected,
     /// Some bytes.
@@ -88,7 +88,7 @@ impl World {
                     let (life, of) = (self.nodes[node].life, Of::Manager(of));
                     self.tcp.ends.insert((number, side), End { node, life, of, last: now });
                 }
-                self.bring((number, false), News::Connected);
+                self.bring((number, false), StreamEvent::Connected);
                 self.wake(to);
             }
             StreamWish::Send { stream, bytes } => {
@@ -97,7 +97,7 @@ impl World {
                 while !rest.is_empty() {
                     let most = if self.rng.random_bool(0.5) { 1 } else { rest.len() };
                     let (piece, others) = rest.split_at(self.rng.random_range(1..=most));
-                    self.bring(other(key), News::Bytes(piece.to_vec()));
+                    self.bring(other(key), StreamEvent::Bytes(piece.to_vec()));
                     rest = others;
                 }
             }
@@ -128,7 +128,7 @@ impl World {
         if let Some(end) = self.tcp.ends.get_mut(&key) {
             end.of = Of::Nobody;
         }
-        self.bring(other(key), News::Ended);
+        self.bring(other(key), StreamEvent::Ended);
     }
 
     /// Everything of a node that started anew is closed.
@@ -140,30 +140,30 @@ impl World {
     }
 
     /// Something is on its way to an end.
-    fn bring(&mut self, to: (u64, bool), news: News) {
+    fn bring(&mut self, to: (u64, bool), event: StreamEvent) {
         let now = self.agenda.now();
         let delay = Duration::from_micros(self.rng.random_range(0..3000));
         let Some(end) = self.tcp.ends.get_mut(&to) else { return };
         end.last = end.last.max(now.after(delay));
         let at = end.last;
-        self.agenda.at(at, Happening::Stream(to, news));
+        self.agenda.at(at, Happening::Stream(to, event));
     }
 
     /// Something has come to an end.
-    pub(super) fn comes(&mut self, to: (u64, bool), news: News) -> Result<(), String> {
+    pub(super) fn comes(&mut self, to: (u64, bool), event: StreamEvent) -> Result<(), String> {
         let now = self.agenda.now();
         let Some(&End { node: at, life, of, .. }) = self.tcp.ends.get(&to) else { return Ok(()) };
         if self.nodes[at].life != life {
             return Ok(());
         }
         let node = &mut self.nodes[at];
-        match (of, news) {
+        match (of, event) {
             (Of::Nobody, _) => return Ok(()),
-            (Of::Manager(stream), News::Connected) => {
+            (Of::Manager(stream), StreamEvent::Connected) => {
                 let from = (node.ip, 40_000).into();
                 node.cm.handle_stream_connected(now, stream, from, &mut node.out);
             }
-            (Of::Manager(stream), News::Bytes(bytes)) => {
+            (Of::Manager(stream), StreamEvent::Bytes(bytes)) => {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     let wants = node.cm.stream_wants(stream).min(rest.len());
@@ -175,10 +175,10 @@ impl World {
                     rest = &rest[wants..];
                 }
             }
-            (Of::Qp(qpn, _), News::Bytes(_) | News::Connected) => {
+            (Of::Qp(qpn, _), StreamEvent::Bytes(_) | StreamEvent::Connected) => {
                 return Err(format!("node {at}: {qpn} got bytes of the connection manager's"));
             }
-            (of, News::Ended) => {
+            (of, StreamEvent::Ended) => {
                 if let Some(end) = self.tcp.ends.get_mut(&to) {
                     end.of = Of::Nobody;
                 }
@@ -207,7 +207,7 @@ impl World {
         let key = all[self.rng.random_range(0..all.len())];
         self.trace(format_args!("connection {} is reset", key.0));
         for key in [key, other(key)] {
-            self.comes(key, News::Ended)?;
+            self.comes(key, StreamEvent::Ended)?;
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub(super) enum Happening {
     Timer(NodeId),
     Path { to: Key, attempt: u32, answer: Result<Path, i32> },
     Thinks(Thought),
-    Stream((u64, bool), streams::News),
+    Stream((u64, bool), streams::StreamEvent),
     Reset,
     Stranger(NodeId),
     Cut(NodeId, NodeId),
@@ -247,7 +247,7 @@ impl World {
                 self.flush(to.0)
             }
             Happening::Thinks(thought) => self.thinks(thought),
-            Happening::Stream(to, news) => self.comes(to, news),
+            Happening::Stream(to, event) => self.comes(to, event),
             Happening::Reset => self.resets_one(),
             Happening::Stranger(at) => self.stranger(at),
             Happening::Cut(a, b) => {

@@ -44,7 +44,7 @@ pub(super) struct End {
     pub(super) failed: bool,
     /// Whether its program has disconnected, and what it had posted must be carried out all the same.
     pub(super) left: bool,
-    /// Whether it was told that the stream ended, and has let go of it.
+    /// Whether it was told that the stream ended, and has closed it.
     pub(super) told: bool,
     pub(super) closed: bool,
     /// Whether it leaves the stream unread, for a message waits for a receive.

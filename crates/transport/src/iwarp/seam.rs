@@ -1,4 +1,4 @@
-//! The seam between a queue pair over a stream and whoever drives it.
+//! The seam between a queue pair over a stream and its driver.
 
 use crate::env::{AccessFault, Env, TxPayload};
 

@@ -3,7 +3,7 @@
 //! `checks` decides whether a packet may be, `execute` does what it asks for, `resources` remembers
 //! READs and atomics so that they can be answered again, and `respond` sends the answers. ACKs are
 //! remembered and sent when the driver's burst ends; NAKs leave at once. Neither overtakes the
-//! response of an earlier READ or atomic. `early` keeps what comes while something before it is missing.
+//! response of an earlier READ or atomic. `early` buffers out-of-order packets.
 
 mod checks;
 mod early;
@@ -103,7 +103,7 @@ pub(super) struct Responder {
     /// A NAK that could not leave yet.
     nak: Option<(Psn, Syndrome)>,
     resources: Resources,
-    /// What came before its turn.
+    /// Out-of-order packets.
     early: Early,
 }
 
@@ -235,7 +235,7 @@ impl Qp {
         }
     }
 
-    /// Something was lost: say so once, and be silent until it comes. What came instead is kept.
+    /// Something was lost: say so once, and be silent until it comes. The out-of-order packet is buffered.
     fn ahead<E: Env>(&mut self, now: Time, packet: &Packet<'_>, row: RxRow, env: &mut E) {
         let may = !self.lossless && !self.resp.not_ready && env.keeps_early();
         let kept = may && self.resp.early.keep(self.resp.epsn, packet, row, self.mtu);
@@ -302,7 +302,7 @@ impl Qp {
 
     fn nak<E: Env>(&mut self, now: Time, psn: Psn, syndrome: Syndrome, env: &mut E) {
         self.resp.nak = Some((psn, syndrome));
-        // A NAK acknowledges what came before it.
+        // A NAK acknowledges all earlier PSNs.
         self.resp.ack_owed = false;
         self.flush_ack(now, env);
     }

@@ -89,7 +89,7 @@ fn a_long_one_waits_for_what_was_posted_before() {
     p.run();
     assert_eq!(p.a.w.copies, [64 << 10; 2]);
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
-    // Where that is in vain, the next ones do not wait for a while.
+    // Where the copy is refused, the next ones do not wait for a while.
     let far = p.a.w.reached.take();
     p.b.recv(8, 0, 64);
     for wr_id in 4..10 {

@@ -325,7 +325,7 @@ fn a_peer_that_was_only_late_is_given_more_time() {
         let start = p.now;
         assert!(p.tick());
         let waited = p.now.since(start);
-        // One packet to find out, and in vain.
+        // One packet to find out, which is lost too.
         p.a.poll(p.now);
         assert!(p.tick());
         p.a.w.out.clear();

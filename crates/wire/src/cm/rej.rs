@@ -33,7 +33,7 @@ pub enum RejOf {
     Req = 0,
     /// A REP.
     Rep = 1,
-    /// None in particular: the sender waited in vain.
+    /// None in particular: the sender's wait timed out.
     NoMessage = 2,
     /// No message has this code.
     Reserved = 3,

@@ -13,7 +13,7 @@ use rdmux_host::proto::{DomainStatus, Status, TargetStatus};
 use super::MESSAGE;
 use super::receiver::{Answer, Ask, DEPTH};
 use crate::demo::protocol::Data;
-use crate::demo::side::{PATIENCE, pattern};
+use crate::demo::side::{TIMEOUT, pattern};
 use crate::demo::stage::Stage;
 use rdmux_command::child::Child;
 
@@ -92,14 +92,14 @@ impl Cast {
 
     /// Waits until a message is acknowledged.
     pub(super) fn completed(&self) -> Result<()> {
-        self.sender()?.cq.wait_one(Some(PATIENCE))?;
+        self.sender()?.cq.wait_one(Some(TIMEOUT))?;
         Ok(())
     }
 
     /// Waits until one has ended, however it did.
     pub(super) fn ended(&self) -> Result<WcStatus> {
         let mut one = [EMPTY];
-        ensure!(self.sender()?.cq.wait(&mut one, Some(PATIENCE))? == 1, "it did not complete");
+        ensure!(self.sender()?.cq.wait(&mut one, Some(TIMEOUT))? == 1, "it did not complete");
         Ok(one[0].status)
     }
 
@@ -140,7 +140,7 @@ impl Stage {
             if is_so(cast, &status) {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 bail!("{otherwise}: {:?}, {:?}", status.xrc_domains, status.xrc_targets);
             }
             thread::sleep(Duration::from_millis(1));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MESSAGE;
 use crate::demo::protocol::Data;
-use crate::demo::side::{PATIENCE, compare, pattern};
+use crate::demo::side::{TIMEOUT, compare, pattern};
 use rdmux_command::child;
 
 /// Receives that a queue holds.
@@ -122,7 +122,7 @@ impl Queue {
     }
 
     fn receive(&mut self, data: Data) -> Result<()> {
-        let done = self.cq.wait_one(Some(PATIENCE)).context("no message came")?;
+        let done = self.cq.wait_one(Some(TIMEOUT)).context("no message came")?;
         let (at, len) = (usize::try_from(done.wr_id)?, done.byte_len as usize);
         ensure!(len == data.len, "the message has {len} bytes, not {}", data.len);
         compare("the message", &self.memory.to_vec(at..at + len), &pattern(data))

@@ -2,8 +2,8 @@
 //! and the peer's processor does nothing.
 //!
 //! Order is kept by doing so only when everything that was posted before is complete, and carrying on only when
-//! it is done. A long one waits for that; a short one is faster as a packet behind the others. Whatever speaks against
-//! it, an error included, is left to the packets: the responder finds the fault, and the error is the one that it
+//! it is done. A long one waits for that; a short one is faster as a packet behind the others. In every other
+//! case, an error included, packets are used: the responder finds the fault, and the error is the one that it
 //! always was.
 
 use crate::attr::QpState;
@@ -19,7 +19,7 @@ const CHUNK: u32 = 1 << 20;
 const PACKET: u32 = 32 << 10;
 /// From this length on a WRITE or READ waits until it can be carried out so.
 const WORTH_WAITING: u32 = 32 << 10;
-/// How many of these do not wait after one that waited in vain.
+/// How many of these do not wait after one that waited and could not be carried out so.
 const UNWILLING: u8 = 32;
 
 impl Qp {

@@ -141,7 +141,7 @@ impl Qp {
 
     /// Something was lost: go back to the oldest unacknowledged PSN, once until progress is made, for the packet that is
     /// missing or for good.
-    /// While the peer is not ready it is no news that later packets were not taken (the kernel's
+    /// While the peer is not ready it is expected that later packets were not taken (the kernel's
     /// rxe says so all the same).
     pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.req.rewound || self.req.is_rnr() || !self.req.is_outstanding() {

@@ -1,4 +1,4 @@
-//! What came before its turn: kept while something before it is missing, and carried out in order when that comes.
+//! Out-of-order packets: buffered while an earlier one is missing, and carried out in order when that arrives.
 //!
 //! Nothing is done with a packet before its turn, so memory, completions and errors are what they would be had nothing
 //! been lost. Requests that are answered with more than an ACK are not kept: they are few, and are asked for again.

@@ -12,7 +12,7 @@ const WAIT: Duration = Duration::from_millis(10);
 const RKEY: Rkey = Rkey(KEY);
 
 /// A pair whose second end waits for receives.
-fn patient(params: &StreamParams, carriage: Carriage) -> Pair {
+fn pair_that_waits(params: &StreamParams, carriage: Carriage) -> Pair {
     let mut pair = Pair::with(params, 1460, carriage);
     pair.b.qp.set_receive_wait(WAIT);
     pair
@@ -20,7 +20,7 @@ fn patient(params: &StreamParams, carriage: Carriage) -> Pair {
 
 /// The second end of a pair, to which a WRITE and a SEND of 100 bytes were sent, and which has no receive.
 fn waiting(params: &StreamParams) -> Pair {
-    let mut pair = patient(params, AT_ONCE);
+    let mut pair = pair_that_waits(params, AT_ONCE);
     pair.a.w.mem[..100].fill(7);
     pair.a.send(1, SendOp::Write { remote_addr: 0x1000, rkey: RKEY }, 0, 100);
     pair.a.send(2, SendOp::Send, 0, 100);
@@ -55,7 +55,7 @@ fn message_without_receive_waits_until_one_is_posted() {
 fn every_message_without_receive_waits_however_the_stream_is_cut() {
     for params in framings() {
         for chunk in [0, 1, 7, usize::MAX] {
-            let mut pair = patient(&params, Carriage { chunk, ..AT_ONCE });
+            let mut pair = pair_that_waits(&params, Carriage { chunk, ..AT_ONCE });
             for id in 1..=4 {
                 pair.a.send(id, SendOp::Send, 0, 3000);
             }
@@ -126,7 +126,7 @@ fn shared_receive_ends_the_wait_when_bytes_are_presented_again() {
 
 #[test]
 fn side_that_disconnected_drops_messages_without_receive() {
-    let mut early = patient(&PLAIN, AT_ONCE);
+    let mut early = pair_that_waits(&PLAIN, AT_ONCE);
     early.b.qp.shutdown(early.now, &mut early.b.w);
     early.a.send(1, SendOp::Send, 0, 64);
     let mut late = waiting(&PLAIN);

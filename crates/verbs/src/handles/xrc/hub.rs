@@ -90,7 +90,7 @@ pub struct TargetNow {
 }
 
 /// For how long a status waits for targets that are at work, all together: they let go after each burst.
-const STATUS_PATIENCE: Duration = Duration::from_millis(20);
+const STATUS_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A process that holds a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,7 +264,7 @@ impl Hub {
     /// All domains and targets, in the order of their numbers. Waits for no target longer than a moment: who asks is
     /// the service's main thread, on which all processes of the host depend.
     pub fn status(&self) -> (Vec<DomainStatus>, Vec<TargetStatus>) {
-        let until = Instant::now() + STATUS_PATIENCE;
+        let until = Instant::now() + STATUS_TIMEOUT;
         // Held only to look things up, never while anything is waited for.
         let state = self.state.lock();
         let pid = |id: &MemberId| state.members.get(id).map_or(0, |m| m.pid);

@@ -10,10 +10,10 @@ pub(super) const PING: u16 = 64;
 /// One send in so many gives a completion.
 const SIGNAL_EVERY: u32 = 64;
 /// How long a side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One side: where it sends and where it receives.
-pub(super) struct Lane {
+pub(super) struct End {
     pub(super) qp: Qp,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
@@ -27,7 +27,7 @@ pub(super) struct Lane {
     pub(super) longest: usize,
 }
 
-impl Lane {
+impl End {
     pub(super) fn post_receive(&self) -> Result<()> {
         let piece = [self.memory.slice(..self.longest)];
         Ok(match &self.srq {
@@ -88,7 +88,7 @@ impl Lane {
 
     /// Sleeps until a message comes.
     pub(super) fn wait_message(&self) -> Result<()> {
-        self.recv_cq.wait_one(Some(PATIENCE))?;
+        self.recv_cq.wait_one(Some(TIMEOUT))?;
         self.post_receive()
     }
 
@@ -152,7 +152,7 @@ impl Lane {
                 0 => turns = turns.wrapping_add(1),
                 n => return Ok(&batch[..n]),
             }
-            if turns.is_multiple_of(1 << 14) && start.elapsed() > PATIENCE {
+            if turns.is_multiple_of(1 << 14) && start.elapsed() > TIMEOUT {
                 bail!("the peer does not answer");
             }
         }
