@@ -112,4 +112,26 @@ impl Frame<'_> {
         let len = self.header.len().saturating_add(self.payload.len());
         len.saturating_add(usize::from(self.pad & 3))
     }
+
+    /// Appends all bytes to a buffer, in the order in which they go on the wire.
+    ///
+    /// # Errors
+    ///
+    /// [`Unmapped`]; some of them may have been appended.
+    pub fn append_to(&self, to: &mut Vec<u8>) -> Result<(), Unmapped> {
+        to.extend_from_slice(self.header);
+        match self.payload {
+            Payload::None => {}
+            Payload::Bytes(bytes) => to.extend_from_slice(bytes),
+            Payload::Pieces(pieces) => {
+                for piece in pieces {
+                    let start = to.len();
+                    to.resize(start + piece.len(), 0);
+                    piece.copy_to(&mut to[start..])?;
+                }
+            }
+        }
+        to.extend_from_slice(&[0; 3][..usize::from(self.pad & 3)]);
+        Ok(())
+    }
 }

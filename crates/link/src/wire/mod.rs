@@ -78,7 +78,8 @@ pub trait Wire: fmt::Debug {
 }
 
 /// A wire of packets that the engine drives by the methods of [`Wire`] alone. A receive brings so many packets, or an error
-/// after which the next may bring more.
+/// after which the next may bring more. A flush returns what has left since the last one, and keeps nothing: what does not
+/// leave then is lost, as on any wire.
 pub type PacketWire =
     dyn Wire<To = AddressVector, Tx = (), Rx = Arrivals, Arrived = io::Result<usize>> + Send + Sync;
 

@@ -148,7 +148,7 @@ impl Engine {
             waiter.prepare(true);
             return (waiter, Sleep::Tick);
         }
-        self.inbox(|inbox| inbox.wake());
+        self.inbound(|inbound| inbound.wake());
         self.control_events(device);
         if device.has_failed() {
             self.let_go(device);
@@ -166,7 +166,7 @@ impl Engine {
         let heard = self.hear(true);
         waiter.prepare(false);
         // Whoever put something into a ring before it was marked as asleep does not ring the bell.
-        if !self.inbox(|inbox| inbox.sleep()) {
+        if !self.inbound(|inbound| inbound.sleep()) {
             return (waiter, Sleep::Until(Some(Duration::ZERO)));
         }
         let deadline = self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min();

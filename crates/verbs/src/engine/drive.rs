@@ -4,16 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_link::{TxBatch, guarded};
+use rdmux_link::guarded;
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Time, TxState};
 use rdmux_wire::Qpn;
 
-use super::direct;
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
-use super::path::Path;
+use super::wire::{Gathered, Path, direct, short};
 use crate::engine::device::Device;
 use crate::engine::qp::{Driven, Ends, QpCore};
 use crate::engine::xrc::place::Stage;
@@ -22,8 +21,7 @@ use crate::objects::srq::SrqCore;
 
 thread_local! {
     /// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
-    static SCRATCH: RefCell<(TxBatch, Bounce, Stage)> =
-        RefCell::new((TxBatch::new(), Bounce::new(), Stage::default()));
+    static SCRATCH: RefCell<(Gathered, Bounce, Stage)> = RefCell::default();
 }
 
 /// Allocates what the calling thread will need, so that it is not missing later.
@@ -84,28 +82,18 @@ impl<'a> Bound<'a> {
 
     /// Calls the machine with its surroundings, and sends what it gathered.
     pub(crate) fn run<R>(&mut self, f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R) -> R {
-        if let (Ends::Own(objects), Path::Ring(_)) = (&self.core.ends, &self.driven.path) {
-            // Nothing is gathered for a ring.
+        if let (Ends::Own(objects), Some(_)) = (&self.core.ends, self.driven.path.neighbour()) {
+            // Nothing is gathered for a neighbour.
             let mut bounce = Bounce::new();
             let Driven { machine, path, .. } = &mut *self.driven;
             let env = QpEnv::near(self.device, self.core, path, objects, &mut bounce);
             return run(machine, env, f);
         }
-        SCRATCH.with_borrow_mut(|(batch, bounce, stage)| {
+        SCRATCH.with_borrow_mut(|(gathered, bounce, stage)| {
             let Driven { machine, path, .. } = &mut *self.driven;
-            let env = QpEnv::new(self.device, self.core, path, batch, bounce, stage);
+            let env = QpEnv::new(self.device, self.core, path, gathered, bounce, stage);
             run(machine, env, f)
         })
-    }
-
-    /// Takes the stream away that a queue pair in RESET may not have.
-    fn forget_stream(&mut self) {
-        if let Some(stream) = self.driven.path.stream() {
-            stream.tcp.reset_on_close();
-            let ended = stream.ended(self.core.qpn);
-            self.driven.path = Path::None;
-            self.device.engine().end_stream(ended);
-        }
     }
 
     /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a
@@ -122,7 +110,7 @@ impl<'a> Bound<'a> {
     /// As [`transmit`](Self::transmit), for who has looked at the clock already.
     pub(crate) fn transmit_at(&mut self, now: Time) {
         guarded::keep(now.0);
-        super::short::send(self.device, self.core, &mut self.driven, now);
+        short::send(self.device, self.core, &mut self.driven, now);
         let state = if self.driven.machine.is_idle() {
             TxState::Idle
         } else {
@@ -156,12 +144,12 @@ impl<'a> Bound<'a> {
         result
     }
 
-    /// A ring loses nothing: there a timer only finds out that the peer is not there.
+    /// Between neighbours nothing is lost: there a timer only finds out that the peer is not there.
     fn is_patient(&self) -> bool {
         /// The least timeout of which a coarse clock's tick is a small part.
         const LEAST: Duration = Duration::from_millis(30);
         let timeout = self.driven.machine.attr().timeout.duration();
-        matches!(self.driven.path, Path::Ring(_)) && timeout.is_none_or(|d| d >= LEAST)
+        self.driven.path.neighbour().is_some() && timeout.is_none_or(|d| d >= LEAST)
     }
 
     /// Registers what the queue pair now waits for, without sending.
@@ -186,10 +174,7 @@ impl<'a> Bound<'a> {
             engine.queue(self.core.qpn);
         }
         let timeout = driven.machine.poll_timeout();
-        if let Path::Udp(_, share) = &mut driven.path {
-            share.set_active(timeout.is_some());
-            share.loans().settle(|| driven.machine.unacknowledged());
-        }
+        driven.path.settle(timeout.is_some(), || driven.machine.unacknowledged());
         if let Some(at) = timeout
             && driven.armed.is_none_or(|armed| at < armed)
         {

@@ -1,7 +1,5 @@
-//! What a queue pair asks of the device, answered: memory by the region table, packets by socket or
-//! ring, completions by its completion queues.
-
-mod stream;
+//! What a queue pair asks of the device, answered: memory by the region table, packets by the wire of its
+//! path, completions by its completion queues.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -9,8 +7,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::procmem::Range;
-use rdmux_link::{Frame, LinkError, Payload, Piece, TxBatch};
-use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpType};
+use rdmux_link::{Frame, LinkError, Payload, Piece};
+use rdmux_transport::attr::{Access, QpAttr, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
@@ -18,10 +16,9 @@ use rdmux_transport::env::{
 use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
-use super::direct::{near_list, reach_of};
-use super::named::Names;
-use super::path::{Endpoint, Path};
-use super::ring::RingTx;
+use super::wire::direct::{self, near_list, reach_of};
+use super::wire::named::{self, Names};
+use super::wire::{Gathered, Neighbour, Path};
 use crate::engine::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::engine::xrc::place::{Placing, Stage};
@@ -41,7 +38,7 @@ const MAX_PIECES: usize = 32;
 pub(crate) type Bounce = Vec<u8>;
 
 /// Whose objects a queue pair works with.
-enum Here<'a> {
+pub(super) enum Here<'a> {
     /// Its own process's.
     Own(&'a Objects, OwnRegions<'a>),
     /// Those of the process that the packet in hand names.
@@ -49,7 +46,7 @@ enum Here<'a> {
 }
 
 /// The table of regions, locked when it is first looked at: inline data and acknowledgements need none of it.
-struct OwnRegions<'a> {
+pub(super) struct OwnRegions<'a> {
     table: &'a RwLock<Regions>,
     locked: OnceCell<RwLockReadGuard<'a, Regions>>,
 }
@@ -79,15 +76,13 @@ impl std::ops::Deref for OwnRegions<'_> {
 /// A queue pair's surroundings while it is locked. Dropped before the lock: whatever was gathered
 /// into the batch is sent then.
 pub(crate) struct QpEnv<'a> {
-    device: &'a Arc<Device>,
-    core: &'a Arc<QpCore>,
-    path: &'a mut Path,
-    here: Here<'a>,
+    pub(super) device: &'a Arc<Device>,
+    pub(super) core: &'a Arc<QpCore>,
+    pub(super) path: &'a mut Path,
+    pub(super) here: Here<'a>,
     /// What packets are gathered in; none where they go out one by one.
-    batch: Option<&'a mut TxBatch>,
-    bounce: &'a mut Bounce,
-    /// The socket that the batch is gathered for.
-    gathered: Option<Arc<Endpoint>>,
+    gathered: Option<&'a mut Gathered>,
+    pub(super) bounce: &'a mut Bounce,
     /// The time of completions, once one was asked for it.
     time: Option<u64>,
     /// Where something was put lately; known in rounds only.
@@ -103,7 +98,7 @@ impl<'a> QpEnv<'a> {
         device: &'a Arc<Device>,
         core: &'a Arc<QpCore>,
         path: &'a mut Path,
-        batch: &'a mut TxBatch,
+        gathered: &'a mut Gathered,
         bounce: &'a mut Bounce,
         stage: &'a mut Stage,
     ) -> Self {
@@ -111,10 +106,10 @@ impl<'a> QpEnv<'a> {
             Ends::Own(objects) => Here::Own(objects, OwnRegions::of(device)),
             Ends::Target(target) => Here::Target(Placing::new(device, core.qpn, target, stage)),
         };
-        Self::with(device, core, path, here, Some(batch), bounce)
+        Self::with(device, core, path, here, Some(gathered), bounce)
     }
 
-    /// Those of a queue pair that sends into a ring.
+    /// Those of a queue pair whose peer is a neighbour.
     #[inline]
     pub(crate) fn near(
         device: &'a Arc<Device>,
@@ -133,28 +128,16 @@ impl<'a> QpEnv<'a> {
         core: &'a Arc<QpCore>,
         path: &'a mut Path,
         here: Here<'a>,
-        batch: Option<&'a mut TxBatch>,
+        gathered: Option<&'a mut Gathered>,
         bounce: &'a mut Bounce,
     ) -> Self {
-        let (gathered, time, spot, overflow, established) = (None, None, None, false, false);
-        Self {
-            device,
-            core,
-            path,
-            here,
-            batch,
-            bounce,
-            gathered,
-            time,
-            spot,
-            overflow,
-            established,
-        }
+        let (time, spot, overflow, established) = (None, None, false, false);
+        Self { device, core, path, here, gathered, bounce, time, spot, overflow, established }
     }
 
     /// Lets the peer reach what the queue pair permits, from now on.
     pub(crate) fn open(&self, attr: &QpAttr) {
-        super::direct::show(self.device, self.core, self.path, attr);
+        direct::show(self.device, self.core, self.path, attr);
     }
 
     pub(crate) fn device(&self) -> &'a Arc<Device> {
@@ -164,53 +147,18 @@ impl<'a> QpEnv<'a> {
     /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
     /// transport notices.
     pub(crate) fn flush(&mut self) {
-        if let Some(endpoint) = self.gathered.take()
-            && let Some(batch) = &mut self.batch
-        {
-            super::send::flush(self.device, &endpoint, batch, self.path.loans());
+        if let Some(gathered) = &mut self.gathered {
+            self.path.flush(self.device, gathered);
         }
     }
 
-    /// Sees to it that a datagram's route is at hand.
-    fn find_route(&mut self, av: &AddressVector) -> Result<(), TxError> {
-        match self.path {
-            Path::Udp(..) | Path::Ring(_) => Ok(()),
-            Path::Datagram(Some((last, _))) if last == av => Ok(()),
-            Path::Datagram(last) => {
-                let slot = self.device.slot_for(self.core.qpn);
-                match self.device.engine().route(self.device, slot, av) {
-                    Ok(route) => {
-                        *last = Some((*av, route));
-                        Ok(())
-                    }
-                    Err(error) => {
-                        tracing::debug!(qpn = %self.core.qpn, dgid = %av.dgid, %error, "no route");
-                        self.count_one(Counter::TxErrors);
-                        Err(TxError::Memory(AccessFault::Gone))
-                    }
-                }
-            }
-            Path::None | Path::Stream(_) => Err(TxError::Busy),
-        }
-    }
-
-    /// Hands a packet to the link of the path. One that the link cannot take at all is lost, as on
+    /// Hands a packet to the wire of the path. One that the wire cannot take at all is lost, as on
     /// any wire.
     fn send(&mut self, packet: &TxPacket<'_>, payload: Payload<'_>) -> Result<(), TxError> {
-        let Self { device, path, batch, gathered, .. } = self;
+        let Self { device, path, gathered, .. } = self;
         let TxPacket { av, header, pad, ack, .. } = *packet;
         let frame = &Frame { header, payload, pad, ack };
-        let mut by_udp = |route, loans| match batch {
-            Some(batch) => super::send::gather(device, route, (batch, gathered), loans, frame),
-            None => Err(LinkError::Busy),
-        };
-        let sent = match &mut **path {
-            Path::Ring(ring) => ring.send(device, av, frame),
-            Path::Udp(route, share) => by_udp(route, Some(share.loans())),
-            Path::Datagram(Some((_, route))) => by_udp(route, None),
-            Path::None | Path::Datagram(None) | Path::Stream(_) => Err(LinkError::Busy),
-        };
-        match sent {
+        match path.send(device, av, frame, gathered.as_deref_mut()) {
             Ok(()) => Ok(()),
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(LinkError::Unmapped(_)) => Err(TxError::Memory(AccessFault::Unmapped)),
@@ -263,9 +211,9 @@ impl<'a> QpEnv<'a> {
         if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
     }
 
-    /// Whether a packet that came by `ring` is from this queue pair's peer.
-    pub(crate) fn is_peer(&self, ring: &Arc<RingTx>) -> bool {
-        matches!(&*self.path, Path::Ring(own) if Arc::ptr_eq(own, ring))
+    /// Whether a packet that came from a neighbour is from this queue pair's peer.
+    pub(crate) fn is_peer(&self, from: &Arc<Neighbour>) -> bool {
+        self.path.neighbour().is_some_and(|own| Arc::ptr_eq(own, from))
     }
 
     fn count_one(&self, counter: Counter) {
@@ -274,7 +222,7 @@ impl<'a> QpEnv<'a> {
 }
 
 /// Who asks for access to memory of a process's own.
-fn asker(core: &QpCore, objects: &Objects) -> Asker {
+pub(super) fn asker(core: &QpCore, objects: &Objects) -> Asker {
     Asker { qpn: core.qpn, pd: objects.pd }
 }
 
@@ -332,11 +280,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn room(&self) -> u32 {
-        if let Path::Udp(_, share) = &*self.path { share.room() } else { u32::MAX }
+        self.path.room()
     }
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
-        self.find_route(packet.av)?;
+        self.path.find_route(self.device, self.core, packet.av)?;
         // What a packet acknowledges is done before it leaves.
         if let Here::Target(place) = &mut self.here {
             place.flush();
@@ -388,8 +336,8 @@ impl Env for QpEnv<'_> {
 
     fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
         let Self { device, core, path, here, .. } = self;
-        let (Here::Own(objects, regions), Some(board), Path::Ring(ring)) =
-            (here, device.reaches().board(), &**path)
+        let (Here::Own(objects, regions), Some(board), Some(neighbour)) =
+            (here, device.reaches().board(), path.neighbour())
         else {
             return Ok(false);
         };
@@ -411,7 +359,7 @@ impl Env for QpEnv<'_> {
                 return Ok(false);
             }
         }
-        match ring.send_named(device, packet, &names) {
+        match neighbour.send_named(device, packet, &names) {
             Ok(()) => Ok(true),
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(error) => {
@@ -423,8 +371,10 @@ impl Env for QpEnv<'_> {
     }
 
     fn acknowledge(&mut self, dest_qpn: Qpn, psn: Psn) -> bool {
-        let (Path::Ring(ring), Here::Own(..)) = (&*self.path, &self.here) else { return false };
-        !self.device.engine().capture().is_on() && ring.send_ack(self.device, dest_qpn, psn)
+        let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
+            return false;
+        };
+        !self.device.engine().capture().is_on() && neighbour.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
@@ -432,7 +382,7 @@ impl Env for QpEnv<'_> {
         let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let (here, part) = ((objects.recv_pd, &**regions), (offset, from.len));
         let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
-        super::named::fetch(self.device, (self.core.qpn, reach), from, &near)
+        named::fetch(self.device, (self.core.qpn, reach), from, &near)
     }
 
     fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
@@ -443,16 +393,16 @@ impl Env for QpEnv<'_> {
             .remote(who, rkey, va, from.len.into(), Access::REMOTE_WRITE)
             .map_err(FetchError::Memory)?;
         let near = at.space.piece(at.addr, from.len as usize).ok_or(FetchError::OutOfReach)?;
-        super::named::fetch(self.device, (self.core.qpn, reach), from, &[near])
+        named::fetch(self.device, (self.core.qpn, reach), from, &[near])
     }
 
     fn direct(&mut self, copy: &Direct<'_>) -> bool {
         let Here::Own(objects, regions) = &self.here else { return false };
-        super::direct::carry_out(self.device, self.core, self.path, (objects, regions), copy)
+        direct::carry_out(self.device, self.core, self.path, (objects, regions), copy)
     }
 
     fn closed(&mut self) {
-        super::direct::hide(self.device, self.core, self.path);
+        direct::hide(self.device, self.core, self.path);
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {

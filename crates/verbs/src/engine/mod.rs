@@ -1,4 +1,4 @@
-//! The engine: packets in from sockets and rings, machines driven, packets out.
+//! The engine: packets in from wires, machines driven, packets out.
 //!
 //! Whoever calls drives it: a thread that posts sends what it posted; a thread that polls an empty
 //! completion queue runs a round of [`Engine::poll`]; a thread of the device's own
@@ -10,90 +10,53 @@
 
 pub(crate) mod background;
 pub(crate) mod capture;
-mod crowd;
 pub(crate) mod device;
-pub(crate) mod direct;
 pub(crate) mod drive;
 pub(crate) mod env;
 pub(crate) mod lately;
-mod lend;
 mod loss;
 pub(crate) mod machine;
 mod multicast;
-mod named;
-pub(crate) mod path;
 mod patience;
 pub(crate) mod qp;
 pub(crate) mod receive;
-pub(crate) mod ring;
-mod send;
-pub(crate) mod short;
-mod stream;
 mod timers;
 mod wait;
+pub(crate) mod wire;
 pub(crate) mod xrc;
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rdmux_link::guarded;
 use rdmux_link::patience::yield_or_sleep;
-use rdmux_link::wire::{Arrival, Wire};
-use rdmux_link::{RxBatch, UdpPort, guarded};
+use rdmux_link::wire::Arrival;
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
 use self::capture::Capture;
-use self::crowd::Crowds;
 use self::drive::Bound;
 use self::multicast::Groups;
-use self::path::{Endpoint, Endpoints, Path};
 use self::patience::Patience;
-use self::ring::{Inbox, LateWakes, Rings};
-use self::stream::{Ended, Resumed, Streams};
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
+use self::wire::{Inbound, Neighbours, Wires};
 use crate::engine::device::{Device, QpTable};
 use crate::engine::qp::QpCore;
 use crate::objects::brief;
 use crate::objects::control::{Control, ControlError, ControlEvent, slot_of};
-use crate::objects::counters::{Counter, Counters};
 use crate::objects::cq::Promises;
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
 
-/// A socket that packets come from.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// Of one of our addresses.
-    Endpoint(Arc<Endpoint>),
-    /// Of a multicast group.
-    Group(Arc<UdpPort>),
-}
-
-impl Source {
-    fn udp(&self) -> &UdpPort {
-        match self {
-            Self::Endpoint(endpoint) => &endpoint.udp,
-            Self::Group(udp) => udp,
-        }
-    }
-}
-
 /// What a round works with.
 struct Round {
-    inbox: Inbox,
-    rx: RxBatch,
-    sources: Vec<Source>,
-    /// Whether packets at the sockets wake the background thread. They cost their senders time even while it does not
-    /// sleep, so where the program polls they do not.
-    heard: bool,
-    streams: Streams,
+    inbound: Inbound,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
     /// When the sockets were last looked at.
@@ -117,7 +80,7 @@ const FEW: usize = 4;
 const CLOCK_POLLS: u32 = 128;
 /// How many polls of such a process an ACK waits for an answer that takes it along: a hundred nanoseconds.
 const ACK_POLLS: u32 = 8;
-/// How many rounds look at the rings only before one looks at timers, too: some ten microseconds.
+/// How many rounds look at neighbours only before one looks at timers, too: some ten microseconds.
 const FULL_ROUND: u32 = 64;
 /// The least time between looks at the sockets, which are system calls: a thread that polls several
 /// queues in turn need not pay for each.
@@ -153,26 +116,18 @@ impl std::ops::Deref for Table<'_> {
 /// See the module.
 pub(crate) struct Engine {
     round: brief::Mutex<Round>,
-    endpoints: Endpoints,
+    wires: Wires,
     groups: Groups,
-    crowds: Crowds,
-    rings: Rings,
-    late_wakes: LateWakes,
     timers: Timers,
     capture: Capture,
     loss: loss::Loss,
-    lender: lend::Lender,
     /// Queue pairs that have more to send than they could.
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
     owed: Mutex<Vec<Qpn>>,
-    /// Streams that are of no more use.
-    ended: Mutex<Vec<Ended>>,
-    /// Streams that were left unread, and are to be read again.
-    resumed: Mutex<Vec<Resumed>>,
     /// Whether what the service says is being taken in.
     told: Mutex<()>,
-    /// Whether `pending`, `owed`, `ended` or `resumed` may hold any: lets a poll see it without their locks.
+    /// Whether `pending`, `owed` or the lists of streams may hold any: lets a poll see it without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
     patience: Patience,
@@ -189,14 +144,10 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(control: &dyn Control) -> Result<Self, VerbsError> {
         let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
-        let streams = Streams::new(&waiter).map_err(VerbsError::os("open the device"))?;
+        let inbound = Inbound::new(&waiter).map_err(VerbsError::os("open the device"))?;
         Ok(Self {
             round: brief::Mutex::new(Round {
-                inbox: Inbox::default(),
-                rx: RxBatch::new(RxBatch::USUAL),
-                sources: Vec::new(),
-                heard: true,
-                streams,
+                inbound,
                 owed: Vec::new(),
                 looked: Time(0),
                 found: Time(0),
@@ -205,19 +156,13 @@ impl Engine {
                 shorts: 0,
                 backlog: Backlog::default(),
             }),
-            endpoints: Endpoints::default(),
+            wires: Wires::default(),
             groups: Groups::default(),
-            crowds: Crowds::default(),
-            rings: Rings::default(),
-            late_wakes: LateWakes::default(),
             timers: Timers::new(),
             capture: Capture::default(),
             loss: loss::Loss::of_environment().map_err(VerbsError::os("open the device"))?,
-            lender: lend::Lender::default(),
             pending: Mutex::default(),
             owed: Mutex::default(),
-            ended: Mutex::default(),
-            resumed: Mutex::default(),
             told: Mutex::new(()),
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -230,20 +175,11 @@ impl Engine {
         })
     }
 
-    pub(crate) fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
-    }
     pub(crate) fn groups(&self) -> &Groups {
         &self.groups
     }
-    pub(crate) fn rings(&self) -> &Rings {
-        &self.rings
-    }
-    pub(crate) fn late_wakes(&self) -> &LateWakes {
-        &self.late_wakes
-    }
-    pub(crate) fn lender(&self) -> &lend::Lender {
-        &self.lender
+    pub(crate) fn neighbours(&self) -> &Neighbours {
+        &self.wires.neighbours
     }
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture
@@ -255,53 +191,11 @@ impl Engine {
         self.waiter.clone()
     }
 
-    /// Takes packets from a socket from now on.
-    pub(crate) fn listen(&self, endpoint: &Arc<Endpoint>) -> Result<(), VerbsError> {
-        self.listen_to(Source::Endpoint(endpoint.clone()))
-    }
-
-    fn listen_to(&self, source: Source) -> Result<(), VerbsError> {
-        let mut round = self.round.lock();
-        if round.heard {
-            self.waiter.add(source.udp().as_fd()).map_err(VerbsError::os("listen on a socket"))?;
-        }
-        round.sources.push(source);
-        Ok(())
-    }
-
-    /// Lets packets at the sockets wake the background thread, or not. Returns whether they do.
-    fn hear(&self, heard: bool) -> bool {
-        let mut round = self.round.lock();
-        if round.heard != heard {
-            let sockets = || round.sources.iter().map(|source| source.udp().as_fd());
-            let added = sockets().try_for_each(|s| if heard { self.waiter.add(s) } else { Ok(()) });
-            if let Err(error) = &added {
-                tracing::warn!(%error, "the sockets are looked at now and then");
-            }
-            let heard = heard && added.is_ok();
-            if !heard {
-                sockets().for_each(|s| self.waiter.remove(s));
-            }
-            round.heard = heard;
-        }
-        round.heard
-    }
-
-    /// Whether there are sockets to look at.
-    fn listens(&self) -> bool {
-        !self.round.lock().sources.is_empty()
-    }
-
-    /// The rings that rounds empty. Waits for a round to end.
-    pub(crate) fn inbox<R>(&self, f: impl FnOnce(&mut Inbox) -> R) -> R {
-        f(&mut self.round.lock().inbox)
-    }
-
     /// What rounds remember of memory is forgotten, and whoever used it is done. Called when a region is no more what
     /// it was.
     pub(crate) fn forget_memory(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        self.inbox(Inbox::forget_memory);
+        self.inbound(Inbound::forget_memory);
     }
 
     /// How often a region ceased to be what it was. Who saw the same number before and after has read memory that was
@@ -311,16 +205,9 @@ impl Engine {
         self.changes.load(Ordering::Acquire)
     }
 
-    fn unlisten(&self, socket: &Arc<UdpPort>) {
-        let same = |s: &Source| matches!(s, Source::Group(g) if Arc::ptr_eq(g, socket));
-        let mut round = self.round.lock();
-        round.sources.retain(|s| !same(s));
-        self.waiter.remove(socket.as_fd());
-    }
-
     /// Whether nothing is there to be done that could be seen without the clock or a system call.
     fn is_quiet(&self, round: &Round) -> bool {
-        !self.queued.load(Ordering::Acquire) && round.inbox.is_empty()
+        !self.queued.load(Ordering::Acquire) && round.inbound.is_quiet()
     }
 
     /// A round, if no other thread runs one. Called by who polls: often, and mostly in vain, so the
@@ -335,7 +222,7 @@ impl Engine {
         let quiet = self.is_quiet(&round);
         round.polls += 1;
         let owes = !round.owed.is_empty();
-        if (round.sources.len() | round.streams.len()) == 0 {
+        if !round.inbound.has_descriptors() {
             let soon = if owes { ACK_POLLS } else { CLOCK_POLLS };
             if quiet & (round.polls < soon) {
                 return;
@@ -390,8 +277,8 @@ impl Engine {
         let now = device.now();
         self.run_timers(device, &Table::of(device), now);
         self.flush_acks(device, &mut round, now);
-        round.inbox.tell(device);
-        self.rings.tell(device);
+        round.inbound.tell(device);
+        self.wires.neighbours.tell(device);
     }
 
     /// One round. Returns how many packets came.
@@ -400,7 +287,7 @@ impl Engine {
         self.run_round(device, &mut round, device.now())
     }
 
-    /// A round of a process without sockets that looks at the rings only, as often as nothing else can have come up.
+    /// A round of a process without sockets that looks at neighbours only, as often as nothing else can have come up.
     fn run_short_round(&self, device: &Arc<Device>, round: &mut Round) {
         let now = device.coarse_now();
         round.shorts += 1;
@@ -412,7 +299,7 @@ impl Engine {
         guarded::keep(now.0);
         round.polls = 0;
         let owed = round.owed.len();
-        let received = round.inbox.receive(device, now, &mut round.owed);
+        let received = round.inbound.receive_near(device, now, &mut round.owed);
         device.xrc().flush(device);
         if received > FEW {
             self.flush_acks(device, round, now);
@@ -426,7 +313,7 @@ impl Engine {
         guarded::keep(now.0);
         let hub = device.xrc().is_hub();
         if hub {
-            self.late_wakes.hold();
+            self.wires.late_wakes.hold();
         }
         round.polls = 0;
         // What is queued from here on is for the next round.
@@ -436,13 +323,13 @@ impl Engine {
             round.owed.append(&mut self.owed.lock());
         }
         let owed = round.owed.len();
-        // Sockets first: an ACK comes by a socket while the answer that was sent after it may come by the hub's ring.
-        let mut received = self.receive_udp(device, &Table::of(device), round);
-        received += round.inbox.receive(device, now, &mut round.owed);
+        // Sockets first: an ACK comes by a socket while the answer that was sent after it may come from the hub.
+        let mut received = self.receive_packets(device, &Table::of(device), &mut round.inbound);
+        received += round.inbound.receive_near(device, now, &mut round.owed);
         let table = Table::of(device);
-        received += self.receive_streams(device, &table, &mut round.streams);
+        received += self.receive_streams(device, &table, &mut round.inbound);
         round.looked = now;
-        if round.backlog.is_taken_in(received, RxBatch::USUAL) {
+        if round.backlog.is_taken_in(received, wire::inbound::MOST) {
             self.run_timers(device, &table, now);
         }
         device.xrc().flush(device);
@@ -453,52 +340,16 @@ impl Engine {
         let settled = if received > FEW { round.owed.len() } else { owed };
         drop(table);
         settle_acks(device, round, settled, now);
-        let late = if hub { self.late_wakes.take() } else { Vec::new() };
+        let late = if hub { self.wires.late_wakes.take() } else { Vec::new() };
         if received > FEW || !late.is_empty() {
             self.flush_acks(device, round, now);
         }
         // A process that closed its end is not woken: its own doing.
         late.iter().for_each(|bell| drop(bell.ring()));
         if queued {
-            self.resume_streams(device, &mut round.streams);
-            self.close_ended(device, &mut round.streams);
+            self.tend_streams(device, &mut round.inbound);
         }
         received
-    }
-
-    fn receive_udp(&self, device: &Arc<Device>, table: &Table<'_>, round: &mut Round) -> usize {
-        let mut received = 0;
-        let Round { rx, sources, .. } = round;
-        let truncated = rx.truncated();
-        for source in sources.iter() {
-            match source.udp().receive(rx) {
-                Ok(0) => {}
-                Ok(messages) => {
-                    received += messages;
-                    receive::count(device, Counter::RxCalls);
-                    self.deliver_batch(device, table, rx);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "receive failed");
-                    receive::count(device, Counter::RxMalformed);
-                }
-            }
-        }
-        let lost = rx.truncated() - truncated;
-        if lost != 0 {
-            Counters(device.counters()).add(Counter::RxTruncated, lost);
-        }
-        received
-    }
-
-    /// Takes in responses before requests: a peer's ACK may come behind the answer that it was sent along with, and
-    /// programs expect their completion first. Nothing depends on the order of the two.
-    fn deliver_batch(&self, device: &Arc<Device>, table: &QpTable, rx: &RxBatch) {
-        if rx.arrivals().nth(1).is_none() {
-            return self.deliver(device, table, rx.arrivals());
-        }
-        self.deliver(device, table, rx.arrivals().filter(Arrival::is_response));
-        self.deliver(device, table, rx.arrivals().filter(|a| !a.is_response()));
     }
 
     fn run_timers(&self, device: &Arc<Device>, table: &Table<'_>, now: Time) {
@@ -584,7 +435,7 @@ impl Engine {
 
     /// How long the background thread may sleep.
     fn deadline(&self, device: &Device) -> Option<Duration> {
-        if !self.resumed.lock().is_empty() {
+        if self.has_resumed() {
             return Some(Duration::ZERO);
         }
         let retry = (!self.pending.lock().is_empty()).then_some(background::RETRY);
@@ -596,12 +447,10 @@ impl Engine {
     /// be nobody's when it comes up.
     pub(crate) fn forget(&self, device: &Device, qp: &QpCore) {
         let mut driven = qp.state.lock();
-        direct::hide(device, qp, &driven.path);
-        if let Path::Stream(stream) = std::mem::replace(&mut driven.path, Path::None) {
-            self.end_stream(stream.ended(qp.qpn));
-        }
+        wire::direct::hide(device, qp, &driven.path);
+        self.close_path(qp.qpn, &mut driven.path);
         drop(driven);
-        self.inbox(|inbox| inbox.forget_qp(qp.qpn));
+        self.inbound(|inbound| inbound.forget_qp(qp.qpn));
     }
 
     pub(crate) fn stop(&self) {
@@ -632,15 +481,10 @@ impl Engine {
 
     fn control_event(&self, device: &Arc<Device>, event: ControlEvent) {
         match event {
-            ControlEvent::Ring { peer, end } => self.rings.add(device, peer, end),
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
             ControlEvent::Gids(gids) => device.set_gids(gids),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
-            ControlEvent::Stream { qpn, number, stream, params, receive_wait } => {
-                self.take_stream(device, (qpn, number), stream, &params, receive_wait);
-            }
-            ControlEvent::CloseStream { qpn, number } => self.close_stream(device, qpn, number),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let dst = (dst, port).into();
@@ -648,6 +492,7 @@ impl Engine {
                 let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl };
                 self.deliver(device, &device.qps().read(), std::iter::once(arrival));
             }
+            event => self.wire_event(device, event),
         }
     }
 
@@ -670,7 +515,7 @@ impl Engine {
             }
         }
         drop(table);
-        self.rings.remove(device, slot);
+        self.wires.neighbours.remove(device, slot);
     }
 
     /// The service is gone: all queue pairs are flushed, and the program is told.
@@ -694,9 +539,7 @@ impl Engine {
         self.waiter.service_gone();
         let cores: Vec<_> = device.qps().read().iter().cloned().collect();
         cores.iter().for_each(|core| self.forget(device, core));
-        self.endpoints.lock().clear();
-        let sources = std::mem::take(&mut self.round.lock().sources);
-        sources.iter().for_each(|source| self.waiter.remove(source.udp().as_fd()));
+        self.close_wires();
     }
 }
 
@@ -716,9 +559,9 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
 
 /// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have gone along with an answer.
 fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
-    let Round { inbox, owed, .. } = round;
+    let Round { inbound, owed, .. } = round;
     for qpn in &owed[..count] {
-        if let Some((core, _)) = inbox.qps.get(device, *qpn)
+        if let Some((core, _)) = inbound.recent().get(device, *qpn)
             && core.owed.is_still()
         {
             let mut bound = Bound::lock(device, core);
@@ -771,6 +614,6 @@ mod tests {
     fn a_poll_does_not_wait_for_the_round_of_another_thread() {
         let (device, _control) = Lab::new(true).process("127.77.208.1");
         let cq = Cq::new(&device, 1, None, 0).unwrap();
-        device.engine().inbox(|_| assert_eq!(cq.poll(&mut [Completion::EMPTY]), 0));
+        device.engine().inbound(|_| assert_eq!(cq.poll(&mut [Completion::EMPTY]), 0));
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rdmux_link::UdpPort;
 use rdmux_link::wire::Arrival;
 use rdmux_wire::Gid;
 
+use super::Engine;
 use super::drive::Bound;
 use super::receive::count;
-use super::{Engine, Source};
+use super::wire::AnyWire;
 use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
 use crate::objects::control::Limits;
@@ -25,7 +25,8 @@ pub(crate) struct Groups(RwLock<BTreeMap<Gid, Group>>);
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Arc<QpCore>>,
-    socket: Option<Arc<UdpPort>>,
+    /// What hears it.
+    wire: Option<AnyWire>,
 }
 
 impl Groups {
@@ -68,12 +69,11 @@ impl Engine {
     fn join(&self, device: &Arc<Device>, qp: &Arc<QpCore>, mgid: Gid) -> Result<(), VerbsError> {
         let fd = device.control().attach_multicast(qp.qpn, mgid)?;
         let Some(fd) = fd else { return Ok(()) };
-        let socket =
-            UdpPort::new(fd).map(Arc::new).map_err(VerbsError::os("use a group's socket"))?;
+        let wire = AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?;
         if let Some(group) = self.groups().0.write().get_mut(&mgid) {
-            group.socket = Some(socket.clone());
+            group.wire = Some(wire.clone());
         }
-        self.listen_to(Source::Group(socket))
+        self.listen(wire)
     }
 
     /// Lets it hear the group no more.
@@ -88,15 +88,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The queue pair is no member any more; with the last one the socket goes.
+    /// The queue pair is no member any more; with the last one the wire goes.
     fn leave(&self, qp: &Arc<QpCore>, mgid: Gid) {
         let mut groups = self.groups().0.write();
         let Some(group) = groups.get_mut(&mgid) else { return };
         group.members.retain(|m| !Arc::ptr_eq(m, qp));
         if group.members.is_empty() {
-            let socket = groups.remove(&mgid).and_then(|g| g.socket);
+            let wire = groups.remove(&mgid).and_then(|g| g.wire);
             drop(groups);
-            socket.iter().for_each(|socket| self.unlisten(socket));
+            wire.iter().for_each(|wire| self.unlisten(wire));
         }
     }
 

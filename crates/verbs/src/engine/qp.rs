@@ -9,8 +9,8 @@ use rdmux_wire::Qpn;
 
 use super::drive::Bound;
 use super::machine::Machine;
-use super::path::Path;
-use super::short::SentFrom;
+use super::wire::Path;
+use super::wire::short::SentFrom;
 use crate::engine::device::Device;
 use crate::engine::xrc::place::TargetEnds;
 use crate::objects::brief;

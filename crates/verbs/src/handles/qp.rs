@@ -11,7 +11,6 @@ use rdmux_wire::{Gid, Qpn};
 use crate::engine::device::Device;
 use crate::engine::drive::Bound;
 use crate::engine::machine::Machine;
-use crate::engine::path::Path;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::handles::cq::Cq;
 use crate::handles::pd::Pd;
@@ -165,7 +164,7 @@ impl Qp {
 
     /// Whether messages to the peer go through shared memory.
     pub fn is_same_host(&self) -> bool {
-        matches!(self.core.state.lock().path, Path::Ring(_))
+        self.core.state.lock().path.neighbour().is_some()
     }
 
     /// Attaches to a multicast group (`ibv_attach_mcast(3)`); the host joins it at the network.

@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
@@ -197,6 +198,16 @@ pub trait Control: Send + Sync + 'static {
 
     /// The socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on.
     fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError>;
+
+    /// The wire of `slot` at the address of `gid_index`, where that is another than a socket of port 4791. Asked before
+    /// [`attach_address`](Self::attach_address); none unless the driver brings wires of its own.
+    fn attach_wire(
+        &self,
+        _gid_index: u8,
+        _slot: u16,
+    ) -> Result<Option<Arc<PacketWire>>, ControlError> {
+        Ok(None)
+    }
 
     /// A further block of QP numbers.
     fn new_slot(&self) -> Result<SlotGrant, ControlError>;

@@ -2,7 +2,7 @@
 //!
 //! Each device has a [`Board`] on which it publishes its regions and queue pairs. The service hands it, with a
 //! pidfd, to those processes of the same user to which there are rings. Who has the board of a peer can
-//! carry out WRITEs and READs on its own ([`crate::engine::direct`]).
+//! carry out WRITEs and READs on its own ([`crate::engine::wire::direct`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

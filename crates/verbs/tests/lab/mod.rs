@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
+use rdmux_link::wire::PacketWire;
 use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup};
 pub use rdmux_testing::qp::ALL_ACCESS as ALL;
 use rdmux_testing::qp::{connected_to, steps};
@@ -55,6 +56,7 @@ pub struct LabControl {
     inbox: Arc<Inbox>,
     counters: SharedMem,
     ended: Mutex<Vec<Qpn>>,
+    wire: Mutex<Option<Arc<PacketWire>>>,
 }
 
 impl Lab {
@@ -121,7 +123,8 @@ impl Lab {
         change(&mut info);
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
-        let control = Arc::new(LabControl { lab: self.clone(), info, ip, inbox, counters, ended });
+        let (lab, wire) = (self.clone(), Mutex::default());
+        let control = Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire });
         (Device::open(control.clone()).unwrap(), control)
     }
 }
@@ -135,6 +138,11 @@ impl LabControl {
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let all = Counter::ALL.iter().map(|c| (c.name(), self.count(*c)));
         all.filter(|(_, n)| *n != 0).collect()
+    }
+
+    /// From the first packet on, the device's packets go by this wire.
+    pub fn bring(&self, wire: Arc<PacketWire>) {
+        *self.wire.lock().unwrap() = Some(wire);
     }
 
     /// Tells the device something, as the service would.
@@ -162,6 +170,9 @@ impl Control for LabControl {
     fn attach_address(&self, _: u8, slot: u16) -> Result<OwnedFd, ControlError> {
         let mut hosts = self.lab.hosts.lock().unwrap();
         Ok(hosts.get_mut(&self.ip).unwrap().group.socket(slot).unwrap())
+    }
+    fn attach_wire(&self, _: u8, _: u16) -> Result<Option<Arc<PacketWire>>, ControlError> {
+        Ok(self.wire.lock().unwrap().clone())
     }
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
         let mut hosts = self.lab.hosts.lock().unwrap();

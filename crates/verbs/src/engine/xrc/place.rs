@@ -16,7 +16,7 @@ use super::member::RemoteSrq;
 use super::side::Outbox;
 use crate::engine::device::Device;
 use crate::engine::env::parts;
-use crate::engine::ring::IN_PLACE;
+use crate::engine::wire::IN_PLACE;
 use crate::objects::quota::Permit;
 use crate::objects::xrc::record::{Atomic, Completed, Delivered, Place, kind};
 

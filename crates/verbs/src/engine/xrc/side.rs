@@ -15,7 +15,7 @@ use rdmux_wire::{Qpn, Rkey};
 use super::members::Members;
 use crate::engine::device::{Device, QpTable};
 use crate::engine::receive::count;
-use crate::engine::ring::RingTx;
+use crate::engine::wire::Neighbour;
 use crate::objects::control::ControlError;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
@@ -33,10 +33,10 @@ use crate::objects::xrc::target::TargetCore;
 /// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.
 const MAX_BACKLOG: usize = 1 << 16;
 
-/// A ring to the other side, for records that must not be lost.
+/// The way to the other side, for records that must not be lost.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    ring: Arc<RingTx>,
+    neighbour: Arc<Neighbour>,
     backlog: Mutex<VecDeque<(u8, Meta, Vec<u8>)>>,
     waiting: AtomicBool,
     /// The ring's position after the last record that had waited.
@@ -44,9 +44,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(ring: Arc<RingTx>) -> Self {
+    pub(crate) fn new(neighbour: Arc<Neighbour>) -> Self {
         Self {
-            ring,
+            neighbour,
             backlog: Mutex::default(),
             waiting: AtomicBool::new(false),
             waited_until: AtomicU64::new(0),
@@ -64,7 +64,7 @@ impl Outbox {
         if self.is_waiting() && !self.flush(device) {
             return Err(LinkError::Busy);
         }
-        self.ring.put(device, kind, meta, parts)
+        self.neighbour.put(device, kind, meta, parts)
     }
 
     /// Sends a record now, or as soon as there is room. Returns the ring's position after it, or 0 for one
@@ -87,13 +87,13 @@ impl Outbox {
 
     /// Whether records of `len` bytes would go out at once. If not, the peer will wake us.
     pub(crate) fn has_room_for(&self, device: &Device, len: usize) -> bool {
-        (!self.is_waiting() || self.flush(device)) && self.ring.has_room_or_wait(len)
+        (!self.is_waiting() || self.flush(device)) && self.neighbour.has_room_or_wait(len)
     }
 
     /// Whether the other side is done with all records up to a position, and with those that waited.
     pub(crate) fn has_done(&self, position: u64) -> bool {
         let until = || position.max(self.waited_until.load(Ordering::Relaxed));
-        !self.is_waiting() && self.ring.consumed() >= until()
+        !self.is_waiting() && self.neighbour.consumed() >= until()
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -104,7 +104,7 @@ impl Outbox {
     pub(crate) fn flush(&self, device: &Device) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some((kind, meta, bytes)) = backlog.front() {
-            match self.ring.put(device, *kind, *meta, &[bytes]) {
+            match self.neighbour.put(device, *kind, *meta, &[bytes]) {
                 Ok(position) => self.waited_until.store(position, Ordering::Relaxed),
                 Err(LinkError::Busy) => return false,
                 Err(_) => {}
@@ -148,9 +148,9 @@ impl Device {
             return Ok(());
         }
         let slot = self.control().hub_slot()?;
-        let ring = self.engine().rings().to(self, slot)?.ok_or(ControlError::Gone)?;
+        let neighbour = self.engine().neighbours().to(self, slot)?.ok_or(ControlError::Gone)?;
         // Only we set it, with the lock held.
-        let _ = self.xrc().hub.set((slot, Outbox::new(ring)));
+        let _ = self.xrc().hub.set((slot, Outbox::new(neighbour)));
         let rows = self.regions().read().rows();
         rows.into_iter().try_for_each(|(key, region)| self.mirror(key, region))?;
         *mirrored = true;

@@ -240,9 +240,9 @@ impl Hub {
         }
         let ring = Consumer::map(fd).map_err(VerbsError::os(WHAT))?;
         if member.outbox().is_none() {
-            // The process is of this host, so that there is a ring to it, unless it is gone.
-            let ring = self.device.engine().rings().to(&self.device, member.slot)?;
-            member.reach_by(Outbox::new(ring.ok_or(ControlError::Gone)?));
+            // The process is of this host, and so a neighbour, unless it is gone.
+            let neighbour = self.device.engine().neighbours().to(&self.device, member.slot)?;
+            member.reach_by(Outbox::new(neighbour.ok_or(ControlError::Gone)?));
         }
         let make = |srqn| RemoteSrq::new(srqn, member.clone(), pd, ring);
         self.state.lock().registry.add_srq(member.id, domain, make)

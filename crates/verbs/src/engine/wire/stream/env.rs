@@ -9,8 +9,8 @@ use rdmux_transport::attr::Access;
 use rdmux_transport::env::{AccessFault, Side, TxPayload};
 use rdmux_transport::iwarp::{Direct, Segment, SendFault, StreamEnv};
 
-use super::{Here, QpEnv, asker, parts};
-use crate::engine::path::Path;
+use crate::engine::env::{Here, QpEnv, asker, parts};
+use crate::engine::wire::Path;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::region::Located;
 

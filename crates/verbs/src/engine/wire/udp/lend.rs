@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use rdmux_link::TxBatch;
 use rdmux_link::udp::{LendingPool, Loan};
+use rdmux_link::{TxBatch, UdpPort};
 use rdmux_wire::{Bth, Psn};
-
-use super::path::Endpoint;
 
 /// Messages that a process may have lent at a time; less than that is in flight to a socket.
 const LOANS: usize = 64;
@@ -70,13 +68,8 @@ impl Loans {
     }
 
     /// A loan for what is gathered, if that is worth one.
-    pub(crate) fn borrow(
-        &self,
-        lender: &Lender,
-        endpoint: &Endpoint,
-        batch: &TxBatch,
-    ) -> Option<Loan> {
-        let worth = self.fresh && batch.bytes() >= LEAST && endpoint.udp.lends();
+    pub(crate) fn borrow(&self, lender: &Lender, port: &UdpPort, batch: &TxBatch) -> Option<Loan> {
+        let worth = self.fresh && batch.bytes() >= LEAST && port.lends();
         worth.then(|| lender.take()).flatten()
     }
 

@@ -22,10 +22,10 @@ const ORIGIN: usize = 8;
 const RANGE: usize = 16;
 
 /// Where the bytes of a packet are, in words for the receiver.
-pub(super) struct Names(ArrayVec<u8, MOST>);
+pub(crate) struct Names(ArrayVec<u8, MOST>);
 
 impl Names {
-    pub(super) fn new(origin: Origin) -> Self {
+    pub(crate) fn new(origin: Origin) -> Self {
         let mut bytes = ArrayVec::new();
         bytes.extend(origin.qpn.to_ne_bytes());
         bytes.extend(origin.sequence.to_ne_bytes());
@@ -33,7 +33,7 @@ impl Names {
     }
 
     /// Adds a range. False if there are too many.
-    pub(super) fn add(&mut self, key: u32, range: Range) -> bool {
+    pub(crate) fn add(&mut self, key: u32, range: Range) -> bool {
         if self.0.remaining_capacity() < RANGE {
             return false;
         }
@@ -43,7 +43,7 @@ impl Names {
         true
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
@@ -78,12 +78,12 @@ impl Parsed {
 }
 
 /// How many bytes a record's names stand for; none if that makes no sense.
-pub(super) fn len(names: &[u8]) -> Option<u32> {
+pub(crate) fn len(names: &[u8]) -> Option<u32> {
     Parsed::parse(names)?.ranges.iter().try_fold(0_u32, |sum, range| sum.checked_add(range.len))
 }
 
 /// Fetches what a packet names into pieces as long as that.
-pub(super) fn fetch(
+pub(crate) fn fetch(
     device: &Device,
     (own, reach): (rdmux_wire::Qpn, &Reach),
     named: &Named<'_>,

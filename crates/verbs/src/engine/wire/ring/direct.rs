@@ -11,10 +11,10 @@ use rdmux_transport::attr::{Access, QpAttr, QpType};
 use rdmux_transport::env::{Direct, FetchError, TxPayload};
 use rdmux_transport::wr::Sge;
 
-use super::env::parts;
-use super::path::Path;
 use crate::engine::device::Device;
+use crate::engine::env::parts;
 use crate::engine::qp::{Ends, Objects, QpCore};
+use crate::engine::wire::Path;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::pd::PdId;
@@ -22,18 +22,18 @@ use crate::objects::reach::Reach;
 use crate::objects::regions::Regions;
 
 /// The local end of a copy.
-pub(super) type Near = ArrayVec<Piece, MAX_PIECES>;
+pub(crate) type Near = ArrayVec<Piece, MAX_PIECES>;
 
 /// The process at the other end of a queue pair, if the two may reach each other's memory.
-pub(super) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
+pub(crate) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
     match path {
-        Path::Ring(ring) if core.qp_type == QpType::Rc => ring.reach(),
+        Path::Near(near) if core.qp_type == QpType::Rc => near.reach(),
         _ => None,
     }
 }
 
 /// Publishes a queue pair, which is open to its peer.
-pub(super) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
+pub(crate) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
     if let (Some(board), Some(_), Ends::Own(objects)) =
         (device.reaches().board(), reach_of(core, path), &core.ends)
     {
@@ -47,7 +47,7 @@ pub(super) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
 }
 
 /// Takes it back. When this returns, the peer carries nothing out in its place any more.
-pub(super) fn hide(device: &Device, core: &QpCore, path: &Path) {
+pub(crate) fn hide(device: &Device, core: &QpCore, path: &Path) {
     if let (Some(board), Some(reach)) = (device.reaches().board(), reach_of(core, path))
         && board.hide_qp(core.qpn.get())
     {
@@ -57,7 +57,7 @@ pub(super) fn hide(device: &Device, core: &QpCore, path: &Path) {
 
 /// Carries a copy out, if the link, the peer's queue pair and both ends' regions permit it. False if not, or if the
 /// system did not do all of it.
-pub(super) fn carry_out(
+pub(crate) fn carry_out(
     device: &Device,
     core: &QpCore,
     path: &Path,
@@ -110,7 +110,7 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
 /// Where a part of a list is here: `len` bytes from `offset` on. Out of reach if not all of it is this process's own
 /// memory.
 #[inline]
-pub(super) fn near_list(
+pub(crate) fn near_list(
     (pd, regions): (PdId, &Regions),
     sges: &[Sge],
     (offset, len): (u32, u32),

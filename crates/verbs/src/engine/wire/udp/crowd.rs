@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rdmux_wire::Qpn;
 
+use super::UdpWire;
 use super::lend::Loans;
-use super::path::Route;
 use crate::objects::control::slot_of;
 
 /// By address and slot, which are a socket of the peer's.
@@ -21,12 +21,12 @@ pub(crate) struct Crowds(Mutex<HashMap<(SocketAddr, u16), Weak<Crowd>>>);
 
 impl Crowds {
     /// A share for a queue pair that sends to `dest`. What the peer's socket holds nobody says; one of ours holds as much.
-    pub(crate) fn share(&self, route: &Route, dest: Qpn) -> Share {
+    pub(crate) fn share(&self, wire: &UdpWire, to: SocketAddr, dest: Qpn) -> Share {
         let mut crowds = self.0.lock();
-        let key = (route.to.addr, slot_of(dest));
+        let key = (to, slot_of(dest));
         let crowd = crowds.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             crowds.retain(|_, crowd| crowd.strong_count() != 0);
-            let crowd = Arc::new(Crowd::new(route.port.udp.receive_buffer()));
+            let crowd = Arc::new(Crowd::new(wire.port.receive_buffer()));
             crowds.insert(key, Arc::downgrade(&crowd));
             crowd
         });
@@ -60,6 +60,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// That of a queue pair whose wire says itself when it is full.
+    pub(crate) fn alone() -> Self {
+        let crowd = Arc::new(Crowd { bytes: u32::MAX, active: AtomicU32::new(0) });
+        Self { crowd, active: false, loans: Loans::default() }
+    }
+
     /// What the queue pair has lent of what it has in flight.
     pub(crate) fn loans(&mut self) -> &mut Loans {
         &mut self.loans

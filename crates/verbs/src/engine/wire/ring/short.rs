@@ -9,11 +9,11 @@ use rdmux_transport::wr::Sge;
 use rdmux_transport::{BriefRequest, Time};
 use rdmux_wire::Bth;
 
-use super::env::parts;
-use super::path::Path;
-use super::ring::Short;
+use super::Short;
 use crate::engine::device::Device;
+use crate::engine::env::parts;
 use crate::engine::qp::{Driven, Ends, Objects, QpCore};
+use crate::engine::wire::Path;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 use crate::objects::spot::Spot;
@@ -24,9 +24,9 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 
 /// Sends what may leave now in this way. What may not is left to the long way.
 #[inline]
-pub(super) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
+pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
-    let (Path::Ring(ring), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
+    let (Path::Near(near), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
     else {
         return;
     };
@@ -38,7 +38,7 @@ pub(super) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
             return;
         }
-        if !ring.send_short(device, &short) {
+        if !near.send_short(device, &short) {
             return;
         }
         qp.brief_left(now);

@@ -8,23 +8,25 @@
 //! A stream whose next message waits for a receive is left unread: no round looks at it, and it wakes nobody, until
 //! a receive is posted, to the queue pair or to its shared queue, or the time is over.
 
+mod env;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdmux_link::tcp::Received;
-use rdmux_link::{TcpStream, Wire};
+use rdmux_link::{LinkCaps, TcpStream, Wire};
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::{StreamParams, Wish};
 use rdmux_wire::Qpn;
 use rustix::event::{Timespec, epoll};
 
-use super::drive::Bound;
-use super::path::Path;
-use super::wait::Waiter;
-use super::{Engine, Table};
+use super::{Inbound, Path};
 use crate::engine::device::Device;
+use crate::engine::drive::Bound;
+use crate::engine::wait::Waiter;
+use crate::engine::{Engine, Table, with_qp};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::srq::SrqCore;
 
@@ -45,7 +47,7 @@ const READY: usize = 64;
 /// A queue pair's stream.
 #[derive(Debug)]
 pub(crate) struct StreamPath {
-    pub(crate) tcp: Arc<TcpStream>,
+    tcp: Arc<TcpStream>,
     /// The service's number of it.
     number: u64,
     /// A part of a frame that came without its rest, or all that came with a message that waits for a receive.
@@ -71,6 +73,11 @@ pub(crate) struct Ended {
 pub(crate) type Resumed = (Qpn, Weak<SrqCore>);
 
 impl StreamPath {
+    /// What the wire can do.
+    pub(super) fn caps(&self) -> LinkCaps {
+        self.tcp.caps()
+    }
+
     /// It is of no more use to its queue pair.
     pub(crate) fn ended(&self, qpn: Qpn) -> Ended {
         Ended { qpn, number: self.number, tcp: self.tcp.clone() }
@@ -177,7 +184,7 @@ impl Engine {
         let taken = TcpStream::new(stream).and_then(|tcp| {
             let tcp = Arc::new(tcp);
             let mulpdu = mulpdu(tcp.max_segment());
-            self.round.lock().streams.add(qpn, tcp.clone())?;
+            self.inbound(|inbound| inbound.streams().add(qpn, tcp.clone()))?;
             let table = device.qps().read();
             let attached = table.get(qpn).is_some_and(|core| {
                 let mut bound = Bound::lock(device, core);
@@ -197,7 +204,7 @@ impl Engine {
 
     /// The program disconnects.
     pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn, number: u64) {
-        super::with_qp(device, &device.qps().read(), qpn, |bound| {
+        with_qp(device, &device.qps().read(), qpn, |bound| {
             if bound.driven().path.stream().is_none_or(|stream| stream.number != number) {
                 return;
             }
@@ -213,15 +220,26 @@ impl Engine {
 
     /// A stream is of no more use. It is closed with the round, and the service told.
     pub(crate) fn end_stream(&self, ended: Ended) {
-        self.ended.lock().push(ended);
+        self.wires.ended.lock().push(ended);
         self.queued.store(true, std::sync::atomic::Ordering::Release);
         self.wake_sleeper();
     }
 
+    /// Goes on with streams that were left unread, and closes those that have ended.
+    pub(in crate::engine) fn tend_streams(&self, device: &Arc<Device>, inbound: &mut Inbound) {
+        self.resume_streams(device, inbound.streams());
+        self.close_ended(device, inbound.streams());
+    }
+
+    /// Whether a stream is to be read again.
+    pub(in crate::engine) fn has_resumed(&self) -> bool {
+        !self.wires.resumed.lock().is_empty()
+    }
+
     /// Closes what has ended.
-    pub(super) fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
+    fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
         loop {
-            let Some(Ended { qpn, number, tcp }) = self.ended.lock().pop() else { return };
+            let Some(Ended { qpn, number, tcp }) = self.wires.ended.lock().pop() else { return };
             if streams.remove(&tcp) {
                 drop(tcp);
                 device.control().stream_ended(qpn, number);
@@ -231,7 +249,7 @@ impl Engine {
 
     /// The stream of a queue pair is to be read again, by the next round.
     pub(crate) fn resume_stream(&self, qpn: Qpn, srq: Weak<SrqCore>) {
-        self.resumed.lock().push((qpn, srq));
+        self.wires.resumed.lock().push((qpn, srq));
         self.queued.store(true, std::sync::atomic::Ordering::Release);
         self.wake_sleeper();
     }
@@ -244,8 +262,8 @@ impl Engine {
     }
 
     /// Goes on with streams for whose messages there may be a receive now, or that need none any more.
-    pub(super) fn resume_streams(&self, device: &Arc<Device>, streams: &mut Streams) {
-        let resumed = std::mem::take(&mut *self.resumed.lock());
+    fn resume_streams(&self, device: &Arc<Device>, streams: &mut Streams) {
+        let resumed = std::mem::take(&mut *self.wires.resumed.lock());
         if resumed.is_empty() {
             return;
         }
@@ -266,12 +284,13 @@ impl Engine {
     }
 
     /// Takes in what came by streams. Returns how many receives brought something.
-    pub(super) fn receive_streams(
+    pub(in crate::engine) fn receive_streams(
         &self,
         device: &Arc<Device>,
         table: &Table<'_>,
-        streams: &mut Streams,
+        inbound: &mut Inbound,
     ) -> usize {
+        let streams = inbound.streams();
         if streams.len() == 0 {
             return 0;
         }
@@ -302,6 +321,17 @@ fn mulpdu(segment: usize) -> u32 {
 }
 
 impl Bound<'_> {
+    /// Takes the stream away that a queue pair in RESET may not have.
+    pub(in crate::engine) fn forget_stream(&mut self) {
+        let qpn = self.qpn();
+        if let Some(stream) = self.driven().path.stream() {
+            stream.tcp.reset_on_close();
+            let ended = stream.ended(qpn);
+            self.driven().path = Path::None;
+            self.device().engine().end_stream(ended);
+        }
+    }
+
     fn attach(
         &mut self,
         (tcp, number): (Arc<TcpStream>, u64),
@@ -480,7 +510,7 @@ impl Bound<'_> {
     }
 
     /// Does with the stream what the machine wants done.
-    pub(super) fn tend_stream(&mut self) {
+    pub(in crate::engine) fn tend_stream(&mut self) {
         if !matches!(self.driven().path, Path::Stream(_)) {
             return;
         }

@@ -1,0 +1,436 @@
+//! The wires that packets come and go by. This folder is the one place of the engine that tells kinds of wires apart; the
+//! rest asks a queue pair's [`Path`], and a round's [`Inbound`].
+//!
+//! - [`AnyWire`]: a wire of packets at an address, of whatever kind. A further kind is an arm of it, or no arm at all:
+//!   [`AnyWire::Other`] is for wires that the device's driver brings ([`Control::attach_wire`])
+//! - `udp`: what UDP has besides: packets gathered into one call, zero-copy, and shares of a socket's buffer
+//! - `ring`: records to a process of this host, and everything that is shorter than a packet
+//! - `stream`: streams, each of one queue pair
+//!
+//! [`Control::attach_wire`]: crate::objects::control::Control::attach_wire
+
+pub(crate) mod inbound;
+mod other;
+mod ring;
+mod stream;
+mod udp;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_link::wire::PacketWire;
+use rdmux_link::{Destination, Frame, LinkError, TxBatch, UdpPort, Wire};
+use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
+use rdmux_wire::{Psn, Qpn};
+
+pub(crate) use self::inbound::Inbound;
+pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
+use self::stream::{Ended, Resumed, StreamPath};
+use self::udp::UdpWire;
+use self::udp::crowd::{Crowds, Share};
+use self::udp::lend::{Lender, Loans};
+use super::Engine;
+use crate::engine::device::{Device, PORT};
+use crate::engine::qp::QpCore;
+use crate::objects::control::{ControlEvent, is_target, slot_of};
+use crate::objects::counters::Counter;
+use crate::objects::error::VerbsError;
+
+/// The wires of a device, and what those who send by them share.
+#[derive(Default)]
+pub(crate) struct Wires {
+    /// Those of our addresses, by GID index and slot.
+    of_addresses: Mutex<HashMap<(u8, u16), AnyWire>>,
+    crowds: Crowds,
+    lender: Lender,
+    pub(super) neighbours: Neighbours,
+    pub(super) late_wakes: LateWakes,
+    /// Streams that are of no more use.
+    ended: Mutex<Vec<Ended>>,
+    /// Streams that were left unread, and are to be read again.
+    resumed: Mutex<Vec<Resumed>>,
+}
+
+/// How a queue pair's packets leave.
+#[derive(Debug)]
+pub(crate) enum Path {
+    /// Not at all yet.
+    None,
+    /// To one peer, by a wire of packets.
+    Peer(Route, Share),
+    /// To one peer in a process of this host, by records.
+    Near(Arc<Neighbour>),
+    /// To whom each work request says, by a wire of packets; the last route is kept.
+    Datagram(Option<(AddressVector, Route)>),
+    /// To one peer, by a stream.
+    Stream(StreamPath),
+}
+
+/// A wire of packets at one of our addresses, or at a multicast group's.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyWire {
+    /// A socket.
+    Udp(Arc<UdpWire>),
+    /// One that the driver brought.
+    Other(Arc<PacketWire>),
+}
+
+/// Such a wire, and what to tell it of the peer.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    /// Through a socket.
+    Udp(Arc<UdpWire>, Destination),
+    /// By a wire that finds its way by the address vector.
+    Other(Arc<PacketWire>),
+}
+
+impl AnyWire {
+    /// The one that hears a multicast group, by its socket.
+    pub(crate) fn of_group(socket: OwnedFd) -> io::Result<Self> {
+        let (port, interface) = (UdpPort::new(socket)?, 0);
+        Ok(Self::Udp(Arc::new(UdpWire { port, interface })))
+    }
+
+    /// A descriptor to wait on.
+    fn readable(&self) -> io::Result<BorrowedFd<'_>> {
+        let fd = match self {
+            Self::Udp(wire) => wire.port.readable(),
+            Self::Other(wire) => wire.readable(),
+        };
+        fd.ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Udp(a), Self::Udp(b)) => Arc::ptr_eq(a, b),
+            (Self::Other(a), Self::Other(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Lets what arrives tell the headers that datagram queue pairs show.
+    fn report_headers(&self) -> io::Result<()> {
+        match self {
+            Self::Udp(wire) => wire.port.report_headers(true),
+            Self::Other(_) => Ok(()),
+        }
+    }
+
+    /// The way to a peer.
+    fn route(&self, av: &AddressVector) -> Result<Route, VerbsError> {
+        match self {
+            Self::Udp(wire) => Ok(Route::Udp(wire.clone(), wire.destination(av)?)),
+            Self::Other(wire) => Ok(Route::Other(wire.clone())),
+        }
+    }
+}
+
+impl Route {
+    fn caps(&self) -> LinkCaps {
+        match self {
+            Self::Udp(wire, _) => wire.port.caps(),
+            Self::Other(wire) => wire.caps(),
+        }
+    }
+
+    /// Sends a packet, or gathers it with others of the same queue pair.
+    fn send(
+        &self,
+        device: &Device,
+        av: &AddressVector,
+        frame: &Frame<'_>,
+        gathered: &mut Gathered,
+        loans: Option<&mut Loans>,
+    ) -> Result<(), LinkError> {
+        match self {
+            Self::Udp(wire, to) => udp::send(device, (wire, to), gathered, loans, frame),
+            Self::Other(wire) => other::send(device, wire, av, gathered, frame),
+        }
+    }
+}
+
+/// What a queue pair has gathered to be sent together.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    batch: TxBatch,
+    /// The wire that it is gathered for.
+    wire: Option<AnyWire>,
+}
+
+impl Gathered {
+    /// Gathers for this wire from now on, and sends what was gathered for another.
+    fn turn_to(
+        &mut self,
+        device: &Device,
+        is_wire: impl FnOnce(&AnyWire) -> bool,
+        wire: impl FnOnce() -> AnyWire,
+        loans: Option<&mut Loans>,
+    ) {
+        if !self.wire.as_ref().is_some_and(is_wire) {
+            self.flush(device, loans);
+            self.wire = Some(wire());
+        }
+    }
+
+    /// Sends what was gathered. What the wire does not take is lost, as on any: the transport notices.
+    fn flush(&mut self, device: &Device, loans: Option<&mut Loans>) {
+        match self.wire.take() {
+            Some(AnyWire::Udp(wire)) => udp::flush(device, &wire, &mut self.batch, loans),
+            Some(AnyWire::Other(wire)) => other::flush(device, &wire),
+            None => {}
+        }
+    }
+}
+
+/// What is known of a wire before there is one.
+const NO_CAPS: LinkCaps =
+    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false };
+
+impl Path {
+    /// The stream, if it is one.
+    pub(crate) fn stream(&mut self) -> Option<&mut StreamPath> {
+        match self {
+            Self::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The process at its other end, if that is one of this host which is reached by records.
+    #[inline]
+    pub(crate) fn neighbour(&self) -> Option<&Arc<Neighbour>> {
+        if let Self::Near(near) = self { Some(near) } else { None }
+    }
+
+    /// What the wire can do for queue pairs of a type.
+    pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
+        match self {
+            Self::Near(near) => near.caps(qp_type),
+            Self::Peer(route, _) | Self::Datagram(Some((_, route))) => route.caps(),
+            Self::Stream(stream) => stream.caps(),
+            Self::None | Self::Datagram(None) => NO_CAPS,
+        }
+    }
+
+    /// Bytes that may be in flight now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        if let Self::Peer(_, share) = self { share.room() } else { u32::MAX }
+    }
+
+    /// Sees to it that a datagram's route is at hand.
+    #[inline]
+    pub(crate) fn find_route(
+        &mut self,
+        device: &Arc<Device>,
+        core: &QpCore,
+        av: &AddressVector,
+    ) -> Result<(), TxError> {
+        match self {
+            Self::Peer(..) | Self::Near(_) => Ok(()),
+            Self::Datagram(last) => find_datagram_route(device, core, av, last),
+            Self::None | Self::Stream(_) => Err(TxError::Busy),
+        }
+    }
+
+    /// Hands a packet to the wire.
+    pub(crate) fn send(
+        &mut self,
+        device: &Arc<Device>,
+        av: &AddressVector,
+        frame: &Frame<'_>,
+        gathered: Option<&mut Gathered>,
+    ) -> Result<(), LinkError> {
+        let (route, loans) = match self {
+            Self::Near(near) => return near.send(device, av, frame),
+            Self::Peer(route, share) => (route, Some(share.loans())),
+            Self::Datagram(Some((_, route))) => (route, None),
+            Self::None | Self::Datagram(None) | Self::Stream(_) => return Err(LinkError::Busy),
+        };
+        let gathered = gathered.ok_or(LinkError::Busy)?;
+        route.send(device, av, frame, gathered, loans)
+    }
+
+    /// Sends what was gathered.
+    #[inline]
+    pub(crate) fn flush(&mut self, device: &Device, gathered: &mut Gathered) {
+        let loans = if let Self::Peer(_, share) = self { Some(share.loans()) } else { None };
+        gathered.flush(device, loans);
+    }
+
+    /// Takes note of whether something is in flight, and takes back what the peer has acknowledged.
+    #[inline]
+    pub(crate) fn settle(&mut self, in_flight: bool, unacknowledged: impl FnOnce() -> Option<Psn>) {
+        if let Self::Peer(_, share) = self {
+            share.set_active(in_flight);
+            share.loans().settle(unacknowledged);
+        }
+    }
+}
+
+fn find_datagram_route(
+    device: &Arc<Device>,
+    core: &QpCore,
+    av: &AddressVector,
+    last: &mut Option<(AddressVector, Route)>,
+) -> Result<(), TxError> {
+    if last.as_ref().is_some_and(|(known, _)| known == av) {
+        return Ok(());
+    }
+    match device.engine().route(device, device.slot_for(core.qpn), av) {
+        Ok(route) => {
+            *last = Some((*av, route));
+            Ok(())
+        }
+        Err(error) => {
+            tracing::debug!(qpn = %core.qpn, dgid = %av.dgid, %error, "no route");
+            super::receive::count(device, Counter::TxErrors);
+            Err(TxError::Memory(AccessFault::Gone))
+        }
+    }
+}
+
+impl Engine {
+    /// The path that a queue pair has once `attr` is set: none if the call does not change it.
+    pub(crate) fn path_for(
+        &self,
+        device: &Arc<Device>,
+        qp: &QpCore,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<Option<Path>, VerbsError> {
+        if device.kind().has_streams() {
+            // Its stream comes from the connection manager, and is closed when RESET takes it away.
+            return Ok(None);
+        }
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            return Ok(Some(Path::None));
+        }
+        let slot = device.slot_for(qp.qpn);
+        if qp.qp_type == QpType::Ud {
+            let ready = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
+            if ready {
+                self.listen_everywhere(device, slot)?;
+            }
+            return Ok(ready.then_some(Path::Datagram(None)));
+        }
+        if !mask.contains(AttrMask::AV) {
+            return Ok(None);
+        }
+        if attr.av.port_num != PORT && attr.av.port_num != 0 {
+            let why = format!("there is no port {}", attr.av.port_num);
+            return Err(VerbsError::invalid("find a path", why));
+        }
+        if mask.contains(AttrMask::DEST_QPN)
+            && let Some(near) = self.neighbour_with(device, &attr.av, attr.dest_qpn)?
+        {
+            return Ok(Some(Path::Near(near)));
+        }
+        let route = self.route(device, slot, &attr.av)?;
+        let share = match &route {
+            Route::Udp(wire, to) => self.wires.crowds.share(wire, to.addr, attr.dest_qpn),
+            Route::Other(_) => Share::alone(),
+        };
+        Ok(Some(Path::Peer(route, share)))
+    }
+
+    /// The process that has `dest`, if it is one of this host and the two may share memory.
+    fn neighbour_with(
+        &self,
+        device: &Arc<Device>,
+        av: &AddressVector,
+        dest: Qpn,
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
+        let peer = slot_of(dest);
+        // What belongs to no process is reached by the hub, save QP1.
+        let nobody = peer == crate::objects::control::SERVICE_SLOT && !is_target(dest);
+        if device.gid_index(av.dgid).is_none() || nobody {
+            return Ok(None);
+        }
+        if is_target(dest) {
+            self.goes_by_hub();
+        }
+        self.wires.neighbours.to(device, peer)
+    }
+
+    /// Hears every address: a datagram may come to any of them.
+    fn listen_everywhere(&self, device: &Arc<Device>, slot: u16) -> Result<(), VerbsError> {
+        let n = u8::try_from(device.gids().len()).unwrap_or(u8::MAX);
+        (0..n).try_for_each(|index| {
+            let shown = self.wire_of(device, index, slot)?.report_headers();
+            shown.map_err(VerbsError::os("ask a socket for network headers"))
+        })
+    }
+
+    /// The way along `av`.
+    fn route(
+        &self,
+        device: &Arc<Device>,
+        slot: u16,
+        av: &AddressVector,
+    ) -> Result<Route, VerbsError> {
+        self.wire_of(device, av.sgid_index, slot)?.route(av)
+    }
+
+    /// The wire of `slot` at the address of `gid_index`, asked for when first needed.
+    fn wire_of(
+        &self,
+        device: &Arc<Device>,
+        gid_index: u8,
+        slot: u16,
+    ) -> Result<AnyWire, VerbsError> {
+        if let Some(wire) = self.wires.of_addresses.lock().get(&(gid_index, slot)) {
+            return Ok(wire.clone());
+        }
+        let Some(gid) = device.gid(gid_index) else {
+            let why = format!("the GID table has no index {gid_index}");
+            return Err(VerbsError::invalid("find a path", why));
+        };
+        let wire = if let Some(wire) = device.control().attach_wire(gid_index, slot)? {
+            AnyWire::Other(wire)
+        } else {
+            let fd = device.control().attach_address(gid_index, slot)?;
+            let port = UdpPort::new(fd).map_err(VerbsError::os("use the socket of an address"))?;
+            AnyWire::Udp(Arc::new(UdpWire { port, interface: gid.interface_index }))
+        };
+        let kept = self
+            .wires
+            .of_addresses
+            .lock()
+            .entry((gid_index, slot))
+            .or_insert_with(|| wire.clone())
+            .clone();
+        if kept.is(&wire) {
+            self.listen(wire)?;
+        }
+        Ok(kept)
+    }
+
+    /// Takes in what the service says of wires.
+    pub(super) fn wire_event(&self, device: &Arc<Device>, event: ControlEvent) {
+        match event {
+            ControlEvent::Ring { peer, end } => self.wires.neighbours.add(device, peer, end),
+            ControlEvent::Stream { qpn, number, stream, params, receive_wait } => {
+                self.take_stream(device, (qpn, number), stream, &params, receive_wait);
+            }
+            ControlEvent::CloseStream { qpn, number } => self.close_stream(device, qpn, number),
+            other => tracing::debug!(?other, "no wire's"),
+        }
+    }
+
+    /// A queue pair that is being destroyed, or whose device has failed, has no path any more.
+    pub(super) fn close_path(&self, qpn: Qpn, path: &mut Path) {
+        if let Path::Stream(stream) = std::mem::replace(path, Path::None) {
+            self.end_stream(stream.ended(qpn));
+        }
+    }
+
+    /// After the service is gone: the next one wants the ports that our wires are bound to.
+    pub(super) fn close_wires(&self) {
+        self.wires.of_addresses.lock().clear();
+        self.deafen();
+    }
+}

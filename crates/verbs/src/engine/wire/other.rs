@@ -1,0 +1,36 @@
+//! Wires of packets that the engine does not know by name, by the methods of their trait alone.
+
+use std::sync::Arc;
+
+use rdmux_link::wire::PacketWire;
+use rdmux_link::{Frame, LinkError};
+use rdmux_transport::attr::AddressVector;
+
+use super::{AnyWire, Gathered, udp};
+use crate::engine::capture::ends_of;
+use crate::engine::device::Device;
+
+/// Sends a packet, or has the wire gather it.
+pub(super) fn send(
+    device: &Device,
+    wire: &Arc<PacketWire>,
+    av: &AddressVector,
+    gathered: &mut Gathered,
+    frame: &Frame<'_>,
+) -> Result<(), LinkError> {
+    let is_wire = |w: &AnyWire| matches!(w, AnyWire::Other(other) if Arc::ptr_eq(other, wire));
+    gathered.turn_to(device, is_wire, || AnyWire::Other(wire.clone()), None);
+    loop {
+        match wire.send(&mut (), av, frame) {
+            Err(LinkError::Full) => flush(device, wire),
+            other => break other?,
+        }
+    }
+    device.engine().capture().sent(|| wire.ends(av).or_else(|| Some(ends_of(device, av))), frame);
+    Ok(())
+}
+
+/// Sends what the wire has gathered.
+pub(super) fn flush(device: &Device, wire: &Arc<PacketWire>) {
+    udp::account(device, wire.flush(&mut ()));
+}

@@ -1,0 +1,430 @@
+//! Out of the rings: records, taken one by one, and what is done with each kind.
+
+use std::sync::Arc;
+
+use rdmux_link::ring::{Broken, Head, Meta, PACKET};
+use rdmux_link::{Consumer, Record, Wire};
+use rdmux_transport::env::Named;
+use rdmux_transport::{RxPacket, Source, Time, TxState};
+use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Qpn};
+
+use super::{ACK, IN_PLACE, NAMED, Neighbour, Tx, named, wake};
+use crate::engine::device::Device;
+use crate::engine::drive::{BUDGET, Bound};
+use crate::engine::env::QpEnv;
+use crate::engine::lately::Lately;
+use crate::engine::machine::Machine;
+use crate::engine::receive::{NO_GRH, checked, count, parse};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::xrc::record as xrc;
+
+/// How many records of a ring a round takes before it looks at the next ring.
+const TURNS: usize = 64;
+
+/// All rings that a round empties.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    ends: Vec<RingRx>,
+    /// Where records are copied to before anything in them is looked at.
+    private: Vec<u8>,
+    /// The queue pairs that received last, and where each one's data was put.
+    pub(in crate::engine::wire) qps: Lately,
+}
+
+/// The ring that the same process fills and we empty. A round's own: looking into it costs no lock.
+#[derive(Debug)]
+struct RingRx {
+    peer: u16,
+    rx: Consumer,
+    tx: Arc<Neighbour>,
+    taken: Taken,
+    /// The peer wrote what no ring holds: nothing that comes from it can be trusted any more.
+    broken: bool,
+}
+
+impl Inbox {
+    /// Empties the ring that a process fills.
+    pub(super) fn add(&mut self, peer: u16, rx: Consumer, tx: Arc<Neighbour>) {
+        self.ends.push(RingRx { peer, rx, tx, taken: Taken::default(), broken: false });
+    }
+
+    /// Does so no longer.
+    pub(super) fn remove(&mut self, peer: u16) {
+        self.ends.retain(|end| end.peer != peer);
+    }
+
+    /// Whether no record waits in any ring. A few loads; no lock, no system call.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.iter().all(|end| end.rx.is_empty())
+    }
+
+    /// Takes packets from all rings.
+    pub(crate) fn receive(
+        &mut self,
+        device: &Arc<Device>,
+        now: Time,
+        owed: &mut Vec<Qpn>,
+    ) -> usize {
+        let Self { ends, private, qps } = self;
+        let mut here = Here { device, private, qps, now, owed };
+        let (mut received, mut broken) = (0, false);
+        for end in ends.iter_mut() {
+            received += end.receive(&mut here);
+            broken |= end.broken;
+        }
+        if broken {
+            // Queue pairs that still send to such a peer find out by their retry counters.
+            ends.retain_mut(|end| {
+                if end.broken {
+                    end.taken.tell(device);
+                    end.tx.ignore(device);
+                }
+                !end.broken
+            });
+        }
+        received
+    }
+
+    /// Brings the counters up to date.
+    pub(crate) fn tell(&mut self, device: &Device) {
+        self.ends.iter_mut().for_each(|end| end.taken.tell(device));
+    }
+
+    /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
+    pub(crate) fn sleep(&self) -> bool {
+        Consumer::prepare_all(self.ends.iter().map(|end| &end.rx))
+    }
+
+    /// Takes that back.
+    pub(crate) fn wake(&self) {
+        self.ends.iter().for_each(|end| end.rx.awake());
+    }
+}
+
+/// What a ring is emptied into.
+struct Here<'a> {
+    device: &'a Arc<Device>,
+    /// Where records are copied to before anything in them is looked at.
+    private: &'a mut Vec<u8>,
+    qps: &'a mut Lately,
+    now: Time,
+    /// Queue pairs that owe an ACK.
+    owed: &'a mut Vec<Qpn>,
+}
+
+/// How much was taken from a ring that the counters do not tell yet, as in [`Tx`].
+#[derive(Debug, Default)]
+struct Taken {
+    records: u64,
+    bytes: u64,
+}
+
+impl Taken {
+    #[inline]
+    fn add(&mut self, len: usize) {
+        self.records += 1;
+        self.bytes += len as u64;
+    }
+
+    fn tell(&mut self, device: &Device) {
+        let counters = Counters(device.counters());
+        counters.add(Counter::RingRxPackets, std::mem::take(&mut self.records));
+        counters.add(Counter::RingRxBytes, std::mem::take(&mut self.bytes));
+    }
+}
+
+/// What is next in a ring.
+type Next = Result<Option<Head>, Broken>;
+
+impl RingRx {
+    fn receive(&mut self, here: &mut Here<'_>) -> usize {
+        let device = here.device;
+        if self.tx.reach().is_some_and(|reach| reach.is_stuck()) {
+            self.broken = true;
+            return 0;
+        }
+        let before = self.taken.records;
+        let end = before + TURNS as u64;
+        let mut next = self.tx.wire.receive(&mut self.rx);
+        while self.taken.records < end {
+            let head = match next {
+                Ok(Some(head)) => head,
+                Ok(None) => break,
+                Err(broken) => {
+                    crate::throttled!(warn, peer = self.peer, %broken, "a ring to a process is not used any more");
+                    count(device, Counter::RingCorrupt);
+                    self.broken = true;
+                    break;
+                }
+            };
+            if is_for_qp(&head, device) {
+                next = self.packets(here, head, end);
+                continue;
+            }
+            self.taken.add(head.len());
+            self.other(here, head);
+            next = self.tx.wire.receive(&mut self.rx);
+        }
+        let taken = self.taken.records - before;
+        if self.taken.records >= Tx::BEHIND {
+            self.taken.tell(device);
+        }
+        if taken != 0 && self.rx.producer_waits() {
+            wake(device, &self.tx.wire);
+        }
+        usize::try_from(taken).unwrap_or(usize::MAX)
+    }
+
+    /// Takes a record that is not for a queue pair of ours, or is too long to be copied twice.
+    fn other(&mut self, here: &mut Here<'_>, head: Head) {
+        let device = here.device;
+        let (kind, meta, long) = (head.kind(), head.meta(), head.len() >= IN_PLACE);
+        let record = self.rx.take(head);
+        if kind == PACKET {
+            in_place(here, &self.tx, &Meta::parse(meta), &record);
+        } else if kind == xrc::kind::PLACE && long {
+            place_in_place(device, self.peer, meta, &record);
+        } else {
+            let bytes = copied(&record, here.private);
+            let table = device.qps().read();
+            if !device.xrc().take(device, &table, self.peer, kind, meta, bytes) {
+                count(device, Counter::RxMalformed);
+            }
+        }
+    }
+
+    /// Takes the packets at the front of the ring that are for the same queue pair as the first, under one lock,
+    /// and then sends what they allow to be sent. Returns what is next.
+    fn packets(&mut self, here: &mut Here<'_>, first: Head, end: u64) -> Next {
+        let Here { device, private, qps, now, owed } = here;
+        let (device, now) = (*device, *now);
+        let Self { rx, tx, taken, .. } = self;
+        let dest_qpn = Meta::parse(first.meta()).dest_qpn;
+        let Some((core, spot)) = qps.get(device, Qpn::new(dest_qpn)) else {
+            taken.add(first.len());
+            drop(rx.take(first));
+            count(device, Counter::RxNoQp);
+            return tx.wire.receive(rx);
+        };
+        let mut bound = Bound::lock(device, core);
+        let av = bound.capture_av();
+        let (state, next) = bound.run(|machine, env| {
+            env.spot = Some(*spot);
+            let mut head = first;
+            let next = loop {
+                let (kind, meta) = (head.kind(), Meta::parse(head.meta()));
+                taken.add(head.len());
+                let record = rx.take(head);
+                if kind == ACK {
+                    drop(record);
+                    ack(device, (machine, env), tx, &meta, now);
+                } else {
+                    let bytes = copied(&record, private);
+                    drop(record);
+                    if kind == NAMED {
+                        named(device, (machine, env), tx, &meta, bytes, now);
+                        break tx.wire.receive(rx);
+                    }
+                    if let Some(av) = &av {
+                        device.engine().capture().received_in_memory(device, av, bytes);
+                    }
+                    take(device, (machine, env), tx, meta, bytes, now);
+                }
+                match tx.wire.receive(rx) {
+                    Ok(Some(next))
+                        if taken.records < end
+                            && is_for_qp(&next, device)
+                            && Meta::parse(next.meta()).dest_qpn == dest_qpn =>
+                    {
+                        head = next;
+                    }
+                    other => break other,
+                }
+            };
+            *spot = env.spot.take().unwrap_or_default();
+            let idle = machine.is_idle();
+            (if idle { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }, next)
+        });
+        if bound.settle_round(state) && core.owed.list() {
+            owed.push(core.qpn);
+        }
+        next
+    }
+}
+
+/// A record's bytes, where the peer cannot change them any more.
+fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
+    if private.len() < record.len() {
+        private.resize(record.len(), 0);
+    }
+    let bytes = &mut private[..record.len()];
+    record.copy(0, bytes);
+    bytes
+}
+
+/// Whether a record is handed to a queue pair from a private copy.
+#[inline]
+fn is_for_qp(head: &Head, device: &Device) -> bool {
+    match head.kind() {
+        PACKET => head.len() < IN_PLACE || !moves_only(device),
+        NAMED | ACK => true,
+        _ => false,
+    }
+}
+
+/// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
+fn moves_only(device: &Device) -> bool {
+    device.xrc().is_hub() && !device.engine().capture().is_on()
+}
+
+/// Hands over a packet with the payload where it lies. Only the headers are copied before they are looked at.
+#[expect(unsafe_code, reason = "the payload stays in memory that the sender may write to")]
+fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Record<'_>) {
+    let (device, now) = (here.device, here.now);
+    let headers = &mut [0; MAX_HEADER][..usize::from(meta.header).min(MAX_HEADER)];
+    record.copy(0, headers);
+    // SAFETY: a target's machine takes nothing of the payload but its length, which is the record's, and its
+    // surroundings only copy it on (`xrc::place`): nothing is decided by these bytes.
+    let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
+    let Some(packet) = checked(device, Packet::parse_parts(headers, payload)) else { return };
+    let table = device.qps().read();
+    let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
+        return count(device, Counter::RxNoQp);
+    };
+    let mut bound = Bound::lock(device, core);
+    let state = bound.run(|machine, env| {
+        hand_over(device, (machine, env), ring, meta, &packet, now);
+        machine.poll_transmit(now, BUDGET, env)
+    });
+    bound.settle_after(state);
+}
+
+/// Takes the hub's bytes for our memory from where they lie.
+#[expect(unsafe_code, reason = "the bytes stay in memory that the hub may write to")]
+fn place_in_place(device: &Arc<Device>, from: u16, meta: [u8; 16], record: &Record<'_>) {
+    // SAFETY: the bytes are copied to where they belong (`Side::place`), and nothing is decided by them.
+    if !device.xrc().take_place(device, from, meta, unsafe { record.bytes() }) {
+        count(device, Counter::RxMalformed);
+    }
+}
+
+/// Hands over the packet in these bytes: in the short way if it is plain, in which most are.
+#[inline]
+fn take(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<Neighbour>,
+    mut meta: Meta,
+    bytes: &[u8],
+    now: Time,
+) {
+    if usize::from(meta.header) == Bth::LEN
+        && let (Some(tail), Ok(bth)) = (bytes.get(Bth::LEN..), Bth::parse(bytes))
+        && let Some(len) = tail.len().checked_sub(bth.pad.into())
+        && bth.dest_qpn.get() == meta.dest_qpn
+        && env.is_peer(ring)
+        && let Some(qp) = machine.packets()
+    {
+        if let Some(psn) = meta.ack {
+            qp.handle_ack_along(now, psn, env);
+        }
+        if qp.handle_brief(&bth, &tail[..len], env) {
+            return;
+        }
+        meta.ack = None;
+    }
+    if let Some(packet) = parse(device, bytes) {
+        hand_over(device, (machine, env), ring, &meta, &packet, now);
+    }
+}
+
+/// Hands over an acknowledgement that came by itself.
+#[inline]
+fn ack(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<Neighbour>,
+    meta: &Meta,
+    now: Time,
+) {
+    match meta.ack {
+        Some(psn) if env.is_peer(ring) => machine.handle_ack_along(now, psn, env),
+        Some(_) => count(device, Counter::RxSource),
+        None => count(device, Counter::RxMalformed),
+    }
+}
+
+/// Hands over a packet that names its payload, and acknowledges it at once: what it stands for is long.
+fn named(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<Neighbour>,
+    meta: &Meta,
+    bytes: &[u8],
+    now: Time,
+) {
+    let Some((headers, at)) = bytes.split_at_checked(meta.header.into()) else {
+        return count(device, Counter::RxMalformed);
+    };
+    let Some(len) = named::len(at) else { return count(device, Counter::RxMalformed) };
+    let Some(packet) = checked(device, Packet::parse_parts(headers, &[])) else { return };
+    if !is_meant((device, env), ring, meta, &packet) {
+        return;
+    }
+    if let Some(psn) = meta.ack {
+        machine.handle_ack_along(now, psn, env);
+    }
+    let rx = RxPacket { packet: &packet, source: &NEIGHBOUR };
+    machine.handle_named(now, &rx, &Named { len, at }, env);
+    machine.flush_ack(now, env);
+}
+
+/// Whether a packet is for the queue pair that its record says, and comes from its peer.
+#[inline]
+fn is_meant(
+    (device, env): (&Device, &QpEnv<'_>),
+    ring: &Arc<Neighbour>,
+    meta: &Meta,
+    packet: &Packet<'_>,
+) -> bool {
+    let fault = if packet.bth.dest_qpn.get() != meta.dest_qpn {
+        Counter::RxMalformed
+    } else if !env.is_peer(ring) {
+        Counter::RxSource
+    } else {
+        return true;
+    };
+    count(device, fault);
+    false
+}
+
+/// Hands a record's packet to its queue pair, after the acknowledgement that it took along. Only the process that the
+/// queue pair is connected to may send it any: its ring is the one that the queue pair itself sends into.
+fn hand_over(
+    device: &Device,
+    (machine, env): (&mut Machine, &mut QpEnv<'_>),
+    ring: &Arc<Neighbour>,
+    meta: &Meta,
+    packet: &Packet<'_>,
+    now: Time,
+) {
+    if !is_meant((device, env), ring, meta, packet) {
+        return;
+    }
+    if let Some(psn) = meta.ack {
+        machine.handle_ack_along(now, psn, env);
+    }
+    machine.handle_packet(now, &RxPacket { packet, source: &NEIGHBOUR }, env);
+}
+
+/// Where packets of a ring come from: nothing that a connected queue pair looks at.
+static NEIGHBOUR: Source<'static> = Source {
+    sgid: Gid::ZERO,
+    dgid: Gid::ZERO,
+    grh: &NO_GRH,
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+    has_grh: false,
+};

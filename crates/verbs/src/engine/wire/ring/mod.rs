@@ -1,0 +1,412 @@
+//! Processes of this host, reached by rings: records into them, of which packets are one kind, and what is shorter.
+//!
+//! - `inbox`: what comes out of rings
+//! - `short`: short SENDs, from the send queue straight into a record
+//! - `named`: packets that name their payload
+//! - `direct`: WRITEs and READs without any record
+
+pub(crate) mod direct;
+mod inbox;
+pub(crate) mod named;
+pub(crate) mod short;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rdmux_link::ring::{Meta, PACKET, RingError, SHORT, dest_qpn};
+use rdmux_link::{Consumer, Frame, LinkCaps, LinkError, PeerBell, Producer, Ring, Wire, ring};
+use rdmux_transport::attr::{AddressVector, QpType};
+use rdmux_transport::env::TxPacket;
+use rdmux_wire::{Bth, Psn, Qpn};
+
+pub(super) use self::inbox::Inbox;
+use self::named::Names;
+use crate::engine::device::Device;
+use crate::engine::receive::count;
+use crate::objects::brief::Mutex;
+use crate::objects::control::{ReachFds, RingEnd};
+use crate::objects::counters::{Counter, Counters};
+use crate::objects::error::VerbsError;
+use crate::objects::reach::Reach;
+
+/// The kind of a record that holds a packet which names its payload (`named`).
+const NAMED: u8 = 9;
+/// The kind of a record that is an acknowledgement and nothing else.
+const ACK: u8 = 10;
+/// Bytes of data of the ring to ourselves.
+const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
+/// The most payload bytes of an XRC packet: for each the hub asks the system to copy, which takes as long as some ten
+/// thousand bytes do.
+const MAX_XRC_PAYLOAD: u32 = 64 << 10;
+/// From how many bytes on it is worth to leave them where they lie until they are moved to where they belong.
+pub(crate) const IN_PLACE: usize = 4096;
+/// A process of this host, which may be this one: the ring to it, and what wakes it.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    tx: Mutex<Tx>,
+    wire: Ring,
+    /// The process's memory, if it is within reach.
+    reach: Option<Arc<Reach>>,
+}
+
+/// Wakes that the hub holds back until the end of its round, when its acknowledgements are sent. A process that is woken
+/// earlier may answer before the sender has the acknowledgement, and programs expect their own completion first.
+#[derive(Debug, Default)]
+pub(crate) struct LateWakes(parking_lot::Mutex<Option<Vec<Arc<PeerBell>>>>);
+
+impl LateWakes {
+    /// From here on wakes are held back.
+    pub(in crate::engine) fn hold(&self) {
+        self.0.lock().get_or_insert_default();
+    }
+
+    /// Ends that. Returns whom to wake, each once.
+    pub(in crate::engine) fn take(&self) -> Vec<Arc<PeerBell>> {
+        self.0.lock().take().unwrap_or_default()
+    }
+
+    fn wake(&self, device: &Device, wire: &Ring) {
+        if let Some(bell) = wire.bell()
+            && device.xrc().is_hub()
+            && let Some(held) = &mut *self.0.lock()
+        {
+            if !held.iter().any(|b| Arc::ptr_eq(b, bell)) {
+                held.push(bell.clone());
+            }
+            return;
+        }
+        wake(device, wire);
+    }
+}
+
+/// Wakes the process at the other end. Never blocks, whatever it does.
+fn wake(device: &Device, wire: &Ring) {
+    if !wire.wake() {
+        device.engine().waiter.wake();
+    }
+}
+
+/// A ring that we fill, and what went into it that the counters do not tell yet: they are shared by all rings, and a
+/// small message takes hardly longer than to count it.
+#[derive(Debug)]
+struct Tx {
+    ring: Producer,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Tx {
+    /// How many packets the counters may be behind.
+    const BEHIND: u64 = 64;
+
+    #[inline]
+    fn count(&mut self, device: &Device, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+        if self.packets >= Self::BEHIND {
+            self.tell(device);
+        }
+    }
+
+    fn tell(&mut self, device: &Device) {
+        let counters = Counters(device.counters());
+        counters.add(Counter::RingTxPackets, std::mem::take(&mut self.packets));
+        counters.add(Counter::RingTxBytes, std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Neighbour {
+    /// What the ring can do for queue pairs of a type.
+    pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
+        let mut caps = self.wire.caps();
+        if qp_type.is_xrc() {
+            caps.max_payload = MAX_XRC_PAYLOAD;
+        }
+        caps.by_reference = qp_type == QpType::Rc && self.reach.is_some();
+        caps
+    }
+
+    /// The process's memory, if it is within reach.
+    pub(crate) fn reach(&self) -> Option<&Arc<Reach>> {
+        self.reach.as_ref()
+    }
+
+    /// Puts in a record that is no packet, and wakes the peer if it sleeps. Returns the position after it.
+    pub(crate) fn put(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: [u8; 16],
+        parts: &[&[u8]],
+    ) -> Result<u64, LinkError> {
+        let mut tx = self.tx.lock();
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut record = tx.ring.reserve_or_wait(len).map_err(|error| {
+            let full = error == RingError::Full;
+            count(device, if full { Counter::TxBusy } else { Counter::TxErrors });
+            LinkError::from(error)
+        })?;
+        parts.iter().for_each(|part| record.put(part));
+        record.publish(kind, meta);
+        let (sleeps, position) = (tx.ring.consumer_sleeps(), tx.ring.position());
+        drop(tx);
+        if sleeps {
+            device.engine().wires.late_wakes.wake(device, &self.wire);
+        }
+        Ok(position)
+    }
+
+    /// Whether there is room for so many bytes. If not, the peer will wake us.
+    pub(crate) fn has_room_or_wait(&self, bytes: usize) -> bool {
+        self.tx.lock().ring.has_room_or_wait(bytes)
+    }
+
+    /// The position that the peer has come to. It passes a record that is no packet when it is done with it.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.tx.lock().ring.consumed()
+    }
+
+    /// Brings the counters up to date.
+    fn tell(&self, device: &Device) {
+        self.tx.lock().tell(device);
+    }
+
+    /// The process at its other end wakes this one no longer.
+    fn ignore(&self, device: &Device) {
+        if let Some(bell) = self.wire.bell() {
+            device.engine().waiter.ignore(bell);
+        }
+    }
+}
+
+impl Neighbour {
+    /// Puts a packet in and wakes the peer if it sleeps.
+    pub(crate) fn send(
+        &self,
+        device: &Arc<Device>,
+        av: &AddressVector,
+        frame: &Frame<'_>,
+    ) -> Result<(), LinkError> {
+        let mut tx = self.tx.lock();
+        match self.wire.send(&mut tx.ring, &(), frame) {
+            Ok(()) => {}
+            Err(error) => {
+                match error {
+                    LinkError::Busy => count(device, Counter::TxBusy),
+                    LinkError::Unmapped(_) => {}
+                    _ => count(device, Counter::TxErrors),
+                }
+                return Err(error);
+            }
+        }
+        let sleeps = tx.ring.consumer_sleeps();
+        tx.count(device, frame.len());
+        drop(tx);
+        if sleeps {
+            wake(device, &self.wire);
+        }
+        device.engine().capture().sent_in_memory(device, av, frame);
+        Ok(())
+    }
+}
+
+/// A packet of few bytes, as it goes into a record.
+pub(super) struct Short {
+    pub(super) bytes: [u8; SHORT],
+    pub(super) len: usize,
+    pub(super) pad: u8,
+    pub(super) ack: Option<Psn>,
+}
+
+impl Default for Short {
+    fn default() -> Self {
+        Self { bytes: [0; SHORT], len: 0, pad: 0, ack: None }
+    }
+}
+
+impl Neighbour {
+    /// Puts a packet without extension headers in, and wakes the peer if it sleeps. False if there is no room.
+    #[inline]
+    pub(super) fn send_short(&self, device: &Device, short: &Short) -> bool {
+        let meta = Meta {
+            header: u8::try_from(Bth::LEN).unwrap_or(0),
+            pad: short.pad,
+            dest_qpn: dest_qpn(&short.bytes),
+            ack: short.ack,
+        };
+        self.push_short(device, PACKET, meta, &short.bytes, short.len)
+    }
+
+    /// Puts an acknowledgement in for a queue pair of the peer's, likewise.
+    pub(in crate::engine) fn send_ack(&self, device: &Device, dest_qpn: Qpn, psn: Psn) -> bool {
+        let meta = Meta { header: 0, pad: 0, dest_qpn: dest_qpn.get(), ack: Some(psn) };
+        self.push_short(device, ACK, meta, &[0; SHORT], 0)
+    }
+
+    #[inline]
+    fn push_short(
+        &self,
+        device: &Device,
+        kind: u8,
+        meta: Meta,
+        bytes: &[u8; SHORT],
+        len: usize,
+    ) -> bool {
+        let mut tx = self.tx.lock();
+        if !tx.ring.push_short(kind, meta.to_bytes(), bytes, len) {
+            return false;
+        }
+        let sleeps = tx.ring.consumer_sleeps();
+        tx.count(device, len);
+        drop(tx);
+        if sleeps {
+            wake(device, &self.wire);
+        }
+        true
+    }
+
+    /// Puts a packet in that names its payload, and wakes the peer if it sleeps.
+    pub(in crate::engine) fn send_named(
+        &self,
+        device: &Device,
+        packet: &TxPacket<'_>,
+        names: &Names,
+    ) -> Result<(), LinkError> {
+        let meta = Meta {
+            header: u8::try_from(packet.header.len()).unwrap_or(0),
+            pad: 0,
+            dest_qpn: dest_qpn(packet.header),
+            ack: packet.ack,
+        };
+        self.put(device, NAMED, meta.to_bytes(), &[packet.header, names.as_bytes()]).map(drop)
+    }
+}
+
+/// The rings that a process fills, by the peer's slot.
+#[derive(Default)]
+pub(crate) struct Neighbours(RwLock<Vec<(u16, Arc<Neighbour>)>>);
+
+impl Neighbours {
+    /// The ring to the process that has `slot`, if the two may share memory.
+    pub(crate) fn to(
+        &self,
+        device: &Arc<Device>,
+        slot: u16,
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
+        // Perhaps the slot's last owner is gone, or its present one asked for a ring first.
+        device.engine().control_events(device);
+        let own = device.qps().read().owns(slot);
+        let slot = if own { device.control().info().slot.slot } else { slot };
+        if let Some(ring) = self.find(slot) {
+            return Ok(Some(ring));
+        }
+        if own {
+            // Two of its queue pairs are connected to each other: what it fills it empties.
+            let ring = ring::create(LOOP_CAPACITY);
+            let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
+            return Ok(self.open(device, slot, (&ring, &ring), Ring::to_ourselves(), None));
+        }
+        let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
+        Ok(self.open_to_process(device, slot, end))
+    }
+
+    /// Takes our end of rings that a peer asked for.
+    pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
+        self.open_to_process(device, slot, end);
+    }
+
+    /// Drops the rings to a process that is gone.
+    pub(crate) fn remove(&self, device: &Device, slot: u16) {
+        self.tell(device);
+        self.0.write().retain(|(s, ring)| {
+            let stays = *s != slot;
+            if !stays {
+                ring.ignore(device);
+            }
+            stays
+        });
+        device.reaches().remove(slot);
+        device.engine().inbound(|inbound| {
+            inbound.tell(device);
+            inbound.near.remove(slot);
+        });
+    }
+
+    /// Brings the counters up to date.
+    pub(crate) fn tell(&self, device: &Device) {
+        self.0.read().iter().for_each(|(_, ring)| ring.tell(device));
+    }
+
+    fn find(&self, slot: u16) -> Option<Arc<Neighbour>> {
+        self.0.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
+    }
+
+    fn open_to_process(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<Neighbour>> {
+        let RingEnd { tx, rx, bell, reach } = end;
+        self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
+    }
+
+    fn open(
+        &self,
+        device: &Device,
+        slot: u16,
+        (tx, rx): (&OwnedFd, &OwnedFd),
+        wire: Ring,
+        reach: Option<ReachFds>,
+    ) -> Option<Arc<Neighbour>> {
+        let mapped = Producer::map(tx).and_then(|tx| Ok((tx, Consumer::map(rx)?)));
+        let (tx, rx) = match mapped {
+            Ok(both) => both,
+            Err(error) => {
+                crate::throttled!(warn, slot, %error, "cannot map the rings to a process");
+                count(device, Counter::RingCorrupt);
+                return None;
+            }
+        };
+        let mut ends = self.0.write();
+        // Both may have asked; the second answer names the same rings.
+        if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
+            return Some(first.clone());
+        }
+        if let Some(bell) = wire.bell()
+            && let Err(error) = device.engine().waiter.listen_to(bell)
+        {
+            crate::throttled!(warn, slot, %error, "cannot be woken by a process");
+            return None;
+        }
+        let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
+        let reach = device.reaches().add(slot, reach);
+        let ring = Arc::new(Neighbour { tx, wire, reach });
+        ends.push((slot, ring.clone()));
+        drop(ends);
+        device.engine().inbound(|inbound| inbound.near.add(slot, rx, ring.clone()));
+        // A background thread that sleeps already does not attend to this one yet.
+        device.engine().wake_sleeper();
+        Some(ring)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Lab;
+
+    #[test]
+    fn wakes_of_the_hub_are_held_until_its_round_ends() {
+        let (device, _control) = Lab::new(true).process("127.77.209.1");
+        let (bell, process) = PeerBell::pair().unwrap();
+        let (wakes, peer) = (LateWakes::default(), Ring::to_process(bell));
+        let woken = || process.clear().unwrap();
+        wakes.hold();
+        wakes.wake(&device, &peer);
+        assert!(woken(), "only the hub holds wakes back");
+        device.xrc().host_members();
+        wakes.wake(&device, &peer);
+        wakes.wake(&device, &peer);
+        assert!(!woken());
+        assert_eq!(wakes.take().len(), 1);
+        wakes.wake(&device, &peer);
+        assert!(woken(), "the round has ended");
+    }
+}
