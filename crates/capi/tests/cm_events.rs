@@ -75,7 +75,7 @@ fn an_id_stays_until_its_events_are_acknowledged() {
             ok(rdma_destroy_id(gone.get()));
             assert!(seen.load(Ordering::SeqCst), "destroyed under an event");
         });
-        // The id is still there for whoever holds the event.
+        // The id is still there for the thread that holds the event.
         assert_eq!((*event.id()).channel, channel.0);
         acknowledged.store(true, Ordering::SeqCst);
         event.ack();

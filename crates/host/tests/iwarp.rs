@@ -447,14 +447,14 @@ fn peers_that_say_nothing_or_nonsense_are_dropped() {
     assert_eq!((hasty.counter("iw_drop_silent"), hasty.counter("iw_drop_request")), (2, 0));
     assert_eq!(hasty.counter("iw_streams_pending"), 0);
 
-    let patient = Host::start();
-    let a = Process::on(&patient);
-    let (_, port) = a.listen(&patient);
-    let mut nonsense = TcpStream::connect(patient.at(port)).unwrap();
+    let waiting = Host::start();
+    let a = Process::on(&waiting);
+    let (_, port) = a.listen(&waiting);
+    let mut nonsense = TcpStream::connect(waiting.at(port)).unwrap();
     nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     dropped(nonsense);
-    assert_eq!((patient.counter("iw_drop_silent"), patient.counter("iw_drop_request")), (0, 1));
-    assert_eq!(patient.counter("iw_streams_pending"), 0);
+    assert_eq!((waiting.counter("iw_drop_silent"), waiting.counter("iw_drop_request")), (0, 1));
+    assert_eq!(waiting.counter("iw_streams_pending"), 0);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 //! it to read.
 //!
 //! ```text
-//! page 0   magic; how many lanes were ever used; the slots whose queue pairs are here
-//! page 1   lanes, a cache line each
+//! page 0   magic; how many hazards were ever used; the slots whose queue pairs are here
+//! page 1   hazards, a cache line each
 //! then     queue pairs, a cache line each, by the index of their slot and their number
 //! then     regions, a cache line each, by the index in their key
 //! ```
@@ -19,15 +19,15 @@
 //!
 //! # Taking away what somebody may be using
 //!
-//! Who copies enters a [`Lane`] of its own board, *then* looks at the other's rows, copies, and leaves.
-//! Who takes a row away clears it, *then* looks at the lanes of others, and waits for those that are busy
-//! with its memory to change once ([`PeerBoard::settle`]). There is a full fence between the two steps on
+//! A process that copies sets a [`Hazard`] on its own board, *then* looks at the other's rows, copies, and leaves.
+//! An owner that takes a row away clears it, *then* looks at the hazards of others, and waits for those that are busy
+//! with its memory to change once ([`PeerBoard::wait_for_copies`]). There is a full fence between the two steps on
 //! both sides, so one of them always sees the other: after the wait nobody copies who saw the row.
 //!
 //! # A hostile peer
 //!
 //! Whatever it publishes is read once into private memory and checked. It can name any memory of its own,
-//! which is its own matter. A lane that never changes is waited for only so long ([`Stuck`]).
+//! which is its own matter. A hazard that never changes is waited for only so long ([`Stuck`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use crate::shared::{AtomicU64, Mapping, Ordering, ReadMapping, fence, size};
 
 /// How many copies of a process can be in flight at once.
-pub const LANES: usize = size(64, 2);
+pub const HAZARDS: usize = size(64, 2);
 /// How many slots of queue pair numbers a board has room for.
 pub const SLOTS: usize = size(16, 1);
 /// Queue pair numbers of a slot.
@@ -51,17 +51,17 @@ const PAGE: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxbd\x01");
 /// Set in the first word of a row that holds.
 const VALID: u64 = 1 << 63;
-/// Set in the word of a lane while a copy is in flight.
+/// Set in the word of a hazard while a copy is in flight.
 const BUSY: u64 = 1 << 16;
-/// What is added to a lane's word whenever it changes.
+/// What is added to a hazard's word whenever it changes.
 const STEP: u64 = 1 << 32;
 
 /// Offsets, in bytes.
 mod at {
-    pub(super) const USED_LANES: usize = 64;
+    pub(super) const USED_HAZARDS: usize = 64;
     pub(super) const SLOTS: usize = 128;
-    pub(super) const LANES: usize = super::PAGE;
-    pub(super) const QPS: usize = LANES + super::LANES * super::LINE;
+    pub(super) const HAZARDS: usize = super::PAGE;
+    pub(super) const QPS: usize = HAZARDS + super::HAZARDS * super::LINE;
     pub(super) const REGIONS: usize = QPS + super::SLOTS * super::SLOT_QPS * super::LINE;
     pub(super) const END: usize = REGIONS + super::REGIONS * super::LINE;
 }
@@ -121,7 +121,7 @@ pub struct Board {
 
 /// A copy in flight, as others see it. Dropped when it is over.
 #[derive(Debug)]
-pub struct Lane<'b> {
+pub struct Hazard<'b> {
     word: &'b AtomicU64,
     busy: u64,
 }
@@ -175,7 +175,7 @@ impl Board {
     }
 
     /// Takes a queue pair back. Returns whether it was there. Others may have seen it: see
-    /// [`PeerBoard::settle`].
+    /// [`PeerBoard::wait_for_copies`].
     pub fn hide_qp(&self, qpn: u32) -> bool {
         self.qp_at(qpn).is_some_and(|at| self.clear(at))
     }
@@ -214,41 +214,41 @@ impl Board {
     }
 
     /// Tells others that a copy from or to the memory of `slot`'s process begins: look at its board only
-    /// now. None while [`LANES`] others are in flight.
-    pub fn enter(&self, slot: u16) -> Option<Lane<'_>> {
+    /// now. None while [`HAZARDS`] others are in flight.
+    pub fn enter(&self, slot: u16) -> Option<Hazard<'_>> {
         let hint = hint();
-        for i in 0..LANES {
-            let lane = (hint + i) % LANES;
-            let used = self.map.word(at::USED_LANES);
-            if used.load(Ordering::Relaxed) <= lane as u64 {
-                used.fetch_max(lane as u64 + 1, Ordering::SeqCst);
+        for i in 0..HAZARDS {
+            let hazard = (hint + i) % HAZARDS;
+            let used = self.map.word(at::USED_HAZARDS);
+            if used.load(Ordering::Relaxed) <= hazard as u64 {
+                used.fetch_max(hazard as u64 + 1, Ordering::SeqCst);
             }
-            let word = self.map.word(at::LANES + lane * LINE);
+            let word = self.map.word(at::HAZARDS + hazard * LINE);
             let free = word.load(Ordering::Relaxed);
             let busy = (free & !(STEP - 1)).wrapping_add(STEP) | BUSY | u64::from(slot);
             let took = free & BUSY == 0
                 && word.compare_exchange(free, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok();
             if took {
                 fence(Ordering::SeqCst);
-                return Some(Lane { word, busy });
+                return Some(Hazard { word, busy });
             }
         }
         None
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for Hazard<'_> {
     fn drop(&mut self) {
         let free = (self.busy & !(STEP - 1)).wrapping_add(STEP);
         self.word.store(free, Ordering::Release);
     }
 }
 
-/// Where a thread looks for a lane first: threads that copy at once do not meet.
+/// Where a thread looks for a free hazard first: threads that copy at once do not meet.
 fn hint() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static HINT: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
+        static HINT: usize = NEXT.fetch_add(1, Ordering::Relaxed) % HAZARDS;
     }
     HINT.with(|hint| *hint)
 }
@@ -328,19 +328,19 @@ impl PeerBoard {
     ///
     /// # Errors
     ///
-    /// [`Stuck`] after `patience`.
-    pub fn settle(
+    /// [`Stuck`] after `timeout`.
+    pub fn wait_for_copies(
         &self,
         slot: u16,
-        patience: Duration,
+        timeout: Duration,
         gone: impl Fn() -> bool,
     ) -> Result<(), Stuck> {
         fence(Ordering::SeqCst);
-        let used = self.map.load(at::USED_LANES, Ordering::SeqCst);
-        let used = usize::try_from(used).unwrap_or(LANES).min(LANES);
+        let used = self.map.load(at::USED_HAZARDS, Ordering::SeqCst);
+        let used = usize::try_from(used).unwrap_or(HAZARDS).min(HAZARDS);
         let mut since = None;
-        for lane in 0..used {
-            let look = || self.map.load(at::LANES + lane * LINE, Ordering::SeqCst);
+        for hazard in 0..used {
+            let look = || self.map.load(at::HAZARDS + hazard * LINE, Ordering::SeqCst);
             let seen = look();
             if seen & BUSY == 0 || seen & 0xffff != u64::from(slot) {
                 continue;
@@ -354,7 +354,7 @@ impl PeerBoard {
                 if gone() {
                     return Ok(());
                 }
-                if since.get_or_insert_with(Instant::now).elapsed() > patience {
+                if since.get_or_insert_with(Instant::now).elapsed() > timeout {
                     return Err(Stuck);
                 }
             }
@@ -370,7 +370,7 @@ fn wait_a_turn(turn: u32) -> bool {
     match turn {
         _ if cfg!(loom) => return false,
         0..1000 => std::hint::spin_loop(),
-        1000..1100 => crate::patience::yield_or_sleep(),
+        1000..1100 => crate::spin_wait::yield_or_sleep(),
         _ => std::thread::sleep(Duration::from_micros(100)),
     }
     turn >= 1100

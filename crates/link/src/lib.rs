@@ -9,7 +9,7 @@
 //! - [`ring`]: packets to a process on the same host, through shared memory
 //! - [`shm`]: shared memory as such, for rings and for pages of counters
 //! - [`doorbell`]: how one thread or process wakes another
-//! - [`patience`]: looking for a moment before going to sleep
+//! - [`spin_wait`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
 //! - [`board`]: what a process publishes, so that others reach its memory without it
@@ -39,12 +39,12 @@ mod mmap;
 mod model;
 #[expect(unsafe_code, reason = "a system call that is unsafe with other arguments")]
 pub mod namespace;
-pub mod patience;
 #[expect(unsafe_code, reason = "reads and writes another process's memory by pointer")]
 pub mod procmem;
 pub mod ring;
 mod shared;
 pub mod shm;
+pub mod spin_wait;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;
 pub mod tcp;

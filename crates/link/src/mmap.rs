@@ -1,4 +1,4 @@
-//! Mapped memory: memfds, and memory whose pages the system is lent.
+//! Mapped memory: memfds, and memory whose pages are sent zero-copy.
 //!
 //! # What the unsafe code here relies on
 //!
@@ -55,7 +55,7 @@ impl Mapping {
     }
 
     /// Creates a memfd of `len` bytes that nobody but the returned mapping writes to: others can only
-    /// map it to read. (A system without that seal gives one that whoever has it may write to.)
+    /// map it to read. (A system without that seal gives one that every holder may write to.)
     pub(crate) fn create_readable(name: &str, len: usize) -> io::Result<(OwnedFd, Self)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;

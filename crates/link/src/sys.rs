@@ -3,7 +3,7 @@
 //! # What the unsafe code here relies on
 //!
 //! Every pointer given to the kernel is made from a slice that lives until the call returns: no call
-//! here is asynchronous, save that the kernel goes on reading pages that it is lent, which it holds
+//! here is asynchronous, save that the kernel goes on reading pages that are sent zero-copy, which it holds
 //! itself. The kernel writes at most the lengths that it is given.
 //!
 //! Sending and receiving go past the C library's wrappers, which make each call a point where a

@@ -90,7 +90,12 @@ impl Wire for TcpStream {
     type Arrived = io::Result<Received>;
 
     fn caps(&self) -> LinkCaps {
-        LinkCaps { max_payload: u32::MAX, lossless: true, by_reference: false, acks_along: false }
+        LinkCaps {
+            max_payload: u32::MAX,
+            lossless: true,
+            by_reference: false,
+            piggybacks_acks: false,
+        }
     }
 
     fn ends(&self, (): &()) -> Option<Ends> {

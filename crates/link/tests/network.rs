@@ -119,8 +119,8 @@ fn next_packet(capture: &mut std::fs::File) -> ([u8; 20], [u8; 8], Vec<u8>) {
 
 fn wait(fd: impl std::os::fd::AsFd) {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-    assert_ne!(poll(&mut fds, Some(&patience)).unwrap(), 0, "nothing arrives");
+    let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_ne!(poll(&mut fds, Some(&timeout)).unwrap(), 0, "nothing arrives");
 }
 
 #[test]

@@ -254,7 +254,7 @@ fn a_packet_is_a_record_and_a_flush_wakes_once() {
     let (near, far) = PeerBell::pair().unwrap();
     let (mut a, mut b) = (End::open(a, near), End::open(b, far));
     let caps = a.wire.caps();
-    assert!(caps.lossless && caps.acks_along && caps.max_payload >= 32_768);
+    assert!(caps.lossless && caps.piggybacks_acks && caps.max_payload >= 32_768);
     assert!(b.wire.arm(&b.rx));
     let header = [1, 0, 0, 0, 0xaa, 0, 0x12, 0x34, 0, 0, 0, 0];
     let ack = Some(Psn::new(7));

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rdmux_link::patience;
+use rdmux_link::spin_wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -30,7 +30,7 @@ impl Deadline {
 /// runs meanwhile makes it return early; callers look and wait again.
 pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<()> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-    if patience::look(|| poll(&mut fds, Some(&Timespec::default())) != Ok(0)) {
+    if spin_wait::look(|| poll(&mut fds, Some(&Timespec::default())) != Ok(0)) {
         return Ok(());
     }
     let left = deadline.left().map(|d| Timespec {

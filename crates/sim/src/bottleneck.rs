@@ -78,7 +78,7 @@ fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     let qp_type = QpType::Rc;
     let init = QpInit { qpn: Qpn::new(id), qp_type, caps, sq_sig_all: true, has_srq: false };
     let (mut qp, mut port) = (Qp::new(&init), Hollow::new(link(4096, false)));
-    port.keeps_early = keeps;
+    port.buffers_out_of_order = keeps;
     let mut attr = qp.attr();
     attr.path_mtu = mtu;
     (attr.sq_psn, attr.rq_psn) = (Psn::new(7), Psn::new(7));

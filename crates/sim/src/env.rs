@@ -116,7 +116,7 @@ impl Env for SimEnv<'_> {
         self.link
     }
 
-    fn keeps_early(&self) -> bool {
+    fn buffers_out_of_order(&self) -> bool {
         self.node.keeps
     }
 

@@ -348,7 +348,7 @@ impl World {
             max_payload: self.scenario.max_payload,
             lossless: self.scenario.lossless,
             by_reference: false,
-            acks_along: false,
+            piggybacks_acks: false,
         }
     }
 

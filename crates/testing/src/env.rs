@@ -17,7 +17,7 @@ pub struct Hollow {
     /// What the link can do.
     pub link: LinkCaps,
     /// Whether packets behind a gap are kept.
-    pub keeps_early: bool,
+    pub buffers_out_of_order: bool,
     /// How many packets the link takes until it is full.
     pub room: usize,
     /// The packets that were sent.
@@ -35,7 +35,7 @@ impl Hollow {
     pub fn new(link: LinkCaps) -> Self {
         Self {
             link,
-            keeps_early: true,
+            buffers_out_of_order: true,
             room: usize::MAX,
             packets: VecDeque::new(),
             stream: Vec::new(),
@@ -47,7 +47,7 @@ impl Hollow {
 
 /// A link of this size, on which queue pairs cannot reach each other's memory.
 pub const fn link(max_payload: u32, lossless: bool) -> LinkCaps {
-    LinkCaps { max_payload, lossless, by_reference: false, acks_along: false }
+    LinkCaps { max_payload, lossless, by_reference: false, piggybacks_acks: false }
 }
 
 /// How many bytes a payload has.
@@ -79,8 +79,8 @@ impl Env for Hollow {
     fn link(&self) -> LinkCaps {
         self.link
     }
-    fn keeps_early(&self) -> bool {
-        self.keeps_early
+    fn buffers_out_of_order(&self) -> bool {
+        self.buffers_out_of_order
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         self.room = self.room.checked_sub(1).ok_or(TxError::Busy)?;

@@ -22,8 +22,8 @@ pub struct LinkCaps {
     /// Whether the driver may be able to reach the peer's memory itself ([`Env::direct`]), and the peer's driver
     /// ours ([`Env::transmit_named`]).
     pub by_reference: bool,
-    /// Whether a packet may take an acknowledgement along ([`TxPacket::ack`]), which is then no packet of its own.
-    pub acks_along: bool,
+    /// Whether acknowledgements are piggybacked on packets ([`TxPacket::ack`]) in place of packets of their own.
+    pub piggybacks_acks: bool,
 }
 
 /// Why memory could not be used.
@@ -106,8 +106,8 @@ pub struct TxPacket<'a> {
     /// Whether more packets of this queue pair follow at once, so that the driver may gather them
     /// into one system call.
     pub more: bool,
-    /// An acknowledgement of everything up to this PSN, on a link that takes one along. The receiving driver
-    /// hands it to [`Qp::handle_ack_along`](crate::Qp::handle_ack_along) before the packet.
+    /// An acknowledgement of everything up to this PSN, on a link that piggybacks them. The receiving driver
+    /// hands it to [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack) before the packet.
     pub ack: Option<Psn>,
 }
 
@@ -255,9 +255,9 @@ pub trait Env {
         u32::MAX
     }
 
-    /// Whether packets may be kept that come while something before them is missing, some MiB for a queue pair at
+    /// Whether out-of-order packets may be buffered until those before them arrive, some MiB for a queue pair at
     /// most. Else they are dropped, and the peer sends them again.
-    fn keeps_early(&self) -> bool {
+    fn buffers_out_of_order(&self) -> bool {
         true
     }
 
@@ -272,9 +272,9 @@ pub trait Env {
         Ok(false)
     }
 
-    /// Sends an acknowledgement of everything up to `psn` by itself, on a link that takes them along
-    /// ([`LinkCaps::acks_along`]): the peer's driver hands it to
-    /// [`Qp::handle_ack_along`](crate::Qp::handle_ack_along). False if it is to be a packet.
+    /// Sends an acknowledgement of everything up to `psn` by itself, on a link that piggybacks them
+    /// ([`LinkCaps::piggybacks_acks`]): the peer's driver hands it to
+    /// [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack). False if it is to be a packet.
     fn acknowledge(&mut self, _dest_qpn: Qpn, _psn: Psn) -> bool {
         false
     }

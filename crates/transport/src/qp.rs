@@ -113,8 +113,8 @@ pub struct Qp {
     sq_sig_all: bool,
     /// Whether the link under the queue pair loses nothing.
     lossless: bool,
-    /// Whether packets may take acknowledgements along.
-    acks_along: bool,
+    /// Whether acknowledgements are piggybacked on packets.
+    piggybacks_acks: bool,
     /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
     mtu: u32,
     sq: SendQueue,
@@ -135,7 +135,7 @@ impl Qp {
             established: false,
             sq_sig_all: init.sq_sig_all,
             lossless: false,
-            acks_along: false,
+            piggybacks_acks: false,
             mtu: 256,
             sq: SendQueue::new(&init.caps, init.qp_type),
             rq: RecvQueue::new(init),
@@ -293,7 +293,7 @@ impl Qp {
     }
 
     /// Sends what there is to send, at most `budget` packets: requests and READ responses in turn,
-    /// retransmissions among them. An ACK that is owed rides along with them; alone it waits for
+    /// retransmissions among them. An ACK that is owed is piggybacked on them; alone it waits for
     /// [`flush_ack`](Self::flush_ack).
     pub fn poll_transmit<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         match self.state {

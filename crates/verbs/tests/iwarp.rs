@@ -6,7 +6,7 @@ mod lab;
 
 use std::time::Duration;
 
-use lab::{Lab, NUMBER, Node, PLAIN, join, patient_stream_pair, pattern, stream_pair};
+use lab::{Lab, NUMBER, Node, PLAIN, join, pattern, stream_pair, waiting_stream_pair};
 use rdmux_verbs::control::ControlEvent;
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpState, QpType};
@@ -197,7 +197,7 @@ const LONG: Duration = Duration::from_secs(1000);
 fn message_waits_for_a_receive_that_is_posted_late() {
     let crc = StreamParams { crc: true, ..PLAIN };
     for params in [PLAIN, crc] {
-        let (a, b) = patient_stream_pair(&params, BIG, LONG);
+        let (a, b) = waiting_stream_pair(&params, BIG, LONG);
         let data = pattern(BIG / 2, 5);
         a.write(0, &data);
         for id in 0..4 {
@@ -262,7 +262,7 @@ fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
 
 #[test]
 fn message_without_receive_ends_the_connection_in_time() {
-    let (a, b) = patient_stream_pair(&PLAIN, 64, Duration::from_millis(1));
+    let (a, b) = waiting_stream_pair(&PLAIN, 64, Duration::from_millis(1));
     a.send(1, SendOp::Send, 0, 8);
     until(&b, |b| b.qp.state() == QpState::Err);
     until(&a, |a| a.qp.state() == QpState::Err);
@@ -274,7 +274,7 @@ fn message_without_receive_ends_the_connection_in_time() {
 #[test]
 fn streams_that_wait_are_closed_with_their_queue_pairs() {
     for state in [Some(QpState::Err), Some(QpState::Reset), None] {
-        let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+        let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
         a.send(1, SendOp::Send, 0, 8);
         until(&b, |b| b.control.count(Counter::RxWaits) == 1);
         if let Some(state) = state {
@@ -293,7 +293,7 @@ fn streams_that_wait_are_closed_with_their_queue_pairs() {
 
 #[test]
 fn program_that_disconnects_does_not_wait_for_a_message_without_receive() {
-    let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+    let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
     a.send(1, SendOp::Send, 0, 8);
     until(&b, |b| b.control.count(Counter::RxWaits) == 1);
     b.control.tell(ControlEvent::CloseStream { qpn: b.qp.qpn(), number: NUMBER + 1 });
@@ -309,7 +309,7 @@ fn program_that_disconnects_does_not_wait_for_a_message_without_receive() {
 
 #[test]
 fn receive_posted_to_a_sleeping_device_lets_the_stream_go_on() {
-    let (a, b) = patient_stream_pair(&PLAIN, 64, LONG);
+    let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
     a.send(1, SendOp::Send, 0, 8);
     a.send(2, SendOp::Send, 0, 8);
     // From here on nobody but the background thread moves the device.

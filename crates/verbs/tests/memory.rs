@@ -176,7 +176,7 @@ fn advice_is_checked() {
 }
 
 #[test]
-fn a_region_that_is_gone_is_used_no_more_however_lately_it_was() {
+fn a_region_that_is_gone_is_used_no_more_however_recently_it_was_used() {
     let piece = |node: &Node, mr: &Mr| [Sge { addr: node.base(), length: 8, lkey: mr.lkey() }];
     let (a, b) = pair(QpType::Rc, true, 8192);
     let (mut from, mut to) = (region(&a), region(&b));

@@ -175,7 +175,7 @@ fn the_network_is_used_between_hosts_and_the_ring_within_one() {
         a.wait();
         let ring = a.qp.is_same_host();
         // What is told of a ring may be some packets behind until then.
-        b.device.settle();
+        b.device.drain();
         assert_eq!(a.control.count(Counter::TxPackets) == 0, ring);
         assert_eq!(b.control.count(Counter::RingRxPackets) != 0, ring);
         assert_eq!(b.control.count(Counter::RxIcrc), 0);

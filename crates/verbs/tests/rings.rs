@@ -35,7 +35,7 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
         std::thread::yield_now();
     }
     // The round that found it has ended.
-    victim.settle();
+    victim.drain();
     assert_eq!(counts.count(Counter::RingRxPackets), RECORDS);
     assert_eq!(counts.count(Counter::RingRxBytes), RECORDS * 10);
 }

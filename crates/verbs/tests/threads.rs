@@ -1,4 +1,4 @@
-//! Many threads on many queue pairs at once: every message arrives once, in order, whoever polls.
+//! Many threads on many queue pairs at once: every message arrives once, in order, whichever thread polls.
 
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 

@@ -74,7 +74,7 @@ impl Wire for UnixWire {
     fn caps(&self) -> LinkCaps {
         // The kernel loses nothing: the queue pair need not feel its way.
         let lossless = self.one_of == 0;
-        LinkCaps { max_payload: 4096, lossless, by_reference: false, acks_along: false }
+        LinkCaps { max_payload: 4096, lossless, by_reference: false, piggybacks_acks: false }
     }
 
     fn ends(&self, to: &AddressVector) -> Option<Ends> {

@@ -74,7 +74,7 @@ impl Channel {
         // SAFETY: not NULL, then a channel's, whose memory is kept for longer than this takes.
         let Some(channel) = (unsafe { ptr.as_ref() }) else { return };
         channel.destroyed.store(true, Ordering::Release);
-        // Whoever is taking an event from it closes it afterwards.
+        // A thread that is taking an event from it closes it afterwards.
         let Some(_source) = channel.source.lock().take() else { return };
         let mut destroyed = DESTROYED.lock();
         destroyed.push_back(Destroyed(ptr));

@@ -27,7 +27,7 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     let engine = verbs::Device::open(client.clone())?;
     let opened = Arc::new(Opened::new(engine, client, cmd_fd));
     process::lists().add(&opened);
-    process::settle_at_exit();
+    process::drain_at_exit();
     Ok(publish(device.as_ptr(), opened, None))
 }
 

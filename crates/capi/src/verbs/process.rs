@@ -27,8 +27,8 @@ pub(crate) struct Process {
     pub(crate) sysfs: Option<CString>,
     /// Whether it was looked whether to log.
     pub(crate) logs: bool,
-    /// Whether [`settle_at_exit`] was called.
-    settles: bool,
+    /// Whether [`drain_at_exit`] was called.
+    drains: bool,
 }
 
 /// The standard library's lock, since a child can unlock it: parking_lot's hands itself over to a thread that waits, which the
@@ -39,7 +39,7 @@ static PROCESS: Mutex<Process> = Mutex::new(Process {
     program: None,
     sysfs: None,
     logs: false,
-    settles: false,
+    drains: false,
 });
 
 /// What this process has.
@@ -99,20 +99,20 @@ const FAREWELL: Duration = Duration::from_millis(100);
 
 /// Programs may exit with everything open. An adapter has acknowledged by then whatever it had received; so
 /// does what is open here when the program exits.
-pub(crate) fn settle_at_exit() {
+pub(crate) fn drain_at_exit() {
     extern "C" fn at_exit() {
         // In a thread of its own: a signal handler that exits may have interrupted anything here.
         let (done, all) = mpsc::channel();
-        let settle = move || {
+        let drain = move || {
             let open: Vec<_> = lists().open_ones().collect();
-            open.iter().for_each(|opened| opened.device.settle());
+            open.iter().for_each(|opened| opened.device.drain());
             let _ = done.send(());
         };
-        if std::thread::Builder::new().spawn(settle).is_ok() {
+        if std::thread::Builder::new().spawn(drain).is_ok() {
             let _ = all.recv_timeout(FAREWELL);
         }
     }
-    if std::mem::replace(&mut lists().settles, true) {
+    if std::mem::replace(&mut lists().drains, true) {
         return;
     }
     // SAFETY: the handler takes nothing from the program, and the shared object is never unloaded.

@@ -2,7 +2,7 @@
 //!
 //! Results come as events. A method whose name ends in `_soon` does not wait for the service: it is for what cannot fail
 //! but when the id's state changes meanwhile. If it fails all the same, an event says so. The ids here are numbers;
-//! whoever wraps them in objects keeps the books:
+//! the layer that wraps them in objects keeps the books:
 //! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
 //! not go before as many were acknowledged.
 

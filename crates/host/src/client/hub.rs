@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
-use rdmux_link::patience;
+use rdmux_link::spin_wait;
 use rdmux_verbs::control::ControlError;
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
@@ -69,7 +69,7 @@ impl HostClient {
         };
         let mut fds = Vec::new();
         let reply = socket::send(socket.as_fd(), request, fd.as_slice(), tx).and_then(|()| {
-            patience::look(|| socket::is_readable(socket.as_fd()));
+            spin_wait::look(|| socket::is_readable(socket.as_fd()));
             socket::recv_bytes(socket.as_fd(), rx, &mut fds).and_then(socket::decode::<HubReply>)
         });
         match reply {

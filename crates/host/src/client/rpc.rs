@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rdmux_link::patience;
+use rdmux_link::spin_wait;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::process::Pid;
 
@@ -105,7 +105,7 @@ impl Session {
         let mut buffers = self.buffers.lock();
         let Buffers { tx, rx, fds: received } = &mut *buffers;
         self.send(request, fds, tx).map_err(|e| self.broken(&e))?;
-        patience::look(|| socket::is_readable(self.socket.as_fd()));
+        spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
         let bytes = socket::recv_bytes(self.socket.as_fd(), rx, received);
         if let Err(MessageError::FdsCut) = bytes {
             // The answer came, but not all that came with it: the next request is answered as ever.

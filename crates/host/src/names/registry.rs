@@ -439,7 +439,7 @@ mod tests {
         touch(&dir, "host-9", 2);
         assert_eq!(draw_any(&mut r, "new"), nth_address(0, 9).to_string());
         assert_eq!((r.get(&name("host-9")), r.entries()[9].name.as_str()), (None, "new"));
-        // Whoever says so: one that is up keeps its address.
+        // Whichever command assigns it: a host that is up keeps its address.
         let e = r.record(&name("newer"), nth_address(0, 7)).unwrap_err();
         assert!(e.to_string().contains("host-7"), "{e}");
         drop(up);

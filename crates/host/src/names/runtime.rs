@@ -7,9 +7,9 @@
 //! <runtime dir>/etc-hosts           what programs in a view find as /etc/hosts
 //! <runtime dir>/hosts/<name>/sock   the service's socket
 //!                            lock   locked by the service while it runs
-//!                            start  locked by whoever starts it
+//!                            start  locked by the process that starts it
 //!                            guid   the GUID of the host's node
-//!                            mount  locked by whoever makes the namespace of the view
+//!                            mount  locked by the process that makes the namespace of the view
 //!                            log    what the service logs
 //!                            view/  what programs find under /sys/class and /dev, by the devices that they see
 //!                            lib/   links to the C libraries, by the names that programs ask for
@@ -238,12 +238,12 @@ impl HostDir {
         holder_of(&self.path.join("lock"))
     }
 
-    /// Waits for the lock that whoever starts a service holds.
+    /// Waits for the lock that a process holds which starts a service.
     pub(crate) fn lock_start(&self) -> Result<Option<File>, HostError> {
         self.lock("start", FlockOperation::LockExclusive)
     }
 
-    /// Waits for the lock that whoever makes the namespace of a view holds.
+    /// Waits for the lock that a process holds which makes the namespace of a view.
     ///
     /// # Errors
     /// [`HostError::Directory`] when the lock cannot be used.

@@ -108,7 +108,7 @@ pub(super) fn any_port_for_everybody() -> bool {
 
 impl Core {
     /// Does what the connection manager asked for, and what it asks for in turn.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn drain_outbox(&mut self) {
         while let Some(action) = self.outbox.0.pop_front() {
             match action {
                 Action::Mad(path, mad) => self.send_mad(&path, Qkey::QP1, &mad),
@@ -170,7 +170,7 @@ impl Core {
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
             client.channels.retain(|&c| c != id);
         }
-        self.settle();
+        self.drain_outbox();
     }
 
     /// A command.
@@ -186,7 +186,7 @@ impl Core {
         if migrates {
             self.move_events(client);
         }
-        self.settle();
+        self.drain_outbox();
         reply
     }
 
@@ -209,7 +209,7 @@ impl Core {
                 _ => {}
             }
         }
-        self.settle();
+        self.drain_outbox();
     }
 
     /// The process will take what nobody has read from its end of the channel, and put it back. The service itself must not

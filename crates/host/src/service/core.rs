@@ -171,7 +171,7 @@ impl Core {
             let gids = self.gid_rows();
             self.notify_all(&Notify::Gids(gids));
             self.refresh_view();
-            self.settle();
+            self.drain_outbox();
         }
         refused.map_or(Ok(()), Err)
     }
@@ -238,7 +238,7 @@ impl Core {
         for &channel in &client.channels {
             self.remove_channel(channel);
         }
-        self.settle();
+        self.drain_outbox();
         self.listening_client_gone(id);
         self.agents.client_gone(id);
         self.groups.client_gone(id);
@@ -249,13 +249,13 @@ impl Core {
         }
     }
 
-    /// Takes a slot back, and tells all processes that whoever it belonged to is gone.
+    /// Takes a slot back, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
         self.slots.give_back(slot, next_index);
         let now = self.now();
         self.manager.handle_qps_gone(now, |qpn| slot_of(qpn) == slot, &mut self.outbox);
-        self.settle();
+        self.drain_outbox();
         self.notify_all(&Notify::PeerGone { slot });
     }
 
@@ -335,7 +335,7 @@ impl Core {
             self.resolver.poll_timeout(),
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
-            self.streams.parting.poll_timeout(),
+            self.streams.lingering.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }
@@ -348,13 +348,13 @@ impl Core {
             self.manager.handle_timeout(now, &mut self.outbox);
         }
         self.close_unused(now);
-        self.close_all_parted(now);
+        self.close_all_lingering(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
         if self.views.poll_timeout().is_some_and(|due| due <= now) {
             self.refresh_view();
         }
-        self.settle();
+        self.drain_outbox();
         self.bury();
     }
 
@@ -362,7 +362,7 @@ impl Core {
     pub(super) fn shut_down(&mut self) {
         let channels: Vec<_> = self.channels.keys().copied().collect();
         channels.into_iter().for_each(|c| self.remove_channel(c));
-        self.settle();
+        self.drain_outbox();
         self.clients.iter().for_each(|(_, client)| client.close());
     }
 

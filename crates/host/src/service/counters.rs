@@ -46,7 +46,7 @@ counters! {
     Strays => "service_strays_passed_on",
     /// Did not fit a process's socket any more.
     StraysLost => "service_strays_lost",
-    /// Management datagrams that waited for a response in vain.
+    /// Management datagrams whose response timed out.
     MadTimeouts => "service_mad_timeouts",
     /// Clients that came.
     ClientsCame => "service_clients_came",

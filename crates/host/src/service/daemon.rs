@@ -32,7 +32,7 @@ fn open(host: &HostName, on_demand: bool) -> Result<Service, HostError> {
 }
 
 fn say(word: &str) {
-    // Whoever started us may be gone; that is no reason not to serve others.
+    // The process that started this one may be gone; others are served all the same.
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
 }

@@ -19,7 +19,7 @@ use crate::proto::{MadAddress, Notify};
 const MAX_ROUNDS: usize = 4;
 
 impl Core {
-    /// Takes what came to the service's socket on an address.
+    /// Receives datagrams from the service's socket on an address.
     pub(super) fn receive(&mut self, index: u8) {
         for _ in 0..MAX_ROUNDS {
             let Some(mut rx) = self.rx.take() else { return };
@@ -41,7 +41,7 @@ impl Core {
                 break;
             }
         }
-        self.settle();
+        self.drain_outbox();
     }
 
     fn process_packet(&mut self, arrival: &Arrival<'_>) {
@@ -100,11 +100,11 @@ impl Core {
         path.av.hop_limit = arrival.ttl.unwrap_or(0);
         path.av.traffic_class = arrival.tos.unwrap_or(0);
         self.process_mad(&path, packet.payload)?;
-        self.settle();
+        self.drain_outbox();
         Ok(())
     }
 
-    /// Gives a management datagram to whoever takes it.
+    /// Gives a management datagram to the agent that takes it.
     fn process_mad(&mut self, path: &MadPath, mad: &[u8]) -> Result<(), Count> {
         self.counts.add(Count::RxMads);
         let (number, owner) = self.agents.dispatch(Qpn::QP1, mad)?;
@@ -207,7 +207,7 @@ impl Core {
     }
 }
 
-/// Whether the system knows that nobody is there, so that waiting for an answer is in vain.
+/// Whether the system knows that nobody is there, so that no answer will come.
 fn is_unreachable(e: &std::io::Error) -> bool {
     matches!(
         e.raw_os_error(),

@@ -25,7 +25,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens in a host's directory. Whoever has the lock may replace the socket of a dead service.
+    /// Listens in a host's directory. The process that has the lock may replace the socket of a dead service.
     pub(super) fn open(dir: &HostDir, lock: File) -> Result<Self, HostError> {
         let path = dir.socket();
         let fail = |e: io::Error| HostError::io(format!("listen at {}", path.display()), e);

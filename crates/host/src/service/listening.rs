@@ -257,7 +257,7 @@ impl Core {
                 Err(e) if is_exhausted(&e) && self.give_up_one() => {}
                 Err(e) => {
                     throttled!(warn, "a peer at {at} cannot be accepted: {e}");
-                    // With a descriptor more it can be turned away, so that it does not wait in vain.
+                    // With a descriptor more it can be turned away, so that it does not wait until its timeout.
                     self.streams.listening.reserve = None;
                     if let Some(listening) = self.streams.listening.sockets.get(&number) {
                         drop(tcp::accept(&listening.socket));
@@ -267,7 +267,7 @@ impl Core {
                 }
             }
         }
-        self.settle();
+        self.drain_outbox();
         self.pause_listening();
     }
 

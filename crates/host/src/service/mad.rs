@@ -1,4 +1,4 @@
-//! The dispatcher of management datagrams (IBTA 13.4, 16): who gets what came to QP0 or QP1, and
+//! The dispatcher of management datagrams (IBTA 13.4, 16): who gets a datagram to QP0 or QP1, and
 //! who waits for which response.
 
 use std::collections::BTreeMap;

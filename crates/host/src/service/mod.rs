@@ -16,6 +16,7 @@ mod counters;
 pub mod daemon;
 mod gsi;
 mod hub;
+mod lingering;
 mod listener;
 mod listening;
 mod lock;
@@ -25,7 +26,6 @@ mod netlink;
 mod open;
 mod options;
 mod outgoing;
-mod parting;
 mod poller;
 mod requests;
 mod resolve;
@@ -39,7 +39,7 @@ mod view;
 use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
-use rdmux_link::patience::ask_for_short_slices;
+use rdmux_link::spin_wait::ask_for_short_slices;
 use rdmux_verbs::throttled;
 
 pub use options::{ServiceHandle, ServiceOptions};
@@ -55,7 +55,7 @@ use crate::error::HostError;
 use crate::proto::MAX_MESSAGE;
 
 /// After a change of the machine's addresses, how long the service waits for more of them.
-const SETTLE: Duration = Duration::from_millis(100);
+const RESCAN_DELAY: Duration = Duration::from_millis(100);
 
 /// How long a service that was started on demand waits for its first client at the least: who started it is on its
 /// way, and may be slow.
@@ -163,7 +163,7 @@ impl Service {
             Token::Stop => self.core.stopping = true,
             Token::Monitor => {
                 self.monitor.drain();
-                self.rescan = Some(Instant::now() + SETTLE);
+                self.rescan = Some(Instant::now() + RESCAN_DELAY);
             }
             Token::Rpc(id) => self.core.serve(id, &mut self.buf),
             Token::Pid(id) => self.core.doom(id, Gone::Died),

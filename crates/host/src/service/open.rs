@@ -20,26 +20,26 @@ const TRIES: usize = 256;
 /// # Errors
 /// [`HostError::PortInUse`] and [`HostError::AssignedInUse`] when somebody else has the port there, and others.
 pub(super) fn open_core(options: &ServiceOptions, was_killed: bool) -> Result<Core, HostError> {
-    let patience = if was_killed { LET_GO } else { Duration::ZERO };
+    let timeout = if was_killed { LET_GO } else { Duration::ZERO };
     match &options.addresses {
-        Some(_) => open_on(options, options.addresses.clone(), patience),
+        Some(_) => open_on(options, options.addresses.clone(), timeout),
         None if options.host.is_default() => {
-            open_on(options, options.config.addresses.clone(), patience)
+            open_on(options, options.config.addresses.clone(), timeout)
         }
-        None => open_registered(options, patience),
+        None => open_registered(options, timeout),
     }
 }
 
 /// Opens everything on the address that the registry has for the host. If it has none, or one that nobody assigned and
 /// that somebody else uses (another user's host, or one of another runtime directory), the next free one is recorded.
-fn open_registered(options: &ServiceOptions, patience: Duration) -> Result<Core, HostError> {
+fn open_registered(options: &ServiceOptions, timeout: Duration) -> Result<Core, HostError> {
     let entry = Registry::open(&options.dir)?.get(&options.host).cloned();
     let Some(RegistryEntry { address, assigned, .. }) = entry else {
         return open_on_next(options, None);
     };
     // Processes of a service that ended may have its sockets for a moment; the host should keep its address.
-    let patience = if assigned { patience } else { LET_GO };
-    match open_on(options, Some(vec![address]), patience) {
+    let timeout = if assigned { timeout } else { LET_GO };
+    match open_on(options, Some(vec![address]), timeout) {
         Err(HostError::PortInUse { address, port, holder }) if assigned => {
             let host = options.host.clone();
             Err(HostError::AssignedInUse { host, address, port, holder })
@@ -83,17 +83,17 @@ fn open_on_next(
 }
 
 /// Opens everything on these addresses. If the service before was killed, its clients still hold sockets on them until
-/// they notice, which is soon: `patience` is how long they may.
+/// they notice, which is soon: `timeout` is how long they may.
 fn open_on(
     options: &ServiceOptions,
     fixed: Option<Vec<IpAddr>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Core, HostError> {
     let start = Instant::now();
     loop {
         let poller = Poller::new().map_err(|e| HostError::io("make an epoll", e))?;
         match Core::new(options.clone(), poller, fixed.clone()) {
-            Err(HostError::PortInUse { .. }) if start.elapsed() < patience => {
+            Err(HostError::PortInUse { .. }) if start.elapsed() < timeout => {
                 std::thread::sleep(LET_GO / 200);
             }
             other => return other,

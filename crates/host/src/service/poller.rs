@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdmux_cm::ChannelId;
 use rdmux_cm::iw::StreamId;
-use rdmux_link::patience;
+use rdmux_link::spin_wait;
 use rustix::event::{Timespec, epoll};
 
 use super::clients::ClientId;
@@ -148,7 +148,7 @@ impl Poller {
             got => Ok(got.unwrap_or(0)),
         };
         // Requests come in rows.
-        let found = patience::look(|| !matches!(wait(Some(&Timespec::default())), Ok(0)));
+        let found = spin_wait::look(|| !matches!(wait(Some(&Timespec::default())), Ok(0)));
         if !found {
             wait(timeout.as_ref())?;
         }

@@ -388,7 +388,7 @@ impl Core {
                 let wait = (Duration::from_millis(timeout_ms.into()), retries);
                 let mad = self.agents.send(self.now(), id, agent, to, &mad, wait)?;
                 self.send_agent_mad(&to, &mad);
-                self.settle();
+                self.drain_outbox();
                 Ok(Response::Done)
             }
         }

@@ -21,8 +21,8 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::clients::ClientId;
 use super::core::Core;
+use super::lingering::Lingering;
 use super::listening::AllListening;
-use super::parting::Parting;
 use super::poller::{Interest, Ready, Token};
 use super::tcp;
 use crate::proto::Notify;
@@ -35,7 +35,7 @@ pub(super) struct Streams {
     /// Those of which the machine may want something else than before.
     touched: Vec<StreamId>,
     /// Those that are over for us, and whose peers may still have to read what we said.
-    pub(super) parting: Parting,
+    pub(super) lingering: Lingering,
 }
 
 /// A connection that no queue pair has yet.
@@ -49,7 +49,7 @@ struct Stream {
 impl Streams {
     pub(super) fn new() -> Self {
         let (streams, touched) = (BTreeMap::new(), Vec::new());
-        Self { listening: AllListening::new(), streams, touched, parting: Parting::default() }
+        Self { listening: AllListening::new(), streams, touched, lingering: Lingering::default() }
     }
 
     /// How many connections wait for something.
@@ -72,7 +72,7 @@ impl Core {
                 self.connect_stream(stream, local, remote, tos);
             }
             StreamWish::Send { stream, bytes } => self.send_stream(stream, &bytes),
-            StreamWish::Close { stream } => self.part(stream),
+            StreamWish::Close { stream } => self.linger(stream),
             StreamWish::Reset { stream } => {
                 if let Some(socket) = self.forget_stream(stream) {
                     tcp::reset(socket);
@@ -185,7 +185,7 @@ impl Core {
     pub(super) fn handle_qp_stream_ended(&mut self, client: ClientId, qpn: Qpn, stream: StreamId) {
         if self.slots.owner(slot_of(qpn)) == Some(client) {
             self.qp_stream_ended(qpn, stream);
-            self.settle();
+            self.drain_outbox();
         }
     }
 
@@ -213,7 +213,7 @@ impl Core {
 
     /// A connection has something.
     pub(super) fn handle_stream(&mut self, stream: StreamId, ready: &Ready) {
-        if self.read_parted(stream) {
+        if self.read_lingering(stream) {
             return;
         }
         let Some(found) = self.streams.streams.get_mut(&stream) else { return };
@@ -230,7 +230,7 @@ impl Core {
         } else if ready.readable {
             self.read_all(stream);
         }
-        self.settle();
+        self.drain_outbox();
         self.watch_stream(stream);
     }
 
@@ -304,9 +304,9 @@ impl Core {
         }
     }
 
-    /// Gives up a descriptor of a peer that is parting, or has not sent its request. Whether there was one.
+    /// Gives up a descriptor of a peer whose connection lingers, or has not sent its request. Whether there was one.
     pub(super) fn give_up_one(&mut self) -> bool {
-        if self.close_oldest_parted() {
+        if self.close_oldest_lingering() {
             return true;
         }
         let found = self.manager.any_stream_to_shed();
@@ -317,7 +317,7 @@ impl Core {
         self.read_all(stream);
         self.manager.shed_stream(stream, &mut self.outbox);
         self.streams.touched.push(stream);
-        self.settle();
+        self.drain_outbox();
     }
 
     /// A peer connected.

@@ -38,7 +38,7 @@ pub struct Namespaces {
     pub mounts: OwnedFd,
 }
 
-/// Turns the namespaces of this process, which must have one thread, into those of a view. Whoever
+/// Turns the namespaces of this process, which must have one thread, into those of a view. A process that
 /// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view.
 ///
 /// # Errors

@@ -68,7 +68,7 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     character_device(&mut tree, "rdma_cm");
-    // Kept up to date by whoever changes the registry.
+    // Kept up to date by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
     tree.0
 }

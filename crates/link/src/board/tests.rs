@@ -93,15 +93,15 @@ fn a_row_is_never_read_torn() {
 fn nobody_copies_who_saw_a_row_that_is_gone() {
     let (own, theirs) = pair();
     let (copier, copiers) = (Board::create().unwrap(), AtomicBool::new(true));
-    let lanes = PeerBoard::map(copier.fd()).unwrap();
+    let hazards = PeerBoard::map(copier.fd()).unwrap();
     let lent = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while copiers.load(Ordering::Acquire) {
-                    let Some(_lane) = copier.enter(3) else { continue };
+                    let Some(_hazard) = copier.enter(3) else { continue };
                     if theirs.region(0x105).is_some() {
-                        // The memory is the owner's to lend for as long as we are in the lane.
+                        // The memory is the owner's to lend for as long as our hazard is set.
                         assert_eq!(lent.load(Ordering::SeqCst), 1);
                         assert_eq!(lent.load(Ordering::SeqCst), 1);
                     }
@@ -112,7 +112,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
             lent.store(1, Ordering::SeqCst);
             own.show_region(&region(0x105));
             own.hide_region(0x105);
-            lanes.settle(3, Duration::from_secs(60), || false).unwrap();
+            hazards.wait_for_copies(3, Duration::from_secs(60), || false).unwrap();
             lent.store(0, Ordering::SeqCst);
         }
         copiers.store(false, Ordering::Release);
@@ -120,25 +120,25 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
 }
 
 #[test]
-fn a_lane_that_never_ends_is_not_waited_for_for_ever() {
+fn a_hazard_that_is_never_cleared_is_waited_for_until_the_timeout() {
     let (own, peer) = pair();
-    let lane = own.enter(5).unwrap();
-    let patience = Duration::ZERO;
-    assert_eq!(peer.settle(5, patience, || false), Err(Stuck));
-    assert_eq!(peer.settle(5, Duration::MAX, || true), Ok(()), "the dead copy nothing");
-    assert_eq!(peer.settle(6, patience, || false), Ok(()), "it is another's memory");
-    drop(lane);
-    assert_eq!(peer.settle(5, patience, || false), Ok(()));
+    let hazard = own.enter(5).unwrap();
+    let timeout = Duration::ZERO;
+    assert_eq!(peer.wait_for_copies(5, timeout, || false), Err(Stuck));
+    assert_eq!(peer.wait_for_copies(5, Duration::MAX, || true), Ok(()), "the dead copy nothing");
+    assert_eq!(peer.wait_for_copies(6, timeout, || false), Ok(()), "it is another's memory");
+    drop(hazard);
+    assert_eq!(peer.wait_for_copies(5, timeout, || false), Ok(()));
 }
 
 #[test]
-fn there_are_so_many_lanes() {
+fn hazards_are_limited() {
     let (own, peer) = pair();
-    let lanes: Vec<_> = (0..LANES).map(|_| own.enter(5).unwrap()).collect();
+    let hazards: Vec<_> = (0..HAZARDS).map(|_| own.enter(5).unwrap()).collect();
     assert!(own.enter(5).is_none());
-    drop(lanes);
+    drop(hazards);
     assert!(own.enter(5).is_some());
-    peer.settle(5, Duration::ZERO, || false).unwrap();
+    peer.wait_for_copies(5, Duration::ZERO, || false).unwrap();
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn any_bytes_at_all_are_only_rows_that_are_not_there_or_any_row() {
     }
     map.word(0).store(MAGIC, Ordering::Relaxed);
     map.word(at::SLOTS).store(3, Ordering::Relaxed);
-    map.word(at::USED_LANES).store(u64::MAX, Ordering::Relaxed);
+    map.word(at::USED_HAZARDS).store(u64::MAX, Ordering::Relaxed);
     let peer = PeerBoard::map(&fd).unwrap();
     for low in 0..4096 {
         let _ = peer.qp(3 << 12 | low);
@@ -177,5 +177,5 @@ fn any_bytes_at_all_are_only_rows_that_are_not_there_or_any_row() {
             let _ = row.locate(row.iova, row.length);
         }
     }
-    let _ = peer.settle(5, Duration::ZERO, || false);
+    let _ = peer.wait_for_copies(5, Duration::ZERO, || false);
 }

@@ -6,8 +6,8 @@
 //!
 //! A program may install a handler of its own over ours at any time, keep ours as the one to call
 //! next, and later put it back. So each time that we come over an action we come with another entry
-//! ([`Layer`]), which knows for good what lies below it: whoever calls an entry that he found, or puts
-//! it back, gets what he found, and no two handlers call each other in circles.
+//! ([`Layer`]), which knows for good what lies below it: code that calls an entry that it found, or puts
+//! it back, gets what it found, and no two handlers call each other in circles.
 //!
 //! A program whose `sigaction(2)` can be ours ([`replace`]) has its handlers put below at once, and sees
 //! nothing of this.

@@ -1,12 +1,12 @@
 //! The program's memory, which may not be there.
 //!
 //! A program may unmap memory, protect it, or truncate the file behind it, while it is registered.
-//! Whoever touches it then gets a signal. Every access to memory of the program's goes through the
+//! A thread that touches it then gets a signal. Every access to memory of the program's goes through the
 //! functions here, which say [`Unmapped`] instead.
 //!
 //! They are a few instructions in one place (`routine`). Our handler of SIGSEGV and SIGBUS
 //! (`handler`) lets a fault in that place return to the caller, and hands every other one to
-//! whoever would have got it without us. Where the handler cannot be, the operating system copies
+//! the handler that would have got it without ours. Where the handler cannot be, the operating system copies
 //! (`kernel`). `docs/safety.md` tells the whole story.
 
 mod handler;

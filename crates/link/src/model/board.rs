@@ -34,9 +34,9 @@ fn owner() -> (Board, PeerBoard) {
     (own, seen)
 }
 
-/// After a row is hidden and all is settled, nobody copies who saw it: `copiers` threads of one process do, and the
-/// owner takes the memory back, and does what comes `next`. Needs: the full fences between entering a lane and looking at a row, and between
-/// hiding the row and looking at the lanes, and that a lane is left with Release.
+/// After a row is hidden and all copies have ended, no thread copies that saw it: `copiers` threads of one process do, and the
+/// owner takes the memory back, and does what comes `next`. Needs: the full fences between setting a hazard and looking at a row, and between
+/// hiding the row and looking at the hazards, and that a hazard is cleared with Release.
 fn nobody_copies_who_saw_a_row_that_is_gone(
     copiers: usize,
     hide: fn(&Board),
@@ -46,7 +46,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
     check(5 - copiers, move || {
         let (own, seen) = owner();
         let copier = Board::create().unwrap();
-        let lanes = PeerBoard::map(copier.fd()).unwrap();
+        let hazards = PeerBoard::map(copier.fd()).unwrap();
         let peer = Arc::new((copier, seen));
         // A word for each copier.
         let memory = Mapping::create_fd("memory", 8 * copiers).unwrap();
@@ -55,7 +55,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
                 let (peer, piece) = (peer.clone(), Mapping::map(&memory, 8 * copiers).unwrap());
                 thread::spawn(move || {
                     let (copier, seen) = &*peer;
-                    let Some(_lane) = copier.enter(OWNER) else { return };
+                    let Some(_hazard) = copier.enter(OWNER) else { return };
                     if see(seen) {
                         piece.write(8 * n, &[1]);
                     }
@@ -63,7 +63,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone(
             })
             .collect();
         hide(&own);
-        lanes.settle(OWNER, Duration::MAX, || false).unwrap();
+        hazards.wait_for_copies(OWNER, Duration::MAX, || false).unwrap();
         next(&own);
         let memory = Mapping::map(&memory, 8 * copiers).unwrap();
         (0..copiers).for_each(|n| memory.write(8 * n, &[0]));

@@ -54,7 +54,12 @@ impl Wire for Ring {
     type Arrived = Result<Option<Head>, Broken>;
 
     fn caps(&self) -> LinkCaps {
-        LinkCaps { max_payload: MAX_PAYLOAD, lossless: true, by_reference: false, acks_along: true }
+        LinkCaps {
+            max_payload: MAX_PAYLOAD,
+            lossless: true,
+            by_reference: false,
+            piggybacks_acks: true,
+        }
     }
 
     /// The bell, which rings once and must be cleared.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Whoever is bound to a UDP port.
+/// The process that is bound to a UDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// What the socket is bound to; an unspecified address holds the port on all.

@@ -1,11 +1,11 @@
-//! Packets out without the system's copy: it is lent the pages that they lie in (`vmsplice(2)`, `splice(2)`).
+//! Zero-copy transmission of packets: the kernel sends from the pages that they lie in (`vmsplice(2)`, `splice(2)`).
 //!
 //! On loopback the receiver copies out of the very pages that the sender's system call filled. They are few, and used again
 //! at once, so each of their cache lines is still in the receiver's cache when the sender writes to it: where the two
 //! processors are far from each other that wait is most of what sending takes. Lent pages are filled past the caches,
 //! which waits for nobody, unless it turns out that the way through them is as fast (`Way`).
 //!
-//! A page that is lent must stay as it is until the receiver has read it. The system does not say when that is, but the
+//! A page that is sent zero-copy must stay as it is until the receiver has read it. The system does not say when that is, but the
 //! transport does: what was acknowledged was read. Pages of which nobody knows are exchanged for others
 //! ([`Loan`]'s drop).
 
@@ -127,7 +127,7 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// The system has it no more: whoever it was sent to has read it.
+    /// The kernel has it no more: the receiver has read it.
     pub fn give_back(mut self) {
         self.read = true;
     }
@@ -217,7 +217,7 @@ pub(super) fn uncork(fd: impl AsFd) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_UDP, libc::UDP_CORK, 0)
 }
 
-/// Whether what is lent arrives, cut into segments: kernels before 6.5 have another way, and not every sandbox has any.
+/// Whether what is sent zero-copy arrives, cut into segments: kernels before 6.5 have another way, and not every sandbox has any.
 fn works() -> io::Result<bool> {
     /// More than one page, and segments that no page boundary falls between.
     const SEGMENT: u16 = 1000;

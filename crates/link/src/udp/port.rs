@@ -151,7 +151,12 @@ impl Wire for UdpPort {
     type Arrived = io::Result<usize>;
 
     fn caps(&self) -> LinkCaps {
-        LinkCaps { max_payload: MAX_MTU, lossless: false, by_reference: false, acks_along: false }
+        LinkCaps {
+            max_payload: MAX_MTU,
+            lossless: false,
+            by_reference: false,
+            piggybacks_acks: false,
+        }
     }
 
     fn ends(&self, to: &Destination) -> Option<Ends> {

@@ -98,9 +98,9 @@ pub struct Frame<'a> {
     pub payload: Payload<'a>,
     /// Zero bytes after the payload, 0 to 3 (also in the BTH).
     pub pad: u8,
-    /// An acknowledgement of everything up to this PSN, where the wire takes one along ([`LinkCaps::acks_along`]).
+    /// An acknowledgement of everything up to this PSN, where the wire piggybacks them ([`LinkCaps::piggybacks_acks`]).
     ///
-    /// [`LinkCaps::acks_along`]: super::LinkCaps::acks_along
+    /// [`LinkCaps::piggybacks_acks`]: super::LinkCaps::piggybacks_acks
     pub ack: Option<Psn>,
 }
 

@@ -41,7 +41,7 @@ impl Bench {
 
 impl Env for Bench {
     fn link(&self) -> LinkCaps {
-        LinkCaps { max_payload: 4096, lossless: true, by_reference: false, acks_along: false }
+        LinkCaps { max_payload: 4096, lossless: true, by_reference: false, piggybacks_acks: false }
     }
     #[inline]
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {

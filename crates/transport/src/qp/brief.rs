@@ -25,7 +25,7 @@ pub struct BriefRequest<'a> {
     pub len: u32,
     /// Zero bytes behind it, 0 to 3.
     pub pad: u8,
-    /// The acknowledgement that it takes along.
+    /// The acknowledgement that is piggybacked on it.
     pub ack: Option<Psn>,
 }
 
@@ -47,7 +47,7 @@ impl Qp {
         pkey: impl Fn(u16) -> Option<Pkey>,
     ) -> Option<BriefRequest<'_>> {
         let index = self.req.next_entry();
-        if index == self.sq.tail || self.req.is_under_way() || !self.acks_along {
+        if index == self.sq.tail || self.req.is_under_way() || !self.piggybacks_acks {
             return None;
         }
         let wqe = self.sq.get(index);
@@ -71,14 +71,14 @@ impl Qp {
             payload: self.sq.payload(index, 0, wqe.len),
             len: wqe.len,
             pad: bth.pad,
-            ack: self.ack_along(),
+            ack: self.piggybacked_ack(),
         })
     }
 
     /// The request that [`brief_request`](Self::brief_request) returned last has left.
     #[inline]
     pub fn brief_left(&mut self, now: Time) {
-        if self.ack_along().is_some() {
+        if self.piggybacked_ack().is_some() {
             self.resp.ack_left();
         }
         let psn = self.req.next_psn();

@@ -107,7 +107,7 @@ impl Qp {
             (_, Err) => return self.enter_error(env),
             (Init, Rtr) => {
                 self.lossless = link.lossless;
-                self.acks_along = link.acks_along;
+                self.piggybacks_acks = link.piggybacks_acks;
                 self.mtu = effective_mtu(self.qp_type, self.attr.path_mtu, link);
                 self.resp.start(self.attr.rq_psn);
             }

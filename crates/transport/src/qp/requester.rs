@@ -282,7 +282,7 @@ impl Qp {
     /// Requests and responses in turn, then the ACK.
     pub(crate) fn transmit_all<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         let mut left = budget;
-        if self.lossless && !self.acks_along && self.may_request() {
+        if self.lossless && !self.piggybacks_acks && self.may_request() {
             // Where the ACK costs no system call it goes first, as an adapter's does: programs that sleep count on
             // having their completion before the answer (perftest does).
             self.flush_ack(now, env);
@@ -304,8 +304,8 @@ impl Qp {
                 break;
             }
         }
-        // An ACK rides along with what was sent. Alone it waits for `flush_ack`, since the program's
-        // answer may be about to take it along.
+        // An ACK is piggybacked on what was sent. Alone it waits for `flush_ack`, since the program's
+        // answer may be about to leave, and it with that.
         if left < budget {
             self.flush_ack(now, env);
         }

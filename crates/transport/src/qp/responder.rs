@@ -3,12 +3,12 @@
 //! `checks` decides whether a packet may be, `execute` does what it asks for, `resources` remembers
 //! READs and atomics so that they can be answered again, and `respond` sends the answers. ACKs are
 //! remembered and sent when the driver's burst ends; NAKs leave at once. Neither overtakes the
-//! response of an earlier READ or atomic. `early` buffers out-of-order packets.
+//! response of an earlier READ or atomic. `reorder` buffers out-of-order packets.
 
 mod checks;
-mod early;
 mod execute;
 pub(crate) mod load;
+mod reorder;
 mod resources;
 mod respond;
 
@@ -20,8 +20,8 @@ use crate::fault::ResponderFault;
 use crate::optable::{Kind, RxRow};
 use crate::qp::Qp;
 use crate::time::Time;
-use early::Early;
 use load::Load;
+use reorder::ReorderBuffer;
 use resources::Resources;
 
 /// What kind of message is being received.
@@ -104,7 +104,7 @@ pub(super) struct Responder {
     nak: Option<(Psn, Syndrome)>,
     resources: Resources,
     /// Out-of-order packets.
-    early: Early,
+    reorder: ReorderBuffer,
 }
 
 impl Responder {
@@ -143,7 +143,7 @@ impl Responder {
     /// Answers nothing more.
     pub(super) fn stop(&mut self) {
         self.resources.clear();
-        self.early.clear();
+        self.reorder.clear();
         (self.ack_owed, self.nak, self.message) = (false, None, Message::None);
     }
 
@@ -160,10 +160,10 @@ impl Responder {
 
     /// Bytes allocated.
     pub(super) fn footprint(&self) -> usize {
-        self.resources.footprint() + self.early.footprint()
+        self.resources.footprint() + self.reorder.footprint()
     }
 
-    /// The acknowledgement that was owed went along with a request.
+    /// The acknowledgement that was owed was piggybacked on a request.
     #[inline]
     pub(super) fn ack_left(&mut self) {
         self.ack_owed = false;
@@ -217,12 +217,12 @@ impl Qp {
             env.event(QpEvent::CommEst);
         }
         match self.execute(now, packet, load, row, env) {
-            Ok(()) if self.resp.early.is_empty() => {}
+            Ok(()) if self.resp.reorder.is_empty() => {}
             Ok(()) => self.catch_up(now, env),
             Err(Refusal::NotReady) => {
                 env.count(Drop::NoReceive);
                 (self.resp.silent, self.resp.not_ready) = (true, true);
-                self.resp.early.clear();
+                self.resp.reorder.clear();
                 self.nak(now, psn, Syndrome::Rnr(self.attr.min_rnr_timer), env);
             }
             Err(Refusal::OutOfReach) => {
@@ -237,8 +237,8 @@ impl Qp {
 
     /// Something was lost: say so once, and be silent until it comes. The out-of-order packet is buffered.
     fn ahead<E: Env>(&mut self, now: Time, packet: &Packet<'_>, row: RxRow, env: &mut E) {
-        let may = !self.lossless && !self.resp.not_ready && env.keeps_early();
-        let kept = may && self.resp.early.keep(self.resp.epsn, packet, row, self.mtu);
+        let may = !self.lossless && !self.resp.not_ready && env.buffers_out_of_order();
+        let kept = may && self.resp.reorder.keep(self.resp.epsn, packet, row, self.mtu);
         env.count(if kept { Drop::Early } else { Drop::Gap });
         if !self.resp.silent {
             self.resp.silent = true;
@@ -251,9 +251,9 @@ impl Qp {
     /// when something comes that is behind it: one that sends everything again is about to fill it.
     #[cold]
     fn catch_up<E: Env>(&mut self, now: Time, env: &mut E) {
-        let mut early = core::mem::take(&mut self.resp.early);
+        let mut reorder = core::mem::take(&mut self.resp.reorder);
         let first = self.resp.epsn;
-        while let Some(kept) = early.take(self.resp.epsn) {
+        while let Some(kept) = reorder.take(self.resp.epsn) {
             let packet = kept.packet();
             self.handle_request(now, &packet, packet.payload, kept.row, env);
             if self.resp.silent || self.resp.dying {
@@ -261,8 +261,8 @@ impl Qp {
                 return;
             }
         }
-        early.forget_before(self.resp.epsn);
-        self.resp.early = early;
+        reorder.forget_before(self.resp.epsn);
+        self.resp.reorder = reorder;
         if self.resp.epsn != first {
             env.count(Drop::Filled);
             self.resp.ack_owed = true;
@@ -367,8 +367,8 @@ impl Qp {
 #[cfg(test)]
 impl Qp {
     /// Bytes of packets that came before their turn.
-    pub(crate) fn early_bytes(&self) -> usize {
-        self.resp.early.footprint()
+    pub(crate) fn reorder_bytes(&self) -> usize {
+        self.resp.reorder.footprint()
     }
 
     /// From now on the link loses nothing, so what comes before its turn is not kept.

@@ -4,7 +4,7 @@ use super::*;
 use crate::env::Side;
 
 const LINK: LinkCaps =
-    LinkCaps { max_payload: 4096, lossless: true, by_reference: false, acks_along: true };
+    LinkCaps { max_payload: 4096, lossless: true, by_reference: false, piggybacks_acks: true };
 
 fn pair(change: impl Fn(&mut QpAttr)) -> Pair {
     let mut pair = Pair::down(QpType::Rc, false);
@@ -37,7 +37,7 @@ fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
     from.qp.flush_ack(now, &mut from.w);
     while let Some(bytes) = from.w.out.pop_front() {
         if let Some(psn) = from.w.acks.pop_front().unwrap() {
-            to.qp.handle_ack_along(now, psn, &mut to.w);
+            to.qp.handle_piggybacked_ack(now, psn, &mut to.w);
         }
         let packet = Packet::parse(&bytes).unwrap();
         let plain = short && bytes.len() == packet.payload.len() + 12 + usize::from(packet.bth.pad);

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) const BY_REFERENCE: LinkCaps =
-    LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: true, acks_along: false };
+    LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: true, piggybacks_acks: false };
 const FAR: u64 = 4096;
 
 /// Two connected queue pairs, of which the first reaches the memory of the second: a copy of its own here, so that

@@ -35,7 +35,7 @@ pub(super) const KEY: u32 = 0x1234;
 pub(super) const MEMORY: usize = 1 << 20;
 pub(super) const QKEY: Qkey = Qkey(0x1111_1111);
 const LOSSY: LinkCaps =
-    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false };
+    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, piggybacks_acks: false };
 
 /// A queue pair and its world.
 pub(super) struct Side2 {

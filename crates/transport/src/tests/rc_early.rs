@@ -151,7 +151,7 @@ fn a_fault_among_what_was_kept_ends_it() {
     assert_eq!(p.b.qp.state(), QpState::Err);
     assert_eq!(p.b.w.mem[100..110], p.a.w.mem[100..110]);
     assert_eq!(p.b.w.mem[300..310], [0; 10]);
-    assert_eq!(p.b.qp.early_bytes(), 0);
+    assert_eq!(p.b.qp.reorder_bytes(), 0);
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn a_new_beginning_knows_nothing_of_what_was_kept() {
     feed(&mut p, &sent, [1, 2]);
     assert!(p.b.qp.footprint() > p.a.qp.footprint() + 2048, "what is kept counts");
     p.b.step(&attributes(2, 1), QpState::Err);
-    assert_eq!(p.b.qp.early_bytes(), 0);
+    assert_eq!(p.b.qp.reorder_bytes(), 0);
     p.b.step(&attributes(2, 1), QpState::Reset);
     p.b.up(&attributes(2, 1));
     feed(&mut p, &sent, [1, 2]);
     p.b.step(&attributes(2, 1), QpState::Reset);
-    assert_eq!(p.b.qp.early_bytes(), 0);
+    assert_eq!(p.b.qp.reorder_bytes(), 0);
     p.b.up(&attributes(2, 1));
     feed(&mut p, &sent, [0]);
     assert_eq!(p.b.w.mem[1024..2048], [0; 1024]);
@@ -236,7 +236,7 @@ fn what_was_never_expected_is_forgotten() {
     assert_eq!(answer(&mut other), (0, SEQUENCE, 0));
     other.b.feed(other.now, &read, 1);
     other.b.poll(other.now);
-    assert_eq!(other.b.qp.early_bytes(), 0);
+    assert_eq!(other.b.qp.reorder_bytes(), 0);
     assert_eq!(other.b.w.mem[..4096], [0; 4096]);
     assert!(other.b.w.out.iter().all(|bytes| bytes[12] != 0x60), "no other gap is told");
 }

@@ -292,7 +292,7 @@ fn a_lossless_link_takes_packets_of_its_own_size() {
             max_payload: 32 << 10,
             lossless: true,
             by_reference: false,
-            acks_along: false,
+            piggybacks_acks: false,
         };
     }
     p.a.up(&attributes(1, 2));
@@ -420,13 +420,17 @@ fn the_longest_message() {
     }
 }
 
-/// Over a link that takes acknowledgements along, an answer is one packet, and nothing else crosses.
+/// Over a link that piggybacks acknowledgements, an answer is one packet, and nothing else crosses.
 #[test]
 fn an_answer_takes_the_acknowledgement_along() {
     let mut p = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
-        side.w.link =
-            LinkCaps { max_payload: 4096, lossless: true, by_reference: false, acks_along: true };
+        side.w.link = LinkCaps {
+            max_payload: 4096,
+            lossless: true,
+            by_reference: false,
+            piggybacks_acks: true,
+        };
         side.up(&attributes(from, to));
         (0..4).for_each(|i| side.recv(i, 0, 100));
     }
@@ -434,7 +438,7 @@ fn an_answer_takes_the_acknowledgement_along() {
         assert_eq!((from.w.out.len(), from.w.acks.len()), (1, 1));
         let (bytes, ack) = (from.w.out.pop_front().unwrap(), from.w.acks.pop_front().unwrap());
         if let Some(psn) = ack {
-            to.qp.handle_ack_along(Time(1), psn, &mut to.w);
+            to.qp.handle_piggybacked_ack(Time(1), psn, &mut to.w);
         }
         to.feed(Time(1), &bytes, number);
         ack
@@ -448,7 +452,7 @@ fn an_answer_takes_the_acknowledgement_along() {
         assert_eq!(one(&mut p.b, &mut p.a, 1).is_some(), round != 0);
         assert!(p.b.qp.wants_ack());
         post(&mut p.b, round);
-        assert!(!p.b.qp.wants_ack(), "the answer took it along");
+        assert!(!p.b.qp.wants_ack(), "it was piggybacked on the answer");
         assert!(one(&mut p.a, &mut p.b, 2).is_some());
         let sent = p.a.w.wc.iter().filter(|(side, _)| *side == Side::Send).count();
         assert_eq!(sent as u64, round + 1);
@@ -463,9 +467,9 @@ fn an_answer_takes_the_acknowledgement_along() {
 #[test]
 fn an_acknowledgement_along_is_checked() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.qp.handle_ack_along(Time(1), Psn::new(12345), &mut p.a.w);
+    p.a.qp.handle_piggybacked_ack(Time(1), Psn::new(12345), &mut p.a.w);
     assert_eq!(p.a.w.dropped, [Drop::Stale]);
     let mut idle = Side2::new(1, QpType::Rc, false);
-    idle.qp.handle_ack_along(Time(1), Psn::new(0), &mut idle.w);
+    idle.qp.handle_piggybacked_ack(Time(1), Psn::new(0), &mut idle.w);
     assert_eq!(idle.w.dropped, [Drop::State]);
 }

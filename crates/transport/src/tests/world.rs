@@ -25,7 +25,7 @@ pub(crate) struct World {
     /// Whether every address exists, and they are all the same.
     pub(super) endless: bool,
     pub(super) out: VecDeque<Vec<u8>>,
-    /// What each of them took along, on a link where they do.
+    /// The ACK that was piggybacked on each, on a link that does so.
     pub(super) acks: VecDeque<Option<Psn>>,
     pub(super) wc: VecDeque<(Side, Completion)>,
     pub(super) events: Vec<QpEvent>,
@@ -209,7 +209,7 @@ impl Env for World {
     fn room(&self) -> u32 {
         self.share
     }
-    fn keeps_early(&self) -> bool {
+    fn buffers_out_of_order(&self) -> bool {
         self.keeps
     }
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
@@ -221,7 +221,7 @@ impl Env for World {
         bytes.resize(bytes.len() + usize::from(packet.pad), 0);
         assert_eq!(bytes.len() % 4, 0);
         self.out.push_back(bytes);
-        if self.link.acks_along {
+        if self.link.piggybacks_acks {
             self.acks.push_back(packet.ack);
         } else {
             assert_eq!(packet.ack, None);

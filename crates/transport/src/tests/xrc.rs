@@ -71,7 +71,7 @@ impl Pair {
 #[test]
 fn messages_of_all_kinds_to_two_queues_over_one_connection() {
     let lossless =
-        LinkCaps { max_payload: 8192, lossless: true, by_reference: false, acks_along: false };
+        LinkCaps { max_payload: 8192, lossless: true, by_reference: false, piggybacks_acks: false };
     for link in [LOSSY, lossless] {
         let mut p = connect_with(link);
         p.a.w.fill(0, 100_000, 3);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdmux_link::Usage;
-use rdmux_link::patience::{ask_for_short_slices, yield_or_sleep};
+use rdmux_link::spin_wait::{ask_for_short_slices, yield_or_sleep};
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -21,7 +21,7 @@ use crate::objects::error::VerbsError;
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How long it waits for room in a ring or socket that was full.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
-/// For how long it looks in vain before it sleeps, where sockets or other processes bring work.
+/// For how long it finds no work before it sleeps, where sockets or other processes bring work.
 const LINGER: Duration = Duration::from_micros(50);
 /// How many polls within a tick make a program that polls.
 const POLLING: u64 = 32;
@@ -48,8 +48,8 @@ struct Habit {
 }
 
 impl Habit {
-    /// Takes the present count of polls. Whoever asks more often than once a tick, because packets wake
-    /// him, hears the verdict on the last tick unless this one is already beyond doubt.
+    /// Takes the present count of polls. A caller that asks more often than once a tick, because packets wake
+    /// it, hears the verdict on the last tick unless this one is already beyond doubt.
     fn judge(&mut self, polls: u64, now: Time, usage: impl FnOnce() -> Usage) -> bool {
         let many = polls.wrapping_sub(self.polls) > POLLING;
         if many || now.since(self.since) >= TICK {
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Does what is to be done, and says how to sleep. After a tick that nothing has disturbed, a program that polls is
-    /// left alone: it has the round, perhaps without the processor, and one would wait for it in vain.
+    /// left alone: it has the round, perhaps without the processor, and waiting for it would not end.
     fn look_around(
         &self,
         device: &Arc<Device>,
@@ -165,7 +165,7 @@ impl Engine {
         self.drain(device);
         let heard = self.hear(true);
         waiter.prepare(false);
-        // Whoever put something into a ring before it was marked as asleep does not ring the bell.
+        // A process that put something into a ring before it was marked as asleep does not ring the bell.
         if !self.inbound(|inbound| inbound.sleep()) {
             return (waiter, Sleep::Until(Some(Duration::ZERO)));
         }

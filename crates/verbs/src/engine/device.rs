@@ -201,7 +201,7 @@ impl Device {
         !self.failed.swap(true, Ordering::AcqRel)
     }
 
-    /// A number that no queue pair of ours has, and that none had lately.
+    /// A number that no queue pair of ours has, and that none had recently.
     pub(crate) fn alloc_qpn(&self) -> Result<Qpn, VerbsError> {
         if self.has_failed() {
             return Err(ControlError::Gone.into());

@@ -99,10 +99,10 @@ impl<'a> Bound<'a> {
     /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a
     /// small message.
     pub(crate) fn now(&self) -> Time {
-        if self.driven.patient { self.device.coarse_now() } else { self.device.now() }
+        if self.driven.coarse_clock { self.device.coarse_now() } else { self.device.now() }
     }
 
-    /// Sends what may be sent, and settles.
+    /// Sends what may be sent, and schedules the rest.
     pub(crate) fn transmit(&mut self) {
         self.transmit_at(self.now());
     }
@@ -116,7 +116,7 @@ impl<'a> Bound<'a> {
         } else {
             self.run(|machine, env| machine.poll_transmit(now, BUDGET, env))
         };
-        self.settle_after(state);
+        self.schedule_after(state);
     }
 
     /// Changes attributes, and the path with them.
@@ -136,7 +136,7 @@ impl<'a> Bound<'a> {
         if result.is_ok() && self.driven.machine.state() == QpState::Reset {
             self.forget_stream();
         }
-        self.driven.patient = self.is_patient();
+        self.driven.coarse_clock = self.may_use_coarse_clock();
         let Driven { machine, path, .. } = &*self.driven;
         if machine.is_open() {
             direct::show(self.device, self.core, path, &machine.attr());
@@ -145,7 +145,7 @@ impl<'a> Bound<'a> {
     }
 
     /// Between neighbours nothing is lost: there a timer only finds out that the peer is not there.
-    fn is_patient(&self) -> bool {
+    fn may_use_coarse_clock(&self) -> bool {
         /// The least timeout of which a coarse clock's tick is a small part.
         const LEAST: Duration = Duration::from_millis(30);
         let timeout = self.driven.machine.attr().timeout.duration();
@@ -153,19 +153,19 @@ impl<'a> Bound<'a> {
     }
 
     /// Registers what the queue pair now waits for, without sending.
-    pub(crate) fn settle(&mut self) {
-        self.settle_after(TxState::Idle);
+    pub(crate) fn schedule(&mut self) {
+        self.schedule_after(TxState::Idle);
     }
 
-    pub(crate) fn settle_after(&mut self, state: TxState) {
-        if self.settle_round(state) {
+    pub(crate) fn schedule_after(&mut self, state: TxState) {
+        if self.schedule_round(state) {
             self.device.engine().owe_ack(self.core.qpn);
         }
     }
 
-    /// As [`settle_after`](Self::settle_after), in a round. Whether the queue pair has begun to owe an ACK, which is
+    /// As [`schedule_after`](Self::schedule_after), in a round. Whether the queue pair has begun to owe an ACK, which is
     /// the round's to remember.
-    pub(crate) fn settle_round(&mut self, state: TxState) -> bool {
+    pub(crate) fn schedule_round(&mut self, state: TxState) -> bool {
         self.tend_stream();
         let engine = self.device.engine();
         let driven = &mut *self.driven;
@@ -174,7 +174,7 @@ impl<'a> Bound<'a> {
             engine.queue(self.core.qpn);
         }
         let timeout = driven.machine.poll_timeout();
-        driven.path.settle(timeout.is_some(), || driven.machine.unacknowledged());
+        driven.path.update_in_flight(timeout.is_some(), || driven.machine.unacknowledged());
         if let Some(at) = timeout
             && driven.armed.is_none_or(|armed| at < armed)
         {

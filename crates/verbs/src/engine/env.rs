@@ -22,6 +22,7 @@ use super::wire::{Gathered, Neighbour, Path};
 use crate::engine::device::Device;
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::engine::xrc::place::{Placing, Stage};
+use crate::objects::cached_region::CachedRegion;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::event::Raised;
 use crate::objects::memory::Space;
@@ -29,7 +30,6 @@ use crate::objects::pd::PdId;
 use crate::objects::reach::Origin;
 use crate::objects::region::{Asker, Located};
 use crate::objects::regions::Regions;
-use crate::objects::spot::Spot;
 
 /// The most pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;
@@ -85,8 +85,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) bounce: &'a mut Bounce,
     /// The time of completions, once one was asked for it.
     time: Option<u64>,
-    /// Where something was put lately; known in rounds only.
-    pub(super) spot: Option<Spot>,
+    /// The region that data was last put into; known in rounds only.
+    pub(super) cached: Option<CachedRegion>,
     /// Whether a completion queue took no more.
     pub(crate) overflow: bool,
     /// Whether the queue pair, in RTR, is open to its peer from now on.
@@ -131,8 +131,8 @@ impl<'a> QpEnv<'a> {
         gathered: Option<&'a mut Gathered>,
         bounce: &'a mut Bounce,
     ) -> Self {
-        let (time, spot, overflow, established) = (None, None, false, false);
-        Self { device, core, path, here, gathered, bounce, time, spot, overflow, established }
+        let (time, cached, overflow, established) = (None, None, false, false);
+        Self { device, core, path, here, gathered, bounce, time, cached, overflow, established }
     }
 
     /// Lets the peer reach what the queue pair permits, from now on.
@@ -191,13 +191,13 @@ impl<'a> QpEnv<'a> {
     ) -> Result<(), AccessFault> {
         let Here::Own(_, regions) = &mut self.here else { return Err(AccessFault::Key) };
         let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
-        if let ([sge], 0, Some(spot)) = (sges, offset, &mut self.spot)
+        if let ([sge], 0, Some(cached)) = (sges, offset, &mut self.cached)
             && sge.length >= len
         {
-            if !spot.holds(pd, sge, len) {
-                *spot = regions.spot(pd, sge.lkey, Access::LOCAL_WRITE);
+            if !cached.holds(pd, sge, len) {
+                *cached = regions.cached(pd, sge.lkey, Access::LOCAL_WRITE);
             }
-            if spot.holds(pd, sge, len) {
+            if cached.holds(pd, sge, len) {
                 return Space::Own.write(sge.addr, data);
             }
         }
@@ -486,7 +486,7 @@ impl Env for QpEnv<'_> {
             return place.invalidate(rkey);
         }
         self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
-        self.device.reaches().settle();
+        self.device.reaches().wait_for_copies();
         self.device.xrc().invalidated(self.device, rkey);
         Ok(())
     }

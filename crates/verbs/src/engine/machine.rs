@@ -141,10 +141,10 @@ impl Machine {
             Self::Iwarp(_) => env.count(Drop::Opcode),
         }
     }
-    /// Takes an acknowledgement that came along with a packet.
-    pub(crate) fn handle_ack_along(&mut self, now: Time, psn: Psn, env: &mut QpEnv<'_>) {
+    /// Processes an acknowledgement that was piggybacked on a packet.
+    pub(crate) fn handle_piggybacked_ack(&mut self, now: Time, psn: Psn, env: &mut QpEnv<'_>) {
         if let Self::Ib(qp) = self {
-            qp.handle_ack_along(now, psn, env);
+            qp.handle_piggybacked_ack(now, psn, env);
         }
     }
     pub(crate) fn flush_ack(&mut self, now: Time, env: &mut QpEnv<'_>) {

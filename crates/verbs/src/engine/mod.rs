@@ -1,6 +1,6 @@
 //! The engine: packets in from wires, machines driven, packets out.
 //!
-//! Whoever calls drives it: a thread that posts sends what it posted; a thread that polls an empty
+//! The thread that calls drives it: a thread that posts sends what it posted; a thread that polls an empty
 //! completion queue runs a round of [`Engine::poll`]; a thread of the device's own
 //! ([`background`]) does it when nobody else does. Rounds exclude each other; posting needs only
 //! the queue pair's lock.
@@ -13,13 +13,13 @@ pub(crate) mod capture;
 pub(crate) mod device;
 pub(crate) mod drive;
 pub(crate) mod env;
-pub(crate) mod lately;
 mod loss;
 pub(crate) mod machine;
 mod multicast;
-mod patience;
 pub(crate) mod qp;
 pub(crate) mod receive;
+pub(crate) mod recent;
+mod spin_time;
 mod timers;
 mod wait;
 pub(crate) mod wire;
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmux_link::guarded;
-use rdmux_link::patience::yield_or_sleep;
+use rdmux_link::spin_wait::yield_or_sleep;
 use rdmux_link::wire::Arrival;
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
@@ -42,7 +42,7 @@ use rdmux_wire::Qpn;
 use self::capture::Capture;
 use self::drive::Bound;
 use self::multicast::Groups;
-use self::patience::Patience;
+use self::spin_time::SpinTime;
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
 use self::wire::{Inbound, Neighbours, Wires};
@@ -73,12 +73,12 @@ struct Round {
 }
 
 /// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
-/// program posts meanwhile takes them along in its system call.
+/// program posts meanwhile leaves in the same system call.
 const FEW: usize = 4;
 /// How many polls of a process without sockets go by between looks at the clock: one or two
 /// microseconds, and no timer is that short.
 const CLOCK_POLLS: u32 = 128;
-/// How many polls of such a process an ACK waits for an answer that takes it along: a hundred nanoseconds.
+/// How many polls of such a process an ACK waits for an answer to be piggybacked on: a hundred nanoseconds.
 const ACK_POLLS: u32 = 8;
 /// How many rounds look at neighbours only before one looks at timers, too: some ten microseconds.
 const FULL_ROUND: u32 = 64;
@@ -130,7 +130,7 @@ pub(crate) struct Engine {
     /// Whether `pending`, `owed` or the lists of streams may hold any: lets a poll see it without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
-    patience: Patience,
+    spin_time: SpinTime,
     /// See [`changes`](Self::changes).
     changes: AtomicU64,
     /// Completion queues that promised an event.
@@ -166,7 +166,7 @@ impl Engine {
             told: Mutex::new(()),
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
-            patience: Patience::new(),
+            spin_time: SpinTime::new(),
             changes: AtomicU64::new(0),
             promises: Arc::default(),
             waiter: Arc::new(waiter),
@@ -191,7 +191,7 @@ impl Engine {
         self.waiter.clone()
     }
 
-    /// What rounds remember of memory is forgotten, and whoever used it is done. Called when a region is no more what
+    /// What rounds have cached of memory is invalidated, and no thread uses it any more. Called when a region is no more what
     /// it was.
     pub(crate) fn forget_memory(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -210,7 +210,7 @@ impl Engine {
         !self.queued.load(Ordering::Acquire) && round.inbound.is_quiet()
     }
 
-    /// A round, if no other thread runs one. Called by who polls: often, and mostly in vain, so the
+    /// A round, if no other thread runs one. Called by threads that poll: often, and mostly without finding work, so the
     /// first look is a cheap one.
     pub(crate) fn poll(&self, device: &Arc<Device>) {
         self.count_polls(1);
@@ -246,10 +246,10 @@ impl Engine {
         } else if self.by_hub.load(Ordering::Relaxed) {
             drop(round);
             yield_or_sleep();
-        } else if self.patience.is_over(now, round.found) {
+        } else if self.spin_time.is_over(now, round.found) {
             drop(round);
             yield_or_sleep();
-            self.patience.yielded(now, device.now());
+            self.spin_time.yielded(now, device.now());
         }
     }
 
@@ -304,7 +304,7 @@ impl Engine {
         if received > FEW {
             self.flush_acks(device, round, now);
         } else if owed != 0 {
-            settle_acks(device, round, owed, now);
+            flush_acks(device, round, owed, now);
         }
     }
 
@@ -337,9 +337,9 @@ impl Engine {
         if queued {
             self.run_pending(device, &table);
         }
-        let settled = if received > FEW { round.owed.len() } else { owed };
+        let flushed = if received > FEW { round.owed.len() } else { owed };
         drop(table);
-        settle_acks(device, round, settled, now);
+        flush_acks(device, round, flushed, now);
         let late = if hub { self.wires.late_wakes.take() } else { Vec::new() };
         if received > FEW || !late.is_empty() {
             self.flush_acks(device, round, now);
@@ -360,7 +360,7 @@ impl Engine {
                     bound.run(|machine, env| machine.handle_timeout(now, env));
                     bound.transmit();
                 } else {
-                    bound.settle();
+                    bound.schedule();
                 }
             });
         }
@@ -383,7 +383,7 @@ impl Engine {
     /// Sends all ACKs that are owed.
     fn flush_acks(&self, device: &Arc<Device>, round: &mut Round, now: Time) {
         round.owed.append(&mut self.owed.lock());
-        settle_acks(device, round, round.owed.len(), now);
+        flush_acks(device, round, round.owed.len(), now);
     }
 
     /// Sends the ACKs that are owed, unless another thread is at it.
@@ -463,7 +463,7 @@ impl Engine {
 
     /// Takes in what the service has to say.
     pub(crate) fn control_events(&self, device: &Arc<Device>) {
-        // Whoever waits here finds done what was said before.
+        // A thread that waits here finds done what was said before.
         let _turn = self.told.lock();
         loop {
             match device.control().poll_event() {
@@ -511,7 +511,7 @@ impl Engine {
             {
                 let now = device.now();
                 bound.machine().peer_gone(now);
-                bound.settle();
+                bound.schedule();
             }
         }
         drop(table);
@@ -527,7 +527,7 @@ impl Engine {
                 let attr = QpAttr { state: QpState::Err, ..bound.machine().attr() };
                 // The transition to ERR exists from every other state.
                 let _ = bound.modify(&attr, AttrMask::STATE, None);
-                bound.settle();
+                bound.schedule();
             }
         }
         device.raise(Raised::DeviceFatal);
@@ -557,8 +557,8 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
     }
 }
 
-/// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have gone along with an answer.
-fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
+/// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have been piggybacked on an answer.
+fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
     let Round { inbound, owed, .. } = round;
     for qpn in &owed[..count] {
         if let Some((core, _)) = inbound.recent().get(device, *qpn)
@@ -567,7 +567,7 @@ fn settle_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time)
             let mut bound = Bound::lock(device, core);
             core.owed.note(false);
             bound.run(|machine, env| machine.flush_ack(now, env));
-            bound.settle();
+            bound.schedule();
         }
     }
     owed.drain(..count);

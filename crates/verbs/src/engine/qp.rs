@@ -59,12 +59,12 @@ pub(crate) struct Driven {
     pub(crate) machine: Machine,
     pub(crate) path: Path,
     /// Whether some milliseconds are nothing to any of its timers.
-    pub(crate) patient: bool,
+    pub(crate) coarse_clock: bool,
     /// The timer that the engine holds for this queue pair, if any.
     pub(crate) armed: Option<Time>,
     /// Whether the engine's list of queue pairs with something to send has it.
     pub(crate) queued: bool,
-    /// Memory that it sent from lately.
+    /// The region that it last sent from.
     pub(crate) sent_from: SentFrom,
 }
 
@@ -120,7 +120,7 @@ impl QpCore {
             state: brief::Mutex::new(Driven {
                 machine: Machine::new(transport, machine),
                 path: Path::None,
-                patient: false,
+                coarse_clock: false,
                 armed: None,
                 queued: false,
                 sent_from: SentFrom::default(),

@@ -83,7 +83,7 @@ impl Bound<'_> {
             }
             machine.poll_transmit(now, super::drive::BUDGET, env)
         });
-        self.settle_after(state);
+        self.schedule_after(state);
         let counters = Counters(device.counters());
         counters.add(Counter::RxPackets, packets);
         counters.add(Counter::RxBytes, bytes);

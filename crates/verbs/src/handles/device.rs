@@ -100,16 +100,16 @@ impl Device {
         self.engine().poll(self);
     }
 
-    /// Sends the acknowledgements that wait for the program's next message or poll, to go along with it.
-    /// Whoever turns to something else calls this: the sender would have its completion up to a millisecond
+    /// Sends the acknowledgements that wait for the program's next message or poll, to be piggybacked on it.
+    /// A thread that turns to something else calls this: the sender would have its completion up to a millisecond
     /// later.
     pub fn acknowledge(self: &Arc<Self>) {
         self.engine().acknowledge(self);
     }
 
     /// Takes in everything that has arrived, and acknowledges it: for who will not look any more, because
-    /// its program ends or disconnects. A peer would repeat in vain what it gets no answer to.
-    pub fn settle(self: &Arc<Self>) {
+    /// its program ends or disconnects. Otherwise a peer retransmits until its retries are used up.
+    pub fn drain(self: &Arc<Self>) {
         self.engine().drain(self);
     }
 

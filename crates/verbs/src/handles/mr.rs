@@ -127,7 +127,7 @@ impl Mr {
         let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
         replaced.map_err(|still| VerbsError::still_bound(WHAT, still.0))?;
-        self.device.reaches().settle();
+        self.device.reaches().wait_for_copies();
         mirror.add(self.key, row)?;
         drop(mirror);
         self.device.engine().forget_memory();
@@ -149,7 +149,7 @@ impl Mr {
             n => return Err(VerbsError::still_bound("deregister memory", n)),
         }
         drop(regions);
-        self.device.reaches().settle();
+        self.device.reaches().wait_for_copies();
         mirror.remove(self.key);
         drop(mirror);
         self.device.engine().forget_memory();
@@ -182,7 +182,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         let mirror = self.device.xrc().mirror(&self.device);
         if self.device.regions().write().remove(self.key) {
-            self.device.reaches().settle();
+            self.device.reaches().wait_for_copies();
             mirror.remove(self.key);
             drop(mirror);
             self.device.engine().forget_memory();

@@ -281,7 +281,7 @@ impl Drop for Qp {
                 tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
             }
         }
-        device.settle();
+        device.drain();
         device.remove_qp(&self.core);
         device.events().withdraw(|e| e.is_about_qp(&self.core.identity));
         self.init.send_cq.core.remove_user();

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmux_link::patience;
+use rdmux_link::spin_wait;
 use rustix::thread::futex;
 
 /// While it lives, the lock is held.
@@ -96,7 +96,7 @@ impl<T> Mutex<T> {
         let since = Instant::now();
         let mut slept = false;
         while !slept && since.elapsed() < TRIES_FOR {
-            patience::yield_or(|| slept = true);
+            spin_wait::yield_or(|| slept = true);
             if let Some(guard) = self.lock.try_lock() {
                 return guard;
             }
@@ -107,7 +107,7 @@ impl<T> Mutex<T> {
             if let Some(guard) = self.lock.try_lock() {
                 break guard;
             }
-            patience::yield_or(|| self.sleep(handovers));
+            spin_wait::yield_or(|| self.sleep(handovers));
         };
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         guard

@@ -5,7 +5,7 @@
 //! A region is registered by an `unsafe` call whose caller gives the range to the engine and to peers,
 //! as the rights say. Every access here is made with the region found in the table and the table's
 //! read lock held, and deregistration takes the write lock, so no access happens after it; or in a round that remembers
-//! the region (`engine::lately`), and deregistration waits for a round's end and has it forgotten. Memory may
+//! the region (`engine::recent`), and deregistration waits for a round's end and invalidates the cache entry. Memory may
 //! be unmapped meanwhile: all copies are guarded ([`rdmux_link::guarded`]). Peers and the program may
 //! write the same bytes at the same time: the copies make no references into the region, and what
 //! a torn copy holds is bytes, never a value with invariants.

@@ -3,11 +3,12 @@
 //! In reading order: [`kind`] (the table of kinds of devices), [`control`] (what the device asks of the host service), [`error`],
 //! [`query`], `limits` and [`quota`];
 //! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
-//! processes), `spot`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
+//! processes), `cached`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
 //! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
 //! the small rest: `brief` (the lock of queue pairs), `room`, [`signals`], [`throttle`].
 
 pub(crate) mod brief;
+pub(crate) mod cached_region;
 pub mod control;
 pub mod counters;
 pub(crate) mod cq;
@@ -28,7 +29,6 @@ pub(crate) mod region;
 pub(crate) mod regions;
 pub(crate) mod room;
 pub mod signals;
-pub(crate) mod spot;
 pub(crate) mod srq;
 pub mod throttle;
 pub(crate) mod unacked;

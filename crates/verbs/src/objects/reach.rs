@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use rdmux_link::board::Lane;
+use rdmux_link::board::Hazard;
 use rdmux_link::procmem::Range;
 use rdmux_link::{Board, PeerBoard, ProcMemError, ProcessMemory};
 use rdmux_transport::attr::Access;
@@ -21,7 +21,7 @@ use crate::objects::counters::{Counter, Counters};
 
 /// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
 /// that is not stopped.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The queue pair of a process that has something to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Reach {
     }
 
     /// Where a copy's bytes lie in its memory, if its queue pair takes requests of ours and it would permit this
-    /// one. To be called in a lane.
+    /// one. To be called while a hazard is set.
     pub(crate) fn find(&self, own: Qpn, copy: &Direct<'_>) -> Option<u64> {
         let needed = if copy.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ }.bits();
         let qp = self.board.qp(copy.dest_qpn.get())?;
@@ -82,7 +82,7 @@ impl Reach {
     }
 
     /// Whether its queue pair, which is connected to ours, has been open since it had this sequence number, and may
-    /// send what is in these ranges, with the keys of their regions. To be called in a lane.
+    /// send what is in these ranges, with the keys of their regions. To be called while a hazard is set.
     pub(crate) fn sends(&self, own: Qpn, from: &Origin, ranges: &[Range], keys: &[u32]) -> bool {
         let Some(qp) = self.board.qp(from.qpn).filter(|qp| qp.dest_qpn == own.get()) else {
             return false;
@@ -106,16 +106,16 @@ impl Reach {
     }
 
     /// Waits until nothing of ours that was published before, and is not any more, is used by the peer.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_copies(&self) {
         if self.is_stuck() {
             return;
         }
-        if self.board.settle(self.own, PATIENCE, || self.memory.is_gone()).is_err() {
+        if self.board.wait_for_copies(self.own, TIMEOUT, || self.memory.is_gone()).is_err() {
             self.stuck.store(true, Ordering::Relaxed);
             self.refused.store(true, Ordering::Relaxed);
             crate::throttled!(
                 warn,
-                "process {} does not end a copy from or to memory that is taken back from it, {PATIENCE:?} long: if it \
+                "process {} does not end a copy from or to memory that is taken back from it, {TIMEOUT:?} long: if it \
                  is stopped, the copy may still come. Nothing else is taken of it any more",
                 self.memory.pid()
             );
@@ -157,13 +157,13 @@ impl Reaches {
     }
 
     /// Tells the peer that a copy begins. Look at its board only now.
-    pub(crate) fn enter(&self, reach: &Reach) -> Option<Lane<'_>> {
+    pub(crate) fn enter(&self, reach: &Reach) -> Option<Hazard<'_>> {
         self.board()?.enter(reach.slot)
     }
 
     /// Waits until no peer uses a region that was published before, and is not any more, or not as it was.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_for_copies(&self) {
         let peers = self.peers.read();
-        peers.iter().for_each(|reach| reach.settle());
+        peers.iter().for_each(|reach| reach.wait_for_copies());
     }
 }

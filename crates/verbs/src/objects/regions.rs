@@ -5,7 +5,7 @@
 //! window also change when it is bound. A region's local and remote key are the same number, as in
 //! most adapters.
 //!
-//! Whoever changes the table has it alone: an access that was found lawful is over before the key
+//! A thread that changes the table holds it exclusively: an access that was found lawful is over before the key
 //! that allowed it is taken away.
 
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use rdmux_transport::env::AccessFault;
 use rdmux_transport::wr::{MwBind, Sge};
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
+use crate::objects::cached_region::CachedRegion;
 use crate::objects::memory::Space;
 use crate::objects::mr::MrInit;
 use crate::objects::mw::{MwType, Window};
 use crate::objects::pd::PdId;
 use crate::objects::region::{Asker, Located, REMOTE, Region};
-use crate::objects::spot::Spot;
 use crate::objects::xrc::request::RegionRow;
 
 /// Why something is not taken out of the table, or changed.
@@ -68,7 +68,7 @@ impl Regions {
     }
 
     /// Publishes a region as it is now, or takes it back if there is none. Who may be using it as it was: see
-    /// [`Reaches::settle`](crate::objects::reach::Reaches::settle).
+    /// [`Reaches::wait_for_copies`](crate::objects::reach::Reaches::wait_for_copies).
     fn publish(&self, key: u32) {
         let Some(board) = &self.board else { return };
         match self.region(key).ok().and_then(Region::row).filter(|row| !row.null) {
@@ -119,15 +119,15 @@ impl Regions {
 
     /// All that the owner has under a key with these rights, to be remembered; nothing if it is another's memory, or not
     /// called by its own address.
-    pub(crate) fn spot(&self, pd: PdId, lkey: Lkey, rights: Access) -> Spot {
+    pub(crate) fn cached(&self, pd: PdId, lkey: Lkey, rights: Access) -> CachedRegion {
         let region = self.region(lkey.0).ok().filter(|region| region.pd == pd);
         match region.map(Region::init) {
             Some(MrInit { addr, length, iova, access, space: Space::Own })
                 if addr == iova && access.contains(rights) =>
             {
-                Spot::new(pd, lkey, *addr, *length)
+                CachedRegion::new(pd, lkey, *addr, *length)
             }
-            _ => Spot::default(),
+            _ => CachedRegion::default(),
         }
     }
 

@@ -404,7 +404,7 @@ pub const NUMBER: u64 = 7;
 
 /// Two queue pairs over a stream, which do not wait for receives.
 pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
-    patient_stream_pair(params, bytes, Duration::ZERO)
+    waiting_stream_pair(params, bytes, Duration::ZERO)
 }
 
 /// As [`stream_pair`], each with the shared receive queue that is made for its device.
@@ -417,7 +417,7 @@ pub fn stream_pair_with(
 }
 
 /// As [`stream_pair`], where messages wait for receives.
-pub fn patient_stream_pair(
+pub fn waiting_stream_pair(
     params: &StreamParams,
     bytes: usize,
     receive_wait: Duration,

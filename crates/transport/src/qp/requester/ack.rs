@@ -40,8 +40,8 @@ impl Qp {
         }
     }
 
-    /// Takes an acknowledgement that a packet of the peer's took along, before that packet.
-    pub fn handle_ack_along<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
+    /// Processes an acknowledgement that was piggybacked on a packet of the peer's, before that packet.
+    pub fn handle_piggybacked_ack<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
         let ready = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         if !ready || !self.qp_type.is_reliable() {
             return env.count(Drop::State);

@@ -188,7 +188,7 @@ impl Qp {
         } else if opcode.has_ieth() {
             header = header.ieth(&Ieth(Rkey(u32::from_be_bytes(wqe.extra))));
         }
-        let ack = self.ack_along();
+        let ack = self.piggybacked_ack();
         let packet = TxPacket {
             av: &self.attr.av,
             header: header.as_slice(),
@@ -295,7 +295,7 @@ impl Qp {
         more: bool,
         env: &mut E,
     ) -> Step {
-        let ack = self.ack_along();
+        let ack = self.piggybacked_ack();
         let packet = TxPacket {
             av: &self.attr.av,
             header: header.as_slice(),

@@ -72,10 +72,10 @@ impl Qp {
         Some(sent)
     }
 
-    /// The acknowledgement that is owed, where a request may take it along.
+    /// The acknowledgement that is owed, where it may be piggybacked on a request.
     #[inline]
-    pub(crate) fn ack_along(&self) -> Option<Psn> {
-        let owed = self.acks_along && self.resp.ack_owed && self.resp.nak.is_none();
+    pub(crate) fn piggybacked_ack(&self) -> Option<Psn> {
+        let owed = self.piggybacks_acks && self.resp.ack_owed && self.resp.nak.is_none();
         (owed && !self.resp.has_responses()).then_some(self.resp.ack_psn)
     }
 
@@ -85,7 +85,7 @@ impl Qp {
         if !self.resp.wants_ack() || self.state == QpState::Err {
             return;
         }
-        if let Some(psn) = self.ack_along()
+        if let Some(psn) = self.piggybacked_ack()
             && env.acknowledge(self.attr.dest_qpn, psn)
         {
             self.resp.ack_owed = false;

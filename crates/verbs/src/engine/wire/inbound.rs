@@ -12,8 +12,8 @@ use super::AnyWire;
 use super::ring::Inbox;
 use super::stream::Streams;
 use crate::engine::device::{Device, QpTable};
-use crate::engine::lately::Lately;
 use crate::engine::receive::count;
+use crate::engine::recent::RecentQps;
 use crate::engine::wait::Waiter;
 use crate::engine::{Engine, Table};
 use crate::objects::counters::{Counter, Counters};
@@ -74,7 +74,7 @@ impl Inbound {
 
     /// The queue pairs that received last.
     #[inline]
-    pub(in crate::engine) fn recent(&mut self) -> &mut Lately {
+    pub(in crate::engine) fn recent(&mut self) -> &mut RecentQps {
         &mut self.near.qps
     }
 

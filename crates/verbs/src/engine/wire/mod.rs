@@ -31,8 +31,8 @@ pub(crate) use self::inbound::Inbound;
 pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
 use self::stream::{Ended, Resumed, StreamPath};
 use self::udp::UdpWire;
-use self::udp::crowd::{Crowds, Share};
 use self::udp::lend::{Lender, Loans};
+use self::udp::shared_buffer::{Share, SharedBuffers};
 use super::Engine;
 use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
@@ -45,7 +45,7 @@ use crate::objects::error::VerbsError;
 pub(crate) struct Wires {
     /// Those of our addresses, by GID index and slot.
     of_addresses: Mutex<HashMap<(u8, u16), AnyWire>>,
-    crowds: Crowds,
+    shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
     pub(super) late_wakes: LateWakes,
@@ -188,7 +188,7 @@ impl Gathered {
 
 /// What is known of a wire before there is one.
 const NO_CAPS: LinkCaps =
-    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, acks_along: false };
+    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, piggybacks_acks: false };
 
 impl Path {
     /// The stream, if it is one.
@@ -263,10 +263,14 @@ impl Path {
 
     /// Takes note of whether something is in flight, and takes back what the peer has acknowledged.
     #[inline]
-    pub(crate) fn settle(&mut self, in_flight: bool, unacknowledged: impl FnOnce() -> Option<Psn>) {
+    pub(crate) fn update_in_flight(
+        &mut self,
+        in_flight: bool,
+        unacknowledged: impl FnOnce() -> Option<Psn>,
+    ) {
         if let Self::Peer(_, share) = self {
             share.set_active(in_flight);
-            share.loans().settle(unacknowledged);
+            share.loans().recycle(unacknowledged);
         }
     }
 }
@@ -331,7 +335,7 @@ impl Engine {
         }
         let route = self.route(device, slot, &attr.av)?;
         let share = match &route {
-            Route::Udp(wire, to) => self.wires.crowds.share(wire, to.addr, attr.dest_qpn),
+            Route::Udp(wire, to) => self.wires.shared_buffers.share(wire, to.addr, attr.dest_qpn),
             Route::Other(_) => Share::alone(),
         };
         Ok(Some(Path::Peer(route, share)))

@@ -310,7 +310,7 @@ impl<'a> Placing<'a> {
     /// Has the system copy bytes to where they belong, if nothing stands against it. It was checked that they
     /// may go there; if they may no more, they go nowhere.
     fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
-        if !srq.member.is_direct() || !self.is_settled(srq, outbox) {
+        if !srq.member.is_direct() || !self.has_caught_up(srq, outbox) {
             return false;
         }
         let regions = srq.member.regions();
@@ -326,7 +326,7 @@ impl<'a> Placing<'a> {
 
     /// Whether the process has done all that this target told it to do to its memory: what it has not could
     /// come after what is done directly.
-    fn is_settled(&self, srq: &RemoteSrq, outbox: &Outbox) -> bool {
+    fn has_caught_up(&self, srq: &RemoteSrq, outbox: &Outbox) -> bool {
         let sent = self.ends.sent.lock();
         let last = sent.last.iter().find(|(slot, _)| *slot == srq.member.slot);
         last.is_none_or(|(_, position)| outbox.has_done(*position))
@@ -361,7 +361,7 @@ impl<'a> Placing<'a> {
             into.copy_from_slice(bytes);
             return Ok(());
         }
-        if !self.is_settled(srq, outbox) {
+        if !self.has_caught_up(srq, outbox) {
             return Err(AccessFault::Busy);
         }
         let wish = ahead.wish(rkey, va, into.len());

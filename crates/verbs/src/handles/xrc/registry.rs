@@ -228,7 +228,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A process lets go of a target. Returns it if nobody holds it any more.
+    /// A process releases a target. Returns it if nobody holds it any more.
     pub(crate) fn let_go(
         &mut self,
         member: MemberId,

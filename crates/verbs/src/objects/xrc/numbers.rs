@@ -26,7 +26,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// A number that was not in use lately; none when all are in use.
+    /// A number that was not in use recently; none when all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let fresh =
             || u16::try_from(self.generations.len()).ok().filter(|&i| usize::from(i) < MOST);

@@ -1,4 +1,4 @@
-//! What hub and process put into the rings between them, and into the rings of receives. Whoever reads
+//! What hub and process put into the rings between them, and into the rings of receives. The reader
 //! checks: the other side may write anything.
 
 use rdmux_transport::env::{AccessFault, AtomicOp};
@@ -361,7 +361,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is at the other end of a ring: what it writes is parsed or refused, within bounds.
+        /// The process at the other end of a ring may be hostile: what it writes is parsed or refused, within bounds.
         #[test]
         fn any_record_is_parsed_or_refused(meta: Meta, bytes in vec(any::<u8>(), 0..600)) {
             let mut sges = [Sge::default(); MAX_SGES as usize];

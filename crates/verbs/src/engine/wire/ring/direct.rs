@@ -51,7 +51,7 @@ pub(crate) fn hide(device: &Device, core: &QpCore, path: &Path) {
     if let (Some(board), Some(reach)) = (device.reaches().board(), reach_of(core, path))
         && board.hide_qp(core.qpn.get())
     {
-        reach.settle();
+        reach.wait_for_copies();
     }
 }
 
@@ -70,14 +70,14 @@ pub(crate) fn carry_out(
         return false;
     }
     let Some(near) = near_end(objects, regions, copy) else { return false };
-    let Some(lane) = device.reaches().enter(reach) else { return false };
+    let Some(hazard) = device.reaches().enter(reach) else { return false };
     let Some(va) = reach.find(core.qpn, copy) else { return false };
     let copied = if copy.write {
         reach.memory().write_pieces(va, &near)
     } else {
         memory::fetch(reach.memory(), va, &near)
     };
-    drop(lane);
+    drop(hazard);
     let counters = Counters(device.counters());
     if let Err(error) = copied {
         reach.failed(&counters, &error);

@@ -12,9 +12,9 @@ use super::{ACK, IN_PLACE, NAMED, Neighbour, Tx, named, wake};
 use crate::engine::device::Device;
 use crate::engine::drive::{BUDGET, Bound};
 use crate::engine::env::QpEnv;
-use crate::engine::lately::Lately;
 use crate::engine::machine::Machine;
 use crate::engine::receive::{NO_GRH, checked, count, parse};
+use crate::engine::recent::RecentQps;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::xrc::record as xrc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Inbox {
     /// Where records are copied to before anything in them is looked at.
     private: Vec<u8>,
     /// The queue pairs that received last, and where each one's data was put.
-    pub(in crate::engine::wire) qps: Lately,
+    pub(in crate::engine::wire) qps: RecentQps,
 }
 
 /// The ring that the same process fills and we empty. A round's own: looking into it costs no lock.
@@ -107,7 +107,7 @@ struct Here<'a> {
     device: &'a Arc<Device>,
     /// Where records are copied to before anything in them is looked at.
     private: &'a mut Vec<u8>,
-    qps: &'a mut Lately,
+    qps: &'a mut RecentQps,
     now: Time,
     /// Queue pairs that owe an ACK.
     owed: &'a mut Vec<Qpn>,
@@ -201,7 +201,7 @@ impl RingRx {
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
         let dest_qpn = Meta::parse(first.meta()).dest_qpn;
-        let Some((core, spot)) = qps.get(device, Qpn::new(dest_qpn)) else {
+        let Some((core, cached)) = qps.get(device, Qpn::new(dest_qpn)) else {
             taken.add(first.len());
             drop(rx.take(first));
             count(device, Counter::RxNoQp);
@@ -210,7 +210,7 @@ impl RingRx {
         let mut bound = Bound::lock(device, core);
         let av = bound.capture_av();
         let (state, next) = bound.run(|machine, env| {
-            env.spot = Some(*spot);
+            env.cached = Some(*cached);
             let mut head = first;
             let next = loop {
                 let (kind, meta) = (head.kind(), Meta::parse(head.meta()));
@@ -242,11 +242,11 @@ impl RingRx {
                     other => break other,
                 }
             };
-            *spot = env.spot.take().unwrap_or_default();
+            *cached = env.cached.take().unwrap_or_default();
             let idle = machine.is_idle();
             (if idle { TxState::Idle } else { machine.poll_transmit(now, BUDGET, env) }, next)
         });
-        if bound.settle_round(state) && core.owed.list() {
+        if bound.schedule_round(state) && core.owed.list() {
             owed.push(core.qpn);
         }
         next
@@ -297,7 +297,7 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Re
         hand_over(device, (machine, env), ring, meta, &packet, now);
         machine.poll_transmit(now, BUDGET, env)
     });
-    bound.settle_after(state);
+    bound.schedule_after(state);
 }
 
 /// Takes the hub's bytes for our memory from where they lie.
@@ -327,7 +327,7 @@ fn take(
         && let Some(qp) = machine.packets()
     {
         if let Some(psn) = meta.ack {
-            qp.handle_ack_along(now, psn, env);
+            qp.handle_piggybacked_ack(now, psn, env);
         }
         if qp.handle_brief(&bth, &tail[..len], env) {
             return;
@@ -349,7 +349,7 @@ fn ack(
     now: Time,
 ) {
     match meta.ack {
-        Some(psn) if env.is_peer(ring) => machine.handle_ack_along(now, psn, env),
+        Some(psn) if env.is_peer(ring) => machine.handle_piggybacked_ack(now, psn, env),
         Some(_) => count(device, Counter::RxSource),
         None => count(device, Counter::RxMalformed),
     }
@@ -373,7 +373,7 @@ fn named(
         return;
     }
     if let Some(psn) = meta.ack {
-        machine.handle_ack_along(now, psn, env);
+        machine.handle_piggybacked_ack(now, psn, env);
     }
     let rx = RxPacket { packet: &packet, source: &NEIGHBOUR };
     machine.handle_named(now, &rx, &Named { len, at }, env);
@@ -399,7 +399,7 @@ fn is_meant(
     false
 }
 
-/// Hands a record's packet to its queue pair, after the acknowledgement that it took along. Only the process that the
+/// Hands a record's packet to its queue pair, after the acknowledgement that was piggybacked on it. Only the process that the
 /// queue pair is connected to may send it any: its ring is the one that the queue pair itself sends into.
 fn hand_over(
     device: &Device,
@@ -413,7 +413,7 @@ fn hand_over(
         return;
     }
     if let Some(psn) = meta.ack {
-        machine.handle_ack_along(now, psn, env);
+        machine.handle_piggybacked_ack(now, psn, env);
     }
     machine.handle_packet(now, &RxPacket { packet, source: &NEIGHBOUR }, env);
 }

@@ -3,7 +3,7 @@
 //!
 //! The names are in the record behind the packet's headers: the sender's queue pair and its place on the sender's board,
 //! then for each range its region's key, its length and its address. The receiver checks them against the board
-//! while it is in a lane, so nothing is fetched any more when a queue pair has failed, or a region is gone: the program
+//! while its hazard is set, so nothing is fetched any more when a queue pair has failed, or a region is gone: the program
 //! has its memory back then.
 
 use arrayvec::ArrayVec;
@@ -93,12 +93,12 @@ pub(crate) fn fetch(
     // Who looks at packets is to see them.
     let open = reach.is_open() && !device.engine().capture().is_on();
     let names = Parsed::parse(named.at).filter(|_| open).ok_or(FetchError::OutOfReach)?;
-    let lane = device.reaches().enter(reach).ok_or(FetchError::OutOfReach)?;
+    let hazard = device.reaches().enter(reach).ok_or(FetchError::OutOfReach)?;
     if !reach.sends(own, &names.origin, &names.ranges, &names.keys) {
         return Err(FetchError::OutOfReach);
     }
     let fetched = memory::fetch_ranges(reach.memory(), &names.ranges, near);
-    drop(lane);
+    drop(hazard);
     fetched.map_err(|error| {
         reach.failed(&counters, &error);
         FetchError::OutOfReach

@@ -14,9 +14,9 @@ use crate::engine::device::Device;
 use crate::engine::env::parts;
 use crate::engine::qp::{Driven, Ends, Objects, QpCore};
 use crate::engine::wire::Path;
+use crate::objects::cached_region::CachedRegion;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
-use crate::objects::spot::Spot;
 
 /// The most bytes of a message that goes this way, and its pad.
 #[expect(clippy::cast_possible_truncation, reason = "less than two cache lines")]
@@ -81,10 +81,10 @@ fn gather(
     Some(())
 }
 
-/// Memory that a queue pair sent from lately, so that the table of regions need not be locked for each message.
+/// The region that a queue pair last sent from, so that the table of regions need not be locked for each message.
 #[derive(Debug, Default)]
 pub(crate) struct SentFrom {
-    spot: Spot,
+    cached: CachedRegion,
     /// The engine's count of changes when it was found.
     changes: u64,
 }
@@ -95,11 +95,11 @@ impl SentFrom {
     fn read(&mut self, device: &Device, pd: PdId, sge: &Sge, into: &mut [u8]) -> Option<()> {
         let len = u32::try_from(into.len()).ok()?;
         let changes = device.engine().changes();
-        if self.changes != changes || !self.spot.holds(pd, sge, len) {
-            let spot = device.regions().read().spot(pd, sge.lkey, Access::empty());
-            *self = Self { spot, changes };
+        if self.changes != changes || !self.cached.holds(pd, sge, len) {
+            let cached = device.regions().read().cached(pd, sge.lkey, Access::empty());
+            *self = Self { cached, changes };
         }
-        if !self.spot.holds(pd, sge, len) {
+        if !self.cached.holds(pd, sge, len) {
             return None;
         }
         Space::Own.read(sge.addr, into).ok()?;

@@ -283,7 +283,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what came by streams. Returns how many receives brought something.
+    /// Processes the bytes that arrived on streams. Returns how many receives brought something.
     pub(in crate::engine) fn receive_streams(
         &self,
         device: &Arc<Device>,
@@ -395,7 +395,7 @@ impl Bound<'_> {
         (received, paused)
     }
 
-    /// Presents again what came with a message that waited for a receive. Returns the stream if it is to be read again.
+    /// Presents again the bytes that arrived with a message that waited for a receive. Returns the stream if it is to be read again.
     fn go_on_with_stream(&mut self) -> Option<Arc<TcpStream>> {
         let path = self.driven().path.stream().filter(|path| path.paused)?;
         path.resuming = false;

@@ -82,7 +82,7 @@ impl Loans {
 
     /// Takes back what the peer has read. Without acknowledgements nobody knows, and the system keeps what it has.
     #[inline]
-    pub(crate) fn settle(&mut self, unacknowledged: impl FnOnce() -> Option<Psn>) {
+    pub(crate) fn recycle(&mut self, unacknowledged: impl FnOnce() -> Option<Psn>) {
         if self.out.is_empty() {
             return;
         }
@@ -138,7 +138,7 @@ mod tests {
             loans.lent(lender.take().unwrap());
         }
         let mut left = |una| {
-            loans.settle(|| una);
+            loans.recycle(|| una);
             loans.out.len()
         };
         assert_eq!(left(Some(Psn::new(0xff_ffff))), 2);

@@ -1,7 +1,7 @@
 //! Sockets: packets into a batch, and out of it into a socket, with the books kept.
 
-pub(super) mod crowd;
 pub(super) mod lend;
+pub(super) mod shared_buffer;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;

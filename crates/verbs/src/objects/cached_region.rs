@@ -7,7 +7,7 @@ use crate::objects::pd::PdId;
 
 /// Memory of the process's own that was used last.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct CachedRegion {
     pd: PdId,
     lkey: Lkey,
     /// Where it begins.
@@ -16,13 +16,13 @@ pub(crate) struct Spot {
     length: u64,
 }
 
-impl Default for Spot {
+impl Default for CachedRegion {
     fn default() -> Self {
         Self::new(PdId::default(), Lkey(0), 0, 0)
     }
 }
 
-impl Spot {
+impl CachedRegion {
     /// `length` bytes of the process's own memory at `addr`, which the protection domain calls `lkey` and by their own
     /// addresses.
     pub(crate) fn new(pd: PdId, lkey: Lkey, addr: u64, length: u64) -> Self {
@@ -43,15 +43,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spot_holds_what_lies_in_it() {
+    fn a_cached_region_holds_what_lies_in_it() {
         let (pd, lkey) = (PdId(7), Lkey(0x105));
-        let spot = Spot::new(pd, lkey, 1000, 24);
-        let holds = |pd, lkey, addr, len| spot.holds(pd, &Sge { addr, length: len, lkey }, len);
+        let cached = CachedRegion::new(pd, lkey, 1000, 24);
+        let holds = |pd, lkey, addr, len| cached.holds(pd, &Sge { addr, length: len, lkey }, len);
         assert!(holds(pd, lkey, 1000, 24) && holds(pd, lkey, 1023, 1) && holds(pd, lkey, 1024, 0));
         assert!(
             !holds(pd, lkey, 1001, 24) && !holds(pd, lkey, 999, 1) && !holds(pd, lkey, 1025, 0)
         );
         assert!(!holds(PdId(8), lkey, 1000, 1) && !holds(pd, Lkey(0x106), 1000, 1));
-        assert!(!Spot::default().holds(PdId(0), &Sge { addr: 0, length: 0, lkey: Lkey(0) }, 0));
+        assert!(!CachedRegion::default().holds(
+            PdId(0),
+            &Sge { addr: 0, length: 0, lkey: Lkey(0) },
+            0
+        ));
     }
 }

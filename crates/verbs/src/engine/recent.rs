@@ -8,35 +8,39 @@ use rdmux_wire::Qpn;
 
 use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
-use crate::objects::spot::Spot;
+use crate::objects::cached_region::CachedRegion;
 
 /// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
 /// do not displace each other.
 const QPS: usize = 256;
 
 /// A queue pair, and the region that its data was put into last.
-type Recent = (Arc<QpCore>, Spot);
+type Entry = (Arc<QpCore>, CachedRegion);
 
 /// The queue pairs that received last.
 #[derive(Debug)]
-pub(super) struct Lately(Box<[Option<Recent>; QPS]>);
+pub(super) struct RecentQps(Box<[Option<Entry>; QPS]>);
 
-impl Default for Lately {
+impl Default for RecentQps {
     fn default() -> Self {
         Self(Box::new([const { None }; QPS]))
     }
 }
 
-impl Lately {
+impl RecentQps {
     /// The queue pair with a number, and what is remembered of its memory.
     #[inline]
-    pub(super) fn get(&mut self, device: &Device, qpn: Qpn) -> Option<(&Arc<QpCore>, &mut Spot)> {
+    pub(super) fn get(
+        &mut self,
+        device: &Device,
+        qpn: Qpn,
+    ) -> Option<(&Arc<QpCore>, &mut CachedRegion)> {
         let place = &mut self.0[place(qpn)];
         if place.as_ref().is_none_or(|(core, _)| core.qpn != qpn) {
             let core = device.qps().read().get(qpn).cloned();
-            *place = core.map(|core| (core, Spot::default()));
+            *place = core.map(|core| (core, CachedRegion::default()));
         }
-        place.as_mut().map(|(core, spot)| (&*core, spot))
+        place.as_mut().map(|(core, cached)| (&*core, cached))
     }
 
     /// Forgets one.
@@ -46,7 +50,7 @@ impl Lately {
 
     /// Forgets the memory of all.
     pub(super) fn forget_memory(&mut self) {
-        self.0.iter_mut().flatten().for_each(|(_, spot)| *spot = Spot::default());
+        self.0.iter_mut().flatten().for_each(|(_, cached)| *cached = CachedRegion::default());
     }
 }
 
@@ -74,12 +78,12 @@ mod tests {
         let node = || Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 8, None);
         let nodes: Vec<_> = std::iter::repeat_with(node).take(QPS).collect();
         let numbers = || nodes.iter().map(|node| node.qp.qpn());
-        let mut lately = Lately::default();
-        numbers().for_each(|qpn| drop(lately.get(&device, qpn).unwrap().0.clone()));
+        let mut recent = RecentQps::default();
+        numbers().for_each(|qpn| drop(recent.get(&device, qpn).unwrap().0.clone()));
         let _held = device.qps().write();
-        assert!(numbers().all(|qpn| lately.get(&device, qpn).unwrap().0.qpn == qpn));
-        numbers().for_each(|qpn| lately.forget(qpn));
-        assert!(lately.0.iter().all(Option::is_none));
+        assert!(numbers().all(|qpn| recent.get(&device, qpn).unwrap().0.qpn == qpn));
+        numbers().for_each(|qpn| recent.forget(qpn));
+        assert!(recent.0.iter().all(Option::is_none));
     }
 
     #[test]
@@ -127,16 +131,16 @@ mod tests {
         let pd = Pd::new(&device);
         let nodes = [(); 2]
             .map(|()| Node::on(device.clone(), control.clone(), pd.clone(), QpType::Rc, 64, None));
-        let mut lately = Lately::default();
-        let holds = |lately: &mut Lately, node: &Node| {
-            let (_, spot) = lately.get(&node.device, node.qp.qpn()).unwrap();
-            let held = spot.holds(node.pd.id(), &node.sge(0, 8), 8);
-            *spot = Spot::new(node.pd.id(), node.mr.lkey(), node.base(), 64);
+        let mut recent = RecentQps::default();
+        let holds = |recent: &mut RecentQps, node: &Node| {
+            let (_, cached) = recent.get(&node.device, node.qp.qpn()).unwrap();
+            let held = cached.holds(node.pd.id(), &node.sge(0, 8), 8);
+            *cached = CachedRegion::new(node.pd.id(), node.mr.lkey(), node.base(), 64);
             held
         };
-        assert!(!nodes.iter().any(|node| holds(&mut lately, node)), "nothing is known yet");
-        assert!(nodes.iter().all(|node| holds(&mut lately, node)), "each has its own");
-        lately.forget_memory();
-        assert!(!nodes.iter().any(|node| holds(&mut lately, node)));
+        assert!(!nodes.iter().any(|node| holds(&mut recent, node)), "nothing is known yet");
+        assert!(nodes.iter().all(|node| holds(&mut recent, node)), "each has its own");
+        recent.forget_memory();
+        assert!(!nodes.iter().any(|node| holds(&mut recent, node)));
     }
 }

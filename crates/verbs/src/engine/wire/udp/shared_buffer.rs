@@ -17,33 +17,33 @@ use crate::objects::control::slot_of;
 
 /// By address and slot, which are a socket of the peer's.
 #[derive(Debug, Default)]
-pub(crate) struct Crowds(Mutex<HashMap<(SocketAddr, u16), Weak<Crowd>>>);
+pub(crate) struct SharedBuffers(Mutex<HashMap<(SocketAddr, u16), Weak<SharedBuffer>>>);
 
-impl Crowds {
+impl SharedBuffers {
     /// A share for a queue pair that sends to `dest`. What the peer's socket holds nobody says; one of ours holds as much.
     pub(crate) fn share(&self, wire: &UdpWire, to: SocketAddr, dest: Qpn) -> Share {
-        let mut crowds = self.0.lock();
+        let mut shared_buffers = self.0.lock();
         let key = (to, slot_of(dest));
-        let crowd = crowds.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            crowds.retain(|_, crowd| crowd.strong_count() != 0);
-            let crowd = Arc::new(Crowd::new(wire.port.receive_buffer()));
-            crowds.insert(key, Arc::downgrade(&crowd));
-            crowd
+        let shared_buffer = shared_buffers.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            shared_buffers.retain(|_, shared_buffer| shared_buffer.strong_count() != 0);
+            let shared_buffer = Arc::new(SharedBuffer::new(wire.port.receive_buffer()));
+            shared_buffers.insert(key, Arc::downgrade(&shared_buffer));
+            shared_buffer
         });
-        Share { crowd, active: false, loans: Loans::default() }
+        Share { shared_buffer, active: false, loans: Loans::default() }
     }
 }
 
 /// Those of one socket.
 #[derive(Debug)]
-struct Crowd {
+struct SharedBuffer {
     /// Bytes of payload that they may have in flight.
     bytes: u32,
     /// How many have some.
     active: AtomicU32,
 }
 
-impl Crowd {
+impl SharedBuffer {
     /// For a socket with a buffer of so many bytes, from which the system takes what it needs besides the payload.
     fn new(buffer: u32) -> Self {
         Self { bytes: buffer / 8 * 5, active: AtomicU32::new(0) }
@@ -53,7 +53,7 @@ impl Crowd {
 /// A queue pair's.
 #[derive(Debug)]
 pub(crate) struct Share {
-    crowd: Arc<Crowd>,
+    shared_buffer: Arc<SharedBuffer>,
     active: bool,
     /// What of it the system sends from.
     loans: Loans,
@@ -62,8 +62,8 @@ pub(crate) struct Share {
 impl Share {
     /// That of a queue pair whose wire says itself when it is full.
     pub(crate) fn alone() -> Self {
-        let crowd = Arc::new(Crowd { bytes: u32::MAX, active: AtomicU32::new(0) });
-        Self { crowd, active: false, loans: Loans::default() }
+        let shared_buffer = Arc::new(SharedBuffer { bytes: u32::MAX, active: AtomicU32::new(0) });
+        Self { shared_buffer, active: false, loans: Loans::default() }
     }
 
     /// What the queue pair has lent of what it has in flight.
@@ -74,7 +74,7 @@ impl Share {
     /// Bytes that it may have in flight now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        self.crowd.bytes / self.crowd.active.load(Ordering::Relaxed).max(1)
+        self.shared_buffer.bytes / self.shared_buffer.active.load(Ordering::Relaxed).max(1)
     }
 
     /// Whether the queue pair has something in flight.
@@ -84,9 +84,9 @@ impl Share {
             return;
         }
         if active {
-            self.crowd.active.fetch_add(1, Ordering::Relaxed);
+            self.shared_buffer.active.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.crowd.active.fetch_sub(1, Ordering::Relaxed);
+            self.shared_buffer.active.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -103,9 +103,10 @@ mod tests {
 
     #[test]
     fn those_with_something_in_flight_share() {
-        let crowd = Arc::new(Crowd::new(8 << 20));
+        let shared_buffer = Arc::new(SharedBuffer::new(8 << 20));
         let loans = Loans::default;
-        let share = || Share { crowd: crowd.clone(), active: false, loans: loans() };
+        let share =
+            || Share { shared_buffer: shared_buffer.clone(), active: false, loans: loans() };
         let (mut a, mut b, c) = (share(), share(), share());
         assert_eq!(a.room(), 5 << 20);
         a.set_active(true);
@@ -117,6 +118,6 @@ mod tests {
         assert_eq!(a.room(), 5 << 20);
         a.set_active(false);
         drop((a, c));
-        assert_eq!(crowd.active.load(Ordering::Relaxed), 0);
+        assert_eq!(shared_buffer.active.load(Ordering::Relaxed), 0);
     }
 }

@@ -19,74 +19,76 @@ use super::poller::{Interest, Token};
 const TIME: Duration = Duration::from_secs(2);
 /// How much it may still say, in bytes.
 const BYTES: usize = 64 * 1024;
-/// How many connections may part at a time. The oldest is closed for another.
+/// How many connections may linger at a time. The oldest is closed for another.
 const MOST: usize = 256;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Parting(BTreeMap<StreamId, Parted>);
+pub(super) struct Lingering(BTreeMap<StreamId, LingeringStream>);
 
 #[derive(Debug)]
-struct Parted {
+struct LingeringStream {
     socket: OwnedFd,
     until: Time,
     /// Bytes that may still come.
     left: usize,
 }
 
-impl Parting {
+impl Lingering {
     /// When the first has had its time.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.0.values().map(|parted| parted.until).min()
+        self.0.values().map(|lingering| lingering.until).min()
     }
 }
 
 impl Core {
     /// Ends a connection so that the peer can read what was sent.
-    pub(super) fn part(&mut self, stream: StreamId) {
+    pub(super) fn linger(&mut self, stream: StreamId) {
         let Some(socket) = self.forget_stream(stream) else { return };
         if rustix::net::shutdown(&socket, Shutdown::Write).is_err()
             || self.poller.add(&socket, Token::Stream(stream), Interest::Read).is_err()
         {
             return;
         }
-        if self.streams.parting.0.len() >= MOST
-            && let Some((&oldest, _)) = self.streams.parting.0.first_key_value()
+        if self.streams.lingering.0.len() >= MOST
+            && let Some((&oldest, _)) = self.streams.lingering.0.first_key_value()
         {
-            self.close_parted(oldest);
+            self.close_lingering(oldest);
         }
         let until = self.now().after(TIME);
-        self.streams.parting.0.insert(stream, Parted { socket, until, left: BYTES });
+        self.streams.lingering.0.insert(stream, LingeringStream { socket, until, left: BYTES });
     }
 
     /// Such a connection has something. Whether it is one.
-    pub(super) fn read_parted(&mut self, stream: StreamId) -> bool {
-        let Some(parted) = self.streams.parting.0.get_mut(&stream) else { return false };
+    pub(super) fn read_lingering(&mut self, stream: StreamId) -> bool {
+        let Some(lingering) = self.streams.lingering.0.get_mut(&stream) else { return false };
         let mut buf = [0; 4096];
-        match rustix::net::recv(&parted.socket, &mut buf[..], RecvFlags::DONTWAIT) {
-            Ok((_, n)) if n != 0 && n < parted.left => parted.left -= n,
+        match rustix::net::recv(&lingering.socket, &mut buf[..], RecvFlags::DONTWAIT) {
+            Ok((_, n)) if n != 0 && n < lingering.left => lingering.left -= n,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            _ => self.close_parted(stream),
+            _ => self.close_lingering(stream),
         }
         true
     }
 
-    fn close_parted(&mut self, stream: StreamId) {
-        if let Some(parted) = self.streams.parting.0.remove(&stream) {
-            self.poller.remove(&parted.socket);
+    fn close_lingering(&mut self, stream: StreamId) {
+        if let Some(lingering) = self.streams.lingering.0.remove(&stream) {
+            self.poller.remove(&lingering.socket);
         }
     }
 
     /// Closes those that have had their time.
-    pub(super) fn close_all_parted(&mut self, now: Time) {
-        let due = |(&stream, parted): (&StreamId, &Parted)| (parted.until <= now).then_some(stream);
-        let streams: Vec<StreamId> = self.streams.parting.0.iter().filter_map(due).collect();
-        streams.into_iter().for_each(|stream| self.close_parted(stream));
+    pub(super) fn close_all_lingering(&mut self, now: Time) {
+        let due = |(&stream, lingering): (&StreamId, &LingeringStream)| {
+            (lingering.until <= now).then_some(stream)
+        };
+        let streams: Vec<StreamId> = self.streams.lingering.0.iter().filter_map(due).collect();
+        streams.into_iter().for_each(|stream| self.close_lingering(stream));
     }
 
     /// Closes one for its descriptor. Whether there was one.
-    pub(super) fn close_oldest_parted(&mut self) -> bool {
-        let oldest = self.streams.parting.0.first_key_value().map(|(&stream, _)| stream);
-        oldest.inspect(|&stream| self.close_parted(stream)).is_some()
+    pub(super) fn close_oldest_lingering(&mut self) -> bool {
+        let oldest = self.streams.lingering.0.first_key_value().map(|(&stream, _)| stream);
+        oldest.inspect(|&stream| self.close_lingering(stream)).is_some()
     }
 }

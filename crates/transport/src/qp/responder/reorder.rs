@@ -1,7 +1,7 @@
 //! Out-of-order packets: buffered while an earlier one is missing, and carried out in order when that arrives.
 //!
 //! Nothing is done with a packet before its turn, so memory, completions and errors are what they would be had nothing
-//! been lost. Requests that are answered with more than an ACK are not kept: they are few, and are asked for again.
+//! been lost. Requests that are answered with more than an ACK are not buffered: they are few, and are asked for again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,30 +15,30 @@ const MOST_BYTES: u32 = 2 << 20;
 /// The most packets.
 const MOST: u32 = 2048;
 
-/// A packet that was kept.
+/// A packet that was buffered.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Buffered {
     /// Its headers.
     packet: Packet<'static>,
     pub(super) row: RxRow,
     payload: Box<[u8]>,
 }
 
-impl Kept {
+impl Buffered {
     /// The packet as it came.
     pub(super) fn packet(&self) -> Packet<'_> {
         Packet { payload: &self.payload, ..self.packet }
     }
 }
 
-/// Packets that were kept. Nothing is allocated while there are none.
+/// Packets that were buffered. Nothing is allocated while there are none.
 #[derive(Debug, Default)]
-pub(crate) struct Early(Option<Box<Packets>>);
+pub(crate) struct ReorderBuffer(Option<Box<Packets>>);
 
 /// Each in the slot that its PSN says.
 #[derive(Debug)]
 struct Packets {
-    slots: Box<[Option<Box<Kept>>]>,
+    slots: Box<[Option<Box<Buffered>>]>,
     /// How many there are, and bytes of their payload.
     count: u32,
     bytes: usize,
@@ -46,7 +46,7 @@ struct Packets {
     end: Psn,
 }
 
-impl Early {
+impl ReorderBuffer {
     /// Keeps a packet that comes while `expected` is missing. False if it is not of the kind, too far ahead, or
     /// there already.
     #[cold]
@@ -63,21 +63,21 @@ impl Early {
         if far || !matches!(row.kind, Kind::Send | Kind::Write) {
             return false;
         }
-        let kept = self.0.get_or_insert_with(|| {
+        let buffered = self.0.get_or_insert_with(|| {
             let slots = (0..room).map(|_| None).collect();
             Box::new(Packets { slots, count: 0, bytes: 0, end: psn })
         });
-        let slot = slot(&mut kept.slots, psn);
+        let slot = slot(&mut buffered.slots, psn);
         match slot {
             Some(old) if old.packet.bth.psn == psn => return false,
             // It was never expected, since a READ took its PSN.
-            Some(old) => kept.bytes -= old.payload.len(),
-            None => kept.count += 1,
+            Some(old) => buffered.bytes -= old.payload.len(),
+            None => buffered.count += 1,
         }
-        if psn.diff(kept.end) >= 0 {
-            kept.end = psn.add(1);
+        if psn.diff(buffered.end) >= 0 {
+            buffered.end = psn.add(1);
         }
-        kept.bytes += len;
+        buffered.bytes += len;
         let headers = Packet {
             reth: packet.reth,
             imm: packet.imm,
@@ -86,16 +86,17 @@ impl Early {
             ..Packet::new(packet.bth, &[])
         };
         let payload = Vec::from(packet.payload).into_boxed_slice();
-        *slot = Some(Box::new(Kept { packet: headers, row, payload }));
+        *slot = Some(Box::new(Buffered { packet: headers, row, payload }));
         true
     }
 
-    /// Takes the packet with this PSN, if it was kept.
-    pub(super) fn take(&mut self, psn: Psn) -> Option<Box<Kept>> {
-        let kept = self.0.as_deref_mut()?;
-        let packet = slot(&mut kept.slots, psn).take_if(|kept| kept.packet.bth.psn == psn)?;
-        kept.count -= 1;
-        kept.bytes -= packet.payload.len();
+    /// Takes the packet with this PSN, if it was buffered.
+    pub(super) fn take(&mut self, psn: Psn) -> Option<Box<Buffered>> {
+        let buffered = self.0.as_deref_mut()?;
+        let packet =
+            slot(&mut buffered.slots, psn).take_if(|buffered| buffered.packet.bth.psn == psn)?;
+        buffered.count -= 1;
+        buffered.bytes -= packet.payload.len();
         Some(packet)
     }
 
@@ -119,14 +120,14 @@ impl Early {
 
     /// Bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
-        self.0.as_deref().map_or(0, |kept| {
-            let packets = kept.count as usize * size_of::<Kept>() + kept.bytes;
-            size_of::<Packets>() + size_of_val(&*kept.slots) + packets
+        self.0.as_deref().map_or(0, |buffered| {
+            let packets = buffered.count as usize * size_of::<Buffered>() + buffered.bytes;
+            size_of::<Packets>() + size_of_val(&*buffered.slots) + packets
         })
     }
 }
 
-fn slot(slots: &mut [Option<Box<Kept>>], psn: Psn) -> &mut Option<Box<Kept>> {
+fn slot(slots: &mut [Option<Box<Buffered>>], psn: Psn) -> &mut Option<Box<Buffered>> {
     // As many as a power of two, which the number of PSNs is, too.
     let mask = slots.len() - 1;
     &mut slots[psn.get() as usize & mask]

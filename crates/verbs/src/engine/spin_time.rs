@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_micros(4);
 
 /// See the module. Shared by the threads that poll a device, which may be wrong about each other by a yield.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpinTime {
     usual: Duration,
     /// Not before this time, in nanoseconds.
     next: AtomicU64,
@@ -30,7 +30,7 @@ pub(crate) struct Patience {
     interval: AtomicU64,
 }
 
-impl Patience {
+impl SpinTime {
     /// With what the environment of the process says.
     pub(crate) fn new() -> Self {
         Self::of(match std::env::var(VARIABLE) {
@@ -77,17 +77,17 @@ mod tests {
 
     #[test]
     fn yields_after_some_time_and_more_seldom_where_nobody_waits() {
-        let patience = Patience::of(USUAL);
+        let spin_time = SpinTime::of(USUAL);
         let (found, mut now) = (Time(0), Time(50 * US));
-        assert!(!patience.is_over(now, found));
+        assert!(!spin_time.is_over(now, found));
         now.0 += 1;
         let mut gaps = Vec::new();
         for _ in 0..12 {
-            assert!(patience.is_over(now, found));
+            assert!(spin_time.is_over(now, found));
             let after = Time(now.0 + US);
-            patience.yielded(now, after);
+            spin_time.yielded(now, after);
             let next =
-                (after.0..).step_by(100).find(|t| patience.is_over(Time(*t), found)).unwrap();
+                (after.0..).step_by(100).find(|t| spin_time.is_over(Time(*t), found)).unwrap();
             gaps.push((next - after.0).div_ceil(US));
             now = Time(next);
         }
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn yields_at_once_again_while_others_take_their_turn() {
-        let patience = Patience::of(USUAL);
-        (0..9).for_each(|_| patience.yielded(Time(0), Time(US)));
-        assert!(!patience.is_over(Time(100 * US), Time(0)));
-        patience.yielded(Time(600 * US), Time(700 * US));
-        assert!(patience.is_over(Time(700 * US), Time(0)));
-        assert!(!patience.is_over(Time(700 * US), Time(660 * US)), "something was found since");
+        let spin_time = SpinTime::of(USUAL);
+        (0..9).for_each(|_| spin_time.yielded(Time(0), Time(US)));
+        assert!(!spin_time.is_over(Time(100 * US), Time(0)));
+        spin_time.yielded(Time(600 * US), Time(700 * US));
+        assert!(spin_time.is_over(Time(700 * US), Time(0)));
+        assert!(!spin_time.is_over(Time(700 * US), Time(660 * US)), "something was found since");
     }
 
     #[test]
