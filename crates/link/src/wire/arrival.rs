@@ -7,6 +7,7 @@ use rdmux_transport::Source;
 use rdmux_wire::Gid;
 use rdmux_wire::icrc::Icrc;
 
+use crate::udp::ROCE_PORT;
 use crate::udp::checksum::{self, IcrcCheck};
 
 /// The two ends of a packet, as captures show them.
@@ -20,6 +21,14 @@ pub struct Ends {
     pub tos: u8,
     /// The hop limit (IPv4 TTL).
     pub ttl: u8,
+}
+
+impl Ends {
+    /// Those of a packet that no network has carried, as RoCEv2 would show them.
+    pub fn between(src: IpAddr, dst: IpAddr) -> Self {
+        let end = |ip| SocketAddr::new(ip, ROCE_PORT);
+        Self { src: end(src), dst: end(dst), tos: 0, ttl: 64 }
+    }
 }
 
 /// A packet that has arrived.

@@ -4,16 +4,15 @@
 //! socket as a [`FrameHeader`] and an IP packet, as it would be seen on a wire; what the socket does
 //! not take is counted and forgotten.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use rdmux_link::udp::{IcrcCheck, ROCE_PORT};
+use rdmux_link::IcrcCheck;
 use rdmux_link::wire::{Arrival, Ends, Frame, Payload};
 use rdmux_transport::attr::AddressVector;
-use rdmux_wire::Gid;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::udp::Udp;
@@ -116,7 +115,7 @@ impl Capture {
     pub(crate) fn received_in_memory(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
         if self.on.load(Ordering::Acquire) {
             let Ends { src, dst, .. } = ends_of(device, av);
-            let ends = Ends { src: dst, dst: src, tos: 0, ttl: 64 };
+            let ends = Ends::between(dst.ip(), src.ip());
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
             self.sink.lock().write(false, true, &ends, put, true);
         }
@@ -125,9 +124,8 @@ impl Capture {
 
 /// The ends of a packet along `av` by a wire that has no addresses.
 pub(crate) fn ends_of(device: &Device, av: &AddressVector) -> Ends {
-    let end = |gid: Gid| SocketAddr::new(gid.ip(), ROCE_PORT);
     let src = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid);
-    Ends { src: end(src), dst: end(av.dgid), tos: 0, ttl: 64 }
+    Ends::between(src.ip(), av.dgid.ip())
 }
 
 impl Sink {

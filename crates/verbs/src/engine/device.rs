@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use rdmux_link::{SharedMem, guarded, ring};
+use rdmux_link::{SharedMem, guarded};
 use rdmux_transport::Time;
 use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
@@ -60,7 +60,7 @@ impl Device {
     /// The operating system's, when a descriptor or the thread cannot be had.
     pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
         guarded::protect();
-        ring::prepare();
+        super::wire::prepare();
         let info = control.info();
         let slot = info.slot;
         let device = Arc::new(Self {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdmux_link::udp::IcrcCheck;
+use rdmux_link::IcrcCheck;
 use rdmux_link::wire::Arrival;
 use rdmux_transport::RxPacket;
 use rdmux_wire::{Packet, Qpn, WireError};

@@ -27,6 +27,9 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Psn, Qpn};
 
+/// What the system needs to know before there is a wire.
+pub(crate) use rdmux_link::ring::prepare;
+
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
 use self::stream::{Ended, Resumed, StreamPath};
@@ -436,5 +439,47 @@ impl Engine {
     pub(super) fn close_wires(&self) {
         self.wires.of_addresses.lock().clear();
         self.deafen();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// What names a kind of wire.
+    const KINDS: [&str; 8] = [
+        "UdpPort",
+        "TxBatch",
+        "RxBatch",
+        "TcpStream",
+        "RingEnd",
+        "link::udp",
+        "link::ring",
+        "link::tcp",
+    ];
+
+    /// The lines of code below a folder that name one.
+    fn named(folder: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !path.ends_with("engine/wire") {
+                    named(&path, found);
+                }
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let names = code.filter(|line| KINDS.iter().any(|kind| line.contains(kind)));
+            found.extend(names.map(|line| format!("{}: {line}", path.display())));
+        }
+    }
+
+    #[test]
+    fn the_rest_of_the_engine_names_no_kind_of_wire() {
+        let mut found = Vec::new();
+        named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine"), &mut found);
+        assert!(found.is_empty(), "{found:#?}");
     }
 }
