@@ -11,7 +11,7 @@ use rdmux_wire::Qpn;
 use super::AnyWire;
 use super::ring::Inbox;
 use super::stream::Streams;
-use crate::engine::device::{Device, QpTable};
+use crate::engine::device::Device;
 use crate::engine::receive::count;
 use crate::engine::recent::RecentQps;
 use crate::engine::wait::Waiter;
@@ -213,7 +213,7 @@ impl Engine {
     fn deliver_batch<'a, I: Iterator<Item = Arrival<'a>>>(
         &self,
         device: &Arc<Device>,
-        table: &QpTable,
+        table: &Table<'_>,
         came: io::Result<usize>,
         arrivals: impl Fn() -> I,
     ) -> usize {
