@@ -14,11 +14,10 @@ use rdmux_link::spin_wait::{ask_for_short_slices, yield_or_sleep};
 use rdmux_transport::Time;
 
 use super::Engine;
+use super::wait::{Sleep, TICK, Waiter};
 use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
-/// How often it looks whether the program still polls.
-pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How long it waits for room in a ring or socket that was full.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
 /// For how long it finds no work before it sleeps, where sockets or other processes bring work.
@@ -70,15 +69,6 @@ impl Habit {
             && usage.preempted > self.preempted
             && now.since(self.polled) < STARVED
     }
-}
-
-/// How the thread sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleep {
-    /// Deaf to the sockets, for a tick.
-    Tick,
-    /// Until something happens, or for so long.
-    Until(Option<Duration>),
 }
 
 impl Engine {
@@ -141,7 +131,7 @@ impl Engine {
         device: &Arc<Device>,
         polling: bool,
         undisturbed: bool,
-    ) -> (Arc<super::wait::Waiter>, Sleep) {
+    ) -> (Arc<Waiter>, Sleep) {
         let polling = polling && !self.somebody_waits();
         if polling && undisturbed {
             let waiter = self.waiter();

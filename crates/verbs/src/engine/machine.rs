@@ -5,13 +5,11 @@ use std::time::Duration;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState, TransportType};
 use rdmux_transport::env::{AccessFault, Drop, Env, Named};
 use rdmux_transport::error::{ModifyError, PostError};
-use rdmux_transport::iwarp::{self, StreamParams, Wish};
+use rdmux_transport::iwarp::{self, StreamEnv, StreamParams, Wish};
 use rdmux_transport::qp::{QpInit, RxPacket, SendMark};
 use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{Qp as Packets, Time, TxState};
 use rdmux_wire::Psn;
-
-use super::env::QpEnv;
 
 /// What a queue pair is driven by.
 #[derive(Debug)]
@@ -78,17 +76,22 @@ impl Machine {
         now: Time,
         attr: &QpAttr,
         mask: AttrMask,
-        env: &mut QpEnv<'_>,
+        env: &mut impl Env,
     ) -> Result<(), ModifyError> {
         either!(self, qp => qp.modify(now, attr, mask, env))
     }
-    pub(crate) fn poll_transmit(&mut self, now: Time, budget: u32, env: &mut QpEnv<'_>) -> TxState {
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        budget: u32,
+        env: &mut impl StreamEnv,
+    ) -> TxState {
         either!(self, qp => qp.poll_transmit(now, budget, env))
     }
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         either!(self, qp => qp.poll_timeout())
     }
-    pub(crate) fn handle_timeout(&mut self, now: Time, env: &mut QpEnv<'_>) {
+    pub(crate) fn handle_timeout(&mut self, now: Time, env: &mut impl StreamEnv) {
         either!(self, qp => qp.handle_timeout(now, env));
     }
 
@@ -108,7 +111,7 @@ impl Machine {
     }
 
     /// Takes a packet; who has a stream takes none.
-    pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut QpEnv<'_>) {
+    pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut impl Env) {
         match self {
             Self::Ib(qp) => qp.handle_packet(now, rx, env),
             Self::Iwarp(_) => env.count(Drop::Opcode),
@@ -134,7 +137,7 @@ impl Machine {
         now: Time,
         rx: &RxPacket<'_>,
         named: &Named<'_>,
-        env: &mut QpEnv<'_>,
+        env: &mut impl Env,
     ) {
         match self {
             Self::Ib(qp) => qp.handle_named(now, rx, named, env),
@@ -142,12 +145,12 @@ impl Machine {
         }
     }
     /// Processes an acknowledgement that was piggybacked on a packet.
-    pub(crate) fn handle_piggybacked_ack(&mut self, now: Time, psn: Psn, env: &mut QpEnv<'_>) {
+    pub(crate) fn handle_piggybacked_ack(&mut self, now: Time, psn: Psn, env: &mut impl Env) {
         if let Self::Ib(qp) = self {
             qp.handle_piggybacked_ack(now, psn, env);
         }
     }
-    pub(crate) fn flush_ack(&mut self, now: Time, env: &mut QpEnv<'_>) {
+    pub(crate) fn flush_ack(&mut self, now: Time, env: &mut impl Env) {
         if let Self::Ib(qp) = self {
             qp.flush_ack(now, env);
         }
@@ -157,7 +160,7 @@ impl Machine {
         now: Time,
         psn: Psn,
         result: Result<u64, AccessFault>,
-        env: &mut QpEnv<'_>,
+        env: &mut impl Env,
     ) {
         if let Self::Ib(qp) = self {
             qp.atomic_done(now, psn, result, env);
@@ -198,7 +201,7 @@ impl Machine {
         now: Time,
         params: &StreamParams,
         (mulpdu, receive_wait): (u32, Duration),
-        env: &mut QpEnv<'_>,
+        env: &mut impl Env,
     ) -> Result<(), ModifyError> {
         match self {
             Self::Iwarp(qp) => {

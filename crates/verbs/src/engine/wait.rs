@@ -4,13 +4,25 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_link::{Doorbell, PeerBell};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::background::{Sleep, TICK};
 use crate::objects::control::Control;
+
+/// How often the thread looks whether the program still polls.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+
+/// How the thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// Deaf to the sockets, for a tick.
+    Tick,
+    /// Until something happens, or for so long.
+    Until(Option<Duration>),
+}
 
 const AWAKE: u8 = 0;
 const TICKING: u8 = 1;
