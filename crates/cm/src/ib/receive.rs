@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use rdmux_transport::Time;
-use rdmux_wire::cm::{CLASS_VERSION, CmMad, Message};
+use rdmux_wire::cm::{CLASS_VERSION, Message};
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
 
 use super::{Cm, Upcall};
@@ -19,7 +19,12 @@ impl Cm {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
-        let CmMad { tid, attr_mod, message } = self.checked(bytes)?;
+        let (MadHeader { attr_id, tid, attr_mod, .. }, body) = self.checked(bytes)?;
+        // Read once, here: a message is some 200 bytes, and each call that passed it on would copy it.
+        let Ok(message) = Message::parse(attr_id, body) else {
+            self.counters.bad_field += 1;
+            return None;
+        };
         self.counters.mads_received += 1;
         match message {
             Message::Req(req) => self.handle_req(now, path, (tid, attr_mod), Box::new(req), sink),
@@ -46,9 +51,9 @@ impl Cm {
         }
     }
 
-    /// The message, or none if there is no sense in it: then the reason is counted. What is of
+    /// The header and the body of the message, or none if the header has no sense: then the reason is counted. What is of
     /// another version or method is dropped without an answer (IBTA 13.4.5).
-    fn checked(&mut self, bytes: &[u8]) -> Option<CmMad> {
+    fn checked<'a>(&mut self, bytes: &'a [u8]) -> Option<(MadHeader, &'a [u8])> {
         let counters = &mut self.counters;
         if bytes.len() != 256 {
             counters.bad_length += 1;
@@ -67,10 +72,7 @@ impl Cm {
         } else if !(0x10..=0x1a).contains(&header.attr_id) {
             &mut counters.bad_attribute
         } else {
-            match CmMad::parse(bytes) {
-                Ok(mad) => return Some(mad),
-                Err(_) => &mut counters.bad_field,
-            }
+            return bytes.get(MadHeader::LEN..).map(|body| (header, body));
         };
         *reason += 1;
         None
