@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use rdmux::{Context, DeviceKind};
+use rdmux_verbs::kind::GidKind;
 use serde::Serialize;
 
 use crate::Global;
@@ -77,30 +78,34 @@ fn describe(context: &Context) -> Result<Device> {
     let (attr, port) = (context.query(), context.query_port()?);
     let gids = context.gids().into_iter().enumerate();
     let l = attr.limits;
-    let kind = attr.kind.row();
-    // GIDs that are no addresses have no type either.
-    let gid_kind = Some(kind.gid_kind.sysfs()).filter(|_| kind.gid_kind.is_address());
     Ok(Device {
         name: context.name().to_owned(),
         host: context.host().to_owned(),
-        transport: kind.protocols,
+        transport: attr.kind.row().protocols,
         node_guid: attr.node_guid.to_string(),
         firmware: attr.fw_ver,
         ports: vec![Port {
             number: 1,
             state: format!("{:?}", port.state).to_lowercase(),
-            link_layer: kind.link_layer.name(),
+            link_layer: port.link_layer.name(),
             active_mtu: port.active_mtu.bytes(),
             max_mtu: port.max_mtu.bytes(),
             max_message: port.max_msg_sz,
             gids: gids
-                .map(|(index, entry)| GidRow {
-                    index,
-                    gid: entry.gid.to_string(),
-                    address: gid_kind.map_or("-".to_owned(), |_| entry.gid.ip().to_string()),
-                    kind: gid_kind.unwrap_or("-"),
-                    interface: entry.interface,
-                    mtu: entry.mtu.bytes(),
+                .map(|(index, entry)| {
+                    // GIDs that are no addresses have no type either.
+                    let (address, kind) = match entry.kind {
+                        GidKind::Address => (entry.gid.ip().to_string(), entry.kind.sysfs()),
+                        GidKind::Node => ("-".to_owned(), "-"),
+                    };
+                    GidRow {
+                        index,
+                        gid: entry.gid.to_string(),
+                        address,
+                        kind,
+                        interface: entry.interface,
+                        mtu: entry.mtu.bytes(),
+                    }
                 })
                 .collect(),
         }],

@@ -99,7 +99,7 @@ fn be_listener(dir: &RuntimeDir, host: &HostName) {
     let client = options.connect(host, DeviceKind::default()).unwrap();
     let channel = EventChannel::open(&client).unwrap();
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
-    let ip = client.info().gids[0].gid.ip();
+    let ip = client.info().addresses()[0].gid.ip();
     client.bind_addr(id, (ip, 0).into()).unwrap();
     println!("SAYS {}", client.listen(id, 1).unwrap().port());
     let request = next_cm_event(&channel);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostClient, HostName};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs as verbs;
-use rdmux_verbs::control::{Control as _, DeviceKind, GidEntry, Limits};
+use rdmux_verbs::control::{Control as _, DeviceKind, Limits};
+use rdmux_verbs::port::GidEntry;
 use rdmux_wire::{Gid, Mtu};
 
 use crate::cm::Ids;
@@ -305,10 +306,10 @@ impl AsFd for EventFd {
     }
 }
 
+/// Attributes of a port.
+pub use rdmux_verbs::port::PortAttr;
 /// Attributes of a device.
 pub use rdmux_verbs::query::DeviceAttr;
-/// Attributes of a port.
-pub use rdmux_verbs::query::PortAttr;
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

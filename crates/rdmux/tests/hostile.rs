@@ -229,7 +229,10 @@ fn be_forger() {
     let name = HostName::new("default").unwrap();
     let client = options.connect(&name, DeviceKind::default()).unwrap();
     let slot = client.info().slot.slot;
-    let own = Endpoint { gid: client.info().gids[0].gid, qpn: Qpn::new(u32::from(slot) << 12 | 5) };
+    let own = Endpoint {
+        gid: client.info().addresses()[0].gid,
+        qpn: Qpn::new(u32::from(slot) << 12 | 5),
+    };
     println!("SAYS {}", hex(&own.to_bytes()));
     let mut line = String::new();
     let mut words = || {

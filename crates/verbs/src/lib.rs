@@ -3,9 +3,9 @@
 //!
 //! Three floors, each of which imports only what is on it or below (`xtask/floors.toml`):
 //!
-//! - `objects`: the tables of objects, and what is in them: [`kind`] (the kinds of devices), [`control`] (what the
-//!   device asks of the host service), [`quota`] (how many objects there may be), regions, completion queues, shared
-//!   receive queues, counters.
+//! - `objects`: the tables of objects, and what is in them: [`kind`] (the kinds of devices), [`port`] (what a port
+//!   tells of itself), [`control`] (what the device asks of the host service), [`quota`] (how many objects there may be),
+//!   regions, completion queues, shared receive queues, counters.
 //! - `engine`: sockets and rings in, packets to queue pairs, completions out.
 //! - `handles`: what programs hold: [`device`], [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`],
 //!   [`xrc`] (queue pairs that belong to no process).
@@ -39,7 +39,7 @@ pub use objects::error::VerbsError;
 pub use objects::memory::Space;
 pub use objects::mr::MrInit;
 pub use objects::mw::MwType;
-pub use objects::{control, counters, error, kind, query, quota, signals, throttle};
+pub use objects::{control, counters, error, kind, port, query, quota, signals, throttle};
 
 pub use rdmux_transport as transport;
 pub use rdmux_wire as wire;

@@ -64,7 +64,7 @@ fn a_datagram_brings_its_network_header() {
 fn datagram_above_the_active_mtu_ends_with_local_length_error() {
     let lab = Lab::new(false);
     let narrow = |ip| {
-        let told = |info: &mut HostInfo| info.gids[0].mtu = Mtu::M1024;
+        let told = |info: &mut HostInfo| info.ports[0].attr.active_mtu = Mtu::M1024;
         let (device, control) = lab.process_told(ip, DeviceKind::default(), told);
         let pd = Pd::new(&device);
         let node = Node::on(device, control, pd, QpType::Ud, 16384, None);

@@ -5,11 +5,9 @@ use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
 use rdmux_verbs::Device;
-use rdmux_verbs::control::GidEntry;
 use rdmux_verbs::device::PORT;
 use rdmux_verbs::kind::{GidKind, Services};
-use rdmux_verbs::query::{PortAttr, PortState};
-use rdmux_wire::{Gid, Mtu};
+use rdmux_verbs::port::{GidEntry, PortAttr};
 
 use super::names;
 use super::objects::{Context, Object};
@@ -145,36 +143,32 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attr, OLD_PORT_ATTR) }
 }
 
-/// The physical state of a port (IBTA 14.2.5.6): disabled, or up.
-const PHYS_DISABLED: u8 = 3;
-const PHYS_LINK_UP: u8 = 5;
 /// RoCE needs a GRH (`IBV_QPF_GRH_REQUIRED`).
 const GRH_REQUIRED: u8 = 1;
 
 fn port_attr(attr: &PortAttr) -> ibv_port_attr {
-    let kind = attr.kind.row();
     ibv_port_attr {
         state: attr.state as u32,
         max_mtu: attr.max_mtu.code().into(),
         active_mtu: attr.active_mtu.code().into(),
-        gid_tbl_len: attr.gid_tbl_len.max(kind.gid_table).into(),
-        port_cap_flags: kind.port_capabilities,
+        gid_tbl_len: attr.gid_tbl_len.max(attr.kind.row().gid_table).into(),
+        port_cap_flags: attr.capabilities,
         max_msg_sz: attr.max_msg_sz,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
         pkey_tbl_len: attr.pkey_tbl_len,
-        lid: 0,
-        sm_lid: 0,
-        lmc: 0,
+        lid: attr.lid.0,
+        sm_lid: attr.sm_lid.0,
+        lmc: attr.lmc,
         max_vl_num: 1,
-        sm_sl: 0,
+        sm_sl: attr.sm_sl,
         subnet_timeout: 0,
         init_type_reply: 0,
         active_width: attr.active_width,
         active_speed: attr.active_speed,
-        phys_state: if attr.state == PortState::Active { PHYS_LINK_UP } else { PHYS_DISABLED },
-        link_layer: kind.link_layer as u8,
-        flags: if kind.grh_required { GRH_REQUIRED } else { 0 },
+        phys_state: attr.state.physical().0,
+        link_layer: attr.link_layer as u8,
+        flags: if attr.grh_required { GRH_REQUIRED } else { 0 },
         port_cap_flags2: 0,
     }
 }
@@ -185,12 +179,8 @@ fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
         return Err(Errno::EINVAL);
     }
     let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;
-    let empty = || {
-        let (gid, mtu) = (Gid::ZERO, Mtu::M1024);
-        GidEntry { gid, interface: String::new(), interface_index: 0, mtu }
-    };
     let in_table = u16::from(index) < device.kind().row().gid_table;
-    device.gid(index).or_else(|| in_table.then(empty)).ok_or(Errno::EINVAL)
+    device.gid(index).or_else(|| in_table.then(GidEntry::empty)).ok_or(Errno::EINVAL)
 }
 
 /// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
@@ -228,10 +218,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     status(|| {
         // SAFETY: the caller's promise.
         let device = &unsafe { Context::get(context)? }.opened.device;
-        gid_entry(device, port.into(), index)?;
+        let entry = gid_entry(device, port.into(), index)?;
         // SAFETY: the caller's variable.
-        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? = match device.kind().row().gid_kind {
-            GidKind::RoceV2 => SYSFS_ROCE_V2,
+        *unsafe { gid_type.as_mut() }.ok_or(Errno::EINVAL)? = match entry.kind {
+            GidKind::Address => SYSFS_ROCE_V2,
             GidKind::Node => SYSFS_OTHER,
         };
         Ok(())
@@ -259,7 +249,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
             return Err(Errno(libc::ENODATA));
         }
         // SAFETY: the caller has `size` bytes there.
-        unsafe { write_entry(entry, size, gid_type(device), index, &found) };
+        unsafe { write_entry(entry, size, index, &found) };
         Ok(())
     })
 }
@@ -288,9 +278,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         for (index, found) in present {
             // SAFETY: the caller has `max_entries` times `size` bytes there.
-            unsafe {
-                write_entry(entries.byte_add(count * size), size, gid_type(device), index, found);
-            }
+            unsafe { write_entry(entries.byte_add(count * size), size, index, found) };
             count += 1;
         }
         Ok(count.cast_signed())
@@ -298,28 +286,22 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     count.unwrap_or_else(|Errno(errno)| -isize::try_from(errno).unwrap_or(isize::MAX))
 }
 
-/// The type of a device's GIDs. Those of iWARP count as InfiniBand's.
-fn gid_type(device: &Device) -> u32 {
-    match device.kind().row().gid_kind {
-        GidKind::RoceV2 => IBV_GID_TYPE_ROCE_V2,
+/// The type of a GID. Those that are no addresses count as InfiniBand's.
+fn gid_type(kind: GidKind) -> u32 {
+    match kind {
+        GidKind::Address => IBV_GID_TYPE_ROCE_V2,
         GidKind::Node => IBV_GID_TYPE_IB,
     }
 }
 
 /// # Safety
 /// There are `size` bytes at `to`.
-unsafe fn write_entry(
-    to: *mut ibv_gid_entry,
-    size: usize,
-    gid_type: u32,
-    index: u32,
-    entry: &GidEntry,
-) {
+unsafe fn write_entry(to: *mut ibv_gid_entry, size: usize, index: u32, entry: &GidEntry) {
     let known = ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: index,
         port_num: PORT.into(),
-        gid_type,
+        gid_type: gid_type(entry.kind),
         ndev_ifindex: entry.interface_index,
     };
     // SAFETY: as promised; what is copied are `size` bytes at most.

@@ -22,9 +22,7 @@ use super::rpc::Session;
 use crate::error::HostError;
 use crate::names::{HostName, NetworkNamespace};
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
-use crate::proto::{
-    AgentRequest, ClientKind, GidRow, MadAddress, Notify, Request, Response, Welcome,
-};
+use crate::proto::{AgentRequest, ClientKind, MadAddress, Notify, Request, Response, Welcome};
 
 /// A management datagram for an agent of this process, or the end of waiting for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +238,7 @@ impl HostClient {
             Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
-            Notify::Gids(rows) => ControlEvent::Gids(rows.into_iter().map(GidRow::into).collect()),
+            Notify::Ports(ports) => ControlEvent::Ports(ports),
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
             Notify::Stream { qpn, number, params, receive_wait } => {
                 let stream = self.only_descriptor(fds)?;
@@ -293,8 +291,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
         host: welcome.host,
         device: device.name,
         node_guid: device.node_guid,
-        gids: welcome.gids.into_iter().map(GidRow::into).collect(),
-        pkeys: welcome.pkeys,
+        ports: device.ports,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
         limits: welcome.limits,
     })
@@ -318,7 +315,7 @@ impl Control for HostClient {
     }
 
     fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError> {
-        let what = || match self.info.gids.get(usize::from(gid_index)) {
+        let what = || match self.info.addresses().get(usize::from(gid_index)) {
             Some(entry) => format!("attach {}", entry.gid.ip()),
             None => format!("attach the address of GID index {gid_index}"),
         };

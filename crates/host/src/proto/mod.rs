@@ -22,8 +22,8 @@ mod status;
 pub use cm::{CmReply, CmRequest};
 pub use hub::{HubReply, HubRequest, HubResponse};
 pub use request::{
-    AgentRequest, ClientKind, DeviceRow, Failure, GidRow, MadAddress, Notify, Reply, Request,
-    Response, Welcome,
+    AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request, Response,
+    Welcome,
 };
 pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
 pub use status::{
@@ -36,4 +36,4 @@ pub const EVENTS: usize = 4 * 1024;
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;

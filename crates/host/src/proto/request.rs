@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rdmux_verbs::control::{DeviceKind, GidEntry, Limits};
+use rdmux_verbs::control::{DeviceKind, Limits};
+use rdmux_verbs::port::Port;
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_verbs::transport::iwarp::StreamParams;
-use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Qkey, Qpn};
 use serde::{Deserialize, Serialize};
 
 use super::cm::{CmReply, CmRequest};
@@ -251,10 +252,6 @@ pub struct Welcome {
     pub network: Option<NetworkNamespace>,
     /// The host's devices.
     pub devices: Vec<DeviceRow>,
-    /// The GID table.
-    pub gids: Vec<GidRow>,
-    /// The P_Key table.
-    pub pkeys: Vec<Pkey>,
     /// The first slot; 0 for a tool.
     pub slot: u16,
     /// The index to count from in it.
@@ -287,32 +284,8 @@ pub struct DeviceRow {
     pub name: String,
     /// GUID of its node.
     pub node_guid: Guid,
-}
-
-/// A [`GidEntry`] as it travels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GidRow {
-    /// The GID.
-    pub gid: Gid,
-    /// Name of the interface.
-    pub interface: String,
-    /// Its index.
-    pub interface_index: u32,
-    /// The largest path MTU.
-    pub mtu: Mtu,
-}
-
-impl From<GidRow> for GidEntry {
-    fn from(row: GidRow) -> Self {
-        let GidRow { gid, interface, interface_index, mtu } = row;
-        Self { gid, interface, interface_index, mtu }
-    }
-}
-impl From<&GidEntry> for GidRow {
-    fn from(entry: &GidEntry) -> Self {
-        let GidEntry { gid, interface, interface_index, mtu } = entry.clone();
-        Self { gid, interface, interface_index, mtu }
-    }
+    /// Its ports, in the order of their numbers.
+    pub ports: Vec<Port>,
 }
 
 /// What the service tells a process of its own accord.
@@ -337,8 +310,8 @@ pub enum Notify {
         /// The UDP payload.
         bytes: Vec<u8>,
     },
-    /// The GID table changed.
-    Gids(Vec<GidRow>),
+    /// The ports of the device changed: addresses came or went.
+    Ports(Vec<Port>),
     /// Something happened to an XRC target that we hold.
     Target {
         /// The target.

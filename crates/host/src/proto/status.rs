@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use rdmux_verbs::port::GidEntry;
 use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
-
-use super::request::GidRow;
 
 /// The state of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +19,8 @@ pub struct Status {
     pub embedded: bool,
     /// GUID of its node.
     pub node_guid: Guid,
-    /// The GID table, in order of index.
-    pub gids: Vec<GidRow>,
+    /// The host's addresses: RoCE's GID table, in order of index.
+    pub gids: Vec<GidEntry>,
     /// The UDP port.
     pub port: u16,
     /// Processes, in order of arrival.

@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use rdmux_cm::LocalAddress;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::{UdpGroup, UdpPort};
-use rdmux_verbs::control::{DeviceKind, GidEntry};
-use rdmux_verbs::kind::{self, KindRow};
+use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind::{self, GidKind, KindRow};
+use rdmux_verbs::port::GidEntry;
 use rdmux_verbs::throttled;
-use rdmux_wire::{Gid, Guid, Mtu};
+use rdmux_wire::{Guid, Mtu};
 
 use super::netlink::{Interface, InterfaceAddress, Netlink};
 use crate::error::HostError;
@@ -128,6 +129,7 @@ impl Addresses {
         };
         let entry = GidEntry {
             gid: ip.into(),
+            kind: GidKind::Address,
             interface: interface.name.clone(),
             interface_index: interface.index,
             mtu: path_mtu(interface.mtu),
@@ -162,15 +164,10 @@ impl Addresses {
         (0u8..=u8::MAX).zip(&self.rows).filter_map(|(i, row)| Some((i, row.as_ref()?)))
     }
 
-    /// The GID table; an empty row is a GID of zeros.
+    /// The addresses as GIDs; an empty row is a GID of zeros.
     pub(super) fn gids(&self) -> Vec<GidEntry> {
-        let empty = || GidEntry {
-            gid: Gid::ZERO,
-            interface: String::new(),
-            interface_index: 0,
-            mtu: Mtu::M256,
-        };
-        self.rows.iter().map(|r| r.as_ref().map_or_else(empty, |r| r.entry.clone())).collect()
+        let entry = |row: &Row| row.entry.clone();
+        self.rows.iter().map(|r| r.as_ref().map_or_else(GidEntry::empty, entry)).collect()
     }
 
     /// The addresses as the connection manager wants them: those of each device, in the order of

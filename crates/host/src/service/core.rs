@@ -32,7 +32,7 @@ use super::streams::Streams;
 use super::view::Views;
 use crate::error::HostError;
 use crate::names::NetworkNamespace;
-use crate::proto::{ClientKind, EVENTS, GidRow, Notify, socket};
+use crate::proto::{ClientKind, EVENTS, Notify, socket};
 
 /// Notifications that wait for a process to read them.
 const MAX_NOTIFICATIONS: usize = 4096;
@@ -168,17 +168,20 @@ impl Core {
             let for_cm = self.addresses.for_cm(|kind| self.guid_of(kind));
             self.manager.set_addresses(now, for_cm, &mut self.outbox);
             self.follow_addresses();
-            let gids = self.gid_rows();
-            self.notify_all(&Notify::Gids(gids));
+            self.notify_ports();
             self.refresh_view();
             self.drain_outbox();
         }
         refused.map_or(Ok(()), Err)
     }
 
-    /// The GID table as it travels.
-    pub(super) fn gid_rows(&self) -> Vec<GidRow> {
-        self.addresses.gids().iter().map(GidRow::from).collect()
+    /// Tells each process what the ports of its device are now.
+    fn notify_ports(&mut self) {
+        for id in self.clients.ids() {
+            if let Some(kind) = self.clients.get(id).and_then(Client::device_kind) {
+                self.notify(id, &Notify::Ports(self.ports_of(kind)), Vec::new());
+            }
+        }
     }
 
     /// Takes a new connection.

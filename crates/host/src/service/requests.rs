@@ -9,8 +9,9 @@ use rdmux_link::SharedMem;
 use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, KindRow};
+use rdmux_verbs::port::Port;
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
-use rdmux_wire::{Guid, Pkey, Qpn};
+use rdmux_wire::{Guid, Qpn};
 
 use super::clients::{ClientId, DeviceSide, Gone};
 use super::closing::Foreign;
@@ -193,8 +194,6 @@ impl Core {
             host: self.options.host.to_string(),
             network: self.network,
             devices: self.devices(),
-            gids: self.gid_rows(),
-            pkeys: vec![Pkey::DEFAULT],
             slot,
             first_index,
             port: self.options.config.service.port,
@@ -208,8 +207,14 @@ impl Core {
             kind: row.kind,
             name: row.device_name.to_owned(),
             node_guid: self.guid_of(row.kind),
+            ports: self.ports_of(row.kind),
         };
         kind::rows().iter().map(device).collect()
+    }
+
+    /// The ports of the device of a kind.
+    pub(super) fn ports_of(&self, kind: DeviceKind) -> Vec<Port> {
+        vec![Port::over_ip(kind, self.guid_of(kind), self.addresses.gids())]
     }
 
     /// One node each, told apart by the last digits.

@@ -45,7 +45,7 @@ impl Core {
             uptime_ms: millis(self.started),
             embedded: own,
             node_guid: self.node_guid,
-            gids: self.gid_rows(),
+            gids: self.addresses.gids(),
             port: self.options.config.service.port,
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),

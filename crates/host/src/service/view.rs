@@ -9,14 +9,13 @@ use std::time::Duration;
 use rdmux_cm::Time;
 use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::throttled;
-use rdmux_wire::Pkey;
 
 use super::clients::ClientId;
 use super::closing::Foreign;
 use super::core::Core;
 use super::requests::failure;
 use crate::names::DeviceChoice;
-use crate::proto::{Failure, GidRow, Reply, Response};
+use crate::proto::{DeviceRow, Failure, Reply, Response};
 use crate::view::tree::{self, Facts};
 
 /// How old the counters in the tree may be.
@@ -39,8 +38,8 @@ struct Tree {
     shown: Shown,
 }
 
-/// What a tree told last: the GID table and the counters.
-type Shown = (Vec<GidRow>, PerKind<Vec<(String, u64)>>);
+/// What a tree told last: all devices and their counters.
+type Shown = (Vec<DeviceRow>, PerKind<Vec<(String, u64)>>);
 
 /// The namespaces of a user's views.
 #[derive(Debug)]
@@ -132,20 +131,17 @@ impl Core {
     }
 
     fn current_view(&self) -> Shown {
-        (self.gid_rows(), PerKind::new(|kind| self.clients.counters_of(kind)))
+        (self.devices(), PerKind::new(|kind| self.clients.counters_of(kind)))
     }
 
     fn write_view(&self, choice: DeviceChoice, root: &Path, shown: &Shown) -> io::Result<()> {
-        let mut devices = self.devices();
-        devices.retain(|device| choice.kinds().contains(&device.kind));
-        let (gids, counters) = shown;
+        let (devices, counters) = shown;
+        let seen = |device: &&DeviceRow| choice.kinds().contains(&device.kind);
         let etc_hosts = self.options.dir.etc_hosts();
         let facts = Facts {
             etc_hosts: &etc_hosts,
             host: self.options.host.as_str(),
-            devices: &devices,
-            gids,
-            pkeys: &[Pkey::DEFAULT],
+            devices: devices.iter().filter(seen).collect(),
             counters,
         };
         tree::write(root, &facts)

@@ -8,12 +8,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::kind::{GidKind, PerKind};
-use rdmux_verbs::query::iwarp_gid;
-use rdmux_wire::{Gid, Mtu, Pkey};
+use rdmux_verbs::kind::PerKind;
+use rdmux_verbs::port::{GidEntry, Port};
 
 use super::uverbs;
-use crate::proto::{DeviceRow, GidRow};
+use crate::proto::DeviceRow;
 
 /// What the files tell.
 #[derive(Clone, Debug)]
@@ -21,11 +20,7 @@ pub(crate) struct Facts<'a> {
     /// The virtual host.
     pub(crate) host: &'a str,
     /// The devices.
-    pub(crate) devices: &'a [DeviceRow],
-    /// The host's addresses: the GID table of what has addresses there.
-    pub(crate) gids: &'a [GidRow],
-    /// The P_Key table.
-    pub(crate) pkeys: &'a [Pkey],
+    pub(crate) devices: Vec<&'a DeviceRow>,
     /// What all devices of a kind counted, by [`Counter::name`].
     pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
@@ -59,11 +54,16 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
 /// All files, by their paths.
 fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     let mut tree = Tree::default();
-    for device in facts.devices {
+    for &device in &facts.devices {
         let dir = format!("sys/class/infiniband/{}", device.name);
         node(&mut tree, &dir, facts, device);
-        parent(&mut tree, &format!("{dir}/device"), facts, device);
-        port(&mut tree, &format!("{dir}/ports/1"), facts, device);
+        parent(&mut tree, &format!("{dir}/device"), device);
+        for (number, port) in (1..).zip(&device.ports) {
+            let dir = format!("{dir}/ports/{number}");
+            describe(&mut tree, &dir, port);
+            gids(&mut tree, &dir, port);
+            counters(&mut tree, &dir, &facts.counters[device.kind]);
+        }
         verbs(&mut tree, device);
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
@@ -103,9 +103,9 @@ fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
 }
 
 /// The device below the device: for an adapter its PCI function.
-fn parent(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
-    for row in facts.gids.iter().filter(|row| row.gid != Gid::ZERO) {
-        let interface = &row.interface;
+fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
+    let addresses = device.ports.iter().flat_map(|port| &port.addresses);
+    for GidEntry { interface, .. } in addresses.filter(|entry| !entry.gid.is_zero()) {
         tree.link(format!("{dir}/net/{interface}"), format!("/sys/class/net/{interface}"));
     }
     // Relative ones, which lead to the right place wherever the tree is seen.
@@ -119,49 +119,36 @@ fn parent(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     tree.text(format!("{dir}/numa_node"), "-1");
 }
 
-fn port(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
-    tree.text(format!("{dir}/state"), "4: ACTIVE");
-    tree.text(format!("{dir}/phys_state"), "5: LinkUp");
-    tree.text(format!("{dir}/link_layer"), device.kind.row().link_layer.name());
-    // What the device's port attributes say: four lanes, EDR.
-    tree.text(format!("{dir}/rate"), "100 Gb/sec (4X EDR)");
-    for zero in ["lid", "sm_lid"] {
-        tree.text(format!("{dir}/{zero}"), "0x0");
-    }
-    for zero in ["sm_sl", "lid_mask_count"] {
-        tree.text(format!("{dir}/{zero}"), "0");
-    }
-    gids(tree, dir, facts, device);
-    for (index, pkey) in facts.pkeys.iter().enumerate() {
+/// What a port says of itself, and its P_Keys.
+fn describe(tree: &mut Tree, dir: &str, port: &Port) {
+    let attr = &port.attr;
+    tree.text(format!("{dir}/state"), format!("{}: {}", attr.state as u8, attr.state.name()));
+    let (code, name) = attr.state.physical();
+    tree.text(format!("{dir}/phys_state"), format!("{code}: {name}"));
+    tree.text(format!("{dir}/link_layer"), attr.link_layer.name());
+    let (speed, rate) = attr.rate();
+    let half = if rate % 10 == 0 { "" } else { ".5" };
+    let rate = format!("{}{half} Gb/sec ({}X {speed})", rate / 10, attr.lanes());
+    tree.text(format!("{dir}/rate"), rate);
+    tree.text(format!("{dir}/lid"), format!("{:#x}", attr.lid.0));
+    tree.text(format!("{dir}/sm_lid"), format!("{:#x}", attr.sm_lid.0));
+    tree.text(format!("{dir}/sm_sl"), attr.sm_sl.to_string());
+    tree.text(format!("{dir}/lid_mask_count"), attr.lmc.to_string());
+    for (index, pkey) in port.pkeys.iter().enumerate() {
         tree.text(format!("{dir}/pkeys/{index}"), format!("{:#06x}", pkey.0));
     }
-    counters(tree, dir, &facts.counters[device.kind]);
 }
 
-fn gids(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
-    let own = |row: &GidRow| GidRow { gid: iwarp_gid(device.node_guid), ..row.clone() };
-    let kind = device.kind.row();
-    let rows: Vec<GidRow> = match kind.gid_kind {
-        GidKind::RoceV2 => {
-            let table = facts.gids.len().max(kind.gid_table.into());
-            let empty = GidRow {
-                gid: Gid::ZERO,
-                interface: String::new(),
-                interface_index: 0,
-                mtu: Mtu::M256,
-            };
-            let mut rows = facts.gids.to_vec();
-            rows.resize(table, empty);
-            rows
-        }
-        GidKind::Node => facts.gids.first().map(own).into_iter().collect(),
-    };
-    for (index, row) in rows.iter().enumerate() {
-        tree.text(format!("{dir}/gids/{index}"), groups(&row.gid.0));
+fn gids(tree: &mut Tree, dir: &str, port: &Port) {
+    let mut entries = port.gids().to_vec();
+    let table = entries.len().max(port.attr.kind.row().gid_table.into());
+    entries.resize(table, GidEntry::empty());
+    for (index, entry) in entries.iter().enumerate() {
+        tree.text(format!("{dir}/gids/{index}"), groups(&entry.gid.0));
         // A row that lost its address stays, empty, and has no attributes.
-        if row.gid != Gid::ZERO {
-            tree.text(format!("{dir}/gid_attrs/types/{index}"), kind.gid_kind.sysfs());
-            tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &row.interface);
+        if !entry.gid.is_zero() {
+            tree.text(format!("{dir}/gid_attrs/types/{index}"), entry.kind.sysfs());
+            tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &entry.interface);
         }
     }
 }
@@ -270,35 +257,34 @@ mod tests {
     use super::*;
     use rdmux_testing::{TempDir, temp_dir};
     use rdmux_verbs::kind::{self, KindRow};
-    use rdmux_wire::Guid;
+    use rdmux_wire::{Gid, Guid};
     use std::net::Ipv4Addr;
 
-    fn row(address: [u8; 4], interface: &str) -> GidRow {
+    fn address(address: [u8; 4], interface: &str) -> GidEntry {
         let gid = Ipv4Addr::from(address).into();
-        GidRow { gid, interface: interface.to_owned(), interface_index: 1, mtu: Mtu::M1024 }
+        GidEntry { gid, interface: interface.to_owned(), ..GidEntry::empty() }
     }
 
     /// Writes what a host with a device of each kind has, of which the first counted this.
-    fn show(dir: &TempDir, gids: &[GidRow], counters: &[(&str, u64)]) {
-        let device = |row: &KindRow| DeviceRow {
-            kind: row.kind,
-            name: format!("dev{}", row.kind as u8),
-            node_guid: Guid(0x0211_2233_4455_6676 + row.kind as u64),
+    fn show(dir: &TempDir, addresses: &[GidEntry], counters: &[(&str, u64)]) {
+        let device = |row: &KindRow| {
+            let (kind, node_guid) = (row.kind, Guid(0x0211_2233_4455_6676 + row.kind as u64));
+            let ports = vec![Port::over_ip(kind, node_guid, addresses.to_vec())];
+            DeviceRow { kind, name: format!("dev{}", kind as u8), node_guid, ports }
         };
         let devices: Vec<DeviceRow> = kind::rows().iter().map(device).collect();
         let mut counted = PerKind::new(|_| Vec::new());
         counted[devices[0].kind] = counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
-        let pkeys = &[Pkey::DEFAULT];
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
-        let facts =
-            Facts { host: "a", devices: &devices, gids, pkeys, counters: &counted, etc_hosts };
+        let devices = devices.iter().collect();
+        let facts = Facts { host: "a", devices, counters: &counted, etc_hosts };
         write(dir.path(), &facts).unwrap();
     }
 
     #[test]
     fn files_read_as_the_kernels() {
         let dir = temp_dir();
-        let gids = [row([10, 0, 0, 1], "eth0")];
+        let gids = [address([10, 0, 0, 1], "eth0")];
         show(&dir, &gids, &[("tx_bytes", 400), ("rx_drop_icrc", 3)]);
         let read = |path: &str| {
             fs::read_to_string(dir.path().join("sys/class/infiniband/dev0").join(path)).unwrap()
@@ -309,6 +295,18 @@ mod tests {
         assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
         assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "eth0\n");
         assert_eq!(read("ports/1/pkeys/0"), "0xffff\n");
+        for (file, text) in [
+            ("state", "4: ACTIVE"),
+            ("phys_state", "5: LinkUp"),
+            ("link_layer", "Ethernet"),
+            ("rate", "100 Gb/sec (4X EDR)"),
+            ("lid", "0x0"),
+            ("sm_lid", "0x0"),
+            ("sm_sl", "0"),
+            ("lid_mask_count", "0"),
+        ] {
+            assert_eq!(read(&format!("ports/1/{file}")).trim_end(), text);
+        }
         assert_eq!(read("ports/1/counters/port_xmit_data"), "100\n");
         assert_eq!(read("ports/1/counters/port_rcv_errors"), "3\n");
         assert_eq!(read("ports/1/hw_counters/rx_drop_icrc"), "3\n");
@@ -326,7 +324,7 @@ mod tests {
     #[test]
     fn what_changed_is_written_and_what_is_gone_removed() {
         let dir = temp_dir();
-        let two = [row([10, 0, 0, 1], "eth0"), row([10, 0, 0, 2], "eth1")];
+        let two = [address([10, 0, 0, 1], "eth0"), address([10, 0, 0, 2], "eth1")];
         show(&dir, &two, &[("tx_packets", 1000)]);
         let port = dir.path().join("sys/class/infiniband/dev0/ports/1");
         let net = dir.path().join("sys/class/infiniband/dev0/device/net");
@@ -345,7 +343,7 @@ mod tests {
         assert_eq!(fs::read_dir(net).unwrap().count(), 1);
 
         // A row that lost its address.
-        let empty = GidRow { gid: Gid::ZERO, ..two[1].clone() };
+        let empty = GidEntry { gid: Gid::ZERO, ..two[1].clone() };
         show(&dir, &[two[0].clone(), empty], &[]);
         assert!(port.join("gids/1").exists() && !port.join("gid_attrs/types/1").exists());
         assert!(!port.join("hw_counters").exists());

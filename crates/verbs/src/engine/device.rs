@@ -14,17 +14,14 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Engine;
 use super::qp::QpCore;
 use super::xrc::side::Side;
-use crate::objects::control::{
-    Control, ControlError, DeviceKind, GidEntry, Limits, is_target, slot_of,
-};
+use crate::objects::control::{Control, ControlError, DeviceKind, Limits, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::cq::{CqCore, Overflow};
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
-use crate::objects::kind::GidKind;
 use crate::objects::notify::NotifyQueue;
+use crate::objects::port::{GidEntry, Port};
 use crate::objects::qp::SlotUse;
-use crate::objects::query::iwarp_gid;
 use crate::objects::quota::Quota;
 use crate::objects::reach::Reaches;
 use crate::objects::regions::Regions;
@@ -39,7 +36,10 @@ pub const PORT: u8 = 1;
 /// polls, so that one-sided operations complete while the program computes.
 pub struct Device {
     control: Arc<dyn Control>,
-    gids: RwLock<Vec<GidEntry>>,
+    /// By number, from 1.
+    ports: RwLock<Vec<Port>>,
+    /// The P_Key table of the port, as it was when the device was opened: every packet is compared with it.
+    pkeys: Vec<Pkey>,
     regions: RwLock<Regions>,
     qps: RwLock<QpTable>,
     events: NotifyQueue<Raised>,
@@ -64,7 +64,8 @@ impl Device {
         let info = control.info();
         let slot = info.slot;
         let device = Arc::new(Self {
-            gids: RwLock::new(info.gids.clone()),
+            ports: RwLock::new(info.ports.clone()),
+            pkeys: info.ports.first().map(|port| port.pkeys.clone()).unwrap_or_default(),
             regions: RwLock::new(Regions::new(control.board().cloned())),
             qps: RwLock::new(QpTable::new(slot.slot)),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
@@ -87,42 +88,37 @@ impl Device {
         self.control.info().kind
     }
 
+    /// What `ask` finds in the port with this number, if there is one.
+    pub(crate) fn port<T>(&self, number: u8, ask: impl FnOnce(&Port) -> T) -> Option<T> {
+        let index = usize::from(number).checked_sub(1)?;
+        self.ports.read().get(index).map(ask)
+    }
+
     /// The MTU of the port: no datagram is longer.
     pub(crate) fn active_mtu(&self) -> Mtu {
-        active_mtu(&self.gids.read())
+        self.port(PORT, |port| port.attr.active_mtu).unwrap_or(Mtu::M256)
     }
 
     /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.
     pub fn gids(&self) -> Vec<GidEntry> {
-        match self.kind().row().gid_kind {
-            GidKind::RoceV2 => self.addresses(),
-            GidKind::Node => self.gid(0).into_iter().collect(),
-        }
+        self.port(PORT, |port| port.gids().to_vec()).unwrap_or_default()
     }
     /// An entry of the GID table.
     pub fn gid(&self, index: u8) -> Option<GidEntry> {
-        let info = self.control.info();
-        let address = self.gids.read().get(usize::from(index)).cloned();
-        match info.kind.row().gid_kind {
-            GidKind::RoceV2 => address,
-            GidKind::Node if index == 0 => {
-                address.map(|entry| GidEntry { gid: iwarp_gid(info.node_guid), ..entry })
-            }
-            GidKind::Node => None,
-        }
+        self.port(PORT, |port| port.gids().get(usize::from(index)).cloned()).flatten()
     }
     /// The host's addresses, by their index; zero where one was.
     pub fn addresses(&self) -> Vec<GidEntry> {
-        self.gids.read().clone()
+        self.port(PORT, |port| port.addresses.clone()).unwrap_or_default()
     }
     /// The index of a GID of ours.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
-        let at = self.gids.read().iter().position(|g| g.gid == gid)?;
-        u8::try_from(at).ok()
+        let at = |port: &Port| port.addresses.iter().position(|g| g.gid == gid);
+        u8::try_from(self.port(PORT, at)??).ok()
     }
     /// An entry of the P_Key table.
     pub fn pkey(&self, index: u16) -> Option<Pkey> {
-        self.control.info().pkeys.get(usize::from(index)).copied()
+        self.pkeys.get(usize::from(index)).copied()
     }
     /// The host service.
     pub fn control(&self) -> &Arc<dyn Control> {
@@ -192,8 +188,8 @@ impl Device {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
-    pub(crate) fn set_gids(&self, gids: Vec<GidEntry>) {
-        *self.gids.write() = gids;
+    pub(crate) fn set_ports(&self, ports: Vec<Port>) {
+        *self.ports.write() = ports;
         self.raise(Raised::GidChange);
     }
     /// Marks the device as failed; returns whether it was not before.
@@ -243,14 +239,6 @@ impl Device {
     }
 }
 
-/// The MTU that fits whichever GID a program takes: that of the narrowest interface. The loopback's, which is wide,
-/// counts only where there is no other.
-fn active_mtu(gids: &[GidEntry]) -> Mtu {
-    let used = || gids.iter().filter(|g| !g.gid.is_zero());
-    let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();
-    outside.or_else(|| used().map(|g| g.mtu).max()).unwrap_or(Mtu::M1024)
-}
-
 impl Drop for Device {
     fn drop(&mut self) {
         self.engine.stop();
@@ -260,28 +248,5 @@ impl Drop for Device {
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Device").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
-
-    #[test]
-    fn a_port_carries_what_its_narrowest_way_out_carries() {
-        let gid = |ip: &str, mtu| GidEntry {
-            gid: ip.parse::<IpAddr>().unwrap().into(),
-            interface: String::new(),
-            interface_index: 1,
-            mtu,
-        };
-        let lo = [gid("127.0.0.1", Mtu::M4096), gid("::1", Mtu::M4096)];
-        assert_eq!(active_mtu(&lo), Mtu::M4096);
-        let [v4, v6] = lo;
-        let all = [v4, gid("10.0.0.1", Mtu::M4096), gid("fd00::1", Mtu::M1024), v6];
-        assert_eq!(active_mtu(&all), Mtu::M1024);
-        assert_eq!(active_mtu(&[]), Mtu::M1024);
     }
 }

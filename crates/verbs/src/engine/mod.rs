@@ -482,7 +482,7 @@ impl Engine {
     fn control_event(&self, device: &Arc<Device>, event: ControlEvent) {
         match event {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
-            ControlEvent::Gids(gids) => device.set_gids(gids),
+            ControlEvent::Ports(ports) => device.set_ports(ports),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
             ControlEvent::Stray { src, dst, bytes } => {

@@ -3,12 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rdmux_wire::Mtu;
-
 pub use crate::engine::device::{Device, PORT};
 use crate::handles::event::AsyncEvent;
 use crate::objects::error::VerbsError;
-use crate::objects::query::{DeviceAttr, MAX_MESSAGE, PortAttr, PortState, VENDOR_ID};
+use crate::objects::port::{PortAttr, PortState};
+use crate::objects::query::{DeviceAttr, VENDOR_ID};
 use crate::objects::quota::{Counted, Permit};
 
 impl Device {
@@ -27,8 +26,8 @@ impl Device {
             vendor_part_id: 1,
             hw_ver: 1,
             limits: info.limits,
-            phys_port_cnt: PORT,
-            max_pkeys: u16::try_from(info.pkeys.len()).unwrap_or(u16::MAX),
+            phys_port_cnt: u8::try_from(info.ports.len()).unwrap_or(u8::MAX),
+            max_pkeys: self.port(PORT, |port| port.attr.pkey_tbl_len).unwrap_or(0),
             local_ca_ack_delay: info.kind.row().ack_delay,
         }
     }
@@ -37,24 +36,13 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// EINVAL for any port but 1.
+    /// EINVAL for a port that is not there.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, VerbsError> {
-        if port != PORT {
-            return Err(VerbsError::invalid("query a port", format!("there is no port {port}")));
-        }
-        let gids = self.gids().len();
-        let down = self.has_failed();
-        Ok(PortAttr {
-            kind: self.control().info().kind,
-            state: if down { PortState::Down } else { PortState::Active },
-            max_mtu: Mtu::M4096,
-            active_mtu: self.active_mtu(),
-            gid_tbl_len: u16::try_from(gids).unwrap_or(u16::MAX),
-            pkey_tbl_len: u16::try_from(self.control().info().pkeys.len()).unwrap_or(u16::MAX),
-            max_msg_sz: MAX_MESSAGE,
-            active_width: 2,
-            active_speed: 32,
-        })
+        let attr = self.port(port, |port| port.attr.clone());
+        let attr = attr.ok_or_else(|| {
+            VerbsError::invalid("query a port", format!("there is no port {port}"))
+        })?;
+        Ok(if self.has_failed() { PortAttr { state: PortState::Down, ..attr } } else { attr })
     }
 
     /// The device's name.

@@ -13,10 +13,11 @@ use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
-use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qpn};
+use rdmux_wire::{Gid, Guid, Qpn};
 
 pub use crate::objects::kind::DeviceKind;
 pub use crate::objects::limits::Limits;
+use crate::objects::port::{GidEntry, Port};
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
@@ -53,19 +54,6 @@ pub struct SlotGrant {
     pub first_index: u16,
 }
 
-/// An entry of the GID table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// The GID: an IP address of the host.
-    pub gid: Gid,
-    /// The network interface that has the address.
-    pub interface: String,
-    /// Its index in the operating system.
-    pub interface_index: u32,
-    /// The largest path MTU that fits the interface.
-    pub mtu: Mtu,
-}
-
 /// What the service tells a process when it arrives.
 #[derive(Clone, Debug)]
 pub struct HostInfo {
@@ -77,14 +65,19 @@ pub struct HostInfo {
     pub kind: DeviceKind,
     /// The node's GUID.
     pub node_guid: Guid,
-    /// The GID table.
-    pub gids: Vec<GidEntry>,
-    /// The P_Key table.
-    pub pkeys: Vec<Pkey>,
+    /// Its ports, at least one, in the order of their numbers.
+    pub ports: Vec<Port>,
     /// The process's first slot.
     pub slot: SlotGrant,
     /// Limits of the device.
     pub limits: Limits,
+}
+
+impl HostInfo {
+    /// The IP addresses of the first port, by their index.
+    pub fn addresses(&self) -> &[GidEntry] {
+        self.ports.first().map_or(&[], |port| &port.addresses)
+    }
 }
 
 /// Our end of a pair of rings to another process of the same host.
@@ -133,8 +126,8 @@ pub enum ControlEvent {
         /// The UDP payload, ICRC included.
         bytes: Vec<u8>,
     },
-    /// The GID table changed.
-    Gids(Vec<GidEntry>),
+    /// The ports changed: addresses came or went.
+    Ports(Vec<Port>),
     /// A connection of iWARP is made: the stream is this queue pair's. Comes before the program can
     /// read of it in an event.
     Stream {

@@ -80,7 +80,7 @@ static ROWS: [KindRow; COUNT] = [
         transport: TransportType::Ib,
         services: Services::All,
         link_layer: LinkLayer::Ethernet,
-        gid_kind: GidKind::RoceV2,
+        gid_kind: GidKind::Address,
         gid_table: 16,
         grh_required: true,
         port_capabilities: CM_SUP | IP_BASED_GIDS,
@@ -212,6 +212,25 @@ impl NodeType {
     }
 }
 
+/// What an entry of a GID table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidKind {
+    /// An IP address of the host, as RoCEv2 has them.
+    Address,
+    /// Made from the node's GUID, and no address.
+    Node,
+}
+
+impl GidKind {
+    /// What sysfs says of it (`gid_attrs/types`). The kernel has one word for all that is not of RoCEv2.
+    pub const fn sysfs(self) -> &'static str {
+        match self {
+            Self::Address => "RoCE v2",
+            Self::Node => "IB/RoCE v1",
+        }
+    }
+}
+
 /// The link layer of a port; the values of `IBV_LINK_LAYER_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
@@ -229,30 +248,6 @@ impl LinkLayer {
             Self::InfiniBand => "InfiniBand",
             Self::Ethernet => "Ethernet",
         }
-    }
-}
-
-/// What an entry of a GID table is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GidKind {
-    /// An IP address of the host, for RoCEv2.
-    RoceV2,
-    /// Made from the node's GUID, and no address.
-    Node,
-}
-
-impl GidKind {
-    /// What sysfs says of it (`gid_attrs/types`). The kernel has one word for all that is not of RoCEv2.
-    pub const fn sysfs(self) -> &'static str {
-        match self {
-            Self::RoceV2 => "RoCE v2",
-            Self::Node => "IB/RoCE v1",
-        }
-    }
-
-    /// Whether the GID is an IP address.
-    pub const fn is_address(self) -> bool {
-        matches!(self, Self::RoceV2)
     }
 }
 

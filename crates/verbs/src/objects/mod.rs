@@ -1,7 +1,7 @@
 //! The lowest floor: the tables of objects, and the values in them. Nothing here knows the device or the engine.
 //!
-//! In reading order: [`kind`] (the table of kinds of devices), [`control`] (what the device asks of the host service), [`error`],
-//! [`query`], `limits` and [`quota`];
+//! In reading order: [`kind`] (the table of kinds of devices), [`port`], [`control`] (what the device asks of the host
+//! service), [`error`], [`query`], `limits` and [`quota`];
 //! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
 //! processes), `cached`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
 //! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
@@ -21,6 +21,7 @@ pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod notify;
 pub(crate) mod pd;
+pub mod port;
 pub(crate) mod qp;
 pub mod query;
 pub mod quota;

@@ -16,13 +16,14 @@ use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup}
 pub use rdmux_testing::qp::ALL_ACCESS as ALL;
 use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, DeviceKind, GidEntry, HostInfo, Limits, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, HostInfo, Limits, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
+use rdmux_verbs::port::{GidEntry, Port};
 use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
-use rdmux_verbs::wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
+use rdmux_verbs::wire::{Gid, Guid, Mtu, Qkey, Qpn};
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
 
 /// One machine with some hosts, each with one address.
@@ -104,19 +105,19 @@ impl Lab {
         });
         host.members.insert(slot, inbox.clone());
         drop(hosts);
-        let gid = GidEntry {
+        let address = GidEntry {
             gid: Gid::from(ip),
             interface: "lo".into(),
             interface_index: 1,
             mtu: Mtu::M4096,
+            ..GidEntry::empty()
         };
         let mut info = HostInfo {
             kind,
             host: ip.to_string(),
             device: kind.device_name().into(),
             node_guid: Guid(1),
-            gids: vec![gid],
-            pkeys: vec![Pkey::DEFAULT],
+            ports: vec![Port::over_ip(kind, Guid(1), vec![address])],
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),
         };

@@ -171,9 +171,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
         let (context, speed) = unsafe { (Context::get(context)?, port_speed.as_mut()) };
         let port = u8::try_from(port_num).map_err(|_| Errno::EINVAL)?;
         let attr = context.opened.device.query_port(port)?;
-        // Codes of the width and of a lane's speed: 4 lanes of 25 Gb/s.
-        debug_assert_eq!((attr.active_width, attr.active_speed), (2, 32));
-        *speed.ok_or(Errno::EINVAL)? = 4 * 250;
+        let (_, rate) = attr.rate();
+        *speed.ok_or(Errno::EINVAL)? = rate.into();
         Ok(())
     })
 }

@@ -1,0 +1,262 @@
+//! A port of a device, whatever its link layer: its attributes and its tables.
+//!
+//! The host service makes the value, it travels to processes as it is, and everything that tells of ports reads it:
+//! `ibv_query_port(3)`, `ibv_query_gid(3)`, `ibv_query_pkey(3)`, the files under `/sys`, `rdmux devices`.
+
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
+use serde::{Deserialize, Serialize};
+
+use super::kind::{DeviceKind, GidKind, LinkLayer};
+
+/// A port of a device. A device has one or more, numbered from 1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// What `ibv_query_port(3)` tells.
+    pub attr: PortAttr,
+    /// The GID table.
+    pub gids: GidTable,
+    /// The IP addresses of its network interfaces, by index. A row whose address is gone stays, and is zero.
+    pub addresses: Vec<GidEntry>,
+    /// The P_Key table.
+    pub pkeys: Vec<Pkey>,
+}
+
+/// Attributes of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortAttr {
+    /// The kind of its device.
+    pub kind: DeviceKind,
+    /// Its link layer.
+    pub link_layer: LinkLayer,
+    /// State.
+    pub state: PortState,
+    /// The LID; 0 where the link layer has none, as with the next four.
+    pub lid: Lid,
+    /// How many low bits of the LID are path bits (LID mask count).
+    pub lmc: u8,
+    /// The LID of the subnet manager.
+    pub sm_lid: Lid,
+    /// The service level to it.
+    pub sm_sl: u8,
+    /// The upper half of GIDs that are made from GUIDs.
+    pub subnet_prefix: u64,
+    /// The largest MTU.
+    pub max_mtu: Mtu,
+    /// The MTU in force: no datagram is longer.
+    pub active_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u16,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u16,
+    /// The longest message.
+    pub max_msg_sz: u32,
+    /// Code of the width: 2 is four lanes.
+    pub active_width: u8,
+    /// Code of the speed: 32 is EDR, 25 Gb/s a lane.
+    pub active_speed: u8,
+    /// Flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
+    pub capabilities: u32,
+    /// Whether packets always have a GRH (`IBV_QPF_GRH_REQUIRED`).
+    pub grh_required: bool,
+}
+
+/// The GID table of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidTable {
+    /// The port's IP addresses, as with RoCEv2.
+    Addresses,
+    /// Entries that are no addresses.
+    Own(Vec<GidEntry>),
+}
+
+/// An entry of a GID table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidEntry {
+    /// The GID; zero in an empty entry.
+    pub gid: Gid,
+    /// What it is.
+    pub kind: GidKind,
+    /// The network interface that has the address.
+    pub interface: String,
+    /// Its index in the operating system.
+    pub interface_index: u32,
+    /// The largest path MTU that fits the interface.
+    pub mtu: Mtu,
+}
+
+impl GidEntry {
+    /// An entry in which an address was or may come.
+    pub fn empty() -> Self {
+        Self {
+            gid: Gid::ZERO,
+            kind: GidKind::Address,
+            interface: String::new(),
+            interface_index: 0,
+            mtu: Mtu::M256,
+        }
+    }
+}
+
+/// The state of a port; the values of `ibv_port_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum PortState {
+    /// Nothing passes.
+    Down = 1,
+    /// All is well.
+    Active = 4,
+}
+
+impl PortState {
+    /// The name that sysfs has for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Down => "DOWN",
+            Self::Active => "ACTIVE",
+        }
+    }
+
+    /// The physical state that goes with it (IBTA 14.2.5.6), and the name that sysfs has for that.
+    pub const fn physical(self) -> (u8, &'static str) {
+        match self {
+            Self::Down => (3, "Disabled"),
+            Self::Active => (5, "LinkUp"),
+        }
+    }
+}
+
+/// The longest message (IBTA 9.7.7.1.1).
+const MAX_MESSAGE: u32 = 1 << 31;
+/// Codes of widths, and how many lanes they are.
+const WIDTHS: [(u8, u32); 5] = [(1, 1), (2, 4), (4, 8), (8, 12), (16, 2)];
+/// Codes of speeds, their names, and what a lane carries in units of 100 Mb/s.
+const SPEEDS: [(u8, &str, u32); 7] = [
+    (1, "SDR", 25),
+    (2, "DDR", 50),
+    (4, "QDR", 100),
+    (8, "FDR10", 100),
+    (16, "FDR", 140),
+    (32, "EDR", 250),
+    (64, "HDR", 500),
+];
+
+impl PortAttr {
+    /// How many lanes the link has.
+    pub fn lanes(&self) -> u32 {
+        WIDTHS.iter().find(|(code, _)| *code == self.active_width).map_or(1, |&(_, lanes)| lanes)
+    }
+
+    /// The name of a lane's speed, and all lanes' data rate in units of 100 Mb/s.
+    pub fn rate(&self) -> (&'static str, u32) {
+        let speed = SPEEDS.iter().find(|(code, ..)| *code == self.active_speed);
+        speed.map_or(("", 0), |&(_, name, lane)| (name, lane * self.lanes()))
+    }
+}
+
+impl Port {
+    /// The port of a device of this kind that runs over IP. It has the addresses of network interfaces, the default
+    /// P_Key, and no LID.
+    pub fn over_ip(kind: DeviceKind, node_guid: Guid, addresses: Vec<GidEntry>) -> Self {
+        let row = kind.row();
+        let gids = match row.gid_kind {
+            GidKind::Address => GidTable::Addresses,
+            GidKind::Node => {
+                let (gid, kind) = (node_gid(node_guid), GidKind::Node);
+                let own = addresses.first().map(|first| GidEntry { gid, kind, ..first.clone() });
+                GidTable::Own(own.into_iter().collect())
+            }
+        };
+        let pkeys = vec![Pkey::DEFAULT];
+        let len = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let attr = PortAttr {
+            kind,
+            link_layer: row.link_layer,
+            state: PortState::Active,
+            lid: Lid(0),
+            lmc: 0,
+            sm_lid: Lid(0),
+            sm_sl: 0,
+            subnet_prefix: 0,
+            max_mtu: Mtu::M4096,
+            active_mtu: active_mtu(&addresses),
+            gid_tbl_len: len(gids.entries(&addresses).len()),
+            pkey_tbl_len: len(pkeys.len()),
+            max_msg_sz: MAX_MESSAGE,
+            active_width: 2,
+            active_speed: 32,
+            capabilities: row.port_capabilities,
+            grh_required: row.grh_required,
+        };
+        Self { attr, gids, addresses, pkeys }
+    }
+
+    /// The entries of the GID table.
+    pub fn gids(&self) -> &[GidEntry] {
+        self.gids.entries(&self.addresses)
+    }
+}
+
+impl GidTable {
+    fn entries<'t>(&'t self, addresses: &'t [GidEntry]) -> &'t [GidEntry] {
+        match self {
+            Self::Addresses => addresses,
+            Self::Own(own) => own,
+        }
+    }
+}
+
+/// The one GID of an iWARP device, which is no address: it begins with six bytes like those of an Ethernet address, locally
+/// administered, and the rest is 0.
+fn node_gid(node: Guid) -> Gid {
+    let [_, _, _, tail @ ..] = node.0.to_be_bytes();
+    let mut gid = Gid::ZERO;
+    gid.0[0] = 0x02;
+    gid.0[1..6].copy_from_slice(&tail);
+    gid
+}
+
+/// The MTU that fits whichever address a program takes: that of the narrowest interface. The loopback's, which is wide,
+/// counts only where there is no other.
+fn active_mtu(addresses: &[GidEntry]) -> Mtu {
+    let used = || addresses.iter().filter(|g| !g.gid.is_zero());
+    let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();
+    outside.or_else(|| used().map(|g| g.mtu).max()).unwrap_or(Mtu::M1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::objects::kind;
+
+    fn address(ip: &str, mtu: Mtu) -> GidEntry {
+        let gid = ip.parse::<IpAddr>().unwrap().into();
+        GidEntry { gid, mtu, ..GidEntry::empty() }
+    }
+
+    #[test]
+    fn active_mtu_of_a_port_is_that_of_its_narrowest_interface() {
+        let mtu_of = |addresses: &[GidEntry]| {
+            Port::over_ip(DeviceKind::default(), Guid(1), addresses.to_vec()).attr.active_mtu
+        };
+        let lo = [address("127.0.0.1", Mtu::M4096), address("::1", Mtu::M4096)];
+        assert_eq!(mtu_of(&lo), Mtu::M4096);
+        let [v4, v6] = lo;
+        let all = [v4, address("10.0.0.1", Mtu::M4096), address("fd00::1", Mtu::M1024), v6];
+        assert_eq!(mtu_of(&all), Mtu::M1024);
+        assert_eq!(mtu_of(&[]), Mtu::M1024);
+    }
+
+    #[test]
+    fn lengths_of_a_ports_tables_are_those_in_its_attributes() {
+        let addresses = vec![address("10.0.0.1", Mtu::M1024), address("10.0.0.2", Mtu::M1024)];
+        for row in kind::rows() {
+            let port = Port::over_ip(row.kind, Guid(0x0211_2233_4455_6676), addresses.clone());
+            assert_eq!(usize::from(port.attr.gid_tbl_len), port.gids().len());
+            assert_eq!(usize::from(port.attr.pkey_tbl_len), port.pkeys.len());
+            assert!(port.gids().iter().all(|entry| entry.kind == row.gid_kind));
+            assert_eq!(port.attr.rate(), ("EDR", 1000));
+        }
+    }
+}
