@@ -36,8 +36,8 @@ fn next_mad(client: &HostClient) -> MadEvent {
 fn agents_of_two_hosts_talk_to_each_other() {
     let (here, there) = (Host::start(), Host::start());
     let (server, asker) = (here.client(), there.client());
-    let serves = server.register_agent(Qpn::QP1, SA.0, SA.1, 1 << SA.2).unwrap();
-    let asks = asker.register_agent(Qpn::QP1, SA.0, SA.1, 0).unwrap();
+    let serves = server.register_agent(1, Qpn::QP1, SA.0, SA.1, 1 << SA.2).unwrap();
+    let asks = asker.register_agent(1, Qpn::QP1, SA.0, SA.1, 0).unwrap();
     let (qpn, qkey) = (Qpn::QP1, Qkey::QP1);
     let to = MadAddress { local: there.ip.into(), remote: here.ip.into(), qpn, qkey };
     asker.send_mad(asks, to, &mad(SA.2, 7), 60_000, 3).unwrap();
@@ -61,7 +61,7 @@ fn agents_of_two_hosts_talk_to_each_other() {
 fn an_agent_hears_that_nobody_answered() {
     let host = Host::start();
     let asker = host.client();
-    let asks = asker.register_agent(Qpn::QP1, SA.0, SA.1, 0).unwrap();
+    let asks = asker.register_agent(1, Qpn::QP1, SA.0, SA.1, 0).unwrap();
     let (qpn, qkey) = (Qpn::QP1, Qkey::QP1);
     let to = MadAddress { local: host.ip.into(), remote: host.ip.into(), qpn, qkey };
     asker.send_mad(asks, to, &mad(SA.2, 7), 5, 2).unwrap();

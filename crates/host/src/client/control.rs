@@ -151,19 +151,21 @@ impl HostClient {
         self.done(&request, || format!("give back slot {slot}"))
     }
 
-    /// Registers an agent for management datagrams to QP0 or QP1: bit n of `methods` is method n.
+    /// Registers an agent for management datagrams to QP0 or QP1 of a port of the device: bit n of `methods` is method n.
     /// Datagrams come by [`take_mad`](Self::take_mad).
     ///
     /// # Errors
     /// [`HostError::Refused`] with `EBUSY` when another agent has one of the methods.
     pub fn register_agent(
         &self,
+        port: u8,
         qpn: Qpn,
         class: u8,
         class_version: u8,
         methods: u128,
     ) -> Result<u32, HostError> {
-        let request = Request::Agent(AgentRequest::Register { qpn, class, class_version, methods });
+        let register = AgentRequest::Register { port, qpn, class, class_version, methods };
+        let request = Request::Agent(register);
         match self.session.call(&request, || format!("register for class {class:#04x}"))? {
             Response::Agent(agent) => Ok(agent),
             other => Err(self.session.unexpected(&other)),

@@ -148,6 +148,8 @@ pub enum Request {
 pub enum AgentRequest {
     /// Registers; [`Response::Agent`] has the number.
     Register {
+        /// The port of the caller's device.
+        port: u8,
         /// 0 or 1.
         qpn: Qpn,
         /// Management class.

@@ -1,18 +1,17 @@
-//! The host's addresses: the GID table, and the sockets of UDP port 4791 on each.
+//! The host's addresses, by the index that GIDs have.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::OwnedFd;
 
 use rdmux_cm::LocalAddress;
-use rdmux_link::udp::{GroupOptions, OpenError};
-use rdmux_link::{UdpGroup, UdpPort};
+use rdmux_link::udp::OpenError;
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::kind::{self, GidKind, KindRow};
+use rdmux_verbs::kind::GidKind;
 use rdmux_verbs::port::GidEntry;
 use rdmux_verbs::throttled;
 use rdmux_wire::{Guid, Mtu};
 
 use super::netlink::{Interface, InterfaceAddress, Netlink};
+use super::ports::roce::Sockets;
 use crate::error::HostError;
 
 /// Bytes of a packet that are not payload, at most, as Linux counts them for RoCE: the path MTU is
@@ -37,9 +36,8 @@ pub(super) struct Row {
     pub(super) ip: IpAddr,
     pub(super) interface: Interface,
     pub(super) prefix: u8,
-    pub(super) group: UdpGroup,
-    /// The service's own socket, on which QP1 lives.
-    pub(super) qp1: UdpPort,
+    /// RoCE's sockets on it.
+    pub(super) roce: Sockets,
     entry: GidEntry,
 }
 
@@ -103,20 +101,7 @@ impl Addresses {
         interface: &Interface,
     ) -> Result<Option<u8>, HostError> {
         let ip = address.ip;
-        let options = GroupOptions {
-            port: self.port,
-            scope_id: scope_id(&address),
-            // Processes with datagram queue pairs ask for it.
-            header_info: false,
-            ..Default::default()
-        };
-        let opened = UdpGroup::open(ip, &options).and_then(|mut group| {
-            let what = "use a UDP socket";
-            let fail = |source| OpenError::Io { what, addr: ip, source };
-            let qp1 = group.socket(0).and_then(UdpPort::new).map_err(fail)?;
-            Ok((group, qp1))
-        });
-        let (group, qp1) = match opened {
+        let roce = match Sockets::open(ip, self.port, scope_id(&address)) {
             Ok(opened) => opened,
             Err(OpenError::InUse { addr, port, holder }) => {
                 let holder = holder.map(|h| h.to_string());
@@ -134,8 +119,7 @@ impl Addresses {
             interface_index: interface.index,
             mtu: path_mtu(interface.mtu),
         };
-        let row =
-            Row { ip, interface: interface.clone(), prefix: address.prefix, group, qp1, entry };
+        let row = Row { ip, interface: interface.clone(), prefix: address.prefix, roce, entry };
         let free = self.rows.iter().position(Option::is_none).unwrap_or(self.rows.len());
         let Some(index) = u8::try_from(free).ok().filter(|_| free < MAX_GIDS) else {
             throttled!(warn, "{ip} is left out: the GID table is full");
@@ -154,6 +138,11 @@ impl Addresses {
         self.rows.get(usize::from(index))?.as_ref()
     }
 
+    /// The same, to change it.
+    pub(super) fn row_mut(&mut self, index: u8) -> Option<&mut Row> {
+        self.rows.get_mut(usize::from(index))?.as_mut()
+    }
+
     /// The row of an address.
     pub(super) fn find(&self, ip: IpAddr) -> Option<&Row> {
         self.rows().map(|(_, row)| row).find(|row| row.ip == ip)
@@ -170,44 +159,24 @@ impl Addresses {
         self.rows.iter().map(|r| r.as_ref().map_or_else(GidEntry::empty, entry)).collect()
     }
 
-    /// The addresses as the connection manager wants them: those of each device, in the order of
-    /// their numbers.
-    pub(super) fn for_cm(&self, node_guid: impl Fn(DeviceKind) -> Guid) -> Vec<LocalAddress> {
-        let of = |kind: &KindRow| {
-            let (device, transport) = (kind.kind as u32, kind.transport);
-            let node_guid = node_guid(kind.kind);
-            self.rows().map(move |(sgid_index, row)| LocalAddress {
-                ip: row.ip,
-                device,
-                transport,
-                port_num: 1,
-                sgid_index,
-                node_guid,
-                mtu: row.entry.mtu,
-            })
+    /// The addresses as the connection manager knows those of a device.
+    pub(super) fn for_cm(&self, kind: DeviceKind, node_guid: Guid) -> Vec<LocalAddress> {
+        let address = |(sgid_index, row): (u8, &Row)| LocalAddress {
+            ip: row.ip,
+            device: kind as u32,
+            transport: kind.transport_type(),
+            port_num: 1,
+            sgid_index,
+            node_guid,
+            mtu: row.entry.mtu,
         };
-        kind::rows().iter().flat_map(of).collect()
-    }
-
-    /// A slot's socket on the address of a GID index; if so told, it also gets what is for XRC `targets`.
-    pub(super) fn socket(
-        &mut self,
-        index: u8,
-        slot: u16,
-        targets: bool,
-    ) -> std::io::Result<Option<OwnedFd>> {
-        let Some(Some(row)) = self.rows.get_mut(usize::from(index)) else { return Ok(None) };
-        let socket = row.group.socket(slot)?;
-        if targets {
-            row.group.steer_targets(slot)?;
-        }
-        Ok(Some(socket))
+        self.rows().map(address).collect()
     }
 
     /// Drops what waits in a slot's sockets, before another process gets it.
     pub(super) fn recycle(&self, slot: u16) {
         for (_, row) in self.rows() {
-            row.group.recycle(slot);
+            row.roce.recycle(slot);
         }
     }
 

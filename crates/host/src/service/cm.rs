@@ -3,14 +3,12 @@
 use std::os::fd::OwnedFd;
 
 use rdmux_cm::error::Command;
-use rdmux_cm::iw::{self, StreamWish};
+use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
-    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, PathQuery,
-    RouteQuery, Sink,
+    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, Path,
+    PathQuery, RouteQuery, Sink,
 };
-use rdmux_transport::attr::TransportType;
 use rdmux_verbs::kind;
-use rdmux_wire::Qkey;
 
 use super::clients::{Client, ClientId};
 use super::core::{Channel, Core};
@@ -18,6 +16,7 @@ use super::counters::Count;
 use super::mcast::Member;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
+use super::ports::{self, PortId};
 use crate::names::Config;
 use crate::proto::socket;
 use crate::proto::{CmReply, CmRequest, Failure, Response};
@@ -40,7 +39,7 @@ pub(super) struct Outbox(std::collections::VecDeque<Action>);
 enum Action {
     Mad(MadPath, Box<[u8; 256]>),
     /// A datagram of ours to ourselves.
-    Deliver(MadPath, Box<[u8; 256]>),
+    Deliver(PortId, MadPath, Box<[u8; 256]>),
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
     Path(IdHandle, PathQuery),
@@ -51,8 +50,8 @@ enum Action {
 
 impl Outbox {
     /// A datagram that this host sends to itself: it comes as if from the network, when what was asked for before is done.
-    pub(super) fn deliver(&mut self, path: &MadPath, mad: &[u8; 256]) {
-        self.0.push_back(Action::Deliver(*path, Box::new(*mad)));
+    pub(super) fn deliver(&mut self, port: PortId, path: &MadPath, mad: &[u8; 256]) {
+        self.0.push_back(Action::Deliver(port, *path, Box::new(*mad)));
     }
 }
 
@@ -82,20 +81,15 @@ impl Sink for Outbox {
 
 /// The machine's configuration.
 pub(super) fn config(config: &Config) -> rdmux_cm::Config {
-    let limits_of = |transport| config.limits.of(kind::with_transport(transport));
-    let (limits, streams) = (limits_of(TransportType::Ib), limits_of(TransportType::Iwarp));
-    rdmux_cm::Config {
-        max_rd_atomic: limits.max_rd_atomic,
-        max_init_rd_atomic: limits.max_init_rd_atomic,
+    let mut cm = rdmux_cm::Config {
         cm_response_timeout: config.cm.response_timeout,
         max_cm_retries: config.cm.max_retries,
-        iwarp: iw::Config {
-            max_ird: streams.max_rd_atomic,
-            max_ord: streams.max_init_rd_atomic,
-            ..(&config.iwarp).into()
-        },
         ..Default::default()
+    };
+    for &kind in kind::all() {
+        ports::of(kind).configure(config, &config.limits.of(kind), &mut cm);
     }
+    cm
 }
 
 /// Whether the system lets everybody bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
@@ -111,11 +105,11 @@ impl Core {
     pub(super) fn drain_outbox(&mut self) {
         while let Some(action) = self.outbox.0.pop_front() {
             match action {
-                Action::Mad(path, mad) => self.send_mad(&path, Qkey::QP1, &mad),
-                Action::Deliver(path, mad) => self.deliver_mad(&path, &mad),
+                Action::Mad(path, mad) => self.send_cm_mad(&path, &mad),
+                Action::Deliver(port, path, mad) => self.deliver_mad(port, &path, &mad),
                 Action::Event(channel, event) => self.put_event(channel, &event),
                 Action::Resolve(id, query) => self.resolve(id, &query),
-                Action::Path(id, query) => self.answer_path(id, &query),
+                Action::Path(id, query) => self.find_path(id, &query),
                 Action::Join(id, query) => self.join_for_id(id, query),
                 Action::Leave(id, query) => {
                     self.groups.leave(Member::Id(id), query.group, query.local)
@@ -126,10 +120,17 @@ impl Core {
         self.watch_streams();
     }
 
-    /// Answers a path query. On RoCE and iWARP the path follows from the addresses.
-    fn answer_path(&mut self, id: IdHandle, query: &PathQuery) {
-        let (now, path) = (self.now(), query.by_address);
-        self.manager.handle_path(now, id, query.attempt, Ok(path), &mut self.outbox);
+    fn find_path(&mut self, id: IdHandle, query: &PathQuery) {
+        match kind::numbered(query.device) {
+            Some(kind) => ports::of(kind).find_path(self, id, query),
+            None => self.path_found(id, query, Err(libc::ENODEV)),
+        }
+    }
+
+    /// A port has the answer to a path query.
+    pub(super) fn path_found(&mut self, id: IdHandle, query: &PathQuery, path: Result<Path, i32>) {
+        let now = self.now();
+        self.manager.handle_path(now, id, query.attempt, path, &mut self.outbox);
     }
 
     fn join_for_id(&mut self, id: IdHandle, query: JoinQuery) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
-use rdmux_verbs::control::slot_of;
-use rdmux_verbs::throttled;
+use rdmux_verbs::control::{DeviceKind, slot_of};
+use rdmux_verbs::{kind, throttled};
 use rdmux_wire::Guid;
 use serde::Serialize;
 
@@ -25,10 +25,11 @@ use super::netlink::Netlink;
 use super::options::ServiceOptions;
 use super::outgoing::{Lost, Outgoing};
 use super::poller::{Interest, Poller, Token};
+use super::ports;
+use super::ports::iwarp::Streams;
 use super::resolve::Resolver;
 use super::rings::Rings;
 use super::slots::Slots;
-use super::streams::Streams;
 use super::view::Views;
 use crate::error::HostError;
 use crate::names::NetworkNamespace;
@@ -154,19 +155,20 @@ impl Core {
         let Changes { added, removed, refused } = self.addresses.scan(&mut self.netlink)?;
         for row in &removed {
             tracing::info!("{} is gone from {}", row.ip, row.interface.name);
-            self.poller.remove(row.qp1.as_fd());
+            self.poller.remove(row.roce.qp1.as_fd());
         }
         for &index in &added {
             let Some(row) = self.addresses.row(index) else { continue };
             tracing::info!("GID {index} is {} on {}", row.ip, row.interface.name);
             self.poller
-                .add(row.qp1.as_fd(), Token::Qp1(index), Interest::Read)
+                .add(row.roce.qp1.as_fd(), Token::Qp1(index), Interest::Read)
                 .map_err(|e| HostError::io("watch a socket", e))?;
         }
         if !added.is_empty() || !removed.is_empty() {
             let now = self.now();
-            let for_cm = self.addresses.for_cm(|kind| self.guid_of(kind));
-            self.manager.set_addresses(now, for_cm, &mut self.outbox);
+            let of = |kind: &DeviceKind| ports::of(*kind).addresses(self, *kind);
+            let addresses = kind::all().iter().flat_map(of).collect();
+            self.manager.set_addresses(now, addresses, &mut self.outbox);
             self.follow_addresses();
             self.notify_ports();
             self.refresh_view();

@@ -10,6 +10,7 @@ use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 
 use super::clients::ClientId;
 use super::counters::Count;
+use super::ports::PortId;
 use crate::proto::{Failure, MadAddress};
 
 /// Class version of communication management.
@@ -28,13 +29,24 @@ pub(super) enum Owner {
     Client(ClientId),
 }
 
+/// What an agent is registered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AgentKey {
+    /// The port.
+    pub(super) port: PortId,
+    /// QP0 or QP1 of it.
+    pub(super) qpn: Qpn,
+    /// Management class.
+    pub(super) class: MgmtClass,
+    /// Class version.
+    pub(super) class_version: u8,
+}
+
 /// A registration. Its number is the upper half of the transaction IDs of its requests.
 #[derive(Debug)]
 struct Agent {
     owner: Owner,
-    qpn: Qpn,
-    class: MgmtClass,
-    class_version: u8,
+    key: AgentKey,
     /// Bit n is unsolicited method n.
     methods: u128,
 }
@@ -54,7 +66,7 @@ struct Waiting {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Send it again.
-    Retry { to: MadAddress, mad: Box<[u8; MAD_LEN]> },
+    Retry { port: PortId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
     /// Tell the client that nobody answered.
     Expired { agent: u32, client: ClientId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
 }
@@ -68,47 +80,43 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    /// The connection manager is the first agent.
+    /// The connection manager is the first agent of each port.
     pub(super) fn new() -> Self {
-        let cm = Agent {
-            owner: Owner::Cm,
-            qpn: Qpn::QP1,
-            class: MgmtClass::COMM,
-            class_version: CM_CLASS_VERSION,
-            methods: 1 << Method::SEND.0,
+        let cm = |port| {
+            let (class, class_version) = (MgmtClass::COMM, CM_CLASS_VERSION);
+            let key = AgentKey { port, qpn: Qpn::QP1, class, class_version };
+            Agent { owner: Owner::Cm, key, methods: 1 << Method::SEND.0 }
         };
-        Self { agents: BTreeMap::from([(0, cm)]), waiting: BTreeMap::new(), next: 1 }
+        let agents: BTreeMap<u32, Agent> = (0..).zip(PortId::with_qp1().map(cm)).collect();
+        let next = agents.keys().next_back().map_or(0, |last| last + 1);
+        Self { agents, waiting: BTreeMap::new(), next }
     }
 
     /// Registers a client for a class.
     pub(super) fn register(
         &mut self,
         client: ClientId,
-        qpn: Qpn,
-        class: u8,
-        class_version: u8,
+        key: AgentKey,
         methods: u128,
     ) -> Result<u32, Failure> {
-        let class = MgmtClass(class);
         let owner = Owner::Client(client);
+        let AgentKey { port, qpn, .. } = key;
+        if !PortId::with_qp1().any(|with| with == port) {
+            let (name, number) = (port.device.device_name(), port.number);
+            return Err(Failure::new(libc::EINVAL, format!("{name} has no QP1 at port {number}")));
+        }
         if qpn != Qpn::QP0 && qpn != Qpn::QP1 {
             return Err(Failure::new(libc::EINVAL, format!("{qpn} is neither QP0 nor QP1")));
         }
         if self.agents.values().filter(|a| a.owner == owner).count() >= MAX_AGENTS {
             return Err(Failure::new(libc::ENOMEM, format!("it has {MAX_AGENTS} agents already")));
         }
-        let taken = |a: &&Agent| {
-            a.qpn == qpn
-                && a.class == class
-                && a.class_version == class_version
-                && a.methods & methods != 0
-        };
-        if self.agents.values().any(|a| taken(&a)) {
+        if self.agents.values().any(|a| a.key == key && a.methods & methods != 0) {
             return Err(Failure::new(libc::EBUSY, "another agent has one of these methods"));
         }
         let number = self.next;
         self.next = self.next.wrapping_add(1).max(1);
-        self.agents.insert(number, Agent { owner, qpn, class, class_version, methods });
+        self.agents.insert(number, Agent { owner, key, methods });
         Ok(number)
     }
 
@@ -136,14 +144,14 @@ impl Agents {
         to: MadAddress,
         mad: &[u8],
         (timeout, retries): (Duration, u8),
-    ) -> Result<[u8; MAD_LEN], Failure> {
-        self.owned(client, agent)?;
+    ) -> Result<(PortId, [u8; MAD_LEN]), Failure> {
+        let port = self.owned(client, agent)?.key.port;
         let bad = |why: String| Failure::new(libc::EINVAL, why);
         let mut mad = <[u8; MAD_LEN]>::try_from(mad)
             .map_err(|_| bad(format!("a datagram of {} bytes, not {MAD_LEN}", mad.len())))?;
         let mut header = MadHeader::parse(&mad).map_err(|e| bad(e.to_string()))?;
         if header.method.is_response() {
-            return Ok(mad);
+            return Ok((port, mad));
         }
         header.tid = u64::from(agent) << 32 | header.tid & 0xffff_ffff;
         mad[..MadHeader::LEN].copy_from_slice(&header.to_bytes());
@@ -154,26 +162,30 @@ impl Agents {
             let due = now.after(timeout);
             self.waiting.insert(header.tid, Waiting { agent, to, mad, due, timeout, retries });
         }
-        Ok(mad)
+        Ok((port, mad))
     }
 
-    /// Whose a datagram is that came to `qpn`: the agent's number and owner.
-    pub(super) fn dispatch(&mut self, qpn: Qpn, mad: &[u8]) -> Result<(u32, Owner), Count> {
+    /// Whose a datagram is that came to `qpn` of a port: the agent's number and owner.
+    pub(super) fn dispatch(
+        &mut self,
+        port: PortId,
+        qpn: Qpn,
+        mad: &[u8],
+    ) -> Result<(u32, Owner), Count> {
         if mad.len() != MAD_LEN {
             return Err(Count::DropMadLength);
         }
         let header = MadHeader::parse(mad).map_err(|_| Count::DropMadVersion)?;
         if header.method.is_response() {
-            let waiting = self.waiting.remove(&header.tid).ok_or(Count::DropMadStale)?;
-            let agent = self.agents.get(&waiting.agent).ok_or(Count::DropMadStale)?;
-            return Ok((waiting.agent, agent.owner));
+            let number = self.waiting.get(&header.tid).ok_or(Count::DropMadStale)?.agent;
+            let agent = self.agents.get(&number).filter(|agent| agent.key.port == port);
+            let owner = agent.ok_or(Count::DropMadStale)?.owner;
+            self.waiting.remove(&header.tid);
+            return Ok((number, owner));
         }
-        let takes = |a: &Agent| {
-            a.qpn == qpn
-                && a.class == header.mgmt_class
-                && a.class_version == header.class_version
-                && a.methods >> header.method.0 & 1 != 0
-        };
+        let (class, class_version) = (header.mgmt_class, header.class_version);
+        let key = AgentKey { port, qpn, class, class_version };
+        let takes = |a: &Agent| a.key == key && a.methods >> header.method.0 & 1 != 0;
         let agent = self.agents.iter().find(|(_, a)| takes(a));
         agent.map(|(&n, a)| (n, a.owner)).ok_or(Count::DropMadClass)
     }
@@ -192,13 +204,14 @@ impl Agents {
                 return true;
             }
             let mad = Box::new(w.mad);
+            let Some(agent) = agents.get(&w.agent) else { return false };
             if let Some(left) = w.retries.checked_sub(1) {
                 w.retries = left;
                 w.due = now.after(w.timeout);
-                all.push(Due::Retry { to: w.to, mad });
+                all.push(Due::Retry { port: agent.key.port, to: w.to, mad });
                 return true;
             }
-            if let Some(&Agent { owner: Owner::Client(client), .. }) = agents.get(&w.agent) {
+            if let Owner::Client(client) = agent.owner {
                 all.push(Due::Expired { agent: w.agent, client, to: w.to, mad });
             }
             false
@@ -206,9 +219,9 @@ impl Agents {
         all
     }
 
-    fn owned(&self, client: ClientId, agent: u32) -> Result<(), Failure> {
+    fn owned(&self, client: ClientId, agent: u32) -> Result<&Agent, Failure> {
         match self.agents.get(&agent) {
-            Some(a) if a.owner == Owner::Client(client) => Ok(()),
+            Some(a) if a.owner == Owner::Client(client) => Ok(a),
             _ => Err(Failure::new(libc::ENOENT, format!("there is no agent {agent} of yours"))),
         }
     }
@@ -224,6 +237,14 @@ mod tests {
     const TO: MadAddress =
         MadAddress { local: Gid::ZERO, remote: Gid::ZERO, qpn: Qpn::QP1, qkey: Qkey::QP1 };
 
+    fn port() -> PortId {
+        PortId::with_qp1().next().unwrap()
+    }
+
+    fn key(qpn: Qpn, class: u8, class_version: u8) -> AgentKey {
+        AgentKey { port: port(), qpn, class: MgmtClass(class), class_version }
+    }
+
     fn mad(class: u8, version: u8, method: u8, tid: u64) -> [u8; MAD_LEN] {
         let mut mad = [0; MAD_LEN];
         mad[..4].copy_from_slice(&[1, class, version, method]);
@@ -234,53 +255,56 @@ mod tests {
     #[test]
     fn the_class_its_version_and_the_method_choose_the_agent() {
         let mut agents = Agents::new();
-        let sa = agents.register(A, Qpn::QP1, 3, 2, 1 << 1 | 1 << 2).unwrap();
+        let sa = agents.register(A, key(Qpn::QP1, 3, 2), 1 << 1 | 1 << 2).unwrap();
         let cm = (0, Owner::Cm);
-        assert_eq!(agents.dispatch(Qpn::QP1, &mad(7, 2, 3, 0)), Ok(cm));
-        assert_eq!(agents.dispatch(Qpn::QP1, &mad(3, 2, 2, 0)), Ok((sa, Owner::Client(A))));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(7, 2, 3, 0)), Ok(cm));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 2, 0)), Ok((sa, Owner::Client(A))));
         for (qpn, class, version, method) in
             [(1, 7, 1, 3), (1, 7, 2, 1), (1, 3, 2, 3), (1, 8, 2, 3), (0, 7, 2, 3), (1, 3, 2, 127)]
         {
-            let got = agents.dispatch(Qpn::new(qpn), &mad(class, version, method, 0));
+            let got = agents.dispatch(port(), Qpn::new(qpn), &mad(class, version, method, 0));
             assert_eq!(got, Err(Count::DropMadClass), "{qpn} {class} {version} {method}");
         }
-        assert_eq!(agents.dispatch(Qpn::QP1, &[1; 255]), Err(Count::DropMadLength));
-        assert_eq!(agents.dispatch(Qpn::QP1, &[0; 256]), Err(Count::DropMadVersion));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &[1; 255]), Err(Count::DropMadLength));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &[0; 256]), Err(Count::DropMadVersion));
     }
 
     #[test]
     fn methods_are_not_shared_and_agents_not_borrowed() {
         let mut agents = Agents::new();
-        let first = agents.register(A, Qpn::QP1, 3, 2, 0b10).unwrap();
-        assert_eq!(agents.register(B, Qpn::QP1, 3, 2, 0b110).unwrap_err().errno, libc::EBUSY);
-        assert_eq!(agents.register(B, Qpn::QP1, 7, 2, 1 << 3).unwrap_err().errno, libc::EBUSY);
-        assert_eq!(agents.register(B, Qpn::new(2), 3, 2, 0).unwrap_err().errno, libc::EINVAL);
-        agents.register(B, Qpn::QP1, 3, 2, 0).unwrap();
+        let first = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
+        assert_eq!(agents.register(B, key(Qpn::QP1, 3, 2), 0b110).unwrap_err().errno, libc::EBUSY);
+        assert_eq!(agents.register(B, key(Qpn::QP1, 7, 2), 1 << 3).unwrap_err().errno, libc::EBUSY);
+        assert_eq!(agents.register(B, key(Qpn::new(2), 3, 2), 0).unwrap_err().errno, libc::EINVAL);
+        agents.register(B, key(Qpn::QP1, 3, 2), 0).unwrap();
         assert_eq!(agents.unregister(B, first).unwrap_err().errno, libc::ENOENT);
         agents.unregister(A, first).unwrap();
-        assert_eq!(agents.dispatch(Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
     }
 
     #[test]
     fn a_response_finds_its_request_once() {
         let mut agents = Agents::new();
-        let agent = agents.register(A, Qpn::QP1, 3, 2, 0).unwrap();
+        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0).unwrap();
         let wait = (Duration::from_secs(1), 0);
-        let sent =
+        let (_, sent) =
             agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 0xdead_0000_0007), wait).unwrap();
         let tid = u64::from(agent) << 32 | 7;
         assert_eq!(MadHeader::parse(&sent).unwrap().tid, tid);
-        assert_eq!(agents.dispatch(Qpn::QP1, &mad(3, 2, 0x81, 7)), Err(Count::DropMadStale));
+        assert_eq!(
+            agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 0x81, 7)),
+            Err(Count::DropMadStale)
+        );
         let answer = mad(3, 2, 0x81, tid);
-        assert_eq!(agents.dispatch(Qpn::QP1, &answer), Ok((agent, Owner::Client(A))));
-        assert_eq!(agents.dispatch(Qpn::QP1, &answer), Err(Count::DropMadStale));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &answer), Ok((agent, Owner::Client(A))));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &answer), Err(Count::DropMadStale));
         assert_eq!(agents.poll_timeout(), None);
     }
 
     #[test]
     fn a_request_without_answer_is_sent_again_and_then_given_up() {
         let mut agents = Agents::new();
-        let agent = agents.register(A, Qpn::QP1, 3, 2, 0).unwrap();
+        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0).unwrap();
         let second = Duration::from_secs(1);
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (second, 1)).unwrap();
         let mut now = agents.poll_timeout().unwrap();
@@ -295,10 +319,26 @@ mod tests {
     #[test]
     fn what_a_dead_client_waited_for_is_forgotten() {
         let mut agents = Agents::new();
-        let agent = agents.register(A, Qpn::QP1, 3, 2, 0b10).unwrap();
+        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (Duration::MAX, 9)).unwrap();
         agents.client_gone(A);
         assert_eq!(agents.poll_timeout(), None);
-        assert_eq!(agents.dispatch(Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
+    }
+
+    #[test]
+    fn datagrams_and_responses_at_another_port_are_not_the_agents() {
+        let mut agents = Agents::new();
+        let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
+        let wait = (Duration::from_secs(1), 0);
+        let (from, _) = agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), wait).unwrap();
+        assert_eq!(from, port());
+        let other = PortId { number: 2, ..port() };
+        let response = mad(3, 2, 0x81, u64::from(agent) << 32 | 7);
+        assert_eq!(agents.dispatch(other, Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
+        assert_eq!(agents.dispatch(other, Qpn::QP1, &response), Err(Count::DropMadStale));
+        assert_eq!(agents.dispatch(port(), Qpn::QP1, &response), Ok((agent, Owner::Client(A))));
+        let there = AgentKey { port: other, ..key(Qpn::QP1, 3, 2) };
+        assert_eq!(agents.register(B, there, 0b10).unwrap_err().errno, libc::EINVAL);
     }
 }

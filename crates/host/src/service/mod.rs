@@ -2,9 +2,9 @@
 //!
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `closing`, `slots`, `addresses`, `rings` and `mcast` are what the service owns; `hub` is where XRC
-//! lives; `gsi` and `mad` are QP1, `cm`, `streams` and `resolve` the connection manager's surroundings; `status` and `capture` look on; `view` is
-//! for programs that look for the device in the file system.
+//! `closing`, `slots`, `addresses`, `rings` and `mcast` are what the service owns; `ports` is what a kind
+//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `cm` and `resolve` the connection
+//! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
 
 mod addresses;
 mod capture;
@@ -14,26 +14,23 @@ mod cm;
 mod core;
 mod counters;
 pub mod daemon;
-mod gsi;
 mod hub;
-mod lingering;
 mod listener;
-mod listening;
 mod lock;
 mod mad;
+mod management;
 mod mcast;
 mod netlink;
 mod open;
 mod options;
 mod outgoing;
 mod poller;
+mod ports;
 mod requests;
 mod resolve;
 mod rings;
 mod slots;
 mod status;
-mod streams;
-mod tcp;
 mod view;
 
 use std::time::{Duration, Instant};

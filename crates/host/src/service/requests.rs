@@ -11,12 +11,15 @@ use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, KindRow};
 use rdmux_verbs::port::Port;
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
+use rdmux_wire::mad::MgmtClass;
 use rdmux_wire::{Guid, Qpn};
 
-use super::clients::{ClientId, DeviceSide, Gone};
+use super::clients::{Client, ClientId, DeviceSide, Gone};
 use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
+use super::mad::AgentKey;
+use super::ports::{self, PortId};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
@@ -214,7 +217,7 @@ impl Core {
 
     /// The ports of the device of a kind.
     pub(super) fn ports_of(&self, kind: DeviceKind) -> Vec<Port> {
-        vec![Port::over_ip(kind, self.guid_of(kind), self.addresses.gids())]
+        ports::of(kind).describe(self, kind)
     }
 
     /// One node each, told apart by the last digits.
@@ -314,8 +317,8 @@ impl Core {
     fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
         self.check_slot(id, slot)?;
         let targets = self.is_hub(id);
-        let socket = self.addresses.socket(index, slot, targets).map_err(|e| failure(&e))?;
-        socket.ok_or_else(|| Failure::new(libc::EINVAL, format!("GID index {index} is empty")))
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+        ports::of(kind).socket(self, index, slot, targets)
     }
 
     fn release_slot(&mut self, id: ClientId, slot: u16, next_index: u16) -> Result<(), Failure> {
@@ -383,16 +386,20 @@ impl Core {
 
     fn handle_agent(&mut self, id: ClientId, request: AgentRequest) -> Reply {
         match request {
-            AgentRequest::Register { qpn, class, class_version, methods } => {
-                self.agents.register(id, qpn, class, class_version, methods).map(Response::Agent)
+            AgentRequest::Register { port, qpn, class, class_version, methods } => {
+                let device = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+                let port = PortId { device, number: port };
+                let class = MgmtClass(class);
+                let key = AgentKey { port, qpn, class, class_version };
+                self.agents.register(id, key, methods).map(Response::Agent)
             }
             AgentRequest::Unregister { agent } => {
                 self.agents.unregister(id, agent).map(|()| Response::Done)
             }
             AgentRequest::Send { agent, to, timeout_ms, retries, mad } => {
                 let wait = (Duration::from_millis(timeout_ms.into()), retries);
-                let mad = self.agents.send(self.now(), id, agent, to, &mad, wait)?;
-                self.send_agent_mad(&to, &mad);
+                let (port, mad) = self.agents.send(self.now(), id, agent, to, &mad, wait)?;
+                self.send_agent_mad(port, &to, &mad);
                 self.drain_outbox();
                 Ok(Response::Done)
             }

@@ -8,10 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use rdmux_cm::{IdHandle, Resolved, RouteQuery, Time};
-use rdmux_transport::attr::TransportType;
+use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::kind;
 
 use super::core::Core;
 use super::netlink::Neighbour;
+use super::ports;
 
 /// The port that nobody listens on, to which a datagram makes the system look for a neighbour
 /// (RFC 863).
@@ -97,11 +99,8 @@ impl Core {
         let answer = Resolved { src, mtu: None };
         let row = self.addresses.find(src).ok_or(libc::EADDRNOTAVAIL)?;
         if row.interface.is_loopback() {
-            if query.transport == Some(TransportType::Iwarp) {
-                // Whether anybody is there, TCP says.
-                return Ok(Step::Done(answer));
-            }
-            return self.probe(src, dst).map(|()| Step::Done(answer));
+            let kind = query.transport.map_or_else(DeviceKind::default, kind::with_transport);
+            return ports::of(kind).probe(self, src, dst).map(|()| Step::Done(answer));
         }
         let on_link = super::netlink::InterfaceAddress {
             ip: row.ip,
@@ -142,23 +141,6 @@ impl Core {
             other => other,
         })?;
         socket.local_addr().map(|a| a.ip()).map_err(errno)
-    }
-
-    /// Asks whether a host of this machine is up, with an empty datagram, which its service ignores:
-    /// the system refuses it at once if nobody has the port.
-    fn probe(&self, src: IpAddr, dst: IpAddr) -> Result<(), i32> {
-        let port = self.options.config.service.port;
-        let refused = || -> std::io::Result<()> {
-            let socket = UdpSocket::bind((src, 0))?;
-            socket.connect((dst, port))?;
-            socket.send(&[])?;
-            socket.take_error()?.map_or(Ok(()), Err)
-        };
-        match refused() {
-            Ok(()) => Ok(()),
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Err(libc::EHOSTUNREACH),
-            Err(e) => Err(e.raw_os_error().unwrap_or(libc::EHOSTUNREACH)),
-        }
     }
 
     /// Looks which neighbours answered.

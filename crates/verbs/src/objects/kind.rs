@@ -123,6 +123,11 @@ pub fn all() -> &'static [DeviceKind] {
     &DeviceKind::ALL
 }
 
+/// The kind with this number, as routes have it.
+pub fn numbered(number: u32) -> Option<DeviceKind> {
+    all().get(number as usize).copied()
+}
+
 /// The first kind whose devices have this transport.
 pub fn with_transport(transport: TransportType) -> DeviceKind {
     first(|row| row.transport == transport)

@@ -1,30 +1,123 @@
-//! The general services interface: packets to and from QP1 (IBTA 13.5.1, annex A17).
+//! The port of RoCE: the sockets of UDP port 4791 on the host's addresses, and packets to and from QP1 (IBTA 13.5.1, annex
+//! A17).
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 
-use rdmux_cm::{MadPath, Time};
-use rdmux_link::Destination;
-use rdmux_link::udp::IcrcCheck;
+use rdmux_cm::MadPath;
+use rdmux_link::udp::{GroupOptions, IcrcCheck, OpenError};
 use rdmux_link::wire::{Arrival, Frame, Payload, TxFail, Wire};
+use rdmux_link::{Destination, UdpGroup, UdpPort};
+use rdmux_verbs::control::Limits;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qkey, Qpn};
 
-use super::clients::ClientId;
-use super::core::Core;
-use super::counters::Count;
-use super::mad::{Due, Owner};
-use crate::proto::{MadAddress, Notify};
+use super::{ROCE, ServicePort};
+use crate::names::Config;
+use crate::proto::Failure;
+use crate::service::core::Core;
+use crate::service::counters::Count;
+use crate::service::requests::failure;
 
 /// Rounds of receiving before others have their turn.
 const MAX_ROUNDS: usize = 4;
 
+/// See the module.
+pub(super) struct Roce;
+
+impl ServicePort for Roce {
+    fn configure(&self, _config: &Config, limits: &Limits, cm: &mut rdmux_cm::Config) {
+        cm.max_rd_atomic = limits.max_rd_atomic;
+        cm.max_init_rd_atomic = limits.max_init_rd_atomic;
+    }
+
+    /// Asks with an empty datagram, which a service ignores: the system refuses it at once if nobody has the port.
+    fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32> {
+        let port = core.options.config.service.port;
+        let refused = || -> io::Result<()> {
+            let socket = UdpSocket::bind((src, 0))?;
+            socket.connect((dst, port))?;
+            socket.send(&[])?;
+            socket.take_error()?.map_or(Ok(()), Err)
+        };
+        match refused() {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Err(libc::EHOSTUNREACH),
+            Err(e) => Err(e.raw_os_error().unwrap_or(libc::EHOSTUNREACH)),
+        }
+    }
+
+    fn socket(
+        &self,
+        core: &mut Core,
+        gid_index: u8,
+        slot: u16,
+        targets: bool,
+    ) -> Result<OwnedFd, Failure> {
+        let row = core
+            .addresses
+            .row_mut(gid_index)
+            .ok_or_else(|| Failure::new(libc::EINVAL, format!("GID index {gid_index} is empty")))?;
+        row.roce.socket(slot, targets).map_err(|e| failure(&e))
+    }
+
+    fn send_mad(&self, core: &mut Core, path: &MadPath, qkey: Qkey, mad: &[u8; MAD_LEN]) {
+        core.send_from_qp1(path, qkey, mad);
+    }
+}
+
+/// The sockets of an address.
+#[derive(Debug)]
+pub(in crate::service) struct Sockets {
+    group: UdpGroup,
+    /// The service's own, on which QP1 lives.
+    pub(in crate::service) qp1: UdpPort,
+}
+
+impl Sockets {
+    /// Opens the port on an address.
+    pub(in crate::service) fn open(
+        ip: IpAddr,
+        port: u16,
+        scope_id: u32,
+    ) -> Result<Self, OpenError> {
+        let options = GroupOptions {
+            port,
+            scope_id,
+            // Processes with datagram queue pairs ask for it.
+            header_info: false,
+            ..Default::default()
+        };
+        let mut group = UdpGroup::open(ip, &options)?;
+        let what = "use a UDP socket";
+        let fail = |source| OpenError::Io { what, addr: ip, source };
+        let qp1 = group.socket(0).and_then(UdpPort::new).map_err(fail)?;
+        Ok(Self { group, qp1 })
+    }
+
+    /// A slot's socket; if so told, it also gets what is for XRC `targets`.
+    fn socket(&mut self, slot: u16, targets: bool) -> io::Result<OwnedFd> {
+        let socket = self.group.socket(slot)?;
+        if targets {
+            self.group.steer_targets(slot)?;
+        }
+        Ok(socket)
+    }
+
+    /// Drops what waits in a slot's sockets, before another process gets it.
+    pub(in crate::service) fn recycle(&self, slot: u16) {
+        self.group.recycle(slot);
+    }
+}
+
 impl Core {
     /// Receives datagrams from the service's socket on an address.
-    pub(super) fn receive(&mut self, index: u8) {
+    pub(in crate::service) fn receive(&mut self, index: u8) {
         for _ in 0..MAX_ROUNDS {
             let Some(mut rx) = self.rx.take() else { return };
             let got = match self.addresses.row(index) {
-                Some(row) => row.qp1.receive(&mut rx).unwrap_or_else(|e| {
+                Some(row) => row.roce.qp1.receive(&mut rx).unwrap_or_else(|e| {
                     // The errors of earlier packets come up here; the next call receives again.
                     tracing::debug!("receiving on {}: {e}", row.ip);
                     0
@@ -63,23 +156,6 @@ impl Core {
         }
     }
 
-    /// A datagram that arrived at a socket that is not its owner's: the kernel merges packets of
-    /// several owners, and a socket may have been bound after the packet came.
-    pub(super) fn process_stray(
-        &mut self,
-        qpn: Qpn,
-        src: std::net::SocketAddr,
-        dst: IpAddr,
-        bytes: &[u8],
-    ) {
-        let Some(owner) = self.owner_of(qpn) else {
-            return self.counts.add(Count::DropNoQp);
-        };
-        let stray = Notify::Stray { src, dst, bytes: bytes.to_vec() };
-        let told = self.offer(owner, &stray);
-        self.counts.add(if told { Count::Strays } else { Count::StraysLost });
-    }
-
     fn process_qp1(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
         if arrival.check_icrc() == IcrcCheck::Wrong {
             return Err(Count::DropIcrc);
@@ -99,80 +175,12 @@ impl Core {
         path.remote_qpn = deth.src_qpn;
         path.av.hop_limit = arrival.ttl.unwrap_or(0);
         path.av.traffic_class = arrival.tos.unwrap_or(0);
-        self.process_mad(&path, packet.payload)?;
+        self.process_mad(ROCE, &path, packet.payload)?;
         self.drain_outbox();
         Ok(())
     }
 
-    /// Gives a management datagram to the agent that takes it.
-    fn process_mad(&mut self, path: &MadPath, mad: &[u8]) -> Result<(), Count> {
-        self.counts.add(Count::RxMads);
-        let (number, owner) = self.agents.dispatch(Qpn::QP1, mad)?;
-        match owner {
-            Owner::Cm => {
-                let now = self.now();
-                self.manager.handle_mad(now, path, mad, &mut self.outbox);
-            }
-            Owner::Client(client) => {
-                let (local, remote, qpn) = (path.local, path.remote(), path.remote_qpn);
-                self.notify_mad(
-                    client,
-                    number,
-                    MadAddress { local, remote, qpn, qkey: Qkey::QP1 },
-                    0,
-                    mad,
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// A management datagram of this host's arrives on this host.
-    pub(super) fn deliver_mad(&mut self, path: &MadPath, mad: &[u8; MAD_LEN]) {
-        if let Err(reason) = self.process_mad(path, mad) {
-            self.counts.add(reason);
-        }
-    }
-
-    /// Tells a client of a datagram, or of one that got no response.
-    fn notify_mad(
-        &mut self,
-        client: ClientId,
-        agent: u32,
-        from: MadAddress,
-        errno: i32,
-        mad: &[u8],
-    ) {
-        let notify = Notify::Mad { agent, from, errno, mad: mad.to_vec() };
-        if errno == 0 {
-            self.offer(client, &notify);
-        } else {
-            self.notify(client, &notify, Vec::new());
-        }
-    }
-
-    /// Sends again what got no response, or tells that none came.
-    pub(super) fn resend_mads(&mut self, now: Time) {
-        for due in self.agents.handle_timeout(now) {
-            match due {
-                Due::Retry { to, mad } => self.send_agent_mad(&to, &mad),
-                Due::Expired { agent, client, to, mad } => {
-                    self.counts.add(Count::MadTimeouts);
-                    self.notify_mad(client, agent, to, libc::ETIMEDOUT, &mad[..]);
-                }
-            }
-        }
-    }
-
-    /// Sends an agent's datagram.
-    pub(super) fn send_agent_mad(&mut self, to: &MadAddress, mad: &[u8; MAD_LEN]) {
-        let path =
-            MadPath { remote_qpn: to.qpn, ..MadPath::between(to.local.ip(), to.remote.ip()) };
-        self.send_mad(&path, to.qkey, mad);
-    }
-
-    /// Sends a management datagram from QP1. What does not leave is lost, as on any network.
-    pub(super) fn send_mad(&mut self, path: &MadPath, qkey: Qkey, mad: &[u8; MAD_LEN]) {
+    fn send_from_qp1(&mut self, path: &MadPath, qkey: Qkey, mad: &[u8; MAD_LEN]) {
         let Some(row) = self.addresses.find(path.local.ip()) else {
             return self.counts.add(Count::TxErrors);
         };
@@ -181,7 +189,7 @@ impl Core {
             self.counts.add(Count::TxMads);
             let mut path = path.seen_by_peer();
             path.av.flow_label = 0;
-            return self.outbox.deliver(&path, mad);
+            return self.outbox.deliver(ROCE, &path, mad);
         }
         let header = header(path.remote_qpn, qkey);
         let port = self.options.config.service.port;
@@ -190,11 +198,12 @@ impl Core {
             tos: path.av.traffic_class,
             ttl: path.av.hop_limit,
         };
+        let qp1 = &row.roce.qp1;
         let frame =
             Frame { header: header.as_slice(), payload: Payload::Bytes(mad), pad: 0, ack: None };
-        self.capture.tap.sent(|| row.qp1.ends(&to), &frame);
-        let pushed = row.qp1.send(&mut self.tx, &to, &frame);
-        let sent = pushed.is_ok().then(|| row.qp1.flush(&mut self.tx));
+        self.capture.tap.sent(|| qp1.ends(&to), &frame);
+        let pushed = qp1.send(&mut self.tx, &to, &frame);
+        let sent = pushed.is_ok().then(|| qp1.flush(&mut self.tx));
         self.tx.clear();
         self.counts.add(if matches!(sent, Some(Ok(_))) { Count::TxMads } else { Count::TxErrors });
         if let Some(Err(TxFail::Io { source, .. })) = sent {

@@ -12,8 +12,8 @@ use rdmux_cm::Time;
 use rdmux_cm::iw::StreamId;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::core::Core;
-use super::poller::{Interest, Token};
+use crate::service::core::Core;
+use crate::service::poller::{Interest, Token};
 
 /// How long a peer may take.
 const TIME: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ const MOST: usize = 256;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Lingering(BTreeMap<StreamId, LingeringStream>);
+pub(in crate::service) struct Lingering(BTreeMap<StreamId, LingeringStream>);
 
 #[derive(Debug)]
 struct LingeringStream {
@@ -36,14 +36,14 @@ struct LingeringStream {
 
 impl Lingering {
     /// When the first has had its time.
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
+    pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.0.values().map(|lingering| lingering.until).min()
     }
 }
 
 impl Core {
     /// Ends a connection so that the peer can read what was sent.
-    pub(super) fn linger(&mut self, stream: StreamId) {
+    pub(in crate::service) fn linger(&mut self, stream: StreamId) {
         let Some(socket) = self.forget_stream(stream) else { return };
         if rustix::net::shutdown(&socket, Shutdown::Write).is_err()
             || self.poller.add(&socket, Token::Stream(stream), Interest::Read).is_err()
@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Such a connection has something. Whether it is one.
-    pub(super) fn read_lingering(&mut self, stream: StreamId) -> bool {
+    pub(in crate::service) fn read_lingering(&mut self, stream: StreamId) -> bool {
         let Some(lingering) = self.streams.lingering.0.get_mut(&stream) else { return false };
         let mut buf = [0; 4096];
         match rustix::net::recv(&lingering.socket, &mut buf[..], RecvFlags::DONTWAIT) {
@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Closes those that have had their time.
-    pub(super) fn close_all_lingering(&mut self, now: Time) {
+    pub(in crate::service) fn close_all_lingering(&mut self, now: Time) {
         let due = |(&stream, lingering): (&StreamId, &LingeringStream)| {
             (lingering.until <= now).then_some(stream)
         };
@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// Closes one for its descriptor. Whether there was one.
-    pub(super) fn close_oldest_lingering(&mut self) -> bool {
+    pub(in crate::service) fn close_oldest_lingering(&mut self) -> bool {
         let oldest = self.streams.lingering.0.first_key_value().map(|(&stream, _)| stream);
         oldest.inspect(|&stream| self.close_lingering(stream)).is_some()
     }

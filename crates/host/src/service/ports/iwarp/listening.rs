@@ -14,18 +14,18 @@ use rdmux_cm::id::LISTEN_GRACE;
 use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
 use rdmux_verbs::throttled;
 
-use super::clients::ClientId;
-use super::core::Core;
-use super::poller::{Interest, Token};
 use super::streams::errno;
 use super::tcp;
+use crate::service::clients::ClientId;
+use crate::service::core::Core;
+use crate::service::poller::{Interest, Token};
 
 /// Peers taken from a listening socket before others have their turn.
 const ACCEPTS: usize = 64;
 
 /// All listening sockets.
 #[derive(Debug)]
-pub(super) struct AllListening {
+pub(in crate::service) struct AllListening {
     sockets: BTreeMap<u64, Listening>,
     /// Listeners on wildcards, which follow the host's addresses.
     wildcards: BTreeMap<IdHandle, StreamListener>,
@@ -49,7 +49,7 @@ struct Listening {
 }
 
 impl AllListening {
-    pub(super) fn new() -> Self {
+    pub(in crate::service) fn new() -> Self {
         Self {
             sockets: BTreeMap::new(),
             wildcards: BTreeMap::new(),
@@ -59,7 +59,7 @@ impl AllListening {
     }
 
     /// When a socket that nobody has is to be closed.
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
+    pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.sockets.values().filter_map(|l| l.until).min()
     }
 }
@@ -78,7 +78,7 @@ impl Core {
     ///
     /// # Errors
     /// Those of [`rdmux_cm::Manager::bind`].
-    pub(super) fn bind(
+    pub(in crate::service) fn bind(
         &mut self,
         id: IdHandle,
         addr: SocketAddr,
@@ -103,7 +103,11 @@ impl Core {
     /// # Errors
     /// Those of [`rdmux_cm::Manager::listen`]. A TCP port that is in use fails only ids that have
     /// nothing else.
-    pub(super) fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
+    pub(in crate::service) fn listen(
+        &mut self,
+        id: IdHandle,
+        backlog: u32,
+    ) -> Result<SocketAddr, CmError> {
         if self.manager.query(id)?.state == IdState::Idle {
             let any = IpAddr::from([0, 0, 0, 0]);
             self.bind(id, SocketAddr::new(any, 0), false)?;
@@ -181,7 +185,7 @@ impl Core {
     }
 
     /// The host's addresses changed.
-    pub(super) fn follow_addresses(&mut self) {
+    pub(in crate::service) fn follow_addresses(&mut self) {
         let gone: Vec<u64> = (self.streams.listening.sockets.iter())
             .filter(|(_, l)| self.addresses.find(l.at.ip()).is_none())
             .map(|(&number, _)| number)
@@ -195,7 +199,7 @@ impl Core {
     }
 
     /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
-    pub(super) fn unlisten(&mut self, id: IdHandle) {
+    pub(in crate::service) fn unlisten(&mut self, id: IdHandle) {
         self.streams.listening.wildcards.remove(&id);
         let until = self.now().after(LISTEN_GRACE);
         for l in self.streams.listening.sockets.values_mut().filter(|l| l.owner == Some(id)) {
@@ -204,7 +208,7 @@ impl Core {
     }
 
     /// A client is gone, and will not listen again.
-    pub(super) fn listening_client_gone(&mut self, client: ClientId) {
+    pub(in crate::service) fn listening_client_gone(&mut self, client: ClientId) {
         let of = |(_, l): &(&u64, &Listening)| l.owner.is_none() && l.client == Some(client);
         let numbers: Vec<u64> =
             self.streams.listening.sockets.iter().filter(of).map(|(&n, _)| n).collect();
@@ -232,7 +236,7 @@ impl Core {
     }
 
     /// Closes what nobody listens on any more.
-    pub(super) fn close_unused(&mut self, now: Time) {
+    pub(in crate::service) fn close_unused(&mut self, now: Time) {
         let due = |(_, l): &(&u64, &Listening)| l.until.is_some_and(|until| until <= now);
         let numbers: Vec<u64> =
             self.streams.listening.sockets.iter().filter(due).map(|(&n, _)| n).collect();
@@ -240,7 +244,7 @@ impl Core {
     }
 
     /// Peers connected.
-    pub(super) fn accept_streams(&mut self, number: u64) {
+    pub(in crate::service) fn accept_streams(&mut self, number: u64) {
         for _ in 0..ACCEPTS {
             let Some(at) = self.streams.listening.sockets.get(&number).map(|l| l.at) else {
                 return;
@@ -272,7 +276,7 @@ impl Core {
     }
 
     /// Lets a listener's peers wait in the system's queue while too many of its requests wait for its program.
-    pub(super) fn pause_listening(&mut self) {
+    pub(in crate::service) fn pause_listening(&mut self) {
         for (&number, l) in &mut self.streams.listening.sockets {
             let paused = !self.manager.accepts_streams(l.at);
             if paused != l.paused {

@@ -19,23 +19,23 @@ use rdmux_verbs::control::slot_of;
 use rdmux_wire::Qpn;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::clients::ClientId;
-use super::core::Core;
 use super::lingering::Lingering;
 use super::listening::AllListening;
-use super::poller::{Interest, Ready, Token};
 use super::tcp;
 use crate::proto::Notify;
+use crate::service::clients::ClientId;
+use crate::service::core::Core;
+use crate::service::poller::{Interest, Ready, Token};
 
 /// All sockets.
 #[derive(Debug)]
-pub(super) struct Streams {
-    pub(super) listening: AllListening,
+pub(in crate::service) struct Streams {
+    pub(in crate::service) listening: AllListening,
     streams: BTreeMap<StreamId, Stream>,
     /// Those of which the machine may want something else than before.
     touched: Vec<StreamId>,
     /// Those that are over for us, and whose peers may still have to read what we said.
-    pub(super) lingering: Lingering,
+    pub(in crate::service) lingering: Lingering,
 }
 
 /// A connection that no queue pair has yet.
@@ -47,25 +47,25 @@ struct Stream {
 }
 
 impl Streams {
-    pub(super) fn new() -> Self {
+    pub(in crate::service) fn new() -> Self {
         let (streams, touched) = (BTreeMap::new(), Vec::new());
         Self { listening: AllListening::new(), streams, touched, lingering: Lingering::default() }
     }
 
     /// How many connections wait for something.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::service) fn len(&self) -> usize {
         self.streams.len()
     }
 }
 
 /// Its number.
-pub(super) fn errno(e: &io::Error) -> i32 {
+pub(in crate::service) fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
 }
 
 impl Core {
     /// Does what the connection manager wants of TCP.
-    pub(super) fn do_stream(&mut self, wish: StreamWish) {
+    pub(in crate::service) fn do_stream(&mut self, wish: StreamWish) {
         match wish {
             StreamWish::Unlisten(id) => self.unlisten(id),
             StreamWish::Connect { stream, local, remote, tos } => {
@@ -152,7 +152,7 @@ impl Core {
         self.manager.handle_stream_ended(now, stream, errno, &mut self.outbox);
     }
 
-    pub(super) fn forget_stream(&mut self, stream: StreamId) -> Option<OwnedFd> {
+    pub(in crate::service) fn forget_stream(&mut self, stream: StreamId) -> Option<OwnedFd> {
         let found = self.streams.streams.remove(&stream)?;
         self.poller.remove(&found.socket);
         Some(found.socket)
@@ -182,7 +182,12 @@ impl Core {
     }
 
     /// A process says that a stream of a queue pair of its ended.
-    pub(super) fn handle_qp_stream_ended(&mut self, client: ClientId, qpn: Qpn, stream: StreamId) {
+    pub(in crate::service) fn handle_qp_stream_ended(
+        &mut self,
+        client: ClientId,
+        qpn: Qpn,
+        stream: StreamId,
+    ) {
         if self.slots.owner(slot_of(qpn)) == Some(client) {
             self.qp_stream_ended(qpn, stream);
             self.drain_outbox();
@@ -191,7 +196,7 @@ impl Core {
 
     /// Whether a connection of iWARP may be for this queue pair: it must be of an iWARP device of the
     /// same process.
-    pub(super) fn check_stream_qp(
+    pub(in crate::service) fn check_stream_qp(
         &self,
         client: ClientId,
         id: IdHandle,
@@ -212,7 +217,7 @@ impl Core {
     }
 
     /// A connection has something.
-    pub(super) fn handle_stream(&mut self, stream: StreamId, ready: &Ready) {
+    pub(in crate::service) fn handle_stream(&mut self, stream: StreamId, ready: &Ready) {
         if self.read_lingering(stream) {
             return;
         }
@@ -243,7 +248,7 @@ impl Core {
     }
 
     /// What has come counts before a time that is over.
-    pub(super) fn read_due_streams(&mut self, now: Time) {
+    pub(in crate::service) fn read_due_streams(&mut self, now: Time) {
         for stream in self.manager.due_streams(now) {
             if self.streams.streams.get(&stream).is_some_and(|found| !found.connecting) {
                 self.read_all(stream);
@@ -290,7 +295,7 @@ impl Core {
     }
 
     /// Streams of whose state a command changed something.
-    pub(super) fn watch_streams(&mut self) {
+    pub(in crate::service) fn watch_streams(&mut self) {
         while let Some(stream) = self.streams.touched.pop() {
             self.watch_stream(stream);
         }
@@ -298,14 +303,14 @@ impl Core {
     }
 
     /// Resets what must make room for another peer of a listening socket, unless its request is there.
-    pub(super) fn make_room(&mut self, local: SocketAddr) {
+    pub(in crate::service) fn make_room(&mut self, local: SocketAddr) {
         while let Some(stream) = self.manager.stream_to_shed(local) {
             self.shed(stream);
         }
     }
 
     /// Gives up a descriptor of a peer whose connection lingers, or has not sent its request. Whether there was one.
-    pub(super) fn give_up_one(&mut self) -> bool {
+    pub(in crate::service) fn give_up_one(&mut self) -> bool {
         if self.close_oldest_lingering() {
             return true;
         }
@@ -321,7 +326,12 @@ impl Core {
     }
 
     /// A peer connected.
-    pub(super) fn add_stream(&mut self, socket: OwnedFd, local: SocketAddr, remote: SocketAddr) {
+    pub(in crate::service) fn add_stream(
+        &mut self,
+        socket: OwnedFd,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
         let now = self.now();
         let stream = self.manager.handle_stream_accepted(now, local, remote);
         let interest = Interest::Read;

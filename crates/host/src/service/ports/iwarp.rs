@@ -1,0 +1,36 @@
+//! The port of iWARP: TCP connections, until queue pairs have them.
+//!
+//! `streams` has the connections, `listening` the sockets that accept them, `lingering` those that are over, `tcp` the system calls.
+
+mod lingering;
+mod listening;
+mod streams;
+mod tcp;
+
+use std::net::IpAddr;
+
+use rdmux_cm::iw;
+use rdmux_verbs::control::Limits;
+
+pub(in crate::service) use self::streams::Streams;
+use super::ServicePort;
+use crate::names::Config;
+use crate::service::core::Core;
+
+/// See the module.
+pub(super) struct Iwarp;
+
+impl ServicePort for Iwarp {
+    fn configure(&self, config: &Config, limits: &Limits, cm: &mut rdmux_cm::Config) {
+        cm.iwarp = iw::Config {
+            max_ird: limits.max_rd_atomic,
+            max_ord: limits.max_init_rd_atomic,
+            ..(&config.iwarp).into()
+        };
+    }
+
+    /// TCP says whether anybody is there.
+    fn probe(&self, _core: &Core, _src: IpAddr, _dst: IpAddr) -> Result<(), i32> {
+        Ok(())
+    }
+}

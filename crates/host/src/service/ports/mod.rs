@@ -1,0 +1,92 @@
+//! Ports: what a kind of device is in the service, one file for each kind.
+//!
+//! The rest of the service asks [`of`] a kind for its [`ServicePort`] and does not know which kinds there are. The port of RoCE is
+//! UDP sockets on the host's addresses with QP1 behind them, that of iWARP TCP connections until queue pairs have them.
+
+pub(super) mod iwarp;
+pub(super) mod roce;
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rdmux_cm::{IdHandle, LocalAddress, MadPath, PathQuery};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::{DeviceKind, Limits};
+use rdmux_verbs::kind;
+use rdmux_verbs::port::Port;
+use rdmux_wire::Qkey;
+use rdmux_wire::mad::MAD_LEN;
+
+use super::core::Core;
+use super::counters::Count;
+use crate::names::Config;
+use crate::proto::Failure;
+
+/// What the service does for the ports of a kind of device. What is not said otherwise is as with ports that run over IP.
+pub(super) trait ServicePort: Sync {
+    /// What processes are told of the ports.
+    fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
+        vec![Port::over_ip(kind, core.guid_of(kind), core.addresses.gids())]
+    }
+
+    /// The addresses by which the connection manager knows the ports.
+    fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
+        core.addresses.for_cm(kind, core.guid_of(kind))
+    }
+
+    /// Sets what the connection manager's configuration says of connections over the ports.
+    fn configure(&self, config: &Config, limits: &Limits, cm: &mut rdmux_cm::Config);
+
+    /// Answers the connection manager's query of a path, now or later. Between IP addresses it follows from them.
+    fn find_path(&self, core: &mut Core, id: IdHandle, query: &PathQuery) {
+        core.path_found(id, query, Ok(query.by_address));
+    }
+
+    /// Finds out whether another host of this machine is up, which no neighbour discovery tells; else an errno.
+    fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
+
+    /// The socket on which the queue pairs of a slot exchange packets at a GID index; with `targets` it also gets what is
+    /// for XRC targets.
+    fn socket(
+        &self,
+        _core: &mut Core,
+        _gid_index: u8,
+        _slot: u16,
+        _targets: bool,
+    ) -> Result<OwnedFd, Failure> {
+        Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind exchange no packets"))
+    }
+
+    /// Sends a management datagram from QP1. What does not leave is lost, as on any network.
+    fn send_mad(&self, core: &mut Core, _path: &MadPath, _qkey: Qkey, _mad: &[u8; MAD_LEN]) {
+        core.counts.add(Count::TxErrors);
+    }
+}
+
+/// What the service does for the ports of a kind.
+pub(super) fn of(kind: DeviceKind) -> &'static dyn ServicePort {
+    match kind {
+        DeviceKind::Roce => &roce::Roce,
+        DeviceKind::Iwarp => &iwarp::Iwarp,
+    }
+}
+
+/// A port of one of the host's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortId {
+    /// The device.
+    pub(super) device: DeviceKind,
+    /// The port's number, from 1.
+    pub(super) number: u8,
+}
+
+/// The port of the RoCE device.
+const ROCE: PortId = PortId { device: DeviceKind::Roce, number: 1 };
+
+impl PortId {
+    /// The ports that have a QP1, as those have that serve datagrams.
+    pub(super) fn with_qp1() -> impl Iterator<Item = Self> {
+        let rows = kind::rows().iter().filter(|row| row.services.include(QpType::Ud));
+        rows.map(|row| Self { device: row.kind, number: 1 })
+    }
+}
