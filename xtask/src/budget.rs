@@ -2,7 +2,7 @@
 //!
 //! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, about
 //! twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which a test
-//! checks. A suite that outgrows its budget makes CI fail. Then rows that only multiply what others show lose their mark
+//! checks. A suite that outgrows its budget makes CI fail; a suite that is run by itself, perhaps beside other work, has none. Then rows that only multiply what others show lose their mark
 //! `brief`, or the budget takes seconds from another.
 
 use std::time::Instant;

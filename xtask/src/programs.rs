@@ -49,6 +49,12 @@ pub(crate) struct Args {
     /// Without a second try for rows that fail: some of the programs have races of their own
     #[arg(long)]
     strict: bool,
+    /// Only every Nth row from the Kth on, so that N machines or network namespaces share the work
+    #[arg(long, value_name = "K/N")]
+    part: Option<String>,
+    /// Whether the brief rows are held to their budget, which is for a machine that does nothing else
+    #[arg(skip)]
+    in_ci: bool,
 }
 
 /// Runs the suite. A row or a program that is missing counts as failed.
@@ -59,7 +65,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         report.fail("programs", &format!("{e:#}"));
     }
     if !args.list {
-        if args.is_brief() {
+        if args.has_budget() {
             budget::check(report, Suite::Programs, rows.seconds());
         }
         rows.report(report);
@@ -69,32 +75,36 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 impl Args {
     /// What CI runs: the brief rows, or all of them.
     pub(crate) fn ci(all: bool) -> Self {
-        Self { all, ..Self::default() }
+        Self { all, in_ci: true, ..Self::default() }
     }
 
-    /// Whether it is the brief rows and all of them, which have a budget.
-    fn is_brief(&self) -> bool {
-        !self.all && self.only.is_none() && self.device.is_none()
+    /// Whether CI runs the brief rows, which have a budget.
+    fn has_budget(&self) -> bool {
+        self.in_ci && !self.all
     }
 }
 
 fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
-    let place = place();
+    let mut place = place();
     let built =
         build(if args.list { &[SUITE] } else { &[SUITE, "rdmux-cli", LIBRARY, "rdmux-preload"] })?;
     let suite = || sh::command(built.join("program-suite"));
     let of = |name, value: &Option<String>| value.clone().map(|value| [name, value]);
-    let only = [of("--only".to_owned(), &args.only), of("--device".to_owned(), &args.device)];
+    let only = [("--only", &args.only), ("--device", &args.device), ("--part", &args.part)];
+    let only = only.map(|(name, value)| of(name.to_owned(), value));
     let mut only: Vec<String> = only.into_iter().flatten().flatten().collect();
     only.extend(args.all.then(|| "--all".to_owned()));
     let list = sh::output(suite().arg("list").args(&only))?;
-    ensure!(!list.is_empty(), "no row on this device has this text");
+    ensure!(!list.is_empty(), "no row of this part and device has this text");
     if args.list {
         println!("{list}");
         return Ok(());
     }
     rows.expect(&list);
     install();
+    if let Some(part) = &args.part {
+        place.push(format!("part-{}", part.replace('/', "-of-")));
+    }
     let logs = place.join("logs");
     if logs.is_dir() {
         // What an earlier run left must not be taken for this one's.

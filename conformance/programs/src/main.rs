@@ -61,6 +61,25 @@ struct Wanted {
     /// Not the brief rows alone
     #[arg(long)]
     all: bool,
+    /// Only every Nth of them from the Kth on, as K/N: N machines or network namespaces share the work
+    #[arg(long, value_name = "K/N", value_parser = Part::parse)]
+    part: Option<Part>,
+}
+
+/// A part of the rows: every `of`th, the `nth` first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    nth: usize,
+    of: usize,
+}
+
+impl Part {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text} is not K/N with 1 <= K <= N, for instance 2/4");
+        let (nth, of) = text.split_once('/').ok_or_else(wrong)?;
+        let (nth, of) = (nth.parse().map_err(|_| wrong())?, of.parse().map_err(|_| wrong())?);
+        if (1..=of).contains(&nth) { Ok(Self { nth, of }) } else { Err(wrong()) }
+    }
 }
 
 fn main() -> Result<ExitCode> {
@@ -84,7 +103,8 @@ fn main() -> Result<ExitCode> {
 
 impl Wanted {
     fn rows(&self) -> impl Iterator<Item = Row> {
-        table::table().into_iter().filter(|row| self.has(row))
+        let Part { nth, of } = self.part.unwrap_or(Part { nth: 1, of: 1 });
+        table::table().into_iter().filter(|row| self.has(row)).skip(nth - 1).step_by(of)
     }
 
     /// Whether it is wanted: `--only` chooses among all rows, else brief ones are wanted if nothing is said.
@@ -108,12 +128,27 @@ fn run(stage: &mut Stage, row: &Row) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::Wanted;
+    use super::{Part, Wanted};
     use crate::row::Device;
     use crate::table::table;
 
     fn count(device: Option<Device>, only: Option<&str>, all: bool) -> usize {
-        Wanted { device, only: only.map(str::to_owned), all }.rows().count()
+        Wanted { device, only: only.map(str::to_owned), all, part: None }.rows().count()
+    }
+
+    #[test]
+    fn parts_together_are_all_rows_each_once() {
+        let names = |part| -> Vec<String> {
+            let wanted = Wanted { device: None, only: None, all: true, part };
+            wanted.rows().map(|row| row.to_string()).collect()
+        };
+        let mut parts: Vec<_> = (1..=4).flat_map(|nth| names(Some(Part { nth, of: 4 }))).collect();
+        let mut all = names(None);
+        parts.sort();
+        all.sort();
+        assert_eq!(parts, all);
+        assert!(Part::parse("2/4") == Ok(Part { nth: 2, of: 4 }));
+        assert!(["", "2", "0/4", "5/4", "a/b", "1/0"].iter().all(|t| Part::parse(t).is_err()));
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn a_packet_without_owner_is_counted_and_a_stray_one_passed_on() {
 }
 
 #[test]
-fn both_ends_get_the_same_rings_whoever_asks() {
+fn both_ends_get_the_same_rings_whichever_asks() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);

@@ -42,7 +42,7 @@ fn greeted(host: &Host) -> OwnedFd {
 type Breach<'a> = &'a dyn Fn(&OwnedFd);
 
 #[test]
-fn whoever_breaks_the_protocol_is_dropped_and_nobody_else() {
+fn a_client_that_breaks_the_protocol_is_dropped_and_no_other() {
     let host = Host::start();
     let bystander = host.client();
     let stray = std::fs::File::open("/dev/null").unwrap();
@@ -160,7 +160,7 @@ fn another_version_is_told_ours() {
 }
 
 #[test]
-fn whoever_asks_without_reading_the_answers_is_dropped() {
+fn a_client_that_does_not_read_the_answers_is_dropped() {
     let host = Host::start();
     let bystander = host.client();
     let socket = greeted(&host);

@@ -35,7 +35,7 @@ impl Delivered {
     pub(super) fn by(process: &Process, handle: IdHandle) -> Option<Self> {
         process.find(handle, |id| {
             let id = id.cast::<Id>();
-            // SAFETY: it was put in as the address of an id, and lives while this runs; whoever destroys it waits for what is
+            // SAFETY: it was put in as the address of an id, and lives while this runs; a call that destroys it waits for what is
             // delivered.
             unsafe { id.as_ref() }.lock().unacknowledged += 1;
             Self { id, group: None }

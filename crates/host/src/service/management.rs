@@ -1,4 +1,4 @@
-//! Management datagrams in the service: from ports to whoever takes them, and from agents to ports.
+//! Management datagrams in the service: from ports to the agents that take them, and from agents to ports.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -77,7 +77,7 @@ fn a_target_is_found_only_in_its_domain_by_who_has_it_open() {
 }
 
 #[test]
-fn whoever_dies_leaves_nothing() {
+fn a_process_that_dies_holds_nothing() {
     let (mut registry, a, b) = shared();
     let shared = target(&mut registry, A, a, Hold::Registration);
     let own = target(&mut registry, A, a, Hold::Handle);
