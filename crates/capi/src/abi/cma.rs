@@ -5,8 +5,6 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The family of InfiniBand's own addresses.
-pub const AF_IB: c_int = 27;
 pub const RDMA_IB_IP_PS_MASK: u64 = 0xffff_ffff_ffff_0000;
 pub const RDMA_IB_IP_PORT_MASK: u64 = 65535;
 pub const RDMA_IB_IP_PS_TCP: u64 = 17170432;

@@ -13,6 +13,9 @@ use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
 
+/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
+pub(super) const AF_IB: c_int = 27;
+
 /// The default partition, all of whose members are full ones; in network order as in any other.
 const DEFAULT_PKEY: u16 = 0xffff;
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).

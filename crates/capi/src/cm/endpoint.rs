@@ -5,6 +5,7 @@ use std::ptr;
 
 use rdmux_cm::EventKind;
 
+use super::address::AF_IB;
 use super::channel::Channel;
 use super::event::{Event, set_event};
 use super::id::Id;
