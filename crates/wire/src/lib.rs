@@ -7,7 +7,7 @@
 //!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
-//! - management datagrams: [`mad`], and the connection manager's messages in [`cm`].
+//! - management datagrams: [`mad`], [`rmpp`] for messages of several, and the connection manager's messages in [`cm`].
 //!
 //! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
 //! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
@@ -36,6 +36,7 @@ pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod reth;
+pub mod rmpp;
 pub mod tcp;
 pub mod types;
 pub mod udp;
@@ -54,6 +55,7 @@ pub use lrh::Lrh;
 pub use opcode::{OpKind, Opcode, Operation, Service};
 pub use packet::{HeaderBuf, MAX_HEADER, Packet};
 pub use reth::Reth;
+pub use rmpp::{Rmpp, RmppFlags, RmppStatus, RmppType};
 pub use types::{
     AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId, Stag,
 };

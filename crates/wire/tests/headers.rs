@@ -9,7 +9,7 @@ use rdmux_wire::tcp::Tcp;
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, HeaderBuf, Ieth, ImmDt, Lid, MAX_HEADER,
-    NakCode, Opcode, Operation, Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service,
+    NakCode, Opcode, Operation, Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, Rmpp, RnrTimer, Service,
     Syndrome, WireError, XrcEth,
 };
 
@@ -51,6 +51,7 @@ round_trips! {
     udp: Udp;
     ipv6: Ipv6;
     mad_header: MadHeader;
+    rmpp: Rmpp;
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use rdmux_wire::ip::{Ipv4, Ipv6};
 use rdmux_wire::mad::{MAD_LEN, MadHeader};
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Grh, Ieth, ImmDt, Lrh, Packet, Reth, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Grh, Ieth, ImmDt, Lrh, Packet, Reth, Rmpp, XrcEth,
 };
 
 /// A transport packet, from the BTH on.
@@ -38,7 +38,7 @@ pub fn wire_headers(data: &[u8]) {
             }
         )*};
     }
-    each!(Bth Reth Aeth AtomicEth AtomicAckEth Deth ImmDt Ieth XrcEth Grh Lrh);
+    each!(Bth Reth Aeth AtomicEth AtomicAckEth Deth ImmDt Ieth XrcEth Grh Lrh Rmpp);
 }
 
 /// Headers that have values which do not exist, besides too few bytes.
