@@ -37,7 +37,6 @@ pub mod path;
 pub mod ports;
 mod rng;
 pub mod sink;
-pub mod timers;
 
 pub use config::Config;
 pub use counters::Counters;
@@ -47,5 +46,5 @@ pub use id::{IdInfo, IdState, Manager, StreamListener};
 pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, Route, UdParam};
 pub use path::{MadPath, Path, PathQuery, Peer};
 pub use ports::PortSpace;
-pub use rdmux_transport::Time;
+pub use rdmux_transport::{Time, timers};
 pub use sink::{ChannelId, IdHandle, JoinQuery, LocalAddress, Resolved, RouteQuery, Sink};

@@ -9,6 +9,8 @@
 //! what happens when something cannot be done.
 //!
 //! [`iwarp`] is the same for a byte stream in place of packets, with a [`iwarp::Qp`] of its own.
+//!
+//! [`timers`] keeps the deadlines of machines that have many.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,6 +23,7 @@ pub mod iwarp;
 pub mod qp;
 pub mod state_table;
 pub mod time;
+pub mod timers;
 pub mod wr;
 
 mod fault;

@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeSet;
 
-use rdmux_transport::Time;
+use crate::Time;
 
 /// A set of deadlines, at most one for each key. The owner of a key keeps its deadline in a
 /// [`Deadline`], so that moving it costs no search.
