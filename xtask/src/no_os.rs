@@ -12,6 +12,7 @@ const BUILDS: &[(&str, &[&str])] = &[
     ("wire", &["-p", "rdmux-wire", "--no-default-features"]),
     ("transport", &["-p", "rdmux-transport"]),
     ("cm", &["-p", "rdmux-cm"]),
+    ("subnet", &["-p", "rdmux-subnet"]),
 ];
 
 /// Builds them, after fetching the target's core library if need be.

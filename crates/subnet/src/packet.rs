@@ -1,0 +1,101 @@
+//! Management datagrams with their addresses, and the names of nodes and ports.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use rdmux_wire::mad::MAD_LEN;
+use rdmux_wire::{Grh, Lid, Pkey, Qkey, Qpn};
+
+/// The index of a node in its subnet, in the order of the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NodeId(pub u32);
+
+/// A port of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PortId {
+    /// The node.
+    pub node: NodeId,
+    /// The port's number: from 1, or 0 for the management port of a switch.
+    pub number: u8,
+}
+
+impl PortId {
+    /// Port `number` of node `node`.
+    pub const fn new(node: NodeId, number: u8) -> Self {
+        Self { node, number }
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {}", self.node, self.number)
+    }
+}
+
+/// A management datagram with its addresses, as it travels from port to port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadPacket {
+    /// The sender's LID; 0xffff while it has none.
+    pub slid: Lid,
+    /// The receiver's LID, a multicast LID, or 0xffff for whoever is next.
+    pub dlid: Lid,
+    /// Service level, 0 to 15; of no meaning from QP0.
+    pub sl: u8,
+    /// QP0, QP1, or a program's queue pair.
+    pub src_qpn: Qpn,
+    /// QP0, QP1, or a program's queue pair.
+    pub dst_qpn: Qpn,
+    /// Queue key; of no meaning on QP0.
+    pub qkey: Qkey,
+    /// Partition key; of no meaning on QP0.
+    pub pkey: Pkey,
+    /// The global route header, if it has one.
+    pub grh: Option<Grh>,
+    /// The datagram itself.
+    pub mad: Box<[u8; MAD_LEN]>,
+}
+
+impl MadPacket {
+    /// Whether it travels on virtual lane 15, which is for QP0 alone (IBTA 3.5.8.1).
+    pub fn is_vl15(&self) -> bool {
+        self.src_qpn == Qpn::QP0
+    }
+
+    /// Its length on the wire in 4-byte words, from the LRH through the ICRC: what data counters count.
+    pub fn words(&self) -> u64 {
+        const PLAIN: usize = 8 + 12 + 8 + MAD_LEN + 4;
+        let bytes = PLAIN + if self.grh.is_some() { Grh::LEN } else { 0 };
+        (bytes / 4) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_counts_as_72_words_and_10_more_with_grh() {
+        let mut packet = MadPacket {
+            slid: Lid(1),
+            dlid: Lid(2),
+            sl: 0,
+            src_qpn: Qpn::QP1,
+            dst_qpn: Qpn::QP1,
+            qkey: Qkey::QP1,
+            pkey: Pkey::DEFAULT,
+            grh: None,
+            mad: Box::new([0; MAD_LEN]),
+        };
+        assert_eq!(packet.words(), 72);
+        packet.grh = Grh::parse(&[0x60; Grh::LEN]).ok();
+        assert_eq!(packet.words(), 82);
+    }
+}

@@ -1,0 +1,222 @@
+//! How fast a link is: lanes, and the speed of each.
+
+use core::fmt;
+use core::str::FromStr;
+
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// All of them, ascending.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// As the diagnostics print it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+table! {
+    /// The lanes of a link.
+    Width {
+        /// One lane.
+        X1 = "1x",
+        /// Two lanes.
+        X2 = "2x",
+        /// Four lanes.
+        X4 = "4x",
+        /// Eight lanes.
+        X8 = "8x",
+        /// Twelve lanes.
+        X12 = "12x",
+    }
+}
+
+table! {
+    /// The speed of a lane.
+    Speed {
+        /// 2.5 Gb/s.
+        Sdr = "SDR",
+        /// 5 Gb/s.
+        Ddr = "DDR",
+        /// 10 Gb/s.
+        Qdr = "QDR",
+        /// 14.0625 Gb/s.
+        Fdr = "FDR",
+        /// 25.78125 Gb/s.
+        Edr = "EDR",
+        /// 53.125 Gb/s.
+        Hdr = "HDR",
+        /// 106.25 Gb/s.
+        Ndr = "NDR",
+    }
+}
+
+/// Lanes and their speed, written `4xEDR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkRate {
+    /// The lanes.
+    pub width: Width,
+    /// The speed of each.
+    pub speed: Speed,
+}
+
+impl Width {
+    /// PortInfo's code: a bit (IBTA 14.2.5.6).
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::X1 => 1,
+            Self::X4 => 2,
+            Self::X8 => 4,
+            Self::X12 => 8,
+            Self::X2 => 16,
+        }
+    }
+    /// The width of a code of one bit.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|w| w.code() == code)
+    }
+    /// The number of lanes.
+    pub const fn lanes(self) -> u32 {
+        match self {
+            Self::X1 => 1,
+            Self::X2 => 2,
+            Self::X4 => 4,
+            Self::X8 => 8,
+            Self::X12 => 12,
+        }
+    }
+    /// The widest of a set of codes.
+    pub fn widest(mask: u8) -> Option<Self> {
+        Self::ALL.iter().rev().copied().find(|w| mask & w.code() != 0)
+    }
+    /// The codes of this width and of those that hardware of this width falls back to.
+    pub fn mask(self) -> u8 {
+        Self::ALL.iter().filter(|w| **w <= self).map(|w| w.code()).sum()
+    }
+}
+
+impl Speed {
+    /// The code of LinkSpeedActive, or 0 for a speed that only the extended fields can say.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Sdr => 1,
+            Self::Ddr => 2,
+            Self::Qdr => 4,
+            _ => 0,
+        }
+    }
+    /// The code of LinkSpeedExtActive, or 0.
+    pub const fn ext_code(self) -> u8 {
+        match self {
+            Self::Fdr => 1,
+            Self::Edr => 2,
+            Self::Hdr => 4,
+            Self::Ndr => 8,
+            _ => 0,
+        }
+    }
+    /// Megabits a second of one lane, as links are named: 25000 of EDR.
+    pub const fn megabits(self) -> u32 {
+        match self {
+            Self::Sdr => 2_500,
+            Self::Ddr => 5_000,
+            Self::Qdr => 10_000,
+            Self::Fdr => 14_000,
+            Self::Edr => 25_000,
+            Self::Hdr => 50_000,
+            Self::Ndr => 100_000,
+        }
+    }
+    /// The fastest of a set of codes and a set of extended codes.
+    pub fn fastest(codes: u8, ext: u8) -> Option<Self> {
+        Self::ALL.iter().rev().copied().find(|s| codes & s.code() != 0 || ext & s.ext_code() != 0)
+    }
+    /// The codes of this speed and the slower ones.
+    pub fn mask(self) -> u8 {
+        Self::ALL.iter().filter(|s| **s <= self).map(|s| s.code()).sum()
+    }
+    /// The extended codes of this speed and the slower ones.
+    pub fn ext_mask(self) -> u8 {
+        Self::ALL.iter().filter(|s| **s <= self).map(|s| s.ext_code()).sum()
+    }
+}
+
+impl LinkRate {
+    /// Four lanes of EDR: 100 Gb/s.
+    pub const DEFAULT: Self = Self { width: Width::X4, speed: Speed::Edr };
+
+    /// Megabits a second of all lanes: 100000 of 4xEDR.
+    pub const fn megabits(self) -> u32 {
+        self.width.lanes() * self.speed.megabits()
+    }
+}
+
+impl fmt::Display for LinkRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.width, self.speed)
+    }
+}
+
+/// Not a width and a speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a rate is a width of 1x, 2x, 4x, 8x or 12x and a speed from SDR to NDR, as in 4xEDR")]
+pub struct NoRate;
+
+impl FromStr for LinkRate {
+    type Err = NoRate;
+
+    fn from_str(text: &str) -> Result<Self, NoRate> {
+        let parse = || {
+            let (lanes, speed) = text.split_once('x')?;
+            let width = Width::ALL.iter().find(|w| w.name().strip_suffix('x') == Some(lanes))?;
+            // FDR10 is QDR with other coding; no field of PortInfo tells them apart.
+            let name = if speed == "FDR10" { "QDR" } else { speed };
+            let speed = Speed::ALL.iter().find(|s| s.name() == name)?;
+            Some(Self { width: *width, speed: *speed })
+        };
+        parse().ok_or(NoRate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn every_rate_is_read_back() {
+        for width in Width::ALL {
+            assert_eq!(Width::from_code(width.code()), Some(*width));
+            for speed in Speed::ALL {
+                let rate = LinkRate { width: *width, speed: *speed };
+                assert_eq!(rate.to_string().parse(), Ok(rate));
+            }
+        }
+        assert_eq!("4xFDR10".parse(), Ok(LinkRate { width: Width::X4, speed: Speed::Qdr }));
+        for wrong in ["", "x", "4x", "3xSDR", "4xqdr", "EDR", "4EDR", "4xxEDR"] {
+            assert_eq!(wrong.parse::<LinkRate>(), Err(NoRate), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn masks_hold_what_hardware_falls_back_to() {
+        assert_eq!(Width::X4.mask(), 1 | 2 | 16);
+        assert_eq!((Speed::Edr.mask(), Speed::Edr.ext_mask()), (7, 3));
+        assert_eq!(Width::widest(3), Some(Width::X4));
+        assert_eq!(Speed::fastest(7, 3), Some(Speed::Edr));
+        assert_eq!(Speed::fastest(0, 0), None);
+        assert_eq!(LinkRate::DEFAULT.megabits(), 100_000);
+    }
+}
