@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use rdmux_runtime::DirectoryError;
 use rustix::process::Pid;
 
 use crate::names::{HostName, NetworkNamespace, NodeGuid};
@@ -162,6 +163,12 @@ pub enum HostError {
 
 fn process(pid: Option<Pid>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
+}
+
+impl From<DirectoryError> for HostError {
+    fn from(e: DirectoryError) -> Self {
+        Self::Directory { path: e.path, why: e.why }
+    }
 }
 
 impl HostError {

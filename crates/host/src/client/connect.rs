@@ -1,16 +1,13 @@
 //! Finding a host's service, and starting it when there is none.
 
-use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdmux_runtime::connect::ConnectError;
+use rdmux_runtime::start;
 use rdmux_verbs::control::DeviceKind;
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::control::HostClient;
 use super::rpc::Session;
@@ -120,7 +117,7 @@ impl ConnectOptions {
         if let Some(socket) = connect_socket(dir, TIMEOUT)? {
             return Ok(Some(socket));
         }
-        let started = match self.daemon_program().filter(|_| !self.embedded) {
+        let started = match start::program(self.program.as_deref()).filter(|_| !self.embedded) {
             Some(program) => spawn_daemon(&program, &self.dir, dir),
             None => self.embed(dir.name()),
         };
@@ -129,23 +126,6 @@ impl ConnectOptions {
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
         }
-    }
-
-    /// The program that runs services, if there is one.
-    fn daemon_program(&self) -> Option<PathBuf> {
-        if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
-            return Some(path.into());
-        }
-        if let Some(program) = &self.program {
-            return Some(program.clone());
-        }
-        let exe = std::env::current_exe().ok()?;
-        let beside = exe.with_file_name("rdmux");
-        if beside.is_file() {
-            return Some(beside);
-        }
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
     }
 
     fn embed(&self, host: &HostName) -> Result<(), HostError> {
@@ -166,28 +146,14 @@ pub(crate) fn connect_socket(
     dir: &HostDir,
     timeout: Duration,
 ) -> Result<Option<OwnedFd>, HostError> {
-    use rustix::io::Errno;
-    let fail = |e: Errno| HostError::io(format!("connect to {}", dir.socket().display()), e);
-    let (address, _keep) = dir
-        .socket_address()
-        .map_err(|e| HostError::io(format!("use {}", dir.socket().display()), e))?;
-    let kind = SocketType::SEQPACKET;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        .map_err(fail)?;
-    // connect(2) waits no longer than a message may.
-    for direction in [Timeout::Recv, Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(fail)?;
-    }
-    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
-        Ok(()) => Ok(Some(socket)),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
-        Err(Errno::AGAIN) => Err(HostError::Unresponsive {
+    rdmux_runtime::connect::connect(dir, timeout).map_err(|e| match e {
+        ConnectError::Busy(_) => HostError::Unresponsive {
             host: dir.name().clone(),
             pid: dir.service_lock_holder(),
-            why: format!("it accepted no connection for {timeout:?}"),
-        }),
-        Err(e) => Err(fail(e)),
-    }
+            why: e.to_string(),
+        },
+        ConnectError::Io(e) => HostError::io(format!("connect to {}", dir.socket().display()), e),
+    })
 }
 
 /// A socket connected to the service, which must run.
@@ -195,41 +161,10 @@ pub(super) fn connect_running(dir: &HostDir, timeout: Duration) -> Result<OwnedF
     connect_socket(dir, timeout)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
 }
 
-/// Runs `program host serve NAME --on-demand` and waits until it listens. It says "ready" on its standard output then, or why it cannot.
+/// Runs `program host serve NAME --on-demand` and waits until it listens.
 fn spawn_daemon(program: &Path, runtime: &RuntimeDir, dir: &HostDir) -> Result<(), HostError> {
     let host = dir.name();
-    let fail = |why: String| HostError::Start { host: host.clone(), why };
-    let log = crate::names::open_log(dir)?;
-    let mut child = Command::new(program)
-        .args(["host", "serve", host.as_str(), "--on-demand"])
-        .env("RDMUX_RUNTIME_DIR", runtime.path())
-        .env_remove("LD_PRELOAD")
-        .env_remove("RDMUX_HOST")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .process_group(0)
-        .spawn()
-        .map_err(|e| {
-            let program = program.display();
-            fail(format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program"))
-        })?;
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        // The pipe closes when the service is ready, or dead; there is no third case to wait for.
-        let _ = BufReader::new(stdout).read_line(&mut said);
-    }
-    match said.trim() {
-        "ready" => Ok(()),
-        "" => {
-            let log = dir.log();
-            Err(fail(format!("{} ended without a word: see {}", program.display(), log.display())))
-        }
-        why => Err(fail(why.trim_start_matches("error: ").to_owned())),
-    }
-    .inspect_err(|_| {
-        // It said no, so it is ending: leave no zombie.
-        let _ = child.wait();
-    })
+    let arguments = ["host", "serve", host.as_str(), "--on-demand"];
+    start::spawn(program, &arguments, runtime.user_dir(), dir)
+        .map_err(|why| HostError::Start { host: host.clone(), why })
 }

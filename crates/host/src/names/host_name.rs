@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rdmux_runtime::name::{self, is_label};
+
 /// The name of a host: a DNS label, lower case (RFC 1123). It is also the name of a directory, so
 /// nothing else may be in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +19,7 @@ pub struct InvalidHostName(String);
 
 impl HostName {
     /// The most bytes of a name.
-    pub const MAX: usize = 63;
+    pub const MAX: usize = name::MAX;
     /// The name of the host that owns the machine's own addresses.
     pub const DEFAULT: &'static str = "default";
 
@@ -26,11 +28,11 @@ impl HostName {
     /// # Errors
     /// [`InvalidHostName`], which says what a name is.
     pub fn new(name: &str) -> Result<Self, InvalidHostName> {
-        let ok = (1..=Self::MAX).contains(&name.len())
-            && !name.starts_with('-')
-            && !name.ends_with('-')
-            && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-        if ok { Ok(Self(name.to_owned())) } else { Err(InvalidHostName(name.to_owned())) }
+        if is_label(name) {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(InvalidHostName(name.to_owned()))
+        }
     }
 
     /// The host that this process is on: `$RDMUX_HOST`, or the default one.

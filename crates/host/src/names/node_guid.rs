@@ -10,10 +10,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
+use rdmux_runtime::file::replace;
 use rdmux_wire::Guid;
 use serde::Deserialize;
 
-use super::file::replace;
 use super::{HostDir, HostName, RuntimeDir};
 use crate::error::HostError;
 

@@ -19,11 +19,10 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use rdmux_runtime::file::{open_private, replace};
 use rustix::fs::FlockOperation;
 
 use super::etc_hosts;
-use super::file::replace;
-use super::runtime::open_private;
 use super::{HostName, RuntimeDir};
 use crate::error::HostError;
 

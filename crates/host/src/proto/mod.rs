@@ -16,16 +16,15 @@
 mod cm;
 mod hub;
 mod request;
-pub mod socket;
 mod status;
 
 pub use cm::{CmReply, CmRequest};
 pub use hub::{HubReply, HubRequest, HubResponse};
+pub use rdmux_runtime::socket::{self, MAX_FDS, MAX_MESSAGE, MessageError};
 pub use request::{
     AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request, Response,
     Welcome,
 };
-pub use socket::{MAX_FDS, MAX_MESSAGE, MessageError};
 pub use status::{
     ClientStatus, DomainStatus, GroupStatus, HolderStatus, IdStatus, Status, TargetStatus,
 };

@@ -1,8 +1,6 @@
 //! A service as a process of its own: `rdmux host serve`.
 
-use std::io::Write;
-
-use rustix::process::{Resource, Rlimit};
+use rdmux_runtime::start::{raise_descriptor_limit, say};
 
 use super::{Service, ServiceOptions};
 use crate::error::HostError;
@@ -29,19 +27,4 @@ fn open(host: &HostName, on_demand: bool) -> Result<Service, HostError> {
         options.lock_wait = ServiceOptions::ENDING;
     }
     Service::new(options)
-}
-
-fn say(word: &str) {
-    // The process that started this one may be gone; others are served all the same.
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{word}").and_then(|()| out.flush());
-}
-
-/// Each process costs some descriptors, and each slot one on each address.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
-        tracing::debug!("the descriptor limit stays: {e}");
-    }
 }

@@ -40,7 +40,7 @@ pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
         }
         let left = wait.saturating_sub(start.elapsed());
         match lock.recv_timeout(left.min(LOOK)) {
-            Ok(lock) => return lock,
+            Ok(lock) => return Ok(lock?),
             Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
             Err(_) => {
                 let why = format!("it holds the host's lock for {wait:?} without listening");

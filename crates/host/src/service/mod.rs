@@ -15,7 +15,6 @@ mod core;
 mod counters;
 pub mod daemon;
 mod hub;
-mod listener;
 mod lock;
 mod mad;
 mod management;
@@ -37,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_link::Doorbell;
 use rdmux_link::spin_wait::ask_for_short_slices;
+use rdmux_runtime::Listener;
 use rdmux_verbs::throttled;
 
 pub use options::{ServiceHandle, ServiceOptions};
@@ -44,7 +44,6 @@ pub use options::{ServiceHandle, ServiceOptions};
 use self::clients::Gone;
 use self::core::Core;
 use self::counters::Count;
-use self::listener::Listener;
 use self::netlink::AddressMonitor;
 use self::open::open_core;
 use self::poller::{Interest, Ready, Token};
@@ -87,7 +86,8 @@ impl Service {
             .add(&stop, Token::Stop, Interest::Read)
             .and(core.poller.add(&monitor, Token::Monitor, Interest::Read))
             .map_err(io("watch a descriptor"))?;
-        let listener = Listener::open(&dir, lock)?;
+        let listener = Listener::open(&dir, lock)
+            .map_err(|e| HostError::io(format!("listen at {}", dir.socket().display()), e))?;
         core.poller
             .add(&listener, Token::Listener, Interest::Read)
             .map_err(io("watch a socket"))?;

@@ -8,15 +8,14 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::error::HostError;
-use crate::names::HostDir;
+use crate::ServiceDir;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// The listening socket. Its file goes when this is dropped.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     /// Given up to refuse a client properly when there is no descriptor left.
@@ -25,24 +24,23 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens in a host's directory. The process that has the lock may replace the socket of a dead service.
-    pub(super) fn open(dir: &HostDir, lock: File) -> Result<Self, HostError> {
+    /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that has the lock may replace
+    /// the socket of a dead service.
+    ///
+    /// # Errors
+    /// Those of unlink(2), socket(2), bind(2) and listen(2).
+    pub fn open(dir: &ServiceDir, lock: File) -> io::Result<Self> {
         let path = dir.socket();
-        let fail = |e: io::Error| HostError::io(format!("listen at {}", path.display()), e);
-        let listen = || -> io::Result<OwnedFd> {
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-            let (address, _keep) = dir.socket_address()?;
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let kind = SocketType::SEQPACKET;
-            let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-            rustix::net::bind(&socket, &address)?;
-            rustix::net::listen(&socket, BACKLOG)?;
-            Ok(socket)
-        };
-        let socket = listen().map_err(fail)?;
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let (address, _keep) = dir.socket_address()?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
         Ok(Self { socket, path, reserve: open_reserve(), lock })
     }
 
@@ -51,7 +49,7 @@ impl Listener {
     /// # Errors
     /// When it could not be accepted. If that was for want of a descriptor it was turned away, so
     /// that it does not wait, and the socket does not stay readable for ever.
-    pub(super) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+    pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.socket, flags) {
             Ok(socket) => Ok(Some(socket)),

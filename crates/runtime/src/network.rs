@@ -28,10 +28,10 @@ impl NetworkNamespace {
     }
 
     /// What the names of such directories begin with.
-    pub(super) const DIRECTORY: &str = "netns-";
+    pub(crate) const DIRECTORY: &str = "netns-";
 
     /// The name of its directory among a user's. There is one system of namespace files, so the inode number is enough.
-    pub(super) fn directory(self) -> String {
+    pub(crate) fn directory(self) -> String {
         format!("{}{}", Self::DIRECTORY, self.ino)
     }
 }

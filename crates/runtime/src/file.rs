@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path);
     let written = write_new(&new, bytes).and_then(|()| fs::rename(&new, path));
     if let Err(e) = written {
@@ -24,6 +24,21 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(dir) => File::open(dir)?.sync_all(),
         None => Ok(()),
     }
+}
+
+/// Opens a file of ours for reading and writing, making it with mode 0600; follows no link.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_private(path: &Path, append: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    if append {
+        options.append(true);
+    } else {
+        options.write(true).truncate(false);
+    }
+    options.open(path)
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {

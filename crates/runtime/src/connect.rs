@@ -1,0 +1,45 @@
+//! A client's way to a service.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::ServiceDir;
+
+/// Why there is no connection to a service that is there.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// So many wait for the service that nobody can be added.
+    #[error("it accepted no connection for {0:?}")]
+    Busy(Duration),
+    /// The operating system said no.
+    #[error("cannot connect to the socket: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A socket connected to the service of a directory, or none if there is no service. What is asked by it may take
+/// `timeout`.
+///
+/// # Errors
+/// [`ConnectError`].
+pub fn connect(dir: &ServiceDir, timeout: Duration) -> Result<Option<OwnedFd>, ConnectError> {
+    let fail = |e: Errno| ConnectError::Io(e.into());
+    let (address, _keep) = dir.socket_address()?;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        .map_err(fail)?;
+    // connect(2) waits no longer than a message may.
+    for direction in [Timeout::Recv, Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(fail)?;
+    }
+    match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
+        Err(Errno::AGAIN) => Err(ConnectError::Busy(timeout)),
+        Err(e) => Err(fail(e)),
+    }
+}

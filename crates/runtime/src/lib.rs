@@ -1,0 +1,27 @@
+//! What the services of a user have in common, whatever they serve: hosts and fabrics are built on this.
+//!
+//! - [`UserDir`]: where a user's services live in the file system, for each network namespace
+//! - [`ServiceDir`]: the directory of one service, with its socket, its locks and its log
+//! - [`Listener`]: the socket that clients connect to, and [`connect`], their side
+//! - [`start`]: a service as a process of its own, started by the client that needs it
+//! - [`socket`]: messages and descriptors over Unix sockets
+//! - [`file`](mod@file): files that are replaced as a whole
+#![forbid(unsafe_code)]
+
+pub mod connect;
+mod error;
+pub mod file;
+mod listener;
+mod lock_holder;
+pub mod name;
+mod network;
+mod service_dir;
+pub mod socket;
+pub mod start;
+mod user_dir;
+
+pub use error::DirectoryError;
+pub use listener::Listener;
+pub use network::NetworkNamespace;
+pub use service_dir::ServiceDir;
+pub use user_dir::UserDir;

@@ -1,0 +1,152 @@
+//! The directory of one service.
+//!
+//! ```text
+//! <runtime dir>/<kind>/<name>/sock   the service's socket
+//!                             lock   locked by the service while it runs
+//!                             start  locked by the process that starts it
+//!                             log    what the service logs
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::SocketAddrUnix;
+use rustix::process::Pid;
+
+use crate::DirectoryError;
+use crate::file::open_private;
+use crate::lock_holder::holder_of;
+
+/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
+const SUN_PATH_MAX: usize = 107;
+
+/// The directory of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceDir {
+    path: PathBuf,
+}
+
+impl ServiceDir {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// The path of the service's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("sock")
+    }
+    /// The path of the service's log.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// The socket's address, and a descriptor that must stay open while it is used: a path that is
+    /// too long for a socket address goes by way of `/proc/self/fd`.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        let path = self.socket();
+        if path.as_os_str().len() <= SUN_PATH_MAX {
+            return Ok((SocketAddrUnix::new(&path)?, None));
+        }
+        let dir = rustix::fs::open(
+            &self.path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let short = format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&dir));
+        Ok((SocketAddrUnix::new(short)?, Some(dir)))
+    }
+
+    /// Takes the lock that a running service holds. It goes with the file returned, however the
+    /// process ends. `None` when a service runs.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when the lock cannot be used, as with the next three.
+    pub fn lock_service(&self) -> Result<Option<File>, DirectoryError> {
+        self.lock("lock", FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits for the lock that a running service holds, until it ends.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn wait_service_lock(&self) -> Result<File, DirectoryError> {
+        let unlocked = || DirectoryError::new(&self.path, "its lock cannot be waited for");
+        self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
+    }
+
+    /// The process that holds the service's lock, as far as the system shows it.
+    pub fn service_lock_holder(&self) -> Option<Pid> {
+        holder_of(&self.path.join("lock"))
+    }
+
+    /// Waits for the lock that a process holds which starts a service.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn lock_start(&self) -> Result<Option<File>, DirectoryError> {
+        self.lock("start", FlockOperation::LockExclusive)
+    }
+
+    /// Takes the lock that a file of this name is for, in the way that `operation` says; `None` where that does not wait
+    /// and another process has it.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn lock(
+        &self,
+        file: &str,
+        operation: FlockOperation,
+    ) -> Result<Option<File>, DirectoryError> {
+        let path = self.path.join(file);
+        let fail = |e: io::Error| DirectoryError::new(&path, e);
+        let file = open_private(&path, false).map_err(fail)?;
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(fail(e.into())),
+        }
+    }
+
+    /// Opens the log, to write at its end.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn open_log(&self) -> Result<File, DirectoryError> {
+        let path = self.log();
+        open_private(&path, true).map_err(|e| DirectoryError::new(&path, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::UserDir;
+    use rdmux_testing::temp_dir;
+
+    #[test]
+    fn one_service_at_a_time() {
+        let tmp = temp_dir();
+        let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
+        let held = dir.lock_service().unwrap();
+        assert!(held.is_some());
+        assert!(dir.lock_service().unwrap().is_none());
+        drop(held);
+        assert!(dir.lock_service().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_long_path_still_makes_a_socket_address() {
+        let tmp = temp_dir();
+        let dir = UserDir::at(tmp.path().join("x".repeat(120))).unwrap();
+        let (_, fd) = dir.service("hosts", "a").unwrap().socket_address().unwrap();
+        assert!(fd.is_some());
+    }
+}

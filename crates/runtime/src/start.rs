@@ -1,0 +1,92 @@
+//! A service as a process of its own, started by the client that needs it.
+//!
+//! The program is `rdmux`. It says "ready" on its standard output once clients can connect, or "error: " and why they
+//! cannot ([`say`]); its standard error goes to the log of the service.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, Rlimit};
+
+use crate::{ServiceDir, UserDir};
+
+/// The program that runs services, if there is one: the one that `$RDMUX_DAEMON` names, else `given`, else the `rdmux`
+/// beside this program, else the one in `$PATH`.
+pub fn program(given: Option<&Path>) -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
+        return Some(path.into());
+    }
+    if let Some(program) = given {
+        return Some(program.to_owned());
+    }
+    let exe = std::env::current_exe().ok()?;
+    let beside = exe.with_file_name("rdmux");
+    if beside.is_file() {
+        return Some(beside);
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
+}
+
+/// Runs a service and waits until it is ready.
+///
+/// # Errors
+/// What happened, and what to do, in words.
+pub fn spawn(
+    program: &Path,
+    arguments: &[&str],
+    user: &UserDir,
+    dir: &ServiceDir,
+) -> Result<(), String> {
+    let log = dir.open_log().map_err(|e| e.to_string())?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("RDMUX_RUNTIME_DIR", user.path())
+        .env_remove("LD_PRELOAD")
+        .env_remove("RDMUX_HOST")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .map_err(|e| {
+            let program = program.display();
+            format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
+        })?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // The pipe closes when the service is ready, or dead; there is no third case to wait for.
+        let _ = BufReader::new(stdout).read_line(&mut said);
+    }
+    match said.trim() {
+        "ready" => Ok(()),
+        "" => {
+            let log = dir.log();
+            Err(format!("{} ended without a word: see {}", program.display(), log.display()))
+        }
+        why => Err(why.trim_start_matches("error: ").to_owned()),
+    }
+    .inspect_err(|_| {
+        // It said no, so it is ending: leave no zombie.
+        let _ = child.wait();
+    })
+}
+
+/// Tells the process that started this one how it went.
+pub fn say(word: &str) {
+    // It may be gone; others are served all the same.
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{word}").and_then(|()| out.flush());
+}
+
+/// Lets a service have as many descriptors as it may: each client costs some.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("the descriptor limit stays: {e}");
+    }
+}

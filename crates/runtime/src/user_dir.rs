@@ -1,0 +1,269 @@
+//! Where a user's services live in the file system.
+//!
+//! A user's directory belongs to one network namespace: the usual one has a part for each.
+//!
+//! The directory may lie under `/tmp`, where others may have been first: it is used only if it is
+//! a directory, not a link to one, belongs to this user (or root), and nobody else may write it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::{DirectoryError, NetworkNamespace, ServiceDir};
+
+/// A user's runtime directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserDir(PathBuf);
+
+impl UserDir {
+    /// The directory of this user and network namespace. It is made if it does not exist.
+    ///
+    /// `$RDMUX_RUNTIME_DIR` itself if that is set. Otherwise `netns-INODE` in the first of `$XDG_RUNTIME_DIR/rdmux`,
+    /// `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can be made; root in a user namespace of
+    /// an unprivileged user may find the former two to be others'.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when it cannot be made or is not safe to use.
+    pub fn of_environment() -> Result<Self, DirectoryError> {
+        match std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty()) {
+            Some(path) => Self::at(PathBuf::from(path)),
+            None => Self::usual(),
+        }
+    }
+
+    /// Where this user's services live unless told otherwise.
+    fn usual() -> Result<Self, DirectoryError> {
+        let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Self::first_of(&usual_bases(xdg), NetworkNamespace::current())
+    }
+
+    /// The part of a network namespace in the first directory that can be used.
+    fn first_of(
+        bases: &[PathBuf],
+        namespace: Option<NetworkNamespace>,
+    ) -> Result<Self, DirectoryError> {
+        let mut tried = bases.iter().map(|base| {
+            make_own(base)?;
+            // Where nothing tells namespaces apart, as without /proc, there is one.
+            let Some(namespace) = namespace else { return Ok(Self(base.clone())) };
+            let path = base.join(namespace.directory());
+            make_own(&path)?;
+            Ok(Self(path))
+        });
+        let mut last = Err(DirectoryError::new(Path::new("/tmp"), "no directory"));
+        tried
+            .find_map(|dir| match dir {
+                Ok(dir) => Some(dir),
+                refused => {
+                    last = refused;
+                    None
+                }
+            })
+            .map_or(last, Ok)
+    }
+
+    /// Whether this is where the user's services live unless told otherwise.
+    pub fn is_usual(&self) -> bool {
+        Self::usual().is_ok_and(|usual| usual == *self)
+    }
+
+    /// A directory of the caller's choice, made if it does not exist.
+    ///
+    /// # Errors
+    /// As [`of_environment`](Self::of_environment).
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self, DirectoryError> {
+        let path = path.into();
+        // Others get it by the environment, and need not be where we are.
+        let path = std::path::absolute(&path).map_err(|e| DirectoryError::new(&path, e))?;
+        make_private(&path, true)?;
+        Ok(Self(path))
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The folder of a kind of services, as `hosts`; it may not exist.
+    pub fn folder(&self, kind: &str) -> PathBuf {
+        self.0.join(kind)
+    }
+
+    /// The directory of a service in the folder of its kind, made if it does not exist. The name is a
+    /// [label](crate::name::is_label), which the caller has checked.
+    ///
+    /// # Errors
+    /// As [`of_environment`](Self::of_environment).
+    pub fn service(&self, kind: &str, name: &str) -> Result<ServiceDir, DirectoryError> {
+        let folder = self.folder(kind);
+        make_private(&folder, false)?;
+        let path = folder.join(name);
+        make_private(&path, false)?;
+        Ok(ServiceDir::new(path))
+    }
+
+    /// The names in the folder of a kind, sorted; none if there is no folder.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when the folder cannot be read.
+    pub fn names(&self, kind: &str) -> Result<Vec<String>, DirectoryError> {
+        let path = self.folder(kind);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(DirectoryError::new(&path, e)),
+        };
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
+        let labels = entries.flatten().filter_map(name).filter(|n| crate::name::is_label(n));
+        let mut names: Vec<_> = labels.collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Waits for the lock on the folder of a kind.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when the folder is not there or cannot be locked.
+    pub fn lock_folder(&self, kind: &str) -> Result<File, DirectoryError> {
+        let path = self.folder(kind);
+        let lock = || -> io::Result<File> {
+            let dir = File::open(&path)?;
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))?;
+            Ok(dir)
+        };
+        lock().map_err(|e| DirectoryError::new(&path, e))
+    }
+
+    /// Those of this user's other network namespaces, if this is the part for one.
+    pub fn other_namespaces(&self) -> Vec<Self> {
+        let is_part = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            name.as_encoded_bytes().starts_with(NetworkNamespace::DIRECTORY.as_bytes())
+        };
+        let Some(base) = self.0.parent().filter(|_| is_part(&self.0)) else { return Vec::new() };
+        let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| *path != self.0 && is_part(path) && is_mine(path)).map(Self).collect()
+    }
+}
+
+/// Where a user's directory may be that has a part for each network namespace, the best first.
+fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid();
+    let xdg = xdg.filter(|dir| is_mine(dir)).map(|dir| dir.join("rdmux"));
+    let run = uid.is_root().then(|| "/run/rdmux".into());
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let tmp = format!("/tmp/rdmux-{}", outer_uid(&map, uid.as_raw()));
+    xdg.into_iter().chain(run).chain([tmp.into()]).collect()
+}
+
+/// Whether this is a directory of this user's (and not of a user from whom this one was switched to).
+fn is_mine(dir: &Path) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
+}
+
+/// The number that a user has outside of this user namespace, by its map (user_namespaces(7)): several users may be root,
+/// each in a namespace of their own, and have one /tmp.
+fn outer_uid(map: &str, uid: u32) -> u32 {
+    let line = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let count = numbers.next()?.ok()?;
+        let at = uid.checked_sub(inside).filter(|at| *at < count)?;
+        outside.checked_add(at)
+    };
+    map.lines().find_map(line).unwrap_or(uid)
+}
+
+/// As [`make_private`], but a directory of root's does not do: others cannot make anything in it.
+fn make_own(path: &Path) -> Result<(), DirectoryError> {
+    make_private(path, true)?;
+    if is_mine(path) {
+        return Ok(());
+    }
+    Err(DirectoryError::new(path, "it belongs to root"))
+}
+
+/// Makes a directory that only this user may enter, or checks the one that is there.
+fn make_private(path: &Path, parents: bool) -> Result<(), DirectoryError> {
+    let made = DirBuilder::new().mode(0o700).recursive(parents).create(path);
+    if let Err(e) = made
+        && e.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(DirectoryError::new(path, format!("cannot make it: {e}")));
+    }
+    let meta = fs::symlink_metadata(path)
+        .map_err(|e| DirectoryError::new(path, format!("cannot look at it: {e}")))?;
+    let uid = rustix::process::geteuid().as_raw();
+    let why = if !meta.is_dir() {
+        "it is not a directory".to_owned()
+    } else if meta.uid() != uid && meta.uid() != 0 {
+        format!("it belongs to user {}, not to you ({uid})", meta.uid())
+    } else if meta.mode() & 0o022 != 0 {
+        format!("others may write it (mode {:o})", meta.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(DirectoryError::new(path, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_testing::temp_dir;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_fresh_directory_is_private() {
+        let tmp = temp_dir();
+        let dir = UserDir::at(tmp.path().join("a/b")).unwrap();
+        let service = dir.service("hosts", "a").unwrap();
+        assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(service.socket(), dir.path().join("hosts/a/sock"));
+        assert_eq!(dir.names("hosts").unwrap(), ["a"]);
+        assert_eq!(dir.names("fabrics").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_link_a_file_and_a_writable_directory_are_refused() {
+        let tmp = temp_dir();
+        let real = tmp.path().join("real");
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, tmp.path().join("link")).unwrap();
+        fs::write(tmp.path().join("file"), "").unwrap();
+        for bad in ["link", "file"] {
+            let e = UserDir::at(tmp.path().join(bad)).unwrap_err().to_string();
+            assert!(e.contains("not a directory"), "{e}");
+        }
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).unwrap();
+        let e = UserDir::at(&real).unwrap_err().to_string();
+        assert!(e.contains("others may write"), "{e}");
+    }
+
+    #[test]
+    fn each_network_namespace_has_a_part_of_the_first_directory_that_is_ours() {
+        let tmp = temp_dir();
+        let (file, base) = (tmp.path().join("file"), tmp.path().join("base"));
+        fs::write(&file, "").unwrap();
+        let namespace = NetworkNamespace::current().unwrap();
+        let dir = UserDir::first_of(&[file.clone(), base.clone()], Some(namespace)).unwrap();
+        let inode = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        assert_eq!(dir.path(), base.join(format!("netns-{inode}")));
+        let unknown = UserDir::first_of(&[file.clone(), base.clone()], None).unwrap();
+        assert_eq!(unknown.path(), base);
+        let e = UserDir::first_of(&[file], Some(namespace)).unwrap_err().to_string();
+        assert!(e.contains("not a directory"), "{e}");
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_told_from_root() {
+        assert_eq!(outer_uid("         0          0 4294967295\n", 0), 0);
+        assert_eq!(outer_uid("         0       1000          1\n", 0), 1000);
+        assert_eq!(outer_uid("0 1000 1\n1 100000 65536\n", 10), 100_009);
+        assert_eq!(outer_uid("0 1000 1\n", 7), 7, "who has no number outside");
+        assert_eq!(outer_uid("", 5), 5, "without /proc");
+    }
+}
