@@ -8,8 +8,10 @@
 extern crate alloc;
 
 pub mod packet;
+pub mod rmpp;
 pub mod sink;
 pub mod topology;
+pub mod umad;
 
 pub use packet::{MadPacket, NodeId, PortId};
 pub use rdmux_transport::Time;

@@ -1,0 +1,335 @@
+//! The user MAD device without I/O: what Linux's `ib_mad` and `ib_umad` do for programs that manage a
+//! subnet, for all ports of one process.
+//!
+//! ```text
+//!   program     writes UserMad                          reads UserMad
+//!      |             |                                       ^
+//!    file  --------  |  -------------------------------------|-----------  open, close
+//!      |             v                                       |
+//!    agents     write: TID, address, retries      arrived: which agent, which request   register
+//!      |             |                                       |
+//!      |          rmpp::Sender                        rmpp::Reassembly
+//!      |             v                                       |
+//!    port        UmadSink::transmit                      Umad::arrived
+//! ```
+//!
+//! A program opens a *file* for a port and registers up to 32 *agents* on it. An agent may own methods
+//! of a class: requests of these are for it, and for no other agent of the port. A request that it
+//! sends gets the agent's number in the upper half of its transaction ID, so that the response,
+//! which repeats it, finds the way back. A request is sent again when no response comes in
+//! time; when retries are used up, the program reads the request's header with
+//! [`UserMad::TIMED_OUT`]. Agents with RMPP write and read whole messages, see [`crate::rmpp`].
+//!
+//! Peers are told apart by LID, or by GID where packets have a global route header, so the same serves RoCE, whose ports
+//! have no LIDs.
+//!
+//! Where it differs from Linux: while a response of several MADs is coming in, the request's timer starts anew with each segment,
+//! and a request whose transfer the peer aborts ends at once, with [`UserMad::ABORTED`], instead of never.
+
+mod address;
+mod arrive;
+mod counters;
+mod errno;
+mod owners;
+mod record;
+mod registration;
+mod seams;
+mod sends;
+mod timeout;
+mod transfer;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::BTreeMap;
+
+use rdmux_transport::timers::{Deadline, Timers};
+use rdmux_wire::Qpn;
+
+use self::address::{Envelope, Peer};
+use self::owners::Owners;
+use self::sends::Sends;
+use crate::rmpp::{self, Reassembly};
+use crate::{PortId, Time};
+
+pub use counters::Counters;
+pub use errno::Errno;
+pub use record::{UserAddress, UserGrh, UserMad};
+pub use registration::Registration;
+pub use seams::{Ports, UmadSink};
+
+/// How many agents a file may have.
+pub const MAX_AGENTS: usize = 32;
+
+/// How many records that nobody reads Linux keeps for a file; a driver does well to keep fewer.
+pub const MAX_QUEUED: usize = 200_000;
+
+/// A file that a program has opened; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct FileId(pub u64);
+
+/// The number of an agent among those of all files: what is in the upper half of TIDs. From 1 to 2^24 - 1.
+type AgentNumber = u32;
+
+/// How much a file may have on its way, and how much is done at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Requests without a response and messages on their way; what is more is refused with ENOMEM.
+    pub outstanding: usize,
+    /// Bytes of these; what is more is refused with ENOMEM.
+    pub bytes: usize,
+    /// What may be coming in for one file.
+    pub incoming: rmpp::Limits,
+    /// How many timers one call of [`Umad::handle_timeout`] serves; then [`Umad::next_timeout`] is due at once.
+    pub timers_per_call: usize,
+    /// How many of them belong to one file before it is another's turn.
+    pub timers_per_turn: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            outstanding: 16_384,
+            bytes: 256 << 20,
+            incoming: rmpp::Limits::default(),
+            timers_per_call: 512,
+            timers_per_turn: 32,
+        }
+    }
+}
+
+/// The files and agents of all ports.
+#[derive(Debug)]
+pub struct Umad {
+    config: Config,
+    files: BTreeMap<FileId, File>,
+    agents: BTreeMap<AgentNumber, Agent>,
+    owners: Owners,
+    /// Who has opened the file that sets IsSM.
+    issm: BTreeMap<PortId, FileId>,
+    /// When files want to be woken.
+    timers: Timers<FileId>,
+    /// The file whose timers were served last.
+    turn: FileId,
+    next_file: u64,
+    next_agent: AgentNumber,
+    counters: Counters,
+}
+
+/// An open file.
+#[derive(Debug)]
+struct File {
+    port: PortId,
+    /// The port is gone.
+    gone: bool,
+    agents: [Option<AgentNumber>; MAX_AGENTS],
+    sends: Sends,
+    incoming: Reassembly<(AgentNumber, Peer), Envelope>,
+    deadline: Deadline,
+}
+
+/// A registered agent.
+#[derive(Clone, Copy, Debug)]
+struct Agent {
+    file: FileId,
+    /// Its number in the file.
+    slot: u32,
+    port: PortId,
+    what: Registration,
+}
+
+impl Agent {
+    fn qpn(&self) -> Qpn {
+        if self.what.qpn == 0 { Qpn::QP0 } else { Qpn::QP1 }
+    }
+}
+
+impl Umad {
+    /// No files.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            files: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            owners: Owners::default(),
+            issm: BTreeMap::new(),
+            timers: Timers::new(),
+            turn: FileId(0),
+            next_file: 1,
+            next_agent: 1,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Opens a file for a port.
+    pub fn open(&mut self, port: PortId) -> FileId {
+        let id = self.new_file();
+        let file = File {
+            port,
+            gone: false,
+            agents: [None; MAX_AGENTS],
+            sends: Sends::default(),
+            incoming: Reassembly::new(self.config.incoming),
+            deadline: Deadline::default(),
+        };
+        self.files.insert(id, file);
+        id
+    }
+
+    /// Opens the file that sets IsSM in a port's capability mask while it is open.
+    ///
+    /// # Errors
+    /// [`Errno::Again`] if it is open. Who opens it without O_NONBLOCK waits until it is closed.
+    pub fn open_issm(&mut self, port: PortId, sink: &mut impl UmadSink) -> Result<FileId, Errno> {
+        if self.issm.contains_key(&port) {
+            return Err(Errno::Again);
+        }
+        let id = self.new_file();
+        self.issm.insert(port, id);
+        sink.set_is_sm(port, true);
+        Ok(id)
+    }
+
+    /// Closes a file of either kind, or does nothing if there is none: agents, requests, transfers and IsSM are gone.
+    pub fn close(&mut self, file: FileId, sink: &mut impl UmadSink) {
+        if let Some((&port, _)) = self.issm.iter().find(|&(_, &id)| id == file) {
+            self.issm.remove(&port);
+            sink.set_is_sm(port, false);
+        }
+        self.remove_agents(file);
+        if let Some(mut closed) = self.files.remove(&file) {
+            self.timers.clear(&mut closed.deadline, file);
+        }
+    }
+
+    /// A port is gone: its files can only be closed. Returns them, so that the driver can wake who waits for them.
+    pub fn remove_port(
+        &mut self,
+        port: PortId,
+        sink: &mut impl UmadSink,
+    ) -> alloc::vec::Vec<FileId> {
+        let files = self.files.iter().filter(|(_, f)| f.port == port && !f.gone);
+        let files: alloc::vec::Vec<_> = files.map(|(&id, _)| id).collect();
+        for &id in &files {
+            self.remove_agents(id);
+            if let Some(file) = self.files.get_mut(&id) {
+                file.gone = true;
+            }
+        }
+        if self.issm.remove(&port).is_some() {
+            sink.set_is_sm(port, false);
+        }
+        files
+    }
+
+    /// Registers an agent; its number in the file, 0 to 31.
+    ///
+    /// # Errors
+    /// [`Errno::Inval`]: a class, version, OUI, queue pair, flag or RMPP version that cannot be, or a
+    /// method that another agent of the port has. [`Errno::NoMem`]: the file has
+    /// [`MAX_AGENTS`]. [`Errno::Pipe`]: the port is gone. [`Errno::BadF`]: no such file.
+    pub fn register(&mut self, file: FileId, what: &Registration) -> Result<u32, Errno> {
+        let number = self.free_number();
+        let open = self.files.get_mut(&file).ok_or(Errno::BadF)?;
+        if open.gone {
+            return Err(Errno::Pipe);
+        }
+        if what.flags & !Registration::FLAGS != 0 || what.qpn > 1 {
+            return Err(Errno::Inval);
+        }
+        let slot = open.agents.iter().position(Option::is_none).ok_or(Errno::NoMem)?;
+        what.check()?;
+        if !self.owners.claim(open.port, what, number) {
+            return Err(Errno::Inval);
+        }
+        open.agents[slot] = Some(number);
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        self.agents.insert(number, Agent { file, slot, port: open.port, what: *what });
+        Ok(slot)
+    }
+
+    /// Takes an agent away, with its requests, which are answered by nothing.
+    ///
+    /// # Errors
+    /// [`Errno::Inval`]: no such agent. [`Errno::BadF`]: no such file.
+    pub fn unregister(&mut self, file: FileId, agent: u32) -> Result<(), Errno> {
+        let open = self.files.get_mut(&file).ok_or(Errno::BadF)?;
+        let slot = usize::try_from(agent).ok().and_then(|slot| open.agents.get_mut(slot));
+        let number = slot.and_then(Option::take).ok_or(Errno::Inval)?;
+        open.sends.remove_agent(number);
+        open.incoming.retain(|id| id.peer.0 != number);
+        if let Some(agent) = self.agents.remove(&number) {
+            self.owners.release(agent.port, &agent.what, number);
+        }
+        self.settle(file);
+        Ok(())
+    }
+
+    /// The port of a file.
+    pub fn port(&self, file: FileId) -> Option<PortId> {
+        self.files.get(&file).map(|f| f.port)
+    }
+
+    /// What a file has on its way: requests without a response and messages that are being sent.
+    pub fn outstanding(&self, file: FileId) -> usize {
+        self.files.get(&file).map_or(0, |f| f.sends.len())
+    }
+
+    /// What came, what went, and what was dropped for which reason.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether no file, agent, timer or IsSM is left.
+    pub fn is_idle(&self) -> bool {
+        self.files.is_empty()
+            && self.agents.is_empty()
+            && self.owners.is_empty()
+            && self.issm.is_empty()
+            && self.timers.is_empty()
+    }
+
+    fn new_file(&mut self) -> FileId {
+        let id = FileId(self.next_file);
+        self.next_file += 1;
+        id
+    }
+
+    fn remove_agents(&mut self, file: FileId) {
+        let Some(open) = self.files.get(&file) else { return };
+        let agents = open.agents;
+        for (slot, _) in (0..).zip(agents).filter(|(_, number)| number.is_some()) {
+            let _ = self.unregister(file, slot);
+        }
+    }
+
+    /// An agent number that was not used for long.
+    fn free_number(&mut self) -> AgentNumber {
+        const LAST: AgentNumber = (1 << 24) - 1;
+        loop {
+            let number = self.next_agent;
+            self.next_agent = if number == LAST { 1 } else { number + 1 };
+            if !self.agents.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Wakes a file when the first of its timers wants it.
+    fn settle(&mut self, file: FileId) {
+        let Some(open) = self.files.get_mut(&file) else { return };
+        let next = [open.sends.next_timeout(), open.incoming.next_timeout()];
+        match next.into_iter().flatten().min() {
+            Some(at) if open.deadline.at() == Some(at) => {}
+            Some(at) => self.timers.set(&mut open.deadline, file, at),
+            None => self.timers.clear(&mut open.deadline, file),
+        }
+    }
+
+    /// When [`Umad::handle_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+}

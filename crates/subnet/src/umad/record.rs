@@ -1,0 +1,68 @@
+//! What a program writes to its file and reads from it.
+
+use alloc::vec::Vec;
+
+use rdmux_wire::{Gid, Lid, Qkey, Qpn};
+
+/// A MAD with its addresses: `struct ib_user_mad` and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct UserMad {
+    /// The agent of the file, 0 to 31.
+    pub agent: u32,
+    /// Of what is read: 0, or the error number of Linux with which a request ended; then `data` is
+    /// the request's header of 24 bytes.
+    pub status: u32,
+    /// Of what is written: how long to wait for a response, in milliseconds; 0 waits for none.
+    pub timeout_ms: u32,
+    /// Of what is written: how often to send again when no response comes in that time.
+    pub retries: u32,
+    /// Where to, or where from.
+    pub address: UserAddress,
+    /// The whole MAD: 256 bytes, or more or fewer with RMPP.
+    pub data: Vec<u8>,
+}
+
+impl UserMad {
+    /// [`UserMad::status`] of a request to which no response came: ETIMEDOUT.
+    pub const TIMED_OUT: u32 = 110;
+
+    /// [`UserMad::status`] of a request whose transfer the peer has ended: ECONNABORTED.
+    pub const ABORTED: u32 = 103;
+}
+
+/// The address in a [`UserMad`]: of the destination when it is written, of the source when it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct UserAddress {
+    /// The peer's queue pair.
+    pub qpn: Qpn,
+    /// Not used: QP0 has none, and QP1's is sent and required.
+    pub qkey: Qkey,
+    /// The peer's LID.
+    pub lid: Lid,
+    /// Service level, 0 to 15.
+    pub sl: u8,
+    /// Which of the LIDs of the own port, as an offset from its base LID.
+    pub path_bits: u8,
+    /// With a global route header.
+    pub grh: Option<UserGrh>,
+    /// Index of the P_Key in the port's table; of no meaning on QP0.
+    pub pkey_index: u16,
+}
+
+/// The part of a [`UserAddress`] that travels in the global route header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct UserGrh {
+    /// Index of the own GID in the port's table.
+    pub gid_index: u8,
+    /// The peer's GID.
+    pub gid: Gid,
+    /// Routers that the packet may still cross.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}

@@ -1,0 +1,113 @@
+//! What an agent is, and which may exist.
+
+use rdmux_wire::Rmpp;
+use rdmux_wire::mad::MgmtClass;
+
+use super::Errno;
+
+/// A request for an agent: IB_USER_MAD_REGISTER_AGENT2, and the first form with `flags` 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Registration {
+    /// 0 for the classes 0x01 and 0x81, otherwise 1.
+    pub qpn: u32,
+    /// The management class; 0 for an agent that only sends.
+    pub class: u8,
+    /// Its version, below 8.
+    pub class_version: u8,
+    /// Whose vendor class it is; for classes 0x30 to 0x4f only.
+    pub oui: [u8; 3],
+    /// Bit n is set if requests of method n are for this agent. With none, it gets nothing but
+    /// responses to its own requests.
+    pub methods: u128,
+    /// 1 if messages of several MADs are put together and taken apart, else 0.
+    pub rmpp_version: u8,
+    /// [`Registration::USER_RMPP`] or 0.
+    pub flags: u32,
+}
+
+impl Registration {
+    /// The program does RMPP itself, whatever `rmpp_version` says.
+    pub const USER_RMPP: u32 = 1;
+
+    /// The flags that exist; what a program is told when it sets others.
+    pub const FLAGS: u32 = Self::USER_RMPP;
+
+    /// Whether the class is one of the vendor classes that have an OUI.
+    pub const fn has_oui(class: u8) -> bool {
+        matches!(class, 0x30..=0x4f)
+    }
+
+    /// Whether messages of several MADs are our business.
+    pub(super) const fn reassembles(&self) -> bool {
+        self.rmpp_version != 0 && self.flags & Self::USER_RMPP == 0
+    }
+
+    /// The rules that need no look at other agents.
+    pub(super) fn check(&self) -> Result<(), Errno> {
+        let ok = self.rmpp_version <= Rmpp::VERSION
+            && if self.class == 0 { self.flags == 0 } else { self.class_is_valid() };
+        if ok { Ok(()) } else { Err(Errno::Inval) }
+    }
+
+    fn class_is_valid(&self) -> bool {
+        let class = MgmtClass(self.class);
+        let smp = class == MgmtClass::SUBN_LID || class == MgmtClass::SUBN_DIRECTED;
+        self.class_version < VERSIONS
+            && (self.class < 0x50 || class == MgmtClass::SUBN_DIRECTED)
+            && (!Self::has_oui(self.class) || self.oui != [0; 3])
+            && (self.rmpp_version == 0 || Rmpp::data_offset(class).is_some())
+            && smp == (self.qpn == 0)
+            && !self.is_connection_management()
+    }
+
+    /// The connection manager of the host owns its class.
+    fn is_connection_management(&self) -> bool {
+        const VERSION: u8 = 2;
+        const SEND: u128 = 1 << 3;
+        MgmtClass(self.class) == MgmtClass::COMM
+            && self.class_version == VERSION
+            && self.methods & SEND != 0
+    }
+}
+
+/// Class versions are below this.
+const VERSIONS: u8 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gsi(class: u8) -> Registration {
+        Registration { qpn: 1, class, class_version: 1, ..Registration::default() }
+    }
+
+    #[test]
+    fn classes_queue_pairs_and_rmpp_must_agree() {
+        let smi = |class| Registration { qpn: 0, ..gsi(class) };
+        let rmpp = |class| Registration { rmpp_version: 1, oui: [0, 0x14, 5], ..gsi(class) };
+        for good in [smi(1), smi(0x81), gsi(3), gsi(4), gsi(7), gsi(0), gsi(0x4f - 0x20)] {
+            assert_eq!(good.check(), Ok(()), "{good:?}");
+        }
+        for good in [3, 6, 0x10, 0x12, 0x30, 0x4f].map(rmpp) {
+            assert_eq!(good.check(), Ok(()), "{good:?}");
+        }
+        let bad = [
+            gsi(1),
+            gsi(0x81),
+            smi(3),
+            gsi(0x50),
+            gsi(0x80),
+            gsi(0x32),
+            rmpp(4),
+            rmpp(0x0a),
+            Registration { rmpp_version: 2, ..gsi(3) },
+            Registration { class_version: 8, ..gsi(3) },
+            Registration { flags: 1, ..gsi(0) },
+            Registration { class_version: 2, methods: 1 << 3, ..gsi(7) },
+        ];
+        for bad in bad {
+            assert_eq!(bad.check(), Err(Errno::Inval), "{bad:?}");
+        }
+    }
+}

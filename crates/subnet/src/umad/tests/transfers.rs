@@ -1,0 +1,332 @@
+//! Messages of several MADs, through the device on both sides.
+
+use core::time::Duration;
+
+use rdmux_wire::{Lid, Rmpp, RmppFlags, RmppStatus, RmppType};
+
+use super::*;
+use crate::rmpp;
+
+/// Subnet administration at B, and a client at A.
+fn pair(net: &mut Net) -> (FileId, FileId) {
+    (net.agent(B, sa(&[GET, GET_TABLE, GET_MULTI])), net.agent(A, sa(&[])))
+}
+
+/// The client asks for a table, and the server has the question.
+fn ask(net: &mut Net, server: FileId, client: FileId) -> UserMad {
+    let tid = net.umad.counters().sent;
+    net.write(client, request(mad(SA, GET_TABLE, tid), to(B))).unwrap();
+    net.deliver();
+    net.read(server).expect("the request")
+}
+
+fn rmpp_of(packet: &MadPacket) -> Rmpp {
+    Rmpp::of(&packet.mad)
+}
+
+#[test]
+fn tables_arrive_whole_whatever_their_length() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    for records in [0, 1, 2, 3, 64, 10_000] {
+        let asked = ask(&mut net, server, client);
+        let table = long(GET_TABLE | RESPONSE, 0, records * 112);
+        net.write(server, response(&asked, table.clone())).unwrap();
+        net.deliver();
+        let answer = net.read(client).expect("the table");
+        assert_eq!((answer.status, answer.data.len()), (0, 56 + records * 112));
+        assert_eq!(answer.data[36..], table[36..]);
+        assert_eq!(answer.data[24..28], [1, 1, if records < 2 { 7 } else { 3 }, 0]);
+        assert_eq!(tid(&answer.data), tid(&asked.data));
+        assert_eq!((net.umad.outstanding(server), net.umad.outstanding(client)), (0, 0));
+    }
+    // Nothing but the memory of them is left, and not for long.
+    while net.pass() {
+        assert!(net.on_the_way().is_empty());
+    }
+    assert!(net.now <= Time(1).after(rmpp::REMEMBERED));
+}
+
+#[test]
+fn lost_final_ack_does_not_give_the_program_a_second_table() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 1000))).unwrap();
+    let mut lost = 0;
+    net.deliver_if(|packet| {
+        let rmpp = rmpp_of(packet);
+        let last = rmpp.kind == RmppType::ACK && rmpp.segment == 5;
+        lost += usize::from(last);
+        usize::from(!last)
+    });
+    assert_eq!((lost, net.umad.outstanding(server)), (1, 1));
+    assert!(net.read(client).is_some());
+    // After two seconds, since the response has no timeout of its own.
+    net.pass();
+    assert_eq!(net.now, Time(1).after(rmpp::ACK_WAIT));
+    net.deliver();
+    assert_eq!((net.read(client), net.read(server), net.umad.outstanding(server)), (None, None, 0));
+}
+
+#[test]
+fn response_that_nobody_acknowledges_comes_back_to_its_sender() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    net.close(client);
+    net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 1000))).unwrap();
+    for _ in 0..3 {
+        net.deliver();
+        net.pass();
+    }
+    let record = net.read(server).expect("a failure");
+    assert_eq!((record.status, record.data.len()), (UserMad::TIMED_OUT, 24));
+    // The peer need not wait for the rest.
+    let abort = rmpp_of(&net.on_the_way()[0]);
+    assert_eq!((abort.kind, abort.status), (RmppType::ABORT, RmppStatus::TOO_MANY_RETRIES));
+}
+
+#[test]
+fn second_response_to_the_same_peer_is_refused_while_the_first_is_sent() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    let table = response(&asked, long(GET_TABLE | RESPONSE, 0, 1000));
+    net.write(server, table.clone()).unwrap();
+    assert_eq!(net.write(server, table.clone()), Err(Errno::Inval));
+    let address = UserAddress { lid: Lid(77), ..table.address };
+    net.write(server, UserMad { address, ..table.clone() }).unwrap();
+    net.deliver();
+    // It has arrived; another one is nobody's.
+    net.write(server, table).unwrap();
+}
+
+#[test]
+fn get_multi_turns_the_direction() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let question = long(GET_MULTI, 9, 1000);
+    net.write(client, request(question.clone(), to(B))).unwrap();
+    let mut turned = Vec::new();
+    net.deliver_if(|packet| {
+        let rmpp = rmpp_of(packet);
+        if rmpp.kind == RmppType::ACK && rmpp.segment == 0 {
+            turned.push((packet.mad[3], rmpp.length));
+        }
+        1
+    });
+    assert_eq!(turned, [(GET_MULTI, 1)]);
+    let asked = net.read(server).expect("the request");
+    assert_eq!(asked.data[36..], question[36..]);
+    assert_eq!(net.umad.outstanding(client), 1);
+    let table = long(GET_MULTI | RESPONSE, 0, 20_000);
+    net.write(server, response(&asked, table.clone())).unwrap();
+    assert_eq!(net.out.sent.len(), 1);
+    net.deliver();
+    assert_eq!(net.read(client).expect("the table").data[36..], table[36..]);
+    assert_eq!((net.umad.outstanding(server), net.umad.outstanding(client)), (0, 0));
+}
+
+#[test]
+fn response_begins_with_the_window_of_the_turn() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    net.write(client, request(long(GET_MULTI, 9, 1000), to(B))).unwrap();
+    let mut last = None;
+    net.deliver_if(|packet| {
+        let rmpp = rmpp_of(packet);
+        let turn = rmpp.kind == RmppType::ACK && rmpp.segment == 0;
+        if turn {
+            last = Some(packet.clone());
+        }
+        usize::from(!turn)
+    });
+    let mut turn = last.expect("the turn");
+    Rmpp { length: 5, ..rmpp_of(&turn) }.put(&mut turn.mad);
+    net.arrive(B, &turn);
+    let asked = net.read(server).expect("the request");
+    net.write(server, response(&asked, long(GET_MULTI | RESPONSE, 0, 20_000))).unwrap();
+    assert_eq!(net.on_the_way().len(), 5);
+}
+
+#[test]
+fn request_that_the_peer_aborts_ends_with_a_status() {
+    let mut net = Net::new();
+    let (_, client) = pair(&mut net);
+    net.write(client, request(long(GET_MULTI, 9, 1000), to(B))).unwrap();
+    let first = net.on_the_way().remove(0);
+    net.arrive(B, &first);
+    let mut ack = net.on_the_way().remove(0);
+    let stop = Rmpp { kind: RmppType::STOP, status: RmppStatus::RESOURCES, ..rmpp_of(&ack) };
+    stop.put(&mut ack.mad);
+    net.arrive(A, &ack);
+    let record = net.read(client).expect("a failure");
+    assert_eq!((record.status, record.data.len()), (UserMad::ABORTED, 24));
+    assert_eq!((net.umad.outstanding(client), net.umad.counters().aborted), (0, 1));
+}
+
+#[test]
+fn abort_midway_of_either_side_frees_both() {
+    for by_sender in [false, true] {
+        let mut net = Net::new();
+        let (server, client) = pair(&mut net);
+        let asked = ask(&mut net, server, client);
+        net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 20_000))).unwrap();
+        let mut seen = Vec::new();
+        net.deliver_if(|packet| {
+            seen.push(packet.clone());
+            usize::from(seen.len() < 30)
+        });
+        // The first packet is a segment, the second its ACK.
+        let mut abort = seen[usize::from(!by_sender)].clone();
+        let status = RmppStatus::UNSPECIFIED;
+        let flags = RmppFlags::ACTIVE;
+        Rmpp { kind: RmppType::ABORT, status, flags, ..rmpp_of(&abort) }.put(&mut abort.mad);
+        net.arrive(if by_sender { A } else { B }, &abort);
+        assert_eq!(net.umad.outstanding(server), usize::from(by_sender));
+        assert_eq!(net.read(client), None);
+        // The request is sent again in time, and the second response arrives.
+        net.out.sent.clear();
+        while net.read(server).is_none() {
+            assert!(net.pass());
+            net.deliver();
+        }
+    }
+}
+
+#[test]
+fn segments_of_a_response_that_nobody_asked_for_are_dropped() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 1000))).unwrap();
+    let good = net.on_the_way().remove(0);
+    let mut other_tid = good.clone();
+    other_tid.mad[15] ^= 1;
+    let mut other_lid = good.clone();
+    other_lid.slid = Lid(9);
+    net.arrive(A, &other_tid);
+    net.arrive(A, &other_lid);
+    assert!(net.on_the_way().is_empty());
+    assert_eq!(net.umad.counters().no_transfer, 2);
+    net.arrive(A, &good);
+    assert_eq!(net.on_the_way().len(), 1);
+}
+
+#[test]
+fn request_is_not_sent_again_while_its_response_is_coming_in() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 100_000))).unwrap();
+    let start = net.now;
+    // Every packet takes 90 ms, and the request waits 100.
+    while net.umad.outstanding(server) > 0 {
+        net.now = net.now.after(Duration::from_millis(90));
+        for packet in net.on_the_way() {
+            net.arrive(destination(&packet).expect("a port"), &packet);
+        }
+        net.umad.handle_timeout(net.now, &mut net.out);
+    }
+    assert!(net.now.since(start) > Duration::from_millis(1000));
+    assert_eq!((net.read(server), net.umad.counters().resent), (None, 0));
+    assert!(net.read(client).is_some_and(|m| m.status == 0));
+}
+
+#[test]
+fn agents_without_rmpp_write_and_read_segments_as_they_are() {
+    let user = Registration { flags: Registration::USER_RMPP, ..sa(&[GET_TABLE]) };
+    for what in [gsi(SA, &[GET_TABLE]), user] {
+        let mut net = Net::new();
+        let server = net.agent(B, what);
+        let client = net.agent(A, Registration { methods: 0, ..what });
+        let asked = ask(&mut net, server, client);
+        let table = long(GET_TABLE | RESPONSE, 0, 1000);
+        assert_eq!(net.write(server, response(&asked, table.clone())), Err(Errno::Inval));
+        // Segments that the program has made, the second of them behind the end of the request.
+        for segment in 1..=2 {
+            let mut data = table[..256].to_vec();
+            data[24..28].copy_from_slice(&[1, 1, 1, 0]);
+            data[31] = segment;
+            net.write(server, response(&asked, data.clone())).unwrap();
+            net.deliver();
+            let answer = net.read(client).expect("a segment");
+            assert_eq!((answer.data.len(), answer.data[31]), (256, segment));
+        }
+        // Without ACTIVE there would have to be a request.
+        let mut data = table[..256].to_vec();
+        data[26] = 0;
+        net.write(server, response(&asked, data)).unwrap();
+        net.deliver();
+        assert_eq!(net.read(client), None);
+    }
+}
+
+#[test]
+fn mads_that_are_not_active_go_as_they_are() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    net.write(client, request(mad(SA, GET, 3), to(B))).unwrap();
+    net.deliver();
+    let asked = net.read(server).expect("the request");
+    let mut answer = mad(SA, GET | RESPONSE, 0);
+    net.write(server, response(&asked, answer.clone())).unwrap();
+    assert_eq!(net.umad.outstanding(server), 0);
+    net.deliver();
+    assert_eq!(net.read(client).expect("the answer").data[24..], answer[24..]);
+    answer.push(0);
+    assert_eq!(net.write(server, response(&asked, answer)), Err(Errno::Inval));
+}
+
+#[test]
+fn packets_that_break_the_protocol_are_aborted_and_end_the_transfer() {
+    for (change, status) in [
+        (Rmpp { version: 2, ..ACK }, RmppStatus::BAD_VERSION),
+        (Rmpp { kind: RmppType(9), ..ACK }, RmppStatus::BAD_TYPE),
+        (Rmpp { status: RmppStatus(5), ..ACK }, RmppStatus::ILLEGAL_STATUS),
+        (Rmpp { length: 0, ..ACK }, RmppStatus::WINDOW_TOO_SMALL),
+        (Rmpp { segment: 2, ..ACK }, RmppStatus::SEGMENT_TOO_BIG),
+    ] {
+        let mut net = Net::new();
+        let (server, client) = pair(&mut net);
+        let asked = ask(&mut net, server, client);
+        net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 20_000))).unwrap();
+        let first = net.on_the_way().remove(0);
+        net.arrive(A, &first);
+        let mut ack = net.on_the_way().remove(0);
+        assert_eq!(rmpp_of(&ack), ACK);
+        change.put(&mut ack.mad);
+        net.arrive(B, &ack);
+        let abort = rmpp_of(&net.on_the_way()[0]);
+        assert_eq!((abort.kind, abort.status), (RmppType::ABORT, status), "{change}");
+        assert_eq!(net.umad.outstanding(server), 0, "{change}");
+        // As on Linux the program is not told: it waits for nothing.
+        assert!(net.read(server).is_none());
+    }
+}
+
+/// What the receiver of the first segment says.
+const ACK: Rmpp = Rmpp {
+    version: 1,
+    kind: RmppType::ACK,
+    resp_time: 0,
+    flags: RmppFlags::ACTIVE,
+    status: RmppStatus::NORMAL,
+    segment: 1,
+    length: 65,
+};
+
+#[test]
+fn transfers_go_by_gid_where_there_are_no_lids() {
+    let mut net = Net::new();
+    let server = net.agent(D, sa(&[GET_MULTI]));
+    let client = net.agent(C, sa(&[]));
+    net.write(client, request(long(GET_MULTI, 9, 5000), by_gid(D))).unwrap();
+    net.deliver();
+    let asked = net.read(server).expect("the request");
+    net.write(server, response(&asked, long(GET_MULTI | RESPONSE, 0, 50_000))).unwrap();
+    net.deliver();
+    assert_eq!(net.read(client).map(|m| m.data.len()), Some(50_056));
+    assert_eq!((net.umad.outstanding(server), net.umad.outstanding(client)), (0, 0));
+}

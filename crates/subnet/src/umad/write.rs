@@ -1,0 +1,236 @@
+//! What programs write.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem;
+
+use rdmux_wire::Rmpp;
+use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
+
+use super::address::Envelope;
+use super::sends::{Body, Pending, SendId, Transaction};
+use super::{AgentNumber, Errno, File, FileId, MAX_AGENTS, Ports, Umad, UmadSink, UserMad};
+use crate::Time;
+use crate::rmpp::{Mad, Sender, TransferId};
+
+/// What a program must write at least: MAD header and RMPP header.
+const SHORTEST: usize = rdmux_wire::rmpp::OFFSET + Rmpp::LEN;
+
+const METHOD: usize = 3;
+const TID: usize = 8;
+const ATTR_MOD: usize = 20;
+
+/// What is to be done with something that may be written.
+struct Plan {
+    agent: AgentNumber,
+    envelope: Envelope,
+    transaction: Transaction,
+    /// The first window, if it is sent in segments.
+    segments: Option<u32>,
+}
+
+impl Umad {
+    /// A program sends.
+    ///
+    /// A request gets the agent's number in the upper half of its TID; a response and TrapRepress
+    /// are sent as they are. A MAD of fewer than 256 bytes is filled up with zeros. An agent with
+    /// RMPP sends a message of any length when the flag [`ACTIVE`](rdmux_wire::RmppFlags::ACTIVE) is
+    /// set in its RMPP header, of which nothing else matters. With `timeout_ms` 0 nothing comes back, unless a
+    /// message in segments is not acknowledged.
+    ///
+    /// # Errors
+    /// [`Errno::Inval`]: fewer than 36 bytes; more than 256 without RMPP; an agent above 31; an index of a P_Key or GID
+    /// that the port's tables do not have; no GID on a port without LIDs; a request whose TID and class are
+    /// those of one that is outstanding, or a response to the same peer. [`Errno::Io`]: no such agent, or the port is gone.
+    /// [`Errno::NoMem`]: too much is outstanding, see [`Config`](super::Config). [`Errno::BadF`]: no such file.
+    pub fn write(
+        &mut self,
+        now: Time,
+        file: FileId,
+        mut mad: UserMad,
+        ports: &impl Ports,
+        sink: &mut impl UmadSink,
+    ) -> Result<(), Errno> {
+        let plan = self.plan(file, &mad, ports)?;
+        mad.data[TID..TID + 8].copy_from_slice(&plan.transaction.tid.to_be_bytes());
+        let data = mem::take(&mut mad.data);
+        mad.data = data[..MadHeader::LEN].to_vec();
+        let open = self.files.get_mut(&file).ok_or(Errno::BadF)?;
+        match body(data, &mad, plan.segments) {
+            Body::Single(single) if mad.timeout_ms == 0 => {
+                self.counters.sent += 1;
+                sink.transmit(open.port, plan.envelope.packet(single));
+            }
+            body => {
+                let Plan { agent, envelope, transaction, .. } = plan;
+                let pending = Pending::new(transaction, agent, mad, envelope, body);
+                let id = open.sends.insert(pending);
+                self.start(now, file, id, sink);
+                self.settle(file);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether [`Umad::write`] would take this.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_write(
+        &self,
+        file: FileId,
+        mad: &UserMad,
+        ports: &impl Ports,
+    ) -> Result<(), Errno> {
+        self.plan(file, mad, ports).map(drop)
+    }
+
+    fn plan(&self, file: FileId, mad: &UserMad, ports: &impl Ports) -> Result<Plan, Errno> {
+        let open = self.files.get(&file).ok_or(Errno::BadF)?;
+        let slot = usize::try_from(mad.agent).unwrap_or(usize::MAX);
+        if mad.data.len() < SHORTEST || slot >= MAX_AGENTS {
+            return Err(Errno::Inval);
+        }
+        let number = open.agents[slot].filter(|_| !open.gone).ok_or(Errno::Io)?;
+        let agent = self.agents.get(&number).ok_or(Errno::Io)?;
+        let envelope = Envelope::outgoing(open.port, agent.qpn(), &mad.address, ports)?;
+        let written = Written::new(&mad.data);
+        let active = written.is_active_rmpp();
+        let in_segments = active && agent.what.reassembles();
+        if !in_segments && mad.data.len() > MAD_LEN {
+            return Err(Errno::Inval);
+        }
+        let transaction = Transaction {
+            class: written.class,
+            response: written.response,
+            tid: if written.response { written.tid } else { with_agent(written.tid, number) },
+            peer: envelope.peer(),
+        };
+        let by_itself = active && !in_segments;
+        if !by_itself && is_outstanding(open, &transaction) {
+            return Err(Errno::Inval);
+        }
+        if in_segments || mad.timeout_ms > 0 {
+            self.has_room(open, mad.data.len())?;
+        }
+        let segments = in_segments.then(|| first_window(open, number, &envelope, &written));
+        Ok(Plan { agent: number, envelope, transaction, segments })
+    }
+
+    fn has_room(&self, open: &File, len: usize) -> Result<(), Errno> {
+        let fits = open.sends.len() < self.config.outstanding
+            && open.sends.bytes().saturating_add(len.max(MAD_LEN)) <= self.config.bytes;
+        if fits { Ok(()) } else { Err(Errno::NoMem) }
+    }
+
+    /// Sends for the first time.
+    fn start(&mut self, now: Time, file: FileId, id: SendId, sink: &mut impl UmadSink) {
+        let Some(open) = self.files.get_mut(&file) else { return };
+        let Some(pending) = open.sends.get_mut(id) else { return };
+        if let Body::Single(mad) = &pending.body {
+            let packet = pending.envelope.packet(mad.clone());
+            let at = now.after(pending.timeout);
+            open.sends.wake_at(id, at);
+            self.counters.sent += 1;
+            sink.transmit(open.port, packet);
+        } else {
+            self.send_segments(now, file, id, sink);
+        }
+    }
+
+    /// Sends what the window allows of a message.
+    pub(super) fn send_segments(
+        &mut self,
+        now: Time,
+        file: FileId,
+        id: SendId,
+        sink: &mut impl UmadSink,
+    ) {
+        let Some(open) = self.files.get_mut(&file) else { return };
+        let Some(pending) = open.sends.get_mut(id) else { return };
+        let envelope = pending.envelope;
+        let Some(sender) = pending.sending() else { return };
+        while let Some(mad) = sender.poll_segment(now) {
+            self.counters.sent += 1;
+            sink.transmit(open.port, envelope.packet(mad));
+        }
+        let at = sender.deadline();
+        open.sends.wake_at(id, at);
+    }
+}
+
+/// What matters of the bytes that a program wrote.
+struct Written {
+    class: u8,
+    method: u8,
+    tid: u64,
+    response: bool,
+    rmpp: Rmpp,
+}
+
+impl Written {
+    /// Of at least [`SHORTEST`] bytes.
+    fn new(data: &[u8]) -> Self {
+        let mut head = [0; MAD_LEN];
+        head[..SHORTEST].copy_from_slice(&data[..SHORTEST]);
+        let mut tid = [0; 8];
+        tid.copy_from_slice(&head[TID..TID + 8]);
+        let (class, method) = (head[1], head[METHOD]);
+        Self {
+            class,
+            method,
+            tid: u64::from_be_bytes(tid),
+            response: is_response(MgmtClass(class), Method(method), head[ATTR_MOD + 3]),
+            rmpp: Rmpp::of(&head),
+        }
+    }
+
+    fn is_active_rmpp(&self) -> bool {
+        Rmpp::data_offset(MgmtClass(self.class)).is_some() && self.rmpp.is_active()
+    }
+}
+
+/// Whether a MAD answers another, whose TID it repeats. Baseboard management says so in bit 0 of the attribute modifier, of
+/// which the last byte is given.
+pub(super) fn is_response(class: MgmtClass, method: Method, modifier: u8) -> bool {
+    const TRAP_REPRESS: Method = Method(0x07);
+    const BASEBOARD: MgmtClass = MgmtClass(0x05);
+    method.is_response() || method == TRAP_REPRESS || class == BASEBOARD && modifier & 1 != 0
+}
+
+/// A TID of a program, with the number of its agent in the upper half.
+fn with_agent(tid: u64, agent: AgentNumber) -> u64 {
+    u64::from(agent) << 32 | tid & 0xffff_ffff
+}
+
+fn is_outstanding(open: &File, wanted: &Transaction) -> bool {
+    if wanted.response {
+        open.sends.of(*wanted).next().is_some()
+    } else {
+        open.sends.with_tid(wanted.class, false, wanted.tid).next().is_some()
+    }
+}
+
+/// The window that a response begins with, if its request came in segments; otherwise 1.
+fn first_window(open: &File, agent: AgentNumber, to: &Envelope, written: &Written) -> u32 {
+    let id = TransferId {
+        peer: (agent, to.peer()),
+        qpn: to.dst_qpn,
+        tid: written.tid,
+        class: written.class,
+        method: written.method & !Method::RESPONSE_BIT,
+    };
+    if written.response { open.incoming.turned(&id) } else { 1 }
+}
+
+fn body(data: Vec<u8>, of: &UserMad, segments: Option<u32>) -> Body {
+    let wait = core::time::Duration::from_millis(of.timeout_ms.into());
+    match segments {
+        Some(window) => Body::Segments(Sender::new(data, window, wait, of.retries)),
+        None => {
+            let mut mad: Box<Mad> = Box::new([0; MAD_LEN]);
+            mad[..data.len()].copy_from_slice(&data);
+            Body::Single(mad)
+        }
+    }
+}
