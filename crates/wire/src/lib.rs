@@ -7,7 +7,8 @@
 //!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
-//! - management datagrams: [`mad`], [`rmpp`] for messages of several, and the connection manager's messages in [`cm`].
+//! - management datagrams: [`mad`], [`rmpp`] for messages of several, the connection manager's messages in [`cm`],
+//!   subnet management in [`smp`] with its attributes in [`sm`]; [`layout`] makes types of tables of fields.
 //!
 //! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
 //! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
@@ -31,12 +32,15 @@ pub mod ieth;
 pub mod immdt;
 pub mod ip;
 pub mod iwarp;
+pub mod layout;
 pub mod lrh;
 pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod reth;
 pub mod rmpp;
+pub mod sm;
+pub mod smp;
 pub mod tcp;
 pub mod types;
 pub mod udp;
@@ -52,11 +56,13 @@ pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::Lrh;
+pub use mad::MadHeader;
 pub use opcode::{OpKind, Opcode, Operation, Service};
 pub use packet::{HeaderBuf, MAX_HEADER, Packet};
 pub use reth::Reth;
 pub use rmpp::{Rmpp, RmppFlags, RmppStatus, RmppType};
 pub use types::{
-    AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId, Stag,
+    AckTimeout, Gid, Guid, Lid, Lkey, Mkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer, ServiceId,
+    SmKey, Stag,
 };
 pub use xrceth::XrcEth;

@@ -150,6 +150,14 @@ number!(
     Pkey(u16), "{:#06x}"
 );
 number!(
+    /// A management key: what a subnet manager must show to a port that has one (IBTA 14.2.4).
+    Mkey(u64), "{:#018x}"
+);
+number!(
+    /// A subnet manager's key, by which managers and trusted clients know each other (IBTA 14.4.7).
+    SmKey(u64), "{:#018x}"
+);
+number!(
     /// A 64-bit service ID of the connection manager.
     ServiceId(u64), "{:#018x}"
 );
@@ -175,6 +183,24 @@ impl From<Stag> for Lkey {
 impl From<Stag> for Rkey {
     fn from(stag: Stag) -> Self {
         Self(stag.0)
+    }
+}
+
+impl Lid {
+    /// Of a port without a LID; also no LID.
+    pub const NONE: Self = Self(0);
+    /// The first LID of a multicast group.
+    pub const FIRST_MULTICAST: Self = Self(0xc000);
+    /// Of the port that the packet comes to, whatever its LID is.
+    pub const PERMISSIVE: Self = Self(0xffff);
+
+    /// Whether it is of a port: 0x0001 to 0xbfff.
+    pub const fn is_unicast(self) -> bool {
+        self.0 != 0 && self.0 < Self::FIRST_MULTICAST.0
+    }
+    /// Whether it is of a group: 0xc000 to 0xfffe.
+    pub const fn is_multicast(self) -> bool {
+        self.0 >= Self::FIRST_MULTICAST.0 && self.0 != Self::PERMISSIVE.0
     }
 }
 
@@ -205,7 +231,23 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// The GID of nothing.
     pub const ZERO: Self = Self([0; 16]);
+    /// The subnet prefix of a subnet that nobody gave one: `fe80::/64`.
+    pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
+    /// The GID of a port: its subnet's prefix and a GUID of the port.
+    pub const fn new(prefix: u64, guid: Guid) -> Self {
+        Self(((prefix as u128) << 64 | guid.0 as u128).to_be_bytes())
+    }
+    /// The subnet prefix: the first 64 bits.
+    pub const fn prefix(self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+    /// The port's GUID: the last 64 bits.
+    pub const fn guid(self) -> Guid {
+        let [.., a, b, c, d, e, f, g, h] = self.0;
+        Guid(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
     /// The IP address that this GID stands for on RoCEv2.
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);

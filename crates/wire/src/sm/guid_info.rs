@@ -1,0 +1,12 @@
+//! GUIDInfo: a block of a port's GUIDs (IBTA 14.2.5.5). The modifier is the block's number.
+
+use crate::Guid;
+use crate::layout::layout;
+
+layout! {
+    /// Eight GUIDs of a port.
+    GuidInfo("GUIDInfo", 64) {
+        /// Zero where there is none. The first one of block 0 is the port's own and cannot be set.
+        guids: [Guid; 8] = 0;
+    }
+}

@@ -1,0 +1,13 @@
+//! LedInfo: the light by which people find a port (IBTA 14.2.5.15).
+
+use crate::layout::layout;
+
+layout! {
+    /// A port's light.
+    LedInfo("LedInfo", 4) {
+        /// Whether it is on.
+        led_mask: bool = 0 [0, 1];
+        /// Reserved.
+        reserved0: u32 = 0 [1, 31];
+    }
+}
