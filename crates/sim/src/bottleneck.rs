@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rdmux_testing::env::{Hollow, link};
+use rdmux_testing::env::{TestEnv, link};
+use rdmux_testing::memory::Zeroes;
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{SendData, SendOp, SendWr, Sge, WcStatus};
@@ -66,7 +67,7 @@ enum Event {
 
 struct End {
     qp: Qp,
-    port: Hollow,
+    port: TestEnv,
     buffer: VecDeque<Vec<u8>>,
     taking: bool,
     sending: bool,
@@ -77,7 +78,7 @@ fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     let caps = QpCaps { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
     let qp_type = QpType::Rc;
     let init = QpInit { qpn: Qpn::new(id), qp_type, caps, sq_sig_all: true, has_srq: false };
-    let (mut qp, mut port) = (Qp::new(&init), Hollow::new(link(4096, false)));
+    let (mut qp, mut port) = (Qp::new(&init), TestEnv::new(link(4096, false), Zeroes::default()));
     port.buffers_out_of_order = keeps;
     let mut attr = qp.attr();
     attr.path_mtu = mtu;
@@ -178,9 +179,9 @@ pub fn run(config: Bottleneck) -> Goodput {
 
 /// How many messages are complete, all of them well.
 fn completed(end: &End) -> u64 {
-    let statuses = &end.port.statuses;
-    assert!(statuses.last().is_none_or(|(_, status)| *status == WcStatus::Success));
-    statuses.len() as u64
+    let completions = &end.port.completions;
+    assert!(completions.back().is_none_or(|(_, wc)| wc.status == WcStatus::Success));
+    completions.len() as u64
 }
 
 fn post(qp: &mut Qp, now: Time, read: bool) {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rdmux_testing::env::PutOff;
 use rdmux_transport::wr::Sge;
 use rdmux_transport::{Qp, Time};
 use rdmux_wire::Rkey;
 
-use crate::env::PutOff;
 use crate::memory::{Memory, Mr};
 use crate::net::NodeId;
 
@@ -26,6 +26,11 @@ pub(crate) fn srqn_of(process: usize) -> u32 {
 /// The process whose shared receive queue has this number.
 pub(crate) fn process_of(srqn: u32) -> Option<usize> {
     (1..PROCESSES).find(|&process| srqn_of(process) == srqn)
+}
+
+/// The place of a process among those of its node, by the number of its shared receive queue; 0 is the first one's.
+pub(crate) fn index_of(srqn: u32) -> usize {
+    process_of(srqn).unwrap_or(0)
 }
 
 /// A receive that was posted.
@@ -126,6 +131,8 @@ pub(crate) struct Endpoint {
     pub(crate) counters: [Mr; PROCESSES],
     /// What the peer's counters are when everything posted so far is done.
     pub(crate) peer_counters: [u64; PROCESSES],
+    /// The shared receive queue of the receive that a target of XRC has taken.
+    pub(crate) taken: Option<u32>,
     /// Atomics that processes have to do, oldest first.
     pub(crate) put_off: [VecDeque<PutOff>; PROCESSES],
     /// Whether a fault allows this end to see errors.

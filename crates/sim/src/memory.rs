@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use rdmux_testing::memory::{changed, for_parts};
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{AccessFault, AtomicOp};
 use rdmux_transport::wr::Sge;
@@ -127,57 +128,24 @@ impl Memory {
     pub fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         let bytes = self.read(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
         let old = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessFault::Bounds)?);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CmpSwap { .. } => old,
-        };
-        self.write(rkey.0, va, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
+        self.write(rkey.0, va, &changed(op, old).to_ne_bytes(), Access::REMOTE_ATOMIC)?;
         Ok(old)
     }
 
     /// Collects a part of a gather list.
     pub fn gather(&self, sges: &[Sge], offset: u32, len: u32) -> Result<Vec<u8>, AccessFault> {
         let mut out = Vec::with_capacity(len as usize);
-        for_parts(sges, offset, len, |sge, skip, take, _| {
-            let addr = sge.addr + u64::from(skip);
-            out.extend_from_slice(self.read(sge.lkey.0, addr, take.into(), Access::empty())?);
+        for_parts(sges, offset, len as usize, |sge, addr, part| {
+            let len = part.len() as u64;
+            out.extend_from_slice(self.read(sge.lkey.0, addr, len, Access::empty())?);
             Ok(())
         })?;
         Ok(out)
-    }
-
-    /// Spreads data over a part of a scatter list.
-    pub fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        let len = u32::try_from(data.len()).map_err(|_| AccessFault::Bounds)?;
-        for_parts(sges, offset, len, |sge, skip, take, done| {
-            let part = &data[done as usize..(done + take) as usize];
-            self.write(sge.lkey.0, sge.addr + u64::from(skip), part, Access::LOCAL_WRITE)
-        })
     }
 }
 
 fn index(v: u64) -> usize {
     usize::try_from(v).expect("within a region")
-}
-
-/// Calls `f(entry, bytes to skip in it, bytes to take, bytes taken before)` for a part of a list.
-fn for_parts(
-    sges: &[Sge],
-    offset: u32,
-    len: u32,
-    mut f: impl FnMut(&Sge, u32, u32, u32) -> Result<(), AccessFault>,
-) -> Result<(), AccessFault> {
-    let (mut skip, mut done) = (offset, 0);
-    for sge in sges {
-        let take = sge.length.saturating_sub(skip).min(len - done);
-        if take != 0 {
-            f(sge, skip, take, done)?;
-            done += take;
-        }
-        skip = skip.saturating_sub(sge.length);
-    }
-    if done == len { Ok(()) } else { Err(AccessFault::Bounds) }
 }
 
 /// What the bytes of an operation are: every eight of them follow from its number and their place,
@@ -206,18 +174,6 @@ pub fn mix(v: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_are_walked_from_any_offset() {
-        let mut m = Memory::default();
-        let mr = m.register((0..100).collect(), Access::LOCAL_WRITE);
-        let list = [mr.part(10..13), mr.part(50..50), mr.part(20..30)];
-        assert_eq!(m.gather(&list, 2, 3).unwrap(), [12, 20, 21]);
-        m.scatter(&list, 1, &[1, 2, 3]).unwrap();
-        assert_eq!(m.bytes(&mr)[10..14], [10, 1, 2, 13]);
-        assert_eq!(m.bytes(&mr)[20], 3);
-        assert_eq!(m.gather(&list, 12, 2), Err(AccessFault::Bounds));
-    }
 
     #[test]
     fn a_key_that_is_gone_stays_gone() {

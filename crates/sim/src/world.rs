@@ -7,14 +7,14 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_transport::attr::{Access, AddressVector, QpCaps, QpState, QpType};
-use rdmux_transport::env::{LinkCaps, QpEvent};
+use rdmux_transport::env::{Drop, LinkCaps, QpEvent, Side};
 use rdmux_transport::{Qp, QpInit, Time, TxState};
 use rdmux_wire::Qpn;
 
 use crate::agenda::Agenda;
 use crate::check::ensure;
-use crate::endpoint::{Endpoint, Node, Process};
-use crate::env::{Effects, Owners, SimEnv};
+use crate::endpoint::{Endpoint, Node, Process, index_of};
+use crate::env::{Owners, Processes, SimEnv};
 use crate::memory::Memory;
 use crate::net::{Network, NodeId};
 use crate::packets::gid;
@@ -153,6 +153,7 @@ impl World {
                 .each_mut()
                 .map(|process| process.memory.register(vec![0; 8], rights)),
             peer_counters: Default::default(),
+            taken: None,
             put_off: Default::default(),
             doomed: false,
             failed: false,
@@ -376,39 +377,46 @@ impl World {
     ) -> Result<R, String> {
         let now = self.agenda.now();
         let busy = self.scenario.busy > 0.0 && self.rng.random_bool(self.scenario.busy);
-        let room = if busy { self.rng.random_range(0..4) } else { u32::MAX };
+        let room: u32 = if busy { self.rng.random_range(0..4) } else { u32::MAX };
         let link = self.link();
-        let mut effects = Effects::default();
         let ep = &mut self.endpoints[id];
         let node = &mut self.nodes[ep.node];
         let is_target = ep.qp.qp_type() == QpType::XrcRecv;
-        let Scenario { owner_busy: busy, late_atomics: later, .. } = self.scenario;
-        let mut env = SimEnv {
-            node,
-            effects: &mut effects,
-            link,
-            room,
-            process: (!is_target).then_some(0),
-            owners: is_target.then_some(Owners { busy, later, rng: &mut self.rng }),
-        };
+        let Scenario { owner_busy: busy, late_atomics, .. } = self.scenario;
+        let owners = is_target.then_some(Owners { busy, rng: &mut self.rng });
+        let mut env = SimEnv::new(link, Processes::new(&mut node.processes, owners));
+        env.room = room as usize;
+        env.buffers_out_of_order = node.keeps;
+        env.later = late_atomics && is_target;
+        // A target of XRC chooses a process each time anew.
+        env.selected = (!is_target).then_some(0);
+        env.taken = ep.taken;
         let result = f(ep, now, &mut env);
-        self.stats.refused += effects.dropped;
-        self.stats.kept += effects.kept;
-        self.stats.filled += effects.filled;
-        self.stats.busy += effects.busy;
-        for bytes in effects.packets {
+        let SimEnv { memory, packets, completions, received, put_off, events, dropped, .. } = env;
+        ep.taken = env.taken;
+        self.stats.busy += memory.met_busy;
+        for reason in dropped {
+            match reason {
+                Drop::Early => self.stats.kept += 1,
+                Drop::Filled => self.stats.filled += 1,
+                _ => self.stats.refused += 1,
+            }
+        }
+        for bytes in packets {
             self.send(id, bytes);
         }
-        for (side, wc, process) in effects.completions {
-            let process = process.ok_or_else(|| format!("ep {id}: a completion for nobody"))?;
-            self.completed(id, side, &wc, process)?;
+        let mut received = received.into_iter();
+        for (side, wc) in completions {
+            let receive = if side == Side::Recv { received.next() } else { None };
+            self.completed(id, side, &wc, receive.map_or(0, |(srqn, ..)| index_of(srqn)))?;
         }
-        for (process, atomic) in effects.put_off {
+        for atomic in put_off {
+            let process = index_of(atomic.process);
             self.endpoints[id].put_off[process].push_back(atomic);
             let delay = self.micros(1000);
             self.put(delay, Event::Atomic(id, process));
         }
-        for event in effects.events {
+        for event in events {
             self.raised(id, event)?;
         }
         if self.endpoints[id].qp.state() == QpState::Err {

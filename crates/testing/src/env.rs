@@ -1,147 +1,435 @@
-//! Surroundings for queue pairs of which only headers, lengths and outcomes matter.
+//! The one [`Env`] of tests, the simulation and the fuzzer. It checks what it is asked for, and records what is done.
+
+mod by_reference;
+mod stream;
 
 use std::collections::VecDeque;
 
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::{
-    AccessFault, AtomicAnswer, AtomicOp, Drop, Env, LinkCaps, QpEvent, Side, SrqEntry, TxError,
-    TxPacket, TxPayload,
+    AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, FetchError, LinkCaps, Named, QpEvent,
+    Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
-use rdmux_transport::iwarp::{Segment, SendFault, StreamEnv};
-use rdmux_transport::wr::{Completion, Sge, WcStatus};
-use rdmux_wire::{Pkey, Psn, Rkey};
+use rdmux_transport::wr::{Completion, MwBind, Sge, WcStatus};
+use rdmux_wire::{Packet, Pkey, Psn, Rkey};
 
-/// An [`Env`] without memory: every address exists and reads as zero, whatever the key. It collects what is sent.
-#[derive(Debug)]
-pub struct Hollow {
-    /// What the link can do.
-    pub link: LinkCaps,
-    /// Whether packets behind a gap are kept.
-    pub buffers_out_of_order: bool,
-    /// How many packets the link takes until it is full.
-    pub room: usize,
-    /// The packets that were sent.
-    pub packets: VecDeque<Vec<u8>>,
-    /// The bytes that were sent, of a stream.
-    pub stream: Vec<u8>,
-    /// How work requests ended, in order.
-    pub statuses: Vec<(Side, WcStatus)>,
-    /// What the next atomics find; 0 when there are no more.
-    pub originals: VecDeque<u64>,
-}
-
-impl Hollow {
-    /// On a link like this, which is never full.
-    pub fn new(link: LinkCaps) -> Self {
-        Self {
-            link,
-            buffers_out_of_order: true,
-            room: usize::MAX,
-            packets: VecDeque::new(),
-            stream: Vec::new(),
-            statuses: Vec::new(),
-            originals: VecDeque::new(),
-        }
-    }
-}
+use crate::memory::{Memory, Zeroes, changed, for_parts};
+pub use by_reference::ByReference;
+pub use stream::Stream;
 
 /// A link of this size, on which queue pairs cannot reach each other's memory.
 pub const fn link(max_payload: u32, lossless: bool) -> LinkCaps {
     LinkCaps { max_payload, lossless, by_reference: false, piggybacks_acks: false }
 }
 
-/// How many bytes a payload has.
-///
-/// # Panics
-/// When it leaves its gather list.
-pub fn payload_len(payload: &TxPayload<'_>) -> usize {
-    match *payload {
-        TxPayload::None => 0,
-        TxPayload::Bytes(data) => data.len(),
-        TxPayload::Gather { sges, offset, len } => {
-            check_list(sges, offset, len as usize);
-            len as usize
+/// An atomic that the owner of its memory does later ([`TestEnv::later`]).
+#[derive(Clone, Copy, Debug)]
+pub struct PutOff {
+    /// The process, by the number of its shared receive queue; 0 is the queue pair's own.
+    pub process: u32,
+    /// The request's number.
+    pub psn: Psn,
+    /// The key.
+    pub rkey: Rkey,
+    /// Where.
+    pub va: u64,
+    /// What.
+    pub op: AtomicOp,
+}
+
+/// Surroundings of a queue pair: a link or a stream, memory, and a record of what the queue pair did.
+#[derive(Debug)]
+pub struct TestEnv<M = Zeroes> {
+    /// The memory, and the shared receive queues.
+    pub memory: M,
+    /// What the link can do.
+    pub link: LinkCaps,
+    /// How many packets the link takes until it is full.
+    pub room: usize,
+    /// Bytes that may be in flight.
+    pub share: u32,
+    /// Whether packets behind a gap are kept.
+    pub buffers_out_of_order: bool,
+    /// The stream that iWARP has in place of the link.
+    pub stream: Stream,
+    /// What the link can do with the peer's memory.
+    pub by_reference: ByReference,
+    /// Whether atomics are done later.
+    pub later: bool,
+    /// The shared receive queue that is chosen; 0 is the queue pair's own, or none. A target of XRC has chosen none.
+    pub selected: Option<u32>,
+    /// The shared receive queue of the receive that a target of XRC has taken and not completed.
+    pub taken: Option<u32>,
+    /// The packets that were sent.
+    pub packets: VecDeque<Vec<u8>>,
+    /// The ACK that was piggybacked on each, on a link that does so.
+    pub acks: VecDeque<Option<Psn>>,
+    /// Completions.
+    pub completions: VecDeque<(Side, Completion)>,
+    /// Receives that completed: shared receive queue (0: none was chosen), number, status.
+    pub received: Vec<(u32, u64, WcStatus)>,
+    /// Events.
+    pub events: Vec<QpEvent>,
+    /// What was counted.
+    pub dropped: Vec<Drop>,
+    /// Atomics that are to be done.
+    pub put_off: VecDeque<PutOff>,
+    /// Keys that were invalidated.
+    pub invalidated: Vec<Rkey>,
+    /// Binds carried out. Those of no bytes are refused.
+    pub bound: Vec<MwBind>,
+    /// How many completions there were when the queue pair was closed.
+    pub closed_at: Option<usize>,
+}
+
+impl<M: Memory> TestEnv<M> {
+    /// With this memory, on a link like this, which is never full.
+    pub fn new(link: LinkCaps, memory: M) -> Self {
+        Self {
+            memory,
+            link,
+            room: usize::MAX,
+            share: u32::MAX,
+            buffers_out_of_order: true,
+            stream: Stream::default(),
+            by_reference: ByReference::default(),
+            later: false,
+            selected: Some(0),
+            taken: None,
+            packets: VecDeque::new(),
+            acks: VecDeque::new(),
+            completions: VecDeque::new(),
+            received: Vec::new(),
+            events: Vec::new(),
+            dropped: Vec::new(),
+            put_off: VecDeque::new(),
+            invalidated: Vec::new(),
+            bound: Vec::new(),
+            closed_at: None,
         }
-        TxPayload::Remote { len, .. } => len as usize,
+    }
+
+    /// Forgets what was recorded, but for atomics that were put off, so that a long run takes no memory.
+    pub fn forget(&mut self) {
+        self.packets.clear();
+        self.acks.clear();
+        self.completions.clear();
+        self.received.clear();
+        self.events.clear();
+        self.dropped.clear();
+        self.invalidated.clear();
+        self.bound.clear();
+    }
+
+    /// Takes the completions: numbers and statuses.
+    pub fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
+        self.completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect()
+    }
+
+    /// Takes the oldest completion.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn take_completion(&mut self) -> Completion {
+        self.completions.pop_front().expect("a completion").1
+    }
+
+    /// Appends what a payload is.
+    ///
+    /// # Errors
+    /// If it may not be read.
+    ///
+    /// # Panics
+    /// If it leaves its list.
+    pub fn append(
+        &mut self,
+        payload: &TxPayload<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AccessFault> {
+        match *payload {
+            TxPayload::None => Ok(()),
+            TxPayload::Bytes(data) => {
+                out.extend_from_slice(data);
+                Ok(())
+            }
+            TxPayload::Gather { sges, offset, len } => {
+                let process = self.process();
+                for_parts(sges, offset, len as usize, |sge, addr, part| {
+                    let len = u32::try_from(part.len()).expect("of one list");
+                    self.memory.read(process, sge.lkey.0, addr, len, Access::empty(), out)
+                })
+            }
+            TxPayload::Remote { rkey, va, len, srqn } => {
+                let process = if srqn == 0 { self.process() } else { srqn };
+                self.memory.read(process, rkey.0, va, len, Access::REMOTE_READ, out)
+            }
+        }
+    }
+
+    /// Does the atomic that was put off longest, and returns its number and what was there.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn do_atomic(&mut self) -> (Psn, Result<u64, AccessFault>) {
+        let atomic = self.put_off.pop_front().expect("an atomic");
+        (atomic.psn, self.change(atomic.process, atomic.rkey, atomic.va, atomic.op))
+    }
+
+    fn change(
+        &mut self,
+        process: u32,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessFault> {
+        let need = Access::REMOTE_ATOMIC;
+        let mut there = Vec::with_capacity(8);
+        self.memory.read(process, rkey.0, va, 8, need, &mut there)?;
+        let old = u64::from_ne_bytes(there.try_into().expect("eight bytes were read"));
+        self.memory.write(process, rkey.0, va, &changed(op, old).to_ne_bytes(), need)?;
+        Ok(old)
+    }
+
+    /// The process whose memory and receives are meant.
+    fn process(&self) -> u32 {
+        self.selected.expect("no shared receive queue was chosen")
+    }
+
+    /// Header, payload and padding.
+    fn bytes_of(&mut self, packet: &TxPacket<'_>) -> Result<Vec<u8>, AccessFault> {
+        let mut bytes = packet.header.to_vec();
+        self.append(&packet.payload, &mut bytes)?;
+        bytes.resize(bytes.len() + usize::from(packet.pad), 0);
+        Ok(bytes)
     }
 }
 
-/// Checks that `len` bytes from `offset` on are within a list.
-///
-/// # Panics
-/// When they are not.
-pub fn check_list(sges: &[Sge], offset: u32, len: usize) {
-    let all: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-    assert!(u64::from(offset) + len as u64 <= all, "beyond the list");
-}
-
-impl Env for Hollow {
+impl<M: Memory> Env for TestEnv<M> {
     fn link(&self) -> LinkCaps {
         self.link
     }
+
+    fn room(&self) -> u32 {
+        self.share
+    }
+
     fn buffers_out_of_order(&self) -> bool {
         self.buffers_out_of_order
     }
+
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
-        self.room = self.room.checked_sub(1).ok_or(TxError::Busy)?;
-        let mut bytes = packet.header.to_vec();
-        let len = payload_len(&packet.payload) + usize::from(packet.pad);
-        bytes.resize(bytes.len() + len, 0);
+        let Some(room) = self.room.checked_sub(1) else { return Err(TxError::Busy) };
+        let bytes = self.bytes_of(packet).map_err(TxError::Memory)?;
+        let payload = bytes.len() - packet.header.len() - usize::from(packet.pad);
+        assert!(payload <= self.link.max_payload as usize, "a payload of {payload} bytes");
+        assert!(bytes.len().is_multiple_of(4), "not padded: {} bytes", bytes.len());
+        if let Err(error) = Packet::parse(&bytes) {
+            panic!("it sends what cannot be read: {error}");
+        }
+        self.room = room;
         self.packets.push_back(bytes);
+        if self.link.piggybacks_acks {
+            self.acks.push_back(packet.ack);
+        } else {
+            assert_eq!(packet.ack, None, "on a link that does not piggyback");
+        }
         Ok(())
     }
-    fn check_local(&self, _: &[Sge], _: Access) -> Result<(), AccessFault> {
-        Ok(())
+
+    fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
+        if self.room == 0 {
+            return Err(TxError::Busy);
+        }
+        if self.by_reference.names {
+            assert!(packet.pad == 0 && matches!(packet.payload, TxPayload::Gather { .. }));
+            let bytes = self.bytes_of(packet).map_err(TxError::Memory)?;
+            self.by_reference.named.push(bytes.clone());
+            self.packets.push_back(bytes);
+        }
+        Ok(self.by_reference.names)
     }
+
+    fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
+        if !self.by_reference.fetches {
+            return Err(FetchError::OutOfReach);
+        }
+        self.scatter(sges, offset, from.at).map_err(FetchError::Memory)
+    }
+
+    fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
+        if !self.by_reference.fetches {
+            return Err(FetchError::OutOfReach);
+        }
+        self.write_remote(rkey, va, from.at).map_err(FetchError::Memory)
+    }
+
+    fn direct(&mut self, copy: &Direct<'_>) -> bool {
+        let Some(mut peer) = self.by_reference.peer.take() else { return false };
+        let there = usize::try_from(copy.va).expect("an index");
+        let there = there..there + copy.len as usize;
+        let mut bytes = Vec::new();
+        let is_lawful = copy.rkey.0 == self.by_reference.rkey
+            && copy.len <= self.by_reference.left
+            && there.end <= peer.len()
+            && self.append(&copy.near, &mut bytes).is_ok();
+        if is_lawful {
+            self.by_reference.left -= copy.len;
+            self.by_reference.copies.push(copy.len);
+            if copy.write {
+                peer[there].copy_from_slice(&bytes);
+            } else if let TxPayload::Gather { sges, offset, .. } = copy.near {
+                self.scatter(sges, offset, &peer[there]).expect("it was read");
+            }
+        }
+        self.by_reference.peer = Some(peer);
+        is_lawful
+    }
+
+    fn closed(&mut self) {
+        self.closed_at = Some(self.completions.len());
+    }
+
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault> {
+        sges.iter().filter(|s| s.length != 0).try_for_each(|s| {
+            self.memory.check(self.process(), s.lkey.0, s.addr, s.length.into(), access)
+        })
+    }
+
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        check_list(sges, offset, data.len());
-        Ok(())
+        let is_stream = self.link.max_payload == 0;
+        assert!(!is_stream || !data.is_empty(), "a stream brought no bytes");
+        let process = self.process();
+        assert!(process == 0 || self.taken == self.selected, "another queue's receive");
+        self.memory.meet_owner()?;
+        for_parts(sges, offset, data.len(), |sge, addr, part| {
+            self.memory.write(process, sge.lkey.0, addr, &data[part], Access::LOCAL_WRITE)
+        })
     }
-    fn check_remote(&self, _: Rkey, _: u64, _: u64, _: Access) -> Result<(), AccessFault> {
-        Ok(())
+
+    fn check_remote(&self, rkey: Rkey, va: u64, len: u64, a: Access) -> Result<(), AccessFault> {
+        assert_ne!(len, 0, "nothing is asked of no bytes");
+        self.memory.check(self.process(), rkey.0, va, len, a)
     }
-    fn write_remote(&mut self, _: Rkey, _: u64, _: &[u8]) -> Result<(), AccessFault> {
-        Ok(())
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault> {
+        let process = self.process();
+        self.memory.meet_owner()?;
+        self.memory.write(process, rkey.0, va, data, Access::REMOTE_WRITE)
     }
+
     fn atomic(
         &mut self,
-        _: Psn,
-        _: Rkey,
-        _: u64,
-        _: AtomicOp,
+        psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
     ) -> Result<AtomicAnswer, AccessFault> {
-        Ok(AtomicAnswer::Now(self.originals.pop_front().unwrap_or(0)))
+        assert!(va.is_multiple_of(8), "an atomic on {va:#x}");
+        let process = self.process();
+        self.memory.meet_owner()?;
+        if self.later {
+            self.put_off.push_back(PutOff { process, psn, rkey, va, op });
+            return Ok(AtomicAnswer::Later);
+        }
+        self.change(process, rkey, va, op).map(AtomicAnswer::Now)
     }
-    fn invalidate(&mut self, _: Rkey, _: bool) -> Result<(), AccessFault> {
+
+    fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault> {
+        if remote {
+            self.memory.meet_owner()?;
+        }
+        self.memory.invalidate(self.process(), rkey.0)?;
+        self.invalidated.push(rkey);
         Ok(())
     }
-    fn pop_srq(&mut self, _: &mut [Sge]) -> Option<SrqEntry> {
-        None
+
+    fn bind(&mut self, bind: &MwBind) -> Result<(), AccessFault> {
+        if bind.length == 0 {
+            return Err(AccessFault::Bounds);
+        }
+        self.bound.push(*bind);
+        Ok(())
     }
+
+    fn select_srq(&mut self, srqn: u32) -> Result<(), AccessFault> {
+        if !self.memory.has_queue(srqn) {
+            return Err(AccessFault::Domain);
+        }
+        self.selected = Some(srqn);
+        Ok(())
+    }
+
+    fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry> {
+        let process = self.process();
+        let (wr_id, list) = self.memory.receive(process)?;
+        sges[..list.len()].copy_from_slice(&list);
+        if process != 0 {
+            assert_eq!(self.taken, None, "two receives at a time");
+            self.taken = self.selected;
+        }
+        Some(SrqEntry { wr_id, num_sge: list.len() })
+    }
+
     fn complete(&mut self, side: Side, completion: Completion) {
-        self.statuses.push((side, completion.status));
+        if side == Side::Recv {
+            let process = self.process();
+            let taken = self.taken.take();
+            assert!(taken.is_none_or(|srqn| srqn == process), "in another queue's process");
+            self.received.push((process, completion.wr_id, completion.status));
+        }
+        self.completions.push_back((side, completion));
     }
-    fn event(&mut self, _: QpEvent) {}
-    fn count(&mut self, _: Drop) {}
-    fn pkey(&self, _: u16) -> Option<Pkey> {
-        Some(Pkey::DEFAULT)
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+
+    fn count(&mut self, reason: Drop) {
+        self.dropped.push(reason);
+    }
+
+    fn pkey(&self, index: u16) -> Option<Pkey> {
+        (index == 0).then_some(Pkey::DEFAULT)
     }
 }
 
-impl StreamEnv for Hollow {
-    fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
-        assert_eq!(skip, 0, "this stream takes everything");
-        let before = self.stream.len();
-        for segment in segments {
-            self.stream.extend_from_slice(segment.head);
-            let end = self.stream.len() + payload_len(&segment.payload);
-            self.stream.resize(end, 0);
-            self.stream.extend_from_slice(segment.tail);
-        }
-        Ok(self.stream.len() - before)
+#[cfg(test)]
+mod tests {
+    use rdmux_wire::Lkey;
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "beyond the list")]
+    fn a_place_beyond_the_list_is_found() {
+        let list = [Sge { addr: 0, length: 8, lkey: Lkey(1) }];
+        let mut env = TestEnv::new(link(4096, true), Zeroes::default());
+        let _ = env.scatter(&list, 1, &[0; 8]);
     }
-    fn read(&mut self, _: &TxPayload<'_>, out: &mut [u8]) -> Result<(), AccessFault> {
-        out.fill(0);
-        Ok(())
+
+    #[test]
+    #[should_panic(expected = "another queue's receive")]
+    fn a_receive_of_another_queue_is_found() {
+        let memory = Zeroes { queues: 2, receives: 1, ..Zeroes::default() };
+        let mut env = TestEnv::new(link(4096, true), memory);
+        env.select_srq(1).expect("there is one");
+        let mut list = [Sge::default()];
+        env.pop_srq(&mut list).expect("there is one");
+        env.select_srq(2).expect("there is one");
+        let _ = env.scatter(&list, 0, &[0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "not padded")]
+    fn a_packet_without_padding_is_found() {
+        let mut env = TestEnv::new(link(4096, true), Zeroes::default());
+        let _ = env.transmit(&TxPacket {
+            av: &rdmux_transport::attr::AddressVector::default(),
+            header: &[0; 12],
+            payload: TxPayload::Bytes(&[0; 3]),
+            pad: 0,
+            more: false,
+            ack: None,
+        });
     }
 }

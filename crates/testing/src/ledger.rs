@@ -2,6 +2,8 @@
 
 use rdmux_transport::env::Side;
 
+use crate::env::TestEnv;
+
 /// Counts work requests of a queue pair.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -25,6 +27,15 @@ impl Ledger {
         let (posted, completed) = self.side(side);
         *completed += 1;
         assert!(completed <= posted, "{side:?}: a work request completed twice");
+    }
+
+    /// Enters the receives that were taken and the completions since the last call.
+    ///
+    /// # Panics
+    /// When more are complete than were posted.
+    pub fn enter(&mut self, env: &mut TestEnv) {
+        (0..std::mem::take(&mut env.memory.taken)).for_each(|_| self.posted(Side::Recv));
+        env.completions.drain(..).for_each(|(side, _)| self.completed(side));
     }
 
     /// Checks that all are complete. Sends that are not signaled complete in silence, so those count only where `all_sends`

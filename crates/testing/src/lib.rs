@@ -3,6 +3,7 @@
 
 pub mod env;
 pub mod ledger;
+pub mod memory;
 pub mod qp;
 
 pub use tempfile::TempDir;

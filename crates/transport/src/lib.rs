@@ -38,6 +38,3 @@ pub use qp::{
 };
 pub use sq::MAX_MESSAGE;
 pub use time::Time;
-
-#[cfg(test)]
-mod tests;

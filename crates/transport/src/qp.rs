@@ -182,6 +182,11 @@ impl Qp {
         self.state >= QpState::Rts
     }
 
+    /// Packets that may be in flight, by what was lost so far.
+    pub fn window(&self) -> u32 {
+        self.req.window_size()
+    }
+
     /// Bytes of memory that this queue pair takes, queues included.
     pub fn footprint(&self) -> usize {
         size_of::<Self>() + self.sq.footprint() + self.rq.footprint() + self.resp.footprint()

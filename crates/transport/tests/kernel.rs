@@ -8,7 +8,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
-use rdmux_testing::env::{Hollow, link};
+use rdmux_testing::env::{TestEnv, link};
+use rdmux_testing::memory::Zeroes;
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
@@ -117,11 +118,11 @@ impl Flow {
 const PEER: Gid = Gid([9; 16]);
 
 /// Without a congestion window, since the kernel's driver has none.
-fn hollow(flow: &Flow) -> Hollow {
-    Hollow::new(link(flow.mtu().bytes(), true))
+fn env(flow: &Flow) -> TestEnv {
+    TestEnv::new(link(flow.mtu().bytes(), true), Zeroes::default())
 }
 
-fn queue_pair(flow: &Flow, env: &mut Hollow) -> Qp {
+fn queue_pair(flow: &Flow, env: &mut TestEnv) -> Qp {
     let caps = QpCaps {
         max_send_wr: 1024,
         max_recv_wr: 1024,
@@ -146,7 +147,7 @@ fn queue_pair(flow: &Flow, env: &mut Hollow) -> Qp {
     qp
 }
 
-fn feed(qp: &mut Qp, env: &mut Hollow, bytes: &[u8]) {
+fn feed(qp: &mut Qp, env: &mut TestEnv, bytes: &[u8]) {
     let packet = Packet::parse(bytes).unwrap();
     let grh = [0; 40];
     let source = Source {
@@ -188,10 +189,10 @@ fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
     let mut compared = 0;
     for name in CLEAN.into_iter().chain(["rxe_loss_write.pcap"]) {
         for flow in flows(name) {
-            let mut env = hollow(&flow);
+            let mut env = env(&flow);
             let mut qp = queue_pair(&flow, &mut env);
             for p in flow.parsed(false) {
-                env.originals.extend(p.atomic_ack.map(|a| a.original));
+                env.memory.originals.extend(p.atomic_ack.map(|a| a.original));
             }
             let sges = [Sge { addr: 0, length: 1 << 20, lkey: Lkey(1) }];
             for wr_id in 0..1000 {
@@ -250,7 +251,7 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
     for name in CLEAN {
         for flow in flows(name) {
             let flow = flow.once();
-            let mut env = hollow(&flow);
+            let mut env = env(&flow);
             let mut qp = queue_pair(&flow, &mut env);
             let mut works: VecDeque<_> = work_requests(&flow).into();
             let posted = works.len();
@@ -280,8 +281,9 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
                 assert_eq!((ours.reth, ours.imm), (p.reth, p.imm), "{name}");
                 compared += 1;
             }
-            assert_eq!(env.statuses.len(), posted, "{name}: {:?}", env.statuses);
-            assert!(env.statuses.iter().all(|(_, s)| *s == WcStatus::Success), "{name}");
+            let statuses = env.statuses();
+            assert_eq!(statuses.len(), posted, "{name}: {statuses:?}");
+            assert!(statuses.iter().all(|(_, s)| *s == WcStatus::Success), "{name}");
             assert_eq!(qp.poll_timeout(), None, "{name}");
         }
     }

@@ -8,7 +8,8 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
-use rdmux_testing::env::{Hollow, link};
+use rdmux_testing::env::{TestEnv, link};
+use rdmux_testing::memory::Zeroes;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::iwarp::{Qp, StreamParams};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
@@ -105,7 +106,7 @@ fn essence(message: &Message) -> String {
     format!("{} {place} {} {:?}", message.header.opcode, message.len, message.request)
 }
 
-fn queue_pair(env: &mut Hollow, crc: bool) -> Qp {
+fn queue_pair(env: &mut TestEnv, crc: bool) -> Qp {
     let caps = QpCaps {
         max_send_wr: 1024,
         max_recv_wr: 1024,
@@ -158,7 +159,7 @@ fn post(qp: &mut Qp, message: &Message) {
 /// compared.
 fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
     let (own, theirs) = (messages(framing, own), messages(framing, heard));
-    let mut env = Hollow::new(link(0, true));
+    let mut env = TestEnv::new(link(0, true), Zeroes::default());
     let mut qp = queue_pair(&mut env, framing.crc);
     for _ in theirs.iter().filter(|m| m.header.opcode == Opcode::Send) {
         qp.post_recv(&RecvWr { wr_id: 2, sges: &[Sge { length: 1 << 20, ..Sge::default() }] })
@@ -175,11 +176,11 @@ fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
         inbox.drain(..used);
         qp.poll_transmit(Time(1), u32::MAX, &mut env);
     }
-    let said = messages(framing, &env.stream);
+    let said = messages(framing, env.stream.bytes.make_contiguous());
     let terminated = theirs.iter().any(|m| ends(&m));
     let state = if terminated { QpState::Err } else { QpState::Rts };
     assert_eq!(qp.state(), state, "{name}: {said:?}");
-    let failed = env.statuses.iter().filter(|(_, status)| *status != WcStatus::Success).count();
+    let failed = env.completions.iter().filter(|(_, wc)| wc.status != WcStatus::Success).count();
     assert!(terminated || failed == 0, "{name}: {failed} failed");
     for answers in [false, true] {
         let of = |all: &[Message]| -> Vec<String> {

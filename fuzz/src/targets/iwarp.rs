@@ -2,19 +2,22 @@
 //! passes.
 
 mod frames;
-mod world;
+mod sent;
 
 use std::time::Duration;
 
+use rdmux_testing::env::{Stream, TestEnv, link};
+use rdmux_testing::ledger::Ledger;
+use rdmux_testing::memory::{Memory as _, Zeroes};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use rdmux_transport::env::Side;
+use rdmux_transport::env::{AccessFault, Side};
 use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
 use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
 use rdmux_transport::{QpInit, Time};
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
 use frames::Peer;
-use world::World;
+use sent::Sent;
 
 /// What a stranger's end of the stream sends: the first bytes choose the parameters, all others arrive,
 /// in pieces.
@@ -31,6 +34,7 @@ pub fn iwarp_bytes(data: &[u8]) {
     for piece in bytes.chunks(size) {
         script.transmit(usize::MAX, 8);
         script.feed(piece);
+        script.settle();
     }
     script.end();
 }
@@ -47,7 +51,9 @@ struct Script<'a> {
     data: &'a [u8],
     now: Time,
     qp: Qp,
-    world: World,
+    env: TestEnv,
+    ledger: Ledger,
+    sent: Sent,
     peer: Peer,
     params: StreamParams,
     mulpdu: u32,
@@ -77,12 +83,23 @@ impl<'a> Script<'a> {
             ird: u16::from(sizes >> 2 & 3),
             rtr: [None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)][usize::from(rtr & 3)],
         };
+        let memory = Zeroes {
+            size: 1 << 20,
+            // Few keys are wrong.
+            is_wrong: |key| key % 64 == 63,
+            fault: AccessFault::Gone,
+            reads_ask: true,
+            writes_are_checked: true,
+            ..Zeroes::default()
+        };
         let mulpdu = [128, 512, 1460, 65_535][usize::from(sizes >> 4 & 3)];
         Self {
             data,
             now: Time::ZERO,
             qp: Qp::new(&init),
-            world: World::new(&params),
+            env: TestEnv::new(link(0, true), memory),
+            ledger: Ledger::default(),
+            sent: Sent::new(&params),
             peer: Peer::new(&params),
             params,
             mulpdu,
@@ -124,6 +141,7 @@ impl<'a> Script<'a> {
                 7 => self.oddities(),
                 _ => self.arrive(),
             }
+            self.settle();
             if self.qp.state() == QpState::Err {
                 self.end();
                 self.bring_up();
@@ -132,19 +150,27 @@ impl<'a> Script<'a> {
         self.end();
     }
 
+    /// After each call: what was sent, taken and completed.
+    fn settle(&mut self) {
+        self.sent.enter(&mut self.env.stream);
+        self.ledger.enter(&mut self.env);
+        self.env.forget();
+    }
+
     /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
     fn end(&mut self) {
         // What it has to say still, a driver lets it say.
         self.transmit(usize::MAX, 64);
         for state in [QpState::Err, QpState::Reset] {
             let attr = QpAttr { state, ..self.qp.attr() };
-            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.env);
             moved.expect("from any state");
-            self.qp.poll_transmit(self.now, 64, &mut self.world);
+            self.qp.poll_transmit(self.now, 64, &mut self.env);
         }
         assert!(self.qp.poll_timeout().is_none(), "a timer runs in RESET");
         assert!(matches!(self.qp.wish(), Wish::Abort | Wish::Close), "a stream is kept");
-        self.world.ledger.assert_balanced(self.qp.init().sq_sig_all);
+        self.settle();
+        self.ledger.assert_balanced(self.qp.init().sq_sig_all);
     }
 
     fn bring_up(&mut self) {
@@ -154,9 +180,11 @@ impl<'a> Script<'a> {
             ..QpAttr::default()
         };
         let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
-        self.qp.modify(self.now, &attr, mask, &mut self.world).expect("a usual step");
-        self.qp.attach(self.now, &self.params, self.mulpdu, &mut self.world).expect("a usual step");
-        self.world.new_stream(&self.params);
+        self.qp.modify(self.now, &attr, mask, &mut self.env).expect("a usual step");
+        self.qp.attach(self.now, &self.params, self.mulpdu, &mut self.env).expect("a usual step");
+        self.env.stream = Stream::default();
+        self.env.memory.until_fault = u32::MAX;
+        self.sent = Sent::new(&self.params);
         self.peer = Peer::new(&self.params);
         self.inbox.clear();
     }
@@ -196,41 +224,41 @@ impl<'a> Script<'a> {
         let flags = SendFlags::from_bits_truncate(flags.into());
         let wr = SendWr { flags, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
-            self.world.ledger.posted(Side::Send);
+            self.ledger.posted(Side::Send);
         }
     }
 
     fn post_recv(&mut self) {
         let sges = self.sges();
-        self.world.srq_left += u32::from(self.byte() % 3);
+        self.env.memory.receives += u32::from(self.byte() % 3);
         self.recv(&sges);
     }
 
     fn recv(&mut self, sges: &[Sge]) {
         if self.qp.post_recv(&RecvWr { wr_id: 2, sges }).is_ok() {
-            self.world.ledger.posted(Side::Recv);
+            self.ledger.posted(Side::Recv);
         }
     }
 
     fn transmit(&mut self, room: usize, budget: u32) {
-        self.world.room = room;
-        self.qp.poll_transmit(self.now, budget, &mut self.world);
+        self.env.stream.room = room;
+        self.qp.poll_transmit(self.now, budget, &mut self.env);
     }
 
     fn oddities(&mut self) {
         match self.byte() % 32 {
-            0 => self.qp.shutdown(self.now, &mut self.world),
-            1 => self.qp.handle_end(self.now, true, &mut self.world),
-            2 => self.qp.handle_end(self.now, false, &mut self.world),
-            3 => self.world.broken = true,
-            4 => self.world.until_fault = u32::from(self.byte() % 4),
+            0 => self.qp.shutdown(self.now, &mut self.env),
+            1 => self.qp.handle_end(self.now, true, &mut self.env),
+            2 => self.qp.handle_end(self.now, false, &mut self.env),
+            3 => self.env.stream.broken = true,
+            4 => self.env.memory.until_fault = u32::from(self.byte() % 4),
             5..=8 => self.modify(),
             _ => {
                 let us = u64::from(self.byte()) * u64::from(self.byte());
                 self.now = self.now.after(Duration::from_micros(us));
                 if let Some(at) = self.qp.poll_timeout() {
                     self.now = self.now.max(at);
-                    self.qp.handle_timeout(self.now, &mut self.world);
+                    self.qp.handle_timeout(self.now, &mut self.env);
                 }
             }
         }
@@ -240,7 +268,7 @@ impl<'a> Script<'a> {
         let states = [QpState::Rts, QpState::Sqd, QpState::Init, QpState::Rtr, QpState::Sqe];
         let state = states[usize::from(self.byte()) % states.len()];
         let attr = QpAttr { state, ..self.qp.attr() };
-        let _ = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+        let _ = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.env);
     }
 
     /// Some of a frame, all of one, or what is none.
@@ -280,17 +308,19 @@ impl<'a> Script<'a> {
                     len
                 }
                 Some(Direct::Remote { rkey, va, len }) => {
-                    World::range(rkey.0, va, len.into()).expect("it was checked");
+                    let is_there =
+                        self.env.memory.check(0, rkey.0, va, len.into(), Access::REMOTE_WRITE);
+                    is_there.expect("it was checked");
                     len
                 }
             };
             let len = bytes.len().min(len as usize);
             let placed = u32::try_from(len).expect("of one frame");
-            self.qp.handle_placed(self.now, placed, &mut self.world);
+            self.qp.handle_placed(self.now, placed, &mut self.env);
             bytes = &bytes[len..];
         }
         self.inbox.extend_from_slice(bytes);
-        let used = self.qp.handle_bytes(self.now, &self.inbox, &mut self.world);
+        let used = self.qp.handle_bytes(self.now, &self.inbox, &mut self.env);
         assert!(used <= self.inbox.len());
         self.inbox.drain(..used);
         let most = rdmux_transport::iwarp::MAX_FRAME;

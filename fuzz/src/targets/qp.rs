@@ -1,9 +1,10 @@
 //! A queue pair under a script: the input says what is posted, what arrives, how time passes.
 
-mod world;
-
 use std::time::Duration;
 
+use rdmux_testing::env::{TestEnv, link};
+use rdmux_testing::ledger::Ledger;
+use rdmux_testing::memory::Zeroes;
 use rdmux_testing::qp::steps;
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::{AccessFault, Side};
@@ -13,8 +14,6 @@ use rdmux_wire::{
     AckTimeout, Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Ieth, ImmDt, Lkey, Mtu, Opcode,
     Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service, XrcEth,
 };
-
-use world::World;
 
 /// An RC queue pair.
 pub fn qp_rc(data: &[u8]) {
@@ -50,7 +49,10 @@ struct Script<'a> {
     data: &'a [u8],
     now: Time,
     qp: Qp,
-    world: World,
+    env: TestEnv,
+    ledger: Ledger,
+    /// The last PSN sent, so that the script can answer it.
+    last_psn: Psn,
     /// The first operation of the message that has begun to arrive: SEND or WRITE.
     inside: Option<u8>,
     /// The shared receive queue that its packets name.
@@ -69,9 +71,43 @@ impl<'a> Script<'a> {
         let flags = data.first().copied().unwrap_or_default();
         let (has_srq, lossless) = (flags & 1 != 0, flags & 2 != 0);
         let init = QpInit { qpn: QPN, qp_type, caps, sq_sig_all: flags & 4 != 0, has_srq };
-        let world = World::new(lossless, qp_type == QpType::XrcRecv, flags & 8 != 0);
-        let data = data.get(1..).unwrap_or_default();
-        Self { data, now: Time::ZERO, qp: Qp::new(&init), world, inside: None, srqn: 0 }
+        let memory = Zeroes {
+            size: 1 << 20,
+            // Few keys are wrong.
+            is_wrong: |key| key % 64 == 63,
+            queues: 12,
+            ..Zeroes::default()
+        };
+        let mut env = TestEnv::new(link(if lossless { 8192 } else { 1024 }, lossless), memory);
+        env.later = flags & 8 != 0;
+        Self {
+            data: data.get(1..).unwrap_or_default(),
+            now: Time::ZERO,
+            qp: Qp::new(&init),
+            env,
+            ledger: Ledger::default(),
+            last_psn: Psn::new(0),
+            inside: None,
+            srqn: 0,
+        }
+    }
+
+    fn is_target(&self) -> bool {
+        self.qp.qp_type() == QpType::XrcRecv
+    }
+
+    /// Before each call: a target of XRC has chosen no queue yet.
+    fn choose_none(&mut self) {
+        self.env.selected = (!self.is_target()).then_some(0);
+    }
+
+    /// After each call: what was sent, taken and completed.
+    fn settle(&mut self) {
+        if let Some(bytes) = self.env.packets.back() {
+            self.last_psn = Packet::parse(bytes).expect("it was checked").bth.psn;
+        }
+        self.ledger.enter(&mut self.env);
+        self.env.forget();
     }
 
     fn byte(&mut self) -> u8 {
@@ -97,7 +133,7 @@ impl<'a> Script<'a> {
     fn run(mut self) {
         self.bring_up();
         while !self.data.is_empty() {
-            self.world.selected = None;
+            self.choose_none();
             match self.byte() % 16 {
                 0..=2 => self.post_send(),
                 3 => self.post_recv(),
@@ -107,6 +143,7 @@ impl<'a> Script<'a> {
                 8 => self.oddities(),
                 _ => self.packet(),
             }
+            self.settle();
             if matches!(self.qp.state(), QpState::Err | QpState::Sqe) {
                 self.end();
                 self.bring_up();
@@ -118,15 +155,16 @@ impl<'a> Script<'a> {
     /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
     fn end(&mut self) {
         for state in [QpState::Err, QpState::Reset] {
-            self.world.selected = None;
+            self.choose_none();
             let attr = QpAttr { state, ..self.qp.attr() };
-            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.world);
+            let moved = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.env);
             moved.expect("from any state");
-            self.qp.poll_transmit(self.now, 64, &mut self.world);
+            self.qp.poll_transmit(self.now, 64, &mut self.env);
             assert!(self.qp.poll_timeout().is_none(), "a timer runs in state {state:?}");
         }
-        self.world.put_off.clear();
-        self.world.ledger.assert_balanced(self.qp.init().sq_sig_all);
+        self.env.put_off.clear();
+        self.settle();
+        self.ledger.assert_balanced(self.qp.init().sq_sig_all);
     }
 
     fn bring_up(&mut self) {
@@ -155,7 +193,7 @@ impl<'a> Script<'a> {
         };
         for (state, mask) in steps(self.qp.qp_type(), QpState::Rts) {
             let attr = QpAttr { state, ..attr };
-            self.qp.modify(self.now, &attr, mask, &mut self.world).expect("all that is required");
+            self.qp.modify(self.now, &attr, mask, &mut self.env).expect("all that is required");
         }
     }
 
@@ -195,22 +233,23 @@ impl<'a> Script<'a> {
         let srqn = u32::from(few) << 16;
         let wr = SendWr { flags, dest, srqn, ..SendWr::new(1, op, data) };
         if self.qp.post_send(self.now, &wr).is_ok() {
-            self.world.ledger.posted(Side::Send);
+            self.ledger.posted(Side::Send);
         }
     }
 
     fn post_recv(&mut self) {
         let sges = self.sges();
-        self.world.srq_left += u32::from(self.byte() % 3);
+        self.env.memory.receives += u32::from(self.byte() % 3);
         if self.qp.post_recv(&RecvWr { wr_id: 2, sges: &sges }).is_ok() {
-            self.world.ledger.posted(Side::Recv);
+            self.ledger.posted(Side::Recv);
         }
     }
 
     fn transmit(&mut self) {
         let budget = u32::from(self.byte() % 40);
-        self.world.busy = u32::from(self.byte() / 64);
-        self.qp.poll_transmit(self.now, budget, &mut self.world);
+        let room = self.byte();
+        self.env.room = if room < 192 { usize::MAX } else { usize::from(room % 4) };
+        self.qp.poll_transmit(self.now, budget, &mut self.env);
     }
 
     fn wait(&mut self) {
@@ -218,7 +257,7 @@ impl<'a> Script<'a> {
         self.now = self.now.after(Duration::from_micros(us));
         if let Some(at) = self.qp.poll_timeout() {
             self.now = self.now.max(at);
-            self.qp.handle_timeout(self.now, &mut self.world);
+            self.qp.handle_timeout(self.now, &mut self.env);
         }
     }
 
@@ -230,28 +269,34 @@ impl<'a> Script<'a> {
             ..self.qp.attr()
         };
         let mask = AttrMask::from_bits_truncate(self.u32()) | AttrMask::STATE;
-        let _ = self.qp.modify(self.now, &attr, mask, &mut self.world);
+        let _ = self.qp.modify(self.now, &attr, mask, &mut self.env);
     }
 
     fn oddities(&mut self) {
         match self.byte() % 16 {
             0 => self.qp.peer_gone(self.now),
-            1..=8 => self.qp.flush_ack(self.now, &mut self.world),
+            1..=8 => self.qp.flush_ack(self.now, &mut self.env),
             9..=11 => self.atomic_done(),
-            12 => self.world.until_busy = u32::from(self.byte() % 4),
-            _ => self.qp.handle_timeout(self.now, &mut self.world),
+            12 if self.is_target() => self.env.memory.until_fault = u32::from(self.byte() % 4),
+            _ => self.qp.handle_timeout(self.now, &mut self.env),
         }
     }
 
     /// A process has done an atomic, mostly one that it was to do and mostly well.
     fn atomic_done(&mut self) {
         let (which, how) = (usize::from(self.byte()), self.byte());
-        let psn = match self.world.put_off.len() {
-            waiting @ 1.. if how < 240 => self.world.put_off.swap_remove(which % waiting),
-            _ => self.qp.attr().rq_psn.sub(self.byte().into()),
+        let waiting = self.env.put_off.len();
+        let taken = if how < 240 && waiting != 0 {
+            self.env.put_off.swap_remove_back(which % waiting)
+        } else {
+            None
+        };
+        let psn = match taken {
+            Some(atomic) => atomic.psn,
+            None => self.qp.attr().rq_psn.sub(self.byte().into()),
         };
         let result = if how % 16 == 15 { Err(AccessFault::Gone) } else { Ok(7) };
-        self.qp.atomic_done(self.now, psn, result, &mut self.world);
+        self.qp.atomic_done(self.now, psn, result, &mut self.env);
     }
 
     /// A packet that mostly comes in order and makes sense.
@@ -269,7 +314,7 @@ impl<'a> Script<'a> {
         }
         let flags = self.byte();
         let shift = if flags & 0x0c == 0 { u32::from(self.byte() % 8) } else { 0 };
-        let near = if opcode.is_response() { self.world.last_psn } else { self.qp.attr().rq_psn };
+        let near = if opcode.is_response() { self.last_psn } else { self.qp.attr().rq_psn };
         let len = self.payload_len(opcode);
         let bth = Bth {
             opcode,
@@ -300,7 +345,7 @@ impl<'a> Script<'a> {
         self.qp.handle_packet(
             self.now,
             &RxPacket { packet: &packet, source: &source },
-            &mut self.world,
+            &mut self.env,
         );
     }
 

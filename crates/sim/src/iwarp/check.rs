@@ -87,7 +87,7 @@ impl World {
         match record.kind {
             Kind::Send | Kind::SendInv(_) => {}
             Kind::LocalInv(mr) => {
-                let gone = self.ends[id].memory.bytes(&mr).is_empty();
+                let gone = self.ends[id].process.memory.bytes(&mr).is_empty();
                 ensure!(gone, "end {id}: {op} did not invalidate");
             }
             Kind::Write(mr) | Kind::WriteImm(mr) => self.ends[id].written.push((op, mr)),
@@ -95,7 +95,7 @@ impl World {
                 let got = self.gathered(id, record)?;
                 let right = self.is_tainted(id) || got == pattern(op, len);
                 ensure!(right, "end {id}: READ {op} brought other bytes");
-                self.ends[1 - id].memory.deregister(&mr);
+                self.ends[1 - id].process.memory.deregister(&mr);
                 self.check_written(id)?;
             }
             Kind::Atomic { original } => {
@@ -107,12 +107,12 @@ impl World {
         }
         self.stats.compared += u64::from(record.len);
         let Some(mr) = record.local else { return Ok(()) };
-        let bytes = self.ends[id].memory.deregister(&mr);
+        let bytes = self.ends[id].process.memory.deregister(&mr);
         check_gaps(format_args!("end {id}"), record, &mr, bytes)
     }
 
     fn gathered(&mut self, id: usize, record: &SendRecord) -> Result<Vec<u8>, String> {
-        let memory = &self.ends[id].memory;
+        let memory = &self.ends[id].process.memory;
         memory.gather(&record.sges, 0, record.len).map_err(|e| format!("end {id}: {e}"))
     }
 
@@ -124,7 +124,7 @@ impl World {
     /// All WRITEs that are complete are there.
     pub(super) fn check_written(&mut self, id: usize) -> Result<(), String> {
         for (op, mr) in std::mem::take(&mut self.ends[id].written) {
-            let bytes = self.ends[1 - id].memory.deregister(&mr);
+            let bytes = self.ends[1 - id].process.memory.deregister(&mr);
             let right = self.is_tainted(id) || bytes == pattern(op, mr.len);
             ensure!(right, "end {id}: WRITE {op} wrote other bytes");
         }
@@ -132,10 +132,17 @@ impl World {
     }
 
     fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
-        let record = self.ends[id].recvs.pop_front().filter(|r| r.wr_id == wc.wr_id);
+        let end = &mut self.ends[id];
+        // Of the shared ones, too, the oldest completes first.
+        let record = if self.scenario.shared[id] {
+            end.process.srq_taken.pop_first().map(|(_, record)| record)
+        } else {
+            end.recvs.pop_front()
+        };
+        let record = record.filter(|r| r.wr_id == wc.wr_id);
         let record =
             record.ok_or_else(|| format!("end {id}: receive {:x} out of turn", wc.wr_id))?;
-        let bytes = self.ends[id].memory.deregister(&record.mr);
+        let bytes = self.ends[id].process.memory.deregister(&record.mr);
         if wc.status != WcStatus::Success {
             return Ok(());
         }

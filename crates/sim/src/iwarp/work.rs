@@ -47,7 +47,8 @@ impl World {
         if !self.scenario.receive_wait[1 - id].is_zero() {
             return (self.scenario.depth as usize).saturating_sub(peer.expected.len());
         }
-        (peer.shared.len() + peer.recvs.len()).saturating_sub(peer.expected.len())
+        (peer.process.srq.len() + peer.process.srq_taken.len() + peer.recvs.len())
+            .saturating_sub(peer.expected.len())
     }
 
     fn right(&mut self, id: usize) -> (SendRecord, SendOp, Option<[u8; 4]>) {
@@ -63,7 +64,7 @@ impl World {
         match kind {
             0 | 1 => (self.source(id, len, Kind::Send), SendOp::Send, None),
             2 => {
-                let victim = self.ends[1 - id].memory.register(vec![0; 8], ALL);
+                let victim = self.ends[1 - id].process.memory.register(vec![0; 8], ALL);
                 let record = self.source(id, len, Kind::SendInv(victim));
                 (record, SendOp::SendInv(victim.rkey()), None)
             }
@@ -71,7 +72,7 @@ impl World {
             6 | 7 => self.read(id, len),
             8 => self.atomic(id),
             _ => {
-                let victim = self.ends[id].memory.blank(8, ALL);
+                let victim = self.ends[id].process.memory.blank(8, ALL);
                 let record = self.record(Kind::LocalInv(victim), 0);
                 (record, SendOp::LocalInv(victim.rkey()), None)
             }
@@ -113,7 +114,7 @@ impl World {
             }
             Mistake::NoReceive => {
                 let peer = &mut self.ends[1 - id];
-                peer.shared.clear();
+                peer.process.srq.clear();
                 (self.source(id, 8, Kind::Send), SendOp::Send, None)
             }
         }
@@ -158,13 +159,13 @@ impl World {
             ranges.push(at..at + to - from);
             from = to;
         }
-        let mr = self.ends[id].memory.register(bytes, ALL);
+        let mr = self.ends[id].process.memory.register(bytes, ALL);
         record.sges = ranges.into_iter().map(|r| mr.part(r)).collect();
         record.local = Some(mr);
     }
 
     fn remote(&mut self, id: usize, bytes: Vec<u8>) -> Mr {
-        self.ends[1 - id].memory.register(bytes, ALL)
+        self.ends[1 - id].process.memory.register(bytes, ALL)
     }
 
     fn write(
@@ -234,7 +235,7 @@ impl World {
         end.qp.post_send(now, &SendWr { flags, ..wr }).map_err(|e| format!("post_send: {e}"))?;
         if inline && let Some(mr) = record.local.take() {
             // Copied when posted: the memory may go at once.
-            end.memory.deregister(&mr);
+            end.process.memory.deregister(&mr);
         }
         end.to_post -= 1;
         end.posted += 1;
@@ -265,13 +266,13 @@ impl World {
         }
         self.look_again_soon(id);
         let end = &mut self.ends[id];
-        let mr = end.memory.blank(len, ALL);
+        let mr = end.process.memory.blank(len, ALL);
         let cut = self.rng.random_range(0..=len);
         let sges = vec![mr.part(0..cut), mr.part(cut..len)];
         self.last_op += 1;
         let record = RecvRecord { wr_id: self.last_op, mr, sges };
         if self.scenario.shared[id] {
-            end.shared.push_back(record);
+            end.process.srq.push_back(record);
             return Ok(());
         }
         let wr = RecvWr { wr_id: record.wr_id, sges: &record.sges };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rdmux_testing::env::Stream;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::env::Env;
 use rdmux_transport::iwarp::{Direct, Qp, Rtr, StreamParams, Wish};
@@ -13,12 +14,14 @@ use rdmux_wire::Qpn;
 use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::iwarp::rtr;
 
-use super::end::{Effects, End, EndEnv};
+use super::end::End;
 use super::pipe::Pipe;
 use super::{IwFailure, IwScenario, IwStats, Trouble};
 use crate::agenda::Agenda;
 use crate::check::ensure;
-use crate::memory::{Memory, mix};
+use crate::endpoint::Process;
+use crate::env::SimEnv;
+use crate::memory::mix;
 
 /// The most bytes posted inline.
 pub(super) const MAX_INLINE: u32 = 64;
@@ -150,7 +153,7 @@ impl World {
         if first.rtr == Some(Rtr::Read) {
             let framing = Framing { crc: first.crc, markers: first.rx_markers };
             let answer = rtr::read_response(framing, &rtr::READ_REQUEST);
-            self.ends[1].pipe.bytes.extend(answer.iter());
+            self.ends[1].pipe.stream.bytes.extend(answer.iter());
             self.move_soon(1);
         }
         if let Some((at, _)) = self.scenario.trouble {
@@ -175,23 +178,21 @@ impl World {
     fn act<R>(
         &mut self,
         id: usize,
-        call: impl FnOnce(&mut Qp, Time, &mut EndEnv<'_>) -> R,
+        call: impl FnOnce(&mut Qp, Time, &mut SimEnv<'_>) -> R,
     ) -> Result<R, String> {
         let now = self.agenda.now();
-        let mut effects = Effects::default();
-        let End { qp, memory, pipe, shared, recvs, .. } = &mut self.ends[id];
-        let before = pipe.bytes.len();
-        let result =
-            call(qp, now, &mut EndEnv { memory, pipe, shared, recvs, effects: &mut effects });
-        let sent = pipe.bytes.len() - before;
+        let before = self.ends[id].pipe.stream.bytes.len();
+        let (result, env) = self.ends[id].call(|qp, env| call(qp, now, env));
+        let SimEnv { completions, events, .. } = env;
+        let sent = self.ends[id].pipe.stream.bytes.len() - before;
         self.stats.carried += sent as u64;
         self.stats.fingerprint ^= mix(now.0 ^ (sent as u64) << 40 ^ id as u64);
-        self.stats.events += effects.events;
-        for (side, completion) in &effects.completions {
+        self.stats.events += events.len() as u64;
+        for (side, completion) in &completions {
             self.completed(id, *side, completion)?;
         }
         self.follow_wish(id);
-        if !self.ends[id].pipe.bytes.is_empty() || self.ends[id].pipe.end.is_some() {
+        if !self.ends[id].pipe.stream.bytes.is_empty() || self.ends[id].pipe.end.is_some() {
             self.move_soon(id);
         }
         let at = self.ends[id].qp.poll_timeout().filter(|_| !self.ends[id].closed);
@@ -210,7 +211,7 @@ impl World {
         match wish {
             Wish::Shutdown | Wish::Close if end.pipe.end.is_none() => end.pipe.end = Some(true),
             Wish::Abort if !end.closed => {
-                end.pipe.bytes.clear();
+                end.pipe.stream.bytes.clear();
                 end.pipe.end = Some(false);
             }
             _ => {}
@@ -222,8 +223,8 @@ impl World {
                 _ => self.stats.reset += 1,
             }
             let peer = &mut self.ends[1 - id].pipe;
-            peer.broken = true;
-            peer.bytes.clear();
+            peer.stream.broken = true;
+            peer.stream.bytes.clear();
             self.trace(format_args!("end {id} is done with the stream: {wish:?}"));
             self.wake_soon(1 - id);
         }
@@ -238,7 +239,7 @@ impl World {
             return Ok(());
         }
         let most = self.rng.random_range(1..=self.scenario.chunk);
-        let len = most.min(pipe.bytes.len());
+        let len = most.min(pipe.stream.bytes.len());
         if len == 0 {
             let Some(clean) = pipe.end else { return Ok(()) };
             if self.ends[to].told || self.ends[to].closed {
@@ -251,8 +252,8 @@ impl World {
             return Ok(());
         }
         self.stats.arrivals += 1;
-        let bytes: Vec<u8> = pipe.bytes.drain(..len).collect();
-        if std::mem::take(&mut pipe.wanted) {
+        let bytes: Vec<u8> = pipe.stream.bytes.drain(..len).collect();
+        if std::mem::take(&mut pipe.stream.is_full) {
             self.wake_soon(from);
         }
         self.feed(to, &bytes)?;
@@ -366,13 +367,13 @@ impl World {
             Trouble::Reset => {
                 for id in [0, 1] {
                     let pipe = &mut self.ends[id].pipe;
-                    pipe.bytes.clear();
-                    (pipe.broken, pipe.end) = (true, Some(false));
+                    pipe.stream.bytes.clear();
+                    (pipe.stream.broken, pipe.end) = (true, Some(false));
                     self.move_soon(id);
                 }
             }
             Trouble::Flip(id) => {
-                let bytes = &mut self.ends[id].pipe.bytes;
+                let bytes = &mut self.ends[id].pipe.stream.bytes;
                 if !bytes.is_empty() {
                     let at = self.rng.random_range(0..bytes.len());
                     bytes[at] ^= 1 << self.rng.random_range(0..8);
@@ -383,11 +384,11 @@ impl World {
                 let noise: Vec<u8> =
                     (0..self.rng.random_range(1..100)).map(|_| self.rng.random()).collect();
                 let pipe = &mut self.ends[id].pipe;
-                if pipe.end.is_none() && !pipe.broken {
-                    let at = self.rng.random_range(0..=pipe.bytes.len());
-                    let behind = pipe.bytes.split_off(at);
-                    pipe.bytes.extend(noise);
-                    pipe.bytes.extend(behind);
+                if pipe.end.is_none() && !pipe.stream.broken {
+                    let at = self.rng.random_range(0..=pipe.stream.bytes.len());
+                    let behind = pipe.stream.bytes.split_off(at);
+                    pipe.stream.bytes.extend(noise);
+                    pipe.stream.bytes.extend(behind);
                     pipe.tainted = !crc;
                     self.move_soon(id);
                 }
@@ -470,7 +471,8 @@ impl World {
             let end = &self.ends[id];
             ensure!(end.qp.state() == QpState::Err, "end {id} is in {:?}", end.qp.state());
             ensure!(end.qp.poll_timeout().is_none(), "end {id}: a timer runs");
-            ensure!(end.recvs.is_empty(), "end {id}: {} receives are left", end.recvs.len());
+            let left = end.recvs.len() + end.process.srq_taken.len();
+            ensure!(left == 0, "end {id}: {left} receives are left");
         }
         if self.ends.iter().any(|end| end.doomed) {
             return Ok(());
@@ -478,7 +480,7 @@ impl World {
         for id in [0, 1] {
             self.check_written(id)?;
             let counter = self.ends[1 - id].counter;
-            let there = self.ends[1 - id].memory.bytes(&counter).to_vec();
+            let there = self.ends[1 - id].process.memory.bytes(&counter).to_vec();
             let want = self.ends[id].peer_counter.to_ne_bytes();
             ensure!(there == want, "end {id}: the counter is {there:02x?}, not {want:02x?}");
         }
@@ -494,7 +496,7 @@ impl World {
                 end.to_post,
                 end.expected.len(),
                 end.qp.wish(),
-                end.pipe.bytes.len()
+                end.pipe.stream.bytes.len()
             )
         };
         format!("{}; {}", tell(&self.ends[0]), tell(&self.ends[1]))
@@ -522,14 +524,16 @@ fn new_end(scenario: &IwScenario, id: usize) -> End {
         sq_sig_all: scenario.signal_all,
         has_srq: scenario.shared[id],
     };
-    let mut memory = Memory::default();
-    let counter = memory.register(vec![0; 8], Access::REMOTE_ATOMIC);
+    let mut process = Process::default();
+    let counter = process.memory.register(vec![0; 8], Access::REMOTE_ATOMIC);
     let mut end = End {
         qp: Qp::new(&init),
-        memory,
-        pipe: Pipe { room: scenario.room[id], ..Pipe::default() },
+        process,
+        pipe: Pipe {
+            stream: Stream { room: scenario.room[id], ..Stream::default() },
+            ..Pipe::default()
+        },
         inbox: Vec::new(),
-        shared: Default::default(),
         recvs: Default::default(),
         sends: Default::default(),
         expected: Default::default(),
@@ -554,9 +558,7 @@ fn new_end(scenario: &IwScenario, id: usize) -> End {
         ..QpAttr::default()
     };
     let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
-    let End { qp, memory, pipe, shared, recvs, .. } = &mut end;
-    let mut effects = Effects::default();
-    let mut env = EndEnv { memory, pipe, shared, recvs, effects: &mut effects };
-    qp.modify(Time::ZERO, &attr, mask, &mut env).expect("from RESET to INIT");
+    let (modified, _) = end.call(|qp, env| qp.modify(Time::ZERO, &attr, mask, env));
+    modified.expect("from RESET to INIT");
     end
 }

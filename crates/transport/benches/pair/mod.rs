@@ -1,4 +1,5 @@
-//! Two queue pairs in one thread: memory and wire are as cheap as can be.
+//! Two queue pairs in one thread: memory and wire are as cheap as can be. That is why they have an `Env` of their own: the one
+//! of tests (`rdmux_testing::env`) checks and records, which would be measured, too.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

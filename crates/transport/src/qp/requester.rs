@@ -160,6 +160,11 @@ impl Requester {
         };
     }
 
+    /// Packets that may be in flight.
+    pub(super) const fn window_size(&self) -> u32 {
+        self.window.size()
+    }
+
     /// On the way back to RTS: the limits may have changed.
     pub(super) fn resume(&mut self, attr: &QpAttr) {
         self.retry_left = attr.retry_cnt;
@@ -357,24 +362,5 @@ impl Qp {
         self.state = QpState::Sqe;
         self.req.stop();
         self.flush_sends(env);
-    }
-}
-
-#[cfg(test)]
-impl Qp {
-    /// Packets that may be in flight.
-    pub(crate) fn window(&self) -> u32 {
-        self.req.window.size()
-    }
-
-    /// Whether anything was sent and not acknowledged.
-    pub(crate) fn has_outstanding(&self) -> bool {
-        self.req.is_outstanding()
-    }
-
-    /// Other attributes than `modify` would allow now; the retries start anew.
-    pub(crate) fn set_attr(&mut self, set: impl FnOnce(&mut QpAttr)) {
-        set(&mut self.attr);
-        self.req.resume(&self.attr);
     }
 }

@@ -363,21 +363,3 @@ impl Qp {
         }
     }
 }
-
-#[cfg(test)]
-impl Qp {
-    /// Bytes of packets that came before their turn.
-    pub(crate) fn reorder_bytes(&self) -> usize {
-        self.resp.reorder.footprint()
-    }
-
-    /// From now on the link loses nothing, so what comes before its turn is not kept.
-    pub(crate) fn assume_lossless(&mut self) {
-        self.lossless = true;
-    }
-
-    /// No READ or atomic can be answered any more.
-    pub(crate) fn use_up_resources(&mut self) {
-        self.resp.resize(0);
-    }
-}

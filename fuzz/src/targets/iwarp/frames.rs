@@ -73,14 +73,14 @@ impl Script<'_> {
     /// A part of the response to the oldest READ that was sent.
     fn response(&mut self) -> Vec<u8> {
         let strange = self.byte() < 4;
-        let (request, done) = self.world.reads.first().copied().unwrap_or((rtr::READ_REQUEST, 0));
+        let (request, done) = self.sent.reads.first().copied().unwrap_or((rtr::READ_REQUEST, 0));
         let rest = request.len - done;
         let len = if strange { rest + 1 } else { rest.min(self.length() % 3000) }.min(9000);
         let last = len == rest;
         let to = request.sink_to.wrapping_add(done.into());
-        if last && !self.world.reads.is_empty() {
-            self.world.reads.remove(0);
-        } else if let Some(read) = self.world.reads.first_mut() {
+        if last && !self.sent.reads.is_empty() {
+            self.sent.reads.remove(0);
+        } else if let Some(read) = self.sent.reads.first_mut() {
             read.1 = done.saturating_add(len).min(request.len);
         }
         let model = Tagged { last, stag: request.sink_stag, to };
@@ -116,7 +116,7 @@ impl Script<'_> {
             .to_bytes()
             .to_vec(),
             Opcode::AtomicResponse => {
-                let id = self.world.atomics.pop_front().unwrap_or_default();
+                let id = self.sent.atomics.pop_front().unwrap_or_default();
                 AtomicResponse { id, original: 5 }.to_bytes().to_vec()
             }
             Opcode::Immediate | Opcode::ImmediateSolicited => vec![1; 8],

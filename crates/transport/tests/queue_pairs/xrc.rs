@@ -3,7 +3,7 @@
 use rdmux_wire::{Opcode, Service, XrcEth};
 
 use super::*;
-use crate::PostError;
+use rdmux_transport::PostError;
 
 const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
@@ -21,7 +21,7 @@ fn connect_with(link: LinkCaps) -> Pair {
     p.a = Side2::new(1, QpType::XrcSend, false);
     p.b = Side2::new(2, QpType::XrcRecv, false);
     (p.a.w.link, p.b.w.link) = (link, link);
-    p.b.w.srqs = [(ONE, VecDeque::new()), (TWO, VecDeque::new())].into();
+    p.b.w.memory.srqs = [(ONE, VecDeque::new()), (TWO, VecDeque::new())].into();
     p.a.up(&attributes(1, 2));
     p.b.step(&attributes(2, 1), QpState::Init);
     p.b.step(&attributes(2, 1), QpState::Rtr);
@@ -52,13 +52,13 @@ impl Pair {
     /// Posts a receive to a shared receive queue of the target.
     pub(super) fn offer(&mut self, srqn: u32, wr_id: u64, addr: u64, length: u32) {
         let list = vec![Sge { addr, length, lkey: Lkey(key(srqn).0) }];
-        self.b.w.srqs.get_mut(&srqn).unwrap().push_back((wr_id, list));
+        self.b.w.memory.srqs.get_mut(&srqn).unwrap().push_back((wr_id, list));
     }
 
     /// Takes what the initiator has to send, which does not arrive.
     pub(super) fn intercept(&mut self) -> Vec<Vec<u8>> {
         self.a.poll(self.now);
-        self.a.w.out.drain(..).collect()
+        self.a.w.packets.drain(..).collect()
     }
 
     /// The syndromes of the target's answers.
@@ -74,8 +74,8 @@ fn messages_of_all_kinds_to_two_queues_over_one_connection() {
         LinkCaps { max_payload: 8192, lossless: true, by_reference: false, piggybacks_acks: false };
     for link in [LOSSY, lossless] {
         let mut p = connect_with(link);
-        p.a.w.fill(0, 100_000, 3);
-        p.b.w.fill(500_000, 5000, 9);
+        p.a.w.memory.fill(0, 100_000, 3);
+        p.b.w.memory.fill(500_000, 5000, 9);
         for (i, srqn) in [ONE, TWO, ONE, TWO].into_iter().enumerate() {
             p.offer(srqn, 20 + i as u64, i as u64 * 10_000, 6000);
         }
@@ -96,7 +96,7 @@ fn messages_of_all_kinds_to_two_queues_over_one_connection() {
         assert_eq!(p.a.w.statuses(), (1..=9).map(|id| (id, OK)).collect::<Vec<_>>());
         let expected = [(ONE, 20, OK), (TWO, 21, OK), (ONE, 22, OK), (TWO, 23, OK)];
         assert_eq!(p.b.w.received, expected);
-        let (a, b) = (&p.a.w.mem, &p.b.w.mem);
+        let (a, b) = (&p.a.w.memory.bytes, &p.b.w.memory.bytes);
         assert_eq!(b[..5000], a[..5000]);
         assert_eq!(b[10_000..13_000], a[5000..8000]);
         assert_eq!(b[20_000..20_010], a[8000..8010]);
@@ -167,7 +167,7 @@ fn a_packet_that_names_another_queue_than_its_message_is_invalid() {
         assert_eq!(p.b.w.received, [(ONE, 20, WcStatus::RemInvReqErr)]);
         assert_eq!(p.b.w.events, [QpEvent::CommEst, QpEvent::ReqErr]);
         assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemInvReqErr)]);
-        assert_eq!(p.b.w.srqs[&TWO].len(), 1);
+        assert_eq!(p.b.w.memory.srqs[&TWO].len(), 1);
     }
 }
 
@@ -212,12 +212,12 @@ fn each_end_drops_what_is_for_the_other() {
         bytes.resize(80, 0);
         for (end, from) in [(&mut p.a, 2), (&mut p.b, 1)] {
             end.feed(p.now, &bytes, from);
-            let dropped = core::mem::take(&mut end.w.dropped);
+            let dropped = std::mem::take(&mut end.w.dropped);
             assert!(code == 0x15 || dropped == [Drop::Opcode], "RC's {code:#x}");
         }
     }
     assert_eq!((p.a.qp.state(), p.b.qp.state()), (QpState::Rts, QpState::Rtr));
-    assert!(p.b.w.events.is_empty() && p.b.w.out.is_empty());
+    assert!(p.b.w.events.is_empty() && p.b.w.packets.is_empty());
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn neither_end_takes_what_it_has_no_queue_for() {
     p.b.step(&attributes(2, 1), QpState::Err);
     assert!(p.b.qp.post_send(p.now, &send).is_err());
     p.b.poll(p.now);
-    assert!(p.b.w.wc.is_empty());
+    assert!(p.b.w.completions.is_empty());
 }
 
 #[test]
@@ -260,9 +260,9 @@ fn a_receive_that_was_taken_is_flushed_once_and_where_it_was_taken() {
             p.send_to(ONE, 1, SendOp::Send, 0, 3000);
             let packets = p.intercept();
             p.b.feed(p.now, &packets[0], 1);
-            p.b.w.selected = TWO;
+            p.b.w.selected = Some(TWO);
             if !there {
-                p.b.w.srqs.remove(&ONE);
+                p.b.w.memory.srqs.remove(&ONE);
             }
             p.b.step(&attributes(2, 1), state);
             p.b.step(&attributes(2, 1), QpState::Reset);
@@ -285,22 +285,22 @@ fn a_repeated_read_stays_with_its_queue() {
     let mut request = p.log[0].1.clone();
     p.b.feed(p.now, &request, 1);
     p.b.poll(p.now);
-    assert_eq!(p.b.w.out.drain(..).map(|b| b[0]).collect::<Vec<_>>(), [0xb0]);
+    assert_eq!(p.b.w.packets.drain(..).map(|b| b[0]).collect::<Vec<_>>(), [0xb0]);
     request[12..16].copy_from_slice(&XrcEth { srqn: TWO }.to_bytes());
     p.b.feed(p.now, &request, 1);
     p.b.poll(p.now);
-    assert!(p.b.w.out.is_empty());
+    assert!(p.b.w.packets.is_empty());
 }
 
 #[test]
 fn what_is_lost_is_sent_again_with_its_queue() {
     let mut p = connect();
-    p.a.w.fill(0, 20_000, 1);
+    p.a.w.memory.fill(0, 20_000, 1);
     p.offer(TWO, 21, 0, 20_000);
     p.send_to(TWO, 1, SendOp::Send, 0, 20_000);
     p.run_with(|from, n, _| !(from == 1 && n == 5));
     assert_eq!((p.b.w.received, p.a.w.statuses()), (vec![(TWO, 21, OK)], vec![(1, OK)]));
-    assert_eq!(p.a.w.mem[..20_000], p.b.w.mem[..20_000]);
+    assert_eq!(p.a.w.memory.bytes[..20_000], p.b.w.memory.bytes[..20_000]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use rdmux_wire::Opcode;
 
 use super::*;
-use crate::env::Side;
-use crate::wr::{WcFlags, WcOpcode};
+use rdmux_transport::env::Side;
+use rdmux_transport::wr::{WcFlags, WcOpcode};
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -12,17 +12,17 @@ const OK: WcStatus = WcStatus::Success;
 fn send_of_any_length_arrives_in_the_right_packets() {
     for len in [0, 1, 3, 64, 1023, 1024, 1025, 2048, 5000, 100_000_u32] {
         let mut p = Pair::new(QpType::Rc);
-        p.a.w.fill(0, len as usize, 7);
+        p.a.w.memory.fill(0, len as usize, 7);
         p.b.recv(9, 4096, len + 10);
         p.a.send(1, SendOp::Send, 0, len);
         p.run();
-        let wc = p.b.w.take_wc();
+        let wc = p.b.w.take_completion();
         assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, OK, len));
         assert_eq!(p.a.w.statuses(), [(1, OK)]);
         let n = len as usize;
-        assert_eq!(p.a.w.mem[..n], p.b.w.mem[4096..4096 + n]);
+        assert_eq!(p.a.w.memory.bytes[..n], p.b.w.memory.bytes[4096..4096 + n]);
         assert_eq!(p.opcodes(1).len(), n.div_ceil(1024).max(1));
-        assert!(!p.a.qp.has_outstanding());
+        assert!(p.a.qp.is_idle());
         assert_eq!(p.a.qp.poll_timeout(), None);
     }
 }
@@ -30,14 +30,19 @@ fn send_of_any_length_arrives_in_the_right_packets() {
 #[test]
 fn a_gather_list_becomes_one_message_and_a_scatter_list_takes_it() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 5000, 1);
+    p.a.w.memory.fill(0, 5000, 1);
     let list = [sge(0, 10), sge(100, 0), sge(200, 3000), sge(4000, 1000)];
     p.b.qp.post_recv(&RecvWr { wr_id: 2, sges: &[sge(0, 1), sge(50_000, 6000)] }).unwrap();
     p.a.post(1, SendOp::Send, &list, SendFlags::empty());
     p.run();
-    let flat: Vec<u8> = [&p.a.w.mem[..10], &p.a.w.mem[200..3200], &p.a.w.mem[4000..5000]].concat();
-    assert_eq!(p.b.w.mem[0], flat[0]);
-    assert_eq!(p.b.w.mem[50_000..50_000 + 4009], flat[1..]);
+    let flat: Vec<u8> = [
+        &p.a.w.memory.bytes[..10],
+        &p.a.w.memory.bytes[200..3200],
+        &p.a.w.memory.bytes[4000..5000],
+    ]
+    .concat();
+    assert_eq!(p.b.w.memory.bytes[0], flat[0]);
+    assert_eq!(p.b.w.memory.bytes[50_000..50_000 + 4009], flat[1..]);
 }
 
 #[test]
@@ -56,16 +61,16 @@ fn immediate_invalidate_solicited_and_inline() {
     let write = SendOp::WriteImm { remote_addr: 9000, rkey: Rkey(KEY), imm: [9; 4] };
     send(&mut p, write, SendFlags::empty());
     p.run();
-    let wc = p.b.w.take_wc();
+    let wc = p.b.w.take_completion();
     assert_eq!((wc.imm, wc.flags, wc.solicited), ([1, 2, 3, 4], WcFlags::WITH_IMM, true));
-    assert_eq!(&p.b.w.mem[..5], b"hello");
-    let wc = p.b.w.take_wc();
+    assert_eq!(&p.b.w.memory.bytes[..5], b"hello");
+    let wc = p.b.w.take_completion();
     assert_eq!((wc.invalidated, wc.flags, wc.solicited), (Rkey(77), WcFlags::WITH_INV, false));
     assert_eq!(p.b.w.invalidated, [Rkey(77)]);
-    let wc = p.b.w.take_wc();
+    let wc = p.b.w.take_completion();
     assert_eq!((wc.opcode, wc.imm, wc.byte_len), (WcOpcode::RecvRdmaWithImm, [9; 4], 5));
-    assert_eq!(&p.b.w.mem[9000..9005], b"hello");
-    assert_eq!(p.b.w.mem[2000], 0, "a WRITE leaves the receive's own buffer alone");
+    assert_eq!(&p.b.w.memory.bytes[9000..9005], b"hello");
+    assert_eq!(p.b.w.memory.bytes[2000], 0, "a WRITE leaves the receive's own buffer alone");
 }
 
 #[test]
@@ -84,21 +89,21 @@ fn what_is_withdrawn_was_never_posted() {
     post(&mut p, 3, b"three");
     p.run();
     assert_eq!(p.a.w.statuses(), [(3, OK)]);
-    assert_eq!(&p.b.w.mem[1000..1005], b"three");
+    assert_eq!(&p.b.w.memory.bytes[1000..1005], b"three");
 }
 
 #[test]
 fn read_consumes_a_psn_per_response_packet() {
     for len in [0, 5, 1024, 1025, 200_000_u32] {
         let mut p = Pair::new(QpType::Rc);
-        p.b.w.fill(3, len as usize, 5);
+        p.b.w.memory.fill(3, len as usize, 5);
         let before = p.a.qp.attr().sq_psn;
         p.a.send(1, SendOp::Read { remote_addr: 3, rkey: Rkey(KEY) }, 500, len);
         p.run();
-        let wc = p.a.w.take_wc();
+        let wc = p.a.w.take_completion();
         assert_eq!((wc.status, wc.opcode, wc.byte_len), (OK, WcOpcode::RdmaRead, len));
         let n = len as usize;
-        assert_eq!(p.a.w.mem[500..500 + n], p.b.w.mem[3..3 + n]);
+        assert_eq!(p.a.w.memory.bytes[500..500 + n], p.b.w.memory.bytes[3..3 + n]);
         let used = p.a.qp.attr().sq_psn.diff(before);
         assert_eq!(used as u32, len.div_ceil(1024).max(1));
         let chunks = len.div_ceil(64 << 10).max(1) as usize;
@@ -110,12 +115,12 @@ fn read_consumes_a_psn_per_response_packet() {
 #[test]
 fn a_long_write_leaves_in_packets_of_one_size() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 5000, 3);
+    p.a.w.memory.fill(0, 5000, 3);
     let rkey = Rkey(KEY);
     p.a.send(1, SendOp::Write { remote_addr: 70_001, rkey }, 0, 5000);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    assert_eq!(p.a.w.mem[..5000], p.b.w.mem[70_001..75_001]);
+    assert_eq!(p.a.w.memory.bytes[..5000], p.b.w.memory.bytes[70_001..75_001]);
     let packets =
         p.log.iter().filter(|(from, _)| *from == 1).map(|(_, b)| Packet::parse(b).unwrap());
     let named: Vec<_> = packets
@@ -140,7 +145,7 @@ fn other_writes_are_one_message() {
         p.a.send(1, op, 0, 2500);
         p.run();
         if imm.is_some() {
-            assert_eq!(p.b.w.take_wc().byte_len, 2500);
+            assert_eq!(p.b.w.take_completion().byte_len, 2500);
         }
         p.opcodes(1)
     };
@@ -161,7 +166,7 @@ fn messages_in_a_row_ask_for_one_ack() {
     assert_eq!(asks, 2, "the first, when no round trip was known yet, and the last");
     (1..=16).for_each(|i| p.a.send(i, write, 0, 5 * 1024));
     p.a.poll(p.now);
-    let asks: Vec<_> = p.a.w.out.iter().map(|b| b[8] & 0x80 != 0).collect();
+    let asks: Vec<_> = p.a.w.packets.iter().map(|b| b[8] & 0x80 != 0).collect();
     assert!(asks.len() < 5 * 16, "a window was full");
     let longest = asks.split(|asks| *asks).map(<[_]>::len).max();
     assert!(longest <= Some(asks.len() / 4), "some in a window do: {longest:?}");
@@ -185,17 +190,19 @@ fn what_cannot_go_does_not_keep_what_went_from_its_ack() {
 #[test]
 fn atomics_return_what_was_there() {
     let mut p = Pair::new(QpType::Rc);
-    p.b.w.mem[8..16].copy_from_slice(&40_u64.to_ne_bytes());
+    p.b.w.memory.bytes[8..16].copy_from_slice(&40_u64.to_ne_bytes());
     let (remote_addr, rkey) = (8, Rkey(KEY));
     p.a.send(1, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, 0, 8);
     p.a.send(2, SendOp::CmpSwap { remote_addr, rkey, compare: 42, swap: 7 }, 8, 8);
     p.a.send(3, SendOp::CmpSwap { remote_addr, rkey, compare: 42, swap: 9 }, 16, 8);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
-    let got: Vec<u64> =
-        p.a.w.mem[..24].chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+    let got: Vec<u64> = p.a.w.memory.bytes[..24]
+        .chunks(8)
+        .map(|c| u64::from_ne_bytes(c.try_into().unwrap()))
+        .collect();
     assert_eq!(got, [40, 42, 7]);
-    assert_eq!(p.b.w.mem[8..16], 7_u64.to_ne_bytes());
+    assert_eq!(p.b.w.memory.bytes[8..16], 7_u64.to_ne_bytes());
 }
 
 #[test]
@@ -205,7 +212,7 @@ fn no_more_reads_are_outstanding_than_agreed() {
         p.a.send(i, SendOp::Read { remote_addr: i, rkey: Rkey(KEY) }, i * 10, 1);
     }
     p.a.poll(p.now);
-    assert_eq!(p.a.w.out.len(), 2);
+    assert_eq!(p.a.w.packets.len(), 2);
     p.run();
     assert_eq!(p.a.w.statuses().len(), 5);
 }
@@ -217,7 +224,7 @@ fn a_fence_waits_for_reads() {
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 4);
     p.a.post(2, SendOp::Send, &[sge(0, 4)], SendFlags::FENCE);
     p.a.poll(p.now);
-    assert_eq!(p.a.w.out.len(), 1);
+    assert_eq!(p.a.w.packets.len(), 1);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
 }
@@ -254,13 +261,13 @@ fn one_ack_for_a_burst_after_the_reply() {
     }
     p.a.recv(0, 0, 10);
     p.a.poll(p.now);
-    while let Some(bytes) = p.a.w.out.pop_front() {
+    while let Some(bytes) = p.a.w.packets.pop_front() {
         p.b.feed(p.now, &bytes, 1);
     }
-    assert!(p.b.qp.wants_ack() && p.b.w.out.is_empty());
+    assert!(p.b.qp.wants_ack() && p.b.w.packets.is_empty());
     p.b.send(9, SendOp::Send, 0, 10);
     p.b.poll(p.now);
-    let ops: Vec<u8> = p.b.w.out.iter().map(|b| b[0]).collect();
+    let ops: Vec<u8> = p.b.w.packets.iter().map(|b| b[0]).collect();
     assert_eq!(ops, [0x04, 0x11], "the reply, then one ACK for four messages");
     assert!(!p.b.qp.wants_ack());
     p.run();
@@ -273,12 +280,12 @@ fn responses_and_requests_share_the_link() {
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 60_000);
     p.b.send(2, SendOp::Write { remote_addr: 100_000, rkey: Rkey(KEY) }, 0, 30_000);
     p.a.poll(p.now);
-    while let Some(bytes) = p.a.w.out.pop_front() {
+    while let Some(bytes) = p.a.w.packets.pop_front() {
         p.b.feed(p.now, &bytes, 1);
     }
     let state = p.b.qp.poll_transmit(p.now, 40, &mut p.b.w);
-    assert_eq!((state, p.b.w.out.len()), (crate::TxState::More, 40));
-    let writes = p.b.w.out.iter().filter(|b| (0x06..0x0b).contains(&b[0])).count();
+    assert_eq!((state, p.b.w.packets.len()), (rdmux_transport::TxState::More, 40));
+    let writes = p.b.w.packets.iter().filter(|b| (0x06..0x0b).contains(&b[0])).count();
     assert_eq!(writes, 16, "a quantum of requests between two of responses");
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(2, OK)]));
@@ -297,12 +304,12 @@ fn a_lossless_link_takes_packets_of_its_own_size() {
     }
     p.a.up(&attributes(1, 2));
     p.b.up(&attributes(2, 1));
-    p.a.w.fill(0, 300_000, 3);
+    p.a.w.memory.fill(0, 300_000, 3);
     p.a.send(1, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 300_000);
     p.a.send(2, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 400_000, 300_000);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
-    assert_eq!(p.a.w.mem[..300_000], p.a.w.mem[400_000..700_000]);
+    assert_eq!(p.a.w.memory.bytes[..300_000], p.a.w.memory.bytes[400_000..700_000]);
     assert_eq!(p.opcodes(1).len(), 10 + 1, "ten packets and one request for the whole READ");
 }
 
@@ -311,16 +318,16 @@ fn a_full_link_loses_nothing() {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(0, 0, 100);
     p.a.send(1, SendOp::Send, 0, 100);
-    p.a.w.busy = true;
-    assert_eq!(p.a.qp.poll_transmit(p.now, 8, &mut p.a.w), crate::TxState::Blocked);
-    p.a.w.busy = false;
+    p.a.w.room = 0;
+    assert_eq!(p.a.qp.poll_transmit(p.now, 8, &mut p.a.w), rdmux_transport::TxState::Blocked);
+    p.a.w.room = usize::MAX;
     p.a.poll(p.now);
-    let bytes = p.a.w.out.pop_front().unwrap();
+    let bytes = p.a.w.packets.pop_front().unwrap();
     p.b.feed(p.now, &bytes, 1);
-    p.b.w.busy = true;
+    p.b.w.room = 0;
     p.b.poll(p.now);
     assert!(p.b.qp.wants_ack(), "an ACK that could not leave is still owed");
-    p.b.w.busy = false;
+    p.b.w.room = usize::MAX;
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
@@ -337,11 +344,11 @@ fn where_it_costs_nothing_an_ack_goes_before_the_answer() {
         p.b.recv(0, 0, 100);
         p.a.send(1, SendOp::Send, 0, 100);
         p.a.poll(p.now);
-        let bytes = p.a.w.out.pop_front().unwrap();
+        let bytes = p.a.w.packets.pop_front().unwrap();
         p.b.feed(p.now, &bytes, 1);
         p.b.send(2, SendOp::Send, 0, 100);
         p.b.poll(p.now);
-        let opcodes: Vec<u8> = p.b.w.out.iter().map(|bytes| bytes[0]).collect();
+        let opcodes: Vec<u8> = p.b.w.packets.iter().map(|bytes| bytes[0]).collect();
         assert_eq!(opcodes, order);
     }
 }
@@ -353,7 +360,7 @@ fn what_was_received_is_acknowledged_before_the_queue_pair_ends() {
         p.b.recv(0, 0, 100);
         p.a.send(1, SendOp::Send, 0, 100);
         p.a.poll(p.now);
-        let bytes = p.a.w.out.pop_front().unwrap();
+        let bytes = p.a.w.packets.pop_front().unwrap();
         p.b.feed(p.now, &bytes, 1);
         assert_eq!(p.b.w.statuses(), [(0, OK)]);
         assert!(p.b.qp.wants_ack());
@@ -396,26 +403,26 @@ fn a_local_invalidate_waits_for_what_precedes_it() {
 fn the_longest_message() {
     for (mtu, loss) in [(Mtu::M256, 0), (Mtu::M4096, 100_001)] {
         let mut p = Pair::with(QpType::Rc, |a| a.path_mtu = mtu);
-        (p.a.w.endless, p.b.w.endless) = (true, true);
+        (p.a.w.memory.endless, p.b.w.memory.endless) = (true, true);
         let write = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(KEY), imm: [0; 4] };
         p.b.recv(0, 0, 0);
         p.a.send(1, write, 0, 1 << 31);
         let mut seen = 0;
-        while p.a.w.wc.is_empty() {
+        while p.a.w.completions.is_empty() {
             p.a.poll(p.now);
-            for bytes in core::mem::take(&mut p.a.w.out) {
+            for bytes in std::mem::take(&mut p.a.w.packets) {
                 seen += 1;
                 if seen != loss {
                     p.b.feed(p.now, &bytes, 1);
                 }
             }
             p.b.poll(p.now);
-            for bytes in core::mem::take(&mut p.b.w.out) {
+            for bytes in std::mem::take(&mut p.b.w.packets) {
                 p.a.feed(p.now, &bytes, 2);
             }
         }
         assert_eq!(p.a.w.statuses(), [(1, OK)]);
-        assert_eq!(p.b.w.take_wc().byte_len, 1 << 31);
+        assert_eq!(p.b.w.take_completion().byte_len, 1 << 31);
         assert!(seen >= (1 << 31) / mtu.bytes() as usize);
     }
 }
@@ -435,8 +442,8 @@ fn an_answer_takes_the_acknowledgement_along() {
         (0..4).for_each(|i| side.recv(i, 0, 100));
     }
     let one = |to: &mut Side2, from: &mut Side2, number| {
-        assert_eq!((from.w.out.len(), from.w.acks.len()), (1, 1));
-        let (bytes, ack) = (from.w.out.pop_front().unwrap(), from.w.acks.pop_front().unwrap());
+        assert_eq!((from.w.packets.len(), from.w.acks.len()), (1, 1));
+        let (bytes, ack) = (from.w.packets.pop_front().unwrap(), from.w.acks.pop_front().unwrap());
         if let Some(psn) = ack {
             to.qp.handle_piggybacked_ack(Time(1), psn, &mut to.w);
         }
@@ -445,7 +452,7 @@ fn an_answer_takes_the_acknowledgement_along() {
     };
     let post = |side: &mut Side2, id| {
         side.post(id, SendOp::Send, &[sge(0, 8)], SendFlags::SIGNALED);
-        assert_eq!(side.qp.poll_transmit(Time(1), 64, &mut side.w), crate::TxState::Idle);
+        assert_eq!(side.qp.poll_transmit(Time(1), 64, &mut side.w), rdmux_transport::TxState::Idle);
     };
     for round in 0..3 {
         post(&mut p.a, round);
@@ -454,12 +461,12 @@ fn an_answer_takes_the_acknowledgement_along() {
         post(&mut p.b, round);
         assert!(!p.b.qp.wants_ack(), "it was piggybacked on the answer");
         assert!(one(&mut p.a, &mut p.b, 2).is_some());
-        let sent = p.a.w.wc.iter().filter(|(side, _)| *side == Side::Send).count();
+        let sent = p.a.w.completions.iter().filter(|(side, _)| *side == Side::Send).count();
         assert_eq!(sent as u64, round + 1);
     }
     // Alone it is a packet of its own.
     p.a.qp.flush_ack(Time(1), &mut p.a.w);
-    assert_eq!(p.a.w.out.front().unwrap()[0], 0x11);
+    assert_eq!(p.a.w.packets.front().unwrap()[0], 0x11);
     assert_eq!(p.a.w.acks, [None]);
 }
 

@@ -7,8 +7,8 @@ use rdmux_wire::iwarp::terminate::{Fault, Terminate};
 use rdmux_wire::{Rkey, Stag};
 
 use super::*;
-use crate::env::AccessFault;
-use crate::tests::MEMORY;
+use crate::MEMORY;
+use rdmux_transport::env::AccessFault;
 
 const RKEY: Rkey = Rkey(KEY);
 const STAG: Stag = Stag(KEY);
@@ -91,16 +91,16 @@ fn terminate_of(end: &mut End) -> Vec<u8> {
 #[track_caller]
 fn check(end: &mut End, bytes: &[u8], expected: &Expected) {
     end.recv(1, 0x1000, 64);
-    let before = end.w.mem.clone();
+    let before = end.w.memory.bytes.clone();
     end.feed(Time(1), bytes);
     assert_eq!(end.done(Side::Recv), [(1, expected.receive)], "{:?}", expected.fault);
     assert_eq!(end.events(), Vec::from_iter(expected.event), "{:?}", expected.fault);
-    assert!(end.w.mem == before, "nothing was written: {:?}", expected.fault);
+    assert!(end.w.memory.bytes == before, "nothing was written: {:?}", expected.fault);
     assert!(!end.w.dropped.is_empty());
     let message = terminate_of(end);
     assert_eq!(Terminate::parse(&message).unwrap().fault, expected.fault);
     end.feed(Time(1), &send(b"what comes now"));
-    assert!(end.inbox.is_empty() && end.w.wc.is_empty(), "is dropped");
+    assert!(end.inbox.is_empty() && end.w.completions.is_empty(), "is dropped");
     end.qp.handle_end(Time(1), true, &mut end.w);
     assert_eq!(end.qp.wish(), Wish::Close);
 }
@@ -166,7 +166,7 @@ fn receives_that_are_missing_or_too_short_or_not_there() {
         Expected { fault: Fault::DdpUntaggedTooLong, receive: WcStatus::LocLenErr, event: None };
     check(&mut End::attached(&PLAIN), &send(&[1; 65]), &expected);
     let mut end = End::attached(&PLAIN);
-    end.w.refuses = Some(AccessFault::Unmapped);
+    end.w.memory.refuses = Some(AccessFault::Unmapped);
     let expected =
         Expected { fault: Fault::RdmapCatastrophic, receive: WcStatus::LocProtErr, event: None };
     check(&mut end, &send(&[1]), &expected);
@@ -187,7 +187,7 @@ fn writes_to_memory_that_may_not_be_written() {
         (AccessFault::Busy, Fault::RdmapStreamCatastrophic, Fatal),
     ] {
         let mut end = End::attached(&PLAIN);
-        end.w.refuses = Some(refuses);
+        end.w.memory.refuses = Some(refuses);
         check(&mut end, &write(STAG, 0, &[1]), &expect(fault, event));
     }
 }
@@ -214,7 +214,7 @@ fn reads_and_atomics_of_memory_that_may_not_be_read() {
     ] {
         for bytes in [read(1, &HERE), atomic(&ADD)] {
             let mut end = End::attached(&PLAIN);
-            end.w.refuses = Some(refuses);
+            end.w.memory.refuses = Some(refuses);
             all(&mut end, &bytes, fault, event);
         }
     }
@@ -315,16 +315,16 @@ fn responses_that_were_not_asked_for_like_that() {
         (response(true, STAG, 0x100, 63), Fault::RdmapStreamCatastrophic),
     ] {
         let mut end = start();
-        let before = end.w.mem.clone();
+        let before = end.w.memory.bytes.clone();
         end.feed(Time(1), &bytes);
         let expected = [(1, WcStatus::BadRespErr), (2, WcStatus::WrFlushErr)];
         assert_eq!(end.done(Side::Send), expected, "{fault:?}");
-        assert!(end.w.mem == before);
+        assert!(end.w.memory.bytes == before);
         let message = terminate_of(&mut end);
         assert_eq!(Terminate::parse(&message).unwrap().fault, fault);
     }
     let mut end = start();
-    end.w.refuses = Some(AccessFault::Rights);
+    end.w.memory.refuses = Some(AccessFault::Rights);
     end.feed(Time(1), &response(true, STAG, 0x100, 64));
     let expected = [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
     assert_eq!(end.done(Side::Send), expected);
@@ -346,9 +346,9 @@ fn a_response_that_cannot_be_read() {
         let mut pair = Pair::with(&StreamParams { crc, ..PLAIN }, 1460, super::pipe::AT_ONCE);
         pair.a.send(1, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x100, 64);
         pair.a.poll(pair.now);
-        let bytes: Vec<u8> = pair.a.w.stream.drain(..).collect();
+        let bytes: Vec<u8> = pair.a.w.stream.bytes.drain(..).collect();
         pair.b.feed(pair.now, &bytes);
-        pair.b.w.refuses = Some(AccessFault::Unmapped);
+        pair.b.w.memory.refuses = Some(AccessFault::Unmapped);
         pair.run();
         assert_eq!(pair.a.done(Side::Send), [(1, WcStatus::RemAccessErr)], "crc {crc}");
         assert_eq!((pair.a.events(), pair.b.events()), (vec![AccessErr], vec![AccessErr]));

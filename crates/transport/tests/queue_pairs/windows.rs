@@ -1,7 +1,7 @@
 //! Binding memory windows: when it is done, and what follows when it is not.
 
 use super::*;
-use crate::wr::{MwBind, WcOpcode};
+use rdmux_transport::wr::{MwBind, WcOpcode};
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -25,7 +25,8 @@ fn a_bind_is_done_between_what_precedes_and_what_follows() {
         }
         p.run();
         assert_eq!(p.a.w.bound, [bind(1 << 33)]);
-        let done: Vec<_> = p.a.w.wc.drain(..).map(|(_, c)| (c.wr_id, c.status, c.opcode)).collect();
+        let done: Vec<_> =
+            p.a.w.completions.drain(..).map(|(_, c)| (c.wr_id, c.status, c.opcode)).collect();
         let (write, bind) = (WcOpcode::RdmaWrite, WcOpcode::BindMw);
         assert_eq!(done, [(1, OK, write), (2, OK, bind), (3, OK, write)]);
     }
@@ -49,6 +50,6 @@ fn datagrams_have_no_windows() {
     let wr = SendWr::new(1, op, data);
     assert_eq!(
         p.a.qp.post_send(Time::ZERO, &wr),
-        Err(crate::error::PostError::Operation(QpType::Ud))
+        Err(rdmux_transport::error::PostError::Operation(QpType::Ud))
     );
 }

@@ -38,13 +38,15 @@ fn each_fault_has_its_nak_and_its_status() {
     assert_eq!(fails(nothing, far, 10), access, "outside");
     let wrap = SendOp::Read { remote_addr: u64::MAX - 5, rkey: Rkey(KEY) };
     assert_eq!(fails(nothing, wrap, 10), access, "wraps");
-    let no_right = |p: &mut Pair| p.b.w.rights = Access::LOCAL_WRITE;
+    let no_right = |p: &mut Pair| p.b.w.memory.rights = Access::LOCAL_WRITE;
     assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
-    let no_flag = |p: &mut Pair| p.b.qp.set_attr(|attr| attr.access = Access::empty());
+    let no_flag =
+        |p: &mut Pair| p.b.retune(AttrMask::ACCESS_FLAGS, |attr| attr.access = Access::empty());
     assert_eq!(fails(no_flag, write(KEY), 10), invalid, "queue pair without right");
     let odd = SendOp::FetchAdd { remote_addr: 4, rkey: Rkey(KEY), add: 1 };
     assert_eq!(fails(nothing, odd, 8), invalid, "misaligned");
-    let none = |p: &mut Pair| p.b.qp.use_up_resources();
+    let none =
+        |p: &mut Pair| p.b.retune(AttrMask::MAX_DEST_RD_ATOMIC, |attr| attr.max_dest_rd_atomic = 0);
     let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
     assert_eq!(fails(none, read, 8), invalid, "no resources");
     assert_eq!(
@@ -52,7 +54,7 @@ fn each_fault_has_its_nak_and_its_status() {
         (WcStatus::RemInvReqErr, vec![WcStatus::LocLenErr, FLUSHED], 0x61),
         "receive too short"
     );
-    let read_only = |p: &mut Pair| p.b.w.rights = Access::empty();
+    let read_only = |p: &mut Pair| p.b.w.memory.rights = Access::empty();
     assert_eq!(
         fails(read_only, SendOp::Send, 10),
         (WcStatus::RemOpErr, vec![WcStatus::LocProtErr, FLUSHED], 0x63),
@@ -67,13 +69,14 @@ fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error()
     let access = (WcStatus::RemAccessErr, vec![WcStatus::LocAccessErr, FLUSHED], 0x62);
     let write = |rkey| SendOp::WriteImm { remote_addr: 0, rkey: Rkey(rkey), imm: [1; 4] };
     assert_eq!(fails(|_| {}, write(99), 10), access, "wrong key");
-    let no_right = |p: &mut Pair| p.b.w.rights = Access::LOCAL_WRITE;
+    let no_right = |p: &mut Pair| p.b.w.memory.rights = Access::LOCAL_WRITE;
     assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
     // Of a long one only the last packet consumes a receive, and the key is looked at before.
     let flushed = (WcStatus::RemAccessErr, vec![FLUSHED, FLUSHED], 0x62);
     assert_eq!(fails(|_| {}, write(99), 5000), flushed);
     // The queue pair's own rights come before the receive.
-    let no_flag = |p: &mut Pair| p.b.qp.set_attr(|attr| attr.access = Access::empty());
+    let no_flag =
+        |p: &mut Pair| p.b.retune(AttrMask::ACCESS_FLAGS, |attr| attr.access = Access::empty());
     let invalid = (WcStatus::RemInvReqErr, vec![FLUSHED, FLUSHED], 0x61);
     assert_eq!(fails(no_flag, write(KEY), 10), invalid);
 }
@@ -86,7 +89,7 @@ fn write_with_immediate_and_wrong_key_waits_for_a_receive_first() {
     p.run();
     assert_eq!((p.log.last().unwrap().1[12] >> 5, p.b.qp.state()), (1, QpState::Rts), "RNR NAK");
     p.b.recv(10, 0, 100);
-    while p.a.w.wc.is_empty() && p.tick() {
+    while p.a.w.completions.is_empty() && p.tick() {
         p.run();
     }
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
@@ -127,7 +130,7 @@ fn earlier_work_completes_before_a_local_failure_shows() {
     p.a.post(2, write(KEY), &[Sge { addr: 0, length: 8, lkey: Lkey(1) }], SendFlags::empty());
     p.a.send(3, write(KEY), 0, 10);
     p.a.poll(p.now);
-    assert!(p.a.w.wc.is_empty());
+    assert!(p.a.w.completions.is_empty());
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success), (2, WcStatus::LocProtErr), (3, FLUSHED)]);
 }
@@ -135,7 +138,7 @@ fn earlier_work_completes_before_a_local_failure_shows() {
 #[test]
 fn a_read_into_memory_that_may_not_be_written_fails_before_it_is_sent() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.rights = Access::empty();
+    p.a.w.memory.rights = Access::empty();
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 10);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::LocProtErr)]);
@@ -146,12 +149,12 @@ fn a_read_into_memory_that_may_not_be_written_fails_before_it_is_sent() {
 #[test]
 fn a_nak_waits_for_earlier_responses() {
     let mut p = Pair::new(QpType::Rc);
-    p.b.w.fill(0, 5000, 8);
+    p.b.w.memory.fill(0, 5000, 8);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     p.a.send(2, write(99), 0, 10);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success), (2, WcStatus::RemAccessErr)]);
-    assert_eq!(p.a.w.mem[..5000], p.b.w.mem[..5000]);
+    assert_eq!(p.a.w.memory.bytes[..5000], p.b.w.memory.bytes[..5000]);
     assert_eq!(p.b.w.events, [QpEvent::AccessErr]);
 }
 
@@ -160,10 +163,10 @@ fn memory_that_goes_while_it_is_read_is_an_access_error() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     p.a.poll(p.now);
-    let request = p.a.w.out.pop_front().unwrap();
+    let request = p.a.w.packets.pop_front().unwrap();
     p.b.feed(p.now, &request, 1);
     p.b.qp.poll_transmit(p.now, 2, &mut p.b.w);
-    p.b.w.rights = Access::empty();
+    p.b.w.memory.rights = Access::empty();
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
     assert_eq!(p.b.qp.state(), QpState::Err);
@@ -174,17 +177,17 @@ fn a_shared_receive_queue_and_its_last_event() {
     let mut p = Pair::down(QpType::Rc, true);
     p.a.up(&attributes(1, 2));
     p.b.up(&attributes(2, 1));
-    p.b.w.srq.push_back((70, vec![sge(0, 10), sge(100, 2000)]));
-    p.b.w.srq.push_back((71, vec![sge(0, 5000)]));
-    p.a.w.fill(0, 2000, 4);
+    p.b.w.memory.srq.push_back((70, vec![sge(0, 10), sge(100, 2000)]));
+    p.b.w.memory.srq.push_back((71, vec![sge(0, 5000)]));
+    p.a.w.memory.fill(0, 2000, 4);
     p.a.send(1, SendOp::Send, 0, 2000);
     p.run();
     assert_eq!(p.b.w.statuses(), [(70, WcStatus::Success)]);
-    assert_eq!(p.b.w.mem[100..2090], p.a.w.mem[10..2000]);
+    assert_eq!(p.b.w.memory.bytes[100..2090], p.a.w.memory.bytes[10..2000]);
     // A message that stays unfinished holds a receive, which is flushed.
     p.a.send(2, SendOp::Send, 0, 5000);
     p.a.qp.poll_transmit(p.now, 2, &mut p.a.w);
-    for bytes in p.a.w.out.drain(..) {
+    for bytes in p.a.w.packets.drain(..) {
         p.b.feed(p.now, &bytes, 1);
     }
     p.b.step(&attributes(2, 1), QpState::Err);
@@ -201,7 +204,7 @@ fn a_peer_that_is_gone() {
     p.a.send(2, write(KEY), 0, 10);
     p.a.qp.peer_gone(p.now);
     assert_eq!(p.a.w.statuses(), [], "a program that ends with its peer sees nothing of this");
-    p.now = p.now.after(crate::qp::PEER_GONE);
+    p.now = p.now.after(rdmux_transport::qp::PEER_GONE);
     p.a.qp.handle_timeout(p.now, &mut p.a.w);
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, FLUSHED), (9, FLUSHED)]);
     assert_eq!(p.a.qp.poll_timeout(), None);

@@ -13,7 +13,7 @@ fn write(at: u64) -> SendOp {
 /// Everything that a sender has to say, in its order.
 fn packets(side: &mut Side2, now: Time) -> Vec<Vec<u8>> {
     side.poll(now);
-    side.w.out.drain(..).collect()
+    side.w.packets.drain(..).collect()
 }
 
 /// The PSN, relative to the first of `b`'s peer, the syndrome and the MSN of the only answer of `b`.
@@ -32,8 +32,16 @@ fn feed(p: &mut Pair, packets: &[Vec<u8>], which: impl IntoIterator<Item = usize
 
 /// Four WRITEs of a packet each, from bytes that differ.
 fn four_writes() -> (Pair, Vec<Vec<u8>>) {
-    let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 4096, 1);
+    four_writes_to(LOSSY)
+}
+
+/// The same, to a receiver whose link is like this.
+fn four_writes_to(link: LinkCaps) -> (Pair, Vec<Vec<u8>>) {
+    let mut p = Pair::down(QpType::Rc, false);
+    p.b.w.link = link;
+    p.a.up(&attributes(1, 2));
+    p.b.up(&attributes(2, 1));
+    p.a.w.memory.fill(0, 4096, 1);
     (0..4).for_each(|i| p.a.send(i, write(i * 1024), i * 1024, 1024));
     let sent = packets(&mut p.a, p.now);
     (p, sent)
@@ -47,14 +55,14 @@ fn nothing_is_done_before_its_turn_and_then_all_at_once() {
     sent.iter_mut().for_each(|bytes| bytes[8] &= 0x7f);
     feed(&mut p, &sent, [1, 3, 2]);
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
-    assert_eq!(p.b.w.mem[..4096], [0; 4096]);
+    assert_eq!(p.b.w.memory.bytes[..4096], [0; 4096]);
     feed(&mut p, &sent, [0]);
     assert_eq!(
         answer(&mut p),
         (3, Syndrome::ACK, 4),
         "one ACK for all, though none of them asks for it"
     );
-    assert_eq!(p.b.w.mem[..4096], p.a.w.mem[..4096]);
+    assert_eq!(p.b.w.memory.bytes[..4096], p.a.w.memory.bytes[..4096]);
     assert_eq!(p.b.w.dropped, [Drop::Early, Drop::Early, Drop::Early, Drop::Filled]);
 }
 
@@ -68,10 +76,10 @@ fn the_next_gap_is_told_when_something_is_behind_it() {
     assert_eq!(answer(&mut p), (1, Syndrome::ACK, 2));
     feed(&mut p, &sent, [3]);
     assert_eq!(answer(&mut p), (2, SEQUENCE, 2));
-    assert_eq!(p.b.w.mem[3072..4096], [0; 1024]);
+    assert_eq!(p.b.w.memory.bytes[3072..4096], [0; 1024]);
     feed(&mut p, &sent, [2]);
     assert_eq!(answer(&mut p), (3, Syndrome::ACK, 4));
-    assert_eq!(p.b.w.mem[..4096], p.a.w.mem[..4096]);
+    assert_eq!(p.b.w.memory.bytes[..4096], p.a.w.memory.bytes[..4096]);
 }
 
 #[test]
@@ -81,9 +89,9 @@ fn what_was_carried_out_is_not_again() {
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
     feed(&mut p, &sent, [0]);
     assert_eq!(answer(&mut p), (2, Syndrome::ACK, 3));
-    p.b.w.mem[..4096].fill(7);
+    p.b.w.memory.bytes[..4096].fill(7);
     feed(&mut p, &sent, [1, 2]);
-    assert_eq!(p.b.w.mem[..4096], [7; 4096]);
+    assert_eq!(p.b.w.memory.bytes[..4096], [7; 4096]);
     assert_eq!(answer(&mut p), (2, Syndrome::ACK, 3));
     let Some([.., Drop::Duplicate, Drop::Duplicate]) = p.b.w.dropped.get(..) else {
         panic!("{:?}", p.b.w.dropped)
@@ -96,8 +104,8 @@ fn messages_of_several_packets_are_whole_and_in_order() {
     let losses = (1..12).flat_map(|a| (a..12).map(move |b| [a, b]));
     for lost in losses {
         let mut p = Pair::new(QpType::Rc);
-        p.a.w.fill(0, 20_000, 1);
-        p.b.w.fill(30_000, 3000, 5);
+        p.a.w.memory.fill(0, 20_000, 1);
+        p.b.w.memory.fill(30_000, 3000, 5);
         p.b.recv(10, 40_000, 3000);
         p.b.recv(11, 50_000, 0);
         p.b.recv(12, 60_000, 100);
@@ -108,16 +116,20 @@ fn messages_of_several_packets_are_whole_and_in_order() {
         p.a.send(4, write(6000), 6000, 2500);
         p.a.send(5, SendOp::SendInv(Rkey(9)), 9000, 100);
         p.run_with(|from, n, _| !(from == 1 && lost.contains(&n)));
-        while p.a.w.wc.len() < 5 {
+        while p.a.w.completions.len() < 5 {
             assert!(p.tick(), "{lost:?}");
             p.run();
         }
         assert_eq!(p.a.w.statuses(), [1, 2, 3, 4, 5].map(|i| (i, OK)), "{lost:?}");
         assert_eq!(p.b.w.statuses(), [10, 11, 12].map(|i| (i, OK)), "{lost:?}");
-        assert_eq!(p.b.w.mem[40_000..42_500], p.a.w.mem[..2500], "{lost:?}");
-        assert_eq!(p.b.w.mem[3000..5500], p.a.w.mem[3000..5500], "{lost:?}");
-        assert_eq!(p.b.w.mem[6000..8500], p.a.w.mem[6000..8500], "{lost:?}");
-        assert_eq!(p.a.w.mem[30_000..33_000], p.b.w.mem[30_000..33_000], "{lost:?}");
+        assert_eq!(p.b.w.memory.bytes[40_000..42_500], p.a.w.memory.bytes[..2500], "{lost:?}");
+        assert_eq!(p.b.w.memory.bytes[3000..5500], p.a.w.memory.bytes[3000..5500], "{lost:?}");
+        assert_eq!(p.b.w.memory.bytes[6000..8500], p.a.w.memory.bytes[6000..8500], "{lost:?}");
+        assert_eq!(
+            p.a.w.memory.bytes[30_000..33_000],
+            p.b.w.memory.bytes[30_000..33_000],
+            "{lost:?}"
+        );
         assert_eq!(p.b.w.invalidated, [Rkey(9)], "{lost:?}");
     }
 }
@@ -137,27 +149,28 @@ fn queries_are_not_kept() {
 #[test]
 fn a_fault_among_what_was_kept_ends_it() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 4096, 1);
+    p.a.w.memory.fill(0, 4096, 1);
     p.a.send(1, write(0), 0, 10);
     p.a.send(2, write(100), 100, 10);
     p.a.send(3, SendOp::Write { remote_addr: 200, rkey: Rkey(5) }, 200, 10);
     p.a.send(4, write(300), 300, 10);
     let sent = packets(&mut p.a, p.now);
+    let empty = p.b.qp.footprint();
     feed(&mut p, &sent, [1, 2, 3]);
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
     assert_eq!(p.b.qp.state(), QpState::Rts);
     feed(&mut p, &sent, [0]);
     assert_eq!(answer(&mut p), (2, Syndrome::Nak(NakCode::RemoteAccess), 2));
     assert_eq!(p.b.qp.state(), QpState::Err);
-    assert_eq!(p.b.w.mem[100..110], p.a.w.mem[100..110]);
-    assert_eq!(p.b.w.mem[300..310], [0; 10]);
-    assert_eq!(p.b.qp.reorder_bytes(), 0);
+    assert_eq!(p.b.w.memory.bytes[100..110], p.a.w.memory.bytes[100..110]);
+    assert_eq!(p.b.w.memory.bytes[300..310], [0; 10]);
+    assert_eq!(p.b.qp.footprint(), empty);
 }
 
 #[test]
 fn a_missing_receive_among_what_was_kept_is_told_and_all_behind_it_comes_again() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 4096, 1);
+    p.a.w.memory.fill(0, 4096, 1);
     p.a.send(1, write(0), 0, 10);
     p.a.send(2, SendOp::Send, 100, 10);
     p.a.send(3, write(200), 200, 10);
@@ -174,24 +187,25 @@ fn a_missing_receive_among_what_was_kept_is_told_and_all_behind_it_comes_again()
     feed(&mut p, &sent, [1]);
     assert_eq!((p.b.w.statuses(), answer(&mut p).0), (vec![(9, OK)], 1));
     feed(&mut p, &sent, [2]);
-    assert_eq!(p.b.w.mem[200..210], p.a.w.mem[200..210]);
+    assert_eq!(p.b.w.memory.bytes[200..210], p.a.w.memory.bytes[200..210]);
 }
 
 #[test]
 fn a_new_beginning_knows_nothing_of_what_was_kept() {
     let (mut p, sent) = four_writes();
+    let empty = p.b.qp.footprint();
     feed(&mut p, &sent, [1, 2]);
-    assert!(p.b.qp.footprint() > p.a.qp.footprint() + 2048, "what is kept counts");
+    assert!(p.b.qp.footprint() > empty + 2048, "what is kept counts");
     p.b.step(&attributes(2, 1), QpState::Err);
-    assert_eq!(p.b.qp.reorder_bytes(), 0);
+    assert_eq!(p.b.qp.footprint(), empty);
     p.b.step(&attributes(2, 1), QpState::Reset);
     p.b.up(&attributes(2, 1));
     feed(&mut p, &sent, [1, 2]);
     p.b.step(&attributes(2, 1), QpState::Reset);
-    assert_eq!(p.b.qp.reorder_bytes(), 0);
+    assert!(p.b.qp.footprint() <= empty);
     p.b.up(&attributes(2, 1));
     feed(&mut p, &sent, [0]);
-    assert_eq!(p.b.w.mem[1024..2048], [0; 1024]);
+    assert_eq!(p.b.w.memory.bytes[1024..2048], [0; 1024]);
 }
 
 #[test]
@@ -217,12 +231,13 @@ fn only_so_much_is_kept_and_only_what_fits() {
 #[test]
 fn a_driver_may_forbid_it_and_a_link_without_loss_has_no_use_for_it() {
     let (mut p, sent) = four_writes();
-    p.b.w.keeps = false;
+    p.b.w.buffers_out_of_order = false;
     feed(&mut p, &sent, [1]);
-    p.b.w.keeps = true;
-    p.b.qp.assume_lossless();
+    p.b.w.buffers_out_of_order = true;
+    assert_eq!(p.b.w.dropped, [Drop::Gap]);
+    let (mut p, sent) = four_writes_to(link(4096, true));
     feed(&mut p, &sent, [2]);
-    assert_eq!(p.b.w.dropped, [Drop::Gap, Drop::Gap]);
+    assert_eq!(p.b.w.dropped, [Drop::Gap]);
 }
 
 /// A READ takes the PSNs of its response: a peer that sends others with these sends nonsense.
@@ -232,11 +247,12 @@ fn what_was_never_expected_is_forgotten() {
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);
     let read = packets(&mut p.a, p.now).remove(0);
     let (mut other, sent) = four_writes();
+    let empty = other.b.qp.footprint();
     feed(&mut other, &sent, [1]);
     assert_eq!(answer(&mut other), (0, SEQUENCE, 0));
     other.b.feed(other.now, &read, 1);
     other.b.poll(other.now);
-    assert_eq!(other.b.qp.reorder_bytes(), 0);
-    assert_eq!(other.b.w.mem[..4096], [0; 4096]);
-    assert!(other.b.w.out.iter().all(|bytes| bytes[12] != 0x60), "no other gap is told");
+    assert_eq!(other.b.qp.footprint(), empty);
+    assert_eq!(other.b.w.memory.bytes[..4096], [0; 4096]);
+    assert!(other.b.w.packets.iter().all(|bytes| bytes[12] != 0x60), "no other gap is told");
 }

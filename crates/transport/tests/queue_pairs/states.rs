@@ -1,7 +1,7 @@
 //! The queue pair state machine: attributes, posting, draining, flushing.
 
 use super::*;
-use crate::{ModifyError, PostError};
+use rdmux_transport::{ModifyError, PostError};
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -78,7 +78,7 @@ fn posting_by_state() {
     }
     assert_eq!(s.qp.post_send(Time::ZERO, &send), Ok(()));
     s.step(&attr, QpState::Err);
-    s.w.wc.clear();
+    s.w.completions.clear();
     s.qp.post_send(Time::ZERO, &send).unwrap();
     s.qp.post_recv(&recv).unwrap();
     s.poll(Time::ZERO);
@@ -134,7 +134,7 @@ fn sqd_finishes_what_was_begun_and_holds_the_rest() {
     assert!(!p.a.qp.attr().sq_draining);
     p.a.send(3, write, 0, 10);
     p.run();
-    assert!(p.a.w.wc.is_empty());
+    assert!(p.a.w.completions.is_empty());
     p.a.step(&attributes(1, 2), QpState::Rts);
     p.run();
     assert_eq!(p.a.w.statuses(), [(2, OK), (3, OK)]);
@@ -158,11 +158,11 @@ fn reset_forgets_without_completions_and_can_be_used_again() {
     p.a.recv(1, 0, 10);
     p.a.send(2, SendOp::Send, 0, 10);
     p.a.poll(p.now);
-    p.a.w.out.clear();
+    p.a.w.packets.clear();
     for side in [&mut p.a, &mut p.b] {
         side.step(&attributes(1, 2), QpState::Reset);
     }
-    assert!(p.a.w.wc.is_empty());
+    assert!(p.a.w.completions.is_empty());
     assert_eq!((p.a.qp.poll_timeout(), p.a.qp.attr().access), (None, Access::empty()));
     p.a.up(&attributes(1, 2));
     p.b.up(&attributes(2, 1));

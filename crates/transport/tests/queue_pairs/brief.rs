@@ -1,7 +1,7 @@
 //! The short way of short messages does what the long way does.
 
 use super::*;
-use crate::env::Side;
+use rdmux_transport::env::Side;
 
 const LINK: LinkCaps =
     LinkCaps { max_payload: 4096, lossless: true, by_reference: false, piggybacks_acks: true };
@@ -14,7 +14,7 @@ fn pair(change: impl Fn(&mut QpAttr)) -> Pair {
         change(&mut attr);
         side.up(&attr);
     }
-    pair.a.w.fill(0, MEMORY, 3);
+    pair.a.w.memory.fill(0, MEMORY, 3);
     pair
 }
 
@@ -27,7 +27,7 @@ fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
         from.w.append(&request.payload, &mut bytes).unwrap();
         bytes.resize(bytes.len() + usize::from(request.pad), 0);
         from.w.acks.push_back(request.ack);
-        from.w.out.push_back(bytes);
+        from.w.packets.push_back(bytes);
         from.qp.brief_left(now);
         served[0] += 1;
     }
@@ -35,7 +35,7 @@ fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
         let _ = from.qp.poll_transmit(now, 64, &mut from.w);
     }
     from.qp.flush_ack(now, &mut from.w);
-    while let Some(bytes) = from.w.out.pop_front() {
+    while let Some(bytes) = from.w.packets.pop_front() {
         if let Some(psn) = from.w.acks.pop_front().unwrap() {
             to.qp.handle_piggybacked_ack(now, psn, &mut to.w);
         }
@@ -99,14 +99,22 @@ fn both_ways_do_the_same() {
             let [long, short] = &twins;
             for (long, short) in [(&long.a, &short.a), (&long.b, &short.b)] {
                 let of = |side: &Side2, end| -> Vec<_> {
-                    side.w.wc.iter().filter(|(at, _)| *at == end).map(|(_, c)| *c).collect()
+                    side.w
+                        .completions
+                        .iter()
+                        .filter(|(at, _)| *at == end)
+                        .map(|(_, c)| *c)
+                        .collect()
                 };
                 for end in [Side::Send, Side::Recv] {
                     assert_eq!(of(long, end), of(short, end), "{seed} {step}");
                 }
                 assert_eq!(long.qp.attr(), short.qp.attr(), "{seed} {step}");
                 assert_eq!(long.qp.poll_timeout(), short.qp.poll_timeout(), "{seed} {step}");
-                assert!(long.w.mem[..16384] == short.w.mem[..16384], "{seed} {step}");
+                assert!(
+                    long.w.memory.bytes[..16384] == short.w.memory.bytes[..16384],
+                    "{seed} {step}"
+                );
             }
         }
     }
@@ -141,7 +149,7 @@ fn what_is_not_plain_goes_the_long_way() {
 #[test]
 fn what_is_not_expected_is_not_taken() {
     let bth = |p: &Pair| {
-        let opcode = crate::optable::opcode(QpType::Rc, rdmux_wire::Operation::SendOnly);
+        let opcode = rdmux_wire::Opcode::RC_SEND_ONLY;
         rdmux_wire::Bth::new(opcode, Qpn::new(2), p.b.qp.attr().rq_psn)
     };
     type Change = fn(&mut rdmux_wire::Bth);
@@ -159,7 +167,7 @@ fn what_is_not_expected_is_not_taken() {
         let mut bth = bth(&p);
         change(&mut bth);
         assert!(!p.b.qp.handle_brief(&bth, &[7; 8], &mut p.b.w), "{bth}");
-        assert!(p.b.w.wc.is_empty() && p.b.w.mem[..8] == [0; 8]);
+        assert!(p.b.w.completions.is_empty() && p.b.w.memory.bytes[..8] == [0; 8]);
     }
     let mut p = pair(|_| {});
     let bth = bth(&p);

@@ -8,19 +8,16 @@ mod pipe;
 mod receives;
 mod requests;
 
-use alloc::vec;
-use alloc::vec::Vec;
-
 use rdmux_wire::Qpn;
 
-use super::world::World;
+use super::world::{World, world};
 use super::{CAPS, KEY, sge};
-use crate::attr::{Access, AttrMask, QpAttr, QpState, QpType};
-use crate::env::{QpEvent, Side};
-use crate::iwarp::{Qp, StreamParams, Wish};
-use crate::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use crate::{QpInit, Time};
 use pipe::Pair;
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState, QpType};
+use rdmux_transport::env::{QpEvent, Side};
+use rdmux_transport::iwarp::{Qp, StreamParams, Wish};
+use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use rdmux_transport::{QpInit, Time};
 
 /// A stream with nothing special about it.
 const PLAIN: StreamParams = StreamParams {
@@ -54,7 +51,7 @@ impl End {
             sq_sig_all: true,
             has_srq,
         };
-        let (qp, w) = (Qp::new(&init), World::new());
+        let (qp, w) = (Qp::new(&init), world());
         let mut end = Self { qp, w, inbox: Vec::new(), ended: false, waited: false };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
@@ -70,7 +67,7 @@ impl End {
         end
     }
 
-    fn go_to(&mut self, state: QpState) -> Result<(), crate::ModifyError> {
+    fn go_to(&mut self, state: QpState) -> Result<(), rdmux_transport::ModifyError> {
         let attr = QpAttr { state, ..QpAttr::default() };
         self.qp.modify(Time::ZERO, &attr, AttrMask::STATE, &mut self.w)
     }
@@ -89,7 +86,7 @@ impl End {
     }
 
     fn poll(&mut self, now: Time) {
-        while self.qp.poll_transmit(now, 16, &mut self.w) == crate::TxState::More {}
+        while self.qp.poll_transmit(now, 16, &mut self.w) == rdmux_transport::TxState::More {}
     }
 
     /// Bytes arrive.
@@ -103,13 +100,13 @@ impl End {
     /// What was sent since the last call.
     fn sent(&mut self) -> Vec<u8> {
         self.poll(Time::ZERO);
-        self.w.stream.drain(..).collect()
+        self.w.stream.bytes.drain(..).collect()
     }
 
     /// The completions of one side since the last call.
     fn done(&mut self, side: Side) -> Vec<(u64, WcStatus)> {
         let mut found = Vec::new();
-        self.w.wc.retain(|(of, c)| {
+        self.w.completions.retain(|(of, c)| {
             if *of == side {
                 found.push((c.wr_id, c.status));
             }
@@ -119,11 +116,11 @@ impl End {
     }
 
     fn completion(&mut self) -> Completion {
-        self.w.take_wc()
+        self.w.take_completion()
     }
 
     fn events(&mut self) -> Vec<QpEvent> {
-        core::mem::take(&mut self.w.events)
+        std::mem::take(&mut self.w.events)
     }
 }
 

@@ -1,42 +1,10 @@
 //! Two ends, and the streams between them.
 
-use alloc::collections::VecDeque;
+use std::collections::VecDeque;
 
 use super::*;
-use crate::env::TxPayload;
-use crate::iwarp::{Direct, Segment, SendFault, StreamEnv};
-
-impl StreamEnv for World {
-    fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault> {
-        assert!((1..=64).contains(&segments.len()), "{} segments", segments.len());
-        if self.broken {
-            return Err(SendFault::Broken);
-        }
-        let mut bytes = Vec::new();
-        for (segment, parts) in segments.iter().enumerate() {
-            bytes.extend_from_slice(parts.head);
-            self.append(&parts.payload, &mut bytes)
-                .map_err(|fault| SendFault::Memory { segment, fault })?;
-            bytes.extend_from_slice(parts.tail);
-        }
-        assert!(skip < bytes.len(), "nothing is left to send");
-        let room = self.room.saturating_sub(self.stream.len());
-        let len = room.min(bytes.len() - skip);
-        self.stream.extend(&bytes[skip..skip + len]);
-        Ok(len)
-    }
-
-    fn read(
-        &mut self,
-        payload: &TxPayload<'_>,
-        out: &mut [u8],
-    ) -> Result<(), crate::env::AccessFault> {
-        let mut bytes = Vec::new();
-        self.append(payload, &mut bytes)?;
-        out.copy_from_slice(&bytes);
-        Ok(())
-    }
-}
+use rdmux_transport::env::Env as _;
+use rdmux_transport::iwarp::Direct;
 
 /// How a stream carries bytes.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +58,7 @@ impl Pair {
             carriage,
             seed: 0x9e37_79b9_7f4a_7c15,
         };
-        (pair.a.w.room, pair.b.w.room) = (carriage.room, carriage.room);
+        (pair.a.w.stream.room, pair.b.w.stream.room) = (carriage.room, carriage.room);
         pair
     }
 
@@ -144,12 +112,12 @@ fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) ->
         to.feed(now, &[]);
         return true;
     }
-    let len = chunk.min(from.w.stream.len());
+    let len = chunk.min(from.w.stream.bytes.len());
     if len != 0 {
         if direct && to.inbox.is_empty() {
-            place(&mut from.w.stream, len, to, now);
+            place(&mut from.w.stream.bytes, len, to, now);
         } else {
-            let bytes: Vec<u8> = from.w.stream.drain(..len).collect();
+            let bytes: Vec<u8> = from.w.stream.bytes.drain(..len).collect();
             to.feed(now, &bytes);
         }
         return true;
@@ -169,7 +137,6 @@ fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) ->
 
 /// As a driver does that receives into memory where it can.
 fn place(stream: &mut VecDeque<u8>, len: usize, to: &mut End, now: Time) {
-    use crate::env::Env;
     let Some(direct) = to.qp.direct() else {
         let bytes: Vec<u8> = stream.drain(..len).collect();
         return to.feed(now, &bytes);

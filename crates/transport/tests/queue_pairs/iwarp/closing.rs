@@ -4,7 +4,7 @@ use rdmux_wire::Rkey;
 
 use super::pipe::{AT_ONCE, Carriage};
 use super::*;
-use crate::iwarp::{CLOSING_TIME, STALL_TIME, TERMINATE_TIME};
+use rdmux_transport::iwarp::{CLOSING_TIME, STALL_TIME, TERMINATE_TIME};
 
 const RKEY: Rkey = Rkey(KEY);
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
@@ -13,7 +13,7 @@ const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 fn a_program_that_disconnects_loses_nothing_of_what_was_posted() {
     for room in [1, 64, usize::MAX] {
         let mut pair = Pair::with(&PLAIN, 1460, Carriage { chunk: 0, room, direct: false });
-        pair.b.w.fill(0, 0x4000, 1);
+        pair.b.w.memory.fill(0, 0x4000, 1);
         for id in 1..=3 {
             pair.b.recv(id, id * 0x1000, 0x1000);
         }
@@ -71,7 +71,7 @@ fn both_may_disconnect_at_once() {
 fn what_is_posted_after_disconnecting_is_flushed() {
     let mut pair = Pair::new();
     pair.b.recv(1, 0, 64);
-    pair.a.w.room = 10;
+    pair.a.w.stream.room = 10;
     pair.a.send(1, SendOp::Send, 0, 64);
     let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
@@ -105,7 +105,7 @@ fn the_peer_that_ends_its_half_ends_all() {
 fn a_frame_that_is_half_sent_is_not_followed_by_an_orderly_end() {
     for by_program in [false, true] {
         let mut end = End::attached(&PLAIN);
-        end.w.room = 30;
+        end.w.stream.room = 30;
         end.send(1, SendOp::Send, 0, 64);
         end.poll(Time(1));
         if by_program {
@@ -153,11 +153,11 @@ fn a_peer_that_never_ends_is_not_waited_for_for_ever() {
 #[test]
 fn a_peer_that_reads_nothing_is_not_waited_for_for_ever() {
     let mut end = End::attached(&PLAIN);
-    end.w.room = 100;
+    end.w.stream.room = 100;
     end.send(1, SendOp::Send, 0, 1000);
     end.qp.shutdown(Time(1), &mut end.w);
     end.poll(Time(2));
-    end.w.stream.clear();
+    end.w.stream.bytes.clear();
     end.poll(Time(50));
     let until = Time(50).after(STALL_TIME);
     assert_eq!(end.qp.poll_timeout(), Some(until), "something moved");
@@ -197,7 +197,7 @@ fn a_read_that_comes_after_our_end_cannot_be_answered() {
 fn a_terminate_has_its_time() {
     for room in [0, usize::MAX] {
         let mut end = End::attached(&PLAIN);
-        end.w.room = room;
+        end.w.stream.room = room;
         end.feed(Time(1), &[0; 16]);
         assert_eq!(end.qp.wish(), Wish::Keep);
         end.poll(Time(1));
@@ -214,8 +214,8 @@ fn a_terminate_is_sent_behind_the_frame_at_hand_and_also_to_a_peer_that_has_ende
         let params = StreamParams { crc, ..PLAIN };
         let mut pair = Pair::with(&params, 1460, AT_ONCE);
         pair.b.recv(1, 0, 2000);
-        pair.a.w.fill(0, 1000, 5);
-        pair.a.w.room = 100;
+        pair.a.w.memory.fill(0, 1000, 5);
+        pair.a.w.stream.room = 100;
         pair.a.send(1, SendOp::Send, 0, 1000);
         pair.a.send(2, SendOp::Send, 0, 1000);
         pair.a.poll(pair.now);
@@ -223,11 +223,11 @@ fn a_terminate_is_sent_behind_the_frame_at_hand_and_also_to_a_peer_that_has_ende
         pair.a.qp.handle_end(pair.now, true, &mut pair.a.w);
         assert_eq!(pair.a.qp.wish(), Wish::Keep);
         pair.a.ended = true;
-        pair.a.w.room = usize::MAX;
+        pair.a.w.stream.room = usize::MAX;
         pair.run();
         assert_eq!(pair.a.done(Side::Send), [(1, FLUSHED), (2, FLUSHED)]);
         assert_eq!(pair.b.done(Side::Recv), good([1]), "the frame that was begun");
-        assert!(pair.b.w.mem[..1000] == pair.a.w.mem[..1000]);
+        assert!(pair.b.w.memory.bytes[..1000] == pair.a.w.memory.bytes[..1000]);
         assert_eq!(pair.b.events().len(), 1, "and the Terminate");
         assert_eq!(pair.a.qp.wish(), Wish::Close);
         assert!(!pair.tick() || pair.b.qp.wish() == Wish::Close);

@@ -87,7 +87,7 @@ fn malformed_messages_are_refused() {
         bytes.resize(12 + payload, 0);
         p.a.feed(p.now, &bytes, 2);
         assert_eq!(p.a.qp.state(), QpState::Err, "{first}");
-        assert_eq!(p.a.w.out.pop_front().unwrap()[12], 0x61, "{first}");
+        assert_eq!(p.a.w.packets.pop_front().unwrap()[12], 0x61, "{first}");
         assert_eq!(p.a.w.statuses(), [(1, WcStatus::WrFlushErr)]);
     }
 }
@@ -104,7 +104,7 @@ fn ghosts_acknowledge_nothing() {
         bytes.extend([syndrome, 0, 0, 0]);
         p.a.feed(p.now, &bytes, 2);
     }
-    assert!(p.a.w.wc.is_empty());
+    assert!(p.a.w.completions.is_empty());
     assert_eq!(p.a.w.dropped.len(), 5);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success)]);

@@ -10,16 +10,16 @@ impl Pair {
     /// The target's world carries out the atomic that was put off longest.
     fn answer(&mut self) {
         let (psn, original) = self.b.w.do_atomic();
-        self.b.qp.atomic_done(self.now, psn, Ok(original), &mut self.b.w);
+        self.b.qp.atomic_done(self.now, psn, original, &mut self.b.w);
     }
 
     fn fail_atomic(&mut self, nth: usize, fault: AccessFault) {
-        let psn = self.b.w.put_off[nth].0;
+        let psn = self.b.w.put_off[nth].psn;
         self.b.qp.atomic_done(self.now, psn, Err(fault), &mut self.b.w);
     }
 
     fn original(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.a.w.mem[at..at + 8].try_into().unwrap())
+        u64::from_ne_bytes(self.a.w.memory.bytes[at..at + 8].try_into().unwrap())
     }
 }
 
@@ -41,26 +41,30 @@ fn a_busy_owner_is_a_receiver_that_is_not_ready() {
     for (op, len, meetings) in kinds {
         for until_busy in 0..meetings {
             let mut p = connect();
-            p.a.w.fill(0, 3000, 5);
+            p.a.w.memory.fill(0, 3000, 5);
             p.offer(ONE, 20, 0, 3000);
             p.offer(ONE, 21, 0, 3000);
-            p.b.w.until_busy = until_busy;
+            p.b.w.memory.until_busy = until_busy;
             p.send_to(ONE, 1, op, 0, len);
             p.send_to(TWO, 2, write(TWO, 9000), 0, 2000);
             p.run();
             let what = format_args!("{op:?} after {until_busy}");
             // RNR NAK with the timer of `attributes`.
             assert_eq!(p.syndromes().first(), Some(&0x2c), "{what}");
-            assert!(p.a.w.wc.is_empty() && p.b.w.received.is_empty(), "{what}");
+            assert!(p.a.w.completions.is_empty() && p.b.w.received.is_empty(), "{what}");
             assert!(p.tick());
             p.run();
             assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)], "{what}");
             let receives = !matches!(op, SendOp::Write { .. } | SendOp::FetchAdd { .. });
             let received: &[_] = if receives { &[(ONE, 20, OK)] } else { &[] };
             assert_eq!(p.b.w.received, received, "{what}");
-            assert_eq!(p.b.w.srqs[&ONE].len(), 2 - received.len(), "{what}");
+            assert_eq!(p.b.w.memory.srqs[&ONE].len(), 2 - received.len(), "{what}");
             if !matches!(op, SendOp::FetchAdd { .. }) {
-                assert_eq!(p.b.w.mem[..len as usize], p.a.w.mem[..len as usize], "{what}");
+                assert_eq!(
+                    p.b.w.memory.bytes[..len as usize],
+                    p.a.w.memory.bytes[..len as usize],
+                    "{what}"
+                );
             }
         }
     }
@@ -70,9 +74,9 @@ fn a_busy_owner_is_a_receiver_that_is_not_ready() {
 #[test]
 fn rc_waits_for_a_busy_owner_too() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 3000, 5);
+    p.a.w.memory.fill(0, 3000, 5);
     p.b.recv(7, 0, 3000);
-    p.b.w.until_busy = 1;
+    p.b.w.memory.until_busy = 1;
     p.a.send(1, SendOp::Send, 0, 3000);
     p.run();
     assert_eq!(p.b.w.statuses(), []);
@@ -80,16 +84,16 @@ fn rc_waits_for_a_busy_owner_too() {
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(7, OK)]));
     assert_eq!(p.opcodes(1), [0x00, 0x01, 0x02, 0x01, 0x02], "it goes on in the middle");
-    assert_eq!(p.a.w.mem[..3000], p.b.w.mem[..3000]);
+    assert_eq!(p.a.w.memory.bytes[..3000], p.b.w.memory.bytes[..3000]);
 }
 
 #[test]
 fn an_owner_that_stays_busy_uses_up_the_retries() {
     let mut p = connect();
-    p.a.qp.set_attr(|attr| attr.rnr_retry = 2);
+    p.a.retune(AttrMask::RNR_RETRY, |attr| attr.rnr_retry = 2);
     p.send_to(ONE, 1, write(ONE, 0), 0, 3000);
     loop {
-        p.b.w.until_busy = 0;
+        p.b.w.memory.until_busy = 0;
         p.run();
         if !p.tick() {
             break;
@@ -105,7 +109,7 @@ fn a_retry_may_not_change_the_queue() {
     let mut p = connect();
     p.offer(ONE, 20, 0, 100);
     p.offer(TWO, 21, 0, 100);
-    p.b.w.until_busy = 0;
+    p.b.w.memory.until_busy = 0;
     p.send_to(ONE, 1, SendOp::Send, 0, 10);
     let mut packet = p.intercept().remove(0);
     p.b.feed(p.now, &packet, 1);
@@ -120,7 +124,7 @@ fn a_retry_may_not_change_the_queue() {
 fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
     let mut p = connect();
     p.b.w.later = true;
-    p.b.w.fill(5000, 100, 3);
+    p.b.w.memory.fill(5000, 100, 3);
     p.offer(ONE, 20, 0, 100);
     p.offer(TWO, 21, 0, 100);
     p.send_to(ONE, 1, SendOp::Send, 0, 10);
@@ -133,7 +137,7 @@ fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
     assert_eq!(p.b.w.received, [(ONE, 20, OK), (TWO, 21, OK)]);
     assert_eq!(p.a.w.statuses(), [(1, OK)], "what came before is acknowledged");
     assert!(!p.b.qp.wants_ack());
-    assert_eq!(p.b.qp.poll_transmit(p.now, 64, &mut p.b.w), crate::TxState::Idle);
+    assert_eq!(p.b.qp.poll_transmit(p.now, 64, &mut p.b.w), rdmux_transport::TxState::Idle);
 
     // The initiator asks again, by its timer and out of turn: nothing is done twice.
     p.tick();
@@ -151,11 +155,11 @@ fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
     p.run();
     assert_eq!(p.a.w.statuses(), [(2, OK), (3, OK), (4, OK)]);
     assert_eq!(p.original(300), 0);
-    assert_eq!(p.a.w.mem[400..500], p.b.w.mem[5000..5100]);
+    assert_eq!(p.a.w.memory.bytes[400..500], p.b.w.memory.bytes[5000..5100]);
     p.answer();
     p.run();
     assert_eq!((p.a.w.statuses(), p.original(308)), (vec![(5, OK)], 5));
-    assert_eq!(p.b.w.mem[800..808], 12_u64.to_ne_bytes());
+    assert_eq!(p.b.w.memory.bytes[800..808], 12_u64.to_ne_bytes());
     assert_eq!((p.a.qp.state(), p.a.qp.poll_timeout()), (QpState::Rts, None));
 }
 
@@ -236,7 +240,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
     p.b.w.later = true;
     p.send_to(ONE, 1, fetch_add(ONE, 0, 1), 100, 8);
     p.run();
-    let psn = p.b.w.put_off[0].0;
+    let psn = p.b.w.put_off[0].psn;
     for stray in [psn.sub(1), psn.add(1), psn.add(1 << 23)] {
         for result in [Ok(99), Err(AccessFault::Key)] {
             p.b.qp.atomic_done(p.now, stray, result, &mut p.b.w);
@@ -259,7 +263,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
 fn waiting_atomics_are_never_forgotten_for_new_ones() {
     let mut p = connect();
     p.b.w.later = true;
-    p.a.qp.set_attr(|attr| attr.max_rd_atomic = 5);
+    p.a.retune(AttrMask::MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 5);
     for id in 1..=4 {
         p.send_to(ONE, id, fetch_add(ONE, 0, 1), 100 + 8 * id, 8);
     }
@@ -293,13 +297,13 @@ fn what_has_come_in_the_meantime_is_acknowledged_and_not_refused() {
     // The first packet of the message, which does not ask for an ACK, comes again.
     let again = p.log[2].1.clone();
     p.b.feed(p.now, &again, 1);
-    assert!(p.b.w.srqs[&TWO].is_empty());
+    assert!(p.b.w.memory.srqs[&TWO].is_empty());
     p.answer();
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
     assert_eq!(p.opcodes(2), [0xb2, 0xb1]);
     assert!(p.syndromes().iter().all(|s| s >> 5 == 0), "{:x?}", p.syndromes());
-    while p.a.w.wc.is_empty() && p.tick() {
+    while p.a.w.completions.is_empty() && p.tick() {
         p.run();
     }
     assert_eq!((p.a.w.statuses(), p.b.w.received), (vec![(3, OK)], vec![(TWO, 21, OK)]));

@@ -3,8 +3,8 @@
 use rdmux_wire::Rkey;
 
 use super::*;
-use crate::env::AccessFault;
-use crate::{ModifyError, PostError};
+use rdmux_transport::env::AccessFault;
+use rdmux_transport::{ModifyError, PostError};
 
 const RKEY: Rkey = Rkey(KEY);
 
@@ -58,7 +58,7 @@ fn reset_forgets_everything_and_a_new_stream_starts_anew() {
     end.sent();
     end.go_to(QpState::Reset).unwrap();
     assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Reset, Wish::Abort));
-    assert!(end.w.wc.is_empty());
+    assert!(end.w.completions.is_empty());
     end.go_to(QpState::Init).unwrap();
     end.qp.attach(Time::ZERO, &PLAIN, 1460, &mut end.w).unwrap();
     assert_eq!(end.qp.wish(), Wish::Keep);
@@ -118,7 +118,7 @@ fn a_read_needs_a_sink_and_a_depth() {
     assert_eq!(end.done(Side::Send), [(1, WcStatus::LocQpOpErr)]);
     let mut end = End::attached(&PLAIN);
     end.w.bound.clear();
-    let bind = crate::wr::MwBind {
+    let bind = rdmux_transport::wr::MwBind {
         rkey: Rkey(1),
         lkey: rdmux_wire::Lkey(KEY),
         addr: 0,
@@ -134,11 +134,11 @@ fn a_read_needs_a_sink_and_a_depth() {
 #[test]
 fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
     let mut end = End::attached(&PLAIN);
-    end.w.room = 100;
+    end.w.stream.room = 100;
     end.send(1, SendOp::Send, 0, 1000);
     end.poll(Time(1));
-    end.w.refuses = Some(AccessFault::Unmapped);
-    end.w.stream.clear();
+    end.w.memory.refuses = Some(AccessFault::Unmapped);
+    end.w.stream.bytes.clear();
     end.poll(Time(1));
     assert_eq!(end.done(Side::Send), [(1, WcStatus::LocProtErr)]);
     assert_eq!(end.qp.wish(), Wish::Abort);
@@ -149,7 +149,7 @@ fn a_broken_stream_flushes() {
     let mut end = End::attached(&PLAIN);
     end.recv(9, 0, 64);
     end.send(1, SendOp::Send, 0, 1000);
-    end.w.broken = true;
+    end.w.stream.broken = true;
     end.poll(Time(1));
     assert_eq!(end.done(Side::Send), [(1, WcStatus::WrFlushErr)]);
     assert_eq!(end.done(Side::Recv), [(9, WcStatus::WrFlushErr)]);

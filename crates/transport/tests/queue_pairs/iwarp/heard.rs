@@ -90,7 +90,7 @@ fn a_terminate_of_any_length_ends_the_stream() {
 #[test]
 fn segments_may_be_of_any_size_and_in_each_others_midst() {
     let mut end = End::attached(&PLAIN);
-    end.w.fill(0x4000, 8, 1);
+    end.w.memory.fill(0x4000, 8, 1);
     end.recv(1, 0x1000, 64);
     end.send(2, SendOp::Read { remote_addr: 0, rkey: RKEY }, 0x2000, 12);
     end.sent();
@@ -119,11 +119,11 @@ fn segments_may_be_of_any_size_and_in_each_others_midst() {
     }
     assert_eq!(end.qp.state(), QpState::Rts);
     for at in [0x1000, 0x2000, 0x3000] {
-        assert_eq!(&end.w.mem[at..at + 12], text, "{at:#x}");
+        assert_eq!(&end.w.memory.bytes[at..at + 12], text, "{at:#x}");
     }
     assert_eq!(end.done(Side::Recv), good([1]));
     assert_eq!(end.done(Side::Send), good([2]));
-    let there = end.w.mem[0x4000..0x4008].to_vec();
+    let there = end.w.memory.bytes[0x4000..0x4008].to_vec();
     let model = Tagged { last: true, stag: Stag(5), to: 0x99 };
     let response = frame(&Header::new(Opcode::ReadResponse, Model::Tagged(model)), &there);
     assert_eq!(end.sent(), response);
@@ -132,7 +132,7 @@ fn segments_may_be_of_any_size_and_in_each_others_midst() {
 #[test]
 fn a_masked_atomic_concerns_its_bits() {
     let mut end = End::attached(&PLAIN);
-    end.w.mem[..8].copy_from_slice(&0x1122_u64.to_ne_bytes());
+    end.w.memory.bytes[..8].copy_from_slice(&0x1122_u64.to_ne_bytes());
     let swap = AtomicRequest {
         op: AtomicOp::CmpSwap,
         id: 3,
@@ -144,7 +144,7 @@ fn a_masked_atomic_concerns_its_bits() {
         compare_mask: 0xff00,
     };
     end.feed(Time(1), &untagged(Opcode::AtomicRequest, true, (1, 1, 0), &swap.to_bytes()));
-    assert_eq!(end.w.mem[..8], 0x11ff_u64.to_ne_bytes());
+    assert_eq!(end.w.memory.bytes[..8], 0x11ff_u64.to_ne_bytes());
     let sent = end.sent();
     assert_eq!(sent[20..24], 3_u32.to_be_bytes());
     assert_eq!(sent[24..32], 0x1122_u64.to_be_bytes());

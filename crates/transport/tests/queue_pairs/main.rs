@@ -1,5 +1,9 @@
 //! The transports against each other, over a wire that the test holds in its hands.
-#![expect(clippy::cast_possible_truncation, reason = "small numbers of the tests themselves")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "small numbers of the tests themselves"
+)]
 
 mod brief;
 mod direct;
@@ -18,32 +22,30 @@ mod world;
 mod xrc;
 mod xrc_waits;
 
-use alloc::collections::VecDeque;
-use alloc::vec;
-use alloc::vec::Vec;
+use std::collections::VecDeque;
 
+use rdmux_testing::env::link;
+use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::env::{AccessFault, Drop, LinkCaps, Named, QpEvent};
+use rdmux_transport::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use rdmux_transport::{Qp, QpInit, RxPacket, Source, Time};
 use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 
-use crate::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
-use crate::env::{AccessFault, Drop, LinkCaps, Named, QpEvent};
-use crate::wr::{RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use crate::{Qp, QpInit, RxPacket, Source, Time};
-use world::World;
+use world::{World, world};
 
 /// The key of the one region of each side, local and remote.
-pub(super) const KEY: u32 = 0x1234;
-pub(super) const MEMORY: usize = 1 << 20;
-pub(super) const QKEY: Qkey = Qkey(0x1111_1111);
-const LOSSY: LinkCaps =
-    LinkCaps { max_payload: 4096, lossless: false, by_reference: false, piggybacks_acks: false };
+const KEY: u32 = 0x1234;
+const MEMORY: usize = 1 << 20;
+const QKEY: Qkey = Qkey(0x1111_1111);
+const LOSSY: LinkCaps = link(4096, false);
 
 /// A queue pair and its world.
-pub(super) struct Side2 {
-    pub(super) qp: Qp,
-    pub(super) w: World,
+struct Side2 {
+    qp: Qp,
+    w: World,
 }
 
-pub(super) const CAPS: QpCaps = QpCaps {
+const CAPS: QpCaps = QpCaps {
     max_send_wr: 16,
     max_recv_wr: 16,
     max_send_sge: 4,
@@ -52,7 +54,7 @@ pub(super) const CAPS: QpCaps = QpCaps {
 };
 
 /// Attributes that connect queue pair `from` to `to`, for every transition up to RTS.
-pub(super) fn attributes(from: u32, to: u32) -> QpAttr {
+fn attributes(from: u32, to: u32) -> QpAttr {
     let mut a = QpAttr { caps: CAPS, ..QpAttr::default() };
     a.dest_qpn = Qpn::new(to);
     a.sq_psn = Psn::new(0xff_fff0 + from);
@@ -72,62 +74,77 @@ pub(super) fn attributes(from: u32, to: u32) -> QpAttr {
     a
 }
 
-pub(super) fn gid(qpn: u32) -> Gid {
+fn gid(qpn: u32) -> Gid {
     core::net::Ipv4Addr::new(10, 0, 0, qpn as u8).into()
 }
 
 /// What a transition must be given.
-pub(super) fn required(from: QpState, to: QpState, qp_type: QpType) -> AttrMask {
-    let line = crate::state_table::find(from, to).unwrap();
+fn required(from: QpState, to: QpState, qp_type: QpType) -> AttrMask {
+    let line = rdmux_transport::state_table::find(from, to).unwrap();
     line.required.of(qp_type) | AttrMask::STATE
 }
 
 impl Side2 {
-    pub(super) fn new(qpn: u32, qp_type: QpType, has_srq: bool) -> Self {
+    fn new(qpn: u32, qp_type: QpType, has_srq: bool) -> Self {
         let init = QpInit { qpn: Qpn::new(qpn), qp_type, caps: CAPS, sq_sig_all: true, has_srq };
-        Self { qp: Qp::new(&init), w: World::new() }
+        Self { qp: Qp::new(&init), w: world() }
     }
 
-    pub(super) fn step(&mut self, attr: &QpAttr, to: QpState) {
+    fn step(&mut self, attr: &QpAttr, to: QpState) {
         let mask = required(self.qp.state(), to, self.qp.qp_type());
         let attr = QpAttr { state: to, ..*attr };
         self.qp.modify(Time::ZERO, &attr, mask, &mut self.w).unwrap();
     }
 
-    pub(super) fn up(&mut self, attr: &QpAttr) {
+    /// Changes attributes of one in RTS, which goes through SQD for it.
+    fn retune(&mut self, mask: AttrMask, change: impl FnOnce(&mut QpAttr)) {
+        let mut attr = self.qp.attr();
+        change(&mut attr);
+        for (state, mask) in [
+            (QpState::Sqd, AttrMask::empty()),
+            (QpState::Sqd, mask),
+            (QpState::Rts, AttrMask::empty()),
+        ] {
+            let attr = QpAttr { state, ..attr };
+            self.qp.modify(Time::ZERO, &attr, mask | AttrMask::STATE, &mut self.w).unwrap();
+        }
+        self.w.events.retain(|event| *event != QpEvent::SqDrained);
+    }
+
+    fn up(&mut self, attr: &QpAttr) {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.step(attr, to);
         }
     }
 
-    pub(super) fn send(&mut self, wr_id: u64, op: SendOp, at: u64, length: u32) {
+    fn send(&mut self, wr_id: u64, op: SendOp, at: u64, length: u32) {
         self.post(wr_id, op, &[sge(at, length)], SendFlags::SIGNALED);
     }
 
-    pub(super) fn post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
+    fn post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
         let wr = SendWr { flags, ..SendWr::new(wr_id, op, SendData::Sges(sges)) };
         self.qp.post_send(Time::ZERO, &wr).unwrap();
     }
 
-    pub(super) fn recv(&mut self, wr_id: u64, at: u64, length: u32) {
+    fn recv(&mut self, wr_id: u64, at: u64, length: u32) {
         self.qp.post_recv(&RecvWr { wr_id, sges: &[sge(at, length)] }).unwrap();
     }
 
-    pub(super) fn poll(&mut self, now: Time) {
-        while self.qp.poll_transmit(now, 64, &mut self.w) == crate::TxState::More {}
+    fn poll(&mut self, now: Time) {
+        while self.qp.poll_transmit(now, 64, &mut self.w) == rdmux_transport::TxState::More {}
         self.qp.flush_ack(now, &mut self.w);
     }
 
-    pub(super) fn feed(&mut self, now: Time, bytes: &[u8], from: u32) {
+    fn feed(&mut self, now: Time, bytes: &[u8], from: u32) {
         let Ok(packet) = Packet::parse(bytes) else { return };
         let source = source(from, self.qp.qpn().get());
         self.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, &mut self.w);
     }
 
     /// As [`feed`](Self::feed), of a packet that names what is behind its headers here.
-    pub(super) fn feed_named(&mut self, now: Time, bytes: &[u8], from: u32) {
+    fn feed_named(&mut self, now: Time, bytes: &[u8], from: u32) {
         let Ok(mut packet) = Packet::parse(bytes) else { return };
-        let at = core::mem::take(&mut packet.payload);
+        let at = std::mem::take(&mut packet.payload);
         let named = Named { len: at.len() as u32, at };
         let source = source(from, self.qp.qpn().get());
         let rx = RxPacket { packet: &packet, source: &source };
@@ -147,25 +164,25 @@ fn source(from: u32, to: u32) -> Source<'static> {
     }
 }
 
-pub(super) fn sge(addr: u64, length: u32) -> Sge {
+fn sge(addr: u64, length: u32) -> Sge {
     Sge { addr, length, lkey: Lkey(KEY) }
 }
 
 /// Two connected queue pairs, numbers 1 and 2, and the wire between them.
-pub(super) struct Pair {
-    pub(super) a: Side2,
-    pub(super) b: Side2,
-    pub(super) now: Time,
+struct Pair {
+    a: Side2,
+    b: Side2,
+    now: Time,
     /// Packets that crossed, as (from, bytes), in order.
-    pub(super) log: Vec<(u32, Vec<u8>)>,
+    log: Vec<(u32, Vec<u8>)>,
 }
 
 impl Pair {
-    pub(super) fn new(qp_type: QpType) -> Self {
+    fn new(qp_type: QpType) -> Self {
         Self::with(qp_type, |_| {})
     }
 
-    pub(super) fn with(qp_type: QpType, change: impl Fn(&mut QpAttr)) -> Self {
+    fn with(qp_type: QpType, change: impl Fn(&mut QpAttr)) -> Self {
         let mut pair = Self::down(qp_type, false);
         for (side, from, to) in [(&mut pair.a, 1, 2), (&mut pair.b, 2, 1)] {
             let mut attr = attributes(from, to);
@@ -175,7 +192,7 @@ impl Pair {
         pair
     }
 
-    pub(super) fn down(qp_type: QpType, srq: bool) -> Self {
+    fn down(qp_type: QpType, srq: bool) -> Self {
         Self {
             a: Side2::new(1, qp_type, false),
             b: Side2::new(2, qp_type, srq),
@@ -185,7 +202,7 @@ impl Pair {
     }
 
     /// Moves packets until nothing moves. `verdict(from, n-th of that side, bytes)` drops on false.
-    pub(super) fn run_with(&mut self, mut verdict: impl FnMut(u32, usize, &Packet<'_>) -> bool) {
+    fn run_with(&mut self, mut verdict: impl FnMut(u32, usize, &Packet<'_>) -> bool) {
         let mut seen = [0; 2];
         loop {
             self.a.poll(self.now);
@@ -194,11 +211,11 @@ impl Pair {
             for (from, i) in [(1, 0), (2, 1)] {
                 let (src, dst) =
                     if from == 1 { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
-                while let Some(bytes) = src.w.out.pop_front() {
+                while let Some(bytes) = src.w.packets.pop_front() {
                     moved = true;
                     seen[i] += 1;
                     let keep = verdict(from, seen[i], &Packet::parse(&bytes).unwrap());
-                    if keep && src.w.named.contains(&bytes) {
+                    if keep && src.w.by_reference.named.contains(&bytes) {
                         dst.feed_named(self.now, &bytes, from);
                     } else if keep {
                         dst.feed(self.now, &bytes, from);
@@ -212,12 +229,12 @@ impl Pair {
         }
     }
 
-    pub(super) fn run(&mut self) {
+    fn run(&mut self) {
         self.run_with(|_, _, _| true);
     }
 
     /// Lets the next timer of either side run out. False if none runs.
-    pub(super) fn tick(&mut self) -> bool {
+    fn tick(&mut self) -> bool {
         let next = [&self.a, &self.b].into_iter().filter_map(|s| s.qp.poll_timeout()).min();
         let Some(at) = next else { return false };
         self.now = self.now.max(at);
@@ -227,7 +244,7 @@ impl Pair {
     }
 
     /// The opcodes that crossed from one side.
-    pub(super) fn opcodes(&self, from: u32) -> Vec<u8> {
+    fn opcodes(&self, from: u32) -> Vec<u8> {
         self.log.iter().filter(|(f, _)| *f == from).map(|(_, b)| b[0]).collect()
     }
 }

@@ -6,7 +6,7 @@ use rdmux_wire::Rkey;
 
 use super::pipe::{AT_ONCE, Carriage};
 use super::*;
-use crate::env::Drop;
+use rdmux_transport::env::Drop;
 
 const WAIT: Duration = Duration::from_millis(10);
 const RKEY: Rkey = Rkey(KEY);
@@ -21,7 +21,7 @@ fn pair_that_waits(params: &StreamParams, carriage: Carriage) -> Pair {
 /// The second end of a pair, to which a WRITE and a SEND of 100 bytes were sent, and which has no receive.
 fn waiting(params: &StreamParams) -> Pair {
     let mut pair = pair_that_waits(params, AT_ONCE);
-    pair.a.w.mem[..100].fill(7);
+    pair.a.w.memory.bytes[..100].fill(7);
     pair.a.send(1, SendOp::Write { remote_addr: 0x1000, rkey: RKEY }, 0, 100);
     pair.a.send(2, SendOp::Send, 0, 100);
     pair.run();
@@ -39,13 +39,13 @@ fn framings() -> [StreamParams; 4] {
 fn message_without_receive_waits_until_one_is_posted() {
     for params in framings() {
         let mut pair = waiting(&params);
-        assert_eq!(pair.b.w.mem[0x1000..0x1064], [7; 100], "what came before is done");
+        assert_eq!(pair.b.w.memory.bytes[0x1000..0x1064], [7; 100], "what came before is done");
         assert_eq!((pair.b.qp.state(), pair.b.qp.wish()), (QpState::Rts, Wish::Keep));
         pair.b.recv(5, 0x2000, 100);
         assert!(!pair.b.qp.waits_for_receive());
         pair.b.feed(pair.now, &[]);
         assert_eq!(pair.b.done(Side::Recv), good([5]));
-        assert_eq!(pair.b.w.mem[0x2000..0x2064], [7; 100]);
+        assert_eq!(pair.b.w.memory.bytes[0x2000..0x2064], [7; 100]);
         assert_eq!(pair.b.qp.poll_timeout(), None);
         assert!(pair.b.w.dropped.is_empty() && pair.b.events().is_empty());
     }
@@ -117,7 +117,7 @@ fn shared_receive_ends_the_wait_when_bytes_are_presented_again() {
     let bytes = sender.sent();
     end.feed(Time(1), &bytes);
     assert!(end.qp.waits_for_receive());
-    end.w.srq.push_back((8, vec![sge(0, 64)]));
+    end.w.memory.srq.push_back((8, vec![sge(0, 64)]));
     assert!(end.qp.waits_for_receive(), "the queue pair does not see the shared queue");
     end.feed(Time(2), &[]);
     assert!(!end.qp.waits_for_receive());
@@ -144,12 +144,12 @@ fn side_that_disconnected_drops_messages_without_receive() {
 #[test]
 fn message_waits_while_what_was_posted_before_disconnect_is_sent() {
     let mut pair = waiting(&PLAIN);
-    pair.b.w.room = 0;
+    pair.b.w.stream.room = 0;
     pair.b.send(3, SendOp::Send, 0, 64);
     pair.b.qp.shutdown(pair.now, &mut pair.b.w);
     pair.run();
     assert!(pair.b.qp.waits_for_receive());
-    pair.b.w.room = usize::MAX;
+    pair.b.w.stream.room = usize::MAX;
     pair.a.recv(4, 0x2000, 64);
     pair.run();
     assert_eq!((pair.a.done(Side::Recv), pair.b.done(Side::Send)), (good([4]), good([3])));

@@ -19,8 +19,8 @@ fn with(change: impl Fn(&mut QpAttr)) -> Pair {
         change(&mut attr);
         side.up(&attr);
     }
-    pair.a.w.names = true;
-    pair.a.w.fill(0, MEMORY, 1);
+    pair.a.w.by_reference.names = true;
+    pair.a.w.memory.fill(0, MEMORY, 1);
     pair
 }
 
@@ -32,9 +32,9 @@ fn a_long_send_is_one_packet_and_as_many_psns() {
     p.a.send(1, SendOp::Send, 0, LONG);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    let got = p.b.w.take_wc();
+    let got = p.b.w.take_completion();
     assert_eq!((got.wr_id, got.status, got.byte_len), (7, OK, LONG));
-    assert_eq!(p.b.w.mem[100..][..LONG as usize], p.a.w.mem[..LONG as usize]);
+    assert_eq!(p.b.w.memory.bytes[100..][..LONG as usize], p.a.w.memory.bytes[..LONG as usize]);
     assert_eq!(p.opcodes(1).len(), 1);
     assert_eq!(p.a.qp.attr().sq_psn, psn.add(9));
     assert_eq!(p.b.qp.attr().rq_psn, psn.add(9));
@@ -43,31 +43,31 @@ fn a_long_send_is_one_packet_and_as_many_psns() {
     p.a.send(2, SendOp::Send, 0, 64);
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(2, OK)], vec![(8, OK)]));
-    assert_eq!(p.a.w.named.len(), 1);
+    assert_eq!(p.a.w.by_reference.named.len(), 1);
 }
 
 #[test]
 fn a_very_long_one_is_named_in_parts() {
     let mut p = pair();
     for side in [&mut p.a, &mut p.b] {
-        side.w.mem.resize(3 << 20, 9);
+        side.w.memory.bytes.resize(3 << 20, 9);
     }
-    p.a.w.fill(0, 3 << 20, 5);
+    p.a.w.memory.fill(0, 3 << 20, 5);
     let op = SendOp::WriteImm { remote_addr: 8, rkey: Rkey(KEY), imm: [1, 2, 3, 4] };
     p.b.recv(7, 0, 0);
     p.a.send(1, op, 0, (2 << 20) + 5);
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(7, OK)]));
     let lens: Vec<_> =
-        p.a.w.named.iter().map(|b| Packet::parse(b).unwrap().payload.len()).collect();
+        p.a.w.by_reference.named.iter().map(|b| Packet::parse(b).unwrap().payload.len()).collect();
     assert_eq!(lens, [1 << 20, 1 << 20, 5]);
-    assert_eq!(p.b.w.mem[8..][..(2 << 20) + 5], p.a.w.mem[..(2 << 20) + 5]);
+    assert_eq!(p.b.w.memory.bytes[8..][..(2 << 20) + 5], p.a.w.memory.bytes[..(2 << 20) + 5]);
 }
 
 #[test]
 fn what_cannot_be_fetched_is_carried() {
     let mut p = pair();
-    p.b.w.fetches = false;
+    p.b.w.by_reference.fetches = false;
     for round in 1..=3 {
         for wr_id in [1, 2] {
             p.b.recv(7, 0, LONG);
@@ -76,35 +76,35 @@ fn what_cannot_be_fetched_is_carried() {
         p.run();
         assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)], "{round}");
         assert_eq!(p.b.w.statuses(), [(7, OK), (7, OK)]);
-        assert_eq!(p.b.w.mem[..LONG as usize], p.a.w.mem[..LONG as usize]);
+        assert_eq!(p.b.w.memory.bytes[..LONG as usize], p.a.w.memory.bytes[..LONG as usize]);
     }
     assert!(p.b.w.dropped.contains(&Drop::OutOfReach));
     // It is tried less and less.
     let tried = |p: &mut Pair, messages: usize| {
-        p.a.w.named.clear();
+        p.a.w.by_reference.named.clear();
         for _ in 0..messages {
             p.b.recv(7, 0, LONG);
             p.a.send(1, SendOp::Send, 0, LONG);
             p.run();
         }
-        p.a.w.named.len()
+        p.a.w.by_reference.named.len()
     };
     let (first, then) = (tried(&mut p, 100), tried(&mut p, 400));
     assert!((1..=7).contains(&first) && (1..=2).contains(&then), "{first} {then}");
     // And again once it goes well.
-    p.b.w.fetches = true;
+    p.b.w.by_reference.fetches = true;
     assert!(tried(&mut p, 3000) > 1000);
 }
 
 #[test]
 fn without_retries_nothing_is_named() {
     let mut p = with(|attr| attr.retry_cnt = 0);
-    p.b.w.fetches = false;
+    p.b.w.by_reference.fetches = false;
     p.b.recv(7, 0, LONG);
     p.a.send(1, SendOp::Send, 0, LONG);
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(7, OK)]));
-    assert!(p.a.w.named.is_empty());
+    assert!(p.a.w.by_reference.named.is_empty());
 }
 
 #[test]
@@ -112,19 +112,19 @@ fn one_that_waits_for_its_receive_is_carried_then() {
     let mut p = pair();
     p.a.send(1, SendOp::Send, 0, LONG);
     p.run();
-    assert!(p.a.w.wc.is_empty() && p.b.w.dropped == [Drop::NoReceive]);
+    assert!(p.a.w.completions.is_empty() && p.b.w.dropped == [Drop::NoReceive]);
     p.b.recv(7, 0, LONG);
     p.tick();
     p.run();
     assert_eq!((p.a.w.statuses(), p.b.w.statuses()), (vec![(1, OK)], vec![(7, OK)]));
-    assert_eq!((p.a.w.named.len(), p.opcodes(1).len()), (1, 10));
-    assert_eq!(p.b.w.mem[..LONG as usize], p.a.w.mem[..LONG as usize]);
+    assert_eq!((p.a.w.by_reference.named.len(), p.opcodes(1).len()), (1, 10));
+    assert_eq!(p.b.w.memory.bytes[..LONG as usize], p.a.w.memory.bytes[..LONG as usize]);
 }
 
 #[test]
 fn what_cannot_be_named_is_carried() {
     let mut p = pair();
-    p.a.w.names = false;
+    p.a.w.by_reference.names = false;
     p.b.recv(7, 0, LONG);
     p.a.send(1, SendOp::Send, 0, LONG);
     p.run();
@@ -152,7 +152,7 @@ fn errors_are_those_of_bytes() {
 #[test]
 fn lengths_that_cannot_be() {
     let header = |op: rdmux_wire::Operation, psn: Psn| {
-        let opcode = crate::optable::opcode(QpType::Rc, op);
+        let opcode = rdmux_wire::Opcode::of(rdmux_wire::Service::Rc, op);
         rdmux_wire::HeaderBuf::new(&rdmux_wire::Bth::new(opcode, Qpn::new(2), psn))
     };
     use rdmux_wire::Operation as Op;
@@ -164,7 +164,7 @@ fn lengths_that_cannot_be() {
         (Op::SendLast, 1),
     ] {
         let mut p = pair();
-        p.b.w.mem.resize(4 << 20, 0);
+        p.b.w.memory.bytes.resize(4 << 20, 0);
         p.b.recv(7, 0, 3 << 20);
         let mut bytes = header(op, p.b.qp.attr().rq_psn).as_slice().to_vec();
         bytes.resize(bytes.len() + len, 0);

@@ -18,11 +18,11 @@ fn read(at: u64) -> SendOp {
 #[test]
 fn a_gap_is_answered_by_one_nak_and_filled_from_there() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 20_000, 1);
+    p.a.w.memory.fill(0, 20_000, 1);
     p.a.send(1, write(0), 0, 20_000);
     p.run_with(|from, n, _| !(from == 1 && n == 5));
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    assert_eq!(p.a.w.mem[..20_000], p.b.w.mem[..20_000]);
+    assert_eq!(p.a.w.memory.bytes[..20_000], p.b.w.memory.bytes[..20_000]);
     let naks = p.log.iter().filter(|(from, b)| *from == 2 && b[12] == 0x60).count();
     assert_eq!(naks, 1);
     assert_eq!(p.opcodes(1).len(), 20 + 1, "the fifth of twenty once more, and no other");
@@ -119,12 +119,12 @@ fn no_timeout_means_no_timer() {
 #[test]
 fn a_lost_read_response_is_asked_for_from_there() {
     let mut p = Pair::new(QpType::Rc);
-    p.b.w.fill(0, 50_000, 3);
+    p.b.w.memory.fill(0, 50_000, 3);
     p.a.send(1, read(0), 0, 50_000);
     p.a.send(2, write(60_000), 0, 10);
     p.run_with(|from, n, _| !(from == 2 && n == 7));
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
-    assert_eq!(p.a.w.mem[..50_000], p.b.w.mem[..50_000]);
+    assert_eq!(p.a.w.memory.bytes[..50_000], p.b.w.memory.bytes[..50_000]);
     let again = p
         .log
         .iter()
@@ -150,12 +150,12 @@ fn a_read_response_acknowledges_what_came_before() {
 #[test]
 fn an_ack_beyond_a_read_means_that_its_response_was_lost() {
     let mut p = Pair::new(QpType::Rc);
-    p.b.w.fill(0, 10, 3);
+    p.b.w.memory.fill(0, 10, 3);
     p.a.send(1, read(0), 100, 10);
     p.a.send(2, write(500), 0, 10);
     p.run_with(|from, n, _| !(from == 2 && n == 1));
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)], "without a timeout");
-    assert_eq!(p.a.w.mem[100..110], p.b.w.mem[..10]);
+    assert_eq!(p.a.w.memory.bytes[100..110], p.b.w.memory.bytes[..10]);
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn a_lost_atomic_response_does_not_do_it_twice() {
     p.tick();
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    assert_eq!(p.b.w.mem[..8], 5_u64.to_ne_bytes());
-    assert_eq!(p.a.w.mem[100..108], [0; 8]);
+    assert_eq!(p.b.w.memory.bytes[..8], 5_u64.to_ne_bytes());
+    assert_eq!(p.a.w.memory.bytes[100..108], [0; 8]);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn receiver_not_ready_runs_out() {
 #[test]
 fn write_with_immediate_waits_for_a_receive_at_its_last_packet_only() {
     let mut p = Pair::new(QpType::Rc);
-    p.a.w.fill(0, 3000, 9);
+    p.a.w.memory.fill(0, 3000, 9);
     let op = SendOp::WriteImm { remote_addr: 0, rkey: Rkey(KEY), imm: [1; 4] };
     p.a.send(1, op, 0, 3000);
     p.run();
@@ -236,20 +236,20 @@ fn write_with_immediate_waits_for_a_receive_at_its_last_packet_only() {
     p.tick();
     p.run();
     assert_eq!(p.b.w.statuses(), [(4, OK)]);
-    assert_eq!(p.a.w.mem[..3000], p.b.w.mem[..3000]);
+    assert_eq!(p.a.w.memory.bytes[..3000], p.b.w.memory.bytes[..3000]);
     assert_eq!(p.opcodes(1), [0x06, 0x07, 0x09, 0x09]);
 }
 
 #[test]
 fn duplicates_of_everything_change_nothing() {
     let mut p = Pair::new(QpType::Rc);
-    p.b.w.fill(0, 5000, 3);
+    p.b.w.memory.fill(0, 5000, 3);
     p.b.recv(0, 90_000, 5000);
     p.a.send(1, SendOp::Send, 0, 3000);
     p.a.send(2, read(0), 20_000, 5000);
     p.a.send(3, SendOp::FetchAdd { remote_addr: 8, rkey: Rkey(KEY), add: 1 }, 40_000, 8);
     p.run();
-    let was = u64::from_ne_bytes(p.b.w.mem[8..16].try_into().unwrap());
+    let was = u64::from_ne_bytes(p.b.w.memory.bytes[8..16].try_into().unwrap());
     for (from, bytes) in p.log.clone() {
         let to = if from == 1 { &mut p.b } else { &mut p.a };
         to.feed(p.now, &bytes, from);
@@ -257,7 +257,7 @@ fn duplicates_of_everything_change_nothing() {
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
     assert_eq!(p.b.w.statuses().len(), 1);
-    assert_eq!(p.b.w.mem[8..16], was.to_ne_bytes());
+    assert_eq!(p.b.w.memory.bytes[8..16], was.to_ne_bytes());
     assert_eq!(p.a.qp.state(), QpState::Rts);
 }
 
@@ -266,7 +266,7 @@ fn a_repeated_request_for_memory_that_is_gone_by_now_harms_nobody() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, read(0), 0, 5000);
     p.run();
-    p.b.w.rights = Access::LOCAL_WRITE;
+    p.b.w.memory.rights = Access::LOCAL_WRITE;
     let request = p.log[0].1.clone();
     p.b.feed(p.now, &request, 1);
     p.run();
@@ -279,17 +279,17 @@ fn the_window_bounds_what_is_in_flight_and_opens() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, write(0), 0, 1 << 20);
     p.a.poll(p.now);
-    assert_eq!(p.a.w.out.len(), 32);
-    let asks = p.a.w.out.iter().filter(|b| b[8] & 0x80 != 0).count();
+    assert_eq!(p.a.w.packets.len(), 32);
+    let asks = p.a.w.packets.iter().filter(|b| b[8] & 0x80 != 0).count();
     assert!((2..=8).contains(&asks), "{asks} packets ask for an ACK");
-    while let Some(bytes) = p.a.w.out.pop_front() {
+    while let Some(bytes) = p.a.w.packets.pop_front() {
         p.b.feed(p.now, &bytes, 1);
     }
     p.b.poll(p.now);
-    let ack = p.b.w.out.pop_front().unwrap();
+    let ack = p.b.w.packets.pop_front().unwrap();
     p.a.feed(p.now, &ack, 2);
     p.a.poll(p.now);
-    assert_eq!(p.a.w.out.len(), 64);
+    assert_eq!(p.a.w.packets.len(), 64);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
@@ -321,14 +321,14 @@ fn a_peer_that_was_only_late_is_given_more_time() {
     let early = |p: &mut Pair, wr_id| {
         p.a.send(wr_id, write(0), 0, 8192);
         p.a.poll(p.now);
-        let late: Vec<_> = p.a.w.out.drain(..).collect();
+        let late: Vec<_> = p.a.w.packets.drain(..).collect();
         let start = p.now;
         assert!(p.tick());
         let waited = p.now.since(start);
         // One packet to find out, which is lost too.
         p.a.poll(p.now);
         assert!(p.tick());
-        p.a.w.out.clear();
+        p.a.w.packets.clear();
         // The packets arrive after all, and are acknowledged beyond what was sent again.
         late.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
         p.b.poll(p.now);
@@ -354,10 +354,10 @@ fn a_smaller_share_is_kept_and_does_not_stop_it() {
     (1..=9).for_each(|i| p.a.send(i, write(0), 0, 20 * 1024));
     p.a.poll(p.now);
     let flight = |p: &mut Pair| {
-        let out: Vec<_> = p.a.w.out.drain(..).collect();
+        let out: Vec<_> = p.a.w.packets.drain(..).collect();
         out.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
         p.b.poll(p.now);
-        p.b.w.out.drain(..).for_each(|bytes| p.a.feed(p.now, &bytes, 2));
+        p.b.w.packets.drain(..).for_each(|bytes| p.a.feed(p.now, &bytes, 2));
         out.len()
     };
     let mut flights = |share| {

@@ -11,8 +11,8 @@ fn write(at: u64) -> SendOp {
 /// A pair whose window is open wide, and whose peer keeps what comes early or not.
 fn wide(keeps: bool) -> Pair {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
-    p.b.w.keeps = keeps;
-    p.a.w.fill(0, 1 << 19, 1);
+    p.b.w.buffers_out_of_order = keeps;
+    p.a.w.memory.fill(0, 1 << 19, 1);
     p.a.send(0, write(0), 0, 1 << 19);
     p.run();
     assert_eq!(p.a.w.statuses(), [(0, OK)]);
@@ -28,18 +28,18 @@ fn reopen(p: &mut Pair) {
 /// The packets that were sent, and how often a timer was needed.
 fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (usize, usize) {
     let (before, mut timers) = (p.opcodes(1).len(), 0);
-    p.b.w.mem.fill(0);
+    p.b.w.memory.bytes.fill(0);
     p.a.send(1, write(0), 0, packets * 1024);
     p.run_with(|from, n, _| !if from == 1 { lost } else { lost_back }.contains(&n));
-    while p.a.w.wc.is_empty() {
+    while p.a.w.completions.is_empty() {
         assert!(p.tick());
         timers += 1;
         p.run();
     }
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
     let len = packets as usize * 1024;
-    assert_eq!(p.a.w.mem[..len], p.b.w.mem[..len]);
-    assert!(!p.a.qp.has_outstanding() && p.a.qp.poll_timeout().is_none());
+    assert_eq!(p.a.w.memory.bytes[..len], p.b.w.memory.bytes[..len]);
+    assert!(p.a.qp.is_idle() && p.a.qp.poll_timeout().is_none());
     (p.opcodes(1).len() - before, timers)
 }
 
@@ -77,7 +77,7 @@ fn a_peer_that_drops_is_soon_known() {
     }
     assert_eq!(alone, [true, true, true, true, false, false, false, false]);
     // Perhaps it was only a bad line: it is tried again.
-    p.b.w.keeps = true;
+    p.b.w.buffers_out_of_order = true;
     let best = (0..70).map(|_| sends(&mut p, 100, &[5], &[])).min();
     assert_eq!(best, Some((101, 0)));
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0), "and then believed");
@@ -89,19 +89,19 @@ fn new_packets_leave_while_the_missing_one_is_under_way() {
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     p.a.send(1, write(0), 0, 600 * 1024);
     p.a.poll(p.now);
-    let mut sent: Vec<_> = p.a.w.out.drain(..).collect();
+    let mut sent: Vec<_> = p.a.w.packets.drain(..).collect();
     sent.drain(..20).for_each(|bytes| p.b.feed(p.now, &bytes, 1));
     sent[1..].iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
     p.b.poll(p.now);
-    let nak = p.b.w.out.pop_front().unwrap();
+    let nak = p.b.w.packets.pop_front().unwrap();
     p.a.feed(p.now, &nak, 2);
     p.a.poll(p.now);
     let psn = |bytes: &[u8]| Packet::parse(bytes).unwrap().bth.psn;
-    assert_eq!(psn(&p.a.w.out[0]), psn(&sent[0]));
-    assert!(p.a.w.out[0][8] & 0x80 != 0, "it asks for an ACK");
-    assert!(p.a.w.out.len() > 10);
+    assert_eq!(psn(&p.a.w.packets[0]), psn(&sent[0]));
+    assert!(p.a.w.packets[0][8] & 0x80 != 0, "it asks for an ACK");
+    assert!(p.a.w.packets.len() > 10);
     let next = psn(sent.last().unwrap());
-    p.a.w.out.iter().skip(1).zip(1..).for_each(|(b, i)| assert_eq!(psn(b), next.add(i)));
+    p.a.w.packets.iter().skip(1).zip(1..).for_each(|(b, i)| assert_eq!(psn(b), next.add(i)));
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
@@ -141,16 +141,16 @@ fn a_link_that_is_full_and_memory_that_is_gone() {
         p.a.send(1, write(0), 0, 100 * 1024);
         p.a.send(2, write(0), 0, 1024);
         p.a.poll(p.now);
-        let sent: Vec<_> = p.a.w.out.drain(..).collect();
+        let sent: Vec<_> = p.a.w.packets.drain(..).collect();
         sent[1..].iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
         p.b.poll(p.now);
-        let nak = p.b.w.out.pop_front().unwrap();
+        let nak = p.b.w.packets.pop_front().unwrap();
         p.a.feed(p.now, &nak, 2);
-        p.a.w.busy = true;
+        p.a.w.room = 0;
         p.a.poll(p.now);
-        assert!(p.a.w.out.is_empty() && !p.a.qp.is_idle());
-        p.a.w.busy = false;
-        p.a.w.refuses = gone.then_some(AccessFault::Unmapped);
+        assert!(p.a.w.packets.is_empty() && !p.a.qp.is_idle());
+        p.a.w.room = usize::MAX;
+        p.a.w.memory.refuses = gone.then_some(AccessFault::Unmapped);
         p.run();
         let first = if gone { WcStatus::LocProtErr } else { OK };
         let second = if gone { WcStatus::WrFlushErr } else { OK };
@@ -164,21 +164,21 @@ fn a_query_that_is_missing_or_comes_soon_ends_it() {
     for lost in 1..8 {
         let mut p = wide(true);
         assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
-        p.b.w.fill(1000, 5000, 9);
+        p.b.w.memory.fill(1000, 5000, 9);
         p.a.send(1, write(200_000), 0, 2000);
         p.a.send(2, SendOp::Read { remote_addr: 1000, rkey: Rkey(KEY) }, 300_000, 5000);
         p.a.send(3, write(210_000), 5000, 2000);
         p.a.send(4, SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 }, 400_000, 8);
-        let count = u64::from_ne_bytes(p.b.w.mem[..8].try_into().unwrap());
+        let count = u64::from_ne_bytes(p.b.w.memory.bytes[..8].try_into().unwrap());
         p.run_with(|from, n, _| !(from == 1 && (n == lost || n == lost + 2)));
-        while p.a.w.wc.len() < 4 {
+        while p.a.w.completions.len() < 4 {
             assert!(p.tick());
             p.run();
         }
         assert_eq!(p.a.w.statuses(), [1, 2, 3, 4].map(|i| (i, OK)), "{lost}");
-        assert_eq!(p.a.w.mem[300_000..305_000], p.b.w.mem[1000..6000], "{lost}");
-        assert_eq!(p.b.w.mem[210_000..212_000], p.a.w.mem[5000..7000], "{lost}");
-        assert_eq!(p.b.w.mem[..8], (count + 1).to_ne_bytes(), "{lost}");
+        assert_eq!(p.a.w.memory.bytes[300_000..305_000], p.b.w.memory.bytes[1000..6000], "{lost}");
+        assert_eq!(p.b.w.memory.bytes[210_000..212_000], p.a.w.memory.bytes[5000..7000], "{lost}");
+        assert_eq!(p.b.w.memory.bytes[..8], (count + 1).to_ne_bytes(), "{lost}");
     }
 }
 
@@ -186,7 +186,7 @@ fn a_query_that_is_missing_or_comes_soon_ends_it() {
 #[test]
 fn a_timer_that_is_early_uses_up_no_retry() {
     let mut p = wide(true);
-    p.a.qp.set_attr(|attr| attr.retry_cnt = 0);
+    p.a.retune(AttrMask::RETRY_CNT, |attr| attr.retry_cnt = 0);
     let tail: Vec<usize> = (91..=100).collect();
     assert_eq!(sends(&mut p, 100, &tail, &[]).1, 1);
 }

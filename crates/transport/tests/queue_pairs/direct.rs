@@ -14,7 +14,7 @@ fn pair() -> Pair {
         side.w.link = BY_REFERENCE;
         side.up(&attributes(from, to));
     }
-    pair.a.w.reached = Some(vec![0; MEMORY]);
+    pair.a.w.by_reference.peer = Some(vec![0; MEMORY]);
     pair
 }
 
@@ -32,17 +32,19 @@ const OK: WcStatus = WcStatus::Success;
 fn what_can_be_copied_is_no_packet_and_no_psn() {
     let mut p = pair();
     let psn = p.a.qp.attr().sq_psn;
-    p.a.w.fill(0, 100, 1);
+    p.a.w.memory.fill(0, 100, 1);
     p.a.send(1, write(FAR), 0, 100);
     p.a.poll(p.now);
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    assert_eq!(p.a.w.reached.as_ref().unwrap()[4096..4196], p.a.w.mem[..100]);
+    assert_eq!(p.a.w.by_reference.peer.as_ref().unwrap()[4096..4196], p.a.w.memory.bytes[..100]);
     p.a.send(2, read(FAR), 500, 100);
     p.a.poll(p.now);
-    let completion = p.a.w.take_wc();
+    let completion = p.a.w.take_completion();
     assert_eq!((completion.wr_id, completion.byte_len), (2, 100));
-    assert_eq!(p.a.w.mem[500..600], p.a.w.mem[..100]);
-    assert!(p.a.w.out.is_empty() && p.a.qp.attr().sq_psn == psn && p.a.qp.poll_timeout().is_none());
+    assert_eq!(p.a.w.memory.bytes[500..600], p.a.w.memory.bytes[..100]);
+    assert!(
+        p.a.w.packets.is_empty() && p.a.qp.attr().sq_psn == psn && p.a.qp.poll_timeout().is_none()
+    );
     // The packets that follow are the ones that the peer expects.
     p.b.recv(7, 0, 64);
     p.a.send(3, SendOp::Send, 0, 64);
@@ -58,21 +60,21 @@ fn nothing_overtakes_what_was_posted_before() {
     p.a.send(1, SendOp::Send, 0, 64);
     p.a.send(2, write(FAR), 0, 100);
     p.run();
-    assert!(p.a.w.copies.is_empty(), "the SEND was not known to be carried out");
+    assert!(p.a.w.by_reference.copies.is_empty(), "the SEND was not known to be carried out");
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
     // A WRITE with immediate data needs the peer, and so does what comes behind it.
     p.b.recv(8, 0, 64);
     p.a.send(3, SendOp::WriteImm { remote_addr: FAR, rkey: Rkey(KEY), imm: [0; 4] }, 0, 64);
     p.a.send(4, read(FAR), 0, 100);
     p.run();
-    assert!(p.a.w.copies.is_empty());
+    assert!(p.a.w.by_reference.copies.is_empty());
     assert_eq!(p.a.w.statuses(), [(3, OK), (4, OK)]);
     // What comes first is copied first.
     p.b.recv(9, 0, 64);
     p.a.send(5, write(FAR), 0, 100);
     p.a.send(6, SendOp::Send, 0, 64);
     p.a.poll(p.now);
-    assert_eq!((&p.a.w.copies[..], p.a.w.out.len()), (&[100][..], 1));
+    assert_eq!((&p.a.w.by_reference.copies[..], p.a.w.packets.len()), (&[100][..], 1));
     p.run();
     assert_eq!(p.a.w.statuses(), [(5, OK), (6, OK)]);
 }
@@ -85,24 +87,24 @@ fn a_long_one_waits_for_what_was_posted_before() {
     p.a.send(2, read(FAR), 0, 64 << 10);
     p.a.send(3, write(FAR), 0, 64 << 10);
     p.a.poll(p.now);
-    assert_eq!((p.a.w.copies.len(), p.a.w.out.len()), (0, 1));
+    assert_eq!((p.a.w.by_reference.copies.len(), p.a.w.packets.len()), (0, 1));
     p.run();
-    assert_eq!(p.a.w.copies, [64 << 10; 2]);
+    assert_eq!(p.a.w.by_reference.copies, [64 << 10; 2]);
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
     // Where the copy is refused, the next ones do not wait for a while.
-    let far = p.a.w.reached.take();
+    let far = p.a.w.by_reference.peer.take();
     p.b.recv(8, 0, 64);
     for wr_id in 4..10 {
         p.a.send(wr_id, write(FAR), 0, 64 << 10);
     }
     p.a.poll(p.now);
-    assert_eq!(p.a.w.out.len(), 12);
+    assert_eq!(p.a.w.packets.len(), 12);
     p.run();
-    p.a.w.reached = far;
+    p.a.w.by_reference.peer = far;
     p.a.w.statuses();
     p.b.recv(9, 0, 64);
     let mut sent = 0;
-    while p.a.w.copies.len() == 2 {
+    while p.a.w.by_reference.copies.len() == 2 {
         p.a.send(100, SendOp::Send, 0, 0);
         p.a.send(101, write(FAR), 0, 64 << 10);
         p.b.recv(10, 0, 64);
@@ -116,11 +118,11 @@ fn a_long_one_waits_for_what_was_posted_before() {
 #[test]
 fn what_cannot_be_copied_goes_by_packets_and_so_do_its_errors() {
     let mut p = pair();
-    p.a.w.reached = None;
+    p.a.w.by_reference.peer = None;
     p.a.send(1, write(FAR), 0, 100);
     p.run();
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    p.a.w.reached = Some(vec![0; MEMORY]);
+    p.a.w.by_reference.peer = Some(vec![0; MEMORY]);
     p.a.send(2, write(MEMORY as u64), 0, 100);
     p.run();
     assert_eq!(p.a.w.statuses(), [(2, WcStatus::RemAccessErr)]);
@@ -134,43 +136,43 @@ fn what_cannot_be_copied_goes_by_packets_and_so_do_its_errors() {
 #[test]
 fn a_long_one_is_copied_in_parts_and_others_get_their_turn() {
     let mut p = pair();
-    p.a.w.endless = true;
-    p.a.w.mem.resize(1 << 21, 7);
-    p.a.w.reached = Some(vec![0; 3 << 20]);
+    p.a.w.memory.endless = true;
+    p.a.w.memory.bytes.resize(1 << 21, 7);
+    p.a.w.by_reference.peer = Some(vec![0; 3 << 20]);
     p.a.send(1, write(0), 0, (2 << 20) + 5);
     // A part of a MiB counts as 32 packets.
-    assert_eq!(p.a.qp.poll_transmit(p.now, 32, &mut p.a.w), crate::TxState::More);
-    assert_eq!((&p.a.w.copies[..], p.a.w.wc.len()), (&[1 << 20][..], 0));
+    assert_eq!(p.a.qp.poll_transmit(p.now, 32, &mut p.a.w), rdmux_transport::TxState::More);
+    assert_eq!((&p.a.w.by_reference.copies[..], p.a.w.completions.len()), (&[1 << 20][..], 0));
     p.a.poll(p.now);
-    assert_eq!(p.a.w.copies, [1 << 20, 1 << 20, 5]);
+    assert_eq!(p.a.w.by_reference.copies, [1 << 20, 1 << 20, 5]);
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
 #[test]
 fn one_that_fails_in_the_middle_goes_by_packets_from_the_beginning() {
     let mut p = pair();
-    p.a.w.mem = vec![7; 4 << 20];
-    p.b.w.mem.resize(4 << 20, 0);
-    p.a.w.reached = Some(vec![0; 4 << 20]);
-    p.a.w.reach_left = 1 << 20;
+    p.a.w.memory.bytes = vec![7; 4 << 20];
+    p.b.w.memory.bytes.resize(4 << 20, 0);
+    p.a.w.by_reference.peer = Some(vec![0; 4 << 20]);
+    p.a.w.by_reference.left = 1 << 20;
     p.a.send(1, write(0), 0, 3 << 20);
     p.run();
-    assert_eq!(p.a.w.copies, [1 << 20]);
+    assert_eq!(p.a.w.by_reference.copies, [1 << 20]);
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
-    assert!(p.b.w.mem[..3 << 20].iter().all(|b| *b == 7));
+    assert!(p.b.w.memory.bytes[..3 << 20].iter().all(|b| *b == 7));
     // Nothing of it is left to the next.
-    p.a.w.reach_left = u32::MAX;
+    p.a.w.by_reference.left = u32::MAX;
     p.a.send(2, write(0), 0, 10);
     p.a.poll(p.now);
-    assert_eq!(p.a.w.copies, [1 << 20, 10]);
+    assert_eq!(p.a.w.by_reference.copies, [1 << 20, 10]);
 }
 
 #[test]
 fn a_flush_in_the_middle_forgets_how_far_it_was() {
     let mut p = pair();
-    p.a.w.endless = true;
-    p.a.w.mem.resize(1 << 21, 7);
-    p.a.w.reached = Some(vec![0; 3 << 20]);
+    p.a.w.memory.endless = true;
+    p.a.w.memory.bytes.resize(1 << 21, 7);
+    p.a.w.by_reference.peer = Some(vec![0; 3 << 20]);
     p.a.send(1, write(0), 0, 2 << 20);
     let _ = p.a.qp.poll_transmit(p.now, 1, &mut p.a.w);
     let attr = QpAttr { state: QpState::Err, ..attributes(1, 2) };
@@ -180,10 +182,10 @@ fn a_flush_in_the_middle_forgets_how_far_it_was() {
     let attr = QpAttr { state: QpState::Reset, ..attr };
     p.a.qp.modify(p.now, &attr, AttrMask::STATE, &mut p.a.w).unwrap();
     p.a.up(&attributes(1, 2));
-    p.a.w.copies.clear();
+    p.a.w.by_reference.copies.clear();
     p.a.send(2, write(0), 0, 10);
     p.a.poll(p.now);
-    assert_eq!(p.a.w.copies, [10]);
+    assert_eq!(p.a.w.by_reference.copies, [10]);
 }
 
 #[test]
@@ -193,7 +195,7 @@ fn nothing_is_copied_while_draining_or_fenced_off() {
     p.a.qp.modify(p.now, &attr, AttrMask::STATE, &mut p.a.w).unwrap();
     p.a.send(1, write(FAR), 0, 10);
     p.a.poll(p.now);
-    assert!(p.a.w.copies.is_empty() && p.a.w.wc.is_empty());
+    assert!(p.a.w.by_reference.copies.is_empty() && p.a.w.completions.is_empty());
     let attr = QpAttr { state: QpState::Rts, ..attr };
     p.a.qp.modify(p.now, &attr, AttrMask::STATE, &mut p.a.w).unwrap();
     p.a.poll(p.now);
@@ -223,10 +225,10 @@ fn other_links_and_types_do_not_ask() {
             side.w.link = link;
             side.up(&attributes(from, to));
         }
-        p.a.w.reached = Some(vec![0; MEMORY]);
+        p.a.w.by_reference.peer = Some(vec![0; MEMORY]);
         p.a.send(1, write(FAR), 0, 10);
         p.run();
-        assert!(p.a.w.copies.is_empty());
+        assert!(p.a.w.by_reference.copies.is_empty());
         assert_eq!(p.a.w.statuses(), [(1, OK)]);
     }
 }

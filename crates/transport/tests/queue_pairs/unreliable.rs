@@ -1,7 +1,7 @@
 //! UC and UD.
 
 use super::*;
-use crate::wr::{UdDest, WcFlags, WcOpcode};
+use rdmux_transport::wr::{UdDest, WcFlags, WcOpcode};
 
 const OK: WcStatus = WcStatus::Success;
 
@@ -20,18 +20,21 @@ fn datagram(p: &mut Pair, wr_id: u64, len: u32, change: impl Fn(&mut UdDest)) {
 #[test]
 fn a_datagram_lies_behind_the_grh_area() {
     let mut p = Pair::new(QpType::Ud);
-    p.a.w.fill(0, 4096, 3);
+    p.a.w.memory.fill(0, 4096, 3);
     for len in [0, 1, 4096] {
         p.b.recv(5, 1000, 40 + len);
         datagram(&mut p, 1, len, |_| {});
         p.run();
         assert_eq!(p.a.w.statuses(), [(1, OK)]);
-        let wc = p.b.w.take_wc();
+        let wc = p.b.w.take_completion();
         assert_eq!((wc.opcode, wc.byte_len, wc.src_qp), (WcOpcode::Recv, 40 + len, Qpn::new(1)));
         assert_eq!((wc.imm, wc.flags), ([4, 3, 2, 1], WcFlags::GRH | WcFlags::WITH_IMM));
         assert!(wc.solicited);
-        assert_eq!(p.b.w.mem[1000..1040], [0x45; 40]);
-        assert_eq!(p.b.w.mem[1040..1040 + len as usize], p.a.w.mem[..len as usize]);
+        assert_eq!(p.b.w.memory.bytes[1000..1040], [0x45; 40]);
+        assert_eq!(
+            p.b.w.memory.bytes[1040..1040 + len as usize],
+            p.a.w.memory.bytes[..len as usize]
+        );
     }
 }
 
@@ -41,7 +44,7 @@ fn a_datagram_must_show_the_right_key() {
     p.b.recv(5, 0, 100);
     datagram(&mut p, 1, 8, |d| d.qkey = Qkey(5));
     p.run();
-    assert_eq!((p.b.w.dropped.clone(), p.b.w.wc.len()), (vec![Drop::Qkey], 0));
+    assert_eq!((p.b.w.dropped.clone(), p.b.w.completions.len()), (vec![Drop::Qkey], 0));
     datagram(&mut p, 2, 8, |d| d.qkey = Qkey(0x8000_0005));
     p.run();
     assert_eq!(p.b.w.statuses(), [(5, OK)], "the high bit stands for the queue pair's own");
@@ -75,7 +78,7 @@ fn datagrams_that_do_not_fit() {
 #[test]
 fn uc_carries_messages_without_answers() {
     let mut p = Pair::new(QpType::Uc);
-    p.a.w.fill(0, 9000, 2);
+    p.a.w.memory.fill(0, 9000, 2);
     p.b.recv(1, 10_000, 9000);
     p.b.recv(2, 0, 0);
     p.a.send(1, SendOp::Send, 0, 9000);
@@ -86,7 +89,7 @@ fn uc_carries_messages_without_answers() {
     assert_eq!(p.b.w.statuses(), [(1, OK), (2, OK)]);
     assert!(p.opcodes(2).is_empty());
     for at in [10_000, 30_000, 50_000] {
-        assert_eq!(p.b.w.mem[at..at + 9000], p.a.w.mem[..9000]);
+        assert_eq!(p.b.w.memory.bytes[at..at + 9000], p.a.w.memory.bytes[..9000]);
     }
 }
 
@@ -94,15 +97,15 @@ fn uc_carries_messages_without_answers() {
 fn uc_drops_a_broken_message_and_takes_the_next_into_the_same_receive() {
     for lost in 1..=3 {
         let mut p = Pair::new(QpType::Uc);
-        p.a.w.fill(0, 3000, 2);
+        p.a.w.memory.fill(0, 3000, 2);
         p.b.recv(1, 0, 3000);
         p.a.send(1, SendOp::Send, 100, 2500);
         p.a.send(2, SendOp::Send, 0, 2100);
         p.run_with(|_, n, _| n != lost);
-        let wc = p.b.w.take_wc();
+        let wc = p.b.w.take_completion();
         assert_eq!((wc.wr_id, wc.byte_len), (1, 2100), "packet {lost} lost");
-        assert_eq!(p.b.w.mem[..2100], p.a.w.mem[..2100]);
-        assert!(p.b.w.wc.is_empty());
+        assert_eq!(p.b.w.memory.bytes[..2100], p.a.w.memory.bytes[..2100]);
+        assert!(p.b.w.completions.is_empty());
     }
 }
 

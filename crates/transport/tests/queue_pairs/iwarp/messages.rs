@@ -4,8 +4,8 @@ use rdmux_wire::Rkey;
 
 use super::pipe::{AT_ONCE, Carriage};
 use super::*;
-use crate::iwarp::Rtr;
-use crate::wr::{MwBind, WcFlags, WcOpcode};
+use rdmux_transport::iwarp::Rtr;
+use rdmux_transport::wr::{MwBind, WcFlags, WcOpcode};
 
 /// Sizes around padding, markers and what fits into a frame.
 const SIZES: [u32; 9] = [0, 1, 3, 4, 110, 111, 509, 1442, 5000];
@@ -29,7 +29,7 @@ fn run_all(params: &StreamParams, mulpdu: u32, carriage: Carriage) {
 /// SENDs, WRITEs and READs of every size both ways at once, then atomics.
 fn exchange(pair: &mut Pair) {
     for (end, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
-        end.w.fill(0, 0x10000, seed);
+        end.w.memory.fill(0, 0x10000, seed);
     }
     for (i, &size) in SIZES.iter().enumerate() {
         let (id, at) = (i as u64, i as u64 * 0x1_0000 + 0x10_000);
@@ -44,14 +44,18 @@ fn exchange(pair: &mut Pair) {
             assert_eq!(end.done(Side::Send), good([id * 10, id * 10 + 1, id * 10 + 2]));
             let received = end.completion();
             assert_eq!((received.wr_id, received.byte_len), (id, size));
-            assert!(end.w.wc.is_empty());
+            assert!(end.w.completions.is_empty());
         }
         for (to, from) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
             for (offset, source) in [(0, 7), (0x4000, 0x1000), (0x8000, 0x2000)] {
                 let (at, len) = (at as usize + offset, size as usize);
-                let there = &from.w.mem[source..source + len];
-                assert!(to.w.mem[at..at + len] == *there, "{size} bytes at {at:#x}");
-                assert_eq!(to.w.mem[at + len], 0, "nothing behind {size} bytes at {at:#x}");
+                let there = &from.w.memory.bytes[source..source + len];
+                assert!(to.w.memory.bytes[at..at + len] == *there, "{size} bytes at {at:#x}");
+                assert_eq!(
+                    to.w.memory.bytes[at + len],
+                    0,
+                    "nothing behind {size} bytes at {at:#x}"
+                );
             }
         }
     }
@@ -59,16 +63,17 @@ fn exchange(pair: &mut Pair) {
 }
 
 fn atomics(pair: &mut Pair) {
-    pair.b.w.mem[0xf000..0xf008].copy_from_slice(&7_u64.to_ne_bytes());
+    pair.b.w.memory.bytes[0xf000..0xf008].copy_from_slice(&7_u64.to_ne_bytes());
     let (remote_addr, rkey) = (0xf000, RKEY);
     pair.a.send(1, SendOp::FetchAdd { remote_addr, rkey, add: 5 }, 0xf100, 8);
     pair.a.send(2, SendOp::CmpSwap { remote_addr, rkey, compare: 12, swap: 100 }, 0xf108, 8);
     pair.a.send(3, SendOp::CmpSwap { remote_addr, rkey, compare: 12, swap: 200 }, 0xf110, 8);
     pair.a.send(4, read(0xf000), 0xf118, 8);
     pair.run();
-    let before = pair.a.w.wc.len();
+    let before = pair.a.w.completions.len();
     assert_eq!((before, pair.a.done(Side::Send)), (4, good([1, 2, 3, 4])));
-    let value = |at: usize| u64::from_ne_bytes(pair.a.w.mem[at..at + 8].try_into().unwrap());
+    let value =
+        |at: usize| u64::from_ne_bytes(pair.a.w.memory.bytes[at..at + 8].try_into().unwrap());
     assert_eq!([value(0xf100), value(0xf108), value(0xf110), value(0xf118)], [7, 12, 100, 100]);
 }
 
@@ -162,10 +167,10 @@ fn sends_tell_immediate_solicited_and_invalidated() {
 #[test]
 fn inline_data_and_lists_of_several_parts_are_one_message() {
     let mut pair = Pair::new();
-    pair.a.w.fill(0, 0x1000, 3);
-    pair.b.w.fill(0x3000, 0x1000, 4);
+    pair.a.w.memory.fill(0, 0x1000, 3);
+    pair.b.w.memory.fill(0x3000, 0x1000, 4);
     let lists = [sge(0x4000, 100), sge(0x5000, 0), sge(0x6000, 2900)];
-    pair.b.qp.post_recv(&crate::wr::RecvWr { wr_id: 1, sges: &lists }).unwrap();
+    pair.b.qp.post_recv(&rdmux_transport::wr::RecvWr { wr_id: 1, sges: &lists }).unwrap();
     pair.b.recv(2, 0x7000, 10);
     pair.a.post(1, SendOp::Send, &[sge(0, 1000), sge(5, 2000)], SendFlags::empty());
     let parts: [&[u8]; 2] = [b"hello ", b"you"];
@@ -175,7 +180,7 @@ fn inline_data_and_lists_of_several_parts_are_one_message() {
     pair.run();
     assert_eq!(pair.b.done(Side::Recv), good([1, 2]));
     assert_eq!(pair.a.done(Side::Send), good([1, 2, 3]));
-    let (a, b) = (&pair.a.w.mem, &pair.b.w.mem);
+    let (a, b) = (&pair.a.w.memory.bytes, &pair.b.w.memory.bytes);
     assert_eq!(b[0x4000..0x4064], a[..100]);
     assert_eq!(b[0x6000..0x6000 + 900], a[100..1000]);
     assert_eq!(b[0x6000 + 900..0x6000 + 2900], a[5..2005]);
@@ -210,7 +215,7 @@ fn a_fence_waits_for_reads_and_depth_is_kept() {
     pair.a.send(1, read(0), 0x100, 64);
     pair.a.post(2, write(0), &[sge(0, 8)], SendFlags::FENCE);
     pair.a.poll(Time(1));
-    assert_eq!(pair.a.w.stream.len(), request);
+    assert_eq!(pair.a.w.stream.bytes.len(), request);
     pair.run();
     assert_eq!(pair.a.done(Side::Send), good([1, 2]));
 }
@@ -219,7 +224,7 @@ fn a_fence_waits_for_reads_and_depth_is_kept() {
 fn a_shared_receive_queue_is_taken_from() {
     let mut end = End::new(1, true);
     end.qp.attach(Time::ZERO, &PLAIN, 1460, &mut end.w).unwrap();
-    end.w.srq.push_back((42, vec![sge(0x100, 64)]));
+    end.w.memory.srq.push_back((42, vec![sge(0x100, 64)]));
     let mut other = End::attached(&StreamParams { initiator: false, ..PLAIN });
     other.send(1, SendOp::Send, 0, 64);
     let bytes = other.sent();
@@ -232,13 +237,13 @@ fn a_shared_receive_queue_is_taken_from() {
 #[test]
 fn long_messages_leave_in_few_frames_from_where_they_lie() {
     let mut pair = Pair::with(&PLAIN, 65_535, AT_ONCE);
-    pair.a.w.fill(0, 1 << 20, 9);
+    pair.a.w.memory.fill(0, 1 << 20, 9);
     pair.a.send(1, write(0), 0, 1 << 20);
     pair.a.poll(Time(1));
-    let overhead = pair.a.w.stream.len() - (1 << 20);
+    let overhead = pair.a.w.stream.bytes.len() - (1 << 20);
     assert_eq!(overhead, 17 * (2 + 14 + 4), "seventeen frames without padding");
     pair.run();
-    assert!(pair.a.w.mem == pair.b.w.mem);
+    assert!(pair.a.w.memory.bytes == pair.b.w.memory.bytes);
 }
 
 /// Neither what the program sends nor what the peer asks for waits for all of the other.
