@@ -4,10 +4,12 @@
 //! `O_NONBLOCK`, fill what is behind it, or read it empty. Therefore two processes share no description: each holds
 //! one end of a pair of datagram sockets, and each call says for itself that it does not block (`MSG_DONTWAIT`).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
@@ -105,6 +107,15 @@ pub struct PeerBell {
     takes_descriptors: bool,
 }
 
+/// How many handles of an end this process has, by the inode of the socket. Two answers to the question for a ring may
+/// bring an end twice, and what the drop of the last handle does to the socket would take the rings of the others.
+static HANDLES: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+/// By which name [`HANDLES`] knows a socket.
+fn inode(socket: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
+}
+
 /// Whether descriptors may come in messages (`SO_PASSRIGHTS`, Linux 6.16).
 const SO_PASSRIGHTS: i32 = 83;
 
@@ -141,6 +152,9 @@ impl PeerBell {
 
     fn new(socket: OwnedFd) -> Self {
         let refused = sys::set_int(&socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
+        if let Some(inode) = inode(&socket) {
+            *HANDLES.lock().entry(inode).or_default() += 1;
+        }
         Self { socket: Arc::new(socket), takes_descriptors: refused.is_err() }
     }
 
@@ -221,11 +235,24 @@ impl PeerBell {
             self.holds_descriptors() != Ok(true)
         })
     }
+
+    /// Counts this handle no more. Whether it was the process's last of its end.
+    fn is_last(&self) -> bool {
+        let Some(inode) = inode(&self.socket) else { return true };
+        let mut handles = HANDLES.lock();
+        let left = handles.get(&inode).map_or(0, |count| count - 1);
+        if left == 0 {
+            handles.remove(&inode);
+        } else {
+            handles.insert(inode, left);
+        }
+        left == 0
+    }
 }
 
 impl Drop for PeerBell {
     fn drop(&mut self) {
-        if self.takes_descriptors && !self.is_harmless() {
+        if self.is_last() && self.takes_descriptors && !self.is_harmless() {
             // The system closes it at the end of the process, without waiting.
             std::mem::forget(self.socket.clone());
         }
@@ -389,8 +416,27 @@ mod tests {
 
     /// As one finds it where the system does not refuse descriptors.
     fn old(end: PeerBell) -> PeerBell {
-        let _ = sys::set_int(&end, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
-        PeerBell { socket: end.socket.clone(), takes_descriptors: true }
+        let mut old = PeerBell::from_fd(end.duplicate().unwrap()).unwrap();
+        let _ = sys::set_int(&old, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
+        old.takes_descriptors = true;
+        old
+    }
+
+    /// Both processes may ask for a ring at once, and each then gets its end in an answer and in an event.
+    #[test]
+    fn a_second_handle_of_an_end_that_is_dropped_silences_nobody() {
+        let (a, b) = PeerBell::pair().unwrap();
+        let a = old(a);
+        let second = old(PeerBell::from_fd(a.duplicate().unwrap()).unwrap());
+        b.ring().unwrap();
+        drop(second);
+        assert!(a.clear().unwrap(), "what had come");
+        b.ring().unwrap();
+        assert!(a.clear().unwrap(), "what comes");
+        a.ring().unwrap();
+        assert!(b.clear().unwrap());
+        drop(a);
+        b.ring().unwrap_err();
     }
 
     /// Whether a pipe's other end is still open somewhere.
