@@ -33,6 +33,7 @@ const LIBRARIES: &[&[&str]] = &[
     ],
     &["IBVERBS_PRIVATE_34"],
     &["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3", "RDMACM_1.4", "RDMACM_1.5"],
+    &["IBUMAD_1.0", "IBUMAD_1.1", "IBUMAD_1.2"],
     &["RDMUX_0.1"],
     &["RDMUX_XRC_1.0"],
 ];

@@ -26,8 +26,15 @@ use crate::sh;
 
 const OBJECT: &str = "librdmux_capi.so";
 /// Names of the object: as programs are linked, for dlopen(3) and the linker, and for `-lrdmux`.
-const LINKS: [&str; 5] =
-    ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so", "librdmux.so"];
+const LINKS: [&str; 7] = [
+    "libibverbs.so.1",
+    "librdmacm.so.1",
+    "libibumad.so.3",
+    "libibverbs.so",
+    "librdmacm.so",
+    "libibumad.so",
+    "librdmux.so",
+];
 const LIB: &str = "lib/rdmux";
 const LIST: &str = "lib/rdmux/installed";
 

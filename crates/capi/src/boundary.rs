@@ -20,6 +20,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 impl Errno {
     pub(crate) const EINVAL: Self = Self(libc::EINVAL);
     pub(crate) const ENOMEM: Self = Self(libc::ENOMEM);
+    pub(crate) const EIO: Self = Self(libc::EIO);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
     /// The calling thread's errno.
@@ -93,6 +94,14 @@ pub(crate) fn status(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
+/// For functions that return a number, or the negative error number, as most of libibumad do. It is in errno, too.
+pub(crate) fn negative(f: impl FnOnce() -> Result<c_int>) -> c_int {
+    guarded(f).unwrap_or_else(|errno| {
+        errno.set();
+        -errno.0
+    })
+}
+
 /// For functions that return a pointer, or NULL with errno set.
 pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T>) -> *mut T {
     match guarded(f) {
@@ -115,7 +124,7 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic: Box<dyn Any + Send>| {
         // Dropping what was thrown might panic again.
         std::mem::forget(panic);
-        Err(Errno(libc::EIO))
+        Err(Errno::EIO)
     })
 }
 

@@ -86,7 +86,9 @@ fn the_program_gets_what_it_needs_to_find_the_library_and_the_host() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!((lines[0], lines[2]), ("one", "hello"), "{said}");
     assert!(lines[1].ends_with(":/nowhere") && lines[1].starts_with('/'), "{said}");
-    assert!(lines.contains(&"libibverbs.so.1") && lines.contains(&"librdmacm.so.1"), "{said}");
+    for name in ["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"] {
+        assert!(lines.contains(&name), "no {name}: {said}");
+    }
 }
 
 #[test]

@@ -14,7 +14,14 @@ const OBJECT: &str = "librdmux_capi.so";
 /// The one that redirects paths.
 const VIEW: &str = "librdmux_view.so";
 /// The names by which programs ask for it: as they are linked, and for dlopen(3).
-pub const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
+pub const NAMES: [&str; 6] = [
+    "libibverbs.so.1",
+    "librdmacm.so.1",
+    "libibumad.so.3",
+    "libibverbs.so",
+    "librdmacm.so",
+    "libibumad.so",
+];
 
 /// The C library's files.
 #[derive(Debug)]

@@ -3,8 +3,12 @@
 use std::ffi::{CStr, c_char};
 
 /// The directories of a view; `rdmux_host::view` has the same.
-const DIRECTORIES: [&[u8]; 3] =
-    [b"/sys/class/infiniband", b"/sys/class/infiniband_verbs", b"/dev/infiniband"];
+const DIRECTORIES: [&[u8]; 4] = [
+    b"/sys/class/infiniband",
+    b"/sys/class/infiniband_verbs",
+    b"/sys/class/infiniband_mad",
+    b"/dev/infiniband",
+];
 /// The file of a view.
 const HOSTS: &[u8] = b"/etc/hosts";
 /// The longest path, with its NUL (`PATH_MAX`).
@@ -83,6 +87,7 @@ mod tests {
             "/sys/class/infiniband",
             "/sys/class/infiniband/",
             "/sys/class/infiniband_verbs/uverbs0/ibdev",
+            "/sys/class/infiniband_mad/abi_version",
             "/dev/infiniband/uverbs0",
         ] {
             assert!(is_ours(ours.as_bytes()), "{ours}");

@@ -28,8 +28,12 @@ const PROGRAMS: &[&str] = &[
     "xrc",
     "xrc_number",
     "iwarp",
+    "umad",
     "cycles",
 ];
+
+/// What a program that includes it is linked with the library of.
+const UMAD_HEADER: &str = "/usr/include/infiniband/umad.h";
 
 /// How long a program may take. Each of its tests has a limit of its own, so this is for what no test expects.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -47,6 +51,10 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
+        if *program == "umad" && !Path::new(UMAD_HEADER).is_file() {
+            report.skip(program, "no headers (libibumad-dev)");
+            continue;
+        }
         let mut rows = Rows::default();
         if let Err(e) = host.run(program, &mut rows) {
             report.fail(program, &format!("{e:#}"));
@@ -82,7 +90,7 @@ impl Host {
         let place = sh::target_dir().join("abi");
         let links = place.join("lib");
         fs::create_dir_all(&links).with_context(|| links.display().to_string())?;
-        for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        for name in ["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"] {
             let link = links.join(name);
             if fs::read_link(&link).ok().as_ref() != Some(&library) {
                 let _ = fs::remove_file(&link);
@@ -125,6 +133,10 @@ impl Host {
         let mut run = self.command(&program);
         run.env("LD_LIBRARY_PATH", &library);
         run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
+        if name == "umad" {
+            // Its tests say what files there are.
+            run.env("LD_PRELOAD", sh::target_dir().join("debug/deps/librdmux_view.so"));
+        }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
         Ok(())
@@ -149,7 +161,11 @@ impl Host {
             cc.arg(self.place.join("lib/libibverbs.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
-        sh::run(cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]))?;
+        cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);
+        if text.contains("<infiniband/umad.h>") {
+            cc.arg("-libumad");
+        }
+        sh::run(&mut cc)?;
         Ok(program)
     }
 

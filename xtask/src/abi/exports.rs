@@ -9,8 +9,11 @@ use crate::report::Report;
 use crate::sh;
 
 /// A library by the name that programs link, and what its nodes begin with.
-const LIBRARIES: &[(&str, &str)] =
-    &[("libibverbs.so.1", "IBVERBS_"), ("librdmacm.so.1", "RDMACM_")];
+const LIBRARIES: &[(&str, &str)] = &[
+    ("libibverbs.so.1", "IBVERBS_"),
+    ("librdmacm.so.1", "RDMACM_"),
+    ("libibumad.so.3", "IBUMAD_"),
+];
 
 /// Where distributions keep them.
 const FOLDERS: &[&str] =

@@ -1,8 +1,8 @@
 //! Sizes, offsets and values that programs have compiled in.
 //!
-//! `conformance/abi/layout.txt` is the one table: a test of rdmux-capi holds its types against it; here a C
-//! program that is made from it says what the installed headers hold, and the headers are read for
-//! structures and fields that the table has forgotten.
+//! `conformance/abi/layout.txt` is the table of libibverbs and librdmacm, `layout-umad.txt` that of libibumad. A test of rdmux-capi
+//! holds its types against them; here a C program that is made from each says what the installed headers hold, and the
+//! headers are read for structures and fields that the table has forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,60 +14,94 @@ use anyhow::{Context, Result, ensure};
 use crate::report::Report;
 use crate::sh;
 
-/// What a program includes, and what these include of public types.
-const HEADERS: &[&str] =
-    &["infiniband/verbs.h", "infiniband/verbs_api.h", "infiniband/sa.h", "rdma/rdma_cma.h"];
+/// A table, and the headers that it is of.
+struct Set {
+    table: &'static str,
+    /// What a program includes, and what these include of public types.
+    headers: &'static [&'static str],
+    /// Ours, of which the values are in the table too.
+    own: &'static [&'static str],
+    /// Where the headers come from.
+    packages: &'static str,
+}
 
-/// Ours, of which the values are in the table too.
-const OWN_HEADER: &str = "rdmux/iwarp.h";
+const SETS: &[Set] = &[
+    Set {
+        table: "layout.txt",
+        headers: &[
+            "infiniband/verbs.h",
+            "infiniband/verbs_api.h",
+            "infiniband/sa.h",
+            "rdma/rdma_cma.h",
+        ],
+        own: &["rdmux/iwarp.h"],
+        packages: "libibverbs-dev and librdmacm-dev",
+    },
+    Set {
+        table: "layout-umad.txt",
+        headers: &["infiniband/umad.h", "infiniband/umad_types.h"],
+        own: &[],
+        packages: "libibumad-dev",
+    },
+];
 
 /// Structures that begin like this are not read here: flow steering is not supported.
 const UNUSED: &[&str] = &["ibv_flow_"];
 
 pub(super) fn run(report: &mut Report) {
     report.check("constants of the abi module", constants_are_listed());
-    let include = Path::new("/usr/include");
-    if !HEADERS.iter().all(|h| include.join(h).is_file()) {
-        let why = "no headers (libibverbs-dev and librdmacm-dev)";
-        return report.skip("layouts of the distribution's headers", why);
+    SETS.iter().for_each(|set| set.run(report));
+}
+
+impl Set {
+    fn run(&self, report: &mut Report) {
+        let include = Path::new("/usr/include");
+        let name = format!("layouts of the distribution's headers ({})", self.table);
+        if !self.headers.iter().all(|h| include.join(h).is_file()) {
+            return report.skip(&name, &format!("no headers ({})", self.packages));
+        }
+        report.check(&name, self.compiled());
+        for header in self.headers {
+            let check = Table::read(self.table).and_then(|table| {
+                let path = include.join(header);
+                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                nothing_forgotten(&table, &text)
+            });
+            report.check(&format!("fields of <{header}>"), check);
+        }
     }
-    report.check("layouts of the distribution's headers", compiled());
-    for header in HEADERS {
-        let check = Table::read().and_then(|table| {
-            let path = include.join(header);
-            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            nothing_forgotten(&table, &text)
-        });
-        report.check(&format!("fields of <{header}>"), check);
+
+    /// Compiles and runs the table as a C program.
+    fn compiled(&self) -> Result<()> {
+        let table = Table::read(self.table)?;
+        let folder = sh::target_dir().join("abi");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let program = folder.join(self.table.trim_end_matches(".txt"));
+        let source = program.with_extension("c");
+        let headers = self.headers.iter().chain(self.own).copied();
+        fs::write(&source, table.program(headers)).with_context(|| source.display().to_string())?;
+        let mut cc = sh::command("cc");
+        cc.args(["-std=gnu11", "-w", "-I"]).arg(sh::root().join("crates/capi/include"));
+        sh::run(cc.arg("-o").arg(&program).arg(&source))?;
+        let printed = sh::output(&mut sh::command(&program))?;
+        let differences: Vec<String> = table
+            .lines()
+            .zip(printed.lines())
+            .filter(|(expected, found)| expected != found)
+            .map(|(expected, found)| format!("{expected} in the table, {found} in the headers"))
+            .collect();
+        ensure!(differences.is_empty(), "{}", differences.join("\n"));
+        ensure!(table.lines().count() == printed.lines().count(), "lines are missing");
+        println!("{} sizes, offsets and values in order", table.lines().count());
+        Ok(())
     }
 }
 
-/// Compiles and runs the table as a C program.
-fn compiled() -> Result<()> {
-    let table = Table::read()?;
-    let folder = sh::target_dir().join("abi");
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let (source, program) = (folder.join("layout.c"), folder.join("layout"));
-    fs::write(&source, table.program()).with_context(|| source.display().to_string())?;
-    let mut cc = sh::command("cc");
-    cc.args(["-std=gnu11", "-w", "-I"]).arg(sh::root().join("crates/capi/include"));
-    sh::run(cc.arg("-o").arg(&program).arg(&source))?;
-    let printed = sh::output(&mut sh::command(&program))?;
-    let differences: Vec<String> = table
-        .lines()
-        .zip(printed.lines())
-        .filter(|(expected, found)| expected != found)
-        .map(|(expected, found)| format!("{expected} in the table, {found} in the headers"))
-        .collect();
-    ensure!(differences.is_empty(), "{}", differences.join("\n"));
-    ensure!(table.lines().count() == printed.lines().count(), "lines are missing");
-    println!("{} sizes, offsets and values in order", table.lines().count());
-    Ok(())
-}
-
-/// Whether every constant of the Rust module is in the table.
+/// Whether every constant of the Rust module is in a table.
 fn constants_are_listed() -> Result<()> {
-    let table = Table::read()?;
+    let tables: Vec<Table> =
+        SETS.iter().map(|set| Table::read(set.table)).collect::<Result<_>>()?;
+    let is_listed = |name: &String| tables.iter().any(|table| table.has_value(name));
     let mut files = Vec::new();
     crate::layout::rust_files(&sh::root().join("crates/capi/src/abi"), &mut files)?;
     let mut missing = Vec::new();
@@ -75,9 +109,9 @@ fn constants_are_listed() -> Result<()> {
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let names =
             text.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
-        missing.extend(names.map(|(name, _)| name.to_owned()).filter(|n| !table.has_value(n)));
+        missing.extend(names.map(|(name, _)| name.to_owned()).filter(|name| !is_listed(name)));
     }
-    ensure!(missing.is_empty(), "not in the table: {}", missing.join(", "));
+    ensure!(missing.is_empty(), "not in a table: {}", missing.join(", "));
     Ok(())
 }
 
@@ -158,7 +192,7 @@ fn without_comments(text: &str) -> String {
     out + rest
 }
 
-/// `conformance/abi/layout.txt`.
+/// A table of `conformance/abi`.
 #[derive(Debug, Default, PartialEq)]
 struct Table {
     structures: Vec<Structure>,
@@ -178,8 +212,8 @@ struct Structure {
 }
 
 impl Table {
-    fn read() -> Result<Self> {
-        let file = super::tables().join("layout.txt");
+    fn read(name: &str) -> Result<Self> {
+        let file = super::tables().join(name);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         Self::parse(&text)
     }
@@ -227,9 +261,9 @@ impl Table {
     }
 
     /// That program.
-    fn program(&self) -> String {
+    fn program<'h>(&self, headers: impl Iterator<Item = &'h str>) -> String {
         let mut c = String::from("#include <stddef.h>\n#include <stdio.h>\n");
-        for header in HEADERS.iter().chain([&OWN_HEADER]) {
+        for header in headers {
             let _ = writeln!(c, "#include <{header}>");
         }
         c += "#define SIZE(T, name) printf(name \" %zu\\n\", sizeof(T))\n\

@@ -1,9 +1,6 @@
-//! Holds the types of `abi` against the table of what the public headers say.
+//! Holds the types of `abi` against the tables of what the public headers say.
 
 use std::ops::Range;
-
-use super::cma::*;
-use super::verbs::*;
 
 /// What differs, one line each.
 #[derive(Default)]
@@ -29,6 +26,13 @@ impl Differences {
         if range != expected {
             self.0.push(format!("{name}: bytes {range:?}, and {expected:?} in C"));
         }
+    }
+
+    /// Fails if these find any.
+    fn none(comparisons: &[fn(&mut Self)]) {
+        let mut found = Self::default();
+        comparisons.iter().for_each(|compare| compare(&mut found));
+        assert!(found.0.is_empty(), "{}", found.0.join("\n"));
     }
 
     fn value(&mut self, name: &str, value: i128, expected: i128) {
@@ -74,12 +78,29 @@ macro_rules! values {
     };
 }
 
-include!("../../../../conformance/abi/layout.txt");
+/// Those of libibverbs and librdmacm.
+mod verbs_and_cma {
+    use super::super::cma::*;
+    use super::super::verbs::*;
+    use super::Differences;
 
-#[test]
-fn types_and_values_are_those_of_the_headers() {
-    let mut differences = Differences::default();
-    layouts(&mut differences);
-    values(&mut differences);
-    assert!(differences.0.is_empty(), "{}", differences.0.join("\n"));
+    include!("../../../../conformance/abi/layout.txt");
+
+    #[test]
+    fn types_and_values_are_those_of_the_headers() {
+        Differences::none(&[layouts, values]);
+    }
+}
+
+/// Those of libibumad.
+mod umad {
+    use super::super::umad::*;
+    use super::Differences;
+
+    include!("../../../../conformance/abi/layout-umad.txt");
+
+    #[test]
+    fn types_and_values_are_those_of_the_headers() {
+        Differences::none(&[layouts, values]);
+    }
 }

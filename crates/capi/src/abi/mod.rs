@@ -10,6 +10,7 @@
 )]
 
 pub mod cma;
+pub mod umad;
 pub mod verbs;
 
 #[cfg(test)]

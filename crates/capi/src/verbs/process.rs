@@ -5,7 +5,8 @@
 //! opens itself works.
 
 use std::cell::UnsafeCell;
-use std::ffi::CString;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_int};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use super::device::Device;
 use super::objects::Opened;
 use super::objects::generation::Generation;
+use crate::umad::open::OpenPort;
 
 /// What is there once. It is changed under a lock that a fork takes first, so no child finds it half done.
 pub(crate) struct Process {
@@ -25,6 +27,8 @@ pub(crate) struct Process {
     pub(crate) program: Option<Option<PathBuf>>,
     /// Where sysfs is, once somebody asked.
     pub(crate) sysfs: Option<CString>,
+    /// Ports that are open for management datagrams, by descriptor.
+    pub(crate) mad_ports: BTreeMap<c_int, Arc<OpenPort>>,
     /// Whether it was looked whether to log.
     pub(crate) logs: bool,
     /// Whether [`drain_at_exit`] was called.
@@ -38,6 +42,7 @@ static PROCESS: Mutex<Process> = Mutex::new(Process {
     opened: Vec::new(),
     program: None,
     sysfs: None,
+    mad_ports: BTreeMap::new(),
     logs: false,
     drains: false,
 });

@@ -166,7 +166,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         init_type_reply: 0,
         active_width: attr.active_width,
         active_speed: attr.active_speed,
-        phys_state: attr.state.physical().0,
+        phys_state: attr.phys_state as u8,
         link_layer: attr.link_layer as u8,
         flags: if attr.grh_required { GRH_REQUIRED } else { 0 },
         port_cap_flags2: 0,

@@ -27,8 +27,12 @@ pub fn uverbs(kind: DeviceKind) -> String {
 }
 
 /// The directories that a view replaces. In the tree they have the same paths.
-pub const DIRECTORIES: [&str; 3] =
-    ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband"];
+pub const DIRECTORIES: [&str; 4] = [
+    "/sys/class/infiniband",
+    "/sys/class/infiniband_verbs",
+    "/sys/class/infiniband_mad",
+    "/dev/infiniband",
+];
 
 /// The file that a view replaces, by one in which virtual hosts have names, too.
 pub const HOSTS: &str = "/etc/hosts";

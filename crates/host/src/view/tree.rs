@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::port::{GidEntry, Port};
+use rustix::fs::{CWD, FileType, Mode};
 
 use super::uverbs;
 use crate::proto::DeviceRow;
@@ -32,6 +33,8 @@ pub(crate) struct Facts<'a> {
 enum Entry {
     Text(String),
     Link(PathBuf),
+    /// One that is opened for as long as something is to last.
+    Fifo,
 }
 
 /// Makes the files below `root` what the facts say: writes what changed, removes what is no more.
@@ -46,6 +49,7 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
         match entry {
             Entry::Text(text) => put(&path, text)?,
             Entry::Link(to) => link(&path, to)?,
+            Entry::Fifo => fifo(&path)?,
         }
     }
     prune(root, Path::new(""), &entries)
@@ -62,11 +66,15 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
             let dir = format!("{dir}/ports/{number}");
             describe(&mut tree, &dir, port);
             gids(&mut tree, &dir, port);
-            counters(&mut tree, &dir, &facts.counters[device.kind]);
+            match &port.managed {
+                Some(managed) => tree.values(&format!("{dir}/counters"), &managed.counters),
+                None => counters(&mut tree, &dir, &facts.counters[device.kind]),
+            }
         }
         verbs(&mut tree, device);
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
+    mads(&mut tree, &facts.devices);
     character_device(&mut tree, "rdma_cm");
     // Kept up to date by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
@@ -81,6 +89,26 @@ fn verbs(tree: &mut Tree, device: &DeviceRow) {
     tree.text(format!("{dir}/abi_version"), "1");
     tree.link(format!("{dir}/device"), format!("../../infiniband/{name}/device"));
     character_device(tree, &uverbs);
+}
+
+/// What sends and receives management datagrams, and what a subnet manager holds open. Only ports of a managed subnet have
+/// these: on others the datagrams would go nowhere.
+fn mads(tree: &mut Tree, devices: &[&DeviceRow]) {
+    let dir = "sys/class/infiniband_mad";
+    tree.text(format!("{dir}/abi_version"), "5");
+    let ports = devices.iter().flat_map(|device| {
+        (1..).zip(&device.ports).map(|(number, port)| (&device.name, number, port))
+    });
+    let managed = ports.filter(|(.., port)| port.managed.is_some());
+    for (n, (name, number, _)) in managed.enumerate() {
+        for class in [format!("umad{n}"), format!("issm{n}")] {
+            tree.text(format!("{dir}/{class}/ibdev"), name);
+            tree.text(format!("{dir}/{class}/port"), number.to_string());
+            tree.link(format!("{dir}/{class}/device"), format!("../../infiniband/{name}/device"));
+        }
+        character_device(tree, &format!("umad{n}"));
+        tree.0.insert(format!("dev/infiniband/issm{n}").into(), Entry::Fifo);
+    }
 }
 
 /// One that anybody may read and write, which is what programs check. Nobody needs more of it: the
@@ -123,8 +151,8 @@ fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
 fn describe(tree: &mut Tree, dir: &str, port: &Port) {
     let attr = &port.attr;
     tree.text(format!("{dir}/state"), format!("{}: {}", attr.state as u8, attr.state.name()));
-    let (code, name) = attr.state.physical();
-    tree.text(format!("{dir}/phys_state"), format!("{code}: {name}"));
+    let phys_state = attr.phys_state;
+    tree.text(format!("{dir}/phys_state"), format!("{}: {}", phys_state as u8, phys_state.name()));
     tree.text(format!("{dir}/link_layer"), attr.link_layer.name());
     let (speed, rate) = attr.rate();
     let half = if rate % 10 == 0 { "" } else { ".5" };
@@ -134,6 +162,7 @@ fn describe(tree: &mut Tree, dir: &str, port: &Port) {
     tree.text(format!("{dir}/sm_lid"), format!("{:#x}", attr.sm_lid.0));
     tree.text(format!("{dir}/sm_sl"), attr.sm_sl.to_string());
     tree.text(format!("{dir}/lid_mask_count"), attr.lmc.to_string());
+    tree.text(format!("{dir}/cap_mask"), format!("{:#010x}", attr.capabilities));
     for (index, pkey) in port.pkeys.iter().enumerate() {
         tree.text(format!("{dir}/pkeys/{index}"), format!("{:#06x}", pkey.0));
     }
@@ -189,9 +218,7 @@ fn counters(tree: &mut Tree, dir: &str, counters: &[(String, u64)]) {
     ] {
         tree.text(format!("{dir}/counters/{name}"), "0");
     }
-    for (name, value) in counters {
-        tree.text(format!("{dir}/hw_counters/{name}"), value.to_string());
-    }
+    tree.values(&format!("{dir}/hw_counters"), counters);
 }
 
 /// The files as they are gathered.
@@ -202,6 +229,12 @@ impl Tree {
     /// A file of one line.
     fn text(&mut self, path: impl Into<PathBuf>, line: impl AsRef<str>) {
         self.0.insert(path.into(), Entry::Text(format!("{}\n", line.as_ref())));
+    }
+    /// A directory with a file for each number.
+    fn values(&mut self, dir: &str, values: &[(String, u64)]) {
+        for (name, value) in values {
+            self.text(format!("{dir}/{name}"), value.to_string());
+        }
     }
     fn link(&mut self, path: impl Into<PathBuf>, to: impl Into<PathBuf>) {
         self.0.insert(path.into(), Entry::Link(to.into()));
@@ -234,6 +267,17 @@ fn link(path: &Path, to: &Path) -> io::Result<()> {
     symlink(to, path)
 }
 
+/// Makes a FIFO, which only its owner opens.
+fn fifo(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => return Ok(()),
+        Ok(_) => fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).map_err(io::Error::from)
+}
+
 /// Removes files that are not among the entries, and directories that have none.
 fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::Result<()> {
     for found in fs::read_dir(root.join(below))? {
@@ -257,6 +301,7 @@ mod tests {
     use super::*;
     use rdmux_testing::{TempDir, temp_dir};
     use rdmux_verbs::kind::{self, KindRow};
+    use rdmux_verbs::port::{Managed, PhysState, PortState};
     use rdmux_wire::{Gid, Guid};
     use std::net::Ipv4Addr;
 
@@ -265,14 +310,22 @@ mod tests {
         GidEntry { gid, interface: interface.to_owned(), ..GidEntry::empty() }
     }
 
-    /// Writes what a host with a device of each kind has, of which the first counted this.
-    fn show(dir: &TempDir, addresses: &[GidEntry], counters: &[(&str, u64)]) {
+    /// A host with a device of each kind.
+    fn devices(addresses: &[GidEntry]) -> Vec<DeviceRow> {
         let device = |row: &KindRow| {
             let (kind, node_guid) = (row.kind, Guid(0x0211_2233_4455_6676 + row.kind as u64));
             let ports = vec![Port::over_ip(kind, node_guid, addresses.to_vec())];
             DeviceRow { kind, name: format!("dev{}", kind as u8), node_guid, ports }
         };
-        let devices: Vec<DeviceRow> = kind::rows().iter().map(device).collect();
+        kind::rows().iter().map(device).collect()
+    }
+
+    /// Writes what such a host has, of which the first device counted this.
+    fn show(dir: &TempDir, addresses: &[GidEntry], counters: &[(&str, u64)]) {
+        show_devices(dir, &devices(addresses), counters);
+    }
+
+    fn show_devices(dir: &TempDir, devices: &[DeviceRow], counters: &[(&str, u64)]) {
         let mut counted = PerKind::new(|_| Vec::new());
         counted[devices[0].kind] = counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
@@ -304,6 +357,7 @@ mod tests {
             ("sm_lid", "0x0"),
             ("sm_sl", "0"),
             ("lid_mask_count", "0"),
+            ("cap_mask", "0x04010000"),
         ] {
             assert_eq!(read(&format!("ports/1/{file}")).trim_end(), text);
         }
@@ -311,7 +365,7 @@ mod tests {
         assert_eq!(read("ports/1/counters/port_rcv_errors"), "3\n");
         assert_eq!(read("ports/1/hw_counters/rx_drop_icrc"), "3\n");
         let null = fs::metadata(dir.path().join("dev/infiniband/uverbs0")).unwrap();
-        assert!(std::os::unix::fs::FileTypeExt::is_char_device(&null.file_type()));
+        assert!(null.file_type().is_char_device());
         // The other device's.
         assert_eq!(read("../dev1/node_type"), "4: RNIC\n");
         assert_eq!(read("../dev1/ports/1/gids/0"), "0233:4455:6677:0000:0000:0000:0000:0000\n");
@@ -319,6 +373,45 @@ mod tests {
         assert_eq!(read("../dev1/device/infiniband_verbs/uverbs1/ibdev"), "dev1\n");
         let names = fs::read_link(dir.path().join("etc/hosts")).unwrap();
         assert_eq!(names, Path::new("/run/rdmux/etc-hosts"));
+    }
+
+    #[test]
+    fn managed_ports_have_mad_devices_and_others_none() {
+        let dir = temp_dir();
+        let mut devices = devices(&[]);
+        show_devices(&dir, &devices, &[]);
+        let classes = || fs::read_dir(dir.path().join("sys/class/infiniband_mad")).unwrap().count();
+        assert_eq!(classes(), 1, "only the version");
+
+        let port = &mut devices[1].ports[0];
+        (port.attr.state, port.attr.phys_state) = (PortState::Init, PhysState::LinkUp);
+        port.managed = Some(Managed {
+            fabric: "default".into(),
+            node: "H-1".into(),
+            port: 1,
+            counters: vec![("VL15_dropped".into(), 3)],
+        });
+        for _ in 0..2 {
+            show_devices(&dir, &devices, &[]);
+        }
+        let read =
+            |path: &str| fs::read_to_string(dir.path().join("sys/class").join(path)).unwrap();
+        assert_eq!(read("infiniband_mad/abi_version"), "5\n");
+        for file in ["umad0", "issm0"] {
+            assert_eq!(read(&format!("infiniband_mad/{file}/ibdev")), "dev1\n");
+            assert_eq!(read(&format!("infiniband_mad/{file}/port")), "1\n");
+        }
+        assert_eq!(read("infiniband/dev1/ports/1/state"), "2: INIT\n");
+        assert_eq!(read("infiniband/dev1/ports/1/counters/VL15_dropped"), "3\n");
+        let kind = |name: &str| {
+            fs::metadata(dir.path().join("dev/infiniband").join(name)).unwrap().file_type()
+        };
+        assert!(kind("umad0").is_char_device() && kind("issm0").is_fifo());
+
+        devices[1].ports[0].managed = None;
+        show_devices(&dir, &devices, &[]);
+        assert_eq!(classes(), 1);
+        assert!(!dir.path().join("dev/infiniband/issm0").exists());
     }
 
     #[test]

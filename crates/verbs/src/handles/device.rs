@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use crate::engine::device::{Device, PORT};
 use crate::handles::event::AsyncEvent;
 use crate::objects::error::VerbsError;
-use crate::objects::port::{PortAttr, PortState};
+use crate::objects::port::{PhysState, PortAttr, PortState};
 use crate::objects::query::{DeviceAttr, VENDOR_ID};
 use crate::objects::quota::{Counted, Permit};
 
@@ -42,7 +42,8 @@ impl Device {
         let attr = attr.ok_or_else(|| {
             VerbsError::invalid("query a port", format!("there is no port {port}"))
         })?;
-        Ok(if self.has_failed() { PortAttr { state: PortState::Down, ..attr } } else { attr })
+        let (state, phys_state) = (PortState::Down, PhysState::Disabled);
+        Ok(if self.has_failed() { PortAttr { state, phys_state, ..attr } } else { attr })
     }
 
     /// The device's name.

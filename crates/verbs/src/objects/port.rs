@@ -19,6 +19,21 @@ pub struct Port {
     pub addresses: Vec<GidEntry>,
     /// The P_Key table.
     pub pkeys: Vec<Pkey>,
+    /// What there is besides if the port is of a subnet that is managed.
+    pub managed: Option<Managed>,
+}
+
+/// A port of a subnet that is managed: management datagrams come and go there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Managed {
+    /// The name of the fabric that has the subnet.
+    pub fabric: String,
+    /// The name of the port's node in it.
+    pub node: String,
+    /// The port's number there.
+    pub port: u8,
+    /// Counters, by their names in sysfs.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// Attributes of a port.
@@ -30,6 +45,8 @@ pub struct PortAttr {
     pub link_layer: LinkLayer,
     /// State.
     pub state: PortState,
+    /// Physical state.
+    pub phys_state: PhysState,
     /// The LID; 0 where the link layer has none, as with the next four.
     pub lid: Lid,
     /// How many low bits of the LID are path bits (LID mask count).
@@ -103,6 +120,10 @@ impl GidEntry {
 pub enum PortState {
     /// Nothing passes.
     Down = 1,
+    /// The link is up, and only subnet management passes.
+    Init = 2,
+    /// The subnet manager has set the port up, and nothing else is sent yet.
+    Armed = 3,
     /// All is well.
     Active = 4,
 }
@@ -112,15 +133,60 @@ impl PortState {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Down => "DOWN",
+            Self::Init => "INIT",
+            Self::Armed => "ARMED",
             Self::Active => "ACTIVE",
         }
     }
+}
 
-    /// The physical state that goes with it (IBTA 14.2.5.6), and the name that sysfs has for that.
-    pub const fn physical(self) -> (u8, &'static str) {
+/// The physical state of a port (IBTA 14.2.5.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum PhysState {
+    /// It neither sends nor listens.
+    Sleep = 1,
+    /// It looks for a neighbour.
+    Polling = 2,
+    /// It was switched off.
+    Disabled = 3,
+    /// It agrees with its neighbour on width and speed.
+    Training = 4,
+    /// The link is up.
+    LinkUp = 5,
+    /// The link had errors and is set up again.
+    Recovery = 6,
+    /// A test runs.
+    Test = 7,
+}
+
+impl PhysState {
+    /// All of them, in the order of their codes from 1.
+    const ALL: [Self; 7] = [
+        Self::Sleep,
+        Self::Polling,
+        Self::Disabled,
+        Self::Training,
+        Self::LinkUp,
+        Self::Recovery,
+        Self::Test,
+    ];
+
+    /// The state with this code.
+    pub fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The name that sysfs has for it.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Down => (3, "Disabled"),
-            Self::Active => (5, "LinkUp"),
+            Self::Sleep => "Sleep",
+            Self::Polling => "Polling",
+            Self::Disabled => "Disabled",
+            Self::Training => "PortConfigurationTraining",
+            Self::LinkUp => "LinkUp",
+            Self::Recovery => "LinkErrorRecovery",
+            Self::Test => "Phy Test",
         }
     }
 }
@@ -172,6 +238,7 @@ impl Port {
             kind,
             link_layer: row.link_layer,
             state: PortState::Active,
+            phys_state: PhysState::LinkUp,
             lid: Lid(0),
             lmc: 0,
             sm_lid: Lid(0),
@@ -187,7 +254,7 @@ impl Port {
             capabilities: row.port_capabilities,
             grh_required: row.grh_required,
         };
-        Self { attr, gids, addresses, pkeys }
+        Self { attr, gids, addresses, pkeys, managed: None }
     }
 
     /// The entries of the GID table.
@@ -246,6 +313,14 @@ mod tests {
         let all = [v4, address("10.0.0.1", Mtu::M4096), address("fd00::1", Mtu::M1024), v6];
         assert_eq!(mtu_of(&all), Mtu::M1024);
         assert_eq!(mtu_of(&[]), Mtu::M1024);
+    }
+
+    #[test]
+    fn physical_states_are_found_by_their_codes() {
+        for state in PhysState::ALL {
+            assert_eq!(PhysState::of_code(state as u8), Some(state));
+        }
+        assert_eq!((PhysState::of_code(0), PhysState::of_code(8)), (None, None));
     }
 
     #[test]

@@ -1,0 +1,221 @@
+//! Agents: who sends requests of a class, and gets the answers; who gets the requests of a class and method
+//! (`umad_register(3)`).
+
+use std::ffi::{c_int, c_long};
+use std::ptr;
+
+use super::file::Registration;
+use super::ports::find;
+use crate::abi::umad::*;
+use crate::boundary::{Errno, Result, code, guarded, negative};
+
+/// Registers an agent; its number. A class of a vendor is OpenIB's.
+///
+/// # Safety
+/// A mask of 128 methods or NULL, which is an empty one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn umad_register(
+    portid: c_int,
+    mgmt_class: c_int,
+    mgmt_version: c_int,
+    rmpp_version: u8,
+    method_mask: *mut c_long,
+) -> c_int {
+    let asked = || {
+        let class = u8::try_from(mgmt_class).map_err(|_| Errno::EINVAL)?;
+        let version = u8::try_from(mgmt_version).map_err(|_| Errno::EINVAL)?;
+        let [_, oui @ ..] = UMAD_OPENIB_OUI.to_be_bytes();
+        let oui = is_vendor_range_2(class).then_some(oui);
+        // SAFETY: the caller's promise.
+        let methods = unsafe { mask(method_mask) };
+        Ok(Registration { class, version, methods, oui, rmpp: rmpp_version != 0 })
+    };
+    register(portid, asked)
+}
+
+/// As `umad_register`, for a vendor's class from 0x30 to 0x4f.
+///
+/// # Safety
+/// Three bytes or NULL; a mask as of `umad_register`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn umad_register_oui(
+    portid: c_int,
+    mgmt_class: c_int,
+    rmpp_version: u8,
+    oui: *const [u8; 3],
+    method_mask: *mut c_long,
+) -> c_int {
+    let asked = || {
+        let class = u8::try_from(mgmt_class).ok().filter(|class| is_vendor_range_2(*class));
+        let class = class.ok_or(Errno::EINVAL)?;
+        // SAFETY: the caller's promise.
+        let oui = Some(*unsafe { oui.as_ref() }.ok_or(Errno::EINVAL)?);
+        // SAFETY: as above.
+        let methods = unsafe { mask(method_mask) };
+        Ok(Registration { class, version: 1, methods, oui, rmpp: rmpp_version != 0 })
+    };
+    register(portid, asked)
+}
+
+/// `umad_register2(3)`: 0, or an error number that is positive.
+///
+/// # Safety
+/// Attributes or NULL, and room for the number.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn umad_register2(
+    portid: c_int,
+    attr: *mut umad_reg_attr,
+    agent_id: *mut u32,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller's promise.
+        let (attr, agent_id) = unsafe { (attr.as_mut(), agent_id.as_mut()) };
+        let (attr, agent_id) = attr.zip(agent_id).ok_or(Errno::EINVAL)?;
+        let port = find(portid).map_err(|_| Errno(libc::EBADF))?;
+        if attr.flags & !UMAD_USER_RMPP != 0 {
+            attr.flags = UMAD_USER_RMPP;
+            return Err(Errno::EINVAL);
+        }
+        *agent_id = port.register(&registration(attr)?)?;
+        Ok(())
+    })
+}
+
+fn registration(attr: &umad_reg_attr) -> Result<Registration> {
+    let [high, oui @ ..] = attr.oui.to_be_bytes();
+    let vendor = is_vendor_range_2(attr.mgmt_class);
+    if vendor && high != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Registration {
+        class: attr.mgmt_class,
+        version: attr.mgmt_class_version,
+        methods: attr.method_mask,
+        oui: vendor.then_some(oui),
+        rmpp: attr.rmpp_version != 0 && attr.flags & UMAD_USER_RMPP == 0,
+    })
+}
+
+/// `umad_unregister(3)`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn umad_unregister(portid: c_int, agentid: c_int) -> c_int {
+    negative(|| {
+        let agent = u32::try_from(agentid).map_err(|_| Errno::EINVAL)?;
+        find(portid)?.unregister(agent).map(|()| 0)
+    })
+}
+
+/// EINVAL for what is wrong with the arguments, EPERM for what the device refuses; errno has the device's reason.
+fn register(portid: c_int, asked: impl FnOnce() -> Result<Registration>) -> c_int {
+    let checked = guarded(|| Ok((find(portid)?, asked()?)));
+    let (port, registration) = match checked {
+        Ok(checked) => checked,
+        Err(errno) => return negative(|| Err(errno)),
+    };
+    match guarded(|| port.register(&registration)) {
+        // No agent has a number that is no `c_int`.
+        Ok(agent) => agent.cast_signed(),
+        Err(errno) => {
+            errno.set();
+            -libc::EPERM
+        }
+    }
+}
+
+fn is_vendor_range_2(class: u8) -> bool {
+    (UMAD_CLASS_VENDOR_RANGE2_START..=UMAD_CLASS_VENDOR_RANGE2_END).contains(&class)
+}
+
+/// # Safety
+/// 16 bytes or NULL.
+unsafe fn mask(methods: *const c_long) -> [u64; 2] {
+    if methods.is_null() {
+        return [0; 2];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { ptr::read_unaligned(methods.cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::open;
+    use super::*;
+
+    const NONE: *mut c_long = ptr::null_mut();
+    static OUI: [u8; 3] = [1, 2, 3];
+
+    #[test]
+    fn arguments_become_what_the_device_is_asked() {
+        let (port, fake) = open();
+        let mut mask: [c_long; 2] = [0b110, 1 << 18];
+        // SAFETY: masks and vendors.
+        unsafe {
+            assert_eq!(umad_register(port, 3, 2, 1, mask.as_mut_ptr()), 0);
+            assert_eq!(umad_register(port, 0x32, 1, 0, NONE), 1);
+            assert_eq!(umad_register_oui(port, 0x32, 1, &raw const OUI, NONE), 2);
+        }
+        let sa =
+            Registration { class: 3, version: 2, methods: [0b110, 1 << 18], oui: None, rmpp: true };
+        let none =
+            Registration { class: 0x32, version: 1, methods: [0; 2], oui: None, rmpp: false };
+        let openib = Registration { oui: Some([0, 0x14, 5]), ..none };
+        let vendor = Registration { oui: Some(OUI), rmpp: true, ..none };
+        assert_eq!(fake.registered(), [sa, openib, vendor]);
+        assert_eq!((umad_unregister(port, 1), umad_unregister(port, 1)), (0, -libc::EINVAL));
+        assert_eq!(umad_unregister(port, -1), -libc::EINVAL);
+    }
+
+    #[test]
+    fn what_the_device_refuses_is_eperm_and_errno_tells_why() {
+        let (port, fake) = open();
+        fake.refuse(libc::ENOMEM);
+        // SAFETY: no mask.
+        let result = unsafe { umad_register(port, 1, 1, 0, NONE) };
+        assert_eq!((result, Errno::last()), (-libc::EPERM, Errno::ENOMEM));
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(umad_register(port, 256, 1, 0, NONE), -libc::EINVAL);
+            assert_eq!(umad_register(port, -1, 1, 0, NONE), -libc::EINVAL);
+            assert_eq!(umad_register(-1, 1, 1, 0, NONE), -libc::EINVAL);
+            for class in [0x2f, 0x50, 3, 0x132] {
+                let result = umad_register_oui(port, class, 0, &raw const OUI, NONE);
+                assert_eq!(result, -libc::EINVAL, "{class:#x}");
+            }
+            assert_eq!(umad_register_oui(port, 0x30, 0, ptr::null(), NONE), -libc::EINVAL);
+        }
+        assert!(fake.registered().is_empty());
+    }
+
+    #[test]
+    fn register2_returns_positive_errors_and_tells_flags() {
+        let (port, fake) = open();
+        let mut attr = umad_reg_attr {
+            mgmt_class: 0x30,
+            mgmt_class_version: 1,
+            flags: UMAD_USER_RMPP,
+            method_mask: [2, 0],
+            oui: 0x0102_0304,
+            rmpp_version: 1,
+        };
+        let mut agent = 99;
+        // SAFETY: attributes and room for a number.
+        let mut register =
+            |attr: &mut umad_reg_attr| unsafe { umad_register2(port, attr, &raw mut agent) };
+        assert_eq!(register(&mut attr), libc::EINVAL, "a vendor of 32 bits");
+        attr.oui = 0x02_0304;
+        assert_eq!(register(&mut attr), 0);
+        attr.flags = 6;
+        assert_eq!((register(&mut attr), attr.flags), (libc::EINVAL, UMAD_USER_RMPP));
+        attr.flags = 0;
+        assert_eq!((register(&mut attr), agent), (0, 1));
+        let rmpp: Vec<bool> = fake.registered().iter().map(|r| r.rmpp).collect();
+        assert_eq!(rmpp, [false, true]);
+        assert_eq!(fake.registered()[0].oui, Some([2, 3, 4]));
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(umad_register2(port, ptr::null_mut(), &raw mut agent), libc::EINVAL);
+            assert_eq!(umad_register2(port, &raw mut attr, ptr::null_mut()), libc::EINVAL);
+            assert_eq!(umad_register2(-1, &raw mut attr, &raw mut agent), libc::EBADF);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A port that is open, whatever its MAD file is: agents, sends and receives by the rules of the kernel's device
+//! (`Documentation/infiniband/user_mad.rst` of Linux).
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use parking_lot::Mutex;
+
+use super::buffer::HEADER;
+use super::file::{MadFile, Received, Registration};
+use super::outstanding::{Outstanding, Request, is_response};
+use crate::abi::umad::{UMAD_CA_MAX_AGENTS, umad_rmpp_packet};
+use crate::boundary::{Errno, Result};
+
+/// Bytes of a MAD that is not long.
+pub(super) const MAD: usize = size_of::<umad_rmpp_packet>();
+/// The least that can be sent: both headers (IBTA 13.4.2, 13.6.2.1).
+const LEAST: usize = std::mem::offset_of!(umad_rmpp_packet, data);
+/// The byte of a MAD that says whether the RMPP header holds, and the bit.
+const RMPP_FLAGS: usize = 26;
+const RMPP_ACTIVE: u8 = 1;
+
+/// An open port.
+#[derive(Debug)]
+pub(crate) struct OpenPort {
+    file: Box<dyn MadFile>,
+    /// By its number, whether an agent has long MADs taken apart.
+    agents: Mutex<[Option<bool>; UMAD_CA_MAX_AGENTS as usize]>,
+    outstanding: Mutex<Outstanding>,
+}
+
+impl AsFd for OpenPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl OpenPort {
+    pub(super) fn new(file: Box<dyn MadFile>) -> Self {
+        Self { file, agents: Mutex::default(), outstanding: Mutex::default() }
+    }
+
+    /// Registers an agent; its number.
+    ///
+    /// # Errors
+    /// Those of the device: EINVAL for a class, version and method that another agent has, or for what no agent can be,
+    /// ENOMEM for the 33rd.
+    pub(super) fn register(&self, registration: &Registration) -> Result<u32> {
+        let agent = self.file.register(registration)?;
+        let mut agents = self.agents.lock();
+        let place = agents.get_mut(agent as usize).ok_or(Errno::EIO)?;
+        *place = Some(registration.rmpp);
+        Ok(agent)
+    }
+
+    /// Ends an agent.
+    ///
+    /// # Errors
+    /// EINVAL without such an agent.
+    pub(super) fn unregister(&self, agent: u32) -> Result<()> {
+        self.rmpp_of(agent).map_err(|_| Errno::EINVAL)?;
+        self.file.unregister(agent)?;
+        if let Some(place) = self.agents.lock().get_mut(agent as usize) {
+            *place = None;
+        }
+        Ok(())
+    }
+
+    /// Sends a MAD from an agent. With a timeout it is a request whose answer, or the news that there was none, is read
+    /// later.
+    ///
+    /// # Errors
+    /// EINVAL for a MAD that is too short, or too long for the agent, for a request whose ID is outstanding, and for a number
+    /// that no agent has; EIO for an agent that is not registered.
+    pub(super) fn send(
+        &self,
+        agent: u32,
+        header: &[u8; HEADER],
+        mad: &[u8],
+        timed: bool,
+    ) -> Result<()> {
+        let rmpp = self.rmpp_of(agent)?;
+        let long_allowed = || rmpp && mad[RMPP_FLAGS] & RMPP_ACTIVE != 0;
+        if mad.len() < LEAST || mad.len() > MAD && !long_allowed() {
+            return Err(Errno::EINVAL);
+        }
+        let request = Request::of(agent, mad).filter(|_| timed && !is_response(mad));
+        if let Some(request) = request {
+            let known = self.outstanding.lock().contains(&request);
+            if known && self.file.is_outstanding(agent, request.tid.into(), request.class)? {
+                return Err(Errno::EINVAL);
+            }
+            // Before it is sent: another thread may read the answer before this one goes on.
+            self.outstanding.lock().sent(request);
+        }
+        let sent = if mad.len() < MAD {
+            let mut whole = [0; MAD];
+            whole[..mad.len()].copy_from_slice(mad);
+            self.file.send(header, &whole)
+        } else {
+            self.file.send(header, mad)
+        };
+        if let (Some(request), Err(_)) = (request, sent) {
+            self.outstanding.lock().ended(&request);
+        }
+        sent
+    }
+
+    /// Reads the next record into a buffer that has room for a header at least. The record's bytes, header included.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub(super) fn read(&self, buffer: &mut [u8]) -> std::result::Result<usize, ReadError> {
+        match self.file.read(buffer)? {
+            Received::Whole(length) => {
+                let record = &buffer[..length.min(buffer.len())];
+                self.answered(record);
+                Ok(record.len())
+            }
+            Received::TooLong(length) if length > HEADER + MAD && buffer.len() >= HEADER + MAD => {
+                Err(ReadError::TooLong(length))
+            }
+            Received::TooLong(_) => Err(Errno::EINVAL.into()),
+            Received::Nothing => Err(Errno(libc::EAGAIN).into()),
+        }
+    }
+
+    /// Notes that a request has come to its end: the record is its answer, or itself if there was none.
+    fn answered(&self, record: &[u8]) {
+        let Some((header, mad)) = record.split_at_checked(HEADER) else { return };
+        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let (agent, status) = (word(0), word(4));
+        if (status != 0 || is_response(mad))
+            && let Some(request) = Request::of(agent, mad)
+        {
+            self.outstanding.lock().ended(&request);
+        }
+    }
+
+    /// Whether long MADs are taken apart for an agent.
+    fn rmpp_of(&self, agent: u32) -> Result<bool> {
+        let agents = self.agents.lock();
+        agents.get(agent as usize).ok_or(Errno::EINVAL)?.ok_or(Errno::EIO)
+    }
+}
+
+/// Why nothing was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadError {
+    /// The next record has so many bytes, header included, for which there is no room. It stays.
+    TooLong(usize),
+    /// EAGAIN when there is nothing to read; EINVAL when there is no room for a MAD that is not long.
+    Failed(Errno),
+}
+
+impl From<Errno> for ReadError {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}

@@ -1,0 +1,103 @@
+//! Opening and closing ports (`umad_open_port(3)`). A port id is the descriptor of the port's MAD file.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use super::ca::name;
+use super::choose;
+use super::open::OpenPort;
+use super::source;
+use super::sysfs::Sysfs;
+use crate::boundary::{Errno, Result, negative};
+use crate::verbs::process;
+
+/// `umad_open_port(3)`: the port's id, or EOPNOTSUPP without any MAD device, ENODEV without such an adapter, EINVAL without
+/// such a port or for one that has no MAD device, EIO for one that cannot be opened. Errno says why, then.
+///
+/// # Safety
+/// A name or NULL.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: c_int) -> c_int {
+    let mut why = None;
+    let opened = negative(|| {
+        crate::log::start();
+        let sysfs = Sysfs::default();
+        if !sysfs.has_mad_devices() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: the caller's promise.
+        let (ca, port) = choose::port(&sysfs, unsafe { name(ca_name)? }, portnum)?;
+        sysfs.mad_device(&ca, port).ok_or(Errno::EINVAL)?;
+        let file = source::open(&ca, port).map_err(|errno| {
+            why = Some(errno);
+            Errno::EIO
+        })?;
+        Ok(insert(OpenPort::new(file)))
+    });
+    why.into_iter().for_each(Errno::set);
+    opened
+}
+
+/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile goes on until that returns.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn umad_close_port(portid: c_int) -> c_int {
+    negative(|| {
+        // Outside of the lock.
+        let port = process::lists().mad_ports.remove(&portid);
+        port.map(|_| 0).ok_or(Errno::EINVAL)
+    })
+}
+
+/// `umad_get_fd(3)`: a descriptor that is readable when something can be received.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn umad_get_fd(portid: c_int) -> c_int {
+    negative(|| find(portid).map(|_| portid))
+}
+
+/// `umad_get_issm_path(3)`: the file that a subnet manager holds open, cut to fit.
+///
+/// # Safety
+/// A name or NULL, and room for `max` characters.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn umad_get_issm_path(
+    ca_name: *const c_char,
+    portnum: c_int,
+    path: *mut c_char,
+    max: c_int,
+) -> c_int {
+    negative(|| {
+        let sysfs = Sysfs::default();
+        // SAFETY: the caller's promise.
+        let (ca, port) = choose::port(&sysfs, unsafe { name(ca_name)? }, portnum)?;
+        let number = sysfs.mad_device(&ca, port).ok_or(Errno::EINVAL)?;
+        let room = usize::try_from(max).ok().filter(|room| *room > 0 && !path.is_null());
+        let room = room.ok_or(Errno::EINVAL)?;
+        let text = format!("/dev/infiniband/issm{number}");
+        let text = &text.as_bytes()[..text.len().min(room - 1)];
+        // SAFETY: room for these and a NUL, as the caller promises.
+        unsafe {
+            path.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+            path.add(text.len()).write(0);
+        }
+        Ok(0)
+    })
+}
+
+/// The port that is open by this id.
+///
+/// # Errors
+/// EINVAL if none is.
+pub(super) fn find(portid: c_int) -> Result<Arc<OpenPort>> {
+    process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)
+}
+
+/// Its id.
+pub(super) fn insert(port: OpenPort) -> c_int {
+    let id = port.as_fd().as_raw_fd();
+    if let Some(stale) = process::lists().mad_ports.insert(id, Arc::new(port)) {
+        // The program closed that one's descriptor by itself, and the number is this one's now: it must not be closed again.
+        std::mem::forget(stale);
+    }
+    id
+}
