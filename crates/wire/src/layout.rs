@@ -511,7 +511,7 @@ macro_rules! flags {
             }
             #[inline]
             fn raw(self) -> u64 {
-                self.bits().into()
+                crate::layout::Code::raw(self.bits())
             }
         }
 
@@ -536,7 +536,7 @@ macro_rules! attributes {
     (
         $(#[$doc:meta])*
         $enum:ident {
-            $($(#[$about:meta])* $name:ident = $id:literal;)*
+            $($(#[$about:meta])* $name:ident = $id:literal $(, $shared:ident)?;)*
         }
     ) => {
         $(#[$doc])*
@@ -596,10 +596,7 @@ macro_rules! attributes {
         }
 
         $(
-            impl $name {
-                /// The attribute ID.
-                pub const ATTR_ID: u16 = $id;
-            }
+            crate::layout::attr_id! { $name = $id $(, $shared)? }
 
             impl From<$name> for $enum {
                 fn from(value: $name) -> Self {
@@ -610,3 +607,17 @@ macro_rules! attributes {
     };
 }
 pub(crate) use attributes;
+
+/// What several classes share says its ID itself.
+macro_rules! attr_id {
+    ($name:ident = $id:literal) => {
+        impl $name {
+            /// The attribute ID.
+            pub const ATTR_ID: u16 = $id;
+        }
+    };
+    ($name:ident = $id:literal, shared) => {
+        const _: () = assert!($name::ATTR_ID == $id);
+    };
+}
+pub(crate) use attr_id;

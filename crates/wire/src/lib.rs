@@ -8,7 +8,8 @@
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
 //! - management datagrams: [`mad`], [`rmpp`] for messages of several, the connection manager's messages in [`cm`],
-//!   subnet management in [`smp`] with its attributes in [`sm`]; [`layout`] makes types of tables of fields.
+//!   subnet management in [`smp`] with its attributes in [`sm`], performance management in [`pm`], subnet administration
+//!   in [`sa`], and [`class_port_info`], which those two have in common; [`layout`] makes types of tables of fields.
 //!
 //! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
 //! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
@@ -21,6 +22,7 @@ mod bytes;
 pub mod aeth;
 pub mod atomic;
 pub mod bth;
+pub mod class_port_info;
 pub mod cm;
 pub mod crc;
 pub mod deth;
@@ -37,8 +39,10 @@ pub mod lrh;
 pub mod mad;
 pub mod opcode;
 pub mod packet;
+pub mod pm;
 pub mod reth;
 pub mod rmpp;
+pub mod sa;
 pub mod sm;
 pub mod smp;
 pub mod tcp;

@@ -1,0 +1,91 @@
+//! PortCounters: the counters that every port has (IBTA 16.1.3.5). They stay at their largest value.
+
+use crate::layout::{flags, layout};
+
+layout! {
+    /// A port's counters. Data is counted in 4-byte words, from the LRH through the ICRC.
+    PortCounters("PortCounters", 44) {
+        /// Reserved.
+        reserved0: u8 = 0;
+        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        port_select: u8 = 1;
+        /// Of a Set: which counters to set.
+        counter_select: CounterSelect = 2;
+        /// Bad symbols, of all lanes.
+        symbol_error_counter: u16 = 4;
+        /// Successful recoveries of the link.
+        link_error_recovery_counter: u8 = 6;
+        /// Recoveries that failed, after which the link was down.
+        link_downed_counter: u8 = 7;
+        /// Bad packets that came in.
+        port_rcv_errors: u16 = 8;
+        /// Packets that came in with the end that says: bad already.
+        port_rcv_remote_physical_errors: u16 = 10;
+        /// Packets that came in and could not be sent on.
+        port_rcv_switch_relay_errors: u16 = 12;
+        /// Packets that were not sent.
+        port_xmit_discards: u16 = 14;
+        /// Packets that were not sent for their partition or as raw.
+        port_xmit_constraint_errors: u8 = 16;
+        /// Packets that were dropped for their partition or as raw.
+        port_rcv_constraint_errors: u8 = 17;
+        /// Of a Set: bit 0 is `port_xmit_wait`.
+        counter_select2: u8 = 18;
+        /// How often physical errors reached their threshold.
+        local_link_integrity_errors: u8 = 19 [0, 4];
+        /// How often overruns reached their threshold.
+        excessive_buffer_overrun_errors: u8 = 19 [4, 4];
+        /// Datagrams to QP1 that found no buffer.
+        qp1_dropped: u16 = 20;
+        /// Datagrams of subnet management that found no buffer.
+        vl15_dropped: u16 = 22;
+        /// Words sent.
+        port_xmit_data: u32 = 24;
+        /// Words received.
+        port_rcv_data: u32 = 28;
+        /// Packets sent.
+        port_xmit_pkts: u32 = 32;
+        /// Packets received.
+        port_rcv_pkts: u32 = 36;
+        /// Ticks in which there was something to send and no credit for it.
+        port_xmit_wait: u32 = 40;
+    }
+}
+
+flags! {
+    /// Counters to set.
+    CounterSelect(u16, 16 bits) {
+        /// `symbol_error_counter`.
+        SYMBOL_ERROR = 0;
+        /// `link_error_recovery_counter`.
+        LINK_ERROR_RECOVERY = 1;
+        /// `link_downed_counter`.
+        LINK_DOWNED = 2;
+        /// `port_rcv_errors`.
+        RCV_ERRORS = 3;
+        /// `port_rcv_remote_physical_errors`.
+        RCV_REMOTE_PHYSICAL_ERRORS = 4;
+        /// `port_rcv_switch_relay_errors`.
+        RCV_SWITCH_RELAY_ERRORS = 5;
+        /// `port_xmit_discards`.
+        XMIT_DISCARDS = 6;
+        /// `port_xmit_constraint_errors`.
+        XMIT_CONSTRAINT_ERRORS = 7;
+        /// `port_rcv_constraint_errors`.
+        RCV_CONSTRAINT_ERRORS = 8;
+        /// `local_link_integrity_errors`.
+        LOCAL_LINK_INTEGRITY_ERRORS = 9;
+        /// `excessive_buffer_overrun_errors`.
+        EXCESSIVE_BUFFER_OVERRUN_ERRORS = 10;
+        /// `vl15_dropped`.
+        VL15_DROPPED = 11;
+        /// `port_xmit_data`.
+        XMIT_DATA = 12;
+        /// `port_rcv_data`.
+        RCV_DATA = 13;
+        /// `port_xmit_pkts`.
+        XMIT_PKTS = 14;
+        /// `port_rcv_pkts`.
+        RCV_PKTS = 15;
+    }
+}

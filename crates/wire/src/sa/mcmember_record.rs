@@ -1,0 +1,107 @@
+//! MCMemberRecord: a member of a multicast group (IBTA 15.2.5.17). A Set joins, a Delete leaves.
+
+use super::{Rate, Selector};
+use crate::layout::{flags, layout};
+use crate::{Gid, Lid, Pkey, Qkey};
+
+layout! {
+    /// A member of a group, or a group.
+    McMemberRecord("MCMemberRecord", 56) {
+        /// The group.
+        mgid: Gid = 0;
+        /// The member's port.
+        port_gid: Gid = 16;
+        /// The group's Q_Key.
+        qkey: Qkey = 32;
+        /// The group's LID.
+        mlid: Lid = 36;
+        /// How `mtu` is meant.
+        mtu_selector: Selector = 38 [0, 2];
+        /// A code of [`Mtu`](crate::Mtu).
+        mtu: u8 = 38 [2, 6];
+        /// Traffic class.
+        tclass: u8 = 39;
+        /// The group's partition.
+        pkey: Pkey = 40;
+        /// How `rate` is meant.
+        rate_selector: Selector = 42 [0, 2];
+        /// The group's rate.
+        rate: Rate = 42 [2, 6];
+        /// How `packet_life_time` is meant.
+        packet_life_time_selector: Selector = 43 [0, 2];
+        /// How long a packet may take: 4.096 us * 2^code.
+        packet_life_time: u8 = 43 [2, 6];
+        /// Service level.
+        sl: u8 = 44 [0, 4];
+        /// Flow label, 20 bits.
+        flow_label: u32 = 44 [4, 20];
+        /// Hop limit.
+        hop_limit: u8 = 47;
+        /// Scope, as in the group's GID.
+        scope: u8 = 48 [0, 4];
+        /// What kind of member.
+        join_state: JoinState = 48 [4, 4];
+        /// Another port has joined for the member.
+        proxy_join: bool = 49 [0, 1];
+        /// Reserved.
+        reserved49: u8 = 49 [1, 7];
+        /// Reserved, and 4 bytes that fill up to a multiple of 8.
+        reserved50: [u8; 6] = 50;
+    }
+}
+
+flags! {
+    /// What kind of member a port is.
+    JoinState(u8, 4 bits) {
+        /// It sends and receives, and the group exists while it is there.
+        FULL_MEMBER = 0;
+        /// It sends and receives.
+        NON_MEMBER = 1;
+        /// It sends.
+        SEND_ONLY_NON_MEMBER = 2;
+        /// It sends, and the group exists while it is there.
+        SEND_ONLY_FULL_MEMBER = 3;
+    }
+}
+
+flags! {
+    /// Components of a question for [`McMemberRecord`]s.
+    McMemberRecordMask(u64, 64 bits) {
+        /// `mgid`.
+        MGID = 0;
+        /// `port_gid`.
+        PORT_GID = 1;
+        /// `qkey`.
+        QKEY = 2;
+        /// `mlid`.
+        MLID = 3;
+        /// `mtu_selector`.
+        MTU_SELECTOR = 4;
+        /// `mtu`.
+        MTU = 5;
+        /// `tclass`.
+        TCLASS = 6;
+        /// `pkey`.
+        PKEY = 7;
+        /// `rate_selector`.
+        RATE_SELECTOR = 8;
+        /// `rate`.
+        RATE = 9;
+        /// `packet_life_time_selector`.
+        PACKET_LIFE_TIME_SELECTOR = 10;
+        /// `packet_life_time`.
+        PACKET_LIFE_TIME = 11;
+        /// `sl`.
+        SL = 12;
+        /// `flow_label`.
+        FLOW_LABEL = 13;
+        /// `hop_limit`.
+        HOP_LIMIT = 14;
+        /// `scope`.
+        SCOPE = 15;
+        /// `join_state`.
+        JOIN_STATE = 16;
+        /// `proxy_join`.
+        PROXY_JOIN = 17;
+    }
+}

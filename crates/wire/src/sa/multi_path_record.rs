@@ -1,0 +1,104 @@
+//! MultiPathRecord: a question for paths between several ports, for example for automatic migration (IBTA 15.2.5.20). The
+//! answer is [`PathRecord`](super::PathRecord)s.
+
+use super::{Rate, Selector};
+use crate::layout::{flags, layout};
+use crate::{Gid, Pkey};
+
+layout! {
+    /// A question for paths.
+    MultiPathRecord("MultiPathRecord", 200) {
+        /// For raw packets.
+        raw_traffic: bool = 0 [0, 1];
+        /// Reserved.
+        reserved0: u8 = 0 [1, 3];
+        /// Flow label, 20 bits.
+        flow_label: u32 = 0 [4, 20];
+        /// Hop limit.
+        hop_limit: u8 = 3;
+        /// Traffic class.
+        tclass: u8 = 4;
+        /// The same path serves the way back.
+        reversible: bool = 5 [0, 1];
+        /// How many paths for each pair of ports, 7 bits.
+        numb_path: u8 = 5 [1, 7];
+        /// The partition.
+        pkey: Pkey = 6;
+        /// Class of quality of service, 12 bits.
+        qos_class: u16 = 8 [0, 12];
+        /// Service level.
+        sl: u8 = 9 [4, 4];
+        /// How `mtu` is meant.
+        mtu_selector: Selector = 10 [0, 2];
+        /// A code of [`Mtu`](crate::Mtu).
+        mtu: u8 = 10 [2, 6];
+        /// How `rate` is meant.
+        rate_selector: Selector = 11 [0, 2];
+        /// The rate.
+        rate: Rate = 11 [2, 6];
+        /// How `packet_life_time` is meant.
+        packet_life_time_selector: Selector = 12 [0, 2];
+        /// How long a packet may take: 4.096 us * 2^code.
+        packet_life_time: u8 = 12 [2, 6];
+        /// The first 8 bits of the service ID.
+        service_id_msb: u8 = 13;
+        /// The paths should have little in common.
+        independence_selector: u8 = 14 [0, 2];
+        /// Reserved.
+        reserved14: u8 = 14 [2, 6];
+        /// How many of `gids` paths start at: the first ones.
+        sgid_count: u8 = 15;
+        /// How many of `gids` paths end at: those after.
+        dgid_count: u8 = 16;
+        /// The other 56 bits of the service ID.
+        service_id_lsb: u64 = 17 [0, 56];
+        /// Where paths start and end.
+        gids: [Gid; 11] = 24;
+    }
+}
+
+flags! {
+    /// Components of a question for [`MultiPathRecord`]s.
+    MultiPathRecordMask(u64, 64 bits) {
+        /// `raw_traffic`.
+        RAW_TRAFFIC = 0;
+        /// `flow_label`.
+        FLOW_LABEL = 2;
+        /// `hop_limit`.
+        HOP_LIMIT = 3;
+        /// `tclass`.
+        TCLASS = 4;
+        /// `reversible`.
+        REVERSIBLE = 5;
+        /// `numb_path`.
+        NUMB_PATH = 6;
+        /// `pkey`.
+        PKEY = 7;
+        /// `qos_class`.
+        QOS_CLASS = 8;
+        /// `sl`.
+        SL = 9;
+        /// `mtu_selector`.
+        MTU_SELECTOR = 10;
+        /// `mtu`.
+        MTU = 11;
+        /// `rate_selector`.
+        RATE_SELECTOR = 12;
+        /// `rate`.
+        RATE = 13;
+        /// `packet_life_time_selector`.
+        PACKET_LIFE_TIME_SELECTOR = 14;
+        /// `packet_life_time`.
+        PACKET_LIFE_TIME = 15;
+        /// `service_id_msb`.
+        SERVICE_ID_MSB = 16;
+        /// `independence_selector`.
+        INDEPENDENCE_SELECTOR = 17;
+        /// `sgid_count`.
+        SGID_COUNT = 18;
+        /// `dgid_count`.
+        DGID_COUNT = 19;
+        /// `service_id_lsb`.
+        SERVICE_ID_LSB = 21;
+    }
+}

@@ -1,0 +1,15 @@
+//! Notice, as subnet administration reports it to subscribers (IBTA 13.4.8.2).
+
+use crate::Gid;
+use crate::layout::layout;
+use crate::sm::Notice;
+
+layout! {
+    /// An event.
+    ReportedNotice("Notice", 80) {
+        /// The event.
+        notice: Notice = 0;
+        /// Who sent it.
+        issuer_gid: Gid = 64;
+    }
+}

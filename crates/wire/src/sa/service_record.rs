@@ -1,0 +1,110 @@
+//! ServiceRecord: a service, where it is and for how long (IBTA 15.2.5.14).
+
+use crate::layout::{Text, flags, layout};
+use crate::{Gid, Pkey, ServiceId};
+
+layout! {
+    /// A service.
+    ServiceRecord("ServiceRecord", 176) {
+        /// What it is.
+        service_id: ServiceId = 0;
+        /// Where it is.
+        service_gid: Gid = 8;
+        /// The partition.
+        service_pkey: Pkey = 24;
+        /// Reserved.
+        reserved26: u16 = 26;
+        /// For how many seconds; all ones is for ever.
+        service_lease: u32 = 28;
+        /// Who changes the record must have it.
+        service_key: [u8; 16] = 32;
+        /// Its name.
+        service_name: Text<64> = 48;
+        /// The service's own.
+        service_data8: [u8; 16] = 112;
+        /// The service's own.
+        service_data16: [u16; 8] = 128;
+        /// The service's own.
+        service_data32: [u32; 4] = 144;
+        /// The service's own.
+        service_data64: [u64; 2] = 160;
+    }
+}
+
+flags! {
+    /// Components of a question for [`ServiceRecord`]s.
+    ServiceRecordMask(u64, 64 bits) {
+        /// `service_id`.
+        SERVICE_ID = 0;
+        /// `service_gid`.
+        SERVICE_GID = 1;
+        /// `service_pkey`.
+        SERVICE_PKEY = 2;
+        /// `service_lease`.
+        SERVICE_LEASE = 4;
+        /// `service_key`.
+        SERVICE_KEY = 5;
+        /// `service_name`.
+        SERVICE_NAME = 6;
+        /// `service_data8[0]`.
+        SERVICE_DATA8_0 = 7;
+        /// `service_data8[1]`.
+        SERVICE_DATA8_1 = 8;
+        /// `service_data8[2]`.
+        SERVICE_DATA8_2 = 9;
+        /// `service_data8[3]`.
+        SERVICE_DATA8_3 = 10;
+        /// `service_data8[4]`.
+        SERVICE_DATA8_4 = 11;
+        /// `service_data8[5]`.
+        SERVICE_DATA8_5 = 12;
+        /// `service_data8[6]`.
+        SERVICE_DATA8_6 = 13;
+        /// `service_data8[7]`.
+        SERVICE_DATA8_7 = 14;
+        /// `service_data8[8]`.
+        SERVICE_DATA8_8 = 15;
+        /// `service_data8[9]`.
+        SERVICE_DATA8_9 = 16;
+        /// `service_data8[10]`.
+        SERVICE_DATA8_10 = 17;
+        /// `service_data8[11]`.
+        SERVICE_DATA8_11 = 18;
+        /// `service_data8[12]`.
+        SERVICE_DATA8_12 = 19;
+        /// `service_data8[13]`.
+        SERVICE_DATA8_13 = 20;
+        /// `service_data8[14]`.
+        SERVICE_DATA8_14 = 21;
+        /// `service_data8[15]`.
+        SERVICE_DATA8_15 = 22;
+        /// `service_data16[0]`.
+        SERVICE_DATA16_0 = 23;
+        /// `service_data16[1]`.
+        SERVICE_DATA16_1 = 24;
+        /// `service_data16[2]`.
+        SERVICE_DATA16_2 = 25;
+        /// `service_data16[3]`.
+        SERVICE_DATA16_3 = 26;
+        /// `service_data16[4]`.
+        SERVICE_DATA16_4 = 27;
+        /// `service_data16[5]`.
+        SERVICE_DATA16_5 = 28;
+        /// `service_data16[6]`.
+        SERVICE_DATA16_6 = 29;
+        /// `service_data16[7]`.
+        SERVICE_DATA16_7 = 30;
+        /// `service_data32[0]`.
+        SERVICE_DATA32_0 = 31;
+        /// `service_data32[1]`.
+        SERVICE_DATA32_1 = 32;
+        /// `service_data32[2]`.
+        SERVICE_DATA32_2 = 33;
+        /// `service_data32[3]`.
+        SERVICE_DATA32_3 = 34;
+        /// `service_data64[0]`.
+        SERVICE_DATA64_0 = 35;
+        /// `service_data64[1]`.
+        SERVICE_DATA64_1 = 36;
+    }
+}

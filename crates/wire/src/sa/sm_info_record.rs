@@ -1,0 +1,37 @@
+//! SMInfoRecord: a subnet manager (IBTA 15.2.5.10).
+
+use crate::Lid;
+use crate::layout::{flags, layout};
+use crate::sm::SmInfo;
+
+layout! {
+    /// A subnet manager.
+    SmInfoRecord("SMInfoRecord", 32) {
+        /// The port that it is on.
+        lid: Lid = 0;
+        /// Reserved.
+        reserved2: u16 = 2;
+        /// The attribute.
+        sm_info: SmInfo = 4;
+        /// Fills up to a multiple of 8 bytes.
+        reserved25: [u8; 7] = 25;
+    }
+}
+
+flags! {
+    /// Components of a question for [`SmInfoRecord`]s.
+    SmInfoRecordMask(u64, 64 bits) {
+        /// `lid`.
+        LID = 0;
+        /// `sm_info.guid`.
+        GUID = 2;
+        /// `sm_info.sm_key`.
+        SM_KEY = 3;
+        /// `sm_info.act_count`.
+        ACT_COUNT = 4;
+        /// `sm_info.priority`.
+        PRIORITY = 5;
+        /// `sm_info.state`.
+        STATE = 6;
+    }
+}

@@ -1,0 +1,80 @@
+//! SwitchInfoRecord, LinearForwardingTableRecord and MulticastForwardingTableRecord (IBTA 15.2.5.5, 15.2.5.6 and
+//! 15.2.5.8).
+
+use crate::Lid;
+use crate::layout::{flags, layout};
+use crate::sm::{LinearForwardingTable, MulticastForwardingTable, SwitchInfo};
+
+layout! {
+    /// A switch.
+    SwitchInfoRecord("SwitchInfoRecord", 24) {
+        /// The switch.
+        lid: Lid = 0;
+        /// Reserved.
+        reserved2: u16 = 2;
+        /// The attribute.
+        switch_info: SwitchInfo = 4;
+    }
+}
+
+flags! {
+    /// Components of a question for [`SwitchInfoRecord`]s.
+    SwitchInfoRecordMask(u64, 64 bits) {
+        /// `lid`.
+        LID = 0;
+    }
+}
+
+layout! {
+    /// A block of a switch's unicast routes.
+    LinearForwardingTableRecord("LinearForwardingTableRecord", 72) {
+        /// The switch.
+        lid: Lid = 0;
+        /// The block.
+        block_num: u16 = 2;
+        /// Reserved.
+        reserved4: u32 = 4;
+        /// The routes.
+        table: LinearForwardingTable = 8;
+    }
+}
+
+flags! {
+    /// Components of a question for [`LinearForwardingTableRecord`]s.
+    LinearForwardingTableRecordMask(u64, 64 bits) {
+        /// `lid`.
+        LID = 0;
+        /// `block_num`.
+        BLOCK_NUM = 1;
+    }
+}
+
+layout! {
+    /// A block of a switch's multicast routes.
+    MulticastForwardingTableRecord("MulticastForwardingTableRecord", 72) {
+        /// The switch.
+        lid: Lid = 0;
+        /// Position k is ports 16k to 16k+15.
+        position: u8 = 2 [0, 4];
+        /// Reserved.
+        reserved2: u8 = 2 [4, 3];
+        /// The block, 9 bits.
+        block_num: u16 = 2 [7, 9];
+        /// Reserved.
+        reserved4: u32 = 4;
+        /// The routes.
+        table: MulticastForwardingTable = 8;
+    }
+}
+
+flags! {
+    /// Components of a question for [`MulticastForwardingTableRecord`]s.
+    MulticastForwardingTableRecordMask(u64, 64 bits) {
+        /// `lid`.
+        LID = 0;
+        /// `position`.
+        POSITION = 1;
+        /// `block_num`.
+        BLOCK_NUM = 3;
+    }
+}
