@@ -1,19 +1,56 @@
 //! An InfiniBand subnet without I/O: switches, cables, and the management agents of every port.
 //!
 //! A [`Topology`] says which nodes there are and how they are cabled; it is read from a file as
-//! `ibnetdiscover` writes it, or made from a [`topology::Shape`].
+//! `ibnetdiscover` writes it, or made from a [`topology::Shape`]. [`Subnet`] is those nodes at work:
+//!
+//! ```text
+//!   a program's datagram                    for programs of another port, events
+//!         |                                                  ^
+//!         v                                                  | Sink
+//!   Subnet::send -> forward, directed   hop by hop           |
+//!                     |  link  switch   states and tables    |
+//!                     v                                      |
+//!                   receive -> mkey -> sma, pma   the agents answer; what they do not know is delivered
+//!                                 |
+//!                               traps   what ports tell the manager of their own accord
+//! ```
+//!
+//! Time and input are arguments, and what comes out goes to a [`Sink`]; nothing is allocated for each
+//! hop of a datagram. [`Subnet::next_timeout`] says when [`Subnet::handle_timeout`] has something to do.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod config;
+pub mod counters;
+pub mod operate;
 pub mod packet;
+pub mod port;
 pub mod rmpp;
 pub mod sink;
+pub mod subnet;
 pub mod topology;
 pub mod umad;
 
+mod directed;
+mod forward;
+mod link;
+mod mkey;
+mod node;
+mod pma;
+mod ports;
+mod receive;
+mod sma;
+mod switch;
+mod traps;
+
+pub use config::Config;
+pub use counters::{Counter, DropReason};
+pub use operate::OperateError;
 pub use packet::{MadPacket, NodeId, PortId};
+pub use port::PortView;
 pub use rdmux_transport::Time;
 pub use sink::{PortEvent, Sink};
+pub use subnet::Subnet;
 pub use topology::Topology;

@@ -1,0 +1,270 @@
+//! Directed routes: what sender, switches and receiver do to hop pointer and paths (IBTA 14.2.2).
+//!
+//! With n hops the pointer p of a request goes from 0 to n + 1, that of the response back to 0. Index 0
+//! of both paths is not used. A route may begin or end with a part that is LID routed.
+
+use rdmux_wire::Lid;
+use rdmux_wire::mad::{MAD_LEN, MgmtClass};
+use rdmux_wire::smp::MAX_HOPS;
+
+/// What to do with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is for the agents or programs here.
+    Here,
+    /// It leaves by this port.
+    Leave(u8),
+    /// It goes to this LID, where its directed part ends; or to the LID that it has, where that part
+    /// has not begun.
+    LidRouted(Option<Lid>),
+    /// It breaks the rules.
+    Discard,
+}
+
+/// The node that a datagram has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here {
+    /// The port that it came in by.
+    pub(crate) ingress: u8,
+    /// Adapters do not send on what they get.
+    pub(crate) is_switch: bool,
+    /// It came by the node's LID: it was LID routed up to here.
+    pub(crate) routed: bool,
+}
+
+mod field {
+    pub(super) const CLASS: usize = 1;
+    pub(super) const STATUS: usize = 4;
+    pub(super) const HOP_POINTER: usize = 6;
+    pub(super) const HOP_COUNT: usize = 7;
+    pub(super) const DR_SLID: usize = 32;
+    pub(super) const DR_DLID: usize = 34;
+    pub(super) const INITIAL_PATH: usize = 128;
+    pub(super) const RETURN_PATH: usize = 192;
+}
+
+/// A datagram's fields of the route.
+struct Route<'a> {
+    mad: &'a mut [u8; MAD_LEN],
+    returning: bool,
+    count: u8,
+}
+
+impl<'a> Route<'a> {
+    fn new(mad: &'a mut [u8; MAD_LEN]) -> Option<Self> {
+        let count = mad[field::HOP_COUNT];
+        let returning = mad[field::STATUS] & 0x80 != 0;
+        (count <= MAX_HOPS).then_some(Self { mad, returning, count })
+    }
+    fn pointer(&self) -> u8 {
+        self.mad[field::HOP_POINTER]
+    }
+    fn set_pointer(&mut self, pointer: u8) {
+        self.mad[field::HOP_POINTER] = pointer;
+    }
+    /// Callers have checked that `hop` is at most [`MAX_HOPS`].
+    fn initial(&self, hop: u8) -> u8 {
+        self.mad[field::INITIAL_PATH + usize::from(hop)]
+    }
+    fn back(&self, hop: u8) -> u8 {
+        self.mad[field::RETURN_PATH + usize::from(hop)]
+    }
+    fn set_back(&mut self, hop: u8, port: u8) {
+        self.mad[field::RETURN_PATH + usize::from(hop)] = port;
+    }
+    fn lid(&self, at: usize) -> Lid {
+        Lid(u16::from_be_bytes([self.mad[at], self.mad[at + 1]]))
+    }
+    /// The LID of the end from which it came, or to which it returns.
+    fn dr_slid(&self) -> Lid {
+        self.lid(field::DR_SLID)
+    }
+    fn dr_dlid(&self) -> Lid {
+        self.lid(field::DR_DLID)
+    }
+}
+
+/// At the sender, which is on port `own`, or on port 0 of a switch and may then leave by any.
+pub(crate) fn originate(mad: &mut [u8; MAD_LEN], own: u8, is_switch: bool) -> Turn {
+    let Some(mut route) = Route::new(mad) else { return Turn::Discard };
+    let begins_lid_routed = if route.returning { route.dr_dlid() } else { route.dr_slid() };
+    if begins_lid_routed != Lid::PERMISSIVE {
+        return Turn::LidRouted(None);
+    }
+    let (n, p) = (route.count, route.pointer());
+    let (pointer, egress) = match (route.returning, n) {
+        (false, _) if p != 0 => return Turn::Discard,
+        (true, _) if p != n + 1 => return Turn::Discard,
+        (false, 0) => (1, None),
+        (true, 0) => (0, None),
+        (false, _) => (1, Some(route.initial(1))),
+        (true, _) => (n, Some(route.back(n))),
+    };
+    route.set_pointer(pointer);
+    match egress {
+        None => Turn::Here,
+        Some(port) if is_switch || port == own => Turn::Leave(port),
+        Some(_) => Turn::Discard,
+    }
+}
+
+/// An answer to who is on the same port: it has no way to go.
+pub(crate) fn return_at_once(mad: &mut [u8; MAD_LEN]) {
+    if mad[field::CLASS] == MgmtClass::SUBN_DIRECTED.0 {
+        mad[field::HOP_POINTER] = 0;
+    }
+}
+
+/// At a node that it has come to by a link.
+pub(crate) fn relay(mad: &mut [u8; MAD_LEN], here: Here) -> Turn {
+    match Route::new(mad) {
+        Some(route) if route.returning => relay_response(route, here),
+        Some(route) => relay_request(route, here),
+        None => Turn::Discard,
+    }
+}
+
+fn relay_request(mut route: Route<'_>, here: Here) -> Turn {
+    let (n, p) = (route.count, route.pointer());
+    if p == n + 1 {
+        return Turn::Here;
+    }
+    if p == 0 && n > 0 {
+        // The directed part begins here, if there was another before it.
+        if !(here.is_switch && here.routed && route.dr_slid() != Lid::PERMISSIVE) {
+            return Turn::Discard;
+        }
+        route.set_pointer(1);
+        return Turn::Leave(route.initial(1));
+    }
+    if p > n {
+        return Turn::Discard;
+    }
+    if p > 0 {
+        route.set_back(p, here.ingress);
+    }
+    if p < n {
+        route.set_pointer(p + 1);
+        let egress = route.initial(p + 1);
+        return if here.is_switch { Turn::Leave(egress) } else { Turn::Discard };
+    }
+    route.set_pointer(n + 1);
+    match route.dr_dlid() {
+        Lid::PERMISSIVE => Turn::Here,
+        to if here.is_switch => Turn::LidRouted(Some(to)),
+        _ => Turn::Discard,
+    }
+}
+
+fn relay_response(mut route: Route<'_>, here: Here) -> Turn {
+    let (n, p) = (route.count, route.pointer());
+    if p == 0 {
+        return Turn::Here;
+    }
+    // It came back LID routed to where the directed part had ended.
+    let begins = p == n + 1 && here.routed && route.dr_dlid() != Lid::PERMISSIVE;
+    if p > n && !begins {
+        return Turn::Discard;
+    }
+    if p == 1 {
+        route.set_pointer(0);
+        return match route.dr_slid() {
+            Lid::PERMISSIVE => Turn::Here,
+            to if here.is_switch => Turn::LidRouted(Some(to)),
+            _ => Turn::Discard,
+        };
+    }
+    route.set_pointer(p - 1);
+    let egress = route.back(p - 1);
+    if here.is_switch { Turn::Leave(egress) } else { Turn::Discard }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_wire::mad::Method;
+    use rdmux_wire::smp::Smp;
+
+    fn request(hops: &[u8], pointer: u8) -> [u8; MAD_LEN] {
+        let mut smp = Smp::directed(Method::GET, 0x11, 0, hops);
+        smp.set_hop_pointer(pointer);
+        smp.to_bytes()
+    }
+
+    fn response(hops: &[u8], back: &[u8], pointer: u8) -> [u8; MAD_LEN] {
+        let mut smp = Smp::directed(Method::GET_RESP, 0x11, 0, hops);
+        smp.return_path[1..=back.len()].copy_from_slice(back);
+        smp.set_returning(true);
+        smp.set_hop_pointer(pointer);
+        smp.to_bytes()
+    }
+
+    const SWITCH: Here = Here { ingress: 9, is_switch: true, routed: false };
+    const ADAPTER: Here = Here { ingress: 1, is_switch: false, routed: false };
+
+    #[test]
+    fn a_request_of_two_hops_crosses_one_switch() {
+        let mut mad = request(&[1, 5], 0);
+        assert_eq!(originate(&mut mad, 1, false), Turn::Leave(1));
+        assert_eq!(relay(&mut mad, SWITCH), Turn::Leave(5));
+        assert_eq!(relay(&mut mad, ADAPTER), Turn::Here);
+        let smp = Smp::parse(&mad).expect("an SMP");
+        assert_eq!((smp.hop_pointer(), smp.return_path[1], smp.return_path[2]), (3, 9, 1));
+    }
+
+    #[test]
+    fn the_response_takes_the_return_path() {
+        let mut mad = response(&[1, 5], &[9, 1], 3);
+        assert_eq!(originate(&mut mad, 1, false), Turn::Leave(1));
+        assert_eq!(relay(&mut mad, SWITCH), Turn::Leave(9));
+        assert_eq!(relay(&mut mad, ADAPTER), Turn::Here);
+        assert_eq!(mad[field::HOP_POINTER], 0);
+    }
+
+    #[test]
+    fn no_hops_stay_at_the_port() {
+        let mut mad = request(&[], 0);
+        assert_eq!(originate(&mut mad, 1, false), Turn::Here);
+        assert_eq!(mad[field::HOP_POINTER], 1);
+        let mut mad = response(&[], &[], 1);
+        assert_eq!(originate(&mut mad, 1, false), Turn::Here);
+        assert_eq!(mad[field::HOP_POINTER], 0);
+    }
+
+    #[test]
+    fn a_route_that_breaks_the_rules_is_discarded() {
+        // A sender must begin at the beginning, and by its own port.
+        assert_eq!(originate(&mut request(&[1], 1), 1, false), Turn::Discard);
+        assert_eq!(originate(&mut request(&[2], 0), 1, false), Turn::Discard);
+        assert_eq!(originate(&mut response(&[1], &[1], 1), 1, false), Turn::Discard);
+        // Adapters do not send on; pointers beyond the route mean nothing.
+        assert_eq!(relay(&mut request(&[1, 2], 1), ADAPTER), Turn::Discard);
+        assert_eq!(relay(&mut request(&[1, 2], 0), SWITCH), Turn::Discard);
+        assert_eq!(relay(&mut request(&[1, 2], 4), SWITCH), Turn::Discard);
+        assert_eq!(relay(&mut response(&[1, 2], &[1, 2], 3), SWITCH), Turn::Discard);
+        assert_eq!(relay(&mut response(&[1, 2], &[1, 2], 2), ADAPTER), Turn::Discard);
+        let mut long = request(&[1; 63], 0);
+        long[field::HOP_COUNT] = 64;
+        assert_eq!(originate(&mut long, 1, false), Turn::Discard);
+        assert_eq!(relay(&mut long, SWITCH), Turn::Discard);
+    }
+
+    #[test]
+    fn any_pointer_and_count_is_survived() {
+        for pointer in 0..=255 {
+            for count in 0..=255 {
+                for status in [0, 0x80] {
+                    let mut mad = request(&[1; 63], pointer);
+                    (mad[field::HOP_COUNT], mad[field::STATUS]) = (count, status);
+                    for here in [SWITCH, ADAPTER, Here { routed: true, ..SWITCH }] {
+                        for lid in [0xff, 0] {
+                            mad[field::DR_SLID..field::DR_SLID + 4].fill(lid);
+                            relay(&mut mad.clone(), here);
+                            originate(&mut mad.clone(), 1, true);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

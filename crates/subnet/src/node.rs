@@ -1,0 +1,61 @@
+//! A node: what NodeInfo says of it, and where its ports are.
+
+use alloc::boxed::Box;
+
+use rdmux_wire::Guid;
+use rdmux_wire::sm::NodeDescription;
+
+use crate::config::Config;
+use crate::switch::Switch;
+use crate::topology::{self, NodeKind};
+
+/// A node of a subnet.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeState {
+    pub(crate) kind: NodeKind,
+    pub(crate) guid: Guid,
+    pub(crate) system_guid: Guid,
+    pub(crate) vendor_id: u32,
+    pub(crate) device_id: u16,
+    pub(crate) num_ports: u8,
+    pub(crate) description: NodeDescription,
+    /// The index of the first port: 0 of a switch, else 1.
+    pub(crate) first: usize,
+    pub(crate) switch: Option<Box<Switch>>,
+}
+
+impl NodeState {
+    pub(crate) fn new(node: &topology::Node, first: usize, config: &Config) -> Self {
+        let is_switch = node.kind == NodeKind::Switch;
+        Self {
+            kind: node.kind,
+            guid: node.guid,
+            system_guid: node.system_guid,
+            vendor_id: node.vendor_id,
+            device_id: node.device_id,
+            num_ports: node.num_ports,
+            description: node.description.as_str().into(),
+            first,
+            switch: is_switch.then(|| Box::new(Switch::new(config, node.enhanced_port0))),
+        }
+    }
+
+    /// The number of the first port.
+    pub(crate) fn lowest(&self) -> u8 {
+        u8::from(self.switch.is_none())
+    }
+
+    /// The index of a port.
+    #[inline]
+    pub(crate) fn port(&self, number: u8) -> Option<usize> {
+        let lowest = self.lowest();
+        (lowest..=self.num_ports)
+            .contains(&number)
+            .then(|| self.first + usize::from(number - lowest))
+    }
+
+    /// How many ports there are, port 0 too.
+    pub(crate) fn all_ports(&self) -> usize {
+        usize::from(self.num_ports) + usize::from(self.switch.is_some())
+    }
+}

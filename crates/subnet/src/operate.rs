@@ -1,0 +1,228 @@
+//! What operators and drivers do to a subnet: cables, switches, programs that come and go.
+
+use alloc::string::String;
+
+use rdmux_transport::Time;
+use rdmux_wire::sm::{CapabilityMask, LocalChangeFlags, NodeDescription, PhysState};
+
+use crate::counters::Counters;
+use crate::packet::{NodeId, PortId};
+use crate::port::{PortData, PortKind};
+use crate::sink::Sink;
+use crate::subnet::{Cx, Subnet};
+use crate::topology::LinkRate;
+
+/// Why an operator's command cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OperateError {
+    /// There is no such port, or it is port 0 of a switch, which takes no cable.
+    #[error(
+        "{0} does not exist or takes no cable: name a port from 1 to the node's number of ports"
+    )]
+    NoPort(PortId),
+    /// The port has a cable.
+    #[error("{0} has a cable to {1} already: unplug it first")]
+    Taken(PortId, PortId),
+    /// A cable has two ends.
+    #[error("{0} cannot be cabled to itself")]
+    Itself(PortId),
+    /// The port has no cable.
+    #[error("{0} has no cable: plug one first")]
+    NoCable(PortId),
+    /// Only switches are reset.
+    #[error("{0} is not a switch of this subnet")]
+    NoSwitch(NodeId),
+}
+
+impl Subnet {
+    /// Puts a cable between two free ports. The link comes up at once, if both ports want it.
+    ///
+    /// # Errors
+    /// [`OperateError`] when a port does not exist or has a cable.
+    pub fn plug(
+        &mut self,
+        now: Time,
+        a: PortId,
+        b: PortId,
+        rate: LinkRate,
+        sink: &mut impl Sink,
+    ) -> Result<(), OperateError> {
+        let ends = [self.plug_at(a)?, self.plug_at(b)?];
+        if a == b {
+            return Err(OperateError::Itself(a));
+        }
+        if let Some((at, peer)) = ends.iter().find_map(|&at| Some((at, self.ports[at].peer?))) {
+            return Err(OperateError::Taken(self.ports[at].id, self.ports[peer].id));
+        }
+        let mut cx = Cx { now, sink };
+        self.lay_cable(ends[0], ends[1], rate);
+        self.train(ends[0], &mut cx);
+        self.expire(&mut cx);
+        Ok(())
+    }
+
+    /// Takes the cable of a port away, at both ends, and returns where it went.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the port does not exist or has none.
+    pub fn unplug(
+        &mut self,
+        now: Time,
+        port: PortId,
+        sink: &mut impl Sink,
+    ) -> Result<PortId, OperateError> {
+        let at = self.plug_at(port)?;
+        let peer = self.ports[at].peer.ok_or(OperateError::NoCable(port))?;
+        let mut cx = Cx { now, sink };
+        self.cut(at, &mut cx);
+        for end in [at, peer] {
+            self.ports[end].peer = None;
+            self.ports[end].cable_up = true;
+        }
+        self.expire(&mut cx);
+        Ok(self.ports[peer].id)
+    }
+
+    /// Switches the cable of a port off or on: the link goes down at both ends, or comes up.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the port does not exist or has none.
+    pub fn set_cable(
+        &mut self,
+        now: Time,
+        port: PortId,
+        up: bool,
+        sink: &mut impl Sink,
+    ) -> Result<(), OperateError> {
+        let at = self.plug_at(port)?;
+        let peer = self.ports[at].peer.ok_or(OperateError::NoCable(port))?;
+        let mut cx = Cx { now, sink };
+        if !up {
+            self.cut(at, &mut cx);
+        }
+        for end in [at, peer] {
+            self.ports[end].cable_up = up;
+        }
+        if up {
+            self.train(at, &mut cx);
+        }
+        self.expire(&mut cx);
+        Ok(())
+    }
+
+    /// The light goes out at both ends, without a command to either.
+    fn cut(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
+        if self.ports[at].is_up() {
+            let default = self.ports[at].info.link_down_default_state;
+            self.take_down(at, crate::link::down_state(default), cx);
+            self.report_change(at, cx);
+        }
+    }
+
+    /// A switch loses its power and gets it back: LID, forwarding tables and everything else that was set
+    /// is gone, its links go down and come up again.
+    ///
+    /// # Errors
+    /// [`OperateError::NoSwitch`] when it is none.
+    pub fn reset_switch(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        sink: &mut impl Sink,
+    ) -> Result<(), OperateError> {
+        let first = self.index(PortId { node, number: 0 }).ok_or(OperateError::NoSwitch(node))?;
+        let mut cx = Cx { now, sink };
+        let all = first..first + self.node_of(first).all_ports();
+        for at in all.clone().skip(1) {
+            self.take_down(at, PhysState::POLLING, &mut cx);
+        }
+        for at in all.clone() {
+            self.power_on(at);
+        }
+        let config = self.config;
+        if let Some(switch) = &mut self.node_of_mut(first).switch {
+            switch.reset(&config);
+        }
+        for at in all.skip(1) {
+            self.train(at, &mut cx);
+        }
+        self.expire(&mut cx);
+        Ok(())
+    }
+
+    /// A port as it is after power-on, with the cable that it has.
+    fn power_on(&mut self, at: usize) {
+        if let Some(end) = self.ports[at].lease {
+            self.timers.remove(&(end, crate::subnet::Timer::Lease(at)));
+        }
+        let (kind, rate) = (self.kind(at), self.capability(at));
+        let old = &self.ports[at];
+        let mut new = PortData::new(old.id, kind, old.guid, &self.config);
+        (new.peer, new.cable_up, new.attached) = (old.peer, old.cable_up, old.attached);
+        new.counters = Counters::new();
+        if kind != PortKind::Management {
+            new.set_rate(rate);
+        }
+        self.ports[at] = new;
+    }
+
+    /// Programs come to a port, or leave it: who is not there is answered for by the agents.
+    pub fn set_attached(&mut self, port: PortId, attached: bool) {
+        if let Some(at) = self.index(port) {
+            self.ports[at].attached = attached;
+        }
+    }
+
+    /// A subnet manager comes to a port, or leaves it: the bit IsSM of its capability mask, of which the
+    /// master is told.
+    pub fn set_is_sm(&mut self, now: Time, port: PortId, is_sm: bool, sink: &mut impl Sink) {
+        let Some(at) = self.index(port) else { return };
+        let mask = &mut self.ports[at].info.capability_mask;
+        if mask.contains(CapabilityMask::SM) == is_sm {
+            return;
+        }
+        mask.set(CapabilityMask::SM, is_sm);
+        let mut cx = Cx { now, sink };
+        self.raise_local_change(at, LocalChangeFlags::empty(), &mut cx);
+        self.expire(&mut cx);
+    }
+
+    /// Names a node, as `/sys/class/infiniband/*/node_desc` does; the master is told. What is beyond 64
+    /// bytes is cut off.
+    pub fn set_node_description(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        name: &str,
+        sink: &mut impl Sink,
+    ) {
+        let first = [0, 1].iter().find_map(|&number| self.index(PortId { node, number }));
+        let Some(first) = first else { return };
+        self.node_of_mut(first).description = NodeDescription::from(name);
+        let mut cx = Cx { now, sink };
+        self.name_has_changed(first, &mut cx);
+        self.expire(&mut cx);
+    }
+
+    /// Tells the master by the first port that can.
+    pub(crate) fn name_has_changed(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
+        self.raise_local_change(at, LocalChangeFlags::NODE_DESCRIPTION, cx);
+    }
+
+    /// A node's description, as far as it is text.
+    pub fn node_description(&self, node: NodeId) -> Option<String> {
+        let index = usize::try_from(node.0).ok()?;
+        Some(text(&self.nodes.get(index)?.description))
+    }
+
+    /// A port that takes a cable.
+    fn plug_at(&self, port: PortId) -> Result<usize, OperateError> {
+        let at = self.index(port).filter(|at| self.kind(*at) != PortKind::Management);
+        at.ok_or(OperateError::NoPort(port))
+    }
+}
+
+/// A description as text; what is not UTF-8 becomes U+FFFD.
+pub(crate) fn text(description: &NodeDescription) -> String {
+    String::from_utf8_lossy(description.node_description.as_bytes()).into_owned()
+}

@@ -1,0 +1,221 @@
+//! The performance management agent: what ports have counted (IBTA 16.1).
+
+use core::ops::RangeInclusive;
+
+use rdmux_wire::mad::{BASE_VERSION, MAD_LEN, MadHeader, Method, status};
+
+use crate::counters::{Counter, Shown};
+use crate::subnet::Subnet;
+
+/// Attributes that there are.
+mod attr {
+    pub(super) const CLASS_PORT_INFO: u16 = 0x01;
+    pub(super) const PORT_COUNTERS: u16 = 0x12;
+    pub(super) const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
+}
+
+/// Where the data begins in a datagram of this class.
+const DATA: usize = 64;
+
+/// The longest data, that of PortCountersExtended.
+const DATA_LEN: usize = MAD_LEN - DATA;
+
+/// The PortSelect that means all ports together.
+const ALL_PORTS: u8 = 0xff;
+
+/// A counter's field in an attribute.
+struct Field {
+    counter: Counter,
+    /// The bit that selects it in a Set: from 0 in CounterSelect, from 16 in CounterSelect2.
+    select: u8,
+    /// The byte of the data that it begins with.
+    at: usize,
+    /// Its width; fields of 4 bits share a byte, of which `high` ones have the upper half.
+    bits: u8,
+    high: bool,
+}
+
+const fn field(counter: Counter, select: u8, at: usize, bits: u8) -> Field {
+    Field { counter, select, at, bits, high: false }
+}
+
+/// PortCounters (IBTA 16.1.3.5).
+const CLASSIC: &[Field] = &[
+    field(Counter::SymbolError, 0, 4, 16),
+    field(Counter::LinkErrorRecovery, 1, 6, 8),
+    field(Counter::LinkDowned, 2, 7, 8),
+    field(Counter::PortRcvErrors, 3, 8, 16),
+    field(Counter::PortRcvRemotePhysicalErrors, 4, 10, 16),
+    field(Counter::PortRcvSwitchRelayErrors, 5, 12, 16),
+    field(Counter::PortXmitDiscards, 6, 14, 16),
+    field(Counter::PortXmitConstraintErrors, 7, 16, 8),
+    field(Counter::PortRcvConstraintErrors, 8, 17, 8),
+    Field { high: true, ..field(Counter::LocalLinkIntegrityErrors, 9, 19, 4) },
+    field(Counter::ExcessiveBufferOverrunErrors, 10, 19, 4),
+    field(Counter::Vl15Dropped, 11, 22, 16),
+    field(Counter::PortXmitData, 12, 24, 32),
+    field(Counter::PortRcvData, 13, 28, 32),
+    field(Counter::PortXmitPkts, 14, 32, 32),
+    field(Counter::PortRcvPkts, 15, 36, 32),
+    field(Counter::PortXmitWait, 16, 40, 32),
+    field(Counter::Qp1Dropped, 17, 20, 16),
+];
+
+/// PortCountersExtended (IBTA 16.1.4.11).
+const EXTENDED: &[Field] = &[
+    field(Counter::PortXmitData, 0, 8, 64),
+    field(Counter::PortRcvData, 1, 16, 64),
+    field(Counter::PortXmitPkts, 2, 24, 64),
+    field(Counter::PortRcvPkts, 3, 32, 64),
+    field(Counter::PortUnicastXmitPkts, 4, 40, 64),
+    field(Counter::PortUnicastRcvPkts, 5, 48, 64),
+    field(Counter::PortMulticastXmitPkts, 6, 56, 64),
+    field(Counter::PortMulticastRcvPkts, 7, 64, 64),
+    field(Counter::SymbolError, 16, 72, 64),
+    field(Counter::LinkErrorRecovery, 17, 80, 64),
+    field(Counter::LinkDowned, 18, 88, 64),
+    field(Counter::PortRcvErrors, 19, 96, 64),
+    field(Counter::PortRcvRemotePhysicalErrors, 20, 104, 64),
+    field(Counter::PortRcvSwitchRelayErrors, 21, 112, 64),
+    field(Counter::PortXmitDiscards, 22, 120, 64),
+    field(Counter::PortXmitConstraintErrors, 23, 128, 64),
+    field(Counter::PortRcvConstraintErrors, 24, 136, 64),
+    field(Counter::LocalLinkIntegrityErrors, 25, 144, 64),
+    field(Counter::ExcessiveBufferOverrunErrors, 26, 152, 64),
+    field(Counter::Vl15Dropped, 27, 160, 64),
+    field(Counter::PortXmitWait, 28, 168, 64),
+    field(Counter::Qp1Dropped, 29, 176, 64),
+];
+
+/// Answers a Get or a Set at the node of port `at`: the data is that of the answer then. Returns the
+/// status.
+pub(crate) fn answer(
+    subnet: &mut Subnet,
+    at: usize,
+    header: &MadHeader,
+    mad: &mut [u8; MAD_LEN],
+) -> u16 {
+    let Some(data) = mad[DATA..].first_chunk_mut::<DATA_LEN>() else {
+        return status::UNSUPPORTED_METHOD_ATTRIBUTE;
+    };
+    let is_set = header.method == Method::SET;
+    let (fields, shown) = match header.attr_id {
+        attr::CLASS_PORT_INFO if !is_set => {
+            class_port_info(data);
+            return status::OK;
+        }
+        attr::PORT_COUNTERS => (CLASSIC, Shown::Classic),
+        attr::PORT_COUNTERS_EXTENDED => (EXTENDED, Shown::Extended),
+        _ => return status::UNSUPPORTED_METHOD_ATTRIBUTE,
+    };
+    let ports = ports(subnet, at, data[1]).filter(|_| header.attr_mod == 0);
+    let Some(ports) = ports else { return status::INVALID_VALUE };
+    if is_set {
+        let selected = selected(data, shown);
+        for f in fields.iter().filter(|f| selected & 1 << f.select != 0) {
+            for port in ports.clone() {
+                subnet.ports[port].counters.set(f.counter, shown, f.read(data));
+            }
+        }
+    }
+    // The selections are echoed.
+    let counters = if shown == Shown::Classic { 4 } else { 8 };
+    let select2 = data[18];
+    data[counters..].fill(0);
+    if shown == Shown::Classic {
+        data[18] = select2;
+    }
+    for f in fields {
+        let counted = ports.clone().map(|port| subnet.ports[port].counters.get(f.counter, shown));
+        let total = match shown {
+            Shown::Classic => counted.fold(0, u64::saturating_add).min(f.largest()),
+            Shown::Extended => counted.fold(0, u64::wrapping_add),
+        };
+        f.write(data, total);
+    }
+    status::OK
+}
+
+/// The ports that PortSelect names.
+fn ports(subnet: &Subnet, at: usize, select: u8) -> Option<RangeInclusive<usize>> {
+    let node = subnet.node_of(at);
+    if select == ALL_PORTS {
+        return Some(node.port(1)?..=node.port(node.num_ports)?);
+    }
+    let port = node.port(select)?;
+    Some(port..=port)
+}
+
+/// Which counters a Set is for: CounterSelect, and CounterSelect2 from bit 16 on.
+fn selected(data: &[u8; DATA_LEN], shown: Shown) -> u64 {
+    let first = u16::from_be_bytes([data[2], data[3]]);
+    let second = match shown {
+        Shown::Classic => data[18].into(),
+        Shown::Extended => u32::from_be_bytes([data[4], data[5], data[6], data[7]]),
+    };
+    u64::from(second) << 16 | u64::from(first)
+}
+
+impl Field {
+    const fn largest(&self) -> u64 {
+        u64::MAX >> (64 - self.bits)
+    }
+
+    fn read(&self, data: &[u8; DATA_LEN]) -> u64 {
+        if self.bits == 4 {
+            let byte = data[self.at];
+            return (if self.high { byte >> 4 } else { byte & 0xf }).into();
+        }
+        let bytes = &data[self.at..self.at + usize::from(self.bits / 8)];
+        bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
+    }
+
+    fn write(&self, data: &mut [u8; DATA_LEN], value: u64) {
+        let bytes = value.to_be_bytes();
+        if self.bits == 4 {
+            data[self.at] |= if self.high { bytes[7] << 4 } else { bytes[7] };
+            return;
+        }
+        let len = usize::from(self.bits / 8);
+        data[self.at..self.at + len].copy_from_slice(&bytes[8 - len..]);
+    }
+}
+
+/// What the agent can do (IBTA 13.4.8.1, 16.1.3.1): all ports at once, extended counters, XmitWait, and
+/// the error counters in 64 bits.
+fn class_port_info(data: &mut [u8; DATA_LEN]) {
+    const ALL_PORT_SELECT: u16 = 0x100;
+    const EXTENDED_WIDTH: u16 = 0x200;
+    const XMIT_WAIT: u16 = 0x1000;
+    const EXTENDED_ERRORS: u32 = 1 << 1;
+    const RESPONSE_TIME: u32 = 0x10;
+    data.fill(0);
+    data[..2].copy_from_slice(&[BASE_VERSION, 1]);
+    let mask = ALL_PORT_SELECT | EXTENDED_WIDTH | XMIT_WAIT;
+    data[2..4].copy_from_slice(&mask.to_be_bytes());
+    data[4..8].copy_from_slice(&(EXTENDED_ERRORS << 5 | RESPONSE_TIME).to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn fields_do_not_overlap_and_each_has_a_bit_of_its_own() {
+        for (fields, first, len) in [(CLASSIC, 4, 44), (EXTENDED, 8, 184)] {
+            let mut taken = [0u8; DATA_LEN];
+            for f in fields {
+                let mut ones = [0; DATA_LEN];
+                f.write(&mut ones, f.largest());
+                assert_eq!(f.read(&ones), f.largest());
+                assert!(taken.iter().zip(ones).all(|(a, b)| a & b == 0), "{:?}", f.counter);
+                taken.iter_mut().zip(ones).for_each(|(a, b)| *a |= b);
+            }
+            assert!(taken[..first].iter().chain(&taken[len..]).all(|b| *b == 0));
+            let mut bits: Vec<_> = fields.iter().map(|f| f.select).collect();
+            bits.dedup();
+            assert_eq!(bits.len(), fields.len());
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The subnet: all nodes and ports, and the calls of its driver.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use rdmux_transport::Time;
+use rdmux_wire::sm::PortState;
+use rdmux_wire::{Lid, Qpn};
+
+use crate::config::Config;
+use crate::counters::{Counter, DropReason};
+use crate::directed;
+use crate::forward::Arrival;
+use crate::node::NodeState;
+use crate::packet::{MadPacket, NodeId, PortId};
+use crate::port::{PortData, PortKind, PortView};
+use crate::sink::Sink;
+use crate::switch::Switch;
+use crate::topology::{self, PortRef, Topology};
+use crate::traps::Outstanding;
+
+/// All nodes of a subnet, with their agents.
+///
+/// The driver hands in what programs send ([`Subnet::send`]), what operators do, and the time; a
+/// [`Sink`] takes what arrives for programs. Links train in no time, and datagrams travel in none.
+#[derive(Debug)]
+pub struct Subnet {
+    pub(crate) config: Config,
+    pub(crate) nodes: Vec<NodeState>,
+    /// The ports of all nodes, those of a node together.
+    pub(crate) ports: Vec<PortData>,
+    /// Names and what else the agents do not need.
+    topology: Topology,
+    pub(crate) timers: BTreeSet<(Time, Timer)>,
+    /// By port and trap number.
+    pub(crate) traps: BTreeMap<(usize, u16), Outstanding>,
+    pub(crate) next_tid: u64,
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The lease of a port's M_Key ends.
+    Lease(usize),
+    /// A port may send the trap of this number.
+    Trap(usize, u16),
+}
+
+/// The time of a call, and where its results go.
+pub(crate) struct Cx<'a, S> {
+    pub(crate) now: Time,
+    pub(crate) sink: &'a mut S,
+}
+
+impl Subnet {
+    /// A subnet as after power-on: links are up and in state Init; ports have the LIDs that the
+    /// topology gives them, if it gives any. No programs are attached.
+    pub fn new(topology: &Topology, config: Config) -> Self {
+        let mut subnet = Self {
+            config,
+            nodes: Vec::with_capacity(topology.nodes.len()),
+            ports: Vec::new(),
+            topology: topology.clone(),
+            timers: BTreeSet::new(),
+            traps: BTreeMap::new(),
+            next_tid: 1,
+        };
+        for node in &topology.nodes {
+            subnet.add_node(node);
+        }
+        let mut cx = Cx { now: Time::ZERO, sink: &mut () };
+        for (a, b, rate) in topology.links() {
+            if let (Some(a), Some(b)) = (subnet.port_at(a), subnet.port_at(b)) {
+                subnet.lay_cable(a, b, rate);
+                subnet.train(a, &mut cx);
+            }
+        }
+        for port in &mut subnet.ports {
+            port.counters = crate::counters::Counters::new();
+        }
+        subnet
+    }
+
+    fn add_node(&mut self, node: &topology::Node) {
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        let state = NodeState::new(node, self.ports.len(), &self.config);
+        for number in state.lowest()..=state.num_ports {
+            let kind = PortKind::of(state.kind, number);
+            let id = PortId { node: id, number };
+            let mut port = PortData::new(id, kind, node.port_guid(number), &self.config);
+            let known = node.ports.get(&number).filter(|p| p.lid.is_unicast() && p.lmc < 8);
+            if let Some(known) = known.filter(|_| kind != PortKind::External) {
+                (port.info.lid, port.info.lmc) = (known.lid, known.lmc);
+            }
+            self.ports.push(port);
+        }
+        self.nodes.push(state);
+    }
+
+    /// A program on an adapter's port, or on port 0 of a switch, sends a datagram. The agents answer
+    /// before this returns. What cannot travel is dropped and counted; an unknown port sends nothing.
+    pub fn send(&mut self, now: Time, from: PortId, packet: MadPacket, sink: &mut impl Sink) {
+        let mut cx = Cx { now, sink };
+        match self.index(from).filter(|&at| self.kind(at) != PortKind::External) {
+            // Programs have QP0 and QP1 of a port; other queue pairs do not reach QP0.
+            Some(at) if (packet.src_qpn == Qpn::QP0) == (packet.dst_qpn == Qpn::QP0) => {
+                self.dispatch(at, packet, &mut cx);
+            }
+            Some(at) => self.drop(at, DropReason::WrongQueuePair),
+            None => {}
+        }
+        self.expire(&mut cx);
+    }
+
+    /// Does what is due: leases of M_Keys end, traps are repeated.
+    pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
+        self.expire(&mut Cx { now, sink });
+    }
+
+    /// When [`Subnet::handle_timeout`] has something to do.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_, impl Sink>) {
+        while let Some((_, timer)) = self.timers.first().filter(|(at, _)| *at <= cx.now).copied() {
+            self.timers.pop_first();
+            match timer {
+                Timer::Lease(port) => self.end_lease(port),
+                Timer::Trap(port, number) => self.trap_is_due(port, number, cx),
+            }
+        }
+    }
+
+    /// Brings a datagram from the port `at` to its receiver, and the answer of an agent back.
+    pub(crate) fn dispatch(&mut self, at: usize, packet: MadPacket, cx: &mut Cx<'_, impl Sink>) {
+        let mut next = Some((at, None, packet));
+        while let Some((at, neighbour, mut packet)) = next.take() {
+            if packet.dlid.is_multicast() {
+                self.multicast(at, packet, cx);
+                return;
+            }
+            let Some(arrival) = self.forward(at, neighbour, &mut packet, cx) else { return };
+            match self.receive(arrival, packet, cx) {
+                // The agent and who asked it share the port: the answer goes nowhere else.
+                Some(mut answer) if arrival.is_local => {
+                    directed::return_at_once(&mut answer.mad);
+                    cx.sink.deliver(self.ports[arrival.at].id, answer);
+                }
+                Some(answer) => next = Some((arrival.at, Some(arrival.ingress), answer)),
+                None => {}
+            }
+        }
+    }
+
+    /// A multicast datagram: a copy to every port that the tables name.
+    fn multicast(&mut self, at: usize, packet: MadPacket, cx: &mut Cx<'_, impl Sink>) {
+        for at in self.forward_multicast(at, &packet, cx) {
+            let arrival = Arrival { at, ingress: self.ports[at].id.number, is_local: false };
+            self.receive(arrival, packet.clone(), cx);
+        }
+    }
+
+    /// A port.
+    pub fn port(&self, port: PortId) -> Option<PortView<'_>> {
+        Some(PortView { port: &self.ports[self.index(port)?] })
+    }
+
+    /// All ports, in the order of the nodes and of their numbers.
+    pub fn ports(&self) -> impl Iterator<Item = PortView<'_>> {
+        self.ports.iter().map(|port| PortView { port })
+    }
+
+    /// The port at the other end of a cable, if there is one.
+    pub fn peer(&self, port: PortId) -> Option<PortId> {
+        let peer = self.ports[self.index(port)?].peer?;
+        Some(self.ports[peer].id)
+    }
+
+    /// Whether the cable of a port has been switched off by an operator.
+    pub fn is_cable_down(&self, port: PortId) -> bool {
+        self.index(port).is_some_and(|at| !self.ports[at].cable_up)
+    }
+
+    /// How many nodes there are; they are numbered from 0.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The topology as it is now, with cables, descriptions and LIDs: to be written to a file, and
+    /// read when the subnet starts again. A node's index is its [`NodeId`].
+    pub fn topology(&self) -> Topology {
+        let mut all = self.topology.clone();
+        for (node, state) in all.nodes.iter_mut().zip(&self.nodes) {
+            node.describe(&crate::operate::text(&state.description));
+            for port in node.ports.values_mut() {
+                (port.lid, port.lmc, port.link) = (Lid::NONE, 0, None);
+            }
+        }
+        for (at, port) in self.ports.iter().enumerate() {
+            let place = PortRef { node: self.node_index(at), port: port.id.number };
+            if port.info.lid != Lid::NONE && self.kind(at) != PortKind::External {
+                let entry = all.nodes[place.node].ports.entry(place.port).or_default();
+                (entry.lid, entry.lmc) = (port.info.lid, port.info.lmc);
+            }
+            let Some(peer) = port.peer.filter(|peer| *peer > at) else { continue };
+            let far = PortRef { node: self.node_index(peer), port: self.ports[peer].id.number };
+            // Both ends exist and have one cable each, so that this cannot fail.
+            let _ = all.connect(place, far, self.capability(at));
+        }
+        for node in &mut all.nodes {
+            node.ports.retain(|_, port| *port != topology::Port::default());
+        }
+        all
+    }
+
+    /// The ports by which a switch sends packets with a LID on: one or none of a unicast LID, any
+    /// number of a multicast one.
+    pub fn routes(&self, switch: NodeId, lid: Lid) -> Vec<u8> {
+        match self.switch(switch) {
+            Some(s) if lid.is_multicast() => s.group(lid).collect(),
+            Some(s) => s.route(lid).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    fn switch(&self, node: NodeId) -> Option<&Switch> {
+        self.nodes.get(usize::try_from(node.0).ok()?)?.switch.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn index(&self, port: PortId) -> Option<usize> {
+        self.nodes.get(usize::try_from(port.node.0).ok()?)?.port(port.number)
+    }
+
+    fn port_at(&self, port: PortRef) -> Option<usize> {
+        self.nodes.get(port.node)?.port(port.port)
+    }
+
+    /// The index of a port's node.
+    #[inline]
+    pub(crate) fn node_index(&self, at: usize) -> usize {
+        self.ports[at].id.node.0 as usize
+    }
+
+    #[inline]
+    pub(crate) fn node_of(&self, at: usize) -> &NodeState {
+        &self.nodes[self.node_index(at)]
+    }
+
+    #[inline]
+    pub(crate) fn node_of_mut(&mut self, at: usize) -> &mut NodeState {
+        let node = self.node_index(at);
+        &mut self.nodes[node]
+    }
+
+    pub(crate) fn kind(&self, at: usize) -> PortKind {
+        PortKind::of(self.node_of(at).kind, self.ports[at].id.number)
+    }
+
+    /// The port whose agents manage this one: port 0 of a switch, or the port itself.
+    pub(crate) fn manager_of(&self, at: usize) -> usize {
+        let node = self.node_of(at);
+        if node.switch.is_some() { node.first } else { at }
+    }
+
+    /// Counts a datagram that goes no further at a port.
+    pub(crate) fn drop(&mut self, at: usize, reason: DropReason) {
+        self.ports[at].counters.drop(reason);
+    }
+
+    /// Adds to a counter of a port, as if its hardware had counted: so that a test has an error to find.
+    pub fn count(&mut self, port: PortId, counter: Counter, n: u64) {
+        if let Some(at) = self.index(port) {
+            self.ports[at].counters.add(counter, n);
+        }
+    }
+
+    /// Whether data may be sent by a port.
+    pub(crate) fn is_active(&self, at: usize) -> bool {
+        self.ports[at].info.port_state == PortState::ACTIVE
+    }
+}

@@ -1,0 +1,245 @@
+//! Traps: what agents tell the manager of their own accord (IBTA 13.4.9, 14.2.5.1).
+//!
+//! A port has at most one trap of each number outstanding. It is repeated, no faster than once per
+//! SubnetTimeOut, until the manager represses it; what happens meanwhile follows as the next one.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_wire::mad::{MAD_LEN, MadHeader, Method};
+use rdmux_wire::sm::{
+    BadKey, BadMkey, BadSwitchPkey, CapabilityMask, LinkStateChange, LocalChange, LocalChangeFlags,
+    Notice, PortState, Producer, Trap,
+};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Gid, Lid, Pkey, Qkey, Qpn};
+
+use crate::mkey;
+use crate::packet::MadPacket;
+use crate::port::PortData;
+use crate::sink::Sink;
+use crate::subnet::{Cx, Subnet, Timer};
+use crate::topology::NodeKind;
+
+/// However short SubnetTimeOut is, a trap is not repeated faster.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A trap that a port is sending, or has sent so recently that the next one has to wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Outstanding {
+    notice: Notice,
+    tid: u64,
+    sent: bool,
+    repressed: bool,
+    /// What has happened since it was sent.
+    next: Option<Notice>,
+}
+
+impl Subnet {
+    /// The state of a link of a switch has changed.
+    pub(crate) fn raise_link_state(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
+        let lid = self.ports[at].info.lid;
+        let trap = Trap::LinkState(LinkStateChange { lid, ..LinkStateChange::default() });
+        self.raise(at, &trap, cx);
+    }
+
+    /// A port's capability mask has changed, or what the flags say.
+    pub(crate) fn raise_local_change(
+        &mut self,
+        at: usize,
+        change_flags: LocalChangeFlags,
+        cx: &mut Cx<'_, impl Sink>,
+    ) {
+        let info = &self.ports[at].info;
+        let trap = Trap::Local(LocalChange {
+            lid: info.lid,
+            other_local_changes: !change_flags.is_empty(),
+            capability_mask: info.capability_mask,
+            capability_mask2: info.capability_mask2,
+            change_flags,
+            ..LocalChange::default()
+        });
+        self.raise(at, &trap, cx);
+    }
+
+    /// Somebody showed a wrong M_Key.
+    pub(crate) fn raise_bad_mkey(
+        &mut self,
+        at: usize,
+        header: &MadHeader,
+        packet: &MadPacket,
+        cx: &mut Cx<'_, impl Sink>,
+    ) {
+        let mut bad = BadMkey {
+            lid: self.ports[at].info.lid,
+            method: header.method.0,
+            attribute_id: header.attr_id,
+            attribute_modifier: header.attr_mod,
+            mkey: mkey::shown(&packet.mad[..]),
+            ..BadMkey::default()
+        };
+        if let Ok(smp) = Smp::parse(&packet.mad[..])
+            && smp.is_directed()
+        {
+            bad.dr_slid = smp.dr_slid;
+            bad.dr_notice = true;
+            bad.dr_hop_count = smp.hop_count();
+            bad.dr_path_truncated = usize::from(smp.hop_count()) > bad.return_path.len();
+            bad.return_path.copy_from_slice(&smp.return_path[1..31]);
+        }
+        self.raise(at, &Trap::Mkey(bad), cx);
+    }
+
+    /// A datagram came with a wrong P_Key or Q_Key.
+    pub(crate) fn raise_bad_key(
+        &mut self,
+        at: usize,
+        packet: &MadPacket,
+        key: u32,
+        trap: fn(BadKey) -> Trap,
+        cx: &mut Cx<'_, impl Sink>,
+    ) {
+        let (gid1, gid2) = gids(packet);
+        let bad = BadKey {
+            lid1: packet.slid,
+            lid2: packet.dlid,
+            key,
+            sl: packet.sl,
+            qp1: packet.src_qpn,
+            qp2: packet.dst_qpn,
+            gid1,
+            gid2,
+            ..BadKey::default()
+        };
+        self.raise(at, &trap(bad), cx);
+    }
+
+    /// A datagram with a wrong P_Key met a port of a switch that enforces partitions.
+    pub(crate) fn raise_switch_pkey(
+        &mut self,
+        port: usize,
+        packet: &MadPacket,
+        cx: &mut Cx<'_, impl Sink>,
+    ) {
+        // Bits from 0 on: LIDs 1 and 2, P_Key, SL, queue pairs 1 and 2, GIDs 1 and 2.
+        const ALL_BUT_GIDS: u16 = 0x3f;
+        const ALL: u16 = 0xff;
+        let at = self.manager_of(port);
+        let (gid1, gid2) = gids(packet);
+        let bad = BadSwitchPkey {
+            data_valid: if packet.grh.is_some() { ALL } else { ALL_BUT_GIDS },
+            lid1: packet.slid,
+            lid2: packet.dlid,
+            pkey: packet.pkey,
+            sl: packet.sl,
+            qp1: packet.src_qpn,
+            qp2: packet.dst_qpn,
+            gid1,
+            gid2,
+            switch_lid: self.ports[at].info.lid,
+            port: self.ports[port].id.number,
+            ..BadSwitchPkey::default()
+        };
+        self.raise(at, &Trap::SwitchPkey(bad), cx);
+    }
+
+    fn raise(&mut self, at: usize, trap: &Trap, cx: &mut Cx<'_, impl Sink>) {
+        if !may_trap(&self.ports[at]) {
+            return;
+        }
+        let producer = match self.node_of(at).kind {
+            NodeKind::Ca => Producer::CA,
+            NodeKind::Switch => Producer::SWITCH,
+            NodeKind::Router => Producer::ROUTER,
+        };
+        let notice = Notice::new(trap, producer, self.ports[at].info.lid);
+        let tid = self.next_tid;
+        let key = (at, trap.number());
+        if let Some(trap) = self.traps.get_mut(&key) {
+            if trap.repressed {
+                *trap = Outstanding::new(notice, tid);
+                self.next_tid += 1;
+            } else if trap.sent {
+                trap.next = Some(notice);
+            } else {
+                trap.notice = notice;
+            }
+            return;
+        }
+        self.next_tid += 1;
+        self.traps.insert(key, Outstanding::new(notice, tid));
+        self.timers.insert((cx.now, Timer::Trap(at, trap.number())));
+    }
+
+    /// A trap may be sent, or sent again, or forgotten.
+    pub(crate) fn trap_is_due(&mut self, at: usize, number: u16, cx: &mut Cx<'_, impl Sink>) {
+        let key = (at, number);
+        let port = &self.ports[at];
+        let Some(trap) = self.traps.get_mut(&key) else { return };
+        if trap.repressed || !may_trap(port) {
+            self.traps.remove(&key);
+            return;
+        }
+        trap.sent = true;
+        let packet = trap.packet(port);
+        self.timers.insert((after_timeout(cx.now, port), Timer::Trap(at, number)));
+        self.dispatch(at, packet, cx);
+    }
+
+    /// The manager has heard a trap; false if none with this transaction ID is outstanding.
+    pub(crate) fn repress(&mut self, at: usize, header: &MadHeader) -> bool {
+        let mut of_port = self.traps.range_mut((at, 0)..=(at, u16::MAX)).map(|(_, trap)| trap);
+        let found = of_port.find(|t| t.tid == header.tid && t.sent && !t.repressed);
+        let Some(trap) = found.filter(|_| header.attr_id == Notice::ATTR_ID) else { return false };
+        match trap.next.take() {
+            None => trap.repressed = true,
+            Some(next) => {
+                *trap = Outstanding::new(next, self.next_tid);
+                self.next_tid += 1;
+            }
+        }
+        true
+    }
+}
+
+impl Outstanding {
+    const fn new(notice: Notice, tid: u64) -> Self {
+        Self { notice, tid, sent: false, repressed: false, next: None }
+    }
+
+    fn packet(&self, port: &PortData) -> MadPacket {
+        let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+        smp.header.tid = self.tid;
+        self.notice.emit(&mut smp.data);
+        let mut mad = Box::new([0; MAD_LEN]);
+        *mad = smp.to_bytes();
+        MadPacket {
+            slid: port.info.lid,
+            dlid: port.info.sm_lid,
+            sl: port.info.master_smsl,
+            src_qpn: Qpn::QP0,
+            dst_qpn: Qpn::QP0,
+            qkey: Qkey(0),
+            pkey: Pkey(0),
+            grh: None,
+            mad,
+        }
+    }
+}
+
+/// Whether a port tells anybody: it is active, knows its manager, and can.
+fn may_trap(port: &PortData) -> bool {
+    port.info.port_state == PortState::ACTIVE
+        && port.info.sm_lid != Lid::NONE
+        && port.info.capability_mask.contains(CapabilityMask::TRAP)
+}
+
+fn after_timeout(now: Time, port: &PortData) -> Time {
+    let timeout = Duration::from_nanos(4096 << (port.info.subnet_timeout & 0x1f));
+    now.after(timeout.max(MIN_INTERVAL))
+}
+
+fn gids(packet: &MadPacket) -> (Gid, Gid) {
+    packet.grh.as_ref().map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid))
+}

@@ -1,0 +1,184 @@
+//! Traps: case 9.
+
+use std::time::Duration;
+
+use rdmux_subnet::NodeId;
+use rdmux_wire::Lid;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{
+    Attribute, CapabilityMask, LocalChangeFlags, Notice, PortInfo, Producer, Trap,
+};
+use rdmux_wire::smp::Smp;
+
+use crate::manager::Manager;
+use crate::net::{Net, port, qp0};
+
+/// SubnetTimeOut 0x12: 4.096 us * 2^18.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 0x12);
+
+/// A switch with three adapters, managed from adapter 1.
+fn managed() -> Net {
+    let mut net = Net::of("switch:3");
+    Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
+    net.inbox.packets.clear();
+    net
+}
+
+/// The traps that have come, all to the manager.
+fn traps(net: &mut Net) -> Vec<(Smp, Notice)> {
+    let smps = net.take_smps().into_iter();
+    smps.filter(|(.., smp)| smp.header.method == Method::TRAP)
+        .map(|(at, packet, smp)| {
+            assert_eq!((at, packet.dlid, smp.mkey.0), (port(1, 1), Lid(1), 0));
+            match smp.attribute() {
+                Some(Attribute::Notice(notice)) => (smp, notice),
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect()
+}
+
+fn repress(net: &mut Net, trap: &Smp, to: Lid) {
+    let mut smp = *trap;
+    smp.header.method = Method::TRAP_REPRESS;
+    net.send(port(1, 1), qp0(Lid(1), to, &smp));
+}
+
+fn cable(net: &mut Net, number: u8, up: bool) {
+    net.subnet.set_cable(net.now, port(0, number), up, &mut net.inbox).expect("a cable");
+}
+
+#[test]
+fn a_trap_128_is_repeated_once_per_timeout_until_it_is_repressed() {
+    let mut net = managed();
+    cable(&mut net, 3, false);
+    let first = traps(&mut net);
+    let [(smp, notice)] = &first[..] else { panic!("{first:?}") };
+    let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
+    let Some(Trap::LinkState(change)) = notice.trap() else { panic!("{notice}") };
+    assert_eq!((change.lid, notice.issuer_lid), (switch, switch));
+    assert_eq!(notice.producer, Producer::SWITCH);
+    net.pass(TIMEOUT - Duration::from_nanos(1));
+    assert!(traps(&mut net).is_empty(), "too early");
+    net.pass(Duration::from_nanos(1));
+    assert_eq!(traps(&mut net), first, "the same transaction");
+    repress(&mut net, smp, switch);
+    net.pass(TIMEOUT * 10);
+    assert!(traps(&mut net).is_empty());
+    assert_eq!(net.subnet.next_timeout(), None);
+}
+
+#[test]
+fn a_repress_of_another_transaction_is_not_one() {
+    let mut net = managed();
+    cable(&mut net, 3, false);
+    let mut smp = traps(&mut net)[0].0;
+    let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
+    smp.header.tid += 1;
+    repress(&mut net, &smp, switch);
+    net.pass(TIMEOUT);
+    assert_eq!(traps(&mut net).len(), 1);
+}
+
+#[test]
+fn what_happens_while_a_trap_is_outstanding_is_the_next_one_and_not_faster() {
+    let mut net = managed();
+    cable(&mut net, 3, false);
+    let first = traps(&mut net).pop().expect("a trap").0;
+    for up in [true, false, true] {
+        cable(&mut net, 3, up);
+    }
+    assert!(traps(&mut net).is_empty(), "one at a time");
+    let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
+    repress(&mut net, &first, switch);
+    assert!(traps(&mut net).is_empty(), "not faster than once per timeout");
+    net.pass(TIMEOUT);
+    let next = traps(&mut net).pop().expect("the next one").0;
+    assert_ne!(next.header.tid, first.header.tid);
+    repress(&mut net, &next, switch);
+    // After the repress nothing waits, but the interval still holds.
+    cable(&mut net, 3, false);
+    assert!(traps(&mut net).is_empty());
+    net.pass(TIMEOUT);
+    assert_eq!(traps(&mut net).len(), 1);
+}
+
+#[test]
+fn nothing_is_sent_before_there_is_a_manager() {
+    let mut net = Net::of("switch:3");
+    cable(&mut net, 3, false);
+    net.subnet.set_is_sm(net.now, port(2, 1), true, &mut net.inbox);
+    net.pass(TIMEOUT * 3);
+    assert!(net.take_smps().is_empty());
+    assert_eq!(net.subnet.next_timeout(), None);
+}
+
+#[test]
+fn a_manager_that_comes_to_a_port_is_a_local_change() {
+    let mut net = managed();
+    net.subnet.set_is_sm(net.now, port(2, 1), true, &mut net.inbox);
+    let (smp, notice) = traps(&mut net).pop().expect("a trap");
+    let Some(Trap::Local(change)) = notice.trap() else { panic!("{notice}") };
+    assert!(change.capability_mask.contains(CapabilityMask::SM));
+    assert_eq!((change.lid, notice.producer), (notice.issuer_lid, Producer::CA));
+    assert!(!change.other_local_changes);
+    repress(&mut net, &smp, notice.issuer_lid);
+    net.pass(TIMEOUT);
+    net.subnet.set_is_sm(net.now, port(2, 1), true, &mut net.inbox);
+    assert!(traps(&mut net).is_empty(), "it is there already");
+    net.subnet.set_is_sm(net.now, port(2, 1), false, &mut net.inbox);
+    let (_, notice) = traps(&mut net).pop().expect("a trap");
+    let Some(Trap::Local(change)) = notice.trap() else { panic!("{notice}") };
+    assert!(!change.capability_mask.contains(CapabilityMask::SM));
+}
+
+#[test]
+fn a_new_description_is_a_local_change() {
+    let mut net = managed();
+    net.subnet.set_node_description(net.now, NodeId(2), "b", &mut net.inbox);
+    let (_, notice) = traps(&mut net).pop().expect("a trap");
+    let Some(Trap::Local(change)) = notice.trap() else { panic!("{notice}") };
+    assert!(change.other_local_changes);
+    assert_eq!(change.change_flags, LocalChangeFlags::NODE_DESCRIPTION);
+}
+
+#[test]
+fn a_trap_of_the_managers_own_port_is_looped_to_it() {
+    let mut net = managed();
+    net.subnet.set_is_sm(net.now, port(1, 1), true, &mut net.inbox);
+    let (smp, notice) = traps(&mut net).pop().expect("a trap");
+    assert_eq!(notice.issuer_lid, Lid(1));
+    repress(&mut net, &smp, Lid(1));
+    net.pass(TIMEOUT * 3);
+    assert!(traps(&mut net).is_empty());
+}
+
+#[test]
+fn a_short_timeout_does_not_make_traps_a_flood() {
+    let mut net = managed();
+    net.change(port(1, 1), &[1], 0, |info| info.subnet_timeout = 0).expect("an answer");
+    cable(&mut net, 3, false);
+    traps(&mut net);
+    net.pass(Duration::from_millis(99));
+    assert!(traps(&mut net).is_empty());
+    net.pass(Duration::from_millis(1));
+    assert_eq!(traps(&mut net).len(), 1);
+}
+
+#[test]
+fn a_repress_needs_the_ports_key() {
+    let mut net = managed();
+    net.change(port(1, 1), &[1], 0, |info: &mut PortInfo| info.mkey.0 = 5).expect("an answer");
+    cable(&mut net, 3, false);
+    let mut smp = traps(&mut net)[0].0;
+    let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
+    repress(&mut net, &smp, switch);
+    net.pass(TIMEOUT);
+    // The trap about the wrong key comes too.
+    let again = traps(&mut net);
+    assert!(again.iter().any(|(again, _)| again.header.tid == smp.header.tid), "{again:?}");
+    smp.mkey.0 = 5;
+    repress(&mut net, &smp, switch);
+    net.pass(TIMEOUT);
+    assert!(traps(&mut net).iter().all(|(again, _)| again.header.tid != smp.header.tid));
+}
