@@ -3,7 +3,8 @@
 use std::net::UdpSocket;
 
 use rdmux_host::client::admin;
-use rdmux_host::{ConnectOptions, DeviceChoice, HostError, HostName};
+use rdmux_host::{ConnectOptions, DeviceChoice, DeviceRow, HostError, HostName};
+use rdmux_verbs::port::Port;
 
 use super::{Check, surroundings};
 use crate::run::view::Place;
@@ -14,7 +15,7 @@ use rdmux_command::output::text;
 
 /// The newest node of each library that programs of current distributions ask for, and the one that
 /// the vendors' libraries, which many programs are linked with, ask for.
-const NODES: [&str; 3] = ["IBVERBS_1.14", "IBVERBS_PRIVATE_34", "RDMACM_1.3"];
+const NODES: [&str; 4] = ["IBVERBS_1.14", "IBVERBS_PRIVATE_34", "RDMACM_1.3", "IBUMAD_1.2"];
 
 /// In the order in which one builds on another.
 pub(super) fn all(host: &HostName) -> Vec<Check> {
@@ -33,8 +34,9 @@ pub(super) fn all(host: &HostName) -> Vec<Check> {
         service(&options, host, started.as_ref().err()),
         c_library(),
     ];
-    if started.is_ok() {
+    if let Ok(devices) = &started {
         all.push(namespace(&options, host));
+        all.push(management(devices));
     }
     all
 }
@@ -111,6 +113,28 @@ fn namespace(options: &ConnectOptions, host: &HostName) -> Check {
         )
         .advice(namespace_advice()),
     }
+}
+
+/// Which ports programs can send management datagrams from.
+fn management(devices: &[DeviceRow]) -> Check {
+    let name = "management";
+    let ports = devices.iter().flat_map(|device| {
+        (1..).zip(&device.ports).map(|(number, port)| (&device.name, number, port))
+    });
+    let of_fabric = |(device, number, port): (&String, u32, &Port)| {
+        let fabric = &port.managed.as_ref()?.fabric;
+        Some(format!("{device} port {number} on fabric {fabric}"))
+    };
+    let managed: Vec<String> = ports.filter_map(of_fabric).collect();
+    if managed.is_empty() {
+        return Check::ok(
+            name,
+            "no port is of a managed subnet, so there is no /dev/infiniband/umad0",
+        );
+    }
+    let found =
+        format!("libibumad opens {}; other opens of umadN are of no use", managed.join(", "));
+    Check::ok(name, found)
 }
 
 /// The usual ways in which systems forbid user namespaces.

@@ -14,9 +14,19 @@ use rdmux_command::child::find_program;
 /// Programs by name, or by the beginning of it: languages whose programs may load such a library at any
 /// time, and those that start others which do.
 const PROGRAMS: [&str; 7] = ["python", "pypy", "ucx_", "mpirun", "mpiexec", "orterun", "prterun"];
-/// Libraries that look: those of UCX, and of MPI, which brings UCX or its own modules.
-const LIBRARIES: [&str; 6] =
-    ["libucp.so", "libuct.so", "libmpi.so", "libmpi_", "libmpich", "liboshmem.so"];
+/// Libraries that look: those of UCX, and of MPI, which brings UCX or its own modules; those for management datagrams.
+const LIBRARIES: [&str; 10] = [
+    "libucp.so",
+    "libuct.so",
+    "libmpi.so",
+    "libmpi_",
+    "libmpich",
+    "liboshmem.so",
+    "libibumad.so",
+    "libibmad.so",
+    "libibnetdisc.so",
+    "libosmvendor.so",
+];
 /// What is looked at.
 const DIRECTORIES: [&str; 2] = ["/sys/class/infiniband", "/dev/infiniband"];
 /// How much of a file is read.
@@ -117,6 +127,7 @@ mod tests {
             ("#! /bin/sh\ncat /dev/infiniband/uverbs0\n", true),
             ("#!/bin/sh\nib_write_bw\n", false),
             ("\x7fELF\0\0libm.so.6\0libucp.so.0\0", true),
+            ("\x7fELF\0\0libm.so.6\0libibumad.so.3\0", true),
             // A constant of Rust has no end, and another one may follow.
             ("\x7fELF\0\0no device/sys/class/infinibandopen", true),
             ("\x7fELF\0\0/dev/infiniband/uverbs%d\0", true),
