@@ -4,7 +4,8 @@
 use std::ffi::{c_int, c_long};
 use std::ptr;
 
-use super::file::Registration;
+use rdmux_subnet::umad::Registration;
+
 use super::ports::find;
 use crate::abi::umad::*;
 use crate::boundary::{Errno, Result, code, guarded, negative};
@@ -25,10 +26,9 @@ pub(crate) unsafe extern "C" fn umad_register(
         let class = u8::try_from(mgmt_class).map_err(|_| Errno::EINVAL)?;
         let version = u8::try_from(mgmt_version).map_err(|_| Errno::EINVAL)?;
         let [_, oui @ ..] = UMAD_OPENIB_OUI.to_be_bytes();
-        let oui = is_vendor_range_2(class).then_some(oui);
         // SAFETY: the caller's promise.
         let methods = unsafe { mask(method_mask) };
-        Ok(Registration { class, version, methods, oui, rmpp: rmpp_version != 0 })
+        Ok(asking(class, version, oui, methods, rmpp_version))
     };
     register(portid, asked)
 }
@@ -49,10 +49,10 @@ pub(crate) unsafe extern "C" fn umad_register_oui(
         let class = u8::try_from(mgmt_class).ok().filter(|class| is_vendor_range_2(*class));
         let class = class.ok_or(Errno::EINVAL)?;
         // SAFETY: the caller's promise.
-        let oui = Some(*unsafe { oui.as_ref() }.ok_or(Errno::EINVAL)?);
+        let oui = *unsafe { oui.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: as above.
         let methods = unsafe { mask(method_mask) };
-        Ok(Registration { class, version: 1, methods, oui, rmpp: rmpp_version != 0 })
+        Ok(asking(class, 1, oui, methods, rmpp_version))
     };
     register(portid, asked)
 }
@@ -72,8 +72,8 @@ pub(crate) unsafe extern "C" fn umad_register2(
         let (attr, agent_id) = unsafe { (attr.as_mut(), agent_id.as_mut()) };
         let (attr, agent_id) = attr.zip(agent_id).ok_or(Errno::EINVAL)?;
         let port = find(portid).map_err(|_| Errno(libc::EBADF))?;
-        if attr.flags & !UMAD_USER_RMPP != 0 {
-            attr.flags = UMAD_USER_RMPP;
+        if attr.flags & !Registration::FLAGS != 0 {
+            attr.flags = Registration::FLAGS;
             return Err(Errno::EINVAL);
         }
         *agent_id = port.register(&registration(attr)?)?;
@@ -81,19 +81,30 @@ pub(crate) unsafe extern "C" fn umad_register2(
     })
 }
 
+/// What the device is asked for. Whose class it is matters for those of vendors only.
+fn asking(class: u8, version: u8, oui: [u8; 3], methods: u128, rmpp_version: u8) -> Registration {
+    let subnet = [UMAD_CLASS_SUBN_LID_ROUTED, UMAD_CLASS_SUBN_DIRECTED_ROUTE].contains(&class);
+    Registration {
+        qpn: u32::from(!subnet),
+        class,
+        class_version: version,
+        oui: if is_vendor_range_2(class) { oui } else { [0; 3] },
+        methods,
+        rmpp_version,
+        flags: 0,
+    }
+}
+
 fn registration(attr: &umad_reg_attr) -> Result<Registration> {
     let [high, oui @ ..] = attr.oui.to_be_bytes();
-    let vendor = is_vendor_range_2(attr.mgmt_class);
-    if vendor && high != 0 {
+    let class = attr.mgmt_class;
+    if is_vendor_range_2(class) && high != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(Registration {
-        class: attr.mgmt_class,
-        version: attr.mgmt_class_version,
-        methods: attr.method_mask,
-        oui: vendor.then_some(oui),
-        rmpp: attr.rmpp_version != 0 && attr.flags & UMAD_USER_RMPP == 0,
-    })
+    let [low, upper] = attr.method_mask.map(u128::from);
+    let methods = low | upper << 64;
+    let asked = asking(class, attr.mgmt_class_version, oui, methods, attr.rmpp_version);
+    Ok(Registration { flags: attr.flags, ..asked })
 }
 
 /// `umad_unregister(3)`.
@@ -128,9 +139,9 @@ fn is_vendor_range_2(class: u8) -> bool {
 
 /// # Safety
 /// 16 bytes or NULL.
-unsafe fn mask(methods: *const c_long) -> [u64; 2] {
+unsafe fn mask(methods: *const c_long) -> u128 {
     if methods.is_null() {
-        return [0; 2];
+        return 0;
     }
     // SAFETY: the caller's promise.
     unsafe { ptr::read_unaligned(methods.cast()) }
@@ -153,14 +164,23 @@ mod tests {
             assert_eq!(umad_register(port, 3, 2, 1, mask.as_mut_ptr()), 0);
             assert_eq!(umad_register(port, 0x32, 1, 0, NONE), 1);
             assert_eq!(umad_register_oui(port, 0x32, 1, &raw const OUI, NONE), 2);
+            assert_eq!(umad_register(port, 0x81, 1, 0, NONE), 3);
         }
-        let sa =
-            Registration { class: 3, version: 2, methods: [0b110, 1 << 18], oui: None, rmpp: true };
+        let sa = Registration {
+            qpn: 1,
+            class: 3,
+            class_version: 2,
+            oui: [0; 3],
+            methods: 0b110 | 1 << (64 + 18),
+            rmpp_version: 1,
+            flags: 0,
+        };
         let none =
-            Registration { class: 0x32, version: 1, methods: [0; 2], oui: None, rmpp: false };
-        let openib = Registration { oui: Some([0, 0x14, 5]), ..none };
-        let vendor = Registration { oui: Some(OUI), rmpp: true, ..none };
-        assert_eq!(fake.registered(), [sa, openib, vendor]);
+            Registration { class: 0x32, class_version: 1, methods: 0, rmpp_version: 0, ..sa };
+        let openib = Registration { oui: [0, 0x14, 5], ..none };
+        let vendor = Registration { oui: OUI, rmpp_version: 1, ..none };
+        let subnet = Registration { qpn: 0, class: 0x81, ..none };
+        assert_eq!(fake.registered(), [sa, openib, vendor, subnet]);
         assert_eq!((umad_unregister(port, 1), umad_unregister(port, 1)), (0, -libc::EINVAL));
         assert_eq!(umad_unregister(port, -1), -libc::EINVAL);
     }
@@ -208,9 +228,9 @@ mod tests {
         assert_eq!((register(&mut attr), attr.flags), (libc::EINVAL, UMAD_USER_RMPP));
         attr.flags = 0;
         assert_eq!((register(&mut attr), agent), (0, 1));
-        let rmpp: Vec<bool> = fake.registered().iter().map(|r| r.rmpp).collect();
-        assert_eq!(rmpp, [false, true]);
-        assert_eq!(fake.registered()[0].oui, Some([2, 3, 4]));
+        let flags: Vec<u32> = fake.registered().iter().map(|r| r.flags).collect();
+        assert_eq!(flags, [UMAD_USER_RMPP, 0]);
+        assert_eq!((fake.registered()[0].oui, fake.registered()[0].methods), ([2, 3, 4], 2));
         // SAFETY: as above.
         unsafe {
             assert_eq!(umad_register2(port, ptr::null_mut(), &raw mut agent), libc::EINVAL);

@@ -7,9 +7,10 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdmux_subnet::umad::Registration;
 
 use super::buffer::HEADER;
-use super::file::{MadFile, Received, Registration};
+use super::file::{MadFile, Received};
 use super::open::OpenPort;
 use super::ports::insert;
 use crate::boundary::{Errno, Result};
@@ -101,10 +102,10 @@ impl MadFile for File {
         Ok(())
     }
 
-    fn is_outstanding(&self, _agent: u32, _tid: u64, _class: u8) -> Result<bool> {
+    fn check(&self, _header: &[u8; HEADER], _mad: &[u8]) -> Result<()> {
         let mut state = self.fake.state.lock();
         state.asked += 1;
-        Ok(state.outstanding)
+        if state.outstanding { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
     fn send(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()> {

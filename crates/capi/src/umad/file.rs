@@ -3,21 +3,10 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
+use rdmux_subnet::umad::Registration;
+
 use super::buffer::HEADER;
 use crate::boundary::Result;
-
-/// An agent, as a program asks for it (`umad_register2(3)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Registration {
-    pub(super) class: u8,
-    pub(super) version: u8,
-    /// The methods of requests that come to it, bit n for method n.
-    pub(super) methods: [u64; 2],
-    /// The vendor, for classes 0x30 to 0x4f.
-    pub(super) oui: Option<[u8; 3]>,
-    /// Whether long MADs are taken apart and put together for it.
-    pub(super) rmpp: bool,
-}
 
 /// What [`MadFile::read`] found.
 #[cfg_attr(not(test), expect(dead_code, reason = "no port has a MAD file yet"))]
@@ -38,8 +27,8 @@ pub(super) trait MadFile: AsFd + fmt::Debug + Send + Sync {
     fn register(&self, registration: &Registration) -> Result<u32>;
     /// Ends an agent.
     fn unregister(&self, agent: u32) -> Result<()>;
-    /// Whether an answer to a request with this transaction ID and class is awaited.
-    fn is_outstanding(&self, agent: u32, tid: u64, class: u8) -> Result<bool>;
+    /// Whether a MAD could be sent now: EINVAL for a request whose transaction ID is outstanding.
+    fn check(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()>;
     /// Sends a MAD. Its length is not in the header.
     fn send(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()>;
     /// Reads the next record. Does not wait for one.

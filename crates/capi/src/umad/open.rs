@@ -4,9 +4,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use parking_lot::Mutex;
+use rdmux_subnet::umad::Registration;
 
 use super::buffer::HEADER;
-use super::file::{MadFile, Received, Registration};
+use super::file::{MadFile, Received};
 use super::outstanding::{Outstanding, Request, is_response};
 use crate::abi::umad::{UMAD_CA_MAX_AGENTS, umad_rmpp_packet};
 use crate::boundary::{Errno, Result};
@@ -48,7 +49,7 @@ impl OpenPort {
         let agent = self.file.register(registration)?;
         let mut agents = self.agents.lock();
         let place = agents.get_mut(agent as usize).ok_or(Errno::EIO)?;
-        *place = Some(registration.rmpp);
+        *place = Some(registration.rmpp_version != 0 && registration.flags == 0);
         Ok(agent)
     }
 
@@ -86,8 +87,8 @@ impl OpenPort {
         let request = Request::of(agent, mad).filter(|_| timed && !is_response(mad));
         if let Some(request) = request {
             let known = self.outstanding.lock().contains(&request);
-            if known && self.file.is_outstanding(agent, request.tid.into(), request.class)? {
-                return Err(Errno::EINVAL);
+            if known {
+                self.file.check(header, mad)?;
             }
             // Before it is sent: another thread may read the answer before this one goes on.
             self.outstanding.lock().sent(request);
