@@ -19,8 +19,9 @@ pub enum Shape {
     /// One switch with this many ports, each with an adapter: `switch:N`.
     Switch(u8),
     /// This many adapters on a tree of switches with 36 ports: `fattree:N`. Up to 648 on two levels,
-    /// up to 11,664 on three. A leaf has 18 adapters and 18 ports upwards; 10,368 adapters take
-    /// 576 leaves, as many switches above them in 32 pods, and 324 at the top.
+    /// up to 11,664 on three. A leaf has up to 18 adapters, all leaves about as many, and 18 ports
+    /// upwards; 10,368 adapters take 576 leaves, as many switches above them in 32 pods, and 324 at the
+    /// top.
     FatTree(u16),
     /// A switch with an adapter at each place of a ring in three dimensions: `torus:AxBxC`. Ports 1 to 6 go
     /// to +x, -x, +y, -y, +z and -z, port 7 to the adapter. A dimension of two is a single cable.
@@ -177,7 +178,8 @@ impl Builder {
 
     /// Leaves below spines. Few leaves need few spines; then several cables go to each.
     fn two_levels(&mut self, n: u16) {
-        let leaves = n.div_ceil(HALF.into());
+        // One leaf alone is no tree.
+        let leaves = n.div_ceil(HALF.into()).max(2.min(n));
         let spines = [1, 2, 3, 6, 9, 18u8].into_iter().find(|s| u16::from(*s) * 2 >= leaves);
         let spines = spines.unwrap_or(HALF);
         let first_leaf = self.row(leaves, "leaf");
@@ -195,20 +197,22 @@ impl Builder {
                 );
             }
         }
-        self.hang_on_leaves(first_leaf, n);
+        self.hang_on_leaves(first_leaf, leaves, n);
     }
 
-    /// Pods of up to 18 leaves below 18 switches each, and 324 switches at the top, each of them with
-    /// one cable to each pod.
+    /// Pods of up to 18 leaves, all of them of as many, below 18 switches each; and 324 switches at the
+    /// top, each of them with one cable to each pod.
     fn three_levels(&mut self, n: u16) {
         let half = usize::from(HALF);
-        let leaves = n.div_ceil(HALF.into());
-        let pods = usize::from(n.div_ceil(POD));
+        let pods = n.div_ceil(POD);
+        let of_pod = n.div_ceil(HALF.into()).div_ceil(pods);
+        let (leaves, middles) = (pods * of_pod, pods * u16::from(HALF));
+        let [pods, of_pod] = [pods, of_pod].map(usize::from);
         let first_leaf = self.row(leaves, "leaf");
-        let first_middle = self.row(u16::from(port(pods - 1)) * u16::from(HALF), "middle");
+        let first_middle = self.row(middles, "middle");
         let first_top = self.row(POD, "top");
         for leaf in 0..usize::from(leaves) {
-            let (pod, place) = (leaf / half, leaf % half);
+            let (pod, place) = (leaf / of_pod, leaf % of_pod);
             for up in 0..HALF {
                 let middle = first_middle + pod * half + usize::from(up);
                 self.cable(first_leaf + leaf, HALF + 1 + up, middle, port(place));
@@ -221,7 +225,7 @@ impl Builder {
                 self.cable(first_middle + middle, HALF + 1 + up, top, port(pod));
             }
         }
-        self.hang_on_leaves(first_leaf, n);
+        self.hang_on_leaves(first_leaf, leaves, n);
     }
 
     fn torus(&mut self, size: [u16; 3]) {
@@ -289,10 +293,13 @@ impl Builder {
         }
     }
 
-    fn hang_on_leaves(&mut self, first_leaf: usize, n: u16) {
-        for adapter in 0..usize::from(n) {
-            let (leaf, place) = (adapter / usize::from(HALF), adapter % usize::from(HALF));
-            self.hang(first_leaf + leaf, port(place));
+    /// Spreads the adapters over the leaves: the first ones have one more, if they cannot all be alike.
+    fn hang_on_leaves(&mut self, first_leaf: usize, leaves: u16, n: u16) {
+        for leaf in 0..leaves {
+            let adapters = n / leaves + u16::from(leaf < n % leaves);
+            for place in 0..adapters {
+                self.hang(first_leaf + usize::from(leaf), port(place.into()));
+            }
         }
     }
 

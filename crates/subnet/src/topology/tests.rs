@@ -191,10 +191,11 @@ fn shapes_have_the_size_that_they_say() {
         ("switch:8", 8, 1, 8),
         ("switch:254", 254, 1, 254),
         ("fattree:1", 1, 2, 1 + 18),
+        ("fattree:18", 18, 3, 18 + 36),
         ("fattree:36", 36, 3, 36 + 36),
         ("fattree:100", 100, 6 + 3, 100 + 6 * 18),
         ("fattree:648", 648, 36 + 18, 648 + 648),
-        ("fattree:649", 649, 37 + 54 + 324, 649 + 37 * 18 + 54 * 18),
+        ("fattree:649", 649, 39 + 54 + 324, 649 + 39 * 18 + 54 * 18),
         ("fattree:10368", 10368, 1476, 3 * 10368),
         ("fattree:11664", 11664, 648 + 648 + 324, 3 * 11664),
         ("torus:3x4x5", 60, 60, 60 + 180),
@@ -228,6 +229,23 @@ fn a_fat_tree_of_648_has_one_cable_from_each_leaf_to_each_spine() {
         }
     }
     assert_eq!(pairs.len(), 36 * 18);
+}
+
+#[test]
+fn switches_of_a_level_of_a_fat_tree_have_as_many_cables_downwards() {
+    for text in ["fattree:649", "fattree:1000", "fattree:5000"] {
+        let t = shape(text);
+        let level = |node: &Node| node.description.trim_end_matches(char::is_numeric).to_string();
+        let mut below: Vec<(String, usize)> = Vec::new();
+        for node in t.nodes.iter().filter(|n| n.kind == NodeKind::Switch) {
+            let down = node.ports.keys().filter(|port| **port <= 18 || level(node) == "top");
+            below.push((level(node), down.count()));
+        }
+        below.retain(|(level, _)| level != "leaf");
+        below.sort();
+        below.dedup();
+        assert_eq!(below.len(), 2, "{text}: {below:?}");
+    }
 }
 
 #[test]
