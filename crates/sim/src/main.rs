@@ -12,9 +12,10 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
 use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
+use rdmux_sim::mads::{run_mad_seed, trace_mad_seed};
 use rdmux_sim::{run_seed, trace_seed};
 
-/// Simulates queue pairs, or connections, on a bad network. Every seed is a scenario of its own:
+/// Simulates queue pairs, connections or management datagrams on a bad network. Every seed is a scenario of its own:
 /// nodes, connections, work, loss, reordering, duplication, corruption, cuts and crashes. A failing
 /// seed is printed and replays exactly.
 #[derive(Debug, Parser)]
@@ -26,6 +27,9 @@ struct Args {
     /// Simulate iWARP queue pairs, over streams.
     #[arg(long, conflicts_with = "connections")]
     streams: bool,
+    /// Simulate programs that send management datagrams, with timeouts and RMPP.
+    #[arg(long, conflicts_with_all = ["connections", "streams"])]
+    datagrams: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -49,6 +53,8 @@ fn main() -> ExitCode {
         run(&args, run_cm_seed, trace_cm_seed)
     } else if args.streams {
         run(&args, run_iwarp_seed, trace_iwarp_seed)
+    } else if args.datagrams {
+        run(&args, run_mad_seed, trace_mad_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

@@ -23,7 +23,7 @@
 //! Peers are told apart by LID, or by GID where packets have a global route header, so the same serves RoCE, whose ports
 //! have no LIDs.
 //!
-//! Where it differs from Linux: while a response of several MADs is coming in, the request's timer starts anew with each segment,
+//! Where it differs from Linux: while a response of several MADs is coming in, the request's timer and retries start anew with each segment,
 //! and a request whose transfer the peer aborts ends at once, with [`UserMad::ABORTED`], instead of never.
 
 mod address;

@@ -106,11 +106,12 @@ impl Umad {
         }
     }
 
-    /// Gives the response to a request its whole time from now on.
+    /// Gives the response to a request its whole time, and all retries, from now on.
     fn expect_response(&mut self, now: Time, file: FileId, id: SendId) {
         let Some(open) = self.files.get_mut(&file) else { return };
         let Some(pending) = open.sends.get_mut(id) else { return };
         if pending.sending().is_none() && !pending.timeout.is_zero() {
+            pending.retries_left = pending.record.retries;
             let at = now.after(pending.timeout);
             open.sends.wake_at(id, at);
         }

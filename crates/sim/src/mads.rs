@@ -1,0 +1,253 @@
+//! Programs that ask each other by management datagrams, through the user MAD device and RMPP, in a network
+//! that loses, repeats, reorders and cuts, beside strangers that send what they have overheard.
+//!
+//! What must be true: every request ends once, in its response with every byte right or in a timeout; what
+//! strangers send from their own address changes nothing for others; nobody times out without an excuse; and
+//! when all is said, no request, no transfer and no timer is left on any host.
+
+mod message;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rdmux_transport::Time;
+
+use crate::net::{Faults, NetStats};
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct MadScenario {
+    /// How many hosts there are, each with a server.
+    pub nodes: usize,
+    /// How many clients each host has.
+    pub clients: usize,
+    /// How many requests are sent.
+    pub requests: u32,
+    /// The network.
+    pub faults: Faults,
+    /// Whether ports have GIDs only, as on RoCE.
+    pub by_gid: bool,
+    /// The most data of a response, in bytes.
+    pub longest: u32,
+    /// How long a server thinks at most.
+    pub think: Duration,
+    /// How long a request waits for its response.
+    pub timeout_ms: u32,
+    /// How often what is not answered is sent again.
+    pub retries: u32,
+    /// How likely it is that a server does not answer a request, however often it comes: out of one.
+    pub silent: f64,
+    /// How often two hosts do not reach each other for some time.
+    pub cuts: u32,
+    /// How long.
+    pub cut_lasts: Duration,
+    /// How many programs die; others take their place.
+    pub deaths: u32,
+    /// How many packets strangers send.
+    pub strangers: u32,
+    /// All requests are sent within this time.
+    pub span: Duration,
+}
+
+impl MadScenario {
+    /// Draws one. In half of them nobody has an excuse.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        let strict = rng.random_bool(0.5);
+        let bad = rng.random_bool(0.8);
+        let chance = |p: f64| if bad { p } else { 0.0 };
+        let faults = Faults {
+            loss: chance(rng.random_range(0.0..0.2)),
+            duplicate: chance(rng.random_range(0.0..0.3)),
+            corrupt: 0.0,
+            reorder: chance(rng.random_range(0.0..0.3)),
+            delay: Duration::from_micros(rng.random_range(1..2000)),
+            jitter: Duration::from_millis(rng.random_range(1..30)),
+            at_most: Some(2),
+        };
+        // Windows of 1 and of 64 segments: 129 of 200 bytes take three of them, and each may have to be sent
+        // five times, two seconds apart, within the 40 that a message has.
+        let longest = if faults.loss > 0.0 { 129 * 200 } else { 2_000_000 };
+        let some =
+            |rng: &mut dyn rand::RngCore, most| if strict { 0 } else { rng.random_range(0..=most) };
+        Self {
+            nodes: rng.random_range(2..=4),
+            clients: rng.random_range(1..=3),
+            requests: rng.random_range(1..=30),
+            by_gid: rng.random_bool(0.3),
+            longest: rng.random_range(0..=longest),
+            think: Duration::from_millis(rng.random_range(0..50)),
+            timeout_ms: if strict {
+                rng.random_range(2500..4000)
+            } else {
+                rng.random_range(20..3000)
+            },
+            retries: if strict { rng.random_range(6..9) } else { rng.random_range(0..5) },
+            silent: if strict { 0.0 } else { rng.random_range(0.0..0.3) },
+            cuts: some(rng, 3),
+            cut_lasts: Duration::from_millis(rng.random_range(1..20_000)),
+            deaths: some(rng, 3),
+            strangers: if rng.random_bool(0.5) { rng.random_range(1..100) } else { 0 },
+            span: Duration::from_millis(rng.random_range(1..3000)),
+            faults,
+        }
+    }
+
+    /// Whether nobody has an excuse for a timeout.
+    pub fn strict(&self) -> bool {
+        self.cuts == 0 && self.deaths == 0 && self.silent == 0.0 && self.timeout_ms >= 2500
+    }
+}
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MadStats {
+    /// Runs.
+    pub seeds: u64,
+    /// Requests that programs sent.
+    pub requests: u64,
+    /// Those whose response arrived.
+    pub answered: u64,
+    /// Those that timed out, or that the peer ended.
+    pub failed: u64,
+    /// Those whose program died first.
+    pub orphaned: u64,
+    /// Responses of more than one segment that arrived.
+    pub long: u64,
+    /// Bytes of requests and responses that were compared.
+    pub compared: u64,
+    /// Datagrams that hosts sent.
+    pub sent: u64,
+    /// Requests and windows that were sent again.
+    pub resent: u64,
+    /// Transfers that ended before their end.
+    pub aborted: u64,
+    /// Datagrams that strangers sent.
+    pub foreign: u64,
+    /// What the network did.
+    pub net: NetStats,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for MadStats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.requests += other.requests;
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.orphaned += other.orphaned;
+        self.long += other.long;
+        self.compared += other.compared;
+        self.sent += other.sent;
+        self.resent += other.resent;
+        self.aborted += other.aborted;
+        self.foreign += other.foreign;
+        self.net += other.net;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl fmt::Display for MadStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let net = &self.net;
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} requests, {} answered ({} in several segments), {} failed with an excuse, {} outlived their program; {} bytes compared",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.requests,
+            self.answered,
+            self.long,
+            self.failed,
+            self.orphaned,
+            self.compared
+        )?;
+        write!(
+            f,
+            "{} datagrams, {} times sent again, {} transfers aborted, {} datagrams of strangers; network: {} lost, {} unreachable, {} duplicated, {} delayed; fingerprint {:016x}",
+            self.sent,
+            self.resent,
+            self.aborted,
+            self.foreign,
+            net.lost,
+            net.unreachable,
+            net.duplicated,
+            net.delayed,
+            self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct MadFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: MadScenario,
+}
+
+impl fmt::Display for MadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --datagrams --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for MadFailure {}
+
+/// Runs the simulation of management datagrams of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_mad_seed(seed: u64) -> Result<MadStats, Box<MadFailure>> {
+    world::World::new(seed, false).run(seed)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_mad_seed`].
+pub fn trace_mad_seed(seed: u64) -> Result<MadStats, Box<MadFailure>> {
+    world::World::new(seed, true).run(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = MadStats::default();
+        for seed in 0..400 {
+            match run_mad_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        assert!(all.answered > 1000 && all.long > 1000 && all.failed > 100, "{all:?}");
+        assert!(all.resent > 1000 && all.aborted > 20 && all.orphaned > 20, "{all:?}");
+        assert!(all.foreign > 1000 && all.net.lost > 1000, "{all:?}");
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_mad_seed(seed).unwrap(), run_mad_seed(seed).unwrap());
+        }
+    }
+}
