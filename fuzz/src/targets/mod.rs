@@ -7,6 +7,7 @@ pub mod iwarp;
 pub mod iwarp_wire;
 pub mod qp;
 pub mod ring;
+pub mod umad;
 pub mod wire;
 
 use anyhow::Result;
@@ -53,6 +54,8 @@ targets! {
     "cm_manager" cm::cm_manager, corpus::noise, "the connection manager: any commands and datagrams in any order";
     "cm_mad" cm::cm_mad, corpus::mads, "datagrams of strangers to a host with listeners";
     "cm_streams" cm_streams::cm_streams, corpus::startups, "iWARP's start-up: any commands, and peers that say anything";
+    "rmpp_receiver" umad::rmpp_receiver, corpus::noise, "messages of several MADs: any segments in any order";
+    "umad" umad::umad, corpus::noise, "the user MAD device: any packets, writes, registrations and timeouts in any order";
     "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";
 }
 
