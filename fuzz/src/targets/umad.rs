@@ -133,7 +133,7 @@ impl Ports for Tables {
         (index < 2).then_some(Pkey(0xffff - index))
     }
     fn gid(&self, _: PortId, index: u8) -> Option<Gid> {
-        (index < 2).then_some(Gid([index + 1; 16]))
+        (index < 2).then(|| Gid([index + 1; 16]))
     }
 }
 
@@ -229,7 +229,7 @@ impl<'a> Script<'a> {
             lid: Lid(u16::from(self.input.some(&[4, 5, 8, 9, 255]))),
             sl: self.input.byte(),
             path_bits: self.input.byte(),
-            grh: (self.input.byte() % 4 == 0).then_some(grh),
+            grh: self.input.byte().is_multiple_of(4).then_some(grh),
             pkey_index: self.input.some(&[0, 1]).into(),
         }
     }
@@ -300,7 +300,7 @@ impl<'a> Script<'a> {
         }
         packet.mad[3] ^= 0x80;
         let mut rmpp = Rmpp::of(&packet.mad);
-        if rmpp.kind == RmppType::DATA && self.input.byte() % 8 != 0 {
+        if rmpp.kind == RmppType::DATA && !self.input.byte().is_multiple_of(8) {
             rmpp.kind = RmppType::ACK;
             rmpp.length = rmpp.segment + u32::from(self.input.byte() % 66);
         }

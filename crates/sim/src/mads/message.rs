@@ -54,7 +54,7 @@ pub(super) struct Question {
 }
 
 /// A question has so many bytes.
-const QUESTION: usize = 13;
+const QUESTION: u32 = 13;
 
 impl Question {
     pub(super) fn draw(longest: u32, silent: f64, rng: &mut impl Rng) -> Self {
@@ -79,12 +79,12 @@ impl Question {
 
     /// The whole request, with this in the lower half of its TID.
     pub(super) fn request(&self, tid: u32) -> Vec<u8> {
-        let mut data = Vec::with_capacity(QUESTION);
+        let mut data = Vec::new();
         for word in [self.seed, self.request, self.response] {
             data.extend(word.to_be_bytes());
         }
         data.push(self.silent.into());
-        let more = if self.kind == Kind::GetMulti { self.request } else { 200 - QUESTION as u32 };
+        let more = if self.kind == Kind::GetMulti { self.request } else { 200 - QUESTION };
         data.extend(bytes(self.seed, more));
         let segments = self.kind == Kind::GetMulti;
         mad(self.kind.method(), tid.into(), segments, &data)
@@ -98,7 +98,7 @@ impl Question {
         let (seed, request, response) = (word(0)?, word(4)?, word(8)?);
         let question = Self { kind, seed, request, response, silent: data.get(12)? & 1 != 0 };
         // Strangers say any length.
-        if kind == Kind::GetMulti && data.len() != QUESTION + request as usize {
+        if kind == Kind::GetMulti && data.len() as u64 != u64::from(QUESTION) + u64::from(request) {
             return None;
         }
         let right = question.request(0);

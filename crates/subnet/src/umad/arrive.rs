@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
+use rdmux_wire::mad::{MadHeader, Method, MgmtClass, status};
 use rdmux_wire::{Qpn, Rmpp};
 
 use super::address::{self, Envelope};
@@ -42,8 +42,8 @@ impl Umad {
             return;
         };
         let class = header.mgmt_class;
-        let smp = class == MgmtClass::SUBN_LID || class == MgmtClass::SUBN_DIRECTED;
-        if packet.dst_qpn != if smp { Qpn::QP0 } else { Qpn::QP1 } {
+        let qpn = if class.is_subnet_management() { Qpn::QP0 } else { Qpn::QP1 };
+        if packet.dst_qpn != qpn {
             self.counters.bad_qp += 1;
             return;
         }
@@ -145,17 +145,15 @@ impl Umad {
         ports: &impl Ports,
         sink: &mut impl UmadSink,
     ) {
-        const UNSUPPORTED: u16 = 0x000c;
-        const GET_RESP: Method = Method(0x81);
-        const DIRECTION: u16 = 0x8000;
+        const UNSUPPORTED: u16 = status::UNSUPPORTED_METHOD_ATTRIBUTE;
         if header.method != Method::GET && header.method != Method::SET {
             self.counters.no_owner += 1;
             return;
         }
         let directed = header.mgmt_class == MgmtClass::SUBN_DIRECTED;
-        let status = if directed { UNSUPPORTED | DIRECTION } else { UNSUPPORTED };
+        let code = if directed { UNSUPPORTED | status::DIRECTION } else { UNSUPPORTED };
         let mut mad = packet.mad.clone();
-        MadHeader { method: GET_RESP, status, ..*header }.emit(&mut mad[..]);
+        MadHeader { method: Method::GET_RESP, status: code, ..*header }.emit(&mut mad[..]);
         self.counters.unsupported += 1;
         self.counters.sent += 1;
         sink.transmit(port, Envelope::answer(port, packet, ports).packet(mad));

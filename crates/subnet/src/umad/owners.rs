@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use rdmux_wire::mad::{MadHeader, Method};
+use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
 
 use super::{AgentNumber, Registration};
 use crate::PortId;
@@ -54,12 +54,12 @@ impl Owners {
 
     /// The agent that gets this request.
     pub(super) fn owner(&self, port: PortId, header: &MadHeader, mad: &Mad) -> Option<AgentNumber> {
-        let class = header.mgmt_class.0;
+        let class = header.mgmt_class;
         let oui = match mad[OUI..].first_chunk() {
-            Some(oui) if Registration::has_oui(class) => *oui,
+            Some(oui) if class.is_vendor_with_oui() => *oui,
             _ => [0; 3],
         };
-        let class = Class { port, class, version: header.class_version, oui };
+        let class = Class { port, class: class.0, version: header.class_version, oui };
         let method = 1_u128 << (header.method.0 & !Method::RESPONSE_BIT);
         let owners = self.classes.get(&class)?;
         owners.iter().find(|(methods, _)| methods & method != 0).map(|&(_, agent)| agent)
@@ -72,7 +72,7 @@ impl Owners {
 
 impl Class {
     fn of(port: PortId, what: &Registration) -> Self {
-        let oui = if Registration::has_oui(what.class) { what.oui } else { [0; 3] };
+        let oui = if MgmtClass(what.class).is_vendor_with_oui() { what.oui } else { [0; 3] };
         Self { port, class: what.class, version: what.class_version, oui }
     }
 }

@@ -33,11 +33,6 @@ impl Registration {
     /// The flags that exist; what a program is told when it sets others.
     pub const FLAGS: u32 = Self::USER_RMPP;
 
-    /// Whether the class is one of the vendor classes that have an OUI.
-    pub const fn has_oui(class: u8) -> bool {
-        matches!(class, 0x30..=0x4f)
-    }
-
     /// Whether messages of several MADs are our business.
     pub(super) const fn reassembles(&self) -> bool {
         self.rmpp_version != 0 && self.flags & Self::USER_RMPP == 0
@@ -52,12 +47,11 @@ impl Registration {
 
     fn class_is_valid(&self) -> bool {
         let class = MgmtClass(self.class);
-        let smp = class == MgmtClass::SUBN_LID || class == MgmtClass::SUBN_DIRECTED;
         self.class_version < VERSIONS
             && (self.class < 0x50 || class == MgmtClass::SUBN_DIRECTED)
-            && (!Self::has_oui(self.class) || self.oui != [0; 3])
+            && (!class.is_vendor_with_oui() || self.oui != [0; 3])
             && (self.rmpp_version == 0 || Rmpp::data_offset(class).is_some())
-            && smp == (self.qpn == 0)
+            && class.is_subnet_management() == (self.qpn == 0)
             && !self.is_connection_management()
     }
 

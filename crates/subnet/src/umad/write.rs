@@ -193,9 +193,9 @@ impl Written {
 /// Whether a MAD answers another, whose TID it repeats. Baseboard management says so in bit 0 of the attribute modifier, of
 /// which the last byte is given.
 pub(super) fn is_response(class: MgmtClass, method: Method, modifier: u8) -> bool {
-    const TRAP_REPRESS: Method = Method(0x07);
-    const BASEBOARD: MgmtClass = MgmtClass(0x05);
-    method.is_response() || method == TRAP_REPRESS || class == BASEBOARD && modifier & 1 != 0
+    method.is_response()
+        || method == Method::TRAP_REPRESS
+        || class == MgmtClass::BM && modifier & 1 != 0
 }
 
 /// A TID of a program, with the number of its agent in the upper half.
