@@ -2,26 +2,14 @@
 
 use core::ops::RangeInclusive;
 
+use rdmux_wire::class_port_info::{ClassCapabilities, ClassPortInfo};
 use rdmux_wire::mad::{BASE_VERSION, MAD_LEN, MadHeader, Method, status};
+use rdmux_wire::pm::{
+    ALL_PORTS, CLASS_VERSION, DATA_AT, DATA_LEN, PortCounters, PortCountersExtended, capability,
+};
 
 use crate::counters::{Counter, Shown};
 use crate::subnet::Subnet;
-
-/// Attributes that there are.
-mod attr {
-    pub(super) const CLASS_PORT_INFO: u16 = 0x01;
-    pub(super) const PORT_COUNTERS: u16 = 0x12;
-    pub(super) const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
-}
-
-/// Where the data begins in a datagram of this class.
-const DATA: usize = 64;
-
-/// The longest data, that of PortCountersExtended.
-const DATA_LEN: usize = MAD_LEN - DATA;
-
-/// The PortSelect that means all ports together.
-const ALL_PORTS: u8 = 0xff;
 
 /// A counter's field in an attribute.
 struct Field {
@@ -95,17 +83,17 @@ pub(crate) fn answer(
     header: &MadHeader,
     mad: &mut [u8; MAD_LEN],
 ) -> u16 {
-    let Some(data) = mad[DATA..].first_chunk_mut::<DATA_LEN>() else {
+    let Some(data) = mad[DATA_AT..].first_chunk_mut::<DATA_LEN>() else {
         return status::UNSUPPORTED_METHOD_ATTRIBUTE;
     };
     let is_set = header.method == Method::SET;
     let (fields, shown) = match header.attr_id {
-        attr::CLASS_PORT_INFO if !is_set => {
+        ClassPortInfo::ATTR_ID if !is_set => {
             class_port_info(data);
             return status::OK;
         }
-        attr::PORT_COUNTERS => (CLASSIC, Shown::Classic),
-        attr::PORT_COUNTERS_EXTENDED => (EXTENDED, Shown::Extended),
+        PortCounters::ATTR_ID => (CLASSIC, Shown::Classic),
+        PortCountersExtended::ATTR_ID => (EXTENDED, Shown::Extended),
         _ => return status::UNSUPPORTED_METHOD_ATTRIBUTE,
     };
     let ports = ports(subnet, at, data[1]).filter(|_| header.attr_mod == 0);
@@ -181,19 +169,19 @@ impl Field {
     }
 }
 
-/// What the agent can do (IBTA 13.4.8.1, 16.1.3.1): all ports at once, extended counters, XmitWait, and
-/// the error counters in 64 bits.
+/// What the agent can do: all ports at once, extended counters, XmitWait, and the error counters in 64 bits.
 fn class_port_info(data: &mut [u8; DATA_LEN]) {
-    const ALL_PORT_SELECT: u16 = 0x100;
-    const EXTENDED_WIDTH: u16 = 0x200;
-    const XMIT_WAIT: u16 = 0x1000;
-    const EXTENDED_ERRORS: u32 = 1 << 1;
-    const RESPONSE_TIME: u32 = 0x10;
+    let mask = capability::ALL_PORT_SELECT | capability::EXTENDED_WIDTH | capability::XMIT_WAIT;
+    let info = ClassPortInfo {
+        base_version: BASE_VERSION,
+        class_version: CLASS_VERSION,
+        capability_mask: ClassCapabilities::from_bits_retain(mask),
+        capability_mask2: capability::ADDITIONAL_EXTENDED_COUNTERS,
+        resp_time_value: 0x10,
+        ..ClassPortInfo::default()
+    };
     data.fill(0);
-    data[..2].copy_from_slice(&[BASE_VERSION, 1]);
-    let mask = ALL_PORT_SELECT | EXTENDED_WIDTH | XMIT_WAIT;
-    data[2..4].copy_from_slice(&mask.to_be_bytes());
-    data[4..8].copy_from_slice(&(EXTENDED_ERRORS << 5 | RESPONSE_TIME).to_be_bytes());
+    info.emit(data);
 }
 
 #[cfg(test)]
@@ -203,7 +191,9 @@ mod tests {
 
     #[test]
     fn fields_do_not_overlap_and_each_has_a_bit_of_its_own() {
-        for (fields, first, len) in [(CLASSIC, 4, 44), (EXTENDED, 8, 184)] {
+        for (fields, first, len) in
+            [(CLASSIC, 4, PortCounters::LEN), (EXTENDED, 8, PortCountersExtended::LEN)]
+        {
             let mut taken = [0u8; DATA_LEN];
             for f in fields {
                 let mut ones = [0; DATA_LEN];

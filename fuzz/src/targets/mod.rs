@@ -3,6 +3,7 @@
 pub mod cm;
 pub mod cm_streams;
 pub mod host;
+pub mod ib_subnet;
 pub mod iwarp;
 pub mod iwarp_wire;
 pub mod qp;
@@ -44,6 +45,8 @@ targets! {
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
+    "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
+    "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";
     "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";
