@@ -83,16 +83,15 @@ pub(super) fn pkeys(
     Ok(())
 }
 
-/// SLtoVLMappingTable: of an adapter's port, or from one port of a switch to another.
+/// SLtoVLMappingTable: of an adapter's port, or from one port of a switch to another. An adapter has one
+/// table for each port, whether the modifier is 0 or the port's number, as OpenSM and smpquery write it.
 pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<(), Refused> {
     let [high, middle, input, output] = r.modifier.to_be_bytes();
     if (high, middle) != (0, 0) {
         return Err(Refused::Invalid);
     }
     let at = r.arrival.at;
-    let is_switch = subnet.node_of(at).switch.is_some();
-    let out = if is_switch { subnet.node_of(at).port(output) } else { Some(at) };
-    let out = out.ok_or(Refused::Invalid)?;
+    let out = table_port(subnet, r, output).ok_or(Refused::Invalid)?;
     let default = default_sl_to_vl(subnet.ports[out].info.operational_vls.count());
     let new: [u8; 8] = core::array::from_fn(|i| data[i]);
     let node = subnet.node_of_mut(at);
@@ -105,7 +104,7 @@ pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Res
             new
         }
         Some(switch) => switch.sl_to_vl(ports, input, output).copied().unwrap_or(default),
-        None if (input, output) != (0, 0) => return Err(Refused::Invalid),
+        None if input != 0 => return Err(Refused::Invalid),
         None => {
             let port = &mut subnet.ports[at];
             if r.is_set {

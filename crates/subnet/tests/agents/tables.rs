@@ -71,7 +71,8 @@ fn service_levels_map_from_port_to_port() {
     assert_eq!(net.get(HERE, &[1, 2], SlToVlTable::ATTR_ID, 0), default.into());
     assert_eq!(status_of(&mut net, &[1, 2], table, 0), status::OK);
     assert_eq!(net.get(HERE, &[1, 2], SlToVlTable::ATTR_ID, 0), table.into());
-    for (hops, modifier) in [(&[1][..], 3), (&[1], 3 << 8), (&[1, 2], 1), (&[1], 1 << 16)] {
+    assert_eq!(net.get(HERE, &[1, 2], SlToVlTable::ATTR_ID, 1), table.into(), "the port's number");
+    for (hops, modifier) in [(&[1][..], 3), (&[1], 3 << 8), (&[1, 2], 2), (&[1], 1 << 16)] {
         assert_eq!(
             status_of(&mut net, hops, table, modifier),
             status::INVALID_VALUE,
