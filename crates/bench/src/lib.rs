@@ -4,6 +4,7 @@
 mod connections;
 mod end;
 mod iwarp;
+mod mad;
 mod part;
 mod peers;
 mod perftest;
@@ -70,6 +71,8 @@ enum Subject {
     Resources,
     /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections
     Xrc,
+    /// A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong
+    Mad,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

@@ -60,6 +60,7 @@ fn answer(
             reply.send(Answer::Listening(socket.local_addr()?))?;
             plain::udp_echo(&socket, count)?;
         }
+        Ask::UnixEcho { path, count } => super::mad::echo(&path, count)?,
         Ask::LineEcho { file, count } => {
             let memory = map(&file)?;
             let line = memory.words().first().context(TOO_SMALL)?;

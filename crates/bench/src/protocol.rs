@@ -33,6 +33,13 @@ pub(super) enum Ask {
         /// Datagrams.
         count: u32,
     },
+    /// Send messages back through a Unix socket of packets, which is listened at here.
+    UnixEcho {
+        /// The socket's path.
+        path: String,
+        /// Messages.
+        count: u32,
+    },
     /// Answer through a cache line of shared memory.
     LineEcho {
         /// The memory, as a file.

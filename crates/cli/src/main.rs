@@ -7,6 +7,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod env;
+mod fabric;
 mod host;
 mod pcapng;
 mod peer;
@@ -92,6 +93,9 @@ enum Command {
     /// Start, stop and inspect virtual hosts
     #[command(subcommand)]
     Host(host::HostCommand),
+    /// Start, stop, show and change InfiniBand subnets in software
+    #[command(subcommand)]
+    Fabric(fabric::FabricCommand),
     /// Print capture files, a line a frame, and check every checksum
     Decode(decode::DecodeArgs),
     /// Show what a host sends and receives, or record it as pcapng
@@ -150,6 +154,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Ping(args) => ping::run(global, &args),
         Command::Devices(args) => devices::run(global, &args),
         Command::Host(command) => host::run(global, &command),
+        Command::Fabric(command) => fabric::run(&command),
         Command::Decode(args) => decode::run(&args),
         Command::Capture(args) => capture::run(global, &args),
         Command::Bench(args) => bench::run(&args),

@@ -12,18 +12,31 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = beside(path);
-    let written = write_new(&new, bytes).and_then(|()| fs::rename(&new, path));
-    if let Err(e) = written {
-        // It may not exist; the next writer truncates it anyway.
-        let _ = fs::remove_file(&new);
-        return Err(e);
-    }
+    replace_with(path, bytes, true)?;
     // Until then a crash of the machine may bring the old name back.
     match path.parent() {
         Some(dir) => File::open(dir)?.sync_all(),
         None => Ok(()),
     }
+}
+
+/// As [`replace`], for what is of no use after a crash of the machine: nothing waits for the disk.
+///
+/// # Errors
+/// Those of open(2), write(2) and rename(2). The old file is as it was then.
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, bytes, false)
+}
+
+fn replace_with(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+    let new = beside(path);
+    let written = write_new(&new, bytes, sync).and_then(|()| fs::rename(&new, path));
+    if let Err(e) = written {
+        // It may not exist; the next writer truncates it anyway.
+        let _ = fs::remove_file(&new);
+        return Err(e);
+    }
+    Ok(())
 }
 
 /// Opens a file of ours for reading and writing, making it with mode 0600; follows no link.
@@ -41,12 +54,12 @@ pub fn open_private(path: &Path, append: bool) -> io::Result<File> {
     options.open(path)
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_new(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let mut file = options.open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()
+    if sync { file.sync_all() } else { Ok(()) }
 }
 
 /// Where the new file is written: in the same directory, since a rename does not cross file systems.

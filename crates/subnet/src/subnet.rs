@@ -81,6 +81,14 @@ impl Subnet {
         subnet
     }
 
+    /// Adds a node, as after power-on and without cables; its number is the next one.
+    pub fn add(&mut self, node: &topology::Node) -> NodeId {
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.add_node(node);
+        self.topology.add(node.clone());
+        id
+    }
+
     fn add_node(&mut self, node: &topology::Node) {
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         let state = NodeState::new(node, self.ports.len(), &self.config);

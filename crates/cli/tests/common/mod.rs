@@ -99,7 +99,8 @@ impl Drop for Net {
 /// A process that waits for the end of this one, and then ends what it left in a directory.
 fn cleaner(dir: &Path) -> Child {
     // A test that failed may have left anything.
-    let script = r#"cat; "$0" host down --force; rm -rf "$RDMUX_RUNTIME_DIR""#;
+    let script =
+        r#"cat; "$0" host down --force; "$0" fabric down --all; rm -rf "$RDMUX_RUNTIME_DIR""#;
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_rdmux")]);
     command.env("RDMUX_RUNTIME_DIR", dir).env_remove("RDMUX_HOST").env_remove("RUST_LOG");

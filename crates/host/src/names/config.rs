@@ -24,6 +24,9 @@
 //! reply_timeout_ms = 10000      # of a peer that we connect to
 //! rtr_timeout_ms = 5000         # of a peer that we accepted
 //! receive_wait_ms = 2000        # of a message for which no receive is posted; 0 ends the connection at once
+//!
+//! [fabric]
+//! users = [1000]                # numbers of users, beside the owner and root, whose programs may attach
 //! ```
 
 use std::net::IpAddr;
@@ -55,6 +58,8 @@ pub struct Config {
     pub cm: CmConfig,
     /// Connections of iWARP.
     pub iwarp: IwarpConfig,
+    /// Fabrics.
+    pub fabric: rdmux_fabric::Config,
 }
 
 /// How services run.

@@ -1,0 +1,385 @@
+//! `rdmux fabric`: InfiniBand subnets in software.
+
+mod dot;
+mod layers;
+mod status;
+mod svg;
+mod tree;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use rdmux_fabric::client::ConnectOptions;
+use rdmux_fabric::client::admin::{self, Plan};
+use rdmux_fabric::proto::{End, NodeRef};
+use rdmux_fabric::server::{self, FIRST_GUID, Setup, read_topology};
+use rdmux_fabric::{FabricDir, FabricName};
+use rdmux_subnet::topology::Shape;
+
+use rdmux_command::{output, say};
+
+/// What to do with fabrics.
+#[derive(Subcommand)]
+pub(crate) enum FabricCommand {
+    /// Start a fabric; it stays until `down`
+    ///
+    /// It comes up with the nodes of a file or a shape, or with those that it had the last time, and then with the same
+    /// LIDs; one that never was has the shape switch:8. Hosts take the adapter that they had before, else the one with their name, else
+    /// the first free one, else they are plugged to a free port of a switch.
+    Up(Up),
+    /// End a fabric: all ports go down
+    Down(Down),
+    /// Show how a fabric is and who is attached, or list all that are up
+    Status(StatusArgs),
+    /// Show nodes and cables
+    Show(Show),
+    /// Plug a cable between a host's adapter, or a switch, and a port of a switch
+    Plug(Plug),
+    /// Pull a cable out
+    Unplug(Unplug),
+    /// Take links down or up again; their cables stay
+    Link(Link),
+    /// Reset a switch: it forgets its tables
+    Reset(Reset),
+    /// Be a fabric (started by the others when needed)
+    #[command(hide = true)]
+    Serve(Serve),
+}
+
+#[derive(Args)]
+pub(crate) struct Which {
+    /// The fabric's name
+    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC", default_value = FabricName::DEFAULT)]
+    fabric: FabricName,
+}
+
+#[derive(Args)]
+pub(crate) struct Down {
+    #[command(flatten)]
+    which: Which,
+    /// All fabrics that are up
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    which: Which,
+    /// Nodes and cables from a file as ibnetdiscover writes it and ibsim reads it
+    #[arg(long, value_name = "FILE", conflicts_with = "shape")]
+    topology: Option<PathBuf>,
+    /// Nodes and cables by rule: two, switch:N, fattree:N, torus:AxBxC or dragonfly:A,P,H[,G]
+    #[arg(long, value_name = "SHAPE")]
+    shape: Option<Shape>,
+    /// All adapters are simulated: no host attaches
+    #[arg(long)]
+    simulate: bool,
+    /// Let hosts of other machines attach, by TCP. They need the fabric's secret, which is drawn at the first time
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Have the fabric of another machine here, under this name: where it listens
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        conflicts_with_all = ["topology", "shape", "simulate", "listen"],
+        requires = "secret"
+    )]
+    join: Option<SocketAddr>,
+    /// A copy of the other machine's secret
+    #[arg(long, value_name = "FILE", requires = "join")]
+    secret: Option<PathBuf>,
+    /// Be the fabric rather than start it in the background
+    #[arg(long)]
+    foreground: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// The fabric's name; all fabrics that are up if absent
+    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC")]
+    fabric: Option<FabricName>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also print counters that are zero
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    which: Which,
+    /// For Graphviz's dot
+    #[arg(long, group = "form")]
+    dot: bool,
+    /// As a picture, into a file
+    #[arg(long, value_name = "FILE", group = "form")]
+    svg: Option<PathBuf>,
+    /// As ibnetdiscover writes it
+    #[arg(long, group = "form")]
+    topology: bool,
+    /// Print JSON
+    #[arg(long, group = "form")]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Plug {
+    #[command(flatten)]
+    which: Which,
+    /// The adapter of a host, by the host's name, or a node, by its name or GUID; without PORT its first free port
+    #[arg(value_name = "HOST[:PORT]")]
+    end: End,
+    /// A port of a switch
+    #[arg(value_name = "SWITCH:PORT")]
+    switch: End,
+}
+
+#[derive(Args)]
+pub(crate) struct Unplug {
+    #[command(flatten)]
+    which: Which,
+    /// One end of the cable; without PORT the only cable of the node
+    #[arg(value_name = "NODE[:PORT]")]
+    end: End,
+}
+
+#[derive(Args)]
+pub(crate) struct Link {
+    #[command(flatten)]
+    which: Which,
+    /// Which way
+    #[arg(value_name = "down|up")]
+    way: Way,
+    /// One end; without PORT all links that lead to the other
+    #[arg(value_name = "NODE[:PORT]")]
+    a: End,
+    /// The other end
+    #[arg(value_name = "NODE[:PORT]")]
+    b: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// No light: both ports are down
+    Down,
+    /// As before
+    Up,
+}
+
+#[derive(Args)]
+pub(crate) struct Reset {
+    #[command(flatten)]
+    which: Which,
+    /// The switch, by its name or GUID
+    #[arg(value_name = "SWITCH")]
+    switch: NodeRef,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The fabric's name
+    #[arg(value_name = "NAME")]
+    name: FabricName,
+    /// End some time after the last client
+    #[arg(long)]
+    on_demand: bool,
+}
+
+/// Runs `rdmux fabric`.
+pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
+    match command {
+        FabricCommand::Up(args) => up(args)?,
+        FabricCommand::Down(args) => down(args)?,
+        FabricCommand::Status(args) => return status(args),
+        FabricCommand::Show(args) => show(args)?,
+        FabricCommand::Plug(Plug { which, end, switch }) => {
+            if switch.port.is_none() {
+                bail!("{switch} lacks the port: use SWITCH:PORT, as in {}:1", plain(&switch.node));
+            }
+            say!("{}", admin::plug(&options()?, &which.fabric, end, switch)?);
+        }
+        FabricCommand::Unplug(Unplug { which, end }) => {
+            say!("{}", admin::unplug(&options()?, &which.fabric, end)?);
+        }
+        FabricCommand::Link(Link { which, way, a, b }) => {
+            say!("{}", admin::link(&options()?, &which.fabric, *way == Way::Up, a, b)?);
+        }
+        FabricCommand::Reset(Reset { which, switch }) => {
+            say!("{}", admin::reset(&options()?, &which.fabric, switch)?);
+        }
+        FabricCommand::Serve(Serve { name, on_demand }) => {
+            let options = options()?;
+            server::serve(&options.user, name, options.config, *on_demand)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options() -> Result<ConnectOptions> {
+    let config = rdmux_host::Config::of_environment()?;
+    Ok(ConnectOptions::of_environment(config.fabric)?)
+}
+
+fn plain(node: &NodeRef) -> String {
+    match node {
+        NodeRef::Guid(guid) => guid.to_string(),
+        NodeRef::Name(name) => name.clone(),
+    }
+}
+
+impl Up {
+    /// What the fabric is to be. None leaves it as it was.
+    fn plan(&self, dir: &FabricDir) -> Result<Option<Plan>> {
+        if !self.changes() {
+            return Ok(None);
+        }
+        if let Some(join) = self.join {
+            let read = |file: &PathBuf| {
+                std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+            };
+            let secret = self.secret.as_ref().map(read).transpose()?;
+            let setup = Setup { join: Some(join), source: join.to_string(), ..Setup::default() };
+            return Ok(Some(Plan { setup, topology: None, secret }));
+        }
+        let before = Setup::load(dir).unwrap_or_default();
+        let of_shape = |shape: Shape| (shape.to_string(), shape.topology(FIRST_GUID));
+        let topology = match (&self.topology, self.shape) {
+            (Some(path), _) => Some((path.display().to_string(), read_topology(path)?)),
+            (None, Some(shape)) => Some(of_shape(shape)),
+            // What there was before are nodes of its own, unless there was nothing.
+            (None, None) if before.source.is_empty() || before.join.is_some() => {
+                Some(of_shape(server::DEFAULT_SHAPE))
+            }
+            (None, None) => None,
+        };
+        let source = topology.as_ref().map_or(before.source, |(source, _)| source.clone());
+        let setup = Setup { source, simulate: self.simulate, listen: self.listen, join: None };
+        Ok(Some(Plan { setup, topology: topology.map(|(_, topology)| topology), secret: None }))
+    }
+
+    /// Whether anything is said about what the fabric is to be.
+    fn changes(&self) -> bool {
+        self.topology.is_some()
+            || self.shape.is_some()
+            || self.simulate
+            || self.listen.is_some()
+            || self.join.is_some()
+    }
+}
+
+fn up(args: &Up) -> Result<()> {
+    let (options, fabric) = (options()?, &args.which.fabric);
+    let dir = options.dir(fabric)?;
+    let plan = args.plan(&dir)?;
+    if args.foreground {
+        if let Some(plan) = &plan {
+            drop(plan.keep(&options, fabric)?);
+        }
+        return Ok(server::serve(&options.user, fabric, options.config, false)?);
+    }
+    let status = admin::up(&options, fabric, plan.as_ref())?;
+    if status.pid == std::process::id() {
+        bail!(
+            "fabric {fabric} would end with this command: name the program `rdmux`, or set RDMUX_DAEMON to it"
+        );
+    }
+    if args.json {
+        return output::json(&status::as_json(&status));
+    }
+    say!("fabric {fabric} is up: {}, process {}", status::size(&status), status.pid);
+    if let Some(join) = args.join {
+        say!("hosts of this machine attach to it at {join}");
+    } else if let Some(listen) = &status.listen {
+        say!(
+            "it listens at {listen}; on the other machine, with a copy of {}:",
+            dir.secret().display()
+        );
+        say!("rdmux fabric up --join {listen} --secret FILE");
+    }
+    Ok(())
+}
+
+fn down(args: &Down) -> Result<()> {
+    let options = options()?;
+    let fabrics = match args.all {
+        true => admin::running(&options)?,
+        false => vec![args.which.fabric.clone()],
+    };
+    if fabrics.is_empty() {
+        say!("no fabric is up");
+    }
+    for fabric in fabrics {
+        admin::down(&options, &fabric)?;
+        say!("fabric {fabric} is down");
+    }
+    Ok(())
+}
+
+fn status(args: &StatusArgs) -> Result<ExitCode> {
+    let options = options()?;
+    if let Some(fabric) = &args.fabric {
+        let status = admin::status(&options, fabric)?;
+        if args.json {
+            output::json(&status::as_json(&status))?;
+        } else {
+            status::print(&status, args.all)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut code = ExitCode::SUCCESS;
+    let mut all = Vec::new();
+    for fabric in admin::running(&options)? {
+        match admin::status(&options, &fabric) {
+            Ok(status) => all.push(status),
+            // The others are shown all the same.
+            Err(e) => {
+                eprintln!("rdmux: {e}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    if args.json {
+        output::json(&all.iter().map(status::as_json).collect::<Vec<_>>())?;
+    } else if all.is_empty() {
+        say!("no fabric is up; `rdmux fabric up` starts one");
+    } else {
+        status::list(&all)?;
+    }
+    Ok(code)
+}
+
+fn show(args: &Show) -> Result<()> {
+    let (options, fabric) = (options()?, &args.which.fabric);
+    if args.topology {
+        say!("{}", admin::topology(&options, fabric)?.trim_end_matches('\n'));
+        return Ok(());
+    }
+    let snapshot = admin::show(&options, fabric)?;
+    if args.json {
+        return output::json(&snapshot);
+    }
+    if args.dot {
+        say!("{}", dot::text(&snapshot).trim_end());
+    } else if let Some(path) = &args.svg {
+        std::fs::write(path, svg::text(&snapshot))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        say!(
+            "{} nodes and {} cables are in {}",
+            snapshot.nodes.len(),
+            snapshot.links.len(),
+            path.display()
+        );
+    } else {
+        say!("{}", tree::text(&snapshot).trim_end());
+    }
+    Ok(())
+}

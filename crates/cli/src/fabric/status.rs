@@ -1,0 +1,116 @@
+//! How a fabric is, printed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rdmux_command::output::{self, Report};
+use rdmux_command::say;
+use rdmux_fabric::proto::Status;
+use serde_json::{Map, Value, json};
+
+/// How large it is, in words.
+pub(super) fn size(s: &Status) -> String {
+    let count = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    format!(
+        "{}, {}, {}{}",
+        count(s.switches, "switch", "switches"),
+        count(s.adapters, "adapter", "adapters"),
+        count(s.links, "link", "links"),
+        if s.links_down == 0 { String::new() } else { format!(" ({} down)", s.links_down) }
+    )
+}
+
+fn uptime(s: &Status) -> String {
+    output::time(Duration::from_millis(s.uptime_ms))
+}
+
+/// All fabrics that are up, a row each.
+pub(super) fn list(all: &[Status]) -> Result<()> {
+    let headings =
+        ["FABRIC", "FROM", "SWITCHES", "ADAPTERS", "LINKS", "HOSTS", "FILES", "PID", "UP"];
+    let mut report = Report::new(&headings).right(&[2, 3, 4, 5, 6, 7, 8]);
+    for s in all {
+        report.row([
+            s.fabric.clone(),
+            s.source.clone(),
+            s.switches.to_string(),
+            s.adapters.to_string(),
+            s.links.to_string(),
+            s.attached.len().to_string(),
+            s.files.len().to_string(),
+            s.pid.to_string(),
+            uptime(s),
+        ]);
+    }
+    Ok(report.print()?)
+}
+
+/// One fabric in full.
+pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
+    say!("fabric     {}", s.fabric);
+    say!(
+        "from       {}{}",
+        s.source,
+        if s.simulated { ", simulated: no host attaches" } else { "" }
+    );
+    say!("has        {}; {} ports active", size(s), s.active_ports);
+    if let Some(listen) = &s.listen {
+        say!("listens    {listen}");
+    }
+    let stays = if s.stays { "" } else { ", ends after the last client" };
+    say!("service    process {}, up {}{stays}", s.pid, uptime(s));
+    if !s.attached.is_empty() {
+        say!("\nHOSTS");
+        let mut report =
+            Report::new(&["HOST", "PID", "ADAPTER", "NODE GUID", "LID"]).right(&[1, 4]);
+        for a in &s.attached {
+            let lid = if a.lid.0 == 0 { "-".to_owned() } else { a.lid.0.to_string() };
+            report.row([
+                a.host.clone(),
+                a.pid.to_string(),
+                a.adapter.clone(),
+                a.guid.to_string(),
+                lid,
+            ]);
+        }
+        report.print()?;
+    }
+    if !s.files.is_empty() {
+        say!("\nMANAGEMENT INTERFACES");
+        let mut report =
+            Report::new(&["PID", "NAME", "NODE", "PORT", "WAITING", "BYTES", "DROPPED"])
+                .right(&[0, 3, 4, 5, 6]);
+        for f in &s.files {
+            report.row([
+                f.pid.to_string(),
+                f.comm.clone(),
+                f.node.clone(),
+                f.port.to_string(),
+                f.waiting.0.to_string(),
+                f.waiting.1.to_string(),
+                f.dropped.to_string(),
+            ]);
+        }
+        report.print()?;
+    }
+    let shown: Vec<_> =
+        s.counters.iter().filter(|(_, value)| all_counters || *value != 0).collect();
+    if !shown.is_empty() {
+        say!("\nCOUNTERS");
+        let mut report = Report::new(&["NAME", "VALUE"]).right(&[1]);
+        for (name, value) in shown {
+            report.row([name.clone(), value.to_string()]);
+        }
+        report.print()?;
+    }
+    Ok(())
+}
+
+/// A status as scripts want it: counters by name.
+pub(super) fn as_json(s: &Status) -> Value {
+    let mut value = json!(s);
+    let counters: Map<String, Value> =
+        s.counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+    value["counters"] = counters.into();
+    value
+}

@@ -1,0 +1,110 @@
+//! Both sides show that they know the same secret, without saying it.
+//!
+//! ```text
+//! listening side                                      connecting side
+//!   magic, version, nonce A (32 bytes) ------------------>
+//!   <--------- nonce B, HMAC-SHA256(secret, "client" A B)
+//!   HMAC-SHA256(secret, "server" A B) ------------------->
+//! ```
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// What the listening side begins with.
+const MAGIC: [u8; 8] = *b"rdmux-f\x01";
+const NONCE: usize = 32;
+const TAG: usize = 32;
+
+/// Of the side that listens. The stream has a timeout.
+///
+/// # Errors
+/// `PermissionDenied` when the other side does not know the secret; those of the stream.
+pub(super) fn accept(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Result<()> {
+    let ours = nonce()?;
+    stream.write_all(&[&MAGIC[..], &ours].concat())?;
+    let (mut theirs, mut tag) = ([0; NONCE], [0; TAG]);
+    stream.read_exact(&mut theirs)?;
+    stream.read_exact(&mut tag)?;
+    verify(secret, b"client", &ours, &theirs, &tag)?;
+    stream.write_all(&mac(secret, b"server", &ours, &theirs)?.finalize().into_bytes())
+}
+
+/// Of the side that connects. The stream has a timeout.
+///
+/// # Errors
+/// `PermissionDenied` when the other side does not know the secret, `InvalidData` when it is no fabric, or of another
+/// version; those of the stream.
+pub(super) fn connect(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Result<()> {
+    let (mut magic, mut theirs, mut tag) = ([0; MAGIC.len()], [0; NONCE], [0; TAG]);
+    stream.read_exact(&mut magic)?;
+    if magic != MAGIC {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "what listens there is no fabric of this version",
+        ));
+    }
+    stream.read_exact(&mut theirs)?;
+    let ours = nonce()?;
+    stream.write_all(&ours)?;
+    stream.write_all(&mac(secret, b"client", &theirs, &ours)?.finalize().into_bytes())?;
+    stream.read_exact(&mut tag).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => denied(),
+        _ => e,
+    })?;
+    verify(secret, b"server", &theirs, &ours, &tag)
+}
+
+fn mac(secret: &[u8], who: &[u8], a: &[u8], b: &[u8]) -> io::Result<Hmac<Sha256>> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).map_err(io::Error::other)?;
+    for part in [who, a, b] {
+        mac.update(part);
+    }
+    Ok(mac)
+}
+
+/// Compares in constant time.
+fn verify(secret: &[u8], who: &[u8], a: &[u8], b: &[u8], tag: &[u8]) -> io::Result<()> {
+    mac(secret, who, a, b)?.verify_slice(tag).map_err(|_| denied())
+}
+
+fn denied() -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, "the other side has another secret")
+}
+
+fn nonce() -> io::Result<[u8; NONCE]> {
+    let mut nonce = [0; NONCE];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    Ok(nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    fn shake(one: &'static [u8], other: &'static [u8]) -> [Result<(), ErrorKind>; 2] {
+        let (mut a, mut b) = UnixStream::pair().unwrap();
+        // The stream goes with the thread, as it does where this fails.
+        let listening = thread::spawn(move || accept(&mut a, one).map_err(|e| e.kind()));
+        let connecting = connect(&mut b, other).map_err(|e| e.kind());
+        [listening.join().unwrap(), connecting]
+    }
+
+    #[test]
+    fn only_who_knows_the_secret_gets_in() {
+        assert_eq!(shake(b"0123456789abcdef", b"0123456789abcdef"), [Ok(()), Ok(())]);
+        let denied = Err(ErrorKind::PermissionDenied);
+        assert_eq!(shake(b"0123456789abcdef", b"0123456789abcdeF"), [denied, denied]);
+    }
+
+    #[test]
+    fn stranger_who_listens_is_no_fabric() {
+        let (mut a, mut b) = UnixStream::pair().unwrap();
+        a.write_all(&[b'S'; 64]).unwrap();
+        assert_eq!(connect(&mut b, b"secret").unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,141 @@
+//! Carries messages between a Unix socket and a TCP connection, in both directions.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rdmux_runtime::socket::{self, MAX_MESSAGE};
+use rustix::net::sockopt;
+
+/// After how long without a sign of the other machine it counts as gone.
+const GONE: Duration = Duration::from_secs(30);
+/// How long without traffic until it is asked for one.
+const QUIET: Duration = Duration::from_secs(10);
+/// How long a handshake may take.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Sets a connection up whose other machine may vanish.
+pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    tcp.set_read_timeout(Some(HANDSHAKE))?;
+    tcp.set_write_timeout(Some(HANDSHAKE))?;
+    sockopt::set_socket_keepalive(tcp, true)?;
+    sockopt::set_tcp_keepidle(tcp, QUIET)?;
+    sockopt::set_tcp_keepintvl(tcp, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(tcp, 4)?;
+    sockopt::set_tcp_user_timeout(tcp, u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+/// Carries messages until either side ends, then ends the other.
+///
+/// # Errors
+/// When no thread can be started.
+pub(super) fn run(unix: OwnedFd, tcp: TcpStream) -> io::Result<()> {
+    tcp.set_read_timeout(None)?;
+    tcp.set_write_timeout(None)?;
+    for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&unix, direction, None)?;
+    }
+    let ends = Arc::new((unix, tcp));
+    let other = Arc::clone(&ends);
+    let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
+    let out = thread.spawn(move || {
+        let (unix, tcp) = &*other;
+        log(to_tcp(unix, tcp));
+        end(unix, tcp);
+    })?;
+    let (unix, tcp) = &*ends;
+    log(from_tcp(unix, tcp));
+    end(unix, tcp);
+    drop(out.join());
+    Ok(())
+}
+
+fn log(result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "a bridge's connection ends");
+    }
+}
+
+fn end(unix: &OwnedFd, tcp: &TcpStream) {
+    // Either may have ended by itself.
+    let _ = tcp.shutdown(Shutdown::Both);
+    let _ = rustix::net::shutdown(unix, rustix::net::Shutdown::Both);
+}
+
+fn to_tcp(unix: &OwnedFd, tcp: &TcpStream) -> io::Result<()> {
+    let (mut buf, mut frame) = (vec![0; MAX_MESSAGE], Vec::new());
+    loop {
+        match socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new()) {
+            Ok(message) => write_frame(&mut &*tcp, message, &mut frame)?,
+            Err(socket::MessageError::Closed) => return Ok(()),
+            Err(e) => return Err(io::Error::other(e)),
+        }
+    }
+}
+
+fn from_tcp(unix: &OwnedFd, tcp: &TcpStream) -> io::Result<()> {
+    let mut buf = vec![0; MAX_MESSAGE];
+    while let Some(message) = read_frame(&mut &*tcp, &mut buf)? {
+        socket::send_bytes(unix.as_fd(), message, &[]).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Writes a message behind its length. `frame` is where it is put together.
+pub(super) fn write_frame(
+    to: &mut impl Write,
+    message: &[u8],
+    frame: &mut Vec<u8>,
+) -> io::Result<()> {
+    let length = u32::try_from(message.len()).map_err(io::Error::other)?;
+    frame.clear();
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(message);
+    to.write_all(frame)
+}
+
+/// Reads a message; none at the end of the stream.
+pub(super) fn read_frame<'b>(
+    from: &mut impl Read,
+    buf: &'b mut [u8],
+) -> io::Result<Option<&'b [u8]>> {
+    let mut length = [0; 4];
+    match from.read_exact(&mut length) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let length = u32::from_be_bytes(length) as usize;
+    let message = buf.get_mut(..length).filter(|message| !message.is_empty());
+    let message = message.ok_or_else(|| {
+        io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes"))
+    })?;
+    from.read_exact(message)?;
+    Ok(Some(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_arrive_as_they_were_and_bad_lengths_are_refused() {
+        let mut stream = Vec::new();
+        for message in [&b"one"[..], &[7; 300]] {
+            write_frame(&mut stream, message, &mut Vec::new()).unwrap();
+        }
+        let (mut from, mut buf) = (&stream[..], [0; 300]);
+        assert_eq!(read_frame(&mut from, &mut buf).unwrap(), Some(&b"one"[..]));
+        assert_eq!(read_frame(&mut from, &mut buf).unwrap(), Some(&[7; 300][..]));
+        assert_eq!(read_frame(&mut from, &mut buf).unwrap(), None);
+        for bad in [[0, 0, 0, 0], [0xff; 4], [0, 0, 1, 45]] {
+            let e = read_frame(&mut &bad[..], &mut buf).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidData, "{bad:?}");
+        }
+        assert!(read_frame(&mut &[0, 0, 0, 9, 1][..], &mut buf).is_err(), "cut");
+    }
+}

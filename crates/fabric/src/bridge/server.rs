@@ -1,0 +1,121 @@
+//! The side of the fabric: hosts of other machines come in.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rdmux_link::Doorbell;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{handshake, pump, secret};
+use crate::client::connect_socket;
+use crate::{FabricDir, FabricError};
+
+/// The most connections of other machines.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long the fabric may take to accept one that shows up at its Unix socket.
+const ACCEPT: Duration = Duration::from_secs(10);
+
+/// Listens for other machines, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Doorbell,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens, with the secret in the fabric's directory, which is drawn if there is none.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`] when the address cannot be had, [`FabricError::File`] for a bad secret.
+    pub fn open(at: SocketAddr, dir: &FabricDir) -> Result<Self, FabricError> {
+        let secret: Arc<[u8]> = secret::read_or_draw(dir)?.into();
+        let fail = |e: io::Error| FabricError::io(format!("listen at {at}"), e);
+        let listener = TcpListener::bind(at).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        let stop = Doorbell::new().map_err(fail)?;
+        let (stopped, dir) = (stop.try_clone().map_err(fail)?, dir.clone());
+        let thread = thread::Builder::new().name("rdmux-listen".to_owned());
+        let thread = thread.spawn(move || listen(&listener, &stopped, &dir, &secret));
+        Ok(Self { address, stop, thread: Some(thread.map_err(fail)?) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && self.stop.ring().is_ok()
+        {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Accepts until told to stop. Each connection has threads of its own: they end with the fabric's sockets.
+fn listen(listener: &TcpListener, stop: &Doorbell, dir: &FabricDir, secret: &Arc<[u8]>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return tracing::warn!(%error, "no more machines are let in"),
+            Ok(_) if !fds[1].revents().is_empty() => return,
+            Ok(_) => {}
+        }
+        let tcp = match listener.accept() {
+            Ok((tcp, _)) => tcp,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => {
+                tracing::debug!(%error, "a machine cannot be let in");
+                // For want of descriptors the socket would stay readable.
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        let Some(place) = Place::take(&count) else { continue };
+        let (dir, secret) = (dir.clone(), Arc::clone(secret));
+        let served = thread::Builder::new().name("rdmux-bridge".to_owned()).spawn(move || {
+            let _place = place;
+            if let Err(error) = serve(tcp, &dir, &secret) {
+                tracing::debug!(%error, "a machine is not let in");
+            }
+        });
+        if let Err(error) = served {
+            tracing::debug!(%error, "no thread for a machine");
+        }
+    }
+}
+
+fn serve(mut tcp: TcpStream, dir: &FabricDir, secret: &[u8]) -> io::Result<()> {
+    tcp.set_nonblocking(false)?;
+    pump::prepare(&tcp)?;
+    handshake::accept(&mut tcp, secret)?;
+    let unix = connect_socket(dir, ACCEPT).map_err(io::Error::other)?;
+    pump::run(unix.ok_or_else(|| io::Error::other("the fabric has ended"))?, tcp)
+}
+
+/// One of the connections that may be.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(count));
+        (count.fetch_add(1, Ordering::Relaxed) < MAX_CONNECTIONS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,208 @@
+//! What commands do with fabrics: start, end, look, change.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use rdmux_runtime::socket;
+use rdmux_subnet::Topology;
+use serde::de::DeserializeOwned;
+
+use super::ConnectOptions;
+use super::connect::{TIMEOUT, connect_socket};
+use super::link::Link;
+use crate::proto::{AdminRequest, End, NodeRef, Role, Snapshot, Status};
+use crate::server::Setup;
+use crate::{FabricDir, FabricError, FabricName, bridge};
+
+/// The most bytes of an answer that are believed.
+const MAX_ANSWER: u64 = 256 << 20;
+
+/// What a fabric is to be that is brought up.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// How it is brought up.
+    pub setup: Setup,
+    /// Its nodes and cables, if it is to begin anew: without LIDs.
+    pub topology: Option<Topology>,
+    /// For a bridge: the secret of the other machine's fabric.
+    pub secret: Option<Vec<u8>>,
+}
+
+impl Plan {
+    /// Keeps this for a fabric that is not up. Returns the lock of who starts it.
+    ///
+    /// # Errors
+    /// [`FabricError::AlreadyUp`], and those of writing.
+    pub fn keep(
+        &self,
+        options: &ConnectOptions,
+        fabric: &FabricName,
+    ) -> Result<Option<File>, FabricError> {
+        let dir = options.dir(fabric)?;
+        let lock = dir.lock_start()?;
+        if connect_socket(&dir, TIMEOUT)?.is_some() {
+            return Err(FabricError::AlreadyUp { fabric: fabric.clone() });
+        }
+        if let Some(secret) = &self.secret {
+            bridge::keep_secret(&dir, secret)?;
+        }
+        self.setup.keep(&dir, self.topology.as_ref())?;
+        Ok(lock)
+    }
+}
+
+/// Brings a fabric up, lets it stay, and returns its status: as the plan says, otherwise as it was the last time.
+///
+/// # Errors
+/// [`FabricError::AlreadyUp`] when it is up and there is a plan; [`FabricError::Start`] and others.
+pub fn up(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    plan: Option<&Plan>,
+) -> Result<Status, FabricError> {
+    if let Some(plan) = plan {
+        let _lock = plan.keep(options, fabric)?;
+        options.start_locked(&options.dir(fabric)?)?;
+    }
+    options.greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "let it stay"))
+}
+
+/// Ends a fabric, or the bridge to one.
+///
+/// # Errors
+/// [`FabricError::NotUp`] and those of the connection.
+pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricError> {
+    let what = || format!("end fabric \"{fabric}\"");
+    let ended = Link::open::<()>(fabric, options.connect(fabric)?, Role::Shutdown, what);
+    match ended {
+        Err(FabricError::Gone { .. }) => {}
+        Err(e) => return Err(e),
+        // Its end is the end of the connection.
+        Ok((mut link, ())) => {
+            let _ = link.receive_bytes();
+        }
+    }
+    Ok(())
+}
+
+/// How a fabric is.
+///
+/// # Errors
+/// [`FabricError::NotUp`] and those of the connection.
+pub fn status(options: &ConnectOptions, fabric: &FabricName) -> Result<Status, FabricError> {
+    ask(options, fabric, &AdminRequest::Status, "tell its status")
+}
+
+/// The fabrics of this user that are up.
+///
+/// # Errors
+/// [`FabricError::Directory`].
+pub fn running(options: &ConnectOptions) -> Result<Vec<FabricName>, FabricError> {
+    let mut up = FabricDir::names(&options.user)?;
+    up.retain(|fabric| match options.dir(fabric).map(|dir| connect_socket(&dir, TIMEOUT)) {
+        Ok(Ok(socket)) => socket.is_some(),
+        Ok(Err(_)) => true,
+        Err(_) => false,
+    });
+    Ok(up)
+}
+
+/// All nodes and cables.
+///
+/// # Errors
+/// [`FabricError::NotUp`] and those of the connection.
+pub fn show(options: &ConnectOptions, fabric: &FabricName) -> Result<Snapshot, FabricError> {
+    ask(options, fabric, &AdminRequest::Show, "show its nodes")
+}
+
+/// The topology as `ibnetdiscover(8)` writes it.
+///
+/// # Errors
+/// [`FabricError::NotUp`] and those of the connection.
+pub fn topology(options: &ConnectOptions, fabric: &FabricName) -> Result<String, FabricError> {
+    ask(options, fabric, &AdminRequest::Topology, "write its topology")
+}
+
+/// Plugs a cable between two ports that are free; says which.
+///
+/// # Errors
+/// [`FabricError::Refused`], [`FabricError::NotUp`] and those of the connection.
+pub fn plug(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    a: &End,
+    b: &End,
+) -> Result<String, FabricError> {
+    let request = AdminRequest::Plug { a: a.clone(), b: b.clone() };
+    ask(options, fabric, &request, &format!("plug {a} to {b}"))
+}
+
+/// Pulls a cable out; says which.
+///
+/// # Errors
+/// As [`plug`].
+pub fn unplug(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    end: &End,
+) -> Result<String, FabricError> {
+    ask(options, fabric, &AdminRequest::Unplug(end.clone()), &format!("unplug {end}"))
+}
+
+/// Takes the links between two nodes down, or up again; says which.
+///
+/// # Errors
+/// As [`plug`].
+pub fn link(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    up: bool,
+    a: &End,
+    b: &End,
+) -> Result<String, FabricError> {
+    let request = AdminRequest::Link { up, a: a.clone(), b: b.clone() };
+    let way = if up { "up" } else { "down" };
+    ask(options, fabric, &request, &format!("take the link of {a} and {b} {way}"))
+}
+
+/// Resets a switch; says which.
+///
+/// # Errors
+/// As [`plug`].
+pub fn reset(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    switch: &NodeRef,
+) -> Result<String, FabricError> {
+    ask(options, fabric, &AdminRequest::Reset(switch.clone()), &format!("reset {switch}"))
+}
+
+fn ask<T: DeserializeOwned>(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    request: &AdminRequest,
+    what: &str,
+) -> Result<T, FabricError> {
+    ask_at(fabric, options.connect(fabric)?, request, what)
+}
+
+/// Asks behind a socket: the answer is a length, and then messages of as many bytes.
+fn ask_at<T: DeserializeOwned>(
+    fabric: &FabricName,
+    socket: OwnedFd,
+    request: &AdminRequest,
+    what: &str,
+) -> Result<T, FabricError> {
+    let (mut link, ()) = Link::open(fabric, socket, Role::Admin, || what.to_owned())?;
+    let length: u64 = link.call(request, || what.to_owned())?;
+    let protocol =
+        |why: &str| FabricError::Protocol { fabric: fabric.clone(), why: why.to_owned() };
+    if length > MAX_ANSWER {
+        return Err(protocol("an answer that is too long"));
+    }
+    let mut answer = Vec::new();
+    while (answer.len() as u64) < length {
+        answer.extend_from_slice(link.receive_bytes()?);
+    }
+    socket::decode(&answer).map_err(|e| link.broken(&e))
+}

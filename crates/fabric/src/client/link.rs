@@ -1,0 +1,153 @@
+//! A connection to a fabric, after the greeting.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rdmux_link::spin_wait;
+use rdmux_runtime::socket::{self, MAX_MESSAGE, MessageError};
+use rustix::net::sockopt::{self, Timeout};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::proto::{Greeting, Reply, Role, VERSION};
+use crate::{FabricError, FabricName};
+
+/// A connection, with the buffers for its messages. The caller sees to it that one thread at a time asks.
+#[derive(Debug)]
+pub(super) struct Link {
+    fabric: FabricName,
+    socket: OwnedFd,
+    tx: Vec<u8>,
+    rx: Vec<u8>,
+}
+
+impl Link {
+    /// Greets the fabric behind a socket. `what` is for the error: what was tried.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.
+    pub(super) fn open<T: DeserializeOwned>(
+        fabric: &FabricName,
+        socket: OwnedFd,
+        role: Role,
+        what: impl FnOnce() -> String,
+    ) -> Result<(Self, T), FabricError> {
+        let mut link =
+            Self { fabric: fabric.clone(), socket, tx: Vec::new(), rx: vec![0; MAX_MESSAGE] };
+        link.tell(&Greeting::new(role))?;
+        let message = link.receive_bytes()?;
+        let (theirs, rest) = socket::decode_first::<u32>(message)
+            .map(|(version, rest)| (version, rest.to_vec()))
+            .map_err(|e| link.broken(&e))?;
+        if theirs != VERSION {
+            let fabric = link.fabric;
+            return Err(FabricError::Version { fabric, ours: VERSION, theirs });
+        }
+        let reply: Reply<T> = socket::decode(&rest).map_err(|e| link.broken(&e))?;
+        let value = refused(reply, what)?;
+        Ok((link, value))
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] and those of the connection.
+    pub(super) fn call<T: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+        what: impl FnOnce() -> String,
+    ) -> Result<T, FabricError> {
+        self.tell(request)?;
+        refused(self.receive()?, what)
+    }
+
+    /// Tells, without an answer.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn tell(&mut self, request: &impl Serialize) -> Result<(), FabricError> {
+        socket::send(self.socket.as_fd(), request, &[], &mut self.tx).map_err(|e| self.broken(&e))
+    }
+
+    /// The next message, waited for.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, FabricError> {
+        let decoded = self.receive_bytes().map(socket::decode)?;
+        decoded.map_err(|e| self.broken(&e))
+    }
+
+    /// The bytes of the next message, waited for.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn receive_bytes(&mut self) -> Result<&[u8], FabricError> {
+        spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
+        match socket::recv_bytes(self.socket.as_fd(), &mut self.rx, &mut Vec::new()) {
+            Ok(message) => {
+                let len = message.len();
+                Ok(&self.rx[..len])
+            }
+            Err(e) => Err(broken(&self.fabric, &self.socket, &e)),
+        }
+    }
+
+    /// The next message if it is there.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn try_receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FabricError> {
+        match socket::try_recv_bytes(self.socket.as_fd(), &mut self.rx, &mut Vec::new()) {
+            Err(MessageError::WouldBlock) => Ok(None),
+            bytes => bytes.and_then(socket::decode).map(Some),
+        }
+        .map_err(|e| broken(&self.fabric, &self.socket, &e))
+    }
+
+    /// Which fabric this leads to.
+    pub(super) fn fabric(&self) -> &FabricName {
+        &self.fabric
+    }
+
+    /// The socket alone.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// After any of these, requests and replies can no longer be told apart.
+    pub(super) fn broken(&self, error: &MessageError) -> FabricError {
+        broken(&self.fabric, &self.socket, error)
+    }
+}
+
+/// What it means that messages do not come or go.
+pub(super) fn broken(fabric: &FabricName, socket: &OwnedFd, error: &MessageError) -> FabricError {
+    let fabric = fabric.clone();
+    match error {
+        MessageError::Closed | MessageError::Io(_) => FabricError::Gone { fabric },
+        // The socket's timeout.
+        MessageError::WouldBlock => {
+            let timeout = sockopt::socket_timeout(socket, Timeout::Recv).ok().flatten();
+            FabricError::Unresponsive {
+                fabric,
+                pid: sockopt::socket_peercred(socket).ok().map(|peer| peer.pid),
+                why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
+            }
+        }
+        other => FabricError::Protocol { fabric, why: other.to_string() },
+    }
+}
+
+fn refused<T>(reply: Reply<T>, what: impl FnOnce() -> String) -> Result<T, FabricError> {
+    reply.map_err(|failure| FabricError::Refused {
+        what: what(),
+        why: failure.why,
+        errno: failure.errno,
+    })
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

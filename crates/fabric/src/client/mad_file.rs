@@ -1,0 +1,255 @@
+//! A program's management interface of a port: what an open `/dev/infiniband/umadN` is.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rdmux_runtime::socket::MessageError;
+use rdmux_subnet::umad::{Registration, UserMad};
+use rdmux_wire::mad::MAD_LEN;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::ConnectOptions;
+use super::link::{Link, broken};
+use crate::proto::mad::{FRAGMENT, HEADER, decode, encode, record_length};
+use crate::proto::{FileReply, FileRequest, PortRef, Role};
+use crate::{FabricError, FabricName};
+
+/// An open management interface. Its agents go with it, and with the process.
+///
+/// Datagrams are records ([`crate::proto::mad`]): a header as `struct ib_user_mad` has it, and the datagram.
+#[derive(Debug)]
+pub struct MadFile {
+    fabric: FabricName,
+    mads: OwnedFd,
+    control: Mutex<Link>,
+    /// A record is read, or written, by one thread at a time: it may be several messages.
+    reading: Mutex<()>,
+    writing: Mutex<()>,
+}
+
+/// What [`MadFile::read`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A record of as many bytes, header included.
+    Whole(usize),
+    /// A record of as many bytes, for which the buffer is too small. It stays; the buffer has what fits of its beginning.
+    TooLong(usize),
+    /// Nothing now.
+    Nothing,
+}
+
+impl MadFile {
+    /// Opens the management interface of a port. Several may be open at once.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with `ENODEV` when there is no such port; those of the connection.
+    pub fn open(
+        options: &ConnectOptions,
+        fabric: &FabricName,
+        port: &PortRef,
+    ) -> Result<Self, FabricError> {
+        let what = || format!("open the management interface of {} port {}", port.node, port.port);
+        let role = Role::OpenFile(port.clone());
+        let (control, opened) = Link::open(fabric, options.connect(fabric)?, role, what)?;
+        let FileReply::Opened { file, key } = opened else {
+            return Err(unexpected(fabric, &opened));
+        };
+        let role = Role::Mads { file, key };
+        let (mads, ()) = Link::open(fabric, options.connect(fabric)?, role, what)?;
+        Ok(Self {
+            fabric: fabric.clone(),
+            mads: mads.into_socket(),
+            control: Mutex::new(control),
+            reading: Mutex::new(()),
+            writing: Mutex::new(()),
+        })
+    }
+
+    /// Registers an agent; its number.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with the errno of the kernel's device; those of the connection.
+    pub fn register(&self, registration: &Registration) -> Result<u32, FabricError> {
+        let class = registration.class;
+        let what = || format!("register an agent of class {class:#04x}");
+        match self.ask(&FileRequest::Register(*registration), what)? {
+            FileReply::Agent(agent) => Ok(agent),
+            other => Err(unexpected(&self.fabric, &other)),
+        }
+    }
+
+    /// Ends an agent. What waits for it is dropped.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with `EINVAL` when there is none; those of the connection.
+    pub fn unregister(&self, agent: u32) -> Result<(), FabricError> {
+        match self.ask(&FileRequest::Unregister { agent }, || format!("end agent {agent}"))? {
+            FileReply::Done => Ok(()),
+            other => Err(unexpected(&self.fabric, &other)),
+        }
+    }
+
+    /// Whether a datagram could be sent now: [`send`](Self::send) does not tell.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with `EINVAL` when a request with the same transaction ID and class is outstanding, or
+    /// something else is wrong, with `EIO` when there is no such agent; those of the connection.
+    pub fn check(&self, mad: &UserMad) -> Result<(), FabricError> {
+        let mad = UserMad { data: mad.data.iter().copied().take(MAD_LEN).collect(), ..mad.clone() };
+        match self.ask(&FileRequest::Check(mad), || "send a datagram".to_owned())? {
+            FileReply::Done => Ok(()),
+            other => Err(unexpected(&self.fabric, &other)),
+        }
+    }
+
+    fn ask(
+        &self,
+        request: &FileRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<FileReply, FabricError> {
+        self.control.lock().call(request, what)
+    }
+
+    /// Sends a datagram. The header's length is filled in here. Waits while the fabric has more than it takes at once.
+    /// What the fabric cannot send is dropped and counted there; a program sees it as a request that is not answered.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and others of the connection.
+    pub fn send(&self, header: &[u8; HEADER], datagram: &[u8]) -> Result<(), FabricError> {
+        let mut head = *header;
+        let length = HEADER + datagram.len();
+        head[16..20].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        if length <= FRAGMENT {
+            return self.send_message(&[IoSlice::new(&head), IoSlice::new(datagram)]);
+        }
+        let _turn = self.writing.lock();
+        let (first, rest) = datagram.split_at(FRAGMENT - HEADER);
+        self.send_message(&[IoSlice::new(&head), IoSlice::new(first)])?;
+        rest.chunks(FRAGMENT).try_for_each(|part| self.send_message(&[IoSlice::new(part)]))
+    }
+
+    /// Sends a datagram that is a value.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_mad(&self, mad: &UserMad) -> Result<(), FabricError> {
+        let mut record = Vec::with_capacity(HEADER + mad.data.len());
+        encode(mad, &mut record);
+        match record.split_first_chunk() {
+            Some((header, datagram)) => self.send(header, datagram),
+            None => Ok(()),
+        }
+    }
+
+    /// The next record as a value, waited for.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn recv_mad(&self) -> Result<UserMad, FabricError> {
+        let mut record = vec![0; HEADER + MAD_LEN];
+        loop {
+            match self.read(&mut record)? {
+                Received::Nothing => self.wait()?,
+                Received::TooLong(length) => record.resize(length, 0),
+                Received::Whole(length) => {
+                    return decode(&record[..length]).map_err(|e| FabricError::Protocol {
+                        fabric: self.fabric.clone(),
+                        why: e.to_string(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn send_message(&self, parts: &[IoSlice<'_>]) -> Result<(), FabricError> {
+        let sent = rustix::io::retry_on_intr(|| {
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut []);
+            rustix::net::sendmsg(&self.mads, parts, &mut control, SendFlags::NOSIGNAL)
+        });
+        sent.map(|_| ()).map_err(|e| self.broken(e))
+    }
+
+    /// Reads the next record into a buffer, of [`HEADER`] bytes at least; does not wait for one. The rest of a long record
+    /// is waited for.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] when the fabric is gone, and others of the connection.
+    pub fn read(&self, buf: &mut [u8]) -> Result<Received, FabricError> {
+        let _turn = self.reading.lock();
+        let Some(length) = self.peek(buf)? else { return Ok(Received::Nothing) };
+        if length > buf.len() {
+            return Ok(Received::TooLong(length));
+        }
+        if length <= FRAGMENT {
+            // The record is there already.
+            self.take(&mut [0; 1])?;
+            return Ok(Received::Whole(length));
+        }
+        for part in buf[..length].chunks_mut(FRAGMENT) {
+            if self.take(part)? != part.len() {
+                let why = "a part of a datagram has a wrong length".to_owned();
+                return Err(FabricError::Protocol { fabric: self.fabric.clone(), why });
+            }
+        }
+        Ok(Received::Whole(length))
+    }
+
+    /// Waits until there is something to read, or the fabric is gone.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn wait(&self) -> Result<(), FabricError> {
+        let mut fds = [PollFd::new(&self.mads, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))
+            .map(|_| ())
+            .map_err(|e| FabricError::io("wait for a datagram", e))
+    }
+
+    /// Copies the beginning of the next record, which stays; its whole length.
+    fn peek(&self, buf: &mut [u8]) -> Result<Option<usize>, FabricError> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
+        let fits = buf.len().min(FRAGMENT);
+        let peeked =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.mads, &mut buf[..fits], flags));
+        match peeked {
+            Err(Errno::AGAIN) => Ok(None),
+            Err(e) => Err(self.broken(e)),
+            Ok((_, 0)) => Err(FabricError::Gone { fabric: self.fabric.clone() }),
+            Ok((copied, _)) => record_length(&buf[..copied]).map(Some).map_err(|e| {
+                FabricError::Protocol { fabric: self.fabric.clone(), why: e.to_string() }
+            }),
+        }
+    }
+
+    /// Takes a message, waited for; how many of its bytes are in the buffer.
+    fn take(&self, into: &mut [u8]) -> Result<usize, FabricError> {
+        let got = rustix::io::retry_on_intr(|| {
+            let mut control = rustix::net::RecvAncillaryBuffer::new(&mut []);
+            let mut parts = [IoSliceMut::new(into)];
+            rustix::net::recvmsg(&self.mads, &mut parts, &mut control, RecvFlags::empty())
+        });
+        match got.map_err(|e| self.broken(e))?.bytes {
+            0 => Err(FabricError::Gone { fabric: self.fabric.clone() }),
+            bytes => Ok(bytes),
+        }
+    }
+
+    fn broken(&self, e: Errno) -> FabricError {
+        broken(&self.fabric, &self.mads, &MessageError::from(e))
+    }
+}
+
+impl AsFd for MadFile {
+    /// Readable when there is a record to read, or the fabric is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.mads.as_fd()
+    }
+}
+
+fn unexpected(fabric: &FabricName, reply: &FileReply) -> FabricError {
+    let why = format!("an answer that does not belong to the question: {reply:?}");
+    FabricError::Protocol { fabric: fabric.clone(), why }
+}

@@ -1,0 +1,14 @@
+//! The client's side: hosts that attach, programs that send datagrams, commands.
+
+pub mod admin;
+mod attachment;
+mod connect;
+mod is_sm;
+mod link;
+mod mad_file;
+
+pub use attachment::Attachment;
+pub use connect::ConnectOptions;
+pub(crate) use connect::connect_socket;
+pub use is_sm::IsSm;
+pub use mad_file::{MadFile, Received};

@@ -1,0 +1,126 @@
+//! What can go wrong between a fabric, its clients and the file system.
+
+use std::io;
+use std::path::PathBuf;
+
+use rdmux_runtime::DirectoryError;
+use rustix::process::Pid;
+
+use crate::FabricName;
+
+/// Why a fabric could not be reached, started or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The fabric is gone, and everything that it held for this process.
+    #[error(
+        "fabric \"{fabric}\" is gone; `rdmux fabric up --fabric {fabric}` brings it back with its LIDs"
+    )]
+    Gone {
+        /// Which.
+        fabric: FabricName,
+    },
+    /// The fabric was asked and said no.
+    #[error("cannot {what}: {why}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// The fabric's words.
+        why: String,
+        /// The errno that the C interface gives.
+        errno: i32,
+    },
+    /// No fabric of this name is up.
+    #[error("fabric \"{fabric}\" is not up: start it with `rdmux fabric up --fabric {fabric}`")]
+    NotUp {
+        /// Which.
+        fabric: FabricName,
+    },
+    /// A fabric of this name is up already.
+    #[error("fabric \"{fabric}\" is up already; `rdmux fabric down --fabric {fabric}` ends it")]
+    AlreadyUp {
+        /// Which.
+        fabric: FabricName,
+    },
+    /// A fabric is there, but does not answer: it was stopped, or hangs.
+    #[error("fabric \"{fabric}\"{} does not answer: {why}; end that process", process(*pid))]
+    Unresponsive {
+        /// Which.
+        fabric: FabricName,
+        /// Its process, as far as the system tells.
+        pid: Option<Pid>,
+        /// What shows that.
+        why: String,
+    },
+    /// The fabric could not be started.
+    #[error("cannot start fabric \"{fabric}\": {why}")]
+    Start {
+        /// Which.
+        fabric: FabricName,
+        /// What happened, and what to do.
+        why: String,
+    },
+    /// A directory or file in it cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A file says what makes no sense.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, where, and what to do.
+        why: String,
+    },
+    /// Fabric and client are of different versions.
+    #[error(
+        "fabric \"{fabric}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux fabric down --fabric {fabric}`, or use programs of one version"
+    )]
+    Version {
+        /// Which fabric.
+        fabric: FabricName,
+        /// This side's.
+        ours: u32,
+        /// The other side's.
+        theirs: u32,
+    },
+    /// The fabric said something that it may not say.
+    #[error("fabric \"{fabric}\" broke the protocol: {why}")]
+    Protocol {
+        /// Which fabric.
+        fabric: FabricName,
+        /// What.
+        why: String,
+    },
+    /// The operating system said no.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+fn process(pid: Option<Pid>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
+}
+
+impl FabricError {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), source: source.into() }
+    }
+
+    /// The errno that stands for this error in the C interface.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Gone { .. } => libc::EIO,
+            Self::Refused { errno, .. } => *errno,
+            Self::NotUp { .. } | Self::Start { .. } => libc::ENODEV,
+            Self::AlreadyUp { .. } => libc::EEXIST,
+            Self::Unresponsive { .. } => libc::ETIMEDOUT,
+            Self::Directory(_) => libc::EACCES,
+            Self::File { .. } => libc::EINVAL,
+            Self::Version { .. } | Self::Protocol { .. } => libc::EPROTO,
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What commands ask of a fabric, and what they are told.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rdmux_wire::{Guid, Lid};
+use serde::{Deserialize, Serialize};
+
+/// A node, as a person names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NodeRef {
+    /// By the GUID of the node or of a port.
+    Guid(Guid),
+    /// By the name that the topology file has for it, by the name of the host that is attached there, or by its
+    /// description, if no other node has the same.
+    Name(String),
+}
+
+impl FromStr for NodeRef {
+    type Err = std::convert::Infallible;
+
+    /// `0x` and 16 hexadecimal digits or fewer are a GUID.
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let digits = s.strip_prefix("0x").filter(|d| d.len() <= 16);
+        let guid = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        Ok(guid.map_or_else(|| Self::Name(s.to_owned()), |guid| Self::Guid(Guid(guid))))
+    }
+}
+
+impl fmt::Display for NodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Guid(guid) => guid.fmt(f),
+            Self::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// An end of a cable: `NODE` or `NODE:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The node.
+    pub node: NodeRef,
+    /// The port; where that is left out, the only one that can be meant.
+    pub port: Option<u8>,
+}
+
+impl FromStr for End {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let (node, port) = match s.rsplit_once(':') {
+            Some((node, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+                let port = port.parse().ok().filter(|port| (1..=254).contains(port));
+                (node, Some(port.ok_or_else(|| format!("{s:?} has no port number: use 1 to 254"))?))
+            }
+            _ => (s, None),
+        };
+        if node.is_empty() {
+            return Err(format!("{s:?} names no node: use NODE or NODE:PORT, as in \"S-1:3\""));
+        }
+        Ok(Self { node: node.parse().unwrap_or_else(|e| match e {}), port })
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.node.fmt(f)?;
+        self.port.map_or(Ok(()), |port| write!(f, " port {port}"))
+    }
+}
+
+/// What a command asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// To stay when nobody is left. Answer: [`Status`].
+    Stay,
+    /// How it is. Answer: [`Status`].
+    Status,
+    /// All nodes and cables. Answer: [`Snapshot`].
+    Show,
+    /// The topology as `ibnetdiscover(8)` writes it. Answer: text.
+    Topology,
+    /// To plug a cable between two ports that are free. Answer: text.
+    Plug {
+        /// One end. Without a port: the first free one.
+        a: End,
+        /// The other, with its port.
+        b: End,
+    },
+    /// To pull a cable out. Answer: text.
+    Unplug(End),
+    /// To take links down or up again that connect two nodes. Answer: text.
+    Link {
+        /// Whether up.
+        up: bool,
+        /// One end.
+        a: End,
+        /// The other.
+        b: End,
+    },
+    /// To reset a switch as its power button does. Answer: text.
+    Reset(NodeRef),
+}
+
+/// How a fabric is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub fabric: String,
+    /// Its process.
+    pub pid: u32,
+    /// Milliseconds since it came up.
+    pub uptime_ms: u64,
+    /// Whether it stays when nobody is left.
+    pub stays: bool,
+    /// Where it has its topology from.
+    pub source: String,
+    /// Whether adapters are simulated only, so that no host attaches.
+    pub simulated: bool,
+    /// Where it listens for other machines.
+    pub listen: Option<String>,
+    /// Switches.
+    pub switches: u32,
+    /// Adapters.
+    pub adapters: u32,
+    /// Cables.
+    pub links: u32,
+    /// Of them those that are not up.
+    pub links_down: u32,
+    /// Ports that are active.
+    pub active_ports: u32,
+    /// Hosts that are attached.
+    pub attached: Vec<Attached>,
+    /// Management interfaces that are open.
+    pub files: Vec<FileStatus>,
+    /// Counters, by name.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// A host that is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The host's name.
+    pub host: String,
+    /// Its process.
+    pub pid: i32,
+    /// Its adapter's description.
+    pub adapter: String,
+    /// The adapter's node GUID.
+    pub guid: Guid,
+    /// LID of the first port; 0 if it has none.
+    pub lid: Lid,
+}
+
+/// A management interface that is open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStatus {
+    /// The process that opened it.
+    pub pid: i32,
+    /// The program's name.
+    pub comm: String,
+    /// Description of the node.
+    pub node: String,
+    /// The port's number.
+    pub port: u8,
+    /// Records that wait to be read, and their bytes.
+    pub waiting: (u64, u64),
+    /// Records that were dropped because too many wait.
+    pub dropped: u64,
+}
+
+/// All nodes of a subnet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The fabric's name.
+    pub fabric: String,
+    /// In the order of the topology.
+    pub nodes: Vec<NodeView>,
+    /// All cables, each once.
+    pub links: Vec<LinkView>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Whether it is a switch.
+    pub is_switch: bool,
+    /// Its name in the topology file.
+    pub id: String,
+    /// Its description.
+    pub description: String,
+    /// Its node GUID.
+    pub guid: Guid,
+    /// The host that is attached there.
+    pub host: Option<String>,
+    /// Its ports; that of a switch begins with port 0.
+    pub ports: Vec<PortView>,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortView {
+    /// Its number.
+    pub number: u8,
+    /// Its LID; 0 if it has none, as external ports of switches.
+    pub lid: Lid,
+    /// Its LMC.
+    pub lmc: u8,
+    /// Its state (IBTA 14.2.5.6): 1 Down, 2 Init, 3 Armed, 4 Active.
+    pub state: u8,
+    /// Whether a manager runs there.
+    pub is_sm: bool,
+}
+
+/// A cable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkView {
+    /// Index of a node, and its port.
+    pub a: (u32, u8),
+    /// The other.
+    pub b: (u32, u8),
+    /// Whether the link is up.
+    pub up: bool,
+    /// Width and speed, as `4xQDR`.
+    pub rate: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_nodes_with_a_port_or_without() {
+        let end = |s: &str| s.parse::<End>().map(|e| (e.node, e.port));
+        let name = |s: &str| NodeRef::Name(s.to_owned());
+        assert_eq!(end("S-1:3"), Ok((name("S-1"), Some(3))));
+        assert_eq!(end("host a"), Ok((name("host a"), None)));
+        assert_eq!(end("a:b"), Ok((name("a:b"), None)));
+        assert_eq!(end("0x200000:1"), Ok((NodeRef::Guid(Guid(0x20_0000)), Some(1))));
+        assert_eq!(end("0xhost"), Ok((name("0xhost"), None)));
+        for bad in [":3", "", "S:0", "S:255", "S:99999"] {
+            assert!(end(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a host is told about its port.
+
+use rdmux_subnet::PortEvent;
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
+use serde::{Deserialize, Serialize};
+
+/// What a host asks. Each request is answered by a [`PortUpdate`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttachmentRequest {
+    /// How the port is now: its counters change without an event.
+    Refresh,
+    /// To change the node's description, as writing `node_desc` in sysfs does.
+    Describe(String),
+}
+
+/// The adapter that a host has got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Described {
+    /// Its node GUID: the host's own if the adapter is new.
+    pub node_guid: Guid,
+    /// GUID of the system that it is in.
+    pub system_guid: Guid,
+    /// Its description.
+    pub description: String,
+    /// Vendor ID, 24 bits.
+    pub vendor_id: u32,
+    /// Device ID.
+    pub device_id: u16,
+    /// Hardware revision.
+    pub revision: u32,
+    /// How its port is.
+    pub port: PortFacts,
+}
+
+/// A change of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortUpdate {
+    /// What happened, in this order, each kind at most once; nothing in the answer to a request.
+    pub events: Vec<PortEvent>,
+    /// How the port is now.
+    pub port: PortFacts,
+}
+
+/// How a port is: what `ibv_query_port(3)` and the files under `/sys` tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortFacts {
+    /// The port's number.
+    pub number: u8,
+    /// The port's GUID.
+    pub guid: Guid,
+    /// The upper half of its GIDs.
+    pub gid_prefix: u64,
+    /// The LID; 0 as long as no manager has given it one.
+    pub lid: Lid,
+    /// How many low bits of the LID are path bits.
+    pub lmc: u8,
+    /// The manager's LID.
+    pub sm_lid: Lid,
+    /// The service level to it.
+    pub sm_sl: u8,
+    /// State (IBTA 14.2.5.6): 1 Down, 2 Init, 3 Armed, 4 Active.
+    pub state: u8,
+    /// Physical state: 2 Polling, 3 Disabled, 5 LinkUp.
+    pub phys_state: u8,
+    /// CapabilityMask.
+    pub capabilities: u32,
+    /// Code of the largest MTU: 5 is 4096.
+    pub max_mtu: u8,
+    /// Code of the MTU in force.
+    pub active_mtu: u8,
+    /// Code of the width: 2 is four lanes.
+    pub active_width: u8,
+    /// Code of the speed as `ibv_query_port(3)` has it: 4 QDR, 16 FDR, 32 EDR, 64 HDR, 128 NDR.
+    pub active_speed: u8,
+    /// Code of the number of virtual lanes.
+    pub max_vls: u8,
+    /// The subnet's timeout, 5 bits.
+    pub subnet_timeout: u8,
+    /// InitTypeReply.
+    pub init_type_reply: u8,
+    /// Violations of P_Keys.
+    pub pkey_violations: u16,
+    /// Violations of Q_Keys.
+    pub qkey_violations: u16,
+    /// The GID table; a GID of 0 is an empty entry.
+    pub gids: Vec<Gid>,
+    /// The P_Key table; a P_Key of 0 is an empty entry.
+    pub pkeys: Vec<Pkey>,
+    /// Counters under the names of `/sys/class/infiniband/*/ports/*/counters`.
+    pub counters: Vec<(String, u64)>,
+}

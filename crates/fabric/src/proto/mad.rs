@@ -1,0 +1,231 @@
+//! Management datagrams between a program and a fabric, with their addresses.
+//!
+//! A record is a header of [`HEADER`] bytes and the datagram. The header has the layout of `struct ib_user_mad`
+//! (`linux/include/uapi/rdma/ib_user_mad.h`), so the C library passes it on as it is; what that has in the byte order of
+//! the host is little-endian. A record of more than [`FIRST`] bytes is several messages, one after the other: the first
+//! one has `length` of the whole, the others nothing but more bytes, [`FRAGMENT`] each except for the last.
+
+use rdmux_runtime::socket::MAX_MESSAGE;
+use rdmux_subnet::umad::{UserAddress, UserGrh, UserMad};
+use rdmux_wire::{Gid, Lid, Qkey, Qpn};
+
+/// Bytes of the header.
+pub const HEADER: usize = 64;
+/// The most bytes of the first message of a record.
+pub const FIRST: usize = FRAGMENT;
+/// The most bytes of a message.
+pub const FRAGMENT: usize = MAX_MESSAGE / 2;
+/// The most bytes of a record.
+pub const MAX_RECORD: usize = 64 << 20;
+
+/// Where the header has the whole length, header included.
+const LENGTH: core::ops::Range<usize> = 16..20;
+
+/// Why a message is not part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRecord {
+    /// There is no whole header.
+    #[error("a datagram without a whole header")]
+    Short,
+    /// The length is less than the message has, or more than a record may.
+    #[error("a record of {0} bytes")]
+    Length(usize),
+    /// A message that goes on has another length than it must.
+    #[error("a fragment of {0} bytes")]
+    Fragment(usize),
+}
+
+/// The length of the record whose first message begins like this, header included.
+///
+/// # Errors
+/// [`BadRecord`].
+pub fn record_length(first: &[u8]) -> Result<usize, BadRecord> {
+    let word = first.get(LENGTH).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    let length = word.filter(|_| first.len() >= HEADER).ok_or(BadRecord::Short)? as usize;
+    if (HEADER..=MAX_RECORD).contains(&length) {
+        Ok(length)
+    } else {
+        Err(BadRecord::Length(length))
+    }
+}
+
+/// Writes a record into `record`, in place of what is there.
+pub fn encode(mad: &UserMad, record: &mut Vec<u8>) {
+    let length = u32::try_from(HEADER + mad.data.len()).unwrap_or(u32::MAX);
+    let (to, grh) = (&mad.address, mad.address.grh.unwrap_or_default());
+    record.clear();
+    for word in [mad.agent, mad.status, mad.timeout_ms, mad.retries, length] {
+        record.extend_from_slice(&word.to_le_bytes());
+    }
+    record.extend_from_slice(&to.qpn.get().to_be_bytes());
+    record.extend_from_slice(&to.qkey.0.to_be_bytes());
+    record.extend_from_slice(&to.lid.0.to_be_bytes());
+    let has_grh = u8::from(to.grh.is_some());
+    record.extend_from_slice(&[to.sl, to.path_bits, has_grh, grh.gid_index]);
+    record.extend_from_slice(&[grh.hop_limit, grh.traffic_class]);
+    record.extend_from_slice(&grh.gid.0);
+    record.extend_from_slice(&grh.flow_label.to_be_bytes());
+    record.extend_from_slice(&to.pkey_index.to_le_bytes());
+    record.resize(HEADER, 0);
+    record.extend_from_slice(&mad.data);
+}
+
+/// Reads a whole record.
+///
+/// # Errors
+/// [`BadRecord`].
+pub fn decode(record: &[u8]) -> Result<UserMad, BadRecord> {
+    let (header, data) = record.split_at_checked(HEADER).ok_or(BadRecord::Short)?;
+    let header: &[u8; HEADER] = header.try_into().map_err(|_| BadRecord::Short)?;
+    let length = record_length(record)?;
+    if length != record.len() {
+        return Err(BadRecord::Length(length));
+    }
+    let four = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
+    let mut gid = Gid::ZERO;
+    gid.0.copy_from_slice(&header[36..52]);
+    let grh = UserGrh {
+        gid_index: header[33],
+        gid,
+        hop_limit: header[34],
+        traffic_class: header[35],
+        flow_label: u32::from_be_bytes(four(52)),
+    };
+    let address = UserAddress {
+        qpn: Qpn::new(u32::from_be_bytes(four(20))),
+        qkey: Qkey(u32::from_be_bytes(four(24))),
+        lid: Lid(u16::from_be_bytes([header[28], header[29]])),
+        sl: header[30],
+        path_bits: header[31],
+        grh: (header[32] != 0).then_some(grh),
+        pkey_index: u16::from_le_bytes([header[56], header[57]]),
+    };
+    Ok(UserMad {
+        agent: u32::from_le_bytes(four(0)),
+        status: u32::from_le_bytes(four(4)),
+        timeout_ms: u32::from_le_bytes(four(8)),
+        retries: u32::from_le_bytes(four(12)),
+        address,
+        data: data.to_vec(),
+    })
+}
+
+/// The messages of a record.
+pub fn messages(record: &[u8]) -> impl Iterator<Item = &[u8]> {
+    record.chunks(FRAGMENT)
+}
+
+/// Puts records together from messages.
+#[derive(Debug, Default)]
+pub struct Reassembly {
+    /// What has come of a record that is not whole, and its length.
+    partial: Option<(Vec<u8>, usize)>,
+}
+
+impl Reassembly {
+    /// Takes the next message. Calls `whole` with a record when it is whole: with the message itself where that is all.
+    ///
+    /// # Errors
+    /// [`BadRecord`]; the sender does not speak this protocol.
+    pub fn take<T>(
+        &mut self,
+        message: &[u8],
+        whole: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, BadRecord> {
+        let (mut record, length) = match self.partial.take() {
+            Some(partial) => partial,
+            None => {
+                let length = record_length(message)?;
+                if message.len() == length {
+                    return Ok(Some(whole(message)));
+                }
+                (Vec::new(), length)
+            }
+        };
+        let expected = FRAGMENT.min(length - record.len());
+        if message.len() != expected {
+            return Err(BadRecord::Fragment(message.len()));
+        }
+        record.extend_from_slice(message);
+        if record.len() == length {
+            return Ok(Some(whole(&record)));
+        }
+        self.partial = Some((record, length));
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(length: usize) -> Vec<u8> {
+        let data = (0..251).cycle().take(length - HEADER).collect();
+        let address = UserAddress {
+            qpn: Qpn::QP1,
+            qkey: Qkey::QP1,
+            lid: Lid(0x0102),
+            sl: 3,
+            path_bits: 4,
+            grh: Some(UserGrh {
+                gid_index: 5,
+                gid: Gid([6; 16]),
+                hop_limit: 7,
+                traffic_class: 8,
+                flow_label: 9,
+            }),
+            pkey_index: 0x0a0b,
+        };
+        let mad = UserMad { agent: 1, status: 110, timeout_ms: 1000, retries: 3, address, data };
+        let mut record = vec![1; 7];
+        encode(&mad, &mut record);
+        assert_eq!(decode(&record), Ok(mad));
+        record
+    }
+
+    #[test]
+    fn fields_of_the_header_are_where_ib_user_mad_has_them() {
+        let record = record(HEADER + 4);
+        assert_eq!(
+            record[..20],
+            [1, 0, 0, 0, 110, 0, 0, 0, 0xe8, 3, 0, 0, 3, 0, 0, 0, 68, 0, 0, 0]
+        );
+        assert_eq!(record[20..36], [0, 0, 0, 1, 0x80, 1, 0, 0, 1, 2, 3, 4, 1, 5, 7, 8]);
+        assert_eq!(
+            record[36..64],
+            [&[6; 16][..], &[0, 0, 0, 9, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0]].concat()
+        );
+    }
+
+    #[test]
+    fn records_of_any_length_arrive_as_they_were_sent() {
+        let mut reassembly = Reassembly::default();
+        for length in
+            [HEADER, 320, FRAGMENT - 1, FRAGMENT, FRAGMENT + 1, 3 * FRAGMENT, 3 * FRAGMENT + 7]
+        {
+            let record = record(length);
+            let mut got = None;
+            for message in messages(&record) {
+                assert!(got.is_none(), "whole before its end");
+                got = reassembly.take(message, <[u8]>::to_vec).unwrap();
+            }
+            assert_eq!(got, Some(record));
+        }
+    }
+
+    #[test]
+    fn messages_that_are_no_records_are_refused() {
+        let take = |message: &[u8]| Reassembly::default().take(message, |_| ()).unwrap_err();
+        assert_eq!(take(&[0; HEADER - 1]), BadRecord::Short);
+        assert_eq!(take(&[0; HEADER]), BadRecord::Length(0));
+        let mut huge = record(HEADER);
+        huge[LENGTH].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(take(&huge), BadRecord::Length(u32::MAX as usize));
+        let short = &record(HEADER + 9)[..HEADER + 8];
+        assert_eq!(take(short), BadRecord::Fragment(HEADER + 8));
+        let mut twice = Reassembly::default();
+        let long = record(2 * FRAGMENT);
+        assert_eq!(twice.take(&long[..FRAGMENT], |_| ()), Ok(None));
+        assert_eq!(twice.take(&[1], |_| ()), Err(BadRecord::Fragment(1)));
+    }
+}

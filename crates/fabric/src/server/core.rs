@@ -1,0 +1,391 @@
+//! Everything that the fabric holds, and what happens when clients come and go.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rdmux_runtime::socket::MAX_MESSAGE;
+use rdmux_subnet::{Subnet, Time};
+use serde::Serialize;
+
+use super::ServerOptions;
+use super::attachments::Attachments;
+use super::connection::{Connection, ConnectionId, Connections, Part};
+use super::counters::{Count, Counts};
+use super::files::Files;
+use super::nodes::Nodes;
+use super::outgoing::Lost;
+use super::poller::{Poller, Ready, Token};
+use super::setup::{self, DEFAULT_SHAPE, FIRST_GUID, Setup};
+use super::store::Store;
+use super::world::World;
+use crate::proto::{BadGreeting, Failure, Greeting, Reply, Role, VERSION};
+use crate::{FabricDir, FabricError, FabricName};
+
+/// How many messages of a connection are served before others have their turn.
+const TURN: usize = 32;
+/// The most connections.
+const MAX_CONNECTIONS: usize = 16_384;
+
+/// Everything.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) dir: FabricDir,
+    pub(super) setup: Setup,
+    pub(super) poller: Poller,
+    pub(super) connections: Connections,
+    pub(super) world: World,
+    pub(super) files: Files,
+    pub(super) nodes: Nodes,
+    pub(super) attachments: Attachments,
+    pub(super) counts: Counts,
+    pub(super) store: Store,
+    pub(super) started: Instant,
+    /// Where it listens for other machines.
+    pub(super) listens: Option<SocketAddr>,
+    /// Where messages are received, and where records are put together.
+    buf: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
+    /// Whether it ends when nobody is left.
+    pub(super) stays: bool,
+    users: Vec<u32>,
+    served: bool,
+    stopping: bool,
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The client closed it.
+    Closed,
+    /// The client broke the protocol.
+    Broke(&'static str),
+}
+
+impl From<Lost> for Ends {
+    fn from(_: Lost) -> Self {
+        Self::Closed
+    }
+}
+
+impl Core {
+    /// Brings the subnet up as the directory says.
+    pub(super) fn open(
+        dir: FabricDir,
+        options: &ServerOptions,
+        mut setup: Setup,
+    ) -> Result<Self, FabricError> {
+        let topology = match setup::load_topology(&dir)? {
+            Some(topology) => topology,
+            None => {
+                setup.source = DEFAULT_SHAPE.to_string();
+                let topology = DEFAULT_SHAPE.topology(FIRST_GUID);
+                setup.keep(&dir, Some(&topology))?;
+                topology
+            }
+        };
+        let subnet = Subnet::new(&topology, rdmux_subnet::Config::default());
+        let store = Store::load(&dir)?;
+        let poller = Poller::new().map_err(|e| FabricError::io("make an epoll descriptor", e))?;
+        Ok(Self {
+            dir,
+            setup,
+            poller,
+            connections: Connections::new(),
+            world: World::new(subnet),
+            files: Files::default(),
+            nodes: Nodes::new(&topology),
+            attachments: Attachments::default(),
+            counts: Counts::new(),
+            store,
+            started: Instant::now(),
+            listens: None,
+            buf: vec![0; MAX_MESSAGE],
+            scratch: Vec::new(),
+            stays: options.idle_exit.is_none(),
+            users: options.config.users.clone(),
+            served: false,
+            stopping: false,
+        })
+    }
+
+    pub(super) fn name(&self) -> &FabricName {
+        self.dir.name()
+    }
+
+    /// The time of the subnet.
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO.after(self.started.elapsed())
+    }
+
+    /// Says where it listens for other machines.
+    pub(super) fn listens_at(&mut self, at: Option<SocketAddr>) {
+        self.listens = at;
+    }
+
+    pub(super) fn count(&mut self, count: Count) {
+        self.counts.add(count);
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Whether nobody is here, and it need not stay.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.stays && self.connections.is_idle()
+    }
+
+    pub(super) fn has_served(&self) -> bool {
+        self.served
+    }
+
+    /// How long until something is due.
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        let now = self.now();
+        let world = self.world.next_timeout().map(|due| due.since(now));
+        world.into_iter().chain(self.store.due_in()).min()
+    }
+
+    /// Does what is due.
+    pub(super) fn handle_time(&mut self) {
+        let now = self.now();
+        if self.world.next_timeout().is_some_and(|due| due <= now) {
+            let (world, mut programs) = self.world_and_programs();
+            world.handle_timeout(&mut programs, now);
+        }
+        self.tell_hosts();
+        self.store.save_if_due(&self.dir, self.world.subnet());
+    }
+
+    pub(super) fn shut_down(&mut self) {
+        self.store.save(&self.dir, self.world.subnet());
+    }
+
+    /// A process connected.
+    pub(super) fn add_client(&mut self, socket: OwnedFd) {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            return self.count(Count::ClientsRefused);
+        }
+        let id = self.connections.next_id();
+        let watched = self.poller.add(&socket, Token::Connection(id));
+        match watched.and_then(|()| Connection::new(socket)) {
+            Ok(connection) => {
+                self.connections.add(connection);
+            }
+            Err(e) => {
+                tracing::debug!("a client cannot be served: {e}");
+                self.count(Count::ClientsRefused);
+            }
+        }
+    }
+
+    /// A connection has something.
+    pub(super) fn handle(&mut self, id: ConnectionId, event: &Ready) {
+        let result = if event.writable { self.flush(id) } else { Ok(()) };
+        let result = result.and_then(|()| if event.readable { self.serve(id) } else { Ok(()) });
+        match result {
+            Ok(()) => self.watch(id),
+            Err(ends) => self.close(id, ends),
+        }
+        self.tell_hosts();
+    }
+
+    fn flush(&mut self, id: ConnectionId) -> Result<(), Ends> {
+        let Some(connection) = self.connections.get_mut(id) else { return Ok(()) };
+        Ok(connection.out.flush(&connection.socket)?)
+    }
+
+    /// Watches a connection for what it can do now. One that does not read answers may not ask.
+    pub(super) fn watch(&mut self, id: ConnectionId) {
+        if let Some(c) = self.connections.get_mut(id) {
+            watch(&self.poller, id, c);
+        }
+    }
+
+    /// Serves what a client has sent.
+    fn serve(&mut self, id: ConnectionId) -> Result<(), Ends> {
+        let mut buf = std::mem::take(&mut self.buf);
+        let result = (0..TURN).try_for_each(|_| self.serve_one(id, &mut buf));
+        self.buf = buf;
+        match result {
+            Err(Stop::Enough) | Ok(()) => Ok(()),
+            Err(Stop::Ends(ends)) => Err(ends),
+        }
+    }
+
+    fn serve_one(&mut self, id: ConnectionId, buf: &mut [u8]) -> Result<(), Stop> {
+        let Some(connection) = self.connections.get(id).filter(|c| c.may_ask()) else {
+            return Err(Stop::Enough);
+        };
+        let message = receive(&connection.socket, buf)?;
+        match connection.part {
+            Part::New => self.greet(id, message)?,
+            Part::Attachment { .. } => self.attachment_request(id, message)?,
+            Part::Control(file) => {
+                self.drain_mads(file)?;
+                self.file_request(id, file, message)?;
+            }
+            Part::Mads(file) => self.file_message(file, message)?,
+            Part::Admin => self.admin_request(id, message)?,
+            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
+        }
+        Ok(())
+    }
+
+    /// What a program sent as datagrams comes before what it asks now.
+    fn drain_mads(&mut self, file: rdmux_subnet::umad::FileId) -> Result<(), Ends> {
+        let Some(mads) = self.files.mads_of(file) else { return Ok(()) };
+        let mut buf = vec![0; MAX_MESSAGE];
+        // As many as the socket's buffer holds: more than that the program has not sent before.
+        for _ in 0..1024 {
+            match self.serve_one(mads, &mut buf) {
+                Ok(()) => {}
+                Err(Stop::Enough) => break,
+                Err(Stop::Ends(ends)) => return Err(ends),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first message of a client.
+    fn greet(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
+        let role = match Greeting::decode(message) {
+            Ok(greeting) => greeting.role,
+            Err(BadGreeting::Version(theirs)) => {
+                let why = format!("it speaks protocol {theirs}, the fabric {VERSION}");
+                let _ = self.welcome::<()>(id, Err(Failure::new(libc::EPROTO, why)));
+                return Err(Ends::Closed);
+            }
+            Err(BadGreeting::Malformed(_)) => {
+                return Err(Ends::Broke("its greeting makes no sense"));
+            }
+        };
+        self.served = true;
+        if let Err(failure) = self.permit(id, &role) {
+            self.count(Count::ClientsRefused);
+            return self.welcome::<()>(id, Err(failure));
+        }
+        match role {
+            Role::Attach { host, node_guid } => self.attach(id, &host, node_guid),
+            Role::OpenFile(port) => self.open_file(id, &port),
+            Role::Mads { file, key } => self.open_mads(id, file, &key),
+            Role::IsSm { port, wait } => self.set_is_sm(id, &port, wait),
+            Role::Admin => {
+                self.become_part(id, Part::Admin);
+                self.welcome(id, Ok(()))
+            }
+            Role::Shutdown => {
+                self.stop();
+                self.welcome(id, Ok(()))
+            }
+        }
+    }
+
+    /// The owner and root may do everything, the configuration's users may attach.
+    fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
+        let Some(c) = self.connections.get(id) else { return Ok(()) };
+        let owner = rustix::process::geteuid().as_raw();
+        if c.uid == owner || c.uid == 0 {
+            return Ok(());
+        }
+        let commands = matches!(role, Role::Admin | Role::Shutdown);
+        if self.users.contains(&c.uid) && !commands {
+            return Ok(());
+        }
+        let what = if commands { "change it" } else { "attach" };
+        Err(Failure::new(
+            libc::EPERM,
+            format!(
+                "the fabric belongs to user {owner}, and user {} may not {what}; `users` in the table [fabric] of its \
+                 owner's configuration lets others attach",
+                c.uid
+            ),
+        ))
+    }
+
+    pub(super) fn become_part(&mut self, id: ConnectionId, part: Part) {
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.part = part;
+        }
+    }
+
+    /// Answers a greeting.
+    pub(super) fn welcome<T: Serialize>(
+        &mut self,
+        id: ConnectionId,
+        reply: Reply<T>,
+    ) -> Result<(), Ends> {
+        self.send(id, &(VERSION, reply))
+    }
+
+    /// Sends a message; what does not go now waits.
+    pub(super) fn send(&mut self, id: ConnectionId, value: &impl Serialize) -> Result<(), Ends> {
+        let Some(c) = self.connections.get_mut(id) else { return Ok(()) };
+        let message = postcard::to_stdvec(value).map_err(|_| Ends::Broke("no answer fits"))?;
+        Ok(c.out.send(&c.socket, &message)?)
+    }
+
+    /// Ends a connection, and what the client had by it.
+    pub(super) fn close(&mut self, id: ConnectionId, ends: Ends) {
+        let Some(connection) = self.connections.remove(id) else { return };
+        self.poller.remove(&connection.socket);
+        if let Ends::Broke(why) = ends {
+            tracing::debug!("process {} breaks the protocol: {why}", connection.pid);
+            self.count(Count::ClientsBroke);
+        }
+        match connection.part {
+            Part::New | Part::Admin => {}
+            Part::Attachment { node, .. } => self.detach(id, node),
+            // Either of them ends both.
+            Part::Control(file) | Part::Mads(file) => self.close_file(file),
+            Part::IsSm { port, file } => {
+                if let Some(file) = file {
+                    self.clear_is_sm(port, file);
+                }
+            }
+        }
+    }
+}
+
+/// Why no more of a connection is served now.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// There is no more, or its answers are not read.
+    Enough,
+    /// It ends.
+    Ends(Ends),
+}
+
+impl From<Ends> for Stop {
+    fn from(ends: Ends) -> Self {
+        Self::Ends(ends)
+    }
+}
+
+/// The next message.
+fn receive<'b>(socket: &OwnedFd, buf: &'b mut [u8]) -> Result<&'b [u8], Stop> {
+    let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
+    // No room for descriptors: the kernel closes those that come along.
+    match rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags)) {
+        Ok((_, 0)) => Err(Ends::Closed.into()),
+        Ok((_, length)) => {
+            buf.get(..length).ok_or_else(|| Ends::Broke("a message that is too long").into())
+        }
+        Err(rustix::io::Errno::AGAIN) => Err(Stop::Enough),
+        Err(_) => Err(Ends::Closed.into()),
+    }
+}
+
+/// Watches a connection for what it can do now.
+pub(super) fn watch(poller: &Poller, id: ConnectionId, c: &mut Connection) {
+    let wanted = (c.may_ask(), !c.out.is_empty());
+    if wanted != c.watched {
+        c.watched = wanted;
+        poller.change(&c.socket, Token::Connection(id), wanted.0, wanted.1);
+    }
+}

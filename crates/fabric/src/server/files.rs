@@ -1,0 +1,248 @@
+//! Management interfaces that programs have opened, and managers.
+
+use std::collections::HashMap;
+
+use rdmux_subnet::umad::{Errno, FileId, UserMad};
+use rdmux_subnet::{PortId, Time};
+
+use super::connection::{ConnectionId, Connections, Part};
+use super::core::{Core, Ends, watch};
+use super::counters::{Count, Counts};
+use super::poller::Poller;
+use super::world::{Reader, World};
+use crate::proto::mad::{self, Reassembly};
+use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
+
+/// The most bytes that wait for a program to read them, beside what its socket holds. A longer record waits if it is
+/// the only one.
+const MAX_WAITING: usize = 16 << 20;
+
+/// A file that a program has opened.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    control: ConnectionId,
+    mads: Option<ConnectionId>,
+    key: [u8; 16],
+    reassembly: Reassembly,
+    /// The program's name.
+    pub(super) comm: String,
+    /// Records that were dropped since too many wait.
+    pub(super) dropped: u64,
+}
+
+/// All files.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    all: HashMap<FileId, OpenFile>,
+}
+
+impl Files {
+    /// The connection for datagrams of a file.
+    pub(super) fn mads_of(&self, file: FileId) -> Option<ConnectionId> {
+        self.all.get(&file)?.mads
+    }
+
+    /// All, each with its connections for questions and for datagrams.
+    pub(super) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (FileId, &OpenFile, ConnectionId, Option<ConnectionId>)> {
+        self.all.iter().map(|(&id, file)| (id, file, file.control, file.mads))
+    }
+}
+
+/// The programs, who read what agents have for them.
+pub(super) struct Programs<'c> {
+    connections: &'c mut Connections,
+    files: &'c mut Files,
+    poller: &'c Poller,
+    counts: &'c mut Counts,
+    /// Where a record is put together.
+    scratch: &'c mut Vec<u8>,
+}
+
+impl Reader for Programs<'_> {
+    fn read(&mut self, file: FileId, record: &UserMad) {
+        self.counts.add(Count::MadsReceived);
+        let Some(open) = self.files.all.get_mut(&file) else { return };
+        let Some(id) = open.mads else { return };
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let waiting = connection.out.bytes();
+        if waiting > 0 && waiting + mad::HEADER + record.data.len() > MAX_WAITING {
+            open.dropped += 1;
+            return self.counts.add(Count::MadsDropped);
+        }
+        mad::encode(record, self.scratch);
+        for message in mad::messages(self.scratch) {
+            // Whoever has gone is noticed when the poller tells.
+            let _ = connection.out.send(&connection.socket, message);
+        }
+        watch(self.poller, id, connection);
+    }
+}
+
+impl Core {
+    /// The subnet with its agents, and the programs that read.
+    pub(super) fn world_and_programs(&mut self) -> (&mut World, Programs<'_>) {
+        let programs = Programs {
+            connections: &mut self.connections,
+            files: &mut self.files,
+            poller: &self.poller,
+            counts: &mut self.counts,
+            scratch: &mut self.scratch,
+        };
+        (&mut self.world, programs)
+    }
+
+    /// A program opens the management interface of a port.
+    pub(super) fn open_file(&mut self, id: ConnectionId, port: &PortRef) -> Result<(), Ends> {
+        let opened = self.find_port(port).and_then(|port| {
+            let mut key = [0; 16];
+            getrandom::fill(&mut key)
+                .map_err(|e| Failure::new(libc::EIO, format!("no random bytes: {e}")))?;
+            Ok((port, key))
+        });
+        let (port, key) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => return self.welcome::<FileReply>(id, Err(failure)),
+        };
+        let file = self.world.open(port);
+        self.serve_port(port);
+        let comm = self.connections.get(id).map(|c| c.comm()).unwrap_or_default();
+        let (reassembly, dropped) = (Reassembly::default(), 0);
+        let open = OpenFile { control: id, mads: None, key, reassembly, comm, dropped };
+        self.files.all.insert(file, open);
+        self.become_part(id, Part::Control(file));
+        self.welcome(id, Ok(FileReply::Opened { file: file.0, key }))
+    }
+
+    /// The connection for its datagrams.
+    pub(super) fn open_mads(
+        &mut self,
+        id: ConnectionId,
+        file: u64,
+        key: &[u8; 16],
+    ) -> Result<(), Ends> {
+        let file = FileId(file);
+        let open = self.files.all.get_mut(&file);
+        let Some(open) = open.filter(|open| open.key == *key && open.mads.is_none()) else {
+            let why = "there is no such file, or it has a connection".to_owned();
+            return self.welcome::<()>(id, Err(Failure::new(libc::EBADF, why)));
+        };
+        open.mads = Some(id);
+        self.become_part(id, Part::Mads(file));
+        self.welcome(id, Ok(()))
+    }
+
+    /// What a program asks about its file.
+    pub(super) fn file_request(
+        &mut self,
+        id: ConnectionId,
+        file: FileId,
+        message: &[u8],
+    ) -> Result<(), Ends> {
+        let request = rdmux_runtime::socket::decode(message);
+        let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
+        let done = |result: Result<(), Errno>| result.map(|()| FileReply::Done);
+        let result = match request {
+            FileRequest::Register(what) => self.world.register(file, &what).map(FileReply::Agent),
+            FileRequest::Unregister { agent } => done(self.world.unregister(file, agent)),
+            FileRequest::Check(mad) => done(self.world.check_write(file, &mad)),
+        };
+        let reply: Reply<FileReply> = result.map_err(|e| Failure::new(e.raw(), e.to_string()));
+        self.send(id, &reply)
+    }
+
+    /// A part of what a program sends.
+    pub(super) fn file_message(&mut self, file: FileId, message: &[u8]) -> Result<(), Ends> {
+        let Some(open) = self.files.all.get_mut(&file) else { return Ok(()) };
+        let whole = open.reassembly.take(message, mad::decode);
+        let whole = whole.and_then(Option::transpose);
+        let record = whole.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
+        let Some(record) = record else { return Ok(()) };
+        self.count(Count::MadsSent);
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        if world.write(&mut programs, now, file, record).is_err() {
+            self.count(Count::MadsRefused);
+        }
+        Ok(())
+    }
+
+    /// The program is gone, or has closed its file.
+    pub(super) fn close_file(&mut self, file: FileId) {
+        let Some(open) = self.files.all.remove(&file) else { return };
+        let port = self.world.umad().port(file);
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        world.close(&mut programs, now, file);
+        for id in [Some(open.control), open.mads].into_iter().flatten() {
+            if let Some(connection) = self.connections.remove(id) {
+                self.poller.remove(&connection.socket);
+            }
+        }
+        if let Some(port) = port {
+            self.serve_port(port);
+        }
+    }
+
+    /// A manager comes to a port, or waits until it can.
+    pub(super) fn set_is_sm(
+        &mut self,
+        id: ConnectionId,
+        port: &PortRef,
+        wait: bool,
+    ) -> Result<(), Ends> {
+        let port = match self.find_port(port) {
+            Ok(port) => port,
+            Err(failure) => return self.welcome::<()>(id, Err(failure)),
+        };
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        match world.open_is_sm(&mut programs, now, port) {
+            Ok(file) => {
+                self.become_part(id, Part::IsSm { port, file: Some(file) });
+                self.serve_port(port);
+                self.welcome(id, Ok(()))
+            }
+            Err(Errno::Again) if wait => {
+                self.become_part(id, Part::IsSm { port, file: None });
+                Ok(())
+            }
+            Err(e) => {
+                let why = "a manager runs at this port already".to_owned();
+                self.welcome::<()>(id, Err(Failure::new(e.raw(), why)))
+            }
+        }
+    }
+
+    /// A manager has left a port: the next one that waits comes to it.
+    pub(super) fn clear_is_sm(&mut self, port: PortId, file: FileId) {
+        let now: Time = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        world.close(&mut programs, now, file);
+        let waits = |part: &Part| matches!(part, Part::IsSm { port: p, file: None } if *p == port);
+        let waiting = self.connections.iter().filter(|(_, c)| waits(&c.part)).map(|(id, _)| id);
+        let Some(next) = waiting.min() else { return self.serve_port(port) };
+        let (world, mut programs) = self.world_and_programs();
+        if let Ok(file) = world.open_is_sm(&mut programs, now, port) {
+            self.become_part(next, Part::IsSm { port, file: Some(file) });
+            if self.welcome(next, Ok(())).is_err() {
+                self.close(next, Ends::Closed);
+            }
+        }
+    }
+
+    /// The agents of a port answer for programs that are not there.
+    pub(super) fn serve_port(&mut self, port: PortId) {
+        let on_port = |part: &Part| match part {
+            Part::Control(file) => self.world.umad().port(*file) == Some(port),
+            Part::IsSm { port: p, file: Some(_) } => *p == port,
+            Part::Attachment { node, .. } => *node == port.node,
+            _ => false,
+        };
+        let attached = self.connections.iter().any(|(_, c)| on_port(&c.part));
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        world.change(&mut programs, now, |subnet, _| subnet.set_attached(port, attached));
+    }
+}

@@ -1,0 +1,225 @@
+//! The fabric: a single-threaded event loop.
+//!
+//! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
+//! when clients come and go; `world` is the subnet and the programs' agents, and carries datagrams between them; `files`,
+//! `attachments` and `admin` are what clients ask; `setup` is what survives a restart.
+
+mod admin;
+mod attachments;
+mod connection;
+mod core;
+mod counters;
+mod facts;
+mod files;
+mod nodes;
+mod options;
+mod outgoing;
+mod poller;
+mod setup;
+mod store;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use rdmux_link::Doorbell;
+use rdmux_link::spin_wait::ask_for_short_slices;
+use rdmux_runtime::{Listener, start};
+
+pub use options::{ServerHandle, ServerOptions};
+pub use setup::{DEFAULT_SHAPE, FIRST_GUID, Setup, read_topology};
+
+use self::core::Core;
+use self::counters::Count;
+use self::poller::{Ready, Token};
+use crate::bridge;
+use crate::client::connect_socket;
+use crate::{Config, FabricDir, FabricError, FabricName};
+
+/// How long a fabric that was started on demand waits for its first client at the least: who started it is on its way,
+/// and may be slow.
+const FIRST_CLIENT: Duration = Duration::from_secs(5);
+
+/// A fabric.
+#[derive(Debug)]
+pub struct Server {
+    core: Core,
+    listener: Listener,
+    stop: Doorbell,
+    idle_since: Option<Instant>,
+    idle_exit: Option<Duration>,
+    remote: Option<bridge::Server>,
+}
+
+impl Server {
+    /// Takes the fabric's lock and its socket, and brings up what its directory says. Clients may connect from now on.
+    ///
+    /// # Errors
+    /// [`FabricError::AlreadyUp`], [`FabricError::File`] for a damaged directory, and others.
+    pub fn new(options: ServerOptions) -> Result<Self, FabricError> {
+        let dir = FabricDir::open(&options.user, &options.fabric)?;
+        let lock = take_lock(&dir, options.lock_wait)?;
+        let setup = Setup::load(&dir)?;
+        if setup.join.is_some() {
+            let why = "it is a bridge to another machine; `rdmux fabric up --join` starts it";
+            return Err(FabricError::Start { fabric: options.fabric, why: why.to_owned() });
+        }
+        let mut core = Core::open(dir.clone(), &options, setup.clone())?;
+        let stop = Doorbell::new().map_err(|e| FabricError::io("make an eventfd", e))?;
+        let listener = Listener::open(&dir, lock)
+            .map_err(|e| FabricError::io(format!("listen at {}", dir.socket().display()), e))?;
+        core.poller
+            .add(&stop, Token::Stop)
+            .and(core.poller.add(&listener, Token::Listener))
+            .map_err(|e| FabricError::io("watch a descriptor", e))?;
+        if !options.config.users.is_empty() {
+            open_to_others(&options, &dir)?;
+        }
+        let remote = setup.listen.map(|at| bridge::Server::open(at, &dir)).transpose()?;
+        core.listens_at(remote.as_ref().map(bridge::Server::address));
+        tracing::info!("fabric {} is up at {}", options.fabric, dir.socket().display());
+        let idle_exit = options.idle_exit;
+        Ok(Self { core, listener, stop, idle_since: None, idle_exit, remote })
+    }
+
+    /// Runs a fabric in a thread, which is ready when this returns.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn spawn(options: ServerOptions) -> Result<ServerHandle, FabricError> {
+        let server = Self::new(options)?;
+        let stop = server.stop.try_clone();
+        let stop = stop.map_err(|e| FabricError::io("duplicate an eventfd", e))?;
+        let thread = std::thread::Builder::new().name("rdmux-fabric".to_owned());
+        let thread = thread.spawn(|| server.run());
+        Ok(ServerHandle::new(stop, thread.map_err(|e| FabricError::io("start a thread", e))?))
+    }
+
+    /// Where it listens for other machines.
+    pub fn remote_address(&self) -> Option<std::net::SocketAddr> {
+        self.remote.as_ref().map(bridge::Server::address)
+    }
+
+    /// Serves until it is told to end, or nobody is left.
+    ///
+    /// # Errors
+    /// When the event loop itself fails.
+    pub fn run(mut self) -> Result<(), FabricError> {
+        if let Err(error) = ask_for_short_slices() {
+            tracing::debug!(%error, "the fabric has usual time slices");
+        }
+        let mut ready = Vec::new();
+        let result = loop {
+            if self.core.is_stopping() || self.is_idle_too_long() {
+                break Ok(());
+            }
+            let timeout = self.timeout();
+            if let Err(e) = self.core.poller.wait(timeout, &mut ready) {
+                break Err(FabricError::io("wait for events", e));
+            }
+            for event in &ready {
+                self.handle(event);
+            }
+            self.core.handle_time();
+        };
+        self.core.shut_down();
+        tracing::info!("fabric {} is down", self.core.name());
+        result
+    }
+
+    fn handle(&mut self, event: &Ready) {
+        match event.token {
+            Token::Listener => match self.listener.accept() {
+                Ok(Some(socket)) => self.core.add_client(socket),
+                Ok(None) => {}
+                Err(e) => {
+                    tracing::debug!("a client cannot be accepted: {e}");
+                    self.core.count(Count::ClientsRefused);
+                }
+            },
+            Token::Stop => self.core.stop(),
+            Token::Connection(id) => self.core.handle(id, event),
+        }
+    }
+
+    /// How long until there is something to do without an event.
+    fn timeout(&mut self) -> Option<Duration> {
+        let due = self.core.next_timeout();
+        let idle = self.idle_exit.filter(|_| self.core.is_idle()).map(|exit| {
+            let since = *self.idle_since.get_or_insert_with(Instant::now);
+            exit.max(self.first_client()).saturating_sub(since.elapsed())
+        });
+        if idle.is_none() {
+            self.idle_since = None;
+        }
+        due.into_iter().chain(idle).min()
+    }
+
+    fn is_idle_too_long(&self) -> bool {
+        let Some((exit, since)) = self.idle_exit.zip(self.idle_since) else { return false };
+        self.core.is_idle() && since.elapsed() >= exit.max(self.first_client())
+    }
+
+    fn first_client(&self) -> Duration {
+        if self.core.has_served() { Duration::ZERO } else { FIRST_CLIENT }
+    }
+}
+
+/// Runs a fabric, or the bridge to one, in this process until it ends; `on_demand` ends it some seconds after the last
+/// client. Says "ready" on standard output once clients can connect, or "error: " and why they cannot.
+///
+/// # Errors
+/// Those of [`Server::new`] and [`Server::run`].
+pub fn serve(
+    user: &rdmux_runtime::UserDir,
+    fabric: &FabricName,
+    config: Config,
+    on_demand: bool,
+) -> Result<(), FabricError> {
+    start::raise_descriptor_limit();
+    let say_why = |e: &FabricError| start::say(&format!("error: {e}"));
+    let mut options = ServerOptions::new(fabric.clone(), user.clone());
+    options.config = config;
+    options.idle_exit = on_demand.then_some(ServerOptions::IDLE_EXIT);
+    if on_demand {
+        options.lock_wait = ServerOptions::ENDING;
+    }
+    let dir = FabricDir::open(user, fabric)?;
+    if let Some(join) = Setup::load(&dir).inspect_err(say_why)?.join {
+        let client = bridge::Client::open(join, &dir, options).inspect_err(say_why)?;
+        start::say("ready");
+        return client.run();
+    }
+    let server = Server::new(options).inspect_err(say_why)?;
+    start::say("ready");
+    server.run()
+}
+
+/// Takes the lock of a fabric. One that is ending has it until everything of it is gone, with its socket closed already:
+/// its end is waited for, at most `wait`.
+pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File, FabricError> {
+    /// How often to look whether the holder listens by now.
+    const LOOK: Duration = Duration::from_millis(20);
+    let start = Instant::now();
+    loop {
+        if let Some(lock) = dir.lock_service()? {
+            return Ok(lock);
+        }
+        if connect_socket(dir, LOOK)?.is_some() || start.elapsed() >= wait {
+            return Err(FabricError::AlreadyUp { fabric: dir.name().clone() });
+        }
+        // flock(2) knows no timeout.
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Lets other users reach the socket: whoever connects is looked at then.
+fn open_to_others(options: &ServerOptions, dir: &FabricDir) -> Result<(), FabricError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let fabrics = dir.path().parent().unwrap_or(dir.path());
+    let passable = [options.user.path(), fabrics, dir.path()].map(|path| (path.to_owned(), 0o711));
+    for (path, mode) in passable.into_iter().chain([(dir.socket(), 0o666)]) {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+            .map_err(|e| FabricError::io(format!("let others use {}", path.display()), e))?;
+    }
+    Ok(())
+}

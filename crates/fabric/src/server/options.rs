@@ -1,0 +1,78 @@
+//! What a fabric is to be, and what holds one that runs in a thread.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdmux_link::Doorbell;
+use rdmux_runtime::UserDir;
+
+use crate::{Config, FabricError, FabricName};
+
+/// What a fabric is to be. The rest is in its directory: see [`Setup`](super::Setup).
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Its name.
+    pub fabric: FabricName,
+    /// Where its directory is.
+    pub user: UserDir,
+    /// Who may attach.
+    pub config: Config,
+    /// How long after the last connection it ends; `None` stays.
+    pub idle_exit: Option<Duration>,
+    /// How long it waits for the end of the last one of its name, which is ending. By default not at all.
+    pub lock_wait: Duration,
+}
+
+impl ServerOptions {
+    /// How long after the last connection a fabric ends that was started on demand.
+    pub const IDLE_EXIT: Duration = Duration::from_secs(5);
+    /// How long a fabric that a program needs waits for the end of the one before it.
+    pub(crate) const ENDING: Duration = Duration::from_secs(10);
+
+    /// A fabric with defaults, which stays.
+    pub fn new(fabric: FabricName, user: UserDir) -> Self {
+        Self { fabric, user, config: Config::default(), idle_exit: None, lock_wait: Duration::ZERO }
+    }
+}
+
+/// A fabric that runs in a thread of this process. It ends when this is dropped.
+#[derive(Debug)]
+pub struct ServerHandle {
+    stop: Doorbell,
+    thread: Option<JoinHandle<Result<(), FabricError>>>,
+}
+
+impl ServerHandle {
+    pub(super) fn new(stop: Doorbell, thread: JoinHandle<Result<(), FabricError>>) -> Self {
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Ends the fabric, and waits until it has.
+    ///
+    /// # Errors
+    /// What the fabric ended with.
+    pub fn stop(mut self) -> Result<(), FabricError> {
+        self.end()
+    }
+
+    /// Lets the fabric run until it ends by itself.
+    pub fn detach(mut self) {
+        self.thread = None;
+    }
+
+    fn end(&mut self) -> Result<(), FabricError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.stop.ring().map_err(|e| FabricError::io("stop a fabric", e))?;
+        thread.join().unwrap_or_else(|_| {
+            Err(FabricError::io("stop a fabric", std::io::Error::other("its thread panicked")))
+        })
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            tracing::warn!("a fabric ended badly: {e}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the event loop waits for: epoll(7), level-triggered, so that a connection that has more to say is asked again
+//! after the others had their turn.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rdmux_link::spin_wait;
+use rustix::event::{Timespec, epoll};
+
+use super::connection::ConnectionId;
+
+/// A source of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// The listening socket.
+    Listener,
+    /// Somebody wants the fabric to end.
+    Stop,
+    /// A connection.
+    Connection(ConnectionId),
+}
+
+impl Token {
+    fn encode(self) -> u64 {
+        match self {
+            Self::Listener => 0,
+            Self::Stop => 1,
+            Self::Connection(ConnectionId(id)) => id,
+        }
+    }
+
+    fn decode(word: u64) -> Self {
+        match word {
+            0 => Self::Listener,
+            1 => Self::Stop,
+            id => Self::Connection(ConnectionId(id)),
+        }
+    }
+}
+
+/// A source that has something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    pub(super) token: Token,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+}
+
+/// All sources.
+#[derive(Debug)]
+pub(super) struct Poller(OwnedFd);
+
+/// How many events one call takes.
+const AT_ONCE: usize = 64;
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Watches for something to read, or the end.
+    pub(super) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token.encode());
+        Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Watches for something to read, for room to write, or both. The end is told in any case.
+    pub(super) fn change(&self, fd: impl AsFd, token: Token, read: bool, write: bool) {
+        let data = epoll::EventData::new_u64(token.encode());
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, read);
+        flags.set(epoll::EventFlags::OUT, write);
+        // Fails only for a descriptor that is not there.
+        let _ = epoll::modify(&self.0, fd, data, flags);
+    }
+
+    /// Stops watching, before the descriptor is closed.
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0, fd);
+    }
+
+    /// Waits for something, or until the timeout.
+    pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        ready.clear();
+        let mut looked = Ok(());
+        // Requests come in rows.
+        spin_wait::look(|| {
+            looked = self.poll(Some(&Timespec::default()), ready);
+            looked.is_err() || !ready.is_empty()
+        });
+        looked?;
+        if ready.is_empty() {
+            let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+            self.poll(timeout.as_ref(), ready)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&self, timeout: Option<&Timespec>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let mut space = [const { MaybeUninit::uninit() }; AT_ONCE];
+        match epoll::wait(&self.0, &mut space[..], timeout) {
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+            Ok((events, _)) => {
+                ready.extend(events.iter().map(Ready::new));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Ready {
+    fn new(event: &epoll::Event) -> Self {
+        let (data, flags) = (event.data, event.flags);
+        let end = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        Self {
+            token: Token::decode(data.u64()),
+            readable: flags.intersects(epoll::EventFlags::IN | end),
+            writable: flags.contains(epoll::EventFlags::OUT),
+        }
+    }
+}

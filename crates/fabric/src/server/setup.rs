@@ -1,0 +1,172 @@
+//! What a fabric keeps in its directory: how it was brought up, nodes and cables with the LIDs of ports, and who had which
+//! adapter.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use rdmux_runtime::file::replace;
+use rdmux_subnet::Topology;
+use rdmux_subnet::topology::Shape;
+use rdmux_wire::Guid;
+use serde::{Deserialize, Serialize};
+
+use crate::{FabricDir, FabricError};
+
+/// The most bytes of a file that are read. Ten thousand adapters with their switches are 5 MB.
+const MAX_FILE: u64 = 64 << 20;
+
+/// GUID of the first node of a shape. The others follow.
+pub const FIRST_GUID: Guid = Guid(0x0002_0000_0000_0000 | 0x10_0000);
+
+/// What subnet there is when nobody has said.
+pub const DEFAULT_SHAPE: Shape = Shape::Switch(8);
+
+/// How a fabric is brought up, in the file `options`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Setup {
+    /// Where the topology came from: the name of a file, or a shape.
+    pub source: String,
+    /// Whether no host may attach.
+    pub simulate: bool,
+    /// Where to listen for other machines.
+    pub listen: Option<SocketAddr>,
+    /// The machine whose fabric this is a bridge to.
+    pub join: Option<SocketAddr>,
+}
+
+impl Setup {
+    /// Reads the file; the default if there is none.
+    ///
+    /// # Errors
+    /// [`FabricError::File`].
+    pub fn load(dir: &FabricDir) -> Result<Self, FabricError> {
+        let path = dir.options();
+        let text = read(&path)?.unwrap_or_default();
+        toml::from_str(&text).map_err(|e| damaged(&path, &e))
+    }
+
+    /// Keeps this, and the topology that the fabric is to have. Which host had which adapter of another topology is forgotten.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`].
+    pub fn keep(&self, dir: &FabricDir, topology: Option<&Topology>) -> Result<(), FabricError> {
+        let text = toml::to_string(self).unwrap_or_default();
+        let path = dir.options();
+        if let Some(topology) = topology {
+            let old = dir.hosts();
+            match std::fs::remove_file(&old) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unwritable(&old, e)),
+                _ => {}
+            }
+            write(&dir.topology(), &topology.to_string())?;
+        }
+        write(&path, &text)
+    }
+}
+
+/// The topology that a fabric had last, if there is one.
+///
+/// # Errors
+/// [`FabricError::File`].
+pub(super) fn load_topology(dir: &FabricDir) -> Result<Option<Topology>, FabricError> {
+    let path = dir.topology();
+    let Some(text) = read(&path)? else { return Ok(None) };
+    Topology::parse(&text).map(Some).map_err(|e| damaged(&path, &e))
+}
+
+/// Reads a topology that a person wrote.
+///
+/// # Errors
+/// [`FabricError::File`], which names the file, the line and what is wrong there.
+pub fn read_topology(path: &Path) -> Result<Topology, FabricError> {
+    let file = |why: String| FabricError::File { path: path.to_owned(), why };
+    let text = read(path)?.ok_or_else(|| file("no such file".to_owned()))?;
+    Topology::parse(&text).map_err(|e| file(e.to_string()))
+}
+
+/// Which adapter, by its node GUID, a host had, by the GUID of the host's node.
+pub(super) type Hosts = BTreeMap<Guid, Guid>;
+
+pub(super) fn load_hosts(dir: &FabricDir) -> Result<Hosts, FabricError> {
+    let text = read(&dir.hosts())?.unwrap_or_default();
+    let parse = |line: &str| {
+        let mut words = line
+            .split_whitespace()
+            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok().map(Guid));
+        Some((words.next()??, words.next()??))
+    };
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// The file of hosts.
+pub(super) fn hosts_text(hosts: &Hosts) -> String {
+    let line = |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
+    hosts.iter().map(line).collect()
+}
+
+fn read(path: &Path) -> Result<Option<String>, FabricError> {
+    use io::Read as _;
+    let fail = |e: io::Error| FabricError::io(format!("read {}", path.display()), e);
+    let file = match std::fs::File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(fail)?,
+    };
+    let mut text = String::new();
+    let length = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(fail)?;
+    if length as u64 > MAX_FILE {
+        let why = format!("longer than {} MiB", MAX_FILE >> 20);
+        return Err(FabricError::File { path: path.to_owned(), why });
+    }
+    Ok(Some(text))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), FabricError> {
+    replace(path, text.as_bytes()).map_err(|e| unwritable(path, e))
+}
+
+fn unwritable(path: &Path, e: io::Error) -> FabricError {
+    FabricError::io(format!("write {}", path.display()), e)
+}
+
+fn damaged(path: &Path, e: &impl ToString) -> FabricError {
+    let why = format!("{}; `rdmux fabric up --shape SHAPE` begins anew", e.to_string().trim_end());
+    FabricError::File { path: path.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+    use crate::FabricName;
+    use rdmux_runtime::UserDir;
+
+    #[test]
+    fn new_topology_forgets_hosts_and_setup_survives() {
+        let tmp = temp_dir();
+        let user = UserDir::at(tmp.path().join("r")).unwrap();
+        let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
+        assert_eq!(Setup::load(&dir).unwrap(), Setup::default());
+        let hosts = Hosts::from([(Guid(1), Guid(0x10_0001))]);
+        std::fs::write(dir.hosts(), hosts_text(&hosts)).unwrap();
+        let setup = Setup {
+            source: "two".into(),
+            simulate: true,
+            listen: Some("127.0.0.1:7".parse().unwrap()),
+            join: None,
+        };
+        setup.keep(&dir, None).unwrap();
+        assert_eq!(load_hosts(&dir).unwrap(), hosts);
+        let topology = Shape::Two.topology(FIRST_GUID);
+        setup.keep(&dir, Some(&topology)).unwrap();
+        assert_eq!(Setup::load(&dir).unwrap(), setup);
+        assert!(load_hosts(&dir).unwrap().is_empty());
+        assert_eq!(load_topology(&dir).unwrap().unwrap(), topology);
+        std::fs::write(dir.topology(), "Switch what").unwrap();
+        let e = load_topology(&dir).unwrap_err().to_string();
+        assert!(e.contains("topology") && e.contains("begins anew"), "{e}");
+    }
+}

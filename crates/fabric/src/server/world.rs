@@ -1,0 +1,219 @@
+//! The subnet and the programs' agents, and how datagrams get from one to the other.
+
+use std::collections::VecDeque;
+
+use rdmux_subnet::umad::{Config, Errno, FileId, Ports, Registration, Umad, UmadSink, UserMad};
+use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
+use rdmux_wire::{Gid, Lid, Pkey};
+
+/// The subnet, the agents, and what is on its way between them.
+#[derive(Debug)]
+pub(super) struct World {
+    subnet: Subnet,
+    umad: Umad,
+    /// From the subnet, for agents.
+    arrived: VecDeque<(PortId, MadPacket)>,
+    /// From agents, for the subnet.
+    sent: VecDeque<Sent>,
+    /// What happened to ports since they were taken.
+    events: Vec<(PortId, PortEvent)>,
+}
+
+/// What agents ask of the subnet.
+#[derive(Debug)]
+enum Sent {
+    Packet(PortId, MadPacket),
+    IsSm(PortId, bool),
+}
+
+/// Who takes what programs can read.
+pub(super) trait Reader {
+    /// The program that has opened this file can read this.
+    fn read(&mut self, file: FileId, record: &UserMad);
+}
+
+impl World {
+    pub(super) fn new(subnet: Subnet) -> Self {
+        Self {
+            subnet,
+            umad: Umad::new(Config::default()),
+            arrived: VecDeque::new(),
+            sent: VecDeque::new(),
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn subnet(&self) -> &Subnet {
+        &self.subnet
+    }
+
+    pub(super) fn umad(&self) -> &Umad {
+        &self.umad
+    }
+
+    /// What happened to ports since the last call.
+    pub(super) fn take_events(&mut self) -> Vec<(PortId, PortEvent)> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Changes the subnet, and carries what comes of that.
+    pub(super) fn change<T>(
+        &mut self,
+        reader: &mut impl Reader,
+        now: Time,
+        change: impl FnOnce(&mut Subnet, &mut FromSubnet<'_>) -> T,
+    ) -> T {
+        let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+        let result = change(&mut self.subnet, &mut sink);
+        self.carry(reader, now);
+        result
+    }
+
+    /// A program sends.
+    pub(super) fn write(
+        &mut self,
+        reader: &mut impl Reader,
+        now: Time,
+        file: FileId,
+        mad: UserMad,
+    ) -> Result<(), Errno> {
+        let mut sink = FromAgents { sent: &mut self.sent, reader };
+        self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink)?;
+        self.carry(reader, now);
+        Ok(())
+    }
+
+    /// Whether a program may send this.
+    pub(super) fn check_write(&self, file: FileId, mad: &UserMad) -> Result<(), Errno> {
+        self.umad.check_write(file, mad, &Tables(&self.subnet))
+    }
+
+    /// A program opens the management interface of a port.
+    pub(super) fn open(&mut self, port: PortId) -> FileId {
+        self.umad.open(port)
+    }
+
+    /// A manager comes to a port.
+    pub(super) fn open_is_sm(
+        &mut self,
+        reader: &mut impl Reader,
+        now: Time,
+        port: PortId,
+    ) -> Result<FileId, Errno> {
+        let mut sink = FromAgents { sent: &mut self.sent, reader };
+        let opened = self.umad.open_issm(port, &mut sink);
+        self.carry(reader, now);
+        opened
+    }
+
+    /// A program closes a file of either kind.
+    pub(super) fn close(&mut self, reader: &mut impl Reader, now: Time, file: FileId) {
+        self.umad.close(file, &mut FromAgents { sent: &mut self.sent, reader });
+        self.carry(reader, now);
+    }
+
+    pub(super) fn register(&mut self, file: FileId, what: &Registration) -> Result<u32, Errno> {
+        self.umad.register(file, what)
+    }
+
+    pub(super) fn unregister(&mut self, file: FileId, agent: u32) -> Result<(), Errno> {
+        self.umad.unregister(file, agent)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let due = [self.subnet.next_timeout(), self.umad.next_timeout()];
+        due.into_iter().flatten().min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, reader: &mut impl Reader, now: Time) {
+        self.umad.handle_timeout(now, &mut FromAgents { sent: &mut self.sent, reader });
+        let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+        self.subnet.handle_timeout(now, &mut sink);
+        self.carry(reader, now);
+    }
+
+    /// Carries what is on its way until nothing is.
+    fn carry(&mut self, reader: &mut impl Reader, now: Time) {
+        loop {
+            if let Some(sent) = self.sent.pop_front() {
+                let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+                match sent {
+                    Sent::Packet(from, packet) => self.subnet.send(now, from, packet, &mut sink),
+                    Sent::IsSm(port, is_sm) => self.subnet.set_is_sm(now, port, is_sm, &mut sink),
+                }
+            } else if let Some((port, packet)) = self.arrived.pop_front() {
+                let mut sink = FromAgents { sent: &mut self.sent, reader };
+                self.umad.arrived(now, port, &packet, &Tables(&self.subnet), &mut sink);
+            } else {
+                break;
+            }
+        }
+    }
+}
+
+/// What comes out of the subnet.
+#[derive(Debug)]
+pub(super) struct FromSubnet<'w> {
+    arrived: &'w mut VecDeque<(PortId, MadPacket)>,
+    events: &'w mut Vec<(PortId, PortEvent)>,
+}
+
+impl Sink for FromSubnet<'_> {
+    fn deliver(&mut self, port: PortId, packet: MadPacket) {
+        self.arrived.push_back((port, packet));
+    }
+
+    fn port_event(&mut self, port: PortId, event: PortEvent) {
+        self.events.push((port, event));
+    }
+}
+
+/// What comes out of the agents.
+struct FromAgents<'w, R> {
+    sent: &'w mut VecDeque<Sent>,
+    reader: &'w mut R,
+}
+
+impl<R: Reader> UmadSink for FromAgents<'_, R> {
+    fn transmit(&mut self, port: PortId, packet: MadPacket) {
+        self.sent.push_back(Sent::Packet(port, packet));
+    }
+
+    fn readable(&mut self, file: FileId, record: UserMad) {
+        self.reader.read(file, &record);
+    }
+
+    fn set_is_sm(&mut self, port: PortId, is_sm: bool) {
+        self.sent.push_back(Sent::IsSm(port, is_sm));
+    }
+}
+
+/// The tables of ports, as agents ask for them.
+struct Tables<'w>(&'w Subnet);
+
+impl Ports for Tables<'_> {
+    fn lid(&self, port: PortId) -> Option<(Lid, u8)> {
+        Some(self.0.port(port).map_or((Lid(0), 0), |view| (view.lid(), view.lmc())))
+    }
+
+    fn pkey(&self, port: PortId, index: u16) -> Option<Pkey> {
+        self.0.port(port)?.pkey(index)
+    }
+
+    fn gid(&self, port: PortId, index: u8) -> Option<Gid> {
+        self.0.port(port)?.gid(index)
+    }
+
+    /// Tables may have holes.
+    fn pkey_index(&self, port: PortId, pkey: Pkey) -> Option<u16> {
+        let keys = self.0.port(port)?.pkeys();
+        let index = keys.iter().position(|key| *key != Pkey(0) && pkey.admits(*key))?;
+        u16::try_from(index).ok()
+    }
+
+    /// Tables may have holes.
+    fn gid_index(&self, port: PortId, gid: Gid) -> Option<u8> {
+        let view = self.0.port(port)?;
+        (0..view.info().guid_cap).find(|&index| view.gid(index) == Some(gid))
+    }
+}

@@ -1,0 +1,115 @@
+//! Hosts that attach to a fabric.
+
+mod common;
+
+use common::Fabric;
+use rdmux_fabric::client::{Attachment, admin};
+use rdmux_fabric::proto::End;
+use rdmux_fabric::server::Setup;
+use rdmux_fabric::{Config, FabricError};
+use rdmux_wire::Guid;
+
+fn attach(fabric: &Fabric, host: &str, guid: u64) -> Result<(Attachment, Guid), FabricError> {
+    let (attachment, described) =
+        Attachment::open(&fabric.options, &fabric.name, host, Guid(guid))?;
+    Ok((attachment, described.node_guid))
+}
+
+#[test]
+fn hosts_take_free_adapters_and_get_them_again() {
+    let mut fabric = Fabric::up("two");
+    let (a, guid_of_a) = attach(&fabric, "a", 0xa).unwrap();
+    let (b, guid_of_b) = attach(&fabric, "b", 0xb).unwrap();
+    assert_ne!(guid_of_a, guid_of_b);
+    let e = attach(&fabric, "c", 0xc).unwrap_err();
+    assert_eq!(e.errno(), 19, "{e}");
+    let e = attach(&fabric, "other", 0xa).unwrap_err();
+    assert!(e.errno() == 17 && e.to_string().contains("--guid"), "{e}");
+    drop((a, b));
+    fabric.stop();
+    fabric.start();
+    assert_eq!(attach(&fabric, "b", 0xb).unwrap().1, guid_of_b);
+    assert_eq!(attach(&fabric, "a", 0xa).unwrap().1, guid_of_a);
+}
+
+#[test]
+fn host_takes_the_adapter_that_has_its_name() {
+    let fabric = Fabric::up("switch:4");
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let last = shown.nodes.iter().rfind(|n| !n.is_switch).unwrap();
+    let (mut first, _) = attach(&fabric, "x", 0xa).unwrap();
+    first.describe("node-7").unwrap();
+    first.refresh().unwrap();
+    drop(first);
+    let (_held, got) = attach(&fabric, "y", last.guid.0).unwrap();
+    assert_eq!(got, last.guid, "by its GUID");
+    let status = || admin::status(&fabric.options, &fabric.name).unwrap();
+    // The fabric has noticed that the first host is gone when nobody but the second one is there.
+    while status().attached.len() > 1 {
+        std::thread::yield_now();
+    }
+    attach(&fabric, "node-7", 0xb).unwrap();
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    assert_eq!(shown.nodes.iter().filter(|n| n.description == "node-7").count(), 1);
+}
+
+#[test]
+fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
+    let mut fabric = Fabric::up("switch:2");
+    let held: Vec<_> = (1..=2).map(|n| attach(&fabric, "h", n).unwrap()).collect();
+    let full = attach(&fabric, "c", 0xc).unwrap_err();
+    assert!(full.to_string().contains("no port of a switch is free"), "{full}");
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let adapter = shown.nodes.iter().find(|n| !n.is_switch).unwrap();
+    let end: End = adapter.id.parse().unwrap();
+    let said = admin::unplug(&fabric.options, &fabric.name, &end).unwrap();
+    assert!(said.contains("is unplugged from"), "{said}");
+    let (_new, guid) = attach(&fabric, "c", 0xc).unwrap();
+    assert_eq!(guid, Guid(0xc));
+    drop(held);
+    fabric.stop();
+    fabric.start();
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let new = shown.nodes.iter().find(|n| n.guid == Guid(0xc)).unwrap();
+    assert_eq!((new.description.as_str(), shown.links.len()), ("c", 2));
+}
+
+#[test]
+fn simulated_fabric_takes_no_host() {
+    let setup = Setup { simulate: true, ..Setup::default() };
+    let fabric = Fabric::with("two", setup, Config::default());
+    let e = attach(&fabric, "a", 0xa).unwrap_err();
+    assert!(e.errno() == 1 && e.to_string().contains("--simulate"), "{e}");
+}
+
+#[test]
+fn cables_links_and_switches_do_what_they_are_told() {
+    let fabric = Fabric::up("switch:2");
+    let (options, name) = (&fabric.options, &fabric.name);
+    let shown = || admin::show(options, name).unwrap();
+    let id = |is_switch: bool| {
+        shown().nodes.iter().find(|n| n.is_switch == is_switch).unwrap().id.clone()
+    };
+    let (switch, adapter): (End, End) = (id(true).parse().unwrap(), id(false).parse().unwrap());
+    let is_up = || shown().links.iter().filter(|link| link.up).count();
+    assert_eq!(is_up(), 2);
+    admin::link(options, name, false, &adapter, &switch).unwrap();
+    assert_eq!(is_up(), 1);
+    assert_eq!(admin::status(options, name).unwrap().links_down, 1);
+    admin::link(options, name, true, &adapter, &switch).unwrap();
+    assert_eq!(is_up(), 2);
+    admin::reset(options, name, &switch.node).unwrap();
+    let e = admin::reset(options, name, &adapter.node).unwrap_err().to_string();
+    assert!(e.contains("is not a switch"), "{e}");
+    let taken = End { port: Some(1), ..switch.clone() };
+    let e = admin::plug(options, name, &adapter, &taken).unwrap_err().to_string();
+    assert!(e.contains("unplug it first"), "{e}");
+    let e = admin::unplug(options, name, &switch).unwrap_err().to_string();
+    assert!(e.contains("2 cables"), "{e}");
+    admin::unplug(options, name, &adapter).unwrap();
+    assert_eq!(shown().links.len(), 1);
+    admin::plug(options, name, &adapter, &taken).unwrap();
+    assert_eq!(is_up(), 2);
+    let text = admin::topology(options, name).unwrap();
+    assert!(text.contains("switchguid="), "{text}");
+}

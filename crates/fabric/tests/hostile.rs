@@ -1,0 +1,139 @@
+//! Clients that say anything, users that may not, and machines that do not know the secret.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+
+use common::{Fabric, Manager};
+use rdmux_fabric::bridge;
+use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
+use rdmux_fabric::proto::{Greeting, NodeRef, PortRef, Role};
+use rdmux_fabric::server::{FIRST_GUID, ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricError};
+use rdmux_runtime::connect::connect;
+use rdmux_runtime::{UserDir, socket};
+use rdmux_wire::Guid;
+use std::time::Duration;
+
+/// Bytes that look like nothing in particular, from a seed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_be_bytes()[3]
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+#[test]
+fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
+    let fabric = Fabric::up("two");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let mut manager = Manager::open(&fabric.options, &fabric.name, &port);
+    let roles = [
+        None,
+        Some(Role::Attach { host: "x".into(), node_guid: Guid(9) }),
+        Some(Role::OpenFile(port.clone())),
+        Some(Role::Mads { file: 1, key: [0; 16] }),
+        Some(Role::IsSm { port, wait: true }),
+        Some(Role::Admin),
+    ];
+    for (n, role) in roles.iter().enumerate() {
+        for seed in 0..40 {
+            let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+            if let Some(role) = role {
+                let greeting = Greeting::new(role.clone());
+                socket::send(socket.as_fd(), &greeting, &[], &mut Vec::new()).unwrap();
+            }
+            for (more, length) in [1, 3, 17, 64, 320, 33_000].into_iter().enumerate() {
+                let bytes = noise((n * 1000 + seed * 10 + more) as u64 + 1, length);
+                if socket::send_bytes(socket.as_fd(), &bytes, &[]).is_err() {
+                    break;
+                }
+            }
+        }
+        manager.get(&[1], 0x11, 0);
+    }
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let broke = status.counters.iter().find(|(name, _)| name == "clients_broke").unwrap();
+    assert!(broke.1 > 100, "{broke:?}");
+}
+
+/// Does something as another user, in a thread of its own.
+fn as_user<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+        act()
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root can be another user: not run");
+        return;
+    }
+    let config = Config { users: vec![4001] };
+    let fabric = Fabric::with("switch:2", Setup::default(), config);
+    std::fs::set_permissions(fabric.tmp(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let attach_as = |uid: u32| {
+        let (options, name) = (fabric.options.clone(), fabric.name.clone());
+        as_user(uid, move || Attachment::open(&options, &name, "a", Guid(u64::from(uid))).map(drop))
+    };
+    attach_as(4001).unwrap();
+    let e = attach_as(4002).unwrap_err();
+    assert!(e.errno() == 1 && e.to_string().contains("[fabric]"), "{e}");
+    let (options, name) = (fabric.options.clone(), fabric.name.clone());
+    let e = as_user(4001, move || admin::down(&options, &name)).unwrap_err();
+    assert_eq!(e.errno(), 1, "{e}");
+    assert_eq!(admin::status(&fabric.options, &fabric.name).unwrap().adapters, 2);
+}
+
+#[test]
+fn host_of_another_machine_attaches_with_the_secret_and_not_without() {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let setup = Setup { listen, ..Setup::default() };
+    let fabric = Fabric::with("two", setup, Config::default());
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let address = status.listen.unwrap().parse().unwrap();
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let secret = std::fs::read(dir.secret()).unwrap();
+
+    // The other machine's directory.
+    let user = UserDir::at(fabric.tmp().join("other")).unwrap();
+    let there = FabricDir::open(&user, &fabric.name).unwrap();
+    let join = || {
+        let options = ServerOptions::new(fabric.name.clone(), user.clone());
+        bridge::Client::open(address, &there, options)
+    };
+    assert!(matches!(join(), Err(FabricError::File { .. })), "no secret");
+    bridge::keep_secret(&there, b"another secret, long enough").unwrap();
+    let e = join().unwrap_err().to_string();
+    assert!(e.contains("secret"), "{e}");
+    bridge::keep_secret(&there, &secret).unwrap();
+    let client = join().unwrap();
+    let running = thread::spawn(|| client.run());
+
+    let config = Config::default();
+    let options = ConnectOptions { user: user.clone(), config, embedded: true, program: None };
+    let (mut attachment, described) =
+        Attachment::open(&options, &fabric.name, "far", Guid(0xfa)).unwrap();
+    assert_eq!(described.node_guid, FIRST_GUID);
+    attachment.refresh().unwrap();
+    let port = PortRef { node: NodeRef::Name("far".into()), port: 1 };
+    let mut manager = Manager::open(&options, &fabric.name, &port);
+    manager.get(&[1], 0x11, 0);
+    assert_eq!(admin::status(&fabric.options, &fabric.name).unwrap().attached[0].host, "far");
+
+    // Down is for the bridge; the fabric stays.
+    admin::down(&options, &fabric.name).unwrap();
+    running.join().unwrap().unwrap();
+    assert!(matches!(admin::status(&options, &fabric.name), Err(FabricError::NotUp { .. })));
+    admin::status(&fabric.options, &fabric.name).unwrap();
+}

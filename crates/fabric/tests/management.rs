@@ -1,0 +1,216 @@
+//! Programs that manage a subnet: what an open management interface does.
+
+mod common;
+
+use std::thread;
+
+use common::{DIRECTED, Fabric};
+use rdmux_fabric::FabricError;
+use rdmux_fabric::client::{Attachment, IsSm, MadFile, Received, admin};
+use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_fabric::server::FIRST_GUID;
+use rdmux_subnet::PortEvent;
+use rdmux_subnet::umad::Registration;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{Attribute, LinkDownDefault, NodeInfo, PhysState, PortInfo, PortState};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
+
+const NODE_INFO: u16 = 0x11;
+const PORT_INFO: u16 = 0x15;
+
+fn node_info(smp: &Smp) -> NodeInfo {
+    match smp.attribute() {
+        Some(Attribute::NodeInfo(info)) => info,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn port_info(smp: &Smp) -> PortInfo {
+    match smp.attribute() {
+        Some(Attribute::PortInfo(info)) => info,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The name of the n-th node.
+fn id(fabric: &Fabric, n: usize) -> String {
+    admin::show(&fabric.options, &fabric.name).unwrap().nodes[n].id.clone()
+}
+
+#[test]
+fn two_adapters_back_to_back_are_found_by_directed_routes() {
+    let fabric = Fabric::up("two");
+    let mut manager = fabric.manager(&id(&fabric, 0), 1);
+    let own = node_info(&manager.get(&[], NODE_INFO, 0));
+    assert_eq!((own.node_guid, own.num_ports), (FIRST_GUID, 1));
+    let peer = node_info(&manager.get(&[1], NODE_INFO, 0));
+    assert_ne!(peer.node_guid, own.node_guid);
+    assert_eq!(peer.local_port_num, 1);
+}
+
+#[test]
+fn every_node_of_a_switch_is_found() {
+    let fabric = Fabric::up("switch:8");
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let adapter = shown.nodes.iter().find(|n| !n.is_switch).unwrap();
+    let mut manager = fabric.manager(&adapter.id, 1);
+    let switch = node_info(&manager.get(&[1], NODE_INFO, 0));
+    assert_eq!(switch.num_ports, 8);
+    let mut found: Vec<Guid> =
+        (1..=8).map(|port| node_info(&manager.get(&[1, port], NODE_INFO, 0)).node_guid).collect();
+    found.sort();
+    let mut all: Vec<_> = shown.nodes.iter().filter(|n| !n.is_switch).map(|n| n.guid).collect();
+    all.sort();
+    assert_eq!(found, all);
+}
+
+#[test]
+fn lid_that_a_manager_sets_is_told_to_the_host_and_survives_a_restart() {
+    let mut fabric = Fabric::up("two");
+    let host = Guid(0x0200_0000_0000_0002);
+    let (mut attachment, described) =
+        Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
+    assert_eq!((described.node_guid, described.port.lid), (FIRST_GUID, Lid(0)));
+    let mut manager = fabric.manager("a", 1);
+    let mut info = port_info(&manager.get(&[], PORT_INFO, 1));
+    info.lid = Lid(0x17);
+    info.sm_lid = Lid(0x17);
+    // No change of states.
+    (info.port_state, info.port_physical_state) = (PortState(0), PhysState(0));
+    info.link_down_default_state = LinkDownDefault(0);
+    let mut set = Smp::directed(Method::SET, PORT_INFO, 1, &[]);
+    set.set_attribute(&Attribute::PortInfo(info));
+    assert_eq!(port_info(&manager.ask(&set)).lid, Lid(0x17));
+    let told = attachment.refresh().unwrap();
+    assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
+    assert_eq!(told.port.lid, Lid(0x17));
+    fabric.stop();
+    assert!(matches!(attachment.refresh(), Err(FabricError::Gone { .. })));
+    assert!(matches!(manager.file.recv_mad(), Err(FabricError::Gone { .. })));
+    fabric.start();
+    let (_, described) = Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
+    assert_eq!((described.node_guid, described.port.lid), (FIRST_GUID, Lid(0x17)));
+    assert_eq!(described.port.state, 2, "Init");
+}
+
+#[test]
+fn request_without_an_answer_comes_back_after_its_retries() {
+    let fabric = Fabric::up("two");
+    let mut manager = fabric.manager(&id(&fabric, 0), 1);
+    // An adapter forwards nothing.
+    let smp = Smp::directed(Method::GET, NODE_INFO, 0, &[1, 1]);
+    let mut request = manager.request(&smp);
+    (request.timeout_ms, request.retries) = (1, 2);
+    manager.file.send_mad(&request).unwrap();
+    let back = manager.file.recv_mad().unwrap();
+    assert_eq!((back.status, back.data.len()), (110, 24));
+}
+
+#[test]
+fn transaction_id_that_is_outstanding_is_told_before_it_is_used_again() {
+    let fabric = Fabric::up("two");
+    let mut manager = fabric.manager(&id(&fabric, 0), 1);
+    let request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[1, 1]));
+    manager.file.check(&request).unwrap();
+    manager.file.send_mad(&request).unwrap();
+    let e = manager.file.check(&request).unwrap_err();
+    assert_eq!(e.errno(), 22, "{e}");
+    manager.file.unregister(manager.agent).unwrap();
+    assert_eq!(manager.file.check(&request).unwrap_err().errno(), 5);
+    assert_eq!(manager.file.unregister(manager.agent).unwrap_err().errno(), 22);
+}
+
+#[test]
+fn record_that_is_longer_than_the_buffer_stays() {
+    let fabric = Fabric::up("two");
+    let mut manager = fabric.manager(&id(&fabric, 0), 1);
+    let request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[]));
+    manager.file.send_mad(&request).unwrap();
+    manager.file.wait().unwrap();
+    let mut buf = [0; 400];
+    assert_eq!(manager.file.read(&mut buf[..100]).unwrap(), Received::TooLong(320));
+    assert_eq!(buf[16..20], 320_u32.to_le_bytes());
+    assert_eq!(manager.file.read(&mut buf).unwrap(), Received::Whole(320));
+    assert_eq!(manager.file.read(&mut buf).unwrap(), Received::Nothing);
+}
+
+#[test]
+fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
+    let fabric = Fabric::up("two");
+    let name = id(&fabric, 0);
+    let mut lazy = fabric.manager(&name, 1);
+    for _ in 0..60_000 {
+        let mut request = lazy.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[]));
+        request.timeout_ms = 60_000;
+        lazy.file.send_mad(&request).unwrap();
+    }
+    let mut other = fabric.manager(&name, 1);
+    assert_eq!(node_info(&other.get(&[], NODE_INFO, 0)).node_guid, FIRST_GUID);
+    // What was sent before a question is served before its answer.
+    lazy.file.unregister(lazy.agent).unwrap();
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let file = status.files.iter().find(|file| file.waiting.0 > 0).unwrap();
+    assert!(file.waiting.1 <= 17 << 20, "{file:?}");
+    assert!(file.dropped > 0, "{file:?}");
+    // What waits is not lost.
+    assert_eq!(lazy.file.recv_mad().unwrap().data.len(), 256);
+}
+
+#[test]
+fn methods_of_a_class_have_one_owner_until_its_file_is_closed() {
+    let fabric = Fabric::up("two");
+    let name = id(&fabric, 0);
+    let (one, other) = (fabric.manager(&name, 1), fabric.manager(&name, 1));
+    let owner = Registration { methods: 1 << 1, ..DIRECTED };
+    one.file.register(&owner).unwrap();
+    assert_eq!(other.file.register(&owner).unwrap_err().errno(), 22);
+    drop(one);
+    // The fabric notices that soon.
+    while other.file.register(&owner).is_err() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn is_sm_is_set_as_long_as_somebody_holds_it() {
+    let fabric = Fabric::up("two");
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let is_sm = || {
+        let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+        shown.nodes[0].ports[0].is_sm
+    };
+    let held = IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap();
+    assert!(is_sm());
+    let e = IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap_err();
+    assert_eq!(e.errno(), 11, "{e}");
+    let (options, name) = (fabric.options.clone(), fabric.name.clone());
+    let wanted = port.clone();
+    let waiting = thread::spawn(move || IsSm::set(&options, &name, &wanted, true).unwrap());
+    drop(held);
+    let next = waiting.join().unwrap();
+    assert!(is_sm());
+    drop(next);
+    while is_sm() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn ports_that_programs_cannot_be_on_are_refused() {
+    let fabric = Fabric::up("switch:2");
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let switch = shown.nodes.iter().find(|n| n.is_switch).unwrap();
+    let open = |node: NodeRef, port| {
+        MadFile::open(&fabric.options, &fabric.name, &PortRef { node, port }).map(drop)
+    };
+    open(NodeRef::Guid(switch.guid), 0).unwrap();
+    for (node, port) in [
+        (NodeRef::Guid(switch.guid), 1),
+        (NodeRef::Guid(Guid(1)), 1),
+        (NodeRef::Name("nobody".into()), 1),
+    ] {
+        let e = open(node, port).unwrap_err();
+        assert_eq!(e.errno(), 19, "{e}");
+    }
+}
