@@ -11,8 +11,9 @@ use crate::boundary::{Errno, code, pointer};
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_get_ca_device_list() -> *mut umad_device_node {
     pointer(|| {
-        Errno(0).set();
         let names = Sysfs::default().cas();
+        // Programs look at it where there is no list; that a directory is not there is no failure.
+        Errno(0).set();
         // From the last to the first, as each node points to the next. A name read from a directory has no NUL in it.
         let strings = names.into_iter().rev().filter_map(|name| CString::new(name).ok());
         let node = |next, name: CString| {
