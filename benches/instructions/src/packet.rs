@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use anyhow::{Result, ensure};
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo};
-use rdmux_wire::{Bth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qpn};
+use rdmux_wire::{Bth, HeaderBuf, Opcode, Packet, Psn, Qpn};
 
 const PAYLOAD: usize = 64;
 
@@ -20,18 +20,11 @@ fn icrc_of(bytes: &[u8]) -> [u8; Icrc::LEN] {
 pub(crate) fn small(count: u32) -> Result<()> {
     let payload = black_box([7_u8; PAYLOAD]);
     for n in 0..count {
+        let psn = Psn::new(n & 0x00ff_ffff);
         let bth = Bth {
-            opcode: Opcode::RC_SEND_ONLY,
-            solicited: false,
             mig_req: true,
-            pad: 0,
-            tver: 0,
-            pkey: Pkey::DEFAULT,
-            fecn: false,
-            becn: false,
-            dest_qpn: Qpn::new(0x11),
             ack_req: true,
-            psn: Psn::new(n & 0x00ff_ffff),
+            ..Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), psn)
         };
         let header = HeaderBuf::new(&bth);
         let header = header.as_slice();

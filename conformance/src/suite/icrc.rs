@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdmux_wire::icrc::{Icrc, Ipv6Pseudo};
-use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Pkey, Psn, Qkey, Qpn};
+use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Psn, Qkey, Qpn};
 
 use super::guest::{WAIT, wait_for};
 use super::{Check, Family, Guest, Outcome, Place};
@@ -109,19 +109,7 @@ fn we_drop(guest: &Guest) -> Result<()> {
 /// # Errors
 /// The socket's.
 pub fn send_datagram(to: Ipv6Addr, wrong: bool) -> Result<()> {
-    let bth = Bth {
-        opcode: Opcode(0x64), // UD SEND_ONLY
-        solicited: false,
-        mig_req: true,
-        pad: 0,
-        tver: 0,
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qpn: Qpn::QP1,
-        ack_req: false,
-        psn: Psn::new(1),
-    };
+    let bth = Bth { mig_req: true, ..Bth::new(Opcode::UD_SEND_ONLY, Qpn::QP1, Psn::new(1)) };
     let deth = Deth { qkey: Qkey::QP1, src_qpn: Qpn::QP1 };
     let mut packet = HeaderBuf::new(&bth).deth(&deth).as_slice().to_vec();
     packet.extend_from_slice(&[0; 256]);

@@ -108,19 +108,8 @@ impl Wire {
     }
 
     fn send(&self, host: &Host) {
-        let bth = Bth {
-            opcode: self.opcode,
-            solicited: false,
-            mig_req: true,
-            pad: 0,
-            tver: 0,
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.dest,
-            ack_req: false,
-            psn: Psn::new(0),
-        };
+        let bth =
+            Bth { mig_req: true, pkey: self.pkey, ..Bth::new(self.opcode, self.dest, Psn::new(0)) };
         let mut header = HeaderBuf::new(&bth);
         if self.opcode.has_deth() {
             header = header.deth(&Deth { qkey: self.qkey, src_qpn: Qpn::QP1 });

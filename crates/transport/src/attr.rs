@@ -3,6 +3,8 @@
 use bitflags::bitflags;
 use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
+use crate::error::ModifyError;
+
 bitflags! {
     /// Who may do what with memory; the values of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
@@ -247,6 +249,50 @@ pub struct QpAttr {
     pub alt_timeout: AckTimeout,
     /// Kilobits a second; 0 is no limit.
     pub rate_limit: u32,
+}
+
+impl QpAttr {
+    /// Where `modify` with this mask is to lead a queue pair that is in `from`.
+    ///
+    /// # Errors
+    /// [`ModifyError::CurState`] when the program takes it for another state.
+    pub(crate) fn goal(&self, from: QpState, mask: AttrMask) -> Result<QpState, ModifyError> {
+        if mask.contains(AttrMask::CUR_STATE) && self.cur_state != from {
+            return Err(ModifyError::CurState { actual: from, claimed: self.cur_state });
+        }
+        Ok(if mask.contains(AttrMask::STATE) { self.state } else { from })
+    }
+
+    /// Takes over the attributes that a mask names; not the states, which follow from the transition, and not the sizes.
+    pub(crate) fn take(&mut self, from: &Self, mask: AttrMask) {
+        macro_rules! copy {
+            ($($flag:ident: $($field:ident),+;)*) => {
+                $(if mask.contains(AttrMask::$flag) {
+                    $(self.$field = from.$field;)+
+                })*
+            };
+        }
+        copy! {
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+            ACCESS_FLAGS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port_num;
+            QKEY: qkey;
+            AV: av;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            ALT_PATH: alt_av, alt_pkey_index, alt_port_num, alt_timeout;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            DEST_QPN: dest_qpn;
+        }
+    }
 }
 
 /// Those of a queue pair in RESET.

@@ -161,6 +161,15 @@ pub fn find(from: QpState, to: QpState) -> Option<&'static Transition> {
     TRANSITIONS.iter().find(|t| t.from == from && t.to == to)
 }
 
+/// The steps that `modify` makes with a queue pair over a stream, besides those from any state to RESET, to ERR and to
+/// itself. The stream makes all others.
+static STREAM_STEPS: &[(QpState, QpState)] = &[(Reset, Init), (Init, Rtr), (Rts, Rtr), (Rts, Sqd)];
+
+/// Whether `modify` makes this step with a queue pair over a stream.
+pub(crate) fn is_step_over_stream(from: QpState, to: QpState) -> bool {
+    from == to || matches!(to, Reset | Err) || STREAM_STEPS.contains(&(from, to))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -315,19 +315,15 @@ impl<'a> Script<'a> {
         let flags = self.byte();
         let shift = if flags & 0x0c == 0 { u32::from(self.byte() % 8) } else { 0 };
         let near = if opcode.is_response() { self.last_psn } else { self.qp.attr().rq_psn };
+        let psn = if flags & 0x10 == 0 { near.add(shift) } else { near.sub(shift) };
         let len = self.payload_len(opcode);
         let bth = Bth {
-            opcode,
             solicited: flags & 1 != 0,
             mig_req: true,
             pad: u8::try_from(len.wrapping_neg() % 4).unwrap_or(0),
-            tver: 0,
             pkey: if how == 255 { Pkey(1) } else { Pkey::DEFAULT },
-            fecn: false,
-            becn: false,
-            dest_qpn: QPN,
             ack_req: flags & 2 != 0,
-            psn: if flags & 0x10 == 0 { near.add(shift) } else { near.sub(shift) },
+            ..Bth::new(opcode, QPN, psn)
         };
         let bytes = self.packet_bytes(bth, len);
         let Ok(packet) = Packet::parse(&bytes) else { return };

@@ -12,7 +12,16 @@ use crate::iwarp::qp::{NO_STREAM, Qp};
 use crate::iwarp::rx::Rx;
 use crate::iwarp::serve::Serving;
 use crate::iwarp::tx::Tx;
+use crate::state_table;
 use crate::time::Time;
+
+/// The attributes that are kept. All others are of InfiniBand's paths and packets.
+const TAKEN: AttrMask = AttrMask::ACCESS_FLAGS
+    .union(AttrMask::PORT)
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::EN_SQD_ASYNC_NOTIFY)
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::AV);
 
 impl Qp {
     /// Sets attributes, and with [`AttrMask::STATE`] makes a transition:
@@ -34,25 +43,17 @@ impl Qp {
         mask: AttrMask,
         env: &mut E,
     ) -> Result<(), ModifyError> {
-        use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd};
         let from = self.state;
-        let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
-        if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
-            return Err(ModifyError::CurState { actual: from, claimed: attr.cur_state });
-        }
-        let known = match (from, to) {
-            (_, Reset | Error) | (Reset, Init) | (Init, Rtr) | (Rts, Rtr | Sqd) => true,
-            _ => from == to,
-        };
-        if !known {
+        let to = attr.goal(from, mask)?;
+        if !state_table::is_step_over_stream(from, to) {
             return Err(self.no_transition(to));
         }
-        self.copy_attributes(attr, mask);
+        self.attr.take(attr, mask & TAKEN);
         match (from, to) {
-            (_, Reset) if from != Reset => self.reset(),
-            (_, Error) => self.close_at_once(now, env),
-            (Reset, Init) => self.state = Init,
-            (Rts, Sqd) => self.shutdown(now, env),
+            (_, QpState::Reset) if from != QpState::Reset => self.reset(),
+            (_, QpState::Err) => self.close_at_once(now, env),
+            (QpState::Reset, QpState::Init) => self.state = QpState::Init,
+            (QpState::Rts, QpState::Sqd) => self.shutdown(now, env),
             _ => {}
         }
         Ok(())
@@ -60,28 +61,6 @@ impl Qp {
 
     fn no_transition(&self, to: QpState) -> ModifyError {
         ModifyError::Transition { qp_type: self.qp_type(), from: self.state, to }
-    }
-
-    fn copy_attributes(&mut self, from: &QpAttr, mask: AttrMask) {
-        let own = &mut self.attr;
-        if mask.contains(AttrMask::ACCESS_FLAGS) {
-            own.access = from.access;
-        }
-        if mask.contains(AttrMask::PORT) {
-            own.port_num = from.port_num;
-        }
-        if mask.contains(AttrMask::PKEY_INDEX) {
-            own.pkey_index = from.pkey_index;
-        }
-        if mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) {
-            own.en_sqd_async_notify = from.en_sqd_async_notify;
-        }
-        if mask.contains(AttrMask::PATH_MTU) {
-            own.path_mtu = from.path_mtu;
-        }
-        if mask.contains(AttrMask::AV) {
-            own.av = from.av;
-        }
     }
 
     /// A stream arrives, and the queue pair goes to RTS. All memory for sending and receiving on it is

@@ -30,10 +30,7 @@ impl Qp {
     ) -> Result<(), ModifyError> {
         let from = self.state;
         let mask = mask.difference(unused(self.qp_type));
-        let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
-        if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
-            return Err(ModifyError::CurState { actual: from, claimed: attr.cur_state });
-        }
+        let to = attr.goal(from, mask)?;
         self.check_mask(from, to, mask)?;
         let link = env.link();
         check_values(attr, mask, self.qp_type, link)?;
@@ -67,33 +64,7 @@ impl Qp {
     }
 
     fn copy_attributes(&mut self, from: &QpAttr, mask: AttrMask) {
-        macro_rules! copy {
-            ($($flag:ident: $($field:ident),+;)*) => {
-                $(if mask.contains(AttrMask::$flag) {
-                    $(self.attr.$field = from.$field;)+
-                })*
-            };
-        }
-        copy! {
-            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
-            ACCESS_FLAGS: access;
-            PKEY_INDEX: pkey_index;
-            PORT: port_num;
-            QKEY: qkey;
-            AV: av;
-            PATH_MTU: path_mtu;
-            TIMEOUT: timeout;
-            RETRY_CNT: retry_cnt;
-            RNR_RETRY: rnr_retry;
-            RQ_PSN: rq_psn;
-            MAX_QP_RD_ATOMIC: max_rd_atomic;
-            ALT_PATH: alt_av, alt_pkey_index, alt_port_num, alt_timeout;
-            MIN_RNR_TIMER: min_rnr_timer;
-            SQ_PSN: sq_psn;
-            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
-            PATH_MIG_STATE: path_mig_state;
-            DEST_QPN: dest_qpn;
-        }
+        self.attr.take(from, mask);
         if mask.contains(AttrMask::MAX_DEST_RD_ATOMIC) {
             self.resp.resize(self.attr.max_dest_rd_atomic);
         }

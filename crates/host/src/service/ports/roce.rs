@@ -32,7 +32,7 @@ impl ServicePort for Roce {
         cm.max_init_rd_atomic = limits.max_init_rd_atomic;
     }
 
-    /// Asks with an empty datagram, which a service ignores: the system refuses it at once if nobody has the port.
+    /// Asks with an empty datagram, which a service ignores: the kernel refuses it at once if nobody has the port.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32> {
         let port = core.options.config.service.port;
         let refused = || -> io::Result<()> {
@@ -216,7 +216,7 @@ impl Core {
     }
 }
 
-/// Whether the system knows that nobody is there, so that no answer will come.
+/// Whether the kernel knows that nobody is there, so that no answer will come.
 fn is_unreachable(e: &std::io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -226,18 +226,6 @@ fn is_unreachable(e: &std::io::Error) -> bool {
 
 /// The headers of a datagram from QP1.
 fn header(dest_qpn: Qpn, qkey: Qkey) -> HeaderBuf {
-    let bth = Bth {
-        opcode: Opcode::UD_SEND_ONLY,
-        solicited: false,
-        mig_req: true,
-        pad: 0,
-        tver: 0,
-        pkey: Pkey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qpn,
-        ack_req: false,
-        psn: Psn::default(),
-    };
+    let bth = Bth { mig_req: true, ..Bth::new(Opcode::UD_SEND_ONLY, dest_qpn, Psn::default()) };
     HeaderBuf::new(&bth).deth(&Deth { qkey, src_qpn: Qpn::QP1 })
 }
