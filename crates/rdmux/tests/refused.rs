@@ -53,7 +53,7 @@ fn more(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
     String::new()
 }
 
-/// From now on the system refuses copies to and from other processes' memory, as in a container.
+/// From now on the kernel refuses copies to and from other processes' memory, as in a container.
 fn forbid() {
     let calls = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
     let rules = calls.into_iter().map(|call| (call, Vec::new())).collect();

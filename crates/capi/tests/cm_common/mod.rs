@@ -23,6 +23,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_storage};
 use rdmux_capi as _;
 use rdmux_host::names::{HostName, RuntimeDir};
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
+use rdmux_testing::{TempDir, temp_dir};
 
 pub use cma::*;
 pub use verbs::*;
@@ -159,12 +160,18 @@ unsafe extern "C" {
 /// The test's host: a service in a thread, on a loopback address that nobody has, in a directory of its own.
 pub struct Host {
     pub ip: Ipv4Addr,
+    folder: TempDir,
     _service: ServiceHandle,
 }
 
+/// What is static is never dropped, so the directory goes when the process exits.
+extern "C" fn remove_folder() {
+    let _ = std::fs::remove_dir_all(HOST.folder.path());
+}
+
 static HOST: LazyLock<Host> = LazyLock::new(|| {
-    let dir = std::env::temp_dir().join(format!("rdmux-capi-{}", std::process::id()));
-    let runtime = RuntimeDir::at(&dir).unwrap();
+    let folder = temp_dir();
+    let runtime = RuntimeDir::at(folder.path()).unwrap();
     let name = HostName::new("test").unwrap();
     let mut options = ServiceOptions::new(name, runtime);
     let mut spread = std::process::id();
@@ -179,10 +186,11 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
     };
     // Every test starts here, before it calls anything that reads the environment.
     unsafe {
-        std::env::set_var("RDMUX_RUNTIME_DIR", &dir);
+        std::env::set_var("RDMUX_RUNTIME_DIR", folder.path());
         std::env::set_var("RDMUX_HOST", "test");
+        assert_eq!(libc::atexit(remove_folder), 0);
     }
-    Host { ip, _service: service }
+    Host { ip, folder, _service: service }
 });
 
 /// The address of the test's host.

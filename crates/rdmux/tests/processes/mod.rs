@@ -20,6 +20,7 @@ use rdmux::{
 use rdmux_host::client::admin;
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{HostError, HostName, RuntimeDir};
+use rdmux_testing::temp_dir;
 
 pub(crate) const ROLE: &str = "RDMUX_TEST_ROLE";
 pub(crate) const DIR: &str = "RDMUX_RUNTIME_DIR";
@@ -36,10 +37,11 @@ pub(crate) fn in_a_process(role: &str) {
 
 /// As [`in_a_process`], with a process of this user. Only root can do that.
 pub(crate) fn in_a_process_of(role: &str, user: Option<u32>) {
-    let n = std::process::id();
-    let path = std::env::temp_dir().join(format!("rdmux-test-{n}-{role}"));
-    let dir = RuntimeDir::at(&path).unwrap();
-    let seed = role.bytes().fold(n, |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
+    let folder = temp_dir();
+    let path = folder.path();
+    let dir = RuntimeDir::at(path).unwrap();
+    let seed =
+        role.bytes().fold(std::process::id(), |n, b| n.wrapping_mul(31).wrapping_add(b.into()));
     let mut service = None;
     for attempt in 0..20 {
         let [a, b, ..] = seed.wrapping_add(attempt).wrapping_mul(0x9e37_79b1).to_be_bytes();
@@ -54,19 +56,18 @@ pub(crate) fn in_a_process_of(role: &str, user: Option<u32>) {
         }
     }
     if rustix::process::geteuid().is_root() {
-        let done = Command::new("chmod").args(["-R", "go+rX"]).arg(&path).status();
+        let done = Command::new("chmod").args(["-R", "go+rX"]).arg(path).status();
         assert!(done.unwrap().success());
         let socket = dir.host(&HostName::new("default").unwrap()).unwrap().socket();
         std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666)).unwrap();
     }
     let mut command = command(role);
     user.map(|user| command.uid(user).gid(user));
-    let done = command.env(DIR, &path).stdin(Stdio::null()).output().unwrap();
+    let done = command.env(DIR, path).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
     assert!(said.contains("SAYS done"), "{said}");
     service.unwrap().stop().unwrap();
-    let _ = std::fs::remove_dir_all(&path);
 }
 
 pub(crate) fn command(role: &str) -> Command {
