@@ -55,6 +55,11 @@ impl MadPath {
         }
     }
 
+    /// Our IP address and the peer's, for which the GIDs stand on RoCEv2.
+    pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
+        (self.local.ip(), self.remote().ip())
+    }
+
     /// The peer's GID; zero where only its LID is known.
     pub const fn remote(&self) -> Gid {
         self.av.dgid
@@ -137,6 +142,7 @@ mod tests {
         let [a, b] = [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])];
         let roce = MadPath::between(a, b);
         assert_eq!(roce.peer(), Peer::Gid(b.into()));
+        assert_eq!(roce.addresses(), (a, b));
         assert_eq!(roce.seen_by_peer(), MadPath::between(b, a));
         let by_lid = |dlid| MadPath {
             av: AddressVector { is_global: false, dlid, sl: 3, src_path_bits: 1, ..roce.av },

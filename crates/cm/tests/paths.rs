@@ -1,4 +1,4 @@
-//! resolve_route: paths that come at once, late, not at all, or are not there.
+//! resolve_route: paths that come at once, late, not at all, or are not there. set_path: paths that the program has.
 
 mod net;
 
@@ -13,6 +13,13 @@ const HOST: usize = 1;
 
 /// A network, and an id on its second host that asks for a path.
 fn asking() -> (Net, IdHandle, PathQuery) {
+    let (mut net, id) = resolved();
+    let query = ask(&mut net, id);
+    (net, id, query)
+}
+
+/// A network, and an id on its second host that knows its peer's address.
+fn resolved() -> (Net, IdHandle) {
     let mut net = Net::new(2);
     let (now, dst) = (net.now, net.addr(0, 7174));
     let host = &mut net.hosts[HOST];
@@ -20,8 +27,7 @@ fn asking() -> (Net, IdHandle, PathQuery) {
     host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
     net.run_until_idle();
     net.hosts[HOST].event(EventKind::AddrResolved);
-    let query = ask(&mut net, id);
-    (net, id, query)
+    (net, id)
 }
 
 fn ask(net: &mut Net, id: IdHandle) -> PathQuery {
@@ -219,5 +225,27 @@ fn an_answer_to_an_earlier_path_query_is_ignored() {
     answer(&mut net, id, second.attempt, Ok(by_lid(&second)));
     assert_eq!(net.hosts[HOST].kinds(), []);
     assert_eq!(net.hosts[HOST].cm.query(id).unwrap().route.unwrap().av, second.by_address.av);
+    net.end();
+}
+
+#[test]
+fn a_supplied_path_is_installed_without_a_query() {
+    let (mut net, id) = resolved();
+    let host = &mut net.hosts[HOST];
+    let route = host.cm.query(id).unwrap().route.unwrap();
+    let (local, remote) = (Gid::from(route.src.ip()), route.av.dgid);
+    for (from, to) in [(remote, remote), (local, local), (Gid::ZERO, Gid::ZERO)] {
+        let elsewhere = host.cm.set_path(id, from, to, &mut host.out).unwrap_err();
+        assert_eq!(elsewhere.errno(), 22, "{elsewhere}");
+    }
+    assert_eq!(host.cm.query(id).unwrap().state, IdState::AddrResolved);
+    host.cm.set_path(id, local, remote, &mut host.out).unwrap();
+    let event = host.event(EventKind::RouteResolved);
+    assert_eq!((event.status, *event.route.unwrap()), (0, route));
+    let twice = host.cm.set_path(id, local, remote, &mut host.out).unwrap_err();
+    assert_eq!(twice.to_string(), "set_path on id 1: not possible in state ROUTE_RESOLVED");
+    assert_eq!(net.hosts[HOST].cm.deadlines(), 0);
+    connect(&mut net, id).unwrap();
+    net.run_until_idle();
     net.end();
 }

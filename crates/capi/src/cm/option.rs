@@ -99,24 +99,13 @@ unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
     // SAFETY: as promised, and there are that many.
     let mut all = (0..len / SIZE).map(|i| unsafe { records.add(i).read_unaligned() });
     let path = all.find(|r| r.flags == EVERYTHING).ok_or(Errno::EINVAL)?.path;
-    if ends(&path) != shown_ends(id) {
-        return Err(Errno::EINVAL);
-    }
+    let (local, remote) = ends(&path);
     id.is_at(Phase::Other);
-    Ok(id.process.client()?.resolve_route(id.handle, std::time::Duration::ZERO)?)
+    Ok(id.process.client()?.set_path(id.handle, local, remote)?)
 }
 
 /// From where to where a path leads.
 fn ends(path: &ibv_path_record) -> (Gid, Gid) {
     // SAFETY: any bytes are a GID.
     unsafe { (Gid(path.sgid.raw), Gid(path.dgid.raw)) }
-}
-
-/// From where to where the id's route leads.
-fn shown_ends(id: &Id) -> (Gid, Gid) {
-    // SAFETY: the id lives; any bytes are a GID.
-    unsafe {
-        let shown = (*id.public()).route.addr.addr.ibaddr;
-        (Gid(shown.sgid.raw), Gid(shown.dgid.raw))
-    }
 }

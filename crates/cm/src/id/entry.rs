@@ -26,6 +26,7 @@ use crate::timers::Deadline;
 ///                        +--------+ no answer              +------------ no answer -----+  | answer
 ///                                                                                          v
 ///                                                                connect <---------- RouteResolved
+///                                                     AddrResolved -- set_path --------^
 ///   (a request came) ------------------------------------> Connect
 ///                                                             |  the connection went down
 ///                                                             v
@@ -67,7 +68,7 @@ impl IdState {
             Self::Idle => &[Self::AddrBound],
             Self::AddrBound => &[Self::Listen, Self::AddrQuery],
             Self::AddrQuery => &[Self::AddrResolved, Self::AddrBound],
-            Self::AddrResolved => &[Self::RouteQuery],
+            Self::AddrResolved => &[Self::RouteQuery, Self::RouteResolved],
             Self::RouteQuery => &[Self::RouteResolved, Self::AddrResolved],
             Self::RouteResolved => &[Self::Connect],
             Self::Connect => &[Self::Disconnect],

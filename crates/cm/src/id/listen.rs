@@ -6,7 +6,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus};
-use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, ServiceId};
+use rdmux_wire::{AckTimeout, Mtu, Psn, Qpn, ServiceId};
 
 use super::entry::{Id, IdState, Link, Options};
 use super::resolve::datagram;
@@ -150,7 +150,7 @@ impl Manager {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
-        if Gid::from(src) != path.remote() || Gid::from(dst) != path.local {
+        if (dst, src) != path.addresses() {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }

@@ -6,7 +6,7 @@
 //! | `bind` | create, bind, migrate, query |
 //! | `options` | set_option |
 //! | `resolve` | resolve_addr |
-//! | `route` | resolve_route, the path behind a route |
+//! | `route` | resolve_route, set_path, the path behind a route |
 //! | `listen` | listen, take, the requests that come |
 //! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
@@ -73,7 +73,7 @@ pub struct Manager {
 
 impl Manager {
     /// A manager without ids. `seed` is for initial PSNs, communication and transaction ids, request ids of SIDR and
-    /// ephemeral ports, which a peer must not guess: take it from the system's random source, never twice.
+    /// ephemeral ports, which a peer must not guess: take it from the kernel's random source, never twice.
     pub fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
             iw: Streams::new(config.iwarp.clone()),

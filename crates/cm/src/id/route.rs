@@ -1,4 +1,4 @@
-//! resolve_route: the path to a peer whose address is resolved.
+//! resolve_route and set_path: the path to a peer whose address is resolved.
 //!
 //! ```text
 //!   resolve_route --> Sink::query_path      the driver looks for the path, or knows it
@@ -7,6 +7,8 @@
 //!            |  <--- handle_path: an errno -----+---> ROUTE_ERROR, and the program may try again
 //!            |  <--- time is over              ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
 //!            |  <--- destroy, device removal   ---> cancel_path
+//!
+//!   set_path: the program has the path already, nobody is asked ---> ROUTE_RESOLVED
 //! ```
 
 use core::net::SocketAddr;
@@ -82,6 +84,36 @@ impl Manager {
             Ok(path) => path,
             Err(errno) => return self.no_path(id, errno, sink),
         };
+        self.install(id, path, sink);
+    }
+
+    /// Takes a path that the program supplies (`RDMA_OPTION_IB_PATH`) in place of asking for one, and tells
+    /// ROUTE_RESOLVED. It leads from GID `local` to GID `remote`; the rest of it follows from the addresses.
+    ///
+    /// # Errors
+    /// When the address is not resolved, the route already is or is being asked for, or the path leads from
+    /// elsewhere or to elsewhere than the id's addresses.
+    pub fn set_path(
+        &mut self,
+        id: IdHandle,
+        local: Gid,
+        remote: Gid,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let command = Command::SetPath;
+        let found = self.in_state(id, command, IdState::AddrResolved)?;
+        let Some(path) = found.path else { return Err(self.wrong_state(id, command)) };
+        if (path.local, path.av.dgid) != (local, remote) {
+            let what = "the path does not lead from the id's address to its peer's";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        self.install(id, path, sink);
+        Ok(())
+    }
+
+    /// The id has this path from now on.
+    fn install(&mut self, id: IdHandle, path: Path, sink: &mut impl Sink) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
         let mtu = found.device.as_ref().map_or(path.mtu, |device| path.mtu.min(device.mtu));
         let packet_lifetime = path.packet_lifetime.min(31);
         found.path = Some(Path { mtu, packet_lifetime, ..path });

@@ -17,6 +17,7 @@ use rdmux_cm::{
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_verbs::control::Control as _;
+use rdmux_wire::Gid;
 
 use super::control::HostClient;
 use crate::error::HostError;
@@ -351,6 +352,14 @@ impl HostClient {
     /// [`HostError::ServiceGone`].
     pub fn resolve_route_soon(&self, id: IdHandle, timeout: Duration) -> Result<(), HostError> {
         self.cm_soon(CmRequest::ResolveRoute { id, timeout })
+    }
+
+    /// Supplies the path in place of [`resolve_route`](Self::resolve_route), by its ends (`RDMA_OPTION_IB_PATH`).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_path(&self, id: IdHandle, local: Gid, remote: Gid) -> Result<(), HostError> {
+        self.cm_done(CmRequest::SetPath { id, local, remote }, || format!("set the path of {id}"))
     }
 
     /// Connects (rdma_connect(3)).

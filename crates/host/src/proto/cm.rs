@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdmux_cm::{ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
 use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_wire::Gid;
 use serde::{Deserialize, Serialize};
 
 /// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
@@ -41,6 +42,11 @@ pub enum CmRequest {
     ResolveRoute {
         id: IdHandle,
         timeout: Duration,
+    },
+    SetPath {
+        id: IdHandle,
+        local: Gid,
+        remote: Gid,
     },
     Connect {
         id: IdHandle,

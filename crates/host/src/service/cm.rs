@@ -92,7 +92,7 @@ pub(super) fn config(config: &Config) -> rdmux_cm::Config {
     cm
 }
 
-/// Whether the system lets everybody bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
+/// Whether the kernel lets everybody bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
 pub(super) fn any_port_for_everybody() -> bool {
     std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .ok()
@@ -373,6 +373,7 @@ impl Core {
             R::ResolveRoute { id, timeout } => {
                 manager.resolve_route(now, id, timeout, sink).map(done)
             }
+            R::SetPath { id, local, remote } => manager.set_path(id, local, remote, sink).map(done),
             R::Connect { id, param } => manager.connect(now, id, &param, sink).map(done),
             R::Accept { id, param } => manager.accept(now, id, &param, sink).map(done),
             R::Reject { id, reason, private_data } => {
@@ -443,6 +444,7 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Listen { id, .. }
         | R::ResolveAddr { id, .. }
         | R::ResolveRoute { id, .. }
+        | R::SetPath { id, .. }
         | R::Connect { id, .. }
         | R::Accept { id, .. }
         | R::Reject { id, .. }
