@@ -4,11 +4,11 @@ use std::net::{Ipv6Addr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 
-/// A port that was free for TCP and UDP, over IPv4 and IPv6, a moment ago. The system hands out
+/// A port that was free for TCP and UDP, over IPv4 and IPv6, a moment ago. The kernel hands out
 /// ports at random, so that nobody gets the same one soon.
 ///
 /// # Errors
-/// When the system has none.
+/// When the kernel has none.
 pub(crate) fn free() -> Result<u16> {
     for _ in 0..100 {
         let tcp = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))

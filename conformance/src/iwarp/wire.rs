@@ -149,7 +149,7 @@ impl Wire {
     /// Resets the stream.
     ///
     /// # Errors
-    /// When the system does not let us.
+    /// When the kernel does not let us.
     pub fn reset(self) -> Result<()> {
         Ok(SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO))?)
     }

@@ -115,7 +115,7 @@ impl Session {
     /// it fails, that it cannot do what was asked.
     ///
     /// It says so once: a queue pair that has failed drops what comes (IBTA 9.9.3, 10.3.1). On a wire
-    /// that lost the NAK the request is sent in vain until its retries are over, and the server's
+    /// that lost the NAK the request is sent unanswered until its retries are over, and the server's
     /// state alone tells that it was refused. That is an error that begins with [`LOST_ANSWER`].
     pub(super) fn refused(&mut self, statuses: &[WcStatus]) -> Result<()> {
         let status = self.peer.completion()?.status;

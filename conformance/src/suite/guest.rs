@@ -311,7 +311,7 @@ pub(super) fn wait_for(
     let until = Instant::now() + timeout;
     while !there()? {
         if Instant::now() >= until {
-            bail!("waited in vain for {what}");
+            bail!("gave up waiting for {what}");
         }
         sleep(GLANCE);
     }

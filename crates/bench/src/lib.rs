@@ -34,7 +34,7 @@ use rdmux_command::say;
 /// printed beside their goal; a goal that is missed is no failure.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the system's own copies. A row that
+    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the kernel's own copies. A row that
     /// cannot be measured is a failure
     #[arg(long)]
     peers: bool,

@@ -16,7 +16,7 @@ fn run(net: &Net, view: &str, program: &[&str]) -> Output {
     net.run(&[&["--host", "one", "run", "--view", view, "--"], program].concat())
 }
 
-/// Whether the system refuses views by a namespace.
+/// Whether the kernel refuses views by a namespace.
 fn is_refused(view: &str, output: &Output) -> bool {
     let refused = view == "namespace" && output.status.code() == Some(125);
     if refused {

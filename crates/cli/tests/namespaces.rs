@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use common::{Net, missing_here};
 
-/// Runs a shell's line in a network namespace of its own, with its loopback interface up. `None` where the system forbids
+/// Runs a shell's line in a network namespace of its own, with its loopback interface up. `None` where the kernel forbids
 /// that.
 fn in_another_namespace(line: &str, configure: impl FnOnce(&mut Command)) -> Option<Output> {
     const ENTERED: &str = "entered\n";

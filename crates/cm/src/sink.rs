@@ -68,7 +68,7 @@ pub struct RouteQuery {
 /// The answer to a [`RouteQuery`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The local address that the system would send from; it must be one of
+    /// The local address that the kernel would send from; it must be one of
     /// [`Manager::set_addresses`](crate::Manager::set_addresses).
     pub src: IpAddr,
     /// The path MTU if it is known to be less than the port's.

@@ -59,7 +59,7 @@ pub enum HostError {
     Unresponsive {
         /// Which host's.
         host: HostName,
-        /// Its process, as far as the system tells.
+        /// Its process, as far as the kernel tells.
         pid: Option<Pid>,
         /// What shows that.
         why: String,
@@ -113,7 +113,7 @@ pub enum HostError {
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, as far as the system tells.
+        /// The user and process, as far as the kernel tells.
         holder: Option<String>,
     },
     /// Somebody else holds UDP port 4791 on the address that was assigned to a host.
@@ -128,7 +128,7 @@ pub enum HostError {
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, as far as the system tells.
+        /// The user and process, as far as the kernel tells.
         holder: Option<String>,
     },
     /// Service and client are of different versions.
@@ -156,7 +156,7 @@ pub enum HostError {
     Io {
         /// What was tried.
         what: String,
-        /// The system's word.
+        /// The kernel's word.
         source: io::Error,
     },
 }

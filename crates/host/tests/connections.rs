@@ -200,7 +200,7 @@ fn a_service_ends_when_the_peers_know() {
 fn until(what: &str, there: impl Fn() -> bool) {
     let deadline = Instant::now() + 20 * SECOND;
     while !there() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "gave up waiting for {what}");
         std::thread::yield_now();
     }
 }

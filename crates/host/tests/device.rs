@@ -131,7 +131,7 @@ fn counters_outlive_their_process_and_gauges_do_not() {
     assert_eq!(host.counter("qps_open"), 0);
 }
 
-/// Whether the system has joined a group (`/proc/net/igmp` has addresses in the machine's order).
+/// Whether the kernel has joined a group (`/proc/net/igmp` has addresses in the machine's order).
 fn joined(group: Ipv4Addr) -> bool {
     let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex)

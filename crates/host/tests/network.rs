@@ -197,7 +197,7 @@ fn a_neighbour_that_is_not_there_is_an_error_when_the_system_says_so() {
             let id = host.id(PortSpace::Tcp);
             host.client.resolve_addr(id, None, at("10.77.0.9"), 3600 * SECOND).unwrap();
             assert_eq!(host.expect(EventKind::AddrError).status, -libc::EHOSTUNREACH);
-            // And when the system takes longer than the program would wait.
+            // And when the kernel takes longer than the program would wait.
             std::fs::write("/proc/sys/net/ipv4/neigh/v0/retrans_time_ms", "100000").unwrap();
             host.client.resolve_addr(id, None, at("10.77.0.8"), SECOND / 20).unwrap();
             assert_eq!(host.expect(EventKind::AddrError).status, -libc::ETIMEDOUT);

@@ -101,7 +101,7 @@ impl AsFd for Doorbell {
 #[derive(Debug)]
 pub struct PeerBell {
     socket: Arc<OwnedFd>,
-    /// Whether the system lets datagrams carry descriptors here (Linux before 6.16). See [`holds_descriptors`].
+    /// Whether the kernel lets datagrams carry descriptors here (Linux before 6.16). See [`holds_descriptors`].
     ///
     /// [`holds_descriptors`]: Self::holds_descriptors
     takes_descriptors: bool,
@@ -121,7 +121,7 @@ const SO_PASSRIGHTS: i32 = 83;
 
 impl PeerBell {
     /// The most datagrams that are taken out of a socket before it is closed: more than its peer can queue, unless it
-    /// may exceed the system's limits.
+    /// may exceed the kernel's limits.
     const QUEUE: usize = 1024;
 
     /// A connected pair, silent, close-on-exec.
@@ -253,7 +253,7 @@ impl PeerBell {
 impl Drop for PeerBell {
     fn drop(&mut self) {
         if self.is_last() && self.takes_descriptors && !self.is_harmless() {
-            // The system closes it at the end of the process, without waiting.
+            // The kernel closes it at the end of the process, without waiting.
             std::mem::forget(self.socket.clone());
         }
     }
@@ -414,7 +414,7 @@ mod tests {
         sendmsg(end, &bytes, &mut control, SendFlags::DONTWAIT)
     }
 
-    /// As one finds it where the system does not refuse descriptors.
+    /// As one finds it where the kernel does not refuse descriptors.
     fn old(end: PeerBell) -> PeerBell {
         let mut old = PeerBell::from_fd(end.duplicate().unwrap()).unwrap();
         let _ = sys::set_int(&old, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);

@@ -220,8 +220,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory of this process alone, whose pages the system may be lent: in huge pages where it has them, so that there is
-/// little to count and to look up. Only ever accessed through raw copies, because the system may read it at any time.
+/// Memory of this process alone, whose pages the kernel may be lent: in huge pages where it has them, so that there is
+/// little to count and to look up. Only ever accessed through raw copies, because the kernel may read it at any time.
 #[derive(Debug)]
 pub(crate) struct PrivateMapping {
     whole: NonNull<u8>,
@@ -278,7 +278,7 @@ impl PrivateMapping {
     pub(crate) fn lend(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above. A thread that writes meanwhile, against what `stream` asks for, races with
-        // the system and not with this one, which only takes the address.
+        // the kernel and not with this one, which only takes the address.
         let bytes = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) };
         sys::name_pages(pipe, bytes)
     }

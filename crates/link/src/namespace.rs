@@ -19,7 +19,7 @@ pub enum Leave {
 ///
 /// # Errors
 ///
-/// `EPERM` without the privilege, or where the system forbids it; `EINVAL` for a user namespace with
+/// `EPERM` without the privilege, or where the kernel forbids it; `EINVAL` for a user namespace with
 /// more than one thread; `ENOSPC` when there are too many.
 pub fn leave(what: Leave) -> io::Result<()> {
     let flags = match what {

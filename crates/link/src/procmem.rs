@@ -57,7 +57,7 @@ pub enum ProcMemError {
     Io {
         /// Which process.
         pid: i32,
-        /// What the system said.
+        /// What the kernel said.
         source: io::Error,
     },
 }
@@ -81,7 +81,7 @@ pub const MAX_PIECES: usize = 32;
 
 const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-/// Pieces as the system wants them; at most [`MAX_PIECES`].
+/// Pieces as the kernel wants them; at most [`MAX_PIECES`].
 fn iovecs(pieces: &[Piece]) -> [libc::iovec; MAX_PIECES] {
     let mut iovecs = [NOTHING; MAX_PIECES];
     for (to, piece) in iovecs.iter_mut().zip(pieces) {
@@ -329,7 +329,7 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// What the system said of a copy; `fault` is what a bad address is.
+    /// What the kernel said of a copy; `fault` is what a bad address is.
     fn failed(&self, fault: ProcMemError) -> ProcMemError {
         let (pid, source) = (self.pid, io::Error::last_os_error());
         match source.raw_os_error() {

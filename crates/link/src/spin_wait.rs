@@ -43,7 +43,7 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
 /// A yield that took longer met a thread that computes. The peers that one waits for answer sooner, or sleep. Where
 /// other threads of this process wait in the same way, each of them may take as long between its looks.
 const SLICE: Duration = Duration::from_micros(500);
-/// How long a thread sleeps in place of a yield, to which the system adds as much (`PR_SET_TIMERSLACK`).
+/// How long a thread sleeps in place of a yield, to which the kernel adds as much (`PR_SET_TIMERSLACK`).
 const SLEEP: Duration = Duration::from_micros(50);
 /// For how long it does so before it tries a yield again.
 const BUSY: Duration = Duration::from_millis(20);
@@ -100,12 +100,12 @@ impl YieldPolicy {
 /// The slice that a thread asks for which serves others: long enough for a round of work.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
 
-/// Asks the system to give the calling thread the processor in short slices: no more of it than before, but sooner when it
+/// Asks the kernel to give the calling thread the processor in short slices: no more of it than before, but sooner when it
 /// is woken (Linux 6.12, `sched_setattr(2)` with a `sched_runtime`; an older one takes no notice). For threads whose work
 /// others wait for.
 ///
 /// # Errors
-/// Where the system forbids it. The thread works as well, only later where processors are scarce.
+/// Where the kernel forbids it. The thread works as well, only later where processors are scarce.
 pub fn ask_for_short_slices() -> io::Result<()> {
     sys::set_slice(SHORT_SLICE)
 }

@@ -37,7 +37,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// Whatever the system says of a descriptor that is no such socket.
+    /// Whatever the kernel says of a descriptor that is no such socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         sockopt::set_tcp_nodelay(&fd, true)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
@@ -145,7 +145,7 @@ impl Wire for TcpStream {
     }
 }
 
-/// What the system's answer to a write means.
+/// What the kernel's answer to a write means.
 fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
     answer.map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => LinkError::Busy,
@@ -153,7 +153,7 @@ fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
     })
 }
 
-/// What the system's answer to a read means.
+/// What the kernel's answer to a read means.
 fn received(answer: io::Result<usize>) -> io::Result<Received> {
     match answer {
         Ok(0) => Ok(Received::End),

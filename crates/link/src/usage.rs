@@ -14,7 +14,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What it is now; zero where the system forbids the question.
+    /// What it is now; zero where the kernel forbids the question.
     pub fn now() -> Self {
         let Ok(usage) = sys::own_usage() else { return Self::default() };
         Self {

@@ -82,7 +82,7 @@ fn reads_writes_and_faults() {
     let mut bytes = vec![0; 100_000];
     match memory.read(addr, &mut bytes) {
         Err(ProcMemError::Refused { .. }) => {
-            return println!("SKIPPED: the system does not let us read our child's memory");
+            return println!("SKIPPED: the kernel does not let us read our child's memory");
         }
         other => other.unwrap(),
     }
@@ -106,7 +106,7 @@ fn a_range_that_ends_early_says_how_far_it_came() {
     let (target, addr) = Target::spawn();
     let memory = ProcessMemory::new(target.pid(), None).unwrap();
     if let Err(ProcMemError::Refused { .. }) = memory.read(addr, &mut [0]) {
-        return println!("SKIPPED: the system does not let us read our child's memory");
+        return println!("SKIPPED: the kernel does not let us read our child's memory");
     }
     // Somewhere above the buffer what is readable ends.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-/// The process that took the lock on a file, if the system shows it: `/proc/locks` (proc_locks(5)) names it by the
+/// The process that took the lock on a file, if the kernel shows it: `/proc/locks` (proc_locks(5)) names it by the
 /// file's inode, and one of its descriptors must be the file.
 pub(crate) fn holder_of(path: &Path) -> Option<Pid> {
     let file = fs::metadata(path).ok()?;

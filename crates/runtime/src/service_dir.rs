@@ -83,7 +83,7 @@ impl ServiceDir {
         self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
     }
 
-    /// The process that holds the service's lock, as far as the system shows it.
+    /// The process that holds the service's lock, as far as the kernel shows it.
     pub fn service_lock_holder(&self) -> Option<Pid> {
         holder_of(&self.path.join("lock"))
     }

@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// The most descriptors of one message.
 pub const MAX_FDS: usize = 8;
-/// The most descriptors that the system lets a message have (`SCM_MAX_FD`, `unix(7)`). There is room for all: those that
-/// are cut off are closed by the system before the call returns, which may take as long as their sender likes.
+/// The most descriptors that the kernel lets a message have (`SCM_MAX_FD`, `unix(7)`). There is room for all: those that
+/// are cut off are closed by the kernel before the call returns, which may take as long as their sender likes.
 const SYSTEM_FDS: usize = 253;
 
 /// What was wrong with a message.

@@ -33,7 +33,7 @@ pub struct Bottleneck {
     pub read: bool,
     /// Of how many packets the line loses one; 0 if none.
     pub lose_one_of: u32,
-    /// Whether the receiver keeps what comes behind a gap.
+    /// Whether the receiver buffers out-of-order packets.
     pub keeps: bool,
 }
 

@@ -164,7 +164,7 @@ impl Endpoint {
 pub(crate) struct Node {
     /// Whether its queue pairs share receives.
     pub(crate) has_srq: bool,
-    /// Whether it keeps what comes behind a gap.
+    /// Whether it buffers out-of-order packets.
     pub(crate) keeps: bool,
     /// Until when it is not given the processor.
     pub(crate) paused_until: Time,

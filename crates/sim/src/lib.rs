@@ -42,7 +42,7 @@ pub struct Stats {
     pub packets: u64,
     /// Packets that queue pairs dropped or refused.
     pub refused: u64,
-    /// Packets that were kept behind a gap.
+    /// Packets that were buffered out of order.
     pub kept: u64,
     /// Gaps behind which something had been kept, and that were filled.
     pub filled: u64,

@@ -99,7 +99,7 @@ pub struct Scenario {
     pub late_atomics: bool,
     /// Nodes whose queue pairs share a receive queue.
     pub srq: Vec<bool>,
-    /// Nodes whose queue pairs keep what comes behind a gap.
+    /// Nodes whose queue pairs buffer out-of-order packets.
     pub keeps: Vec<bool>,
     /// The connections.
     pub plans: Vec<Plan>,

@@ -48,7 +48,7 @@ pub struct TestEnv<M = Zeroes> {
     pub room: usize,
     /// Bytes that may be in flight.
     pub share: u32,
-    /// Whether packets behind a gap are kept.
+    /// Whether out-of-order packets are buffered.
     pub buffers_out_of_order: bool,
     /// The stream that iWARP has in place of the link.
     pub stream: Stream,

@@ -101,7 +101,7 @@ impl Side {
         Self { wire, ..self }
     }
 
-    /// How many bytes have left and reached it by the wire, as the system counts them.
+    /// How many bytes have left and reached it by the wire, as the kernel counts them.
     pub(super) fn crossed(&self) -> Option<u64> {
         let (process, device) = self.wire?;
         let table = fs::read_to_string(format!("/proc/{process}/net/dev")).ok()?;

@@ -1,4 +1,4 @@
-//! The system's cross-process copy, which is as fast as one process reaches another's memory.
+//! The kernel's cross-process copy, which is as fast as one process reaches another's memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

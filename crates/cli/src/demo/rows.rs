@@ -24,7 +24,7 @@ pub(super) const fn row(name: &'static str, run: fn(&mut Stage) -> Result<Done>)
 }
 
 impl Row {
-    /// Nothing is received: it is between processes and their host's service, or in vain.
+    /// Nothing is received: it is between processes and their host's service, or fails.
     pub(super) const fn staying(self) -> Self {
         Self { crosses: false, ..self }
     }

@@ -44,7 +44,7 @@ pub(super) fn network(options: &ConnectOptions) -> Check {
 fn network_of(own: Option<NetworkNamespace>, dir: &Path, chosen: bool) -> Check {
     let (name, dir) = ("network", dir.display());
     match own {
-        None => Check::warn(name, "the system does not tell network namespaces apart")
+        None => Check::warn(name, "the kernel does not tell network namespaces apart")
             .advice("set RDMUX_RUNTIME_DIR to a directory of its own in each network namespace"),
         Some(own) if chosen => {
             Check::ok(name, format!("{own}; RDMUX_RUNTIME_DIR is {dir}, for this namespace only"))

@@ -23,7 +23,7 @@ pub struct Config {
     pub rtr_timeout: Duration,
     /// How many peers may be connected to a listening address without having sent their request. For a further one the
     /// oldest of the source is reset that has the most. As many requests may wait for a listener's program to take
-    /// earlier ones; further peers of that listener wait in the system's queue.
+    /// earlier ones; further peers of that listener wait in the kernel's queue.
     pub max_half_open: usize,
     /// The same for all listeners together, for each takes a descriptor of the driver's.
     pub max_half_open_in_all: usize,

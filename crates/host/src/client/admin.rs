@@ -73,7 +73,7 @@ pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError>
     };
     let unresponsive = |why| HostError::Unresponsive { host: host.clone(), pid, why };
     let Some(pid) = pid else {
-        return Err(unresponsive(format!("{why}, and the system does not show its process")));
+        return Err(unresponsive(format!("{why}, and the kernel does not show its process")));
     };
     let fail = |e: Errno| unresponsive(format!("{why}, and it cannot be killed: {e}"));
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;

@@ -29,7 +29,7 @@ struct Inner {
     rx: Vec<u8>,
 }
 
-/// Lets the service reach this process's memory where the system restricts that to debuggers (Yama, `ptrace(2)`):
+/// Lets the service reach this process's memory where the kernel restricts that to debuggers (Yama, `ptrace(2)`):
 /// the hub copies large messages to where they belong, and READs from there.
 fn allow_copies(socket: &OwnedFd) {
     use rustix::process::{PTracer, getpid, set_ptracer};

@@ -5,7 +5,7 @@
 
 /// The environment variable.
 pub const VARIABLE: &str = "RDMUX_CROSS_MEMORY";
-/// Who may trace whom, where the system has Yama (`ptrace(2)`).
+/// Who may trace whom, where the kernel has Yama (`ptrace(2)`).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// Whether they may. Allows it, where it has to be: where Yama lets a process be reached by its parents only
@@ -22,7 +22,7 @@ pub(crate) fn is_shared() -> bool {
     shared
 }
 
-/// Whether others reach this process only if it lets them. What the system's other scopes refuse (2: to all but the
+/// Whether others reach this process only if it lets them. What the kernel's other scopes refuse (2: to all but the
 /// administrator; 3: to all) no process can allow, and what they are is found out by trying.
 fn must_be_let_in(scope: &str) -> bool {
     scope.trim() == "1"

@@ -250,7 +250,7 @@ pub struct Welcome {
     pub version: u32,
     /// The host's name.
     pub host: String,
-    /// The network namespace that the service lives in, if the system tells.
+    /// The network namespace that the service lives in, if the kernel tells.
     pub network: Option<NetworkNamespace>,
     /// The host's devices.
     pub devices: Vec<DeviceRow>,
@@ -265,7 +265,7 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// Whether the host is one that a process in a network namespace can be on. What the system does not tell is taken to
+    /// Whether the host is one that a process in a network namespace can be on. What the kernel does not tell is taken to
     /// be right.
     pub(crate) fn check_network(&self, own: Option<NetworkNamespace>) -> Result<(), HostError> {
         match (self.network, own) {

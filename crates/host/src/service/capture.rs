@@ -26,7 +26,7 @@ impl Core {
         }
         let open = || -> std::io::Result<_> {
             let (theirs, ours) = socket::pair()?;
-            // As much as the system allows; a burst beyond is counted and lost.
+            // As much as the kernel allows; a burst beyond is counted and lost.
             let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, BUFFER)
                 .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&ours, BUFFER));
             Ok((theirs, ours.try_clone()?, ours))

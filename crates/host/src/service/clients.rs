@@ -46,7 +46,7 @@ impl Gone {
     }
 }
 
-/// How the system names a user whom it has no number for in this user namespace (`user_namespaces(7)`): two of them
+/// How the kernel names a user whom it has no number for in this user namespace (`user_namespaces(7)`): two of them
 /// need not be the same.
 const NOBODY: u32 = 65_534;
 

@@ -18,7 +18,7 @@ counters! {
     TxMads => "service_tx_mads",
     /// Management datagrams for QP0 or QP1.
     RxMads => "service_rx_mads",
-    /// A datagram that the socket or the system did not take.
+    /// A datagram that the socket or the kernel did not take.
     TxErrors => "service_tx_errors",
     /// Wrong invariant checksum.
     DropIcrc => "service_drop_icrc",

@@ -202,7 +202,7 @@ impl Core {
     }
 
     /// Attaches a queue pair to a group: on the address where an id of its process joined the group,
-    /// else on the one by which the system would send to it.
+    /// else on the one by which the kernel would send to it.
     pub(super) fn attach_multicast(
         &mut self,
         client: ClientId,
@@ -247,7 +247,7 @@ impl Core {
         Err(Failure::new(libc::EINVAL, why))
     }
 
-    /// The address by which the system sends to a group, if it is ours, else the first of the family.
+    /// The address by which the kernel sends to a group, if it is ours, else the first of the family.
     fn default_local(&self, group: IpAddr) -> Option<IpAddr> {
         let any: IpAddr = match group {
             IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

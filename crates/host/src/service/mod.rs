@@ -230,7 +230,7 @@ impl Service {
         self.idle_end().is_some_and(|end| end <= Instant::now())
     }
 
-    /// Stops listening, unless somebody just came. Who comes later starts a new service.
+    /// Stops listening, unless a client just came. A later client starts a new service.
     fn leave(&mut self) -> bool {
         self.accept();
         let alone = self.core.clients.iter().all(|(id, _)| self.core.is_hub(id));
@@ -241,9 +241,9 @@ impl Service {
     }
 }
 
-/// Random bytes that nobody can guess, from the system (`getrandom(2)`: it needs no file, which a chroot may lack).
+/// Random bytes that nobody can guess, from the kernel (`getrandom(2)`: it needs no file, which a chroot may lack).
 fn random_bytes<const N: usize>() -> Result<[u8; N], HostError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| HostError::io("ask the system for random bytes", e))?;
+    getrandom::fill(&mut bytes).map_err(|e| HostError::io("ask the kernel for random bytes", e))?;
     Ok(bytes)
 }

@@ -55,7 +55,7 @@ impl From<Reply> for Outcome {
     }
 }
 
-/// The system's refusal as ours.
+/// The kernel's refusal as ours.
 pub(super) fn failure(e: &io::Error) -> Failure {
     Failure::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())
 }

@@ -1,7 +1,7 @@
 //! The way to an address: which of ours it starts at, and whether anybody is there.
 //!
-//! RoCE has no resolution of its own: the route is the system's, as a connected UDP socket tells it,
-//! and the neighbour is the system's ARP or neighbour discovery.
+//! RoCE has no resolution of its own: the route is the kernel's, as a connected UDP socket tells it,
+//! and the neighbour is the kernel's ARP or neighbour discovery.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use super::core::Core;
 use super::netlink::Neighbour;
 use super::ports;
 
-/// The port that nobody listens on, to which a datagram makes the system look for a neighbour
+/// The port that nobody listens on, to which a datagram makes the kernel look for a neighbour
 /// (RFC 863).
 const DISCARD: u16 = 9;
 /// How often a neighbour that is being looked for is asked about: first, and at most.
@@ -116,11 +116,11 @@ impl Core {
         Ok(Step::Neighbour(row.interface.index, answer))
     }
 
-    /// The address that the system sends from.
+    /// The address that the kernel sends from.
     fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
         let dst = query.dst;
         let wanted = query.src_hint.or_else(|| {
-            // A virtual host has one address, whatever the system would choose.
+            // A virtual host has one address, whatever the kernel would choose.
             let mut rows = self.addresses.rows().filter(|_| self.addresses.is_virtual());
             rows.next().map(|(_, row)| row.ip)
         });
@@ -135,7 +135,7 @@ impl Core {
         let bind = self.addresses.find(any).map_or(SocketAddr::new(any, 0), |row| row.peer(any, 0));
         let socket = UdpSocket::bind(bind).map_err(errno)?;
         let port = if dst.port() == 0 { DISCARD } else { dst.port() };
-        // A loopback source cannot leave the machine: the system says EINVAL.
+        // A loopback source cannot leave the machine: the kernel says EINVAL.
         socket.connect(SocketAddr::new(dst.ip(), port)).map_err(|e| match errno(e) {
             libc::EINVAL => libc::ENETUNREACH,
             other => other,
@@ -171,7 +171,7 @@ impl Core {
     }
 }
 
-/// Makes the system look for a neighbour. It may do so already, or know it: no error matters.
+/// Makes the kernel look for a neighbour. It may do so already, or know it: no error matters.
 fn poke(src: SocketAddr, dst: SocketAddr) {
     let _ = UdpSocket::bind(src).and_then(|socket| socket.send_to(&[], dst));
 }

@@ -8,7 +8,7 @@
 //! - by a [`namespace`]: a mount namespace in which the tree lies there. One for each user, host and choice of devices: a
 //!   program finds in the files what the library lists. The service holds it, and every program joins it. Those of a user
 //!   and host belong to one user namespace, because processes of sibling user namespaces may not copy each other's memory;
-//! - or, where the system forbids that, by a library that is loaded before the others and redirects
+//! - or, where the kernel forbids that, by a library that is loaded before the others and redirects
 //!   paths.
 //!
 //! A program finds the user's virtual hosts by their names, too: a view has an `/etc/hosts` of its own, one file for

@@ -42,7 +42,7 @@ pub struct Namespaces {
 /// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view.
 ///
 /// # Errors
-/// What the system refused. The process is of no use for anything else then.
+/// What the kernel refused. The process is of no use for anything else then.
 pub fn build(tree: &Path, user: Option<&OwnedFd>) -> Result<(), HostError> {
     isolate(user).map_err(|e| refused("make a namespace", e))?;
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
@@ -153,7 +153,7 @@ pub fn own() -> Result<Namespaces, HostError> {
 /// Whether this process has capabilities that it would not have in a view, for that is in another user namespace.
 ///
 /// # Errors
-/// When the system does not tell.
+/// When the kernel does not tell.
 pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
     let own = rustix::thread::capabilities(None)?.effective;
     Ok(!own.is_empty() && !is_in("user", &namespaces.user)?)
@@ -163,7 +163,7 @@ pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
 /// directory. What it is in already is left as it is.
 ///
 /// # Errors
-/// When the system refuses; when the process has another root directory than the view, which it cannot
+/// When the kernel refuses; when the process has another root directory than the view, which it cannot
 /// take along.
 pub fn join(namespaces: &Namespaces) -> Result<(), HostError> {
     let fail = |what: &str| {

@@ -13,7 +13,7 @@ loom::lazy_static! {
 }
 
 std::thread_local! {
-    /// Whether the system has the call. All threads of a model are one of the system's.
+    /// Whether the kernel has the call. All threads of a model are one of the kernel's.
     static THERE: Cell<bool> = const { Cell::new(true) };
 }
 

@@ -24,7 +24,7 @@
 //! A side that wants to sleep raises its flag, then looks again; the other side moves on, then looks
 //! at the flag, with a full fence between the two steps on both sides. So one of them always sees
 //! the other, and the side that finds a flag raised clears it and rings a [`PeerBell`]. The producer, which looks after
-//! each record, leaves its fence to the consumer where the system can do that (`fence`).
+//! each record, leaves its fence to the consumer where the kernel can do that (`fence`).
 //!
 //! # A hostile peer
 //!

@@ -15,7 +15,7 @@ use crate::sys;
 /// How the sockets of a group, or a multicast socket, are set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// The UDP port; zero lets the system choose one, for tests.
+    /// The UDP port; zero lets the kernel choose one, for tests.
     pub port: u16,
     /// Bytes of each socket's receive and send buffer that are asked for. Without privilege the
     /// system gives no more than `net.core.rmem_max` and `wmem_max`.
@@ -60,7 +60,7 @@ pub enum OpenError {
         what: &'static str,
         /// The local address, or the multicast group.
         addr: IpAddr,
-        /// What the system said.
+        /// What the kernel said.
         source: io::Error,
     },
 }

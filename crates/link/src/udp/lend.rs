@@ -5,7 +5,7 @@
 //! processors are far from each other that wait is most of what sending takes. Lent pages are filled past the caches,
 //! which waits for nobody, unless it turns out that the way through them is as fast (`Way`).
 //!
-//! A page that is sent zero-copy must stay as it is until the receiver has read it. The system does not say when that is, but the
+//! A page that is sent zero-copy must stay as it is until the receiver has read it. The kernel does not say when that is, but the
 //! transport does: what was acknowledged was read. Pages of which nobody knows are exchanged for others
 //! ([`Loan`]'s drop).
 
@@ -29,7 +29,7 @@ use crate::sys;
 /// Bytes of one loan: no datagram, segmented or not, is larger.
 const SIZE: usize = 65_536;
 /// Bytes of a message that go in front, copied. A socket buffer holds 17 runs of bytes that do not adjoin: these, and 16
-/// pages. Where these do not fit into what the system has left of a page of its own, they are two.
+/// pages. Where these do not fit into what the kernel has left of a page of its own, they are two.
 const FRONT: usize = 16;
 /// The pages of a pipe unless it is asked for more.
 const PIPE: usize = 16 * 4096;
@@ -93,7 +93,7 @@ impl LendingPool {
     ///
     /// # Errors
     ///
-    /// `Unsupported` where the system takes no pages or makes something else of them; whatever `mmap(2)` says.
+    /// `Unsupported` where the kernel takes no pages or makes something else of them; whatever `mmap(2)` says.
     pub fn new(loans: usize) -> io::Result<Self> {
         static WORKS: OnceLock<bool> = OnceLock::new();
         if !*WORKS.get_or_init(|| works().unwrap_or(false)) {
@@ -118,7 +118,7 @@ impl LendingPool {
     }
 }
 
-/// Memory for one message. Dropped while the system may still have it, it gets other pages.
+/// Memory for one message. Dropped while the kernel may still have it, it gets other pages.
 #[derive(Debug)]
 pub struct Loan {
     pool: Arc<LendingPool>,
@@ -205,14 +205,14 @@ pub(super) fn send(
             Ok(())
         }
         outcome => {
-            // What was begun is ended, or the system would take what is sent next for the rest of it.
+            // What was begun is ended, or the kernel would take what is sent next for the rest of it.
             uncork(fd)?;
             Err(outcome.err().map_or_else(|| io::ErrorKind::Unsupported.into(), io::Error::from))
         }
     }
 }
 
-/// Lets the system send what was begun and not sent whole, if anything was: also by who had the socket before.
+/// Lets the kernel send what was begun and not sent whole, if anything was: also by who had the socket before.
 pub(super) fn uncork(fd: impl AsFd) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_UDP, libc::UDP_CORK, 0)
 }

@@ -4,10 +4,10 @@
 //! - `steer`: the program that picks a socket by destination QPN
 //! - [`holder`]: who has the port when we cannot
 //! - [`mcast`]: a socket per joined group
-//! - [`offload`]: whether the system has what makes this fast
+//! - [`offload`]: whether the kernel has what makes this fast
 //! - [`port`]: one socket of a group, in the process that uses it
 //! - [`tx`]: packets out, gathered into one system call
-//! - [`lend`]: pages that the system sends from, instead of a copy
+//! - [`lend`]: pages that the kernel sends from, instead of a copy
 //! - [`rx`]: packets in, many per system call
 //! - `control`: control messages, and `checksum`: the ICRC over UDP
 //!

@@ -1,4 +1,4 @@
-//! Whether the system cuts and merges datagrams (udp(7)). All kernels since 5.0 do, but not every
+//! Whether the kernel cuts and merges datagrams (udp(7)). All kernels since 5.0 do, but not every
 //! sandbox that speaks for one.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use crate::sys;
 
-/// What the system said to each.
+/// What the kernel said to each.
 #[derive(Debug)]
 pub struct Offload {
     /// Segmentation of what is sent (`UDP_SEGMENT`).

@@ -66,7 +66,7 @@ impl UdpPort {
         super::group::report_headers(&self.fd, self.local.ip(), on)
     }
 
-    /// Bytes that wait in the socket at most, with what the system needs for them; zero if it does not say.
+    /// Bytes that wait in the socket at most, with what the kernel needs for them; zero if it does not say.
     pub fn receive_buffer(&self) -> u32 {
         let bytes = sys::get_int(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF);
         bytes.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default()
@@ -77,7 +77,7 @@ impl UdpPort {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Whether the system may be lent the pages of long messages: where the receiver, on the same machine, copies out of
+    /// Whether the kernel may be lent the pages of long messages: where the receiver, on the same machine, copies out of
     /// what the sender wrote.
     pub fn lends(&self) -> bool {
         self.lends.load(Ordering::Relaxed) && self.segments()
@@ -99,7 +99,7 @@ impl UdpPort {
         sys::send(&self.fd, name, bytes, control.as_slice(), false).map(drop)
     }
 
-    /// The same by lending the system the pages that most of it lies in.
+    /// The same by lending the kernel the pages that most of it lies in.
     pub(super) fn send_lent(
         &self,
         name: &SockAddr,
@@ -130,12 +130,12 @@ pub struct Destination {
     pub addr: SocketAddr,
     /// The traffic class (IPv4 TOS): DSCP and ECN bits.
     pub tos: u8,
-    /// The hop limit (IPv4 TTL); zero leaves it to the system.
+    /// The hop limit (IPv4 TTL); zero leaves it to the kernel.
     pub ttl: u8,
 }
 
 impl Destination {
-    /// To `ip` and `port`, traffic class 0, the system's hop limit.
+    /// To `ip` and `port`, traffic class 0, the kernel's hop limit.
     pub fn new(ip: IpAddr, port: u16) -> Self {
         Self { addr: SocketAddr::new(ip, port), tos: 0, ttl: 0 }
     }

@@ -221,7 +221,7 @@ impl TxBatch {
         }
     }
 
-    /// As [`flush`](Self::flush), but lends the system `loan` to copy from if it takes it. Returns whether it has it.
+    /// As [`flush`](Self::flush), but lends the kernel `loan` to copy from if it takes it. Returns whether it has it.
     ///
     /// # Errors
     ///
@@ -378,7 +378,7 @@ fn control_of(to: &Destination) -> ControlBuf {
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    // To a group the system's own is 1, whatever the socket has for others.
+    // To a group the kernel's own is 1, whatever the socket has for others.
     let usual = to.ttl == super::HOP_LIMIT && !to.addr.ip().is_multicast();
     let told = if usual { 0 } else { to.ttl };
     for (kind, value) in [(tos, to.tos), (ttl, told)] {

@@ -106,8 +106,8 @@ pub enum LinkError {
     /// The other end is gone or broke the rules of the link, which is of no more use.
     #[error("the link is broken")]
     Broken,
-    /// The system refused.
-    #[error("the system refused to send: {0}")]
+    /// The kernel refused.
+    #[error("the kernel refused to send: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -142,8 +142,8 @@ pub enum TxFail {
         /// Packets that did not leave.
         lost: usize,
     },
-    /// The system refused a packet: no route, a firewall. It and what followed it are gone.
-    #[error("the system refused to send ({lost} packets lost): {source}")]
+    /// The kernel refused a packet: no route, a firewall. It and what followed it are gone.
+    #[error("the kernel refused to send ({lost} packets lost): {source}")]
     Io {
         /// What it said.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! What comes behind a gap: kept, and carried out in its turn.
+//! Out-of-order packets: buffered, and carried out in their turn.
 
 use rdmux_wire::{NakCode, Syndrome};
 

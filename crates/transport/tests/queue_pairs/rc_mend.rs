@@ -1,4 +1,4 @@
-//! Sending again only what is missing, to peers that keep what comes behind a gap and to peers that do not.
+//! Sending again only what is missing, to peers that buffer out-of-order packets and to peers that do not.
 
 use super::*;
 

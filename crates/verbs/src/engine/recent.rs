@@ -1,6 +1,6 @@
 //! What rounds remember, so that they need not look it up under a lock for each message: the queue pairs that received
 //! last, and the region that each one's data was put into. Only rounds use it, and they exclude each other; a thread that
-//! changes what is remembered takes a round's turn to have it forgotten.
+//! changes what is remembered takes a round's turn to invalidate the entry.
 
 use std::sync::Arc;
 

@@ -63,7 +63,7 @@ counters! {
     FetchBytes = 13 => "direct_fetch_bytes",
     /// Parts that could not be, so that they were sent again through the ring.
     FetchFailures = 14 => "direct_fetch_failures",
-    /// Processes whose memory the system did not let us reach: what is for them goes through rings.
+    /// Processes whose memory the kernel did not let us reach: what is for them goes through rings.
     DirectRefused = 15 => "direct_refused",
     /// Packets that did not leave because the socket or ring was full; sent again later.
     TxBusy = 16 => "tx_busy",

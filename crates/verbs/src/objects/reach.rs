@@ -39,7 +39,7 @@ pub(crate) struct Reach {
     own: u16,
     board: PeerBoard,
     memory: ProcessMemory,
-    /// The system does not let us.
+    /// The kernel does not let us.
     refused: AtomicBool,
     /// It stopped in the middle of a copy: what it wants is not heard any more.
     stuck: AtomicBool,
@@ -94,7 +94,7 @@ impl Reach {
         self.board.is_qp_since(from.qpn, from.sequence) && ranges.iter().zip(keys).all(lies)
     }
 
-    /// A copy did not succeed. Where the system refuses it is not tried again.
+    /// A copy did not succeed. Where the kernel refuses it is not tried again.
     pub(crate) fn failed(&self, counters: &Counters<'_>, error: &ProcMemError) {
         let lasting = !matches!(error, ProcMemError::Fault { .. });
         if lasting && !self.refused.swap(true, Ordering::Relaxed) {

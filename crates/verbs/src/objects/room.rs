@@ -6,7 +6,7 @@ use crate::objects::error::VerbsError;
 
 /// What must be left: small things are allocated without asking, and at any time.
 const SPARE: usize = 4 << 20;
-/// How much of what was to spare may go to small things before the system is asked again.
+/// How much of what was to spare may go to small things before the kernel is asked again.
 const ADVANCE: usize = SPARE / 4;
 /// What is small.
 const SMALL: usize = ADVANCE / 16;
@@ -14,7 +14,7 @@ const SMALL: usize = ADVANCE / 16;
 /// What is left of the advance.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Asks the system for so many bytes and some to spare, and lets them go. For small things it is asked now and then.
+/// Asks the kernel for so many bytes and some to spare, and lets them go. For small things it is asked now and then.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Sending again only what is missing.
 //!
-//! A peer may keep what comes behind a gap (ours does, `responder::reorder`) or drop it. The wire says neither, but the answer
+//! A peer may buffer out-of-order packets (ours does, `responder::reorder`) or drop them. The wire says neither, but the answer
 //! to the missing packet does: what reaches beyond it shows that the peer had more. So at first nothing is sent again but
 //! the packet that the peer asks for, while new ones go on leaving. Where the next gap begins right behind it, the peer
 //! drops, or much was lost: then everything is sent again, as ever, and after a few such answers always. A peer that is

@@ -1,7 +1,7 @@
 //! Long messages whose packets name their payload, for the peer's driver to fetch with one copy.
 //!
-//! Such a packet stands for as many as would carry the payload, and takes as many PSNs. So it can be sent again as those:
-//! whatever is sent again carries its payload, and the peer asks for that when it cannot fetch it.
+//! Such a packet consumes the PSNs of the packets it replaces, those that would carry the payload. So it can be sent again as
+//! those: whatever is sent again carries its payload, and the peer asks for that when it cannot fetch it.
 
 use crate::attr::QpType;
 use crate::optable::Travel;
@@ -9,7 +9,7 @@ use crate::qp::Qp;
 
 /// The most bytes that one packet names: then others get their turn.
 pub(crate) const MOST_NAMED: u32 = 1 << 20;
-/// From this length on a message is named: below, two copies are faster than asking the system for one.
+/// From this length on a message is named: below, two copies are faster than asking the kernel for one.
 const WORTH: u32 = 32 << 10;
 /// The most messages in a row that are not named after one that could not be fetched, as a power of two.
 const MOST_UNNAMED: u8 = 10;

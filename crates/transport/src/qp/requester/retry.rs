@@ -31,7 +31,7 @@ const MOST_EARLY: Duration = Duration::from_millis(16);
 
 /// How many times its nominal value the transport timer runs (IBTA 9.7.6.1.3).
 const MOST: u32 = 4;
-/// An expiry that is handled later did not find this side at work. More than a tick of the system's coarse clock.
+/// An expiry that is handled later did not find this side at work. More than a tick of the kernel's coarse clock.
 const LATE: Duration = Duration::from_millis(10);
 
 impl Qp {

@@ -27,7 +27,7 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Psn, Qpn};
 
-/// What the system needs to know before there is a wire.
+/// What the kernel needs to know before there is a wire.
 pub(crate) use rdmux_link::ring::prepare;
 
 pub(crate) use self::inbound::Inbound;

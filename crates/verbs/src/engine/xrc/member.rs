@@ -128,7 +128,7 @@ impl Member {
             crate::throttled!(
                 warn,
                 pid = self.pid,
-                "the system refuses access to the memory of process {}: RDMA READ from it by XRC fails \
+                "the kernel refuses access to the memory of process {}: RDMA READ from it by XRC fails \
                  (see ptrace(2), access mode checking)",
                 self.pid
             );

@@ -307,7 +307,7 @@ impl<'a> Placing<'a> {
         self.stage.data.clear();
     }
 
-    /// Has the system copy bytes to where they belong, if nothing stands against it. It was checked that they
+    /// Has the kernel copy bytes to where they belong, if nothing stands against it. It was checked that they
     /// may go there; if they may no more, they go nowhere.
     fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
         if !srq.member.is_direct() || !self.has_caught_up(srq, outbox) {

@@ -313,7 +313,7 @@ fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
     }
 }
 
-/// A file's device and inode, as the system knows them: a file system that a process serves is not asked
+/// A file's device and inode, as the kernel knows them: a file system that a process serves is not asked
 /// (`AT_STATX_DONT_SYNC`, `statx(2)`), for it need not answer.
 fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -44,7 +44,7 @@ struct Listening {
     /// Whose listener it is, or was.
     client: Option<ClientId>,
     until: Option<Time>,
-    /// Whether peers wait in the system's queue, for the listener's program is behind.
+    /// Whether peers wait in the kernel's queue, for the listener's program is behind.
     paused: bool,
 }
 
@@ -275,7 +275,7 @@ impl Core {
         self.pause_listening();
     }
 
-    /// Lets a listener's peers wait in the system's queue while too many of its requests wait for its program.
+    /// Lets a listener's peers wait in the kernel's queue while too many of its requests wait for its program.
     pub(in crate::service) fn pause_listening(&mut self) {
         for (&number, l) in &mut self.streams.listening.sockets {
             let paused = !self.manager.accepts_streams(l.at);

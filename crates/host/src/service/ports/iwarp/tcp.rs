@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
-/// Peers that wait in the system to be accepted.
+/// Peers that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
 fn open(like: SocketAddr) -> io::Result<OwnedFd> {

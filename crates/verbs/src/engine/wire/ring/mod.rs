@@ -36,7 +36,7 @@ const NAMED: u8 = 9;
 const ACK: u8 = 10;
 /// Bytes of data of the ring to ourselves.
 const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
-/// The most payload bytes of an XRC packet: for each the hub asks the system to copy, which takes as long as some ten
+/// The most payload bytes of an XRC packet: for each the hub asks the kernel to copy, which takes as long as some ten
 /// thousand bytes do.
 const MAX_XRC_PAYLOAD: u32 = 64 << 10;
 /// From how many bytes on it is worth to leave them where they lie until they are moved to where they belong.

@@ -39,7 +39,7 @@ const DIRECT: usize = 8 * 1024;
 const BEHIND: usize = 24;
 /// How often a round receives from one stream before others get their turn.
 const TURNS: usize = 16;
-/// So many streams are looked at one by one; of more, those that the system says have something.
+/// So many streams are looked at one by one; of more, those that the kernel says have something.
 const FEW: usize = 4;
 /// How many streams one round takes in.
 const READY: usize = 64;

@@ -1,4 +1,4 @@
-//! What a queue pair has lent the system to send from, until the peer has read it.
+//! What a queue pair has lent the kernel to send from, until the peer has read it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ const LOANS: usize = 64;
 /// Bytes from which on lending, which takes two system calls more, costs less than the copy.
 const LEAST: usize = 24 << 10;
 
-/// What a process lends of: none where the system takes nothing.
+/// What a process lends of: none where the kernel takes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Lender(OnceLock<Option<Arc<LendingPool>>>);
 
@@ -73,14 +73,14 @@ impl Loans {
         worth.then(|| lender.take()).flatten()
     }
 
-    /// The system has a loan, with what was gathered.
+    /// The kernel has a loan, with what was gathered.
     pub(crate) fn lent(&mut self, loan: Loan) {
         if let Some(newest) = self.newest {
             self.out.push_back((newest, loan));
         }
     }
 
-    /// Takes back what the peer has read. Without acknowledgements nobody knows, and the system keeps what it has.
+    /// Takes back what the peer has read. Without acknowledgements nobody knows, and the kernel keeps what it has.
     #[inline]
     pub(crate) fn recycle(&mut self, unacknowledged: impl FnOnce() -> Option<Psn>) {
         if self.out.is_empty() {

@@ -44,7 +44,7 @@ struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// For a socket with a buffer of so many bytes, from which the system takes what it needs besides the payload.
+    /// For a socket with a buffer of so many bytes, from which the kernel takes what it needs besides the payload.
     fn new(buffer: u32) -> Self {
         Self { bytes: buffer / 8 * 5, active: AtomicU32::new(0) }
     }
@@ -55,7 +55,7 @@ impl SharedBuffer {
 pub(crate) struct Share {
     shared_buffer: Arc<SharedBuffer>,
     active: bool,
-    /// What of it the system sends from.
+    /// What of it the kernel sends from.
     loans: Loans,
 }
 
