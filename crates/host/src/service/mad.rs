@@ -321,9 +321,30 @@ mod tests {
         let mut agents = Agents::new();
         let agent = agents.register(A, key(Qpn::QP1, 3, 2), 0b10).unwrap();
         agents.send(Time::ZERO, A, agent, TO, &mad(3, 2, 1, 7), (Duration::MAX, 9)).unwrap();
+        let other = agents.register(B, key(Qpn::QP1, 4, 1), 0b10).unwrap();
         agents.client_gone(A);
         assert_eq!(agents.poll_timeout(), None);
         assert_eq!(agents.dispatch(port(), Qpn::QP1, &mad(3, 2, 1, 0)), Err(Count::DropMadClass));
+        let of_other = agents.dispatch(port(), Qpn::QP1, &mad(4, 1, 1, 0));
+        assert_eq!(of_other, Ok((other, Owner::Client(B))));
+    }
+
+    #[test]
+    fn agents_and_waiting_requests_of_a_client_are_bounded() {
+        let mut agents = Agents::new();
+        let of = |agents: &mut Agents, client, n| {
+            agents.register(client, key(Qpn::QP1, 3, u8::try_from(n).unwrap()), 0b10)
+        };
+        let first = of(&mut agents, A, 0).unwrap();
+        (1..MAX_AGENTS).for_each(|n| drop(of(&mut agents, A, n).unwrap()));
+        assert_eq!(of(&mut agents, A, MAX_AGENTS).unwrap_err().errno, libc::ENOMEM);
+        of(&mut agents, B, MAX_AGENTS).unwrap();
+        let mut send = |tid| {
+            let wait = (Duration::from_secs(1), 0);
+            agents.send(Time::ZERO, A, first, TO, &mad(3, 2, 1, tid), wait)
+        };
+        (0..MAX_WAITING as u64).for_each(|tid| drop(send(tid).unwrap()));
+        assert_eq!(send(MAX_WAITING as u64).unwrap_err().errno, libc::ENOMEM);
     }
 
     #[test]

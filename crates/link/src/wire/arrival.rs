@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn packets_are_shown_in_order_until_they_are_cleared() {
-        let at: SocketAddr = ([127, 0, 0, 1], 4791).into();
-        let ends = Ends { src: at, dst: at, tos: 3, ttl: 9 };
+        let [src, dst] = [1, 2].map(|n| SocketAddr::from(([127, 0, 0, n], 4791)));
+        let ends = Ends { src, dst, tos: 3, ttl: 9 };
         let mut arrivals = Arrivals::default();
         for round in 0..3 {
             arrivals.clear();

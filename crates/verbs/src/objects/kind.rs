@@ -288,11 +288,39 @@ mod tests {
     fn rows_are_in_the_order_of_kinds_and_differ_in_their_names() {
         for (i, row) in rows().iter().enumerate() {
             assert_eq!((row.kind as usize, DeviceKind::ALL[i]), (i, row.kind));
+            assert_eq!(row.kind.device_name(), row.device_name);
             for other in &rows()[..i] {
                 assert_ne!(row.word, other.word);
+                assert_ne!(row.title, other.title);
                 assert_ne!(row.device_name, other.device_name);
             }
         }
+    }
+
+    #[test]
+    fn a_number_in_a_route_is_that_of_one_kind() {
+        let numbers = 0..u32::try_from(COUNT).unwrap();
+        let found: Vec<_> = numbers.filter_map(numbered).collect();
+        assert_eq!(found, all());
+        assert_eq!(numbered(u32::try_from(COUNT).unwrap()), None);
+    }
+
+    #[test]
+    fn a_value_for_each_kind_is_kept_apart() {
+        let mut words = PerKind::new(|kind| kind.row().word);
+        assert_eq!((words[DeviceKind::Roce], words[DeviceKind::Iwarp]), ("roce", "iw"));
+        words[DeviceKind::Iwarp] = "another";
+        assert_eq!((words[DeviceKind::Roce], words[DeviceKind::Iwarp]), ("roce", "another"));
+    }
+
+    #[test]
+    fn names_are_those_of_the_kernel() {
+        assert_eq!((NodeType::Ca.name(), NodeType::Rnic.name()), ("CA", "RNIC"));
+        assert_eq!(
+            (LinkLayer::InfiniBand.name(), LinkLayer::Ethernet.name()),
+            ("InfiniBand", "Ethernet")
+        );
+        assert_eq!((GidKind::Address.sysfs(), GidKind::Node.sysfs()), ("RoCE v2", "IB/RoCE v1"));
     }
 
     #[test]
@@ -300,7 +328,9 @@ mod tests {
         for row in rows() {
             assert_eq!(with_transport(row.transport).transport_type(), row.transport);
         }
+        assert_eq!(with_transport(TransportType::Iwarp), DeviceKind::Iwarp);
         assert_eq!(with_service(QpType::XrcRecv), DeviceKind::Roce);
+        assert!(DeviceKind::Iwarp.has_streams() && !DeviceKind::Roce.has_streams());
         assert!(DeviceKind::Iwarp.row().services.include(QpType::Rc));
         assert!(!DeviceKind::Iwarp.row().services.include(QpType::Ud));
         let limits = Limits { max_mr: u32::MAX, ..Limits::of(DeviceKind::Roce) };

@@ -313,6 +313,39 @@ mod tests {
         let all = [v4, address("10.0.0.1", Mtu::M4096), address("fd00::1", Mtu::M1024), v6];
         assert_eq!(mtu_of(&all), Mtu::M1024);
         assert_eq!(mtu_of(&[]), Mtu::M1024);
+        let some_are_empty = [GidEntry::empty(), address("10.0.0.1", Mtu::M4096)];
+        assert_eq!(mtu_of(&some_are_empty), Mtu::M4096);
+    }
+
+    #[test]
+    fn gids_are_addresses_or_one_made_from_the_node_guid() {
+        let addresses = vec![address("10.0.0.1", Mtu::M1024), address("fd00::1", Mtu::M1024)];
+        let gids = |kind| {
+            let port = Port::over_ip(kind, Guid(0x0211_2233_4455_6676), addresses.clone());
+            port.gids().iter().map(|entry| entry.gid).collect::<Vec<_>>()
+        };
+        assert_eq!(gids(DeviceKind::Roce), [addresses[0].gid, addresses[1].gid]);
+        let node = [0x02, 0x33, 0x44, 0x55, 0x66, 0x76, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(gids(DeviceKind::Iwarp), [Gid(node)]);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_all_lanes() {
+        let attr = Port::over_ip(DeviceKind::default(), Guid(1), Vec::new()).attr;
+        let rate = |active_width, active_speed| {
+            PortAttr { active_width, active_speed, ..attr.clone() }.rate()
+        };
+        assert_eq!(
+            (rate(1, 16), rate(16, 64), rate(8, 1)),
+            (("FDR", 140), ("HDR", 1000), ("SDR", 300))
+        );
+        assert_eq!(rate(2, 3), ("", 0), "no such speed");
+    }
+
+    #[test]
+    fn states_have_the_names_that_sysfs_has() {
+        let states = [PortState::Down, PortState::Init, PortState::Armed, PortState::Active];
+        assert_eq!(states.map(PortState::name), ["DOWN", "INIT", "ARMED", "ACTIVE"]);
     }
 
     #[test]
@@ -332,6 +365,10 @@ mod tests {
             assert_eq!(usize::from(port.attr.pkey_tbl_len), port.pkeys.len());
             assert!(port.gids().iter().all(|entry| entry.kind == row.gid_kind));
             assert_eq!(port.attr.rate(), ("EDR", 1000));
+            assert_eq!((port.attr.link_layer, port.attr.lid), (row.link_layer, Lid(0)));
+            assert_eq!(port.attr.capabilities, row.port_capabilities);
+            assert_eq!(port.attr.grh_required, row.grh_required);
+            assert_eq!(port.pkeys, [Pkey::DEFAULT]);
         }
     }
 }

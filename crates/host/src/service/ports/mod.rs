@@ -90,3 +90,27 @@ impl PortId {
         rows.map(|row| Self { device: row.kind, number: 1 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_with_datagrams_have_a_qp1_at_port_1() {
+        assert_eq!(PortId::with_qp1().collect::<Vec<_>>(), [ROCE]);
+    }
+
+    #[test]
+    fn each_kind_configures_its_own_connections() {
+        let limits = |n| Limits {
+            max_rd_atomic: n,
+            max_init_rd_atomic: n + 1,
+            ..Limits::of(DeviceKind::Roce)
+        };
+        let mut cm = rdmux_cm::Config::default();
+        of(DeviceKind::Roce).configure(&Config::default(), &limits(5), &mut cm);
+        of(DeviceKind::Iwarp).configure(&Config::default(), &limits(7), &mut cm);
+        assert_eq!((cm.max_rd_atomic, cm.max_init_rd_atomic), (5, 6));
+        assert_eq!((cm.iwarp.max_ird, cm.iwarp.max_ord), (7, 8));
+    }
+}
