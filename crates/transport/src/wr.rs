@@ -88,6 +88,24 @@ pub enum SendOp {
     BindMw(MwBind),
 }
 
+impl SendOp {
+    /// Whether RDMAP has it (RFC 5040, RFC 7306): it has no SEND with immediate.
+    pub(crate) const fn is_of_rdmap(&self) -> bool {
+        match self {
+            Self::SendImm(_) => false,
+            Self::Send
+            | Self::SendInv(_)
+            | Self::Write { .. }
+            | Self::WriteImm { .. }
+            | Self::Read { .. }
+            | Self::FetchAdd { .. }
+            | Self::CmpSwap { .. }
+            | Self::LocalInv(_)
+            | Self::BindMw(_) => true,
+        }
+    }
+}
+
 /// What a memory window is bound to (`ibv_mw_bind_info`; IBTA 10.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {

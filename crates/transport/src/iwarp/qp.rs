@@ -16,7 +16,7 @@ use crate::qp::{QpInit, SendMark};
 use crate::rq::RecvQueue;
 use crate::sq::SendQueue;
 use crate::time::Time;
-use crate::wr::{Completion, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::wr::{Completion, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus};
 
 /// A queue pair over a TCP stream, in any state, without I/O.
 ///
@@ -131,7 +131,7 @@ impl Qp {
         if self.state < QpState::Rts {
             return Err(PostError::State(self.state));
         }
-        if matches!(wr.op, SendOp::SendImm(_)) {
+        if !wr.op.is_of_rdmap() {
             return Err(PostError::Operation(self.init.qp_type));
         }
         self.sq.post(self.init.qp_type, wr)
