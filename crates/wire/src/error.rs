@@ -45,6 +45,22 @@ pub enum WireError {
         /// The bytes that are there.
         have: usize,
     },
+    /// A packet's invariant CRC is not that of its bytes (IBTA 7.8.1).
+    #[error("ICRC {found:08x}, not {right:08x}")]
+    Icrc {
+        /// As received, in the order of the wire.
+        found: u32,
+        /// As computed, in the order of the wire.
+        right: u32,
+    },
+    /// A packet's variant CRC is not that of its bytes (IBTA 7.8.2).
+    #[error("VCRC {found:04x}, not {right:04x}")]
+    Vcrc {
+        /// As received, in the order of the wire.
+        found: u16,
+        /// As computed, in the order of the wire.
+        right: u16,
+    },
     /// The DDP version is not 1 (RFC 5041, section 4.1).
     #[error("DDP version {version}, not 1")]
     DdpVersion {

@@ -121,18 +121,32 @@ impl Icrc {
     /// For a packet of an InfiniBand subnet. With a GRH the whole LRH is masked, because a router
     /// makes a new one.
     pub fn infiniband(lrh: &Lrh, grh: Option<&Grh>) -> Self {
-        let Some(grh) = grh else {
-            let mut b = lrh.to_bytes();
+        match grh {
+            None => Self::of_route_headers(&lrh.to_bytes()),
+            Some(grh) => {
+                let mut b = [0; Lrh::LEN + Grh::LEN];
+                lrh.emit(&mut b);
+                grh.emit(&mut b[Lrh::LEN..]);
+                Self::of_route_headers(&b)
+            }
+        }
+    }
+
+    /// For a packet of an InfiniBand subnet as captured: its LRH as it was on the wire, with its
+    /// reserved bits, and the GRH if it has one.
+    pub fn of_route_headers(route: &[u8]) -> Self {
+        let mut b = [0xff; Lrh::LEN + Grh::LEN]; // ones where masked
+        let len = route.len().min(b.len());
+        if len <= Lrh::LEN {
+            b[..len].copy_from_slice(&route[..len]);
             b[0] |= 0xf0; // VL
-            return Self::after(&b);
-        };
-        let mut icrc = Self::after(&[0xff; Lrh::LEN]);
-        let mut b = grh.to_bytes();
-        b[0] |= 0x0f; // traffic class
-        b[1..4].fill(0xff); // traffic class, flow label
-        b[7] = 0xff; // hop limit
-        icrc.crc.update(&b);
-        icrc
+            return Self::after(&b[..len]);
+        }
+        b[Lrh::LEN..len].copy_from_slice(&route[Lrh::LEN..len]);
+        b[8] |= 0x0f; // traffic class
+        b[9..12].fill(0xff); // traffic class, flow label
+        b[15] = 0xff; // hop limit
+        Self::after(&b[..len])
     }
 
     /// Takes the next bytes: first BTH and extension headers, then payload, then pad, in as many

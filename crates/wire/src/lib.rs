@@ -4,7 +4,8 @@
 //!
 //! - the link and the network: [`ether`], [`ip`], [`udp`] and [`tcp`], or InfiniBand's [`lrh`] and [`grh`];
 //! - the transport: [`bth`], then [`deth`], [`xrceth`], [`reth`], [`atomic`], [`aeth`], [`immdt`] and
-//!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together.
+//!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together, and [`ib_packet`]
+//!   with the headers of an InfiniBand subnet.
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
 //! - management datagrams: [`mad`], [`rmpp`] for messages of several, the connection manager's messages in [`cm`],
@@ -29,6 +30,7 @@ pub mod deth;
 pub mod error;
 pub mod ether;
 pub mod grh;
+pub mod ib_packet;
 pub mod icrc;
 pub mod ieth;
 pub mod immdt;
@@ -57,6 +59,7 @@ pub use bth::Bth;
 pub use deth::Deth;
 pub use error::WireError;
 pub use grh::Grh;
+pub use ib_packet::IbPacket;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::Lrh;

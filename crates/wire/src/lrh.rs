@@ -49,6 +49,20 @@ mod field {
 header!(Lrh, 8, "LRH");
 
 impl Lrh {
+    /// The largest [`Lrh::pkt_len`].
+    pub const MAX_PKT_LEN: u16 = 0x07ff;
+
+    /// On lane and service level 0, without addresses, before a BTH. The length is 0.
+    pub const DEFAULT: Self = Self {
+        vl: 0,
+        lver: 0,
+        sl: 0,
+        lnh: Lnh::Local,
+        dlid: Lid::NONE,
+        pkt_len: 0,
+        slid: Lid::NONE,
+    };
+
     #[expect(clippy::unnecessary_wraps, reason = "the shape that header! asks for")]
     fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, WireError> {
         Ok(Self {
@@ -62,7 +76,7 @@ impl Lrh {
                 _ => Lnh::Global,
             },
             dlid: Lid(get16(b, field::DLID)),
-            pkt_len: get16(b, field::PKT_LEN) & 0x07ff,
+            pkt_len: get16(b, field::PKT_LEN) & Self::MAX_PKT_LEN,
             slid: Lid(get16(b, field::SLID)),
         })
     }
@@ -74,7 +88,7 @@ impl Lrh {
         b[field::VL_LVER] = self.vl << 4 | self.lver & 0xf;
         b[field::SL_LNH] = self.sl << 4 | self.lnh as u8;
         put16(&mut b, field::DLID, self.dlid.0);
-        put16(&mut b, field::PKT_LEN, self.pkt_len & 0x07ff);
+        put16(&mut b, field::PKT_LEN, self.pkt_len & Self::MAX_PKT_LEN);
         put16(&mut b, field::SLID, self.slid.0);
         b
     }

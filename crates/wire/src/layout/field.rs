@@ -1,0 +1,257 @@
+//! What a field of a table may be, and where it lies.
+
+use core::fmt;
+
+use super::Visit;
+use crate::bytes::{get, put};
+use crate::{Gid, Guid, Lid, Mkey, Pkey, Qkey, Qpn, ServiceId, SmKey};
+
+/// A run of bits, counted from the most significant one of the first byte, as the specification does.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    first: usize,
+    len: usize,
+}
+
+impl Span {
+    /// `len` bits from byte `at` on.
+    pub(crate) const fn whole(at: usize, len: usize) -> Self {
+        Self { first: at * 8, len }
+    }
+
+    /// `len` bits, of which the first is bit `first` of this span.
+    pub(crate) const fn bits(self, first: usize, len: usize) -> Self {
+        Self { first: self.first + first, len }
+    }
+
+    /// The first byte, of a span that begins with one.
+    pub(crate) const fn byte(self) -> usize {
+        self.first / 8
+    }
+
+    /// The `index`-th of spans of `len` bits.
+    const fn nth(self, index: usize, len: usize) -> Self {
+        self.bits(index * len, len)
+    }
+
+    const fn end(self) -> usize {
+        self.first + self.len
+    }
+
+    /// Bits of the last byte that are after the span.
+    const fn below(self) -> usize {
+        (8 - self.end() % 8) % 8
+    }
+}
+
+/// Fails to compile when a table has a hole, an overlap or another length than it says.
+pub(crate) const fn assert_covers(spans: &[Span], len: usize) {
+    let mut at = 0;
+    let mut i = 0;
+    while i < spans.len() {
+        assert!(spans[i].first == at, "a field does not start where the one before it ends");
+        at = spans[i].end();
+        i += 1;
+    }
+    assert!(at == len * 8, "the fields do not fill the length");
+}
+
+/// What a field may be.
+pub(crate) trait Field: Sized {
+    /// How wide it is when the table does not say.
+    const BITS: usize;
+    fn take(b: &[u8], span: Span) -> Self;
+    fn store(&self, b: &mut [u8], span: Span);
+    fn is_zero(&self) -> bool;
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// A layout within a layout shows its own fields.
+    fn visit_as(&self, name: &'static str, visit: Visit<'_>) {
+        visit(name, &Shown(self));
+    }
+}
+
+/// A field of at most 64 bits.
+pub(crate) trait Code: Copy + fmt::Display {
+    const BITS: usize;
+    fn from_raw(raw: u64) -> Self;
+    fn raw(self) -> u64;
+}
+
+struct Shown<'a, T>(&'a T);
+
+impl<T: Field> fmt::Display for Shown<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.show(f)
+    }
+}
+
+impl<T: Code> Field for T {
+    const BITS: usize = T::BITS;
+    #[inline]
+    fn take(b: &[u8], span: Span) -> Self {
+        let bytes = &b[span.byte()..span.end().div_ceil(8)];
+        let raw = bytes.iter().fold(0, |raw: u64, &byte| raw << 8 | u64::from(byte));
+        Self::from_raw(raw >> span.below() & mask(span))
+    }
+    #[inline]
+    fn store(&self, b: &mut [u8], span: Span) {
+        let bytes = &mut b[span.byte()..span.end().div_ceil(8)];
+        let raw = bytes.iter().fold(0, |raw: u64, &byte| raw << 8 | u64::from(byte));
+        let others = raw & !(mask(span) << span.below());
+        let new = others | (self.raw() & mask(span)) << span.below();
+        for (byte, value) in bytes.iter_mut().rev().zip(new.to_le_bytes()) {
+            *byte = value;
+        }
+    }
+    fn is_zero(&self) -> bool {
+        self.raw() == 0
+    }
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+const fn mask(span: Span) -> u64 {
+    u64::MAX >> (64 - span.len)
+}
+
+impl Field for Gid {
+    const BITS: usize = 128;
+    fn take(b: &[u8], span: Span) -> Self {
+        Self(get(b, span.byte()))
+    }
+    fn store(&self, b: &mut [u8], span: Span) {
+        put(b, span.byte(), self.0);
+    }
+    fn is_zero(&self) -> bool {
+        *self == Self::ZERO
+    }
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Shown as `[1 2 3]`.
+impl<T: Field, const N: usize> Field for [T; N] {
+    const BITS: usize = T::BITS * N;
+    fn take(b: &[u8], span: Span) -> Self {
+        core::array::from_fn(|i| T::take(b, span.nth(i, T::BITS)))
+    }
+    fn store(&self, b: &mut [u8], span: Span) {
+        for (i, item) in self.iter().enumerate() {
+            item.store(b, span.nth(i, T::BITS));
+        }
+    }
+    fn is_zero(&self) -> bool {
+        self.iter().all(T::is_zero)
+    }
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (i, item) in self.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" ")?;
+            }
+            item.show(f)?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// Text in a field of fixed length: UTF-8, filled up with zeros, which a text of the full length does not have.
+/// Bytes of strangers need not be UTF-8, and what follows the first zero need not be zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Text<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> Text<N> {
+    /// The bytes before the first zero.
+    pub fn as_bytes(&self) -> &[u8] {
+        let end = self.0.iter().position(|&byte| byte == 0);
+        &self.0[..end.unwrap_or(N)]
+    }
+}
+
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Self([0; N])
+    }
+}
+
+/// What is longer than the field is cut off, between two characters.
+impl<const N: usize> From<&str> for Text<N> {
+    fn from(text: &str) -> Self {
+        let text = &text[..text.floor_char_boundary(N)];
+        let mut bytes = [0; N];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Self(bytes)
+    }
+}
+
+/// In quotation marks, with escapes.
+impl<const N: usize> fmt::Display for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+impl<const N: usize> Field for Text<N> {
+    const BITS: usize = N * 8;
+    fn take(b: &[u8], span: Span) -> Self {
+        Self(get(b, span.byte()))
+    }
+    fn store(&self, b: &mut [u8], span: Span) {
+        put(b, span.byte(), self.0);
+    }
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+macro_rules! numbers {
+    ($($ty:ty, $bits:literal, |$raw:ident| $from:expr, |$value:ident| $to:expr;)*) => {$(
+        impl Code for $ty {
+            const BITS: usize = $bits;
+            #[inline]
+            fn from_raw($raw: u64) -> Self {
+                $from
+            }
+            #[inline]
+            fn raw(self) -> u64 {
+                let $value = self;
+                $to
+            }
+        }
+    )*};
+}
+
+/// The low 8, 16 or 32 bits: a field is never wider than its type.
+pub(crate) const fn low8(raw: u64) -> u8 {
+    let [low, ..] = raw.to_le_bytes();
+    low
+}
+pub(crate) const fn low16(raw: u64) -> u16 {
+    let [a, b, ..] = raw.to_le_bytes();
+    u16::from_le_bytes([a, b])
+}
+pub(crate) const fn low32(raw: u64) -> u32 {
+    let [a, b, c, d, ..] = raw.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+numbers! {
+    bool, 1, |raw| raw != 0, |v| v.into();
+    u8, 8, |raw| low8(raw), |v| v.into();
+    u16, 16, |raw| low16(raw), |v| v.into();
+    u32, 32, |raw| low32(raw), |v| v.into();
+    u64, 64, |raw| raw, |v| v;
+    Lid, 16, |raw| Self(low16(raw)), |v| v.0.into();
+    Pkey, 16, |raw| Self(low16(raw)), |v| v.0.into();
+    Qkey, 32, |raw| Self(low32(raw)), |v| v.0.into();
+    Qpn, 24, |raw| Self::new(low32(raw)), |v| v.get().into();
+    Guid, 64, |raw| Self(raw), |v| v.0;
+    Mkey, 64, |raw| Self(raw), |v| v.0;
+    SmKey, 64, |raw| Self(raw), |v| v.0;
+    ServiceId, 64, |raw| Self(raw), |v| v.0;
+}
