@@ -1,5 +1,5 @@
-//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right: RoCE packet by
-//! packet, iWARP along the TCP streams.
+//! `rdmux decode`: what the frames of a capture say, and whether their checksums are right: RoCE and InfiniBand packet
+//! by packet, iWARP along the TCP streams.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -21,6 +21,9 @@ mod file;
 mod frame;
 mod iwarp;
 mod line;
+mod mad;
+#[cfg(test)]
+mod management_tests;
 mod other;
 mod roce;
 mod summary;

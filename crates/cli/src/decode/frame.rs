@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use rdmux_wire::ether::{self, Ether};
 use rdmux_wire::grh::Grh;
+use rdmux_wire::ib_packet::Parts;
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
+use rdmux_wire::lrh::{Lnh, Lrh};
 use rdmux_wire::udp::{self, Udp};
 use rdmux_wire::{Gid, WireError};
 
@@ -18,6 +20,8 @@ use super::tcp::Segment;
 #[derive(Debug)]
 pub(super) struct Dissection<'a> {
     pub(super) addresses: Option<Addresses>,
+    /// Of a packet of an InfiniBand subnet.
+    pub(super) lrh: Option<Lrh>,
     pub(super) vlan: Option<u16>,
     pub(super) what: What<'a>,
 }
@@ -50,7 +54,7 @@ pub(super) enum What<'a> {
 
 impl<'a> Dissection<'a> {
     fn of(what: What<'a>) -> Self {
-        Self { addresses: None, vlan: None, what }
+        Self { addresses: None, lrh: None, vlan: None, what }
     }
 
     fn other(name: impl Into<String>) -> Self {
@@ -68,6 +72,7 @@ mod link {
     pub(super) const LINUX_SLL: u16 = 113;
     pub(super) const IPV4: u16 = 228;
     pub(super) const IPV6: u16 = 229;
+    pub(super) const INFINIBAND: u16 = 247;
     pub(super) const LINUX_SLL2: u16 = 276;
 }
 
@@ -90,6 +95,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
         }
         link::LINUX_SLL => (ethertype_at(data, 14), 16),
         link::LINUX_SLL2 => (ethertype_at(data, 0), 20),
+        link::INFINIBAND => return infiniband(data, missing),
         other => return Dissection::other(format!("link type {other}")),
     };
     let (Some(ethertype), Some(rest)) = (ethertype, data.get(at..)) else {
@@ -138,7 +144,7 @@ fn ipv4(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     } else {
         transport(header.protocol, &payload, addresses, Network::Ipv4 { header: head })
     };
-    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+    Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
 
 fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
@@ -155,7 +161,7 @@ fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
         let network = Network::Ipv6 { src: header.src, dst: header.dst };
         transport(found.protocol, &payload, addresses, network)
     };
-    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+    Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
 }
 
 /// A GRH and a BTH directly in Ethernet.
@@ -167,7 +173,35 @@ fn roce_v1(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     let payload = &packet[Grh::LEN..];
     let payload = Payload::new(payload, grh.pay_len.into(), missing, "GRH payload length");
     let what = rdma(&payload, &Outer::Grh(grh));
-    Ok(Dissection { addresses: Some(addresses), vlan: None, what })
+    Ok(Dissection { addresses: Some(addresses), ..Dissection::of(what) })
+}
+
+/// An LRH and what follows it. The VCRC is not checked: captures often lack it.
+fn infiniband(packet: &[u8], missing: usize) -> Dissection<'_> {
+    let lrh = match Lrh::parse(packet) {
+        Ok(lrh) => lrh,
+        Err(error) => return Dissection::other(error.to_string()),
+    };
+    let (route_len, grh) = match lrh.lnh {
+        Lnh::Raw => return Dissection { lrh: Some(lrh), ..Dissection::other("raw packet") },
+        Lnh::Ip => return Dissection { lrh: Some(lrh), ..Dissection::other("raw IPv6 packet") },
+        Lnh::Local => (Lrh::LEN, None),
+        Lnh::Global => {
+            (Lrh::LEN + Grh::LEN, packet.get(Lrh::LEN..).and_then(|b| Grh::parse(b).ok()))
+        }
+    };
+    let addresses = grh.map(|grh| Addresses { src: grh.sgid.0.into(), dst: grh.dgid.0.into() });
+    let len = usize::from(lrh.pkt_len) * 4;
+    let cut_short = missing > 0 && packet.len() < len;
+    let what = match (packet.split_at_checked(route_len), Parts::split(packet)) {
+        (_, Err(error)) if !cut_short => What::Undecodable(error),
+        (Some((route, rest)), _) if len >= route_len => {
+            let payload = Payload::new(rest, len - route_len, missing, "LRH packet length");
+            rdma(&payload, &Outer::Route(route))
+        }
+        _ => What::CutShort { captured: packet.len(), original: len },
+    };
+    Dissection { addresses, lrh: Some(lrh), ..Dissection::of(what) }
 }
 
 /// What a header says that follows it, and what of it is there.

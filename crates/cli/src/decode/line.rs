@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::frame::{Addresses, Dissection, What};
 use super::iwarp::JsonUnit;
-use super::roce::{IcrcCheck, Mad, Roce, RocePacket};
+use super::mad::JsonMad;
+use super::roce::{IcrcCheck, Roce, RocePacket};
 
 /// A frame with its place in the file.
 pub(super) struct Line<'a> {
@@ -25,6 +26,9 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.relative.as_secs();
         write!(f, "{:6} {seconds:4}.{:06}  ", self.number, self.relative.subsec_micros())?;
+        if let Some(lrh) = self.dissection.lrh {
+            write!(f, "{lrh}  ")?;
+        }
         if let Some(Addresses { src, dst }) = self.dissection.addresses {
             write!(f, "{src} > {dst}  ")?;
         }
@@ -78,8 +82,7 @@ impl fmt::Display for Roce<'_> {
 impl fmt::Display for RocePacket<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mad {
-            Some(Mad::Cm(mad)) => mad.fmt(f),
-            Some(Mad::Other(header)) => header.fmt(f),
+            Some(mad) => mad.fmt(f),
             None => self.packet.fmt(f),
         }
     }
@@ -96,6 +99,14 @@ pub(super) struct JsonLine<'a> {
     src: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dst: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slid: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dlid: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sl: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vl: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan: Option<u16>,
     kind: &'static str,
@@ -139,11 +150,13 @@ struct JsonPacket {
     invalidate: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mad: Option<JsonMad>,
 }
 
 impl<'a> JsonLine<'a> {
     pub(super) fn new(file: &'a str, line: &Line<'_>) -> Self {
-        let Dissection { addresses, vlan, what } = line.dissection;
+        let Dissection { addresses, lrh, vlan, what } = line.dissection;
         let mut packets = Vec::new();
         let mut units = Vec::new();
         let mut icrc = None;
@@ -172,6 +185,10 @@ impl<'a> JsonLine<'a> {
             time: format!("{}.{:09}", line.time.as_secs(), line.time.subsec_nanos()),
             src: addresses.map(|a| a.src.to_string()),
             dst: addresses.map(|a| a.dst.to_string()),
+            slid: lrh.map(|lrh| lrh.slid.0),
+            dlid: lrh.map(|lrh| lrh.dlid.0),
+            sl: lrh.map(|lrh| lrh.sl),
+            vl: lrh.map(|lrh| lrh.vl),
             vlan: *vlan,
             kind,
             text: what.to_string(),
@@ -202,10 +219,8 @@ impl JsonPacket {
             msn: aeth.map(|h| h.msn),
             imm: imm.map(|h| u32::from_be_bytes(h.0)),
             invalidate: ieth.map(|h| h.0.0),
-            cm: match &packet.mad {
-                Some(Mad::Cm(mad)) => Some(mad.message.name()),
-                _ => None,
-            },
+            cm: packet.mad.and_then(|mad| mad.cm()),
+            mad: packet.mad.as_ref().map(JsonMad::new),
         }
     }
 }

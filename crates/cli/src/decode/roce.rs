@@ -2,14 +2,14 @@
 
 use std::net::Ipv6Addr;
 
-use rdmux_wire::cm::CmMad;
 use rdmux_wire::grh::Grh;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo, solve_ipv4_id};
 use rdmux_wire::ip::Ipv4;
 use rdmux_wire::lrh::{Lnh, Lrh};
-use rdmux_wire::mad::{MadHeader, MgmtClass};
 use rdmux_wire::udp::Udp;
 use rdmux_wire::{Bth, Lid, MAX_HEADER, Packet, Qpn, Service, Syndrome, WireError};
+
+use super::mad::Mad;
 
 /// The packets of a frame. Mostly that is one.
 #[derive(Debug)]
@@ -26,17 +26,7 @@ pub(super) struct Roce<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RocePacket<'a> {
     pub(super) packet: Packet<'a>,
-    pub(super) mad: Option<Mad>,
-}
-
-/// A datagram to QP1.
-#[derive(Debug, Clone, Copy)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
-pub(super) enum Mad {
-    /// Of the connection manager.
-    Cm(CmMad),
-    /// Of another class.
-    Other(MadHeader),
+    pub(super) mad: Option<Mad<'a>>,
 }
 
 /// What became of the check of the ICRC.
@@ -65,6 +55,8 @@ pub(super) enum Outer<'a> {
     Udp { network: Network<'a>, udp: Udp },
     /// RoCEv1.
     Grh(Grh),
+    /// InfiniBand: LRH, and GRH if there is one, as they are.
+    Route(&'a [u8]),
 }
 
 impl<'a> Roce<'a> {
@@ -103,31 +95,21 @@ impl<'a> Roce<'a> {
 impl<'a> RocePacket<'a> {
     fn parse(transport: &'a [u8]) -> Result<Self, WireError> {
         let packet = Packet::parse(transport)?;
-        let to_qp1 = packet.bth.dest_qpn == Qpn::QP1 && packet.bth.opcode.service() == Service::Ud;
-        let mad = if to_qp1 { Some(Mad::parse(packet.payload)?) } else { None };
+        let to_management = matches!(packet.bth.dest_qpn, Qpn::QP0 | Qpn::QP1);
+        let is_datagram = packet.bth.opcode.service() == Service::Ud;
+        let mad =
+            if to_management && is_datagram { Some(Mad::parse(packet.payload)?) } else { None };
         Ok(Self { packet, mad })
     }
 
-    /// What it is, for counting: the opcode with the kind of NAK, or the message to QP1.
+    /// What it is, for counting: the opcode with the kind of NAK, or the message to QP0 or QP1.
     pub(super) fn kind(&self) -> String {
         let opcode = self.packet.bth.opcode;
         match (&self.mad, self.packet.aeth.map(|aeth| aeth.syndrome)) {
-            (Some(Mad::Cm(mad)), _) => format!("CM {}", mad.message.name()),
-            (Some(Mad::Other(header)), _) => format!("MAD {}", header.mgmt_class),
+            (Some(mad), _) => mad.kind(),
             (None, Some(Syndrome::Rnr(_))) => format!("{opcode}, RNR NAK"),
             (None, Some(nak @ Syndrome::Nak(_))) => format!("{opcode}, {nak}"),
             (None, _) => opcode.to_string(),
-        }
-    }
-}
-
-impl Mad {
-    fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let header = MadHeader::parse(bytes)?;
-        if header.mgmt_class == MgmtClass::COMM {
-            CmMad::parse(bytes).map(Self::Cm)
-        } else {
-            Ok(Self::Other(header))
         }
     }
 }
@@ -169,6 +151,7 @@ impl Outer<'_> {
                     Lrh { vl: 0, lver: 0, sl: 0, lnh: Lnh::Global, dlid: no, pkt_len: 0, slid: no };
                 Icrc::infiniband(&lrh, Some(&grh))
             }
+            Self::Route(route) => Icrc::of_route_headers(route),
         };
         icrc.update(transport);
         icrc.finish()
