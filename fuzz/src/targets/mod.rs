@@ -10,6 +10,7 @@ pub mod qp;
 pub mod ring;
 pub mod umad;
 pub mod wire;
+pub mod wire_ib;
 
 use anyhow::Result;
 
@@ -41,6 +42,9 @@ targets! {
     "wire_network" wire::wire_network, corpus::frames, "Ethernet, IP and UDP headers";
     "wire_mad" wire::wire_mad, corpus::mads, "management datagrams and the connection manager's messages";
     "wire_icrc" wire::wire_icrc, corpus::packets, "checksums over pieces, and the Identification found again";
+    "wire_ib_packet" wire_ib::wire_ib_packet, wire_ib::packets, "packets of an InfiniBand subnet, from LRH through VCRC";
+    "wire_smp" wire_ib::wire_smp, wire_ib::management, "subnet management: packets, every attribute, every trap";
+    "wire_sa_pm" wire_ib::wire_sa_pm, wire_ib::management, "subnet administration and performance management, every record";
     "iwarp_wire_mpa" iwarp_wire::iwarp_wire_mpa, corpus::startups, "iWARP: start-up frames, as they come in";
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
