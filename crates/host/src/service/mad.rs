@@ -336,14 +336,18 @@ mod tests {
             agents.register(client, key(Qpn::QP1, 3, u8::try_from(n).unwrap()), 0b10)
         };
         let first = of(&mut agents, A, 0).unwrap();
-        (1..MAX_AGENTS).for_each(|n| drop(of(&mut agents, A, n).unwrap()));
+        for n in 1..MAX_AGENTS {
+            of(&mut agents, A, n).unwrap();
+        }
         assert_eq!(of(&mut agents, A, MAX_AGENTS).unwrap_err().errno, libc::ENOMEM);
         of(&mut agents, B, MAX_AGENTS).unwrap();
         let mut send = |tid| {
             let wait = (Duration::from_secs(1), 0);
             agents.send(Time::ZERO, A, first, TO, &mad(3, 2, 1, tid), wait)
         };
-        (0..MAX_WAITING as u64).for_each(|tid| drop(send(tid).unwrap()));
+        for tid in 0..MAX_WAITING as u64 {
+            send(tid).unwrap();
+        }
         assert_eq!(send(MAX_WAITING as u64).unwrap_err().errno, libc::ENOMEM);
     }
 
