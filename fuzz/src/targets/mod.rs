@@ -2,6 +2,7 @@
 
 pub mod cm;
 pub mod cm_streams;
+pub mod fabric;
 pub mod host;
 pub mod ib_subnet;
 pub mod iwarp;
@@ -63,6 +64,7 @@ targets! {
     "cm_streams" cm_streams::cm_streams, corpus::startups, "iWARP's start-up: any commands, and peers that say anything";
     "rmpp_receiver" umad::rmpp_receiver, corpus::noise, "messages of several MADs: any segments in any order";
     "umad" umad::umad, corpus::noise, "the user MAD device: any packets, writes, registrations and timeouts in any order";
+    "fabric_protocol" fabric::fabric_protocol, fabric::messages, "messages of a fabric and its clients";
     "host_protocol" host::host_protocol, host::messages, "messages of processes and their service";
 }
 
