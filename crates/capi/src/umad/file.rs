@@ -9,7 +9,6 @@ use super::buffer::HEADER;
 use crate::boundary::Result;
 
 /// What [`MadFile::read`] found.
-#[cfg_attr(not(test), expect(dead_code, reason = "no port has a MAD file yet"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// A record of as many bytes, header included.
