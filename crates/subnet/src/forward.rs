@@ -37,7 +37,7 @@ enum Step {
 
 impl Subnet {
     /// Moves a datagram from the port `from`, which sends it, to the port that it is for. From port 0 of a
-    /// switch the permissive LID is that of whoever is at the port `neighbour`.
+    /// switch the permissive LID is that of the node at the port `neighbour`.
     pub(crate) fn forward(
         &mut self,
         from: usize,

@@ -45,7 +45,7 @@ impl fmt::Display for PortId {
 pub struct MadPacket {
     /// The sender's LID; 0xffff while it has none.
     pub slid: Lid,
-    /// The receiver's LID, a multicast LID, or 0xffff for whoever is next.
+    /// The receiver's LID, a multicast LID, or 0xffff for the node that is next.
     pub dlid: Lid,
     /// Service level, 0 to 15; of no meaning from QP0.
     pub sl: u8,

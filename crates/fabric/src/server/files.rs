@@ -73,7 +73,7 @@ impl Reader for Programs<'_> {
         }
         mad::encode(record, self.scratch);
         for message in mad::messages(self.scratch) {
-            // Whoever has gone is noticed when the poller tells.
+            // The poller tells when a client has gone.
             let _ = connection.out.send(&connection.socket, message);
         }
         watch(self.poller, id, connection);

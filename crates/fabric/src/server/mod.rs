@@ -212,7 +212,7 @@ pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File
     }
 }
 
-/// Lets other users reach the socket: whoever connects is looked at then.
+/// Lets other users reach the socket: each is checked when it connects.
 fn open_to_others(options: &ServerOptions, dir: &FabricDir) -> Result<(), FabricError> {
     use std::os::unix::fs::PermissionsExt as _;
     let fabrics = dir.path().parent().unwrap_or(dir.path());

@@ -1,4 +1,4 @@
-//! All messages that are coming in, and those that have come in lately.
+//! All messages that are coming in, and those that came in last.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

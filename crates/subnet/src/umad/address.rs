@@ -8,7 +8,7 @@ use super::{Errno, Ports, UserAddress, UserGrh};
 use crate::rmpp::Mad;
 use crate::{MadPacket, PortId};
 
-/// The permissive LID: of a port that has none, and of whoever is next.
+/// The permissive LID: of a port that has none, and of the node that is next.
 const PERMISSIVE: Lid = Lid(0xffff);
 
 /// The first multicast LID.
@@ -160,7 +160,7 @@ fn outgoing_grh(port: PortId, to: &UserGrh, ports: &impl Ports) -> Result<Grh, E
     })
 }
 
-/// The offset of an own LID from the base LID; 0 for the LID of a group, of nobody and of whoever is next.
+/// The offset of an own LID from the base LID; 0 for the LID of a group, of nobody and of the node that is next.
 fn path_bits(port: PortId, lid: Lid, ports: &impl Ports) -> u8 {
     let lmc = ports.lid(port).map_or(0, |(_, lmc)| lmc);
     if lid >= MULTICAST { 0 } else { (lid.0 & mask(lmc)).to_be_bytes()[1] }
