@@ -1,7 +1,7 @@
 //! libibumad.
 //!
 //! The library reads of adapters and ports what files under `/sys` tell, as programs that look there themselves do. A port
-//! that is open is a MAD file of whoever owns the subnet, where agents, answers, timeouts and RMPP are kept; this library
+//! that is open is a MAD file of the process that owns the subnet, where agents, answers, timeouts and RMPP are kept; this library
 //! adds what a system call checks at once.
 //!
 //! | file | what |

@@ -1,5 +1,5 @@
 //! Requests that may still be unanswered. A transaction ID must not be used again before its answer is there, so this asks
-//! before it sends; for one that was not used lately nobody needs to be asked.
+//! before it sends an ID that it has sent and read no answer to; others need no question.
 
 use std::collections::BTreeSet;
 

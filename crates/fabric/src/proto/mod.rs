@@ -51,7 +51,7 @@ pub struct Greeting {
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A host takes an adapter; it lets go of it when the connection ends. Reply: [`Described`].
+    /// A host takes an adapter; it gives it back when the connection ends. Reply: [`Described`].
     Attach {
         /// The host's name.
         host: String,

@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// A host lets go of its adapter.
+    /// A host gives its adapter back.
     pub(super) fn detach(&mut self, id: ConnectionId, node: NodeId) {
         self.attachments.by_node.remove(&node);
         self.attachments.pending.remove(&id);
