@@ -16,7 +16,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use crate::{sys, usage};
 
 /// How long. Longer than an answer of the host service takes, and too short to be seen in the
 /// accounts of a process that waits.
@@ -99,6 +99,8 @@ impl YieldPolicy {
 
 /// The slice that a thread asks for which serves others: long enough for a round of work.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
+/// The slice that stands for the system's own.
+const USUAL_SLICE: Duration = Duration::ZERO;
 
 /// Asks the kernel to give the calling thread the processor in short slices: no more of it than before, but sooner when it
 /// is woken (Linux 6.12, `sched_setattr(2)` with a `sched_runtime`; an older one takes no notice). For threads whose work
@@ -108,6 +110,47 @@ const SHORT_SLICE: Duration = Duration::from_micros(100);
 /// Where the kernel forbids it. The thread works as well, only later where processors are scarce.
 pub fn ask_for_short_slices() -> io::Result<()> {
     sys::set_slice(SHORT_SLICE)
+}
+
+/// Slices that the calling thread has by what it does: short ones while it serves messages that are quickly served, the
+/// system's own while it moves long ones, in the middle of which it would be interrupted.
+#[derive(Debug)]
+pub struct Slices {
+    short: bool,
+    /// The processor time of the thread when the present stretch of work began.
+    began: Duration,
+}
+
+impl Slices {
+    /// A stretch of work as long as this moves long messages.
+    const LONG: Duration = Duration::from_millis(1);
+
+    /// Asks for short ones, for the calling thread.
+    ///
+    /// # Errors
+    /// As [`ask_for_short_slices`].
+    pub fn new() -> io::Result<Self> {
+        ask_for_short_slices()?;
+        Ok(Self { short: true, began: usage::of_thread() })
+    }
+
+    /// A stretch of work begins.
+    pub fn begin(&mut self) {
+        self.began = usage::of_thread();
+    }
+
+    /// It has ended: asks for what fits the next one. The time is the processor's, so that to wait for a processor is no work.
+    ///
+    /// # Errors
+    /// As [`ask_for_short_slices`].
+    pub fn end(&mut self) -> io::Result<()> {
+        let short = usage::of_thread().saturating_sub(self.began) < Self::LONG;
+        if short != self.short {
+            sys::set_slice(if short { SHORT_SLICE } else { USUAL_SLICE })?;
+            self.short = short;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +218,24 @@ mod tests {
         clock.set(clock.get() + BUSY);
         assert!(!once(&mut policy, &clock, Duration::ZERO));
         assert!(!once(&mut policy, &clock, Duration::ZERO), "now they are");
+    }
+
+    #[test]
+    fn long_work_has_usual_slices_and_short_work_short_ones() {
+        std::thread::spawn(|| {
+            let mut slices = Slices::new().unwrap();
+            let mut after = |work| {
+                slices.begin();
+                let began = usage::of_thread();
+                while usage::of_thread() - began < work {}
+                slices.end().unwrap();
+                slices.short
+            };
+            assert!(!after(Slices::LONG));
+            assert!(after(Duration::ZERO));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

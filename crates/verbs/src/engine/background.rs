@@ -6,11 +6,12 @@
 //! program could poll but others have the processor. While packets come, and nobody polls, it goes on looking for a
 //! moment before it sleeps again.
 
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdmux_link::Usage;
-use rdmux_link::spin_wait::{ask_for_short_slices, yield_or_sleep};
+use rdmux_link::spin_wait::{Slices, yield_or_sleep};
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -85,9 +86,9 @@ impl Engine {
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
     // Programs that poll keep the processors busy until this thread has done something.
-    if let Err(error) = ask_for_short_slices() {
-        tracing::debug!(%error, "the device's thread has usual time slices");
-    }
+    let tell =
+        |error: &io::Error| tracing::debug!(%error, "the device's thread has usual time slices");
+    let mut slices = Slices::new().inspect_err(tell).ok();
     let mut habit = Habit::default();
     let mut undisturbed = false;
     // The device must be able to go while this thread sleeps, so it sleeps without holding it.
@@ -97,8 +98,10 @@ fn run(device: &Weak<Device>) {
             return;
         }
         let polling = habit.judge(engine.polls(), strong.now(), Usage::now);
+        slices.iter_mut().for_each(Slices::begin);
         let (waiter, how) = engine.look_around(&strong, polling, undisturbed);
         drop(strong);
+        slices.take_if(|slices| slices.end().inspect_err(tell).is_err());
         let woken = waiter.sleep(how);
         undisturbed = !woken && how == Sleep::Tick;
     }

@@ -543,12 +543,13 @@ impl Engine {
     }
 }
 
-/// Another thread runs a round, and may be waiting for this processor. Out of line: a poll that finds nothing to do is
-/// some hundred instructions.
+/// Another thread of the process runs a round, and may be waiting for this processor. What a yield is long for is that
+/// thread's work, so it is no reason to sleep: who sleeps between its polls comes back on any processor, also on the one where
+/// that thread copies a long message. Out of line: a poll that finds nothing to do is some hundred instructions.
 #[cold]
 #[inline(never)]
 fn leave_to_other() {
-    yield_or_sleep();
+    std::thread::yield_now();
 }
 
 fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut Bound<'_>)) {
