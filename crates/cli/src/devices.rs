@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use rdmux::{Context, DeviceKind};
-use rdmux_verbs::kind::GidKind;
+use rdmux::Context;
+use rdmux_host::DeviceRow;
+use rdmux_verbs::kind::{GidKind, LinkLayer};
+use rdmux_verbs::port::PortAttr;
 use serde::Serialize;
 
 use crate::Global;
-use crate::run::DeviceArgs;
+use crate::run::{self, DeviceArgs};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
@@ -43,7 +45,23 @@ struct Port {
     active_mtu: u32,
     max_mtu: u32,
     max_message: u32,
+    /// Of an InfiniBand port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subnet: Option<Subnet>,
     gids: Vec<GidRow>,
+}
+
+/// What an InfiniBand port has of its subnet.
+#[derive(Serialize)]
+struct Subnet {
+    fabric: Option<String>,
+    lid: u16,
+    lmc: u8,
+    sm_lid: u16,
+    sm_sl: u8,
+    prefix: String,
+    rate: String,
+    pkeys: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -58,9 +76,11 @@ struct GidRow {
 
 /// Runs `rdmux devices`.
 pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
-    let open = |kind: &DeviceKind| describe(&global.builder().device(*kind).open()?);
-    let kinds = args.device.choice_or_all()?.kinds();
-    let devices = kinds.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let choice = args.device.choice_or_all()?;
+    let open = |row: &DeviceRow| describe(&global.builder().device(row.kind).open()?, row);
+    let rows = run::connect_options()?.devices(&global.host_name()?)?;
+    let seen = rows.iter().filter(|row| choice.sees(row));
+    let devices = seen.map(open).collect::<Result<Vec<_>>>()?;
     if args.json {
         output::json(&devices)?;
         return Ok(ExitCode::SUCCESS);
@@ -74,7 +94,7 @@ pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(context: &Context) -> Result<Device> {
+fn describe(context: &Context, row: &DeviceRow) -> Result<Device> {
     let (attr, port) = (context.query(), context.query_port()?);
     let gids = context.gids().into_iter().enumerate();
     let l = attr.limits;
@@ -91,6 +111,7 @@ fn describe(context: &Context) -> Result<Device> {
             active_mtu: port.active_mtu.bytes(),
             max_mtu: port.max_mtu.bytes(),
             max_message: port.max_msg_sz,
+            subnet: (port.link_layer == LinkLayer::InfiniBand).then(|| subnet(row, &port)),
             gids: gids
                 .map(|(index, entry)| {
                     // GIDs that are no addresses have no type either.
@@ -131,6 +152,23 @@ fn describe(context: &Context) -> Result<Device> {
     })
 }
 
+fn subnet(row: &DeviceRow, port: &PortAttr) -> Subnet {
+    let told = row.ports.first();
+    let (speed, rate) = port.rate();
+    Subnet {
+        fabric: told.and_then(|port| Some(port.managed.as_ref()?.fabric.clone())),
+        lid: port.lid.0,
+        lmc: port.lmc,
+        sm_lid: port.sm_lid.0,
+        sm_sl: port.sm_sl,
+        prefix: format!("{:#018x}", port.subnet_prefix),
+        rate: format!("{} Gb/s ({}X {speed})", f64::from(rate) / 10.0, port.lanes()),
+        pkeys: told.map_or_else(Vec::new, |port| {
+            port.pkeys.iter().filter(|pkey| pkey.0 != 0).map(|pkey| pkey.to_string()).collect()
+        }),
+    }
+}
+
 fn print(d: &Device) -> Result<()> {
     say!("device     {} of host {}", d.name, d.host);
     say!("transport  {}", d.transport);
@@ -146,6 +184,18 @@ fn print(d: &Device) -> Result<()> {
             p.max_mtu,
             output::bytes(p.max_message.into())
         );
+        match &p.subnet {
+            Some(s @ Subnet { fabric: Some(fabric), .. }) => say!(
+                "fabric     {fabric}: LID {}, LMC {}, manager at LID {}, {}, P_Keys {}",
+                s.lid,
+                s.lmc,
+                s.sm_lid,
+                s.rate,
+                s.pkeys.join(" ")
+            ),
+            Some(_) => say!("fabric     none is up: start one with `rdmux fabric up`"),
+            None => {}
+        }
         let mut report =
             Report::new(&["INDEX", "GID", "ADDRESS", "TYPE", "INTERFACE", "MTU"]).right(&[0, 5]);
         for g in &p.gids {

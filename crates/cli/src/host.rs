@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
+use rdmux_fabric::FabricName;
 use rdmux_host::client::admin;
-use rdmux_host::proto::{HolderStatus, Status};
+use rdmux_host::proto::{FabricStatus, HolderStatus, Status};
 use rdmux_host::service::daemon;
 use rdmux_host::{ConnectOptions, HostError, HostName, NodeGuid, RuntimeDir};
 use rdmux_verbs::kind::{self, KindRow};
@@ -57,6 +58,12 @@ pub(crate) struct Up {
     /// The GUID of its node, which it keeps; one is drawn if it has none
     #[arg(long, value_name = "GUID")]
     guid: Option<NodeGuid>,
+    /// The fabric that its InfiniBand adapter is on, fixed from now on
+    ///
+    /// Without it that is the fabric which RDMUX_FABRIC or the configuration file names when the service starts, or
+    /// "default". The host attaches when the fabric is up.
+    #[arg(long, value_name = "NAME")]
+    fabric: Option<FabricName>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -137,9 +144,18 @@ fn up(global: &Global, args: &Up) -> Result<()> {
     if let Some(guid) = args.guid {
         assign_guid(&options, name, guid)?;
     }
+    if let Some(fabric) = &args.fabric {
+        options.dir.host(name)?.set_fabric(fabric)?;
+    }
     let status = admin::up(&options, name, args.addr)?;
     if let Some(wish) = args.guid.filter(|wish| wish.guid() != status.node_guid) {
         bail!("host {name} has not the node GUID {wish}: the configuration file has another");
+    }
+    if let Some(wish) = args.fabric.as_ref().filter(|wish| wish.as_str() != status.fabric.name) {
+        bail!(
+            "host {name} is up on fabric {}: `rdmux host down {name}`, and it comes back on {wish}",
+            status.fabric.name
+        );
     }
     if status.pid == std::process::id() {
         bail!(
@@ -263,8 +279,10 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let kind = if s.embedded { " (a thread of that process)" } else { "" };
     say!("host       {}", s.host);
     say!("addresses  {}", addresses(s));
-    let name = |row: &KindRow| row.device_name;
-    say!("devices    {}", kind::rows().iter().map(name).collect::<Vec<_>>().join(" "));
+    let is_there = |row: &&KindRow| !row.kind.is_on_fabric() || s.fabric.node_guid.is_some();
+    let names: Vec<_> = kind::rows().iter().filter(is_there).map(|row| row.device_name).collect();
+    say!("devices    {}", names.join(" "));
+    say!("fabric     {}", fabric(&s.fabric));
     say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
     say!(
@@ -323,6 +341,19 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     counters("DEVICES", &s.device_counters, all_counters)?;
     counters("SERVICE", &s.service_counters, all_counters)?;
     counters("CONNECTION MANAGER", &s.cm_counters, all_counters)
+}
+
+/// The host on its fabric.
+fn fabric(s: &FabricStatus) -> String {
+    let name = &s.name;
+    match (&s.node_guid, &s.why) {
+        (Some(guid), _) => {
+            let manager = if s.is_sm { ", a subnet manager has it" } else { "" };
+            format!("{name}: adapter {guid}, LID {}, {}{manager}", s.lid, s.state.to_lowercase())
+        }
+        (None, Some(why)) => format!("{name}: {why}"),
+        (None, None) => format!("{name} is not up"),
+    }
 }
 
 /// XRC domains, and the queue pairs in them that belong to no process.
@@ -399,6 +430,7 @@ fn as_json(s: &Status) -> Value {
         "node_guid": s.node_guid.to_string(),
         "gids": gids.collect::<Vec<_>>(),
         "port": s.port,
+        "fabric": s.fabric,
         "slots": s.slots,
         "rings": s.rings,
         "processes": s.clients,

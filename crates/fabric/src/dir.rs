@@ -34,6 +34,15 @@ impl FabricDir {
         Ok(Self { name: name.clone(), dir: user.service(FABRICS, name.as_str())? })
     }
 
+    /// The directory of a fabric if there is one, for those who would not make it.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when it is not safe to use.
+    pub fn existing(user: &UserDir, name: &FabricName) -> Result<Option<Self>, DirectoryError> {
+        let is_there = user.folder(FABRICS).join(name.as_str()).is_dir();
+        is_there.then(|| Self::open(user, name)).transpose()
+    }
+
     /// The names of all fabrics that ever were up here.
     ///
     /// # Errors

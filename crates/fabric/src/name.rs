@@ -4,9 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use rdmux_runtime::name::is_label;
+use serde::Deserialize;
 
 /// The name of a fabric: a DNS label, lower case, as host names are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct FabricName(String);
 
 /// Why a string is not a [`FabricName`].
@@ -34,20 +36,25 @@ impl FabricName {
         }
     }
 
-    /// The fabric that this process's host is on: `$RDMUX_FABRIC`, or the default one.
+    /// The fabric that `$RDMUX_FABRIC` names, if it does.
     ///
     /// # Errors
     /// [`InvalidFabricName`] for what the variable holds.
-    pub fn of_environment() -> Result<Self, InvalidFabricName> {
-        match std::env::var_os(Self::VARIABLE) {
-            Some(name) if !name.is_empty() => Self::new(&name.to_string_lossy()),
-            _ => Ok(Self::default()),
-        }
+    pub fn of_environment() -> Result<Option<Self>, InvalidFabricName> {
+        let set = std::env::var_os(Self::VARIABLE).filter(|name| !name.is_empty());
+        set.map(|name| Self::new(&name.to_string_lossy())).transpose()
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for FabricName {
+    type Error = InvalidFabricName;
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        Self::new(&s)
     }
 }
 

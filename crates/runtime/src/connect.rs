@@ -27,19 +27,38 @@ pub enum ConnectError {
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(dir: &ServiceDir, timeout: Duration) -> Result<Option<OwnedFd>, ConnectError> {
-    let fail = |e: Errno| ConnectError::Io(e.into());
-    let (address, _keep) = dir.socket_address()?;
-    let kind = SocketType::SEQPACKET;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-        .map_err(fail)?;
+    let socket = unix_socket(SocketFlags::CLOEXEC)?;
     // connect(2) waits no longer than a message may.
     for direction in [Timeout::Recv, Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(fail)?;
+        sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(io::Error::from)?;
     }
+    connect_to(dir, socket, timeout)
+}
+
+/// As [`connect`], with a socket that never blocks, and without waiting: so many that wait for the service that nobody can
+/// be added are [`ConnectError::Busy`] at once.
+///
+/// # Errors
+/// [`ConnectError`].
+pub fn connect_nonblocking(dir: &ServiceDir) -> Result<Option<OwnedFd>, ConnectError> {
+    let socket = unix_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    connect_to(dir, socket, Duration::ZERO)
+}
+
+fn unix_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn connect_to(
+    dir: &ServiceDir,
+    socket: OwnedFd,
+    timeout: Duration,
+) -> Result<Option<OwnedFd>, ConnectError> {
+    let (address, _keep) = dir.socket_address()?;
     match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
         Err(Errno::AGAIN) => Err(ConnectError::Busy(timeout)),
-        Err(e) => Err(fail(e)),
+        Err(e) => Err(ConnectError::Io(e.into())),
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rdmux_fabric::client::{self, ConnectOptions};
 use rdmux_fabric::proto::{NodeRef, PortRef, mad::decode};
 use rdmux_fabric::{Config, FabricError, FabricName};
+use rdmux_host::client::Hold;
 use rdmux_host::{DeviceRow, HostName};
 use rdmux_subnet::umad::Registration;
 use rdmux_verbs::port::Managed;
@@ -21,9 +22,10 @@ use crate::verbs::devices::connect_options;
 /// ENODEV for a port that has none, and where there is no service or no fabric; others of the connection.
 pub(super) fn open(ca: &str, port: u8) -> Result<Box<dyn MadFile>> {
     let host = HostName::of_environment().map_err(|_| Errno::EINVAL)?;
-    let devices = connect_options()?.devices(&host)?;
+    let (hold, devices) = connect_options()?.hold(&host)?;
     let managed = managed(&devices, ca, port).ok_or(Errno(libc::ENODEV))?;
-    connect(&ConnectOptions::of_environment(Config::default())?, managed)
+    let file = connect(&ConnectOptions::of_environment(Config::default())?, managed)?;
+    Ok(Box::new(FabricFile { file, _hold: Some(hold) }))
 }
 
 /// The port of a fabric that a device's port is.
@@ -32,30 +34,33 @@ fn managed<'d>(devices: &'d [DeviceRow], ca: &str, port: u8) -> Option<&'d Manag
     device.ports.get(usize::from(port).checked_sub(1)?)?.managed.as_ref()
 }
 
-fn connect(options: &ConnectOptions, port: &Managed) -> Result<Box<dyn MadFile>> {
+fn connect(options: &ConnectOptions, port: &Managed) -> Result<client::MadFile> {
     let fabric = FabricName::new(&port.fabric).map_err(|_| Errno(libc::ENODEV))?;
     let Ok(node) = port.node.parse::<NodeRef>();
-    let file = client::MadFile::open(options, &fabric, &PortRef { node, port: port.port })?;
-    Ok(Box::new(FabricFile(file)))
+    Ok(client::MadFile::open(options, &fabric, &PortRef { node, port: port.port })?)
 }
 
 /// A MAD file of a fabric.
 #[derive(Debug)]
-struct FabricFile(client::MadFile);
+struct FabricFile {
+    file: client::MadFile,
+    /// The adapter is the host's as long as its service runs.
+    _hold: Option<Hold>,
+}
 
 impl AsFd for FabricFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
 impl MadFile for FabricFile {
     fn register(&self, registration: &Registration) -> Result<u32> {
-        Ok(self.0.register(registration)?)
+        Ok(self.file.register(registration)?)
     }
 
     fn unregister(&self, agent: u32) -> Result<()> {
-        Ok(self.0.unregister(agent)?)
+        Ok(self.file.unregister(agent)?)
     }
 
     fn check(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()> {
@@ -63,15 +68,15 @@ impl MadFile for FabricFile {
         record.extend_from_slice(mad);
         let length = u32::try_from(record.len()).map_err(|_| Errno::EINVAL)?;
         record[16..20].copy_from_slice(&length.to_le_bytes());
-        Ok(self.0.check(&decode(&record).map_err(|_| Errno::EINVAL)?)?)
+        Ok(self.file.check(&decode(&record).map_err(|_| Errno::EINVAL)?)?)
     }
 
     fn send(&self, header: &[u8; HEADER], mad: &[u8]) -> Result<()> {
-        Ok(self.0.send(header, mad)?)
+        Ok(self.file.send(header, mad)?)
     }
 
     fn read(&self, buffer: &mut [u8]) -> Result<Received> {
-        Ok(match self.0.read(buffer)? {
+        Ok(match self.file.read(buffer)? {
             client::Received::Whole(length) => Received::Whole(length),
             client::Received::TooLong(length) => Received::TooLong(length),
             client::Received::Nothing => Received::Nothing,
@@ -127,7 +132,8 @@ mod tests {
         let node = admin::show(&options, &name).unwrap().nodes[0].id.clone();
         let fabric = name.to_string();
         let managed = Managed { fabric, node, port: 1, counters: Vec::new() };
-        let port = insert(OpenPort::new(connect(&options, &managed).unwrap()));
+        let file = connect(&options, &managed).unwrap();
+        let port = insert(OpenPort::new(Box::new(FabricFile { file, _hold: None })));
         // SAFETY: no mask.
         let agent = unsafe { umad_register(port, 0x81, 1, 0, ptr::null_mut()) };
         Fabric { server, port, agent, _dir: dir }
@@ -226,7 +232,8 @@ mod tests {
         let there = Managed { fabric: "default".into(), node: "a".into(), port: 1, counters };
         let ports = vec![port.clone(), Port { managed: Some(there.clone()), ..port }];
         let name = kind::rows()[0].device_name.to_owned();
-        let devices = [DeviceRow { kind, name: name.clone(), node_guid: Guid(1), ports }];
+        let devices =
+            [DeviceRow { kind, name: name.clone(), node_guid: Guid(1), adapter: None, ports }];
         assert_eq!(managed(&devices, &name, 2), Some(&there));
         for (ca, port) in [(name.as_str(), 0), (&name, 1), (&name, 3), ("x", 2)] {
             assert_eq!(managed(&devices, ca, port), None, "{ca} {port}");

@@ -5,7 +5,6 @@ use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
 
 use rdmux_host::{ConnectOptions, DeviceChoice, DeviceRow, HostError, HostName};
-use rdmux_verbs::control::DeviceKind;
 
 use super::device::Device;
 use super::process;
@@ -27,8 +26,7 @@ pub(crate) fn list() -> std::result::Result<Vec<&'static Device>, HostError> {
     let choice = DeviceChoice::of_environment()
         .map_err(|error| refused("list the devices that $RDMUX_DEVICE names", error.to_string()))?;
     let rows = connect_options()?.devices(&host)?;
-    let row = |kind: &DeviceKind| rows.iter().find(|row| row.kind == *kind);
-    Ok(choice.kinds().iter().filter_map(row).map(|row| known(&host, row)).collect())
+    Ok(rows.iter().filter(|row| choice.sees(row)).map(|row| known(&host, row)).collect())
 }
 
 /// The device as it was listed before, or a new one.

@@ -151,7 +151,7 @@ impl Opened {
     pub(crate) fn check_infiniband(&self) -> Result<()> {
         match self.client.info().kind.row().services {
             Services::All => Ok(()),
-            Services::ReliableConnections => Err(Errno::EOPNOTSUPP),
+            Services::ReliableConnections | Services::Management => Err(Errno::EOPNOTSUPP),
         }
     }
 

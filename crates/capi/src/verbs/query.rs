@@ -47,7 +47,7 @@ const INFINIBAND: c_uint =
 fn capabilities(services: Services) -> c_uint {
     match services {
         Services::All => EVERY_DEVICE | INFINIBAND,
-        Services::ReliableConnections => EVERY_DEVICE,
+        Services::ReliableConnections | Services::Management => EVERY_DEVICE,
     }
 }
 

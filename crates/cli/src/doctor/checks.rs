@@ -123,17 +123,21 @@ fn management(devices: &[DeviceRow]) -> Check {
     });
     let of_fabric = |(device, number, port): (&String, u32, &Port)| {
         let fabric = &port.managed.as_ref()?.fabric;
-        Some(format!("{device} port {number} on fabric {fabric}"))
+        let state = port.attr.state.name().to_lowercase();
+        Some(format!("{device} port {number} on fabric {fabric}, which is {state}"))
     };
     let managed: Vec<String> = ports.filter_map(of_fabric).collect();
     if managed.is_empty() {
         return Check::ok(
             name,
-            "no port is of a managed subnet, so there is no /dev/infiniband/umad0",
+            "the host is on no fabric, so it has no InfiniBand port and no /dev/infiniband/umad0; `rdmux fabric up` \
+             starts one",
         );
     }
-    let found =
-        format!("libibumad opens {}; other opens of umadN are of no use", managed.join(", "));
+    let found = format!(
+        "libibumad opens {}; other opens of umadN are of no use, and issmN is to be opened with O_NONBLOCK or O_RDWR",
+        managed.join(", ")
+    );
     Check::ok(name, found)
 }
 

@@ -51,9 +51,15 @@ pub(crate) enum FabricCommand {
 
 #[derive(Args)]
 pub(crate) struct Which {
-    /// The fabric's name
-    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC", default_value = FabricName::DEFAULT)]
-    fabric: FabricName,
+    /// The fabric's name; otherwise the one that the configuration file names, or "default"
+    #[arg(long, value_name = "NAME", env = "RDMUX_FABRIC")]
+    fabric: Option<FabricName>,
+}
+
+impl Which {
+    fn name(&self, options: &ConnectOptions) -> FabricName {
+        self.fabric.clone().unwrap_or_else(|| options.config.name.clone())
+    }
 }
 
 #[derive(Args)]
@@ -205,16 +211,20 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
             if switch.port.is_none() {
                 bail!("{switch} lacks the port: use SWITCH:PORT, as in {}:1", plain(&switch.node));
             }
-            say!("{}", admin::plug(&options()?, &which.fabric, end, switch)?);
+            let options = options()?;
+            say!("{}", admin::plug(&options, &which.name(&options), end, switch)?);
         }
         FabricCommand::Unplug(Unplug { which, end }) => {
-            say!("{}", admin::unplug(&options()?, &which.fabric, end)?);
+            let options = options()?;
+            say!("{}", admin::unplug(&options, &which.name(&options), end)?);
         }
         FabricCommand::Link(Link { which, way, a, b }) => {
-            say!("{}", admin::link(&options()?, &which.fabric, *way == Way::Up, a, b)?);
+            let options = options()?;
+            say!("{}", admin::link(&options, &which.name(&options), *way == Way::Up, a, b)?);
         }
         FabricCommand::Reset(Reset { which, switch }) => {
-            say!("{}", admin::reset(&options()?, &which.fabric, switch)?);
+            let options = options()?;
+            say!("{}", admin::reset(&options, &which.name(&options), switch)?);
         }
         FabricCommand::Serve(Serve { name, on_demand }) => {
             let options = options()?;
@@ -277,7 +287,8 @@ impl Up {
 }
 
 fn up(args: &Up) -> Result<()> {
-    let (options, fabric) = (options()?, &args.which.fabric);
+    let options = options()?;
+    let fabric = &args.which.name(&options);
     let dir = options.dir(fabric)?;
     let plan = args.plan(&dir)?;
     if args.foreground {
@@ -312,7 +323,7 @@ fn down(args: &Down) -> Result<()> {
     let options = options()?;
     let fabrics = match args.all {
         true => admin::running(&options)?,
-        false => vec![args.which.fabric.clone()],
+        false => vec![args.which.name(&options)],
     };
     if fabrics.is_empty() {
         say!("no fabric is up");
@@ -358,7 +369,8 @@ fn status(args: &StatusArgs) -> Result<ExitCode> {
 }
 
 fn show(args: &Show) -> Result<()> {
-    let (options, fabric) = (options()?, &args.which.fabric);
+    let options = options()?;
+    let fabric = &args.which.name(&options);
     if args.topology {
         say!("{}", admin::topology(&options, fabric)?.trim_end_matches('\n'));
         return Ok(());

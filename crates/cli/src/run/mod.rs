@@ -72,7 +72,7 @@ pub(crate) struct DeviceArgs {
 fn choices() -> impl TypedValueParser<Value = DeviceChoice> {
     let kind = |row: &'static KindRow| PossibleValue::new(row.word).help(row.summary);
     let all = DeviceChoice::All.word();
-    let all = PossibleValue::new(all).help("Both; an address resolves to RoCE");
+    let all = PossibleValue::new(all).help("All that the host has; an address resolves to RoCE");
     PossibleValuesParser::new(kind::rows().iter().map(kind).chain([all]))
         .try_map(|word| word.parse::<DeviceChoice>())
 }

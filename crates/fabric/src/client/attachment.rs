@@ -6,8 +6,9 @@ use rdmux_wire::Guid;
 
 use super::ConnectOptions;
 use super::link::Link;
+use super::opening::{Opening, Progress};
 use crate::proto::{AttachmentRequest, Described, PortUpdate, Role};
-use crate::{FabricError, FabricName};
+use crate::{FabricDir, FabricError, FabricName};
 
 /// An adapter that a host has. It is the host's as long as this lives, and not longer than the process.
 #[derive(Debug)]
@@ -31,10 +32,24 @@ impl Attachment {
     ) -> Result<(Self, Described), FabricError> {
         options.greet(fabric, |socket| {
             let role = Role::Attach { host: host.to_owned(), node_guid };
-            let what = || format!("attach host \"{host}\" to fabric \"{fabric}\"");
-            let (link, described) = Link::open(fabric, socket, role, what)?;
+            let (link, described) = Link::open(fabric, socket, role, || to_attach(host, fabric))?;
             Ok((Self { link }, described))
         })
+    }
+
+    /// Begins to take an adapter of a fabric that is up, as [`open`](Self::open) would; None if it is not up. Neither this
+    /// nor the attachment waits for the fabric.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn begin(
+        dir: &FabricDir,
+        host: &str,
+        node_guid: Guid,
+    ) -> Result<Option<Attaching>, FabricError> {
+        let role = Role::Attach { host: host.to_owned(), node_guid };
+        let opening = Opening::begin(dir, role)?;
+        Ok(opening.map(|opening| Attaching { opening, host: host.to_owned() }))
     }
 
     /// The next change of the port, if there is one. The descriptor is readable when there is.
@@ -55,6 +70,14 @@ impl Attachment {
         self.link.receive()
     }
 
+    /// Asks how the port is. The answer comes with the updates.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn ask(&mut self) -> Result<(), FabricError> {
+        self.link.tell(&AttachmentRequest::Refresh)
+    }
+
     /// Changes the description of the node, at most 64 bytes of it.
     ///
     /// # Errors
@@ -69,8 +92,47 @@ impl Attachment {
     }
 }
 
+impl Drop for Attachment {
+    /// A forked child may have the descriptor, too: the adapter is given back all the same.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(self.link.as_fd(), rustix::net::Shutdown::Both);
+    }
+}
+
 impl AsFd for Attachment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
+}
+
+/// An attachment that is being made. The descriptor is readable when the fabric has answered.
+#[derive(Debug)]
+pub struct Attaching {
+    opening: Opening,
+    host: String,
+}
+
+impl Attaching {
+    /// The attachment, if the fabric has answered.
+    ///
+    /// # Errors
+    /// As [`Attachment::open`].
+    pub fn poll(self) -> Result<Progress<(Attachment, Described), Self>, FabricError> {
+        let Self { opening, host } = self;
+        let fabric = opening.fabric().clone();
+        Ok(match opening.poll(|| to_attach(&host, &fabric))? {
+            Progress::Done((link, described)) => Progress::Done((Attachment { link }, described)),
+            Progress::Pending(opening) => Progress::Pending(Self { opening, host }),
+        })
+    }
+}
+
+impl AsFd for Attaching {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.opening.as_fd()
+    }
+}
+
+fn to_attach(host: &str, fabric: &FabricName) -> String {
+    format!("attach host \"{host}\" to fabric \"{fabric}\"")
 }

@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::ConnectOptions;
 use super::link::Link;
+use super::opening::{Opening, Progress};
 use crate::proto::{PortRef, Role};
-use crate::{FabricError, FabricName};
+use crate::{FabricDir, FabricError, FabricName};
 
 /// The bit is set as long as this lives, and not longer than the process.
 #[derive(Debug)]
@@ -33,9 +34,25 @@ impl IsSm {
             forever.map_err(|e| FabricError::io("use a socket", e))?;
         }
         let role = Role::IsSm { port: port.clone(), wait };
-        let what = || format!("set IsSM at {} port {}", port.node, port.port);
-        let (link, ()) = Link::open(fabric, socket, role, what)?;
+        let (link, ()) = Link::open(fabric, socket, role, || to_set(port))?;
         Ok(Self(link.into_socket()))
+    }
+
+    /// Begins to set a port's bit, on a fabric that is up; None if it is not up. The fabric answers when nobody else has
+    /// set it. Nothing here waits for that.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<SettingIsSm>, FabricError> {
+        let opening = Opening::begin(dir, Role::IsSm { port: port.clone(), wait: true })?;
+        Ok(opening.map(|opening| SettingIsSm { opening, port: port.clone() }))
+    }
+}
+
+impl Drop for IsSm {
+    /// A forked child may have the descriptor, too: the bit is cleared all the same.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 
@@ -44,4 +61,35 @@ impl AsFd for IsSm {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A bit that is about to be set. The descriptor is readable when the fabric has answered.
+#[derive(Debug)]
+pub struct SettingIsSm {
+    opening: Opening,
+    port: PortRef,
+}
+
+impl SettingIsSm {
+    /// The bit, if the fabric has answered.
+    ///
+    /// # Errors
+    /// As [`IsSm::set`].
+    pub fn poll(self) -> Result<Progress<IsSm, Self>, FabricError> {
+        let Self { opening, port } = self;
+        Ok(match opening.poll(|| to_set(&port))? {
+            Progress::Done((link, ())) => Progress::Done(IsSm(link.into_socket())),
+            Progress::Pending(opening) => Progress::Pending(Self { opening, port }),
+        })
+    }
+}
+
+impl AsFd for SettingIsSm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.opening.as_fd()
+    }
+}
+
+fn to_set(port: &PortRef) -> String {
+    format!("set IsSM at {} port {}", port.node, port.port)
 }

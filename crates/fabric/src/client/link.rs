@@ -31,20 +31,43 @@ impl Link {
         role: Role,
         what: impl FnOnce() -> String,
     ) -> Result<(Self, T), FabricError> {
+        let mut link = Self::greet(fabric, socket, role)?;
+        let message = link.receive_bytes()?.to_vec();
+        let value = link.welcomed(&message, what)?;
+        Ok((link, value))
+    }
+
+    /// Sends the greeting; [`welcomed`](Self::welcomed) reads what comes back.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn greet(
+        fabric: &FabricName,
+        socket: OwnedFd,
+        role: Role,
+    ) -> Result<Self, FabricError> {
         let mut link =
             Self { fabric: fabric.clone(), socket, tx: Vec::new(), rx: vec![0; MAX_MESSAGE] };
         link.tell(&Greeting::new(role))?;
-        let message = link.receive_bytes()?;
-        let (theirs, rest) = socket::decode_first::<u32>(message)
-            .map(|(version, rest)| (version, rest.to_vec()))
-            .map_err(|e| link.broken(&e))?;
+        Ok(link)
+    }
+
+    /// Reads the answer to the greeting.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`], [`FabricError::Version`], [`FabricError::Protocol`].
+    pub(super) fn welcomed<T: DeserializeOwned>(
+        &self,
+        message: &[u8],
+        what: impl FnOnce() -> String,
+    ) -> Result<T, FabricError> {
+        let (theirs, rest) = socket::decode_first::<u32>(message).map_err(|e| self.broken(&e))?;
         if theirs != VERSION {
-            let fabric = link.fabric;
+            let fabric = self.fabric.clone();
             return Err(FabricError::Version { fabric, ours: VERSION, theirs });
         }
-        let reply: Reply<T> = socket::decode(&rest).map_err(|e| link.broken(&e))?;
-        let value = refused(reply, what)?;
-        Ok((link, value))
+        let reply: Reply<T> = socket::decode(rest).map_err(|e| self.broken(&e))?;
+        refused(reply, what)
     }
 
     /// Asks, and waits for the answer.
@@ -97,11 +120,23 @@ impl Link {
     /// # Errors
     /// Those of the connection.
     pub(super) fn try_receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FabricError> {
+        let decoded = self.try_receive_bytes()?.map(socket::decode).transpose();
+        decoded.map_err(|e| self.broken(&e))
+    }
+
+    /// The bytes of the next message if it is there.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn try_receive_bytes(&mut self) -> Result<Option<&[u8]>, FabricError> {
         match socket::try_recv_bytes(self.socket.as_fd(), &mut self.rx, &mut Vec::new()) {
+            Ok(message) => {
+                let len = message.len();
+                Ok(Some(&self.rx[..len]))
+            }
             Err(MessageError::WouldBlock) => Ok(None),
-            bytes => bytes.and_then(socket::decode).map(Some),
+            Err(e) => Err(broken(&self.fabric, &self.socket, &e)),
         }
-        .map_err(|e| broken(&self.fabric, &self.socket, &e))
     }
 
     /// Which fabric this leads to.

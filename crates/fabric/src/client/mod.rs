@@ -6,9 +6,11 @@ mod connect;
 mod is_sm;
 mod link;
 mod mad_file;
+mod opening;
 
-pub use attachment::Attachment;
+pub use attachment::{Attaching, Attachment};
 pub use connect::ConnectOptions;
 pub(crate) use connect::connect_socket;
-pub use is_sm::IsSm;
+pub use is_sm::{IsSm, SettingIsSm};
 pub use mad_file::{MadFile, Received};
+pub use opening::Progress;

@@ -40,6 +40,11 @@ pub struct ConnectOptions {
     pub program: Option<PathBuf>,
 }
 
+/// A service that was started on demand does not end as long as this lives: for what uses the host without asking its
+/// service again.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "the service sees when it is closed")] Session);
+
 impl ConnectOptions {
     /// What the environment says.
     ///
@@ -72,10 +77,18 @@ impl ConnectOptions {
     /// # Errors
     /// As [`connect_or_start`](Self::connect_or_start).
     pub fn devices(&self, host: &HostName) -> Result<Vec<DeviceRow>, HostError> {
+        self.hold(host).map(|(_, devices)| devices)
+    }
+
+    /// As [`devices`](Self::devices), and has the service stay.
+    ///
+    /// # Errors
+    /// As [`connect_or_start`](Self::connect_or_start).
+    pub fn hold(&self, host: &HostName) -> Result<(Hold, Vec<DeviceRow>), HostError> {
         self.greet(host, |socket| {
-            let (_, welcome, _) = Session::open(host, socket, ClientKind::Tool, &[])?;
+            let (session, welcome, _) = Session::open(host, socket, ClientKind::Tool, &[])?;
             welcome.check_network(NetworkNamespace::current())?;
-            Ok(welcome.devices)
+            Ok((Hold(session), welcome.devices))
         })
     }
 

@@ -13,6 +13,6 @@ pub mod memory;
 mod rpc;
 
 pub use cm::EventChannel;
-pub use connect::ConnectOptions;
 pub(crate) use connect::connect_socket;
+pub use connect::{ConnectOptions, Hold};
 pub use control::{HostClient, MadEvent};

@@ -26,6 +26,7 @@
 //! receive_wait_ms = 2000        # of a message for which no receive is posted; 0 ends the connection at once
 //!
 //! [fabric]
+//! name = "default"              # that hosts are on and commands are about, unless told otherwise
 //! users = [1000]                # numbers of users, beside the owner and root, whose programs may attach
 //! ```
 
@@ -275,7 +276,7 @@ mod tests {
     fn what_is_given_counts() {
         let config = Config::parse(
             "addresses = ['10.0.0.1', 'fe80::1']\nnode_guid = '0211:2233:4455:6676'\n[service]\nidle_exit_seconds = 0\n\
-             [limits]\nmax_qp = 9\n[cm]\nmax_retries = 3\n",
+             [limits]\nmax_qp = 9\n[cm]\nmax_retries = 3\n[fabric]\nname = 'f'\n",
         )
         .unwrap();
         assert_eq!(config.addresses.unwrap().len(), 2);
@@ -289,6 +290,7 @@ mod tests {
             assert_eq!(config.limits.of(row.kind).max_qp, 9);
         }
         assert_eq!((config.cm.max_retries, config.cm.response_timeout), (3, 20));
+        assert_eq!(config.fabric.name.as_str(), "f");
     }
 
     #[test]
@@ -323,6 +325,7 @@ mod tests {
             ("[iwarp]\nrevision = 3", "iwarp.revision"),
             ("[iwarp]\nmarkers = 'some'", "markers"),
             ("addresses = ['nowhere']", "nowhere"),
+            ("[fabric]\nname = 'A b'", "fabric-1"),
             ("node_guid = '0211:2233'", "16 hexadecimal digits"),
         ] {
             let e = Config::parse(text).unwrap_err();

@@ -8,6 +8,8 @@ use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind;
 use serde::{Deserialize, Serialize};
 
+use crate::proto::DeviceRow;
+
 /// The devices that a process sees, by `$RDMUX_DEVICE`: the word of a kind, as `roce`, which is the default, or `all`.
 /// With `all` an address resolves to the first of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -60,6 +62,15 @@ impl DeviceChoice {
         }
     }
 
+    /// Whether a device of a host is seen. Among all there is none on a fabric while the host is on none: one that wants it
+    /// says so.
+    pub fn sees(self, device: &DeviceRow) -> bool {
+        match self {
+            Self::Only(kind) => device.kind == kind,
+            Self::All => !device.kind.is_on_fabric() || device.adapter.is_some(),
+        }
+    }
+
     /// The word for it, as in the variable.
     pub fn word(self) -> &'static str {
         match self {
@@ -101,7 +112,7 @@ mod tests {
             assert_eq!(choice.to_string(), choice.word());
         }
         assert_eq!(DeviceChoice::All.kinds()[0], DeviceKind::default());
-        let error = "ib".parse::<DeviceChoice>().unwrap_err().to_string();
-        assert!(error.contains("\"ib\"") && error.contains("roce, iw or all"), "{error}");
+        let error = "opa".parse::<DeviceChoice>().unwrap_err().to_string();
+        assert!(error.contains("\"opa\"") && error.contains("roce, iw, ib or all"), "{error}");
     }
 }

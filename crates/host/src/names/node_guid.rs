@@ -22,7 +22,7 @@ const LOCALLY_ADMINISTERED: u64 = 0x02 << 56;
 /// More than the file is long.
 const MAX_FILE: u64 = 64;
 /// What tells the devices of a node apart.
-const DEVICE: u64 = 1;
+const DEVICE: u64 = 3;
 
 /// The GUID of a host's node. The first device has it, the second one the one beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -40,7 +40,7 @@ impl NodeGuid {
         Guid(self.0)
     }
 
-    /// One of 55 random bits.
+    /// One of 54 random bits.
     fn drawn(random: u64) -> Self {
         Self(random & !(0xff << 56) & !DEVICE | LOCALLY_ADMINISTERED)
     }

@@ -7,21 +7,26 @@
 //! <runtime dir>/etc-hosts           what programs in a view find as /etc/hosts
 //! <runtime dir>/hosts/<name>/       a service's directory ([`ServiceDir`]), and in it
 //!                            guid   the GUID of the host's node
+//!                            fabric the fabric that the host was given by `rdmux host up --fabric`
 //!                            mount  locked by the process that makes the namespace of the view
 //!                            view/  what programs find under /sys/class and /dev, by the devices that they see
 //!                            lib/   links to the C libraries, by the names that programs ask for
 //! ```
 
 use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use rdmux_fabric::FabricName;
 use rdmux_runtime::{ServiceDir, UserDir};
 use rustix::fs::FlockOperation;
 
 use super::{DeviceChoice, HostName};
 use crate::error::HostError;
 
+/// More than a file is long that holds a name.
+const MAX_FILE: u64 = 256;
 /// The folder of hosts.
 const HOSTS: &str = "hosts";
 
@@ -123,6 +128,37 @@ impl HostDir {
     /// The file that keeps the GUID of the host's node.
     pub(crate) fn guid(&self) -> PathBuf {
         self.path().join("guid")
+    }
+
+    /// The fabric that the host was given to be on, if it was.
+    pub fn fabric(&self) -> Option<FabricName> {
+        let path = self.fabric_path();
+        let mut text = String::new();
+        match File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text)) {
+            Ok(_) => {
+                let name = FabricName::new(text.trim_end());
+                name.inspect_err(|e| tracing::warn!("{}: {e}; it is left out", path.display())).ok()
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => {
+                tracing::warn!("{}: {e}; it is left out", path.display());
+                None
+            }
+        }
+    }
+
+    /// Has the host be on a fabric. A service that runs is on another until it is started anew.
+    ///
+    /// # Errors
+    /// [`HostError::Directory`] when it cannot be kept.
+    pub fn set_fabric(&self, fabric: &FabricName) -> Result<(), HostError> {
+        let path = self.fabric_path();
+        let kept = rdmux_runtime::file::replace(&path, format!("{fabric}\n").as_bytes());
+        kept.map_err(|e| HostError::directory(&path, e.to_string()))
+    }
+
+    fn fabric_path(&self) -> PathBuf {
+        self.path().join("fabric")
     }
 
     /// Waits for the lock that a process holds which makes the namespace of a view.

@@ -22,11 +22,12 @@ pub use cm::{CmReply, CmRequest};
 pub use hub::{HubReply, HubRequest, HubResponse};
 pub use rdmux_runtime::socket::{self, MAX_FDS, MAX_MESSAGE, MessageError};
 pub use request::{
-    AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request, Response,
-    Welcome,
+    Adapter, AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request,
+    Response, Welcome,
 };
 pub use status::{
-    ClientStatus, DomainStatus, GroupStatus, HolderStatus, IdStatus, Status, TargetStatus,
+    ClientStatus, DomainStatus, FabricStatus, GroupStatus, HolderStatus, IdStatus, Status,
+    TargetStatus,
 };
 
 /// The most bytes of events in one message, but that one event may be longer; and the most of a message of them.
@@ -35,4 +36,4 @@ pub const EVENTS: usize = 4 * 1024;
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;

@@ -286,8 +286,25 @@ pub struct DeviceRow {
     pub name: String,
     /// GUID of its node.
     pub node_guid: Guid,
+    /// Of a device on a fabric: the adapter that it is, if it ever was on one since the service started.
+    pub adapter: Option<Adapter>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<Port>,
+}
+
+/// An adapter of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapter {
+    /// The description of its node.
+    pub description: String,
+    /// GUID of the system that it is in.
+    pub system_guid: Guid,
+    /// Vendor ID, 24 bits.
+    pub vendor_id: u32,
+    /// Device ID.
+    pub device_id: u16,
+    /// Hardware revision.
+    pub revision: u32,
 }
 
 /// What the service tells a process of its own accord.

@@ -23,6 +23,8 @@ pub struct Status {
     pub gids: Vec<GidEntry>,
     /// The UDP port.
     pub port: u16,
+    /// The host on its fabric.
+    pub fabric: FabricStatus,
     /// Processes, in order of arrival.
     pub clients: Vec<ClientStatus>,
     /// Ids of the connection manager.
@@ -54,6 +56,23 @@ impl Status {
             .find(|(n, _)| n == name)
             .map(|&(_, v)| v)
     }
+}
+
+/// What a host has of its fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricStatus {
+    /// The fabric's name.
+    pub name: String,
+    /// GUID of the adapter's node, if the fabric has given one.
+    pub node_guid: Option<Guid>,
+    /// The LID of its port; 0 for none.
+    pub lid: u16,
+    /// The state of its port.
+    pub state: String,
+    /// Whether a subnet manager of this host has the port.
+    pub is_sm: bool,
+    /// Why there is no adapter, if the fabric is up.
+    pub why: Option<String>,
 }
 
 /// A process.

@@ -26,6 +26,7 @@ use super::options::ServiceOptions;
 use super::outgoing::{Lost, Outgoing};
 use super::poller::{Interest, Poller, Token};
 use super::ports;
+use super::ports::ib::Adapter;
 use super::ports::iwarp::Streams;
 use super::resolve::Resolver;
 use super::rings::Rings;
@@ -63,6 +64,7 @@ pub(super) struct Core {
     pub(super) manager: Manager,
     pub(super) outbox: Outbox,
     pub(super) streams: Streams,
+    pub(super) adapter: Adapter,
     pub(super) resolver: Resolver,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
@@ -118,6 +120,7 @@ impl Core {
             manager: Manager::new(super::cm::config(&options.config), super::random_bytes()?),
             outbox: Outbox::default(),
             streams: Streams::new(),
+            adapter: Adapter::new(options.fabric()?),
             resolver: Resolver::default(),
             agents: Agents::new(),
             capture: Capture::default(),
@@ -170,18 +173,21 @@ impl Core {
             let addresses = kind::all().iter().flat_map(of).collect();
             self.manager.set_addresses(now, addresses, &mut self.outbox);
             self.follow_addresses();
-            self.notify_ports();
+            for &kind in kind::all() {
+                self.notify_ports_of(kind);
+            }
             self.refresh_view();
             self.drain_outbox();
         }
         refused.map_or(Ok(()), Err)
     }
 
-    /// Tells each process what the ports of its device are now.
-    fn notify_ports(&mut self) {
+    /// Tells each process that has a device of this kind what its ports are now.
+    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind) {
+        let ports = Notify::Ports(self.ports_of(kind));
         for id in self.clients.ids() {
-            if let Some(kind) = self.clients.get(id).and_then(Client::device_kind) {
-                self.notify(id, &Notify::Ports(self.ports_of(kind)), Vec::new());
+            if self.clients.get(id).and_then(Client::device_kind) == Some(kind) {
+                self.notify(id, &ports, Vec::new());
             }
         }
     }
@@ -341,6 +347,7 @@ impl Core {
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
             self.streams.lingering.poll_timeout(),
+            self.adapter.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }
@@ -356,7 +363,9 @@ impl Core {
         self.close_all_lingering(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
+        self.poll_adapter();
         if self.views.poll_timeout().is_some_and(|due| due <= now) {
+            self.ask_for_counters();
             self.refresh_view();
         }
         self.drain_outbox();

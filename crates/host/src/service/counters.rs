@@ -64,6 +64,14 @@ counters! {
     Requests => "service_requests",
     /// Requests that were refused.
     Refusals => "service_requests_refused",
+    /// Adapters that a fabric gave.
+    FabricAttached => "service_fabric_attached",
+    /// Greetings to which a fabric gave no adapter.
+    FabricRefused => "service_fabric_refused",
+    /// Greetings that a fabric did not answer in time.
+    FabricSilent => "service_fabric_silent",
+    /// Connections on which a fabric said what makes no sense.
+    FabricBroke => "service_fabric_broke_protocol",
 }
 
 /// The counters.

@@ -172,6 +172,10 @@ impl Service {
             Token::Qp1(index) => self.core.receive(index),
             Token::Stream(stream) => self.core.handle_stream(stream, event),
             Token::StreamListener(number) => self.core.accept_streams(number),
+            Token::Fabric => self.core.fabric_event(),
+            Token::IsSm => self.core.is_sm_event(),
+            Token::Issm => self.core.issm_opened(),
+            Token::IssmFile(view) => self.core.issm_closed(view),
             // Of the hub's own poller.
             Token::Events => {}
         }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rdmux_fabric::FabricName;
 use rdmux_link::Doorbell;
 use rdmux_wire::Guid;
 
@@ -24,6 +25,9 @@ pub struct ServiceOptions {
     pub addresses: Option<Vec<IpAddr>>,
     /// GUID of its node. By default that of the configuration for the default host, else one that is drawn once and kept.
     pub node_guid: Option<NodeGuid>,
+    /// The fabric that its InfiniBand adapter is on. By default the one that the host was given
+    /// ([`HostDir::set_fabric`](crate::HostDir::set_fabric)), else the one that `$RDMUX_FABRIC`, or else the configuration, names.
+    pub fabric: Option<FabricName>,
     /// How long after the last client it ends; `None` stays.
     pub idle_exit: Option<Duration>,
     /// How long it waits for the end of the host's last service, which is ending. By default not at all.
@@ -42,9 +46,20 @@ impl ServiceOptions {
             config: Config::default(),
             addresses: None,
             node_guid: None,
+            fabric: None,
             idle_exit: None,
             lock_wait: Duration::ZERO,
         }
+    }
+
+    /// The fabric that the host's adapter is on, when it is up.
+    pub(super) fn fabric(&self) -> Result<FabricName, HostError> {
+        let given = self.fabric.clone().map_or_else(
+            || Ok::<_, HostError>(self.dir.host(&self.host)?.fabric()),
+            |fabric| Ok(Some(fabric)),
+        )?;
+        let chosen = given.map_or_else(|| self.config.fabric.chosen(), Ok);
+        chosen.map_err(|e| HostError::Start { host: self.host.clone(), why: e.to_string() })
     }
 
     /// The GUID of the host's node, kept from now on.

@@ -11,6 +11,7 @@ use rdmux_link::spin_wait;
 use rustix::event::{Timespec, epoll};
 
 use super::clients::ClientId;
+use crate::names::DeviceChoice;
 
 /// A source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,14 @@ pub(super) enum Token {
     Stream(StreamId),
     /// A listening socket of iWARP, by its number.
     StreamListener(u64),
+    /// The fabric that has, or may give, the host's adapter.
+    Fabric,
+    /// The fabric, about the IsSM bit.
+    IsSm,
+    /// Somebody opened a file that subnet managers hold.
+    Issm,
+    /// The file of this view that a subnet manager holds open.
+    IssmFile(DeviceChoice),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -55,6 +64,13 @@ impl Token {
             Self::Events => (8, 0),
             Self::Stream(StreamId(id)) => (9, id),
             Self::StreamListener(number) => (10, number),
+            Self::Fabric => (11, 0),
+            Self::IsSm => (12, 0),
+            Self::Issm => (13, 0),
+            Self::IssmFile(view) => (
+                14,
+                (0..).zip(DeviceChoice::every()).find(|(_, c)| *c == view).map_or(0, |(i, _)| i),
+            ),
         };
         kind << KIND_SHIFT | id
     }
@@ -73,6 +89,10 @@ impl Token {
             8 => Self::Events,
             9 => Self::Stream(StreamId(id)),
             10 => Self::StreamListener(id),
+            11 => Self::Fabric,
+            12 => Self::IsSm,
+            13 => Self::Issm,
+            14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
             _ => return None,
         })
     }
@@ -184,6 +204,11 @@ mod tests {
             Token::Events,
             Token::Stream(StreamId(9)),
             Token::StreamListener(1),
+            Token::Fabric,
+            Token::IsSm,
+            Token::Issm,
+            Token::IssmFile(DeviceChoice::All),
+            Token::IssmFile(DeviceChoice::default()),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

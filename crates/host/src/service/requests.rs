@@ -11,14 +11,15 @@ use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, KindRow};
 use rdmux_verbs::port::Port;
 use rdmux_verbs::xrc::hub::{MemberId, TargetEvent};
+use rdmux_wire::Qpn;
 use rdmux_wire::mad::MgmtClass;
-use rdmux_wire::{Guid, Qpn};
 
 use super::clients::{Client, ClientId, DeviceSide, Gone};
 use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
 use super::mad::AgentKey;
+use super::ports::ib::Greeting;
 use super::ports::{self, PortId};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
@@ -35,14 +36,19 @@ const MAX_SLOTS: usize = 64;
 enum Outcome {
     /// This is the reply.
     Reply(Reply, Vec<OwnedFd>),
+    /// It is a greeting: the reply may come later.
+    Greeting(Greeting),
     /// It has no reply.
     Silent,
     /// The client broke the protocol.
     Break(String),
 }
 
-impl From<Result<(Response, Vec<OwnedFd>), Failure>> for Outcome {
-    fn from(result: Result<(Response, Vec<OwnedFd>), Failure>) -> Self {
+/// A reply, and descriptors that go with it.
+type Answer = Result<(Response, Vec<OwnedFd>), Failure>;
+
+impl From<Answer> for Outcome {
+    fn from(result: Answer) -> Self {
         match result {
             Ok((response, fds)) => Self::Reply(Ok(response), fds),
             Err(failure) => Self::Reply(Err(failure), Vec::new()),
@@ -94,7 +100,8 @@ impl Core {
                 Outcome::Silent => {}
                 Outcome::Break(why) => return self.doom(id, Gone::Broke(why)),
                 Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
-                Outcome::Reply(..) => {
+                Outcome::Greeting(greeting) if bytes.is_empty() => self.take_greeting(greeting),
+                Outcome::Reply(..) | Outcome::Greeting(_) => {
                     let why = "a request behind one that has a reply, in one message";
                     return self.doom(id, Gone::Broke(why.to_owned()));
                 }
@@ -123,7 +130,9 @@ impl Core {
     fn handle_request(&mut self, id: ClientId, request: Request, fds: Vec<Foreign>) -> Outcome {
         let kind = self.clients.get(id).and_then(|c| c.kind);
         match (kind, request) {
-            (None, Request::Hello { version, kind }) => self.handle_hello(id, version, kind, fds),
+            (None, Request::Hello { version, kind }) => {
+                Outcome::Greeting(Greeting { client: id, version, kind, fds })
+            }
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
             (Some(_), Request::HoldView { devices }) => self.hold_view(id, devices, fds).into(),
@@ -135,31 +144,40 @@ impl Core {
         }
     }
 
-    fn handle_hello(
-        &mut self,
-        id: ClientId,
-        version: u32,
-        kind: ClientKind,
-        fds: Vec<Foreign>,
-    ) -> Outcome {
+    /// Answers a client's greeting.
+    pub(super) fn answer_greeting(&mut self, greeting: Greeting) {
+        let id = greeting.client;
+        match self.handle_hello(greeting) {
+            Ok(greeted) => match greeted {
+                Ok((response, fds)) => self.reply(id, &Ok(response), &fds),
+                Err(failure) => self.reply(id, &Err(failure), &[]),
+            },
+            Err(why) => self.doom(id, Gone::Broke(why.to_owned())),
+        }
+    }
+
+    /// The reply to a greeting; or how it breaks the protocol.
+    fn handle_hello(&mut self, greeting: Greeting) -> Result<Answer, &'static str> {
+        let Greeting { client: id, version, kind, fds } = greeting;
+        let default = DeviceKind::default();
         if version != VERSION {
             // The version is where the other side finds it, whichever it speaks.
-            return self.welcome(DeviceKind::default(), 0, 0).into();
+            return Ok(self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())));
         }
         let n = fds.len();
         let mut fds = fds.into_iter();
         let device = match (kind, fds.next()) {
             (ClientKind::Tool, None) => None,
             (ClientKind::Device(kind), None) => Some((kind, None)),
-            (ClientKind::Device(kind), Some(board)) if n == 1 => match board.into_memfd() {
+            (ClientKind::Device(kind), Some(board)) if n == 1 => {
                 // Others of its user are given it.
-                Some(board) => Some((kind, Some(board))),
-                None => return Outcome::Break("a greeting without a board".to_owned()),
-            },
-            _ => return Outcome::Break("a greeting with the wrong descriptors".to_owned()),
+                let board = board.into_memfd().ok_or("a greeting without a board")?;
+                Some((kind, Some(board)))
+            }
+            _ => return Err("a greeting with the wrong descriptors"),
         };
         let greeted = match device {
-            None => self.welcome(DeviceKind::default(), 0, 0).map(|welcome| (welcome, Vec::new())),
+            None => self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())),
             Some((kind, board)) => self.add_device(id, kind, board),
         };
         if let Some(client) = self.clients.get_mut(id)
@@ -169,7 +187,7 @@ impl Core {
             self.tell_capture(id);
             self.watch_view();
         }
-        greeted.into()
+        Ok(greeted)
     }
 
     /// Gives a process with a device what it needs.
@@ -209,7 +227,8 @@ impl Core {
         let device = |row: &KindRow| DeviceRow {
             kind: row.kind,
             name: row.device_name.to_owned(),
-            node_guid: self.guid_of(row.kind),
+            node_guid: ports::of(row.kind).node_guid(self, row.kind),
+            adapter: ports::of(row.kind).adapter(self),
             ports: self.ports_of(row.kind),
         };
         kind::rows().iter().map(device).collect()
@@ -218,11 +237,6 @@ impl Core {
     /// The ports of the device of a kind.
     pub(super) fn ports_of(&self, kind: DeviceKind) -> Vec<Port> {
         ports::of(kind).describe(self, kind)
-    }
-
-    /// One node each, told apart by the last digits.
-    pub(super) fn guid_of(&self, kind: DeviceKind) -> Guid {
-        Guid(self.node_guid.0 ^ kind as u64)
     }
 
     fn take_slot(&mut self, id: ClientId) -> Result<(u16, u16), Failure> {

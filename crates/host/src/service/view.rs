@@ -67,6 +67,7 @@ impl Core {
         self.write_view(devices, &root, &now).map_err(|e| failure(&e))?;
         self.views.trees.insert(devices, Tree { root, shown: now });
         self.watch_view();
+        self.watch_managers();
         let uid = self.clients.get(id).map(|c| c.uid);
         let held = uid.and_then(|uid| self.views.namespaces.get(&uid));
         let user = held.map(|held| &held.user);
@@ -116,9 +117,13 @@ impl Core {
         self.watch_view();
         let now = self.current_view();
         let mut trees = std::mem::take(&mut self.views.trees);
+        let mut is_new = false;
         for (&devices, tree) in trees.iter_mut().filter(|(_, tree)| tree.shown != now) {
             match self.write_view(devices, &tree.root, &now) {
-                Ok(()) => tree.shown = now.clone(),
+                Ok(()) => {
+                    is_new |= tree.shown.0 != now.0;
+                    tree.shown = now.clone();
+                }
                 Err(e) => {
                     throttled!(
                         warn,
@@ -128,6 +133,9 @@ impl Core {
             }
         }
         self.views.trees = trees;
+        if is_new {
+            self.watch_managers();
+        }
     }
 
     fn current_view(&self) -> Shown {
@@ -136,7 +144,7 @@ impl Core {
 
     fn write_view(&self, choice: DeviceChoice, root: &Path, shown: &Shown) -> io::Result<()> {
         let (devices, counters) = shown;
-        let seen = |device: &&DeviceRow| choice.kinds().contains(&device.kind);
+        let seen = |device: &&DeviceRow| choice.sees(device);
         let etc_hosts = self.options.dir.etc_hosts();
         let facts = Facts {
             etc_hosts: &etc_hosts,

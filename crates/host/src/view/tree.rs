@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::port::{GidEntry, Port};
+use rdmux_wire::Guid;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::uverbs;
-use crate::proto::DeviceRow;
+use crate::proto::{Adapter, DeviceRow};
+
+/// The FIFO that a subnet manager holds open on the first managed port, which is the only one that a host has.
+pub(crate) const ISSM: &str = "dev/infiniband/issm0";
 
 /// What the files tell.
 #[derive(Clone, Debug)]
@@ -118,16 +122,32 @@ fn character_device(tree: &mut Tree, name: &str) {
 }
 
 fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
-    let guid = groups(&device.node_guid.0.to_be_bytes());
+    let guid = |guid: Guid| groups(&guid.0.to_be_bytes());
     let node_type = device.kind.row().node_type;
     tree.text(format!("{dir}/node_type"), format!("{}: {}", node_type as u8, node_type.name()));
-    tree.text(format!("{dir}/node_guid"), &guid);
-    tree.text(format!("{dir}/sys_image_guid"), &guid);
-    tree.text(format!("{dir}/node_desc"), format!("{} {}", facts.host, device.name));
+    tree.text(format!("{dir}/node_guid"), guid(device.node_guid));
+    let adapter = device.adapter.as_ref();
+    let system = adapter.map_or(device.node_guid, |adapter| adapter.system_guid);
+    tree.text(format!("{dir}/sys_image_guid"), guid(system));
+    let own = || format!("{} {}", facts.host, device.name);
+    tree.text(
+        format!("{dir}/node_desc"),
+        adapter.map_or_else(own, |adapter| adapter.description.clone()),
+    );
     tree.text(format!("{dir}/fw_ver"), env!("CARGO_PKG_VERSION"));
-    tree.text(format!("{dir}/hw_rev"), "0x1");
-    tree.text(format!("{dir}/hca_type"), "rdmux");
+    let revision = adapter.map_or(1, |adapter| adapter.revision);
+    tree.text(format!("{dir}/hw_rev"), format!("{revision:#x}"));
+    tree.text(format!("{dir}/hca_type"), adapter.map_or_else(|| "rdmux".to_owned(), model));
     tree.text(format!("{dir}/board_id"), "rdmux");
+}
+
+/// The model of an adapter: those of Mellanox are known by their device ID in decimal, as their drivers write it.
+fn model(adapter: &Adapter) -> String {
+    const MELLANOX: u32 = 0x02c9;
+    match adapter.device_id {
+        device if adapter.vendor_id == MELLANOX && device != 0 => format!("MT{device}"),
+        _ => "rdmux".to_owned(),
+    }
 }
 
 /// The device below the device: for an adapter its PCI function.
@@ -177,6 +197,9 @@ fn gids(tree: &mut Tree, dir: &str, port: &Port) {
         // A row that lost its address stays, empty, and has no attributes.
         if !entry.gid.is_zero() {
             tree.text(format!("{dir}/gid_attrs/types/{index}"), entry.kind.sysfs());
+        }
+        // On InfiniBand the GIDs are the port's, and no network interface's.
+        if !entry.gid.is_zero() && !entry.interface.is_empty() {
             tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &entry.interface);
         }
     }
@@ -302,7 +325,7 @@ mod tests {
     use rdmux_testing::{TempDir, temp_dir};
     use rdmux_verbs::kind::{self, KindRow};
     use rdmux_verbs::port::{Managed, PhysState, PortState};
-    use rdmux_wire::{Gid, Guid};
+    use rdmux_wire::Gid;
     use std::net::Ipv4Addr;
 
     fn address(address: [u8; 4], interface: &str) -> GidEntry {
@@ -315,7 +338,8 @@ mod tests {
         let device = |row: &KindRow| {
             let (kind, node_guid) = (row.kind, Guid(0x0211_2233_4455_6676 + row.kind as u64));
             let ports = vec![Port::over_ip(kind, node_guid, addresses.to_vec())];
-            DeviceRow { kind, name: format!("dev{}", kind as u8), node_guid, ports }
+            let name = format!("dev{}", kind as u8);
+            DeviceRow { kind, name, node_guid, adapter: None, ports }
         };
         kind::rows().iter().map(device).collect()
     }
@@ -407,6 +431,7 @@ mod tests {
             fs::metadata(dir.path().join("dev/infiniband").join(name)).unwrap().file_type()
         };
         assert!(kind("umad0").is_char_device() && kind("issm0").is_fifo());
+        assert!(dir.path().join(ISSM).exists());
 
         devices[1].ports[0].managed = None;
         show_devices(&dir, &devices, &[]);

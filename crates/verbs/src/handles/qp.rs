@@ -304,7 +304,7 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     }
     let kind = pd.device().kind().row();
     if !kind.services.include(init.qp_type) {
-        let why = format!("{} has reliable connections only, no {:?}", kind.title, init.qp_type);
+        let why = format!("{} has {}, no {:?}", kind.title, kind.services.title(), init.qp_type);
         return Err(VerbsError::unsupported(WHAT, why));
     }
     if init.qp_type == QpType::XrcRecv {

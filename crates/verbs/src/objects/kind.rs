@@ -20,6 +20,8 @@ pub enum DeviceKind {
     Roce,
     /// iWARP, over TCP.
     Iwarp,
+    /// InfiniBand, over a fabric.
+    Ib,
 }
 
 /// A row of the table: what the devices of a kind have in common.
@@ -108,6 +110,26 @@ static ROWS: [KindRow; COUNT] = [
         // What a stream carries it has no further cost in serving.
         limits: Limits { max_rd_atomic: 128, ..Limits::USUAL }.without_datagrams(),
     },
+    KindRow {
+        kind: DeviceKind::Ib,
+        word: "ib",
+        title: "InfiniBand",
+        summary: "InfiniBand on a fabric, for management only",
+        protocols: "InfiniBand on a fabric (management only)",
+        device_name: "rdmux_ib0",
+        node_type: NodeType::Ca,
+        transport: TransportType::Ib,
+        services: Services::Management,
+        link_layer: LinkLayer::InfiniBand,
+        gid_kind: GidKind::Node,
+        gid_table: 1,
+        grh_required: false,
+        // The fabric says what a port can do.
+        port_capabilities: 0,
+        ack_delay: 15,
+        rings: false,
+        limits: Limits::USUAL.without_datagrams(),
+    },
 ];
 
 /// How many kinds there are.
@@ -144,7 +166,7 @@ fn first(wanted: impl Fn(&KindRow) -> bool) -> DeviceKind {
 
 impl DeviceKind {
     /// All of them. The index of each is its number in routes.
-    pub const ALL: [Self; 2] = [Self::Roce, Self::Iwarp];
+    pub const ALL: [Self; 3] = [Self::Roce, Self::Iwarp, Self::Ib];
 
     /// What devices of this kind have in common.
     pub fn row(self) -> &'static KindRow {
@@ -159,6 +181,11 @@ impl DeviceKind {
     /// What carries its messages.
     pub fn transport_type(self) -> TransportType {
         self.row().transport
+    }
+
+    /// Whether its ports are on a fabric, without which a host has no such device unless it is asked for.
+    pub fn is_on_fabric(self) -> bool {
+        self.row().link_layer == LinkLayer::InfiniBand
     }
 
     /// Whether each connection is a stream, which the connection manager opens and a queue pair is given.
@@ -188,12 +215,27 @@ pub enum Services {
     All,
     /// RC only: no datagrams, no unreliable and no extended connections.
     ReliableConnections,
+    /// None: its ports carry management datagrams only.
+    Management,
 }
 
 impl Services {
     /// Whether a type is among them.
     pub fn include(self, qp_type: QpType) -> bool {
-        self == Self::All || qp_type == QpType::Rc
+        match self {
+            Self::All => true,
+            Self::ReliableConnections => qp_type == QpType::Rc,
+            Self::Management => false,
+        }
+    }
+
+    /// What a device that serves these has, for messages.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::All => "queue pairs of every type",
+            Self::ReliableConnections => "reliable connections only",
+            Self::Management => "management datagrams only",
+        }
     }
 }
 
@@ -222,7 +264,7 @@ impl NodeType {
 pub enum GidKind {
     /// An IP address of the host, as RoCEv2 has them.
     Address,
-    /// Made from the node's GUID, and no address.
+    /// Made from the GUID of the node or port, and no address.
     Node,
 }
 
@@ -333,6 +375,7 @@ mod tests {
         assert!(DeviceKind::Iwarp.has_streams() && !DeviceKind::Roce.has_streams());
         assert!(DeviceKind::Iwarp.row().services.include(QpType::Rc));
         assert!(!DeviceKind::Iwarp.row().services.include(QpType::Ud));
+        assert!(!DeviceKind::Ib.row().services.include(QpType::Rc));
         let limits = Limits { max_mr: u32::MAX, ..Limits::of(DeviceKind::Roce) };
         assert_eq!(limits.possible_for(DeviceKind::Roce).max_mr, (1 << 24) - 1);
         assert_eq!(limits.possible_for(DeviceKind::Iwarp).max_ah, 0);

@@ -57,8 +57,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
 /// What a device serves of it: some, as those of iWARP, have reliable connections only.
 fn odp(device: &Device) -> ibv_odp_caps {
     let mut caps = ODP;
-    if device.kind().row().services == Services::ReliableConnections {
+    let services = device.kind().row().services;
+    if services != Services::All {
         (caps.per_transport_caps.uc_odp_caps, caps.per_transport_caps.ud_odp_caps) = (0, 0);
+    }
+    if services == Services::Management {
+        caps.per_transport_caps.rc_odp_caps = 0;
     }
     caps
 }

@@ -1,8 +1,10 @@
 //! Ports: what a kind of device is in the service, one file for each kind.
 //!
 //! The rest of the service asks [`of`] a kind for its [`ServicePort`] and does not know which kinds there are. The port of RoCE is
-//! UDP sockets on the host's addresses with QP1 behind them, that of iWARP TCP connections until queue pairs have them.
+//! UDP sockets on the host's addresses with QP1 behind them, that of iWARP TCP connections until queue pairs have them, that of
+//! InfiniBand an adapter on a fabric.
 
+pub(super) mod ib;
 pub(super) mod iwarp;
 pub(super) mod roce;
 
@@ -14,24 +16,34 @@ use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
 use rdmux_verbs::port::Port;
-use rdmux_wire::Qkey;
 use rdmux_wire::mad::MAD_LEN;
+use rdmux_wire::{Guid, Qkey};
 
 use super::core::Core;
 use super::counters::Count;
 use crate::names::Config;
-use crate::proto::Failure;
+use crate::proto::{Adapter, Failure};
 
 /// What the service does for the ports of a kind of device. What is not said otherwise is as with ports that run over IP.
 pub(super) trait ServicePort: Sync {
     /// What processes are told of the ports.
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
-        vec![Port::over_ip(kind, core.guid_of(kind), core.addresses.gids())]
+        vec![Port::over_ip(kind, self.node_guid(core, kind), core.addresses.gids())]
+    }
+
+    /// The GUID of the device's node: one each, told apart by the last digits.
+    fn node_guid(&self, core: &Core, kind: DeviceKind) -> Guid {
+        Guid(core.node_guid.0 ^ kind as u64)
+    }
+
+    /// The adapter that the device is, where that is known.
+    fn adapter(&self, _core: &Core) -> Option<Adapter> {
+        None
     }
 
     /// The addresses by which the connection manager knows the ports.
     fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
-        core.addresses.for_cm(kind, core.guid_of(kind))
+        core.addresses.for_cm(kind, self.node_guid(core, kind))
     }
 
     /// Sets what the connection manager's configuration says of connections over the ports.
@@ -68,6 +80,7 @@ pub(super) fn of(kind: DeviceKind) -> &'static dyn ServicePort {
     match kind {
         DeviceKind::Roce => &roce::Roce,
         DeviceKind::Iwarp => &iwarp::Iwarp,
+        DeviceKind::Ib => &ib::Ib,
     }
 }
 

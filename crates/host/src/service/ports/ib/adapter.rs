@@ -1,0 +1,386 @@
+//! The host's adapter: taken when the fabric is up, kept while it lives, and asked for again when it is gone.
+//!
+//! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
+//! that does not come is given up.
+
+use std::time::Duration;
+
+use rdmux_cm::Time;
+use rdmux_fabric::client::{Attaching, Attachment, Progress};
+use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
+use rdmux_fabric::{FabricDir, FabricError, FabricName};
+use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::port::{Port, PortState};
+use rdmux_verbs::throttled;
+use rdmux_wire::Guid;
+
+use super::greetings::Greeting;
+use super::manager::Manager;
+use super::{Ib, facts};
+use crate::proto::{self, FabricStatus};
+use crate::service::core::Core;
+use crate::service::counters::Count;
+use crate::service::poller::{Interest, Token};
+
+/// How long a fabric may take to answer. Clients wait as long, so it is short; a fabric takes some milliseconds.
+const ANSWER: Duration = Duration::from_secs(1);
+/// When to look for a fabric again, at first; then twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// The longest time between two looks.
+const LAST_RETRY: Duration = Duration::from_secs(2);
+/// How long no update is read after others: each may cost a message to every process, and files of the view.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Updates that are taken before others have their turn.
+const MAX_ROW: usize = 32;
+
+/// The adapter.
+#[derive(Debug)]
+pub(in crate::service) struct Adapter {
+    fabric: FabricName,
+    state: State,
+    /// How long to wait after the next failure.
+    retry: Duration,
+    /// What it is, or was as long as the fabric was up.
+    known: Option<Known>,
+    /// Why there is none, to be told once.
+    refused: Option<String>,
+    pub(super) waiting: Vec<Greeting>,
+    pub(super) manager: Manager,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is looked for again then. Before that a client's greeting has us look, if the fabric was not up, which costs
+    /// nothing to find out.
+    Away { until: Time, is_up: bool },
+    /// The fabric was asked, and should have answered by then.
+    Asked { attaching: Attaching, until: Time },
+    /// It is ours. What the fabric says is read after the pause, if there is one.
+    Held { attachment: Attachment, pause: Option<Time> },
+}
+
+/// What an update changed.
+enum News {
+    Nothing,
+    Counters,
+    Port,
+}
+
+/// What the fabric said.
+#[derive(Debug)]
+struct Known {
+    node_guid: Guid,
+    adapter: proto::Adapter,
+    port: Port,
+}
+
+impl Adapter {
+    /// None yet; it is looked for at once.
+    pub(in crate::service) fn new(fabric: FabricName) -> Self {
+        Self {
+            fabric,
+            state: State::Away { until: Time::ZERO, is_up: false },
+            retry: FIRST_RETRY,
+            known: None,
+            refused: None,
+            waiting: Vec::new(),
+            manager: Manager::default(),
+        }
+    }
+
+    /// The port, as processes are told of it; `host` is the GUID of the host's node.
+    pub(super) fn port(&self, kind: DeviceKind, host: Guid) -> Port {
+        let known = self.known.as_ref().map(|known| known.port.clone());
+        known.unwrap_or_else(|| facts::unplugged(kind, own_guid(host)))
+    }
+
+    /// The GUID of its node.
+    pub(super) fn node_guid(&self, host: Guid) -> Guid {
+        self.known.as_ref().map_or(own_guid(host), |known| known.node_guid)
+    }
+
+    /// What the fabric told of it, if it ever was on one.
+    pub(super) fn described(&self) -> Option<&proto::Adapter> {
+        self.known.as_ref().map(|known| &known.adapter)
+    }
+
+    /// Whether a fabric was asked, and has not answered yet.
+    pub(super) fn is_asked_for(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
+    }
+
+    /// The name of its fabric.
+    pub(super) fn fabric(&self) -> &FabricName {
+        &self.fabric
+    }
+
+    /// The port as the fabric knows it, while the adapter is ours.
+    pub(super) fn held_port(&self) -> Option<PortRef> {
+        let known = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }))?;
+        let port = known.port.managed.as_ref()?.port;
+        Some(PortRef { node: NodeRef::Guid(known.node_guid), port })
+    }
+
+    /// What there is to know of it.
+    pub(in crate::service) fn status(&self) -> FabricStatus {
+        let held = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }));
+        let attr = held.map(|known| &known.port.attr);
+        FabricStatus {
+            name: self.fabric.to_string(),
+            node_guid: held.map(|known| known.node_guid),
+            lid: attr.map_or(0, |attr| attr.lid.0),
+            state: attr.map_or(PortState::Down, |attr| attr.state).name().to_owned(),
+            is_sm: self.manager.has_bit(),
+            why: self.refused.clone(),
+        }
+    }
+
+    /// When there is something to do.
+    pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
+        match &self.state {
+            State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
+            State::Held { pause, .. } => *pause,
+        }
+    }
+}
+
+/// The GUID that the node of an InfiniBand adapter gets: beside the host's other ones. The one after it is the port's, so it
+/// is even, that all are among the four that begin with the host's own.
+fn own_guid(host: Guid) -> Guid {
+    Guid((host.0 ^ 2) & !1)
+}
+
+impl Core {
+    /// Looks for the fabric if it is time, or gives it up.
+    pub(in crate::service) fn poll_adapter(&mut self) {
+        let now = self.now();
+        if self.adapter.poll_timeout().is_none_or(|due| due > now) {
+            return;
+        }
+        match &mut self.adapter.state {
+            State::Away { .. } => self.ask_fabric(),
+            State::Asked { attaching, .. } => {
+                self.poller.remove(attaching);
+                self.counts.add(Count::FabricSilent);
+                self.adapter_gone(&format!("it did not answer for {ANSWER:?}"));
+            }
+            State::Held { attachment, pause } => {
+                *pause = None;
+                self.poller.change(attachment, Token::Fabric, Interest::Read);
+            }
+        }
+    }
+
+    /// Somebody wants to know which devices there are: looks for the fabric, if it may just have come up.
+    pub(super) fn look_for_fabric(&mut self) {
+        if matches!(self.adapter.state, State::Away { is_up: false, .. }) {
+            self.ask_fabric();
+        }
+    }
+
+    fn ask_fabric(&mut self) {
+        let user = self.options.dir.user_dir();
+        let host = self.options.host.as_str();
+        let begun = FabricDir::existing(user, &self.adapter.fabric)
+            .map_err(FabricError::from)
+            .map(|dir| dir.map(|dir| Attachment::begin(&dir, host, own_guid(self.node_guid))))
+            .and_then(|begun| begun.transpose().map(Option::flatten));
+        match begun {
+            Ok(Some(attaching)) => {
+                let until = self.now().after(ANSWER);
+                self.await_answer(attaching, until);
+            }
+            Ok(None) => self.look_later(false),
+            Err(e) => self.refuse_adapter(&e),
+        }
+    }
+
+    fn await_answer(&mut self, attaching: Attaching, until: Time) {
+        match self.poller.add(&attaching, Token::Fabric, Interest::Read) {
+            Ok(()) => self.adapter.state = State::Asked { attaching, until },
+            Err(e) => {
+                throttled!(warn, "a fabric cannot be watched: {e}");
+                self.forget_fabric();
+            }
+        }
+    }
+
+    /// The fabric has said something, or is gone. What is closed is taken from the poller first: where a forked process
+    /// has a duplicate, closing alone would leave it there.
+    pub(in crate::service) fn fabric_event(&mut self) {
+        let away = State::Away { until: self.now(), is_up: true };
+        match std::mem::replace(&mut self.adapter.state, away) {
+            State::Asked { attaching, until } => {
+                self.poller.remove(&attaching);
+                self.fabric_answered(attaching, until);
+            }
+            State::Held { attachment, .. } => self.port_changed(attachment),
+            away @ State::Away { .. } => self.adapter.state = away,
+        }
+    }
+
+    fn fabric_answered(&mut self, attaching: Attaching, until: Time) {
+        match attaching.poll() {
+            Ok(Progress::Pending(attaching)) => self.await_answer(attaching, until),
+            Ok(Progress::Done((attachment, described))) => self.attached(attachment, &described),
+            Err(e) => self.refuse_adapter(&e),
+        }
+    }
+
+    fn attached(&mut self, attachment: Attachment, described: &Described) {
+        if let Err(why) = self.know(described) {
+            return self.fabric_broke(why);
+        }
+        if let Err(e) = self.poller.add(&attachment, Token::Fabric, Interest::Read) {
+            return self.adapter_gone(&format!("it cannot be watched: {e}"));
+        }
+        self.adapter.state = State::Held { attachment, pause: None };
+        self.adapter.retry = FIRST_RETRY;
+        self.adapter.refused = None;
+        self.counts.add(Count::FabricAttached);
+        tracing::info!("fabric {} gave adapter {}", self.adapter.fabric, described.node_guid);
+        self.tell_port();
+        self.watch_managers();
+        self.answer_greetings();
+    }
+
+    fn port_changed(&mut self, mut attachment: Attachment) {
+        let mut last = Ok(None);
+        for _ in 0..MAX_ROW {
+            match attachment.poll_update() {
+                Ok(Some(update)) => last = Ok(Some(update.port)),
+                Ok(None) => break,
+                Err(e) => {
+                    last = Err(e);
+                    break;
+                }
+            }
+        }
+        let news = match last {
+            Ok(None) => Ok(News::Nothing),
+            Ok(Some(facts)) => self.know_port(&facts),
+            Err(FabricError::Protocol { .. }) => Err("a message that does not decode"),
+            Err(e) => {
+                self.poller.remove(&attachment);
+                return self.adapter_gone(&e.to_string());
+            }
+        };
+        match news {
+            Ok(news) => {
+                // It is not heard for a moment, so that one that never stops is heard no more often.
+                self.poller.change(&attachment, Token::Fabric, Interest::End);
+                let pause = Some(self.now().after(PAUSE));
+                self.adapter.state = State::Held { attachment, pause };
+                match news {
+                    News::Port => self.tell_port(),
+                    News::Counters => self.refresh_view(),
+                    News::Nothing => {}
+                }
+            }
+            Err(why) => {
+                self.poller.remove(&attachment);
+                self.fabric_broke(why);
+            }
+        }
+    }
+
+    /// Asks for the port's counters, which change without an update. One that cannot be asked is gone, which its socket
+    /// tells, or has enough to read.
+    pub(in crate::service) fn ask_for_counters(&mut self) {
+        if let State::Held { attachment, .. } = &mut self.adapter.state {
+            let _ = attachment.ask();
+        }
+    }
+
+    fn know(&mut self, described: &Described) -> Result<(), &'static str> {
+        let adapter = facts::adapter(described)?;
+        let node_guid = described.node_guid;
+        let port = self.read_port(node_guid, &described.port)?;
+        self.adapter.known = Some(Known { node_guid, adapter, port });
+        Ok(())
+    }
+
+    fn know_port(&mut self, facts: &PortFacts) -> Result<News, &'static str> {
+        let node = self.adapter.node_guid(self.node_guid);
+        let port = self.read_port(node, facts)?;
+        let Some(known) = &mut self.adapter.known else { return Ok(News::Nothing) };
+        let mut before = std::mem::replace(&mut known.port, port);
+        if before == known.port {
+            return Ok(News::Nothing);
+        }
+        before.managed.clone_from(&known.port.managed);
+        Ok(if before == known.port { News::Counters } else { News::Port })
+    }
+
+    fn read_port(&self, node: Guid, facts: &PortFacts) -> Result<Port, &'static str> {
+        facts::port(Ib::KIND, self.adapter.fabric.as_str(), node, facts)
+    }
+
+    /// The fabric gives no adapter. It is asked again, for that may change.
+    fn refuse_adapter(&mut self, e: &FabricError) {
+        let why = e.to_string();
+        if self.adapter.refused.as_ref() != Some(&why) {
+            tracing::warn!("no adapter on fabric {}: {why}", self.adapter.fabric);
+        }
+        self.adapter.refused = Some(why);
+        self.counts.add(match e {
+            FabricError::Protocol { .. } | FabricError::Version { .. } => Count::FabricBroke,
+            _ => Count::FabricRefused,
+        });
+        self.forget_fabric();
+    }
+
+    fn fabric_broke(&mut self, why: &str) {
+        self.counts.add(Count::FabricBroke);
+        self.adapter_gone(why);
+    }
+
+    /// The fabric is of no use any more: the port is down.
+    fn adapter_gone(&mut self, why: &str) {
+        throttled!(warn, "fabric {} is left: {why}", self.adapter.fabric);
+        self.forget_fabric();
+    }
+
+    fn forget_fabric(&mut self) {
+        self.look_later(true);
+        self.clear_is_sm();
+        if self.adapter.known.as_mut().is_some_and(|known| facts::take_down(&mut known.port)) {
+            self.tell_port();
+        }
+        self.answer_greetings();
+    }
+
+    /// Closes what there is to the fabric, which the poller then forgets, and looks again later.
+    fn look_later(&mut self, is_up: bool) {
+        let adapter = &mut self.adapter;
+        if !is_up {
+            adapter.refused = None;
+        }
+        let until = Time::ZERO.after(self.started.elapsed()).after(adapter.retry);
+        adapter.state = State::Away { until, is_up };
+        adapter.retry = (adapter.retry * 2).min(LAST_RETRY);
+    }
+
+    fn tell_port(&mut self) {
+        self.notify_ports_of(Ib::KIND);
+        self.refresh_view();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_of_a_hosts_nodes_and_ports_are_among_four() {
+        for low in 0..4 {
+            let host = 0x0211_2233_4455_6670 | low;
+            let node = own_guid(Guid(host)).0;
+            let all = [host, host ^ 1, node, node + 1];
+            for (i, guid) in all.iter().enumerate() {
+                assert_eq!(guid & !3, host & !3);
+                assert!(!all[..i].contains(guid), "{all:x?}");
+            }
+        }
+    }
+}

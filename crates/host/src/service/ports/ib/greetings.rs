@@ -1,0 +1,39 @@
+//! Clients that greet while the service finds out whether it gets an adapter: they are told of it if that is decided soon.
+
+use crate::proto::ClientKind;
+use crate::service::clients::{ClientId, Gone};
+use crate::service::closing::Foreign;
+use crate::service::core::Core;
+
+/// A greeting that waits.
+#[derive(Debug)]
+pub(in crate::service) struct Greeting {
+    pub(in crate::service) client: ClientId,
+    pub(in crate::service) version: u32,
+    pub(in crate::service) kind: ClientKind,
+    pub(in crate::service) fds: Vec<Foreign>,
+}
+
+impl Core {
+    /// Answers a greeting, or keeps it while a fabric that was asked for an adapter may still answer.
+    pub(in crate::service) fn take_greeting(&mut self, greeting: Greeting) {
+        self.look_for_fabric();
+        if !self.adapter.is_asked_for() {
+            return self.answer_greeting(greeting);
+        }
+        if self.adapter.waiting.iter().any(|other| other.client == greeting.client) {
+            let why = "a greeting before the first is answered";
+            return self.doom(greeting.client, Gone::Broke(why.to_owned()));
+        }
+        self.adapter.waiting.push(greeting);
+    }
+
+    /// Answers those that waited.
+    pub(super) fn answer_greetings(&mut self) {
+        for greeting in std::mem::take(&mut self.adapter.waiting) {
+            if self.clients.get(greeting.client).is_some() {
+                self.answer_greeting(greeting);
+            }
+        }
+    }
+}

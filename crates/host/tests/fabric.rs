@@ -1,0 +1,205 @@
+//! A host and its fabric, which is another process: whatever that says or does not say, the host goes on.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use common::{Host, next_event, wait_readable};
+use rdmux_fabric::proto::{Described, Failure, PortFacts, PortUpdate, Reply, VERSION};
+use rdmux_fabric::{FabricDir, FabricName};
+use rdmux_host::DeviceRow;
+use rdmux_runtime::Listener;
+use rdmux_runtime::socket::{self, MAX_MESSAGE};
+use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
+use rdmux_verbs::kind;
+use rdmux_verbs::port::{Port, PortState};
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
+
+/// The kind of device that is on a fabric.
+fn ib() -> DeviceKind {
+    kind::all().iter().copied().find(|kind| kind.is_on_fabric()).unwrap()
+}
+
+/// A fabric that says what a test has it say.
+struct Fabric {
+    listener: Listener,
+}
+
+impl Fabric {
+    fn of(host: &Host) -> Self {
+        let dir = FabricDir::open(host.options.dir.user_dir(), &FabricName::default()).unwrap();
+        let lock = dir.lock_service().unwrap().unwrap();
+        Self { listener: Listener::open(&dir, lock).unwrap() }
+    }
+
+    /// The host's next connection, after its greeting.
+    fn accept(&mut self) -> OwnedFd {
+        wait_readable(&self.listener);
+        let socket = self.listener.accept().unwrap().unwrap();
+        wait_readable(&socket);
+        socket::recv_bytes(socket.as_fd(), &mut vec![0; MAX_MESSAGE], &mut Vec::new()).unwrap();
+        socket
+    }
+}
+
+fn facts() -> PortFacts {
+    PortFacts {
+        number: 1,
+        guid: Guid(0x101),
+        state: 2,
+        phys_state: 5,
+        max_mtu: 5,
+        active_mtu: 5,
+        gids: vec![Gid::new(0xfe80 << 48, Guid(0x101))],
+        pkeys: vec![Pkey::DEFAULT],
+        ..PortFacts::default()
+    }
+}
+
+fn described() -> Described {
+    Described {
+        node_guid: Guid(0x100),
+        system_guid: Guid(0x99),
+        description: "a node".to_owned(),
+        vendor_id: 0,
+        device_id: 0,
+        revision: 0,
+        port: facts(),
+    }
+}
+
+fn welcome(socket: &OwnedFd, reply: Reply<Described>) {
+    let mut message = postcard::to_stdvec(&VERSION).unwrap();
+    socket::append(&reply, &mut message).unwrap();
+    socket::send_bytes(socket.as_fd(), &message, &[]).unwrap();
+}
+
+fn update(socket: &OwnedFd, port: PortFacts) {
+    let update = PortUpdate { events: Vec::new(), port };
+    socket::send(socket.as_fd(), &update, &[], &mut Vec::new()).unwrap();
+}
+
+/// The host's InfiniBand device, as a command is told.
+fn device(host: &Host) -> DeviceRow {
+    let rows = host.connect_options().devices(&host.options.host).unwrap();
+    rows.into_iter().find(|row| row.kind == ib()).unwrap()
+}
+
+fn refusal() -> Reply<Described> {
+    Err(Failure::new(libc::EPERM, "no"))
+}
+
+/// A host whose fabric answers the first greeting so, refuses the next, and ends: what the host counted.
+fn counted(answer: impl FnOnce(&OwnedFd)) -> (u64, u64, u64) {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    answer(&fabric.accept());
+    let again = fabric.accept();
+    drop(fabric);
+    welcome(&again, refusal());
+    assert_eq!(device(&host).adapter, None);
+    let count = |name: &str| host.counter(&format!("service_fabric_{name}"));
+    (count("attached"), count("refused"), count("broke_protocol"))
+}
+
+#[test]
+fn a_fabric_that_makes_no_sense_is_left_and_the_host_goes_on() {
+    let long = Described { description: "x".repeat(65), ..described() };
+    let path = ("../../../x".to_owned(), 0);
+    let path = Described { port: PortFacts { counters: vec![path], ..facts() }, ..described() };
+    let state = Described { port: PortFacts { state: 9, ..facts() }, ..described() };
+    let nobody = Described { node_guid: Guid(0), ..described() };
+    for nonsense in [long, path, state, nobody] {
+        assert_eq!(counted(|socket| welcome(socket, Ok(nonsense))), (0, 1, 1));
+    }
+    for nonsense in [&[0xff; 100][..], &[99], &[1]] {
+        let send = |socket: &OwnedFd| socket::send_bytes(socket.as_fd(), nonsense, &[]).unwrap();
+        assert_eq!(counted(send), (0, 1, 1), "{nonsense:?}");
+    }
+}
+
+#[test]
+fn a_host_that_gets_no_adapter_asks_again() {
+    assert_eq!(counted(|socket| welcome(socket, refusal())), (0, 2, 0));
+    let close = |socket: &OwnedFd| {
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
+    };
+    assert_eq!(counted(close), (0, 2, 0));
+}
+
+#[test]
+fn commands_do_not_wait_for_a_fabric_that_is_silent() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let _silent = fabric.accept();
+    let found = device(&host);
+    assert_eq!((found.adapter, found.ports[0].attr.state), (None, PortState::Down));
+    assert_eq!(host.counter("service_fabric_silent"), 1);
+}
+
+#[test]
+fn a_command_waits_for_a_fabric_that_is_about_to_answer() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let socket = fabric.accept();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| device(&host));
+        welcome(&socket, Ok(described()));
+        let found = asks.join().unwrap();
+        assert_eq!(found.node_guid, Guid(0x100));
+        assert_eq!(found.adapter.unwrap().description, "a node");
+    });
+}
+
+#[test]
+fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let socket = fabric.accept();
+    welcome(&socket, Ok(described()));
+    let client = host.connect_options().connect(&host.options.host, ib()).unwrap();
+    let port = |ports: &[Port]| (ports[0].attr.state, ports[0].attr.lid);
+    assert_eq!(port(&client.info().ports), (PortState::Init, Lid(0)));
+
+    // Counters alone are not told.
+    let counters = vec![("port_xmit_data".to_owned(), 5)];
+    update(&socket, PortFacts { counters, ..facts() });
+    update(&socket, PortFacts { lid: Lid(7), state: 4, ..facts() });
+    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    assert_eq!(port(&ports), (PortState::Active, Lid(7)));
+
+    update(&socket, PortFacts { max_mtu: 9, ..facts() });
+    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    assert_eq!(port(&ports), (PortState::Down, Lid(7)));
+
+    // Its cable is back when the fabric is.
+    welcome(&fabric.accept(), Ok(described()));
+    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    assert_eq!(port(&ports), (PortState::Init, Lid(0)));
+}
+
+#[test]
+fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let socket = fabric.accept();
+    welcome(&socket, Ok(described()));
+    let client = host.connect_options().connect(&host.options.host, ib()).unwrap();
+    for lid in (1..=4_000).map(Lid) {
+        wait_writable(&socket);
+        update(&socket, PortFacts { lid, ..facts() });
+    }
+    // The last word counts, and the process that was told of others before is still there.
+    loop {
+        let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+        if ports[0].attr.lid == Lid(4_000) {
+            break;
+        }
+    }
+    assert_eq!(host.counter("service_clients_too_slow"), 0);
+}
+
+fn wait_writable(fd: impl AsFd) {
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::OUT)];
+    assert_eq!(rustix::event::poll(&mut fds, Some(&common::TIMEOUT)), Ok(1));
+}
