@@ -293,6 +293,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
         host: welcome.host,
         device: device.name,
         node_guid: device.node_guid,
+        adapter: device.adapter,
         ports: device.ports,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
         limits: welcome.limits,

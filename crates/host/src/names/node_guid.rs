@@ -199,8 +199,8 @@ mod tests {
     fn a_guid_is_drawn_once_and_no_other_host_draws_it() {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
-        assert_eq!(of(&dir, "a", None, &[0xff11_2233_4455_6677]).unwrap(), "0x0211223344556676");
-        assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0211223344556676");
+        assert_eq!(of(&dir, "a", None, &[0xff11_2233_4455_6677]).unwrap(), "0x0211223344556674");
+        assert_eq!(of(&dir, "a", None, &[]).unwrap(), "0x0211223344556674");
         let draws = [0x0011_2233_4455_6676, 8];
         assert_eq!(of(&dir, "b", None, &draws).unwrap(), "0x0200000000000008");
     }
@@ -240,7 +240,7 @@ mod tests {
         let host = dir.host(&name("a")).unwrap();
         // In the way of the new file, and not to be removed as one.
         fs::create_dir_all(host.guid().with_extension("new")).unwrap();
-        assert_eq!(of(&dir, "a", None, &[2]).unwrap(), "0x0200000000000002");
+        assert_eq!(of(&dir, "a", None, &[4]).unwrap(), "0x0200000000000004");
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub use cm::{CmReply, CmRequest};
 pub use hub::{HubReply, HubRequest, HubResponse};
 pub use rdmux_runtime::socket::{self, MAX_FDS, MAX_MESSAGE, MessageError};
 pub use request::{
-    Adapter, AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request,
-    Response, Welcome,
+    AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request, Response,
+    Welcome,
 };
 pub use status::{
     ClientStatus, DomainStatus, FabricStatus, GroupStatus, HolderStatus, IdStatus, Status,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rdmux_verbs::control::{DeviceKind, Limits};
-use rdmux_verbs::port::Port;
+use rdmux_verbs::port::{Adapter, Port};
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Qkey, Qpn};
@@ -290,21 +290,6 @@ pub struct DeviceRow {
     pub adapter: Option<Adapter>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<Port>,
-}
-
-/// An adapter of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adapter {
-    /// The description of its node.
-    pub description: String,
-    /// GUID of the system that it is in.
-    pub system_guid: Guid,
-    /// Vendor ID, 24 bits.
-    pub vendor_id: u32,
-    /// Device ID.
-    pub device_id: u16,
-    /// Hardware revision.
-    pub revision: u32,
 }
 
 /// What the service tells a process of its own accord.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::kind::PerKind;
-use rdmux_verbs::port::{GidEntry, Port};
+use rdmux_verbs::port::{Adapter, GidEntry, Port};
 use rdmux_wire::Guid;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::uverbs;
-use crate::proto::{Adapter, DeviceRow};
+use crate::proto::DeviceRow;
 
 /// The FIFO that a subnet manager holds open on the first managed port, which is the only one that a host has.
 pub(crate) const ISSM: &str = "dev/infiniband/issm0";

@@ -14,17 +14,23 @@ impl Device {
     /// Attributes of the device.
     pub fn query(&self) -> DeviceAttr {
         let info = self.control().info();
+        let adapter = info.adapter.as_ref();
+        // The adapters of a generated subnet are of nobody.
+        let (vendor_id, vendor_part_id, hw_ver) = match adapter {
+            Some(a) if a.vendor_id != 0 => (a.vendor_id, a.device_id.into(), a.revision),
+            _ => (VENDOR_ID, 1, 1),
+        };
         DeviceAttr {
             kind: info.kind,
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: info.node_guid,
-            sys_image_guid: info.node_guid,
+            sys_image_guid: adapter.map_or(info.node_guid, |a| a.system_guid),
             // With on-demand paging the whole address space can be registered.
             max_mr_size: u64::MAX,
             page_size_cap: 0xffff_f000,
-            vendor_id: VENDOR_ID,
-            vendor_part_id: 1,
-            hw_ver: 1,
+            vendor_id,
+            vendor_part_id,
+            hw_ver,
             limits: info.limits,
             phys_port_cnt: u8::try_from(info.ports.len()).unwrap_or(u8::MAX),
             max_pkeys: self.port(PORT, |port| port.attr.pkey_tbl_len).unwrap_or(0),

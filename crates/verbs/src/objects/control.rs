@@ -17,7 +17,7 @@ use rdmux_wire::{Gid, Guid, Qpn};
 
 pub use crate::objects::kind::DeviceKind;
 pub use crate::objects::limits::Limits;
-use crate::objects::port::{GidEntry, Port};
+use crate::objects::port::{Adapter, GidEntry, Port};
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
@@ -65,6 +65,8 @@ pub struct HostInfo {
     pub kind: DeviceKind,
     /// The node's GUID.
     pub node_guid: Guid,
+    /// The adapter that it is, where a fabric told.
+    pub adapter: Option<Adapter>,
     /// Its ports, at least one, in the order of their numbers.
     pub ports: Vec<Port>,
     /// The process's first slot.

@@ -36,6 +36,21 @@ pub struct Managed {
     pub counters: Vec<(String, u64)>,
 }
 
+/// An adapter of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapter {
+    /// The description of its node.
+    pub description: String,
+    /// GUID of the system that it is in.
+    pub system_guid: Guid,
+    /// Vendor ID, 24 bits.
+    pub vendor_id: u32,
+    /// Device ID.
+    pub device_id: u16,
+    /// Hardware revision.
+    pub revision: u32,
+}
+
 /// Attributes of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortAttr {

@@ -117,6 +117,7 @@ impl Lab {
             host: ip.to_string(),
             device: kind.device_name().into(),
             node_guid: Guid(1),
+            adapter: None,
             ports: vec![Port::over_ip(kind, Guid(1), vec![address])],
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),

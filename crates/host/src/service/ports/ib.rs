@@ -13,14 +13,13 @@ use std::net::IpAddr;
 
 use rdmux_cm::LocalAddress;
 use rdmux_verbs::control::{DeviceKind, Limits};
-use rdmux_verbs::port::Port;
+use rdmux_verbs::port::{self, Port};
 use rdmux_wire::Guid;
 
 pub(in crate::service) use self::adapter::Adapter;
 pub(in crate::service) use self::greetings::Greeting;
 use super::ServicePort;
 use crate::names::Config;
-use crate::proto;
 use crate::service::core::Core;
 
 /// See the module.
@@ -40,7 +39,7 @@ impl ServicePort for Ib {
         core.adapter.node_guid(core.node_guid)
     }
 
-    fn adapter(&self, core: &Core) -> Option<proto::Adapter> {
+    fn adapter(&self, core: &Core) -> Option<port::Adapter> {
         core.adapter.described().cloned()
     }
 

@@ -15,14 +15,14 @@ use rdmux_cm::{IdHandle, LocalAddress, MadPath, PathQuery};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
-use rdmux_verbs::port::Port;
+use rdmux_verbs::port::{Adapter, Port};
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Guid, Qkey};
 
 use super::core::Core;
 use super::counters::Count;
 use crate::names::Config;
-use crate::proto::{Adapter, Failure};
+use crate::proto::Failure;
 
 /// What the service does for the ports of a kind of device. What is not said otherwise is as with ports that run over IP.
 pub(super) trait ServicePort: Sync {

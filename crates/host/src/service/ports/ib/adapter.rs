@@ -10,14 +10,14 @@ use rdmux_fabric::client::{Attaching, Attachment, Progress};
 use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::port::{Port, PortState};
+use rdmux_verbs::port::{self, Port, PortState};
 use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 
 use super::greetings::Greeting;
 use super::manager::Manager;
 use super::{Ib, facts};
-use crate::proto::{self, FabricStatus};
+use crate::proto::FabricStatus;
 use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::poller::{Interest, Token};
@@ -70,7 +70,7 @@ enum News {
 #[derive(Debug)]
 struct Known {
     node_guid: Guid,
-    adapter: proto::Adapter,
+    adapter: port::Adapter,
     port: Port,
 }
 
@@ -100,7 +100,7 @@ impl Adapter {
     }
 
     /// What the fabric told of it, if it ever was on one.
-    pub(super) fn described(&self) -> Option<&proto::Adapter> {
+    pub(super) fn described(&self) -> Option<&port::Adapter> {
         self.known.as_ref().map(|known| &known.adapter)
     }
 

@@ -4,11 +4,9 @@ use rdmux_fabric::proto::{Described, PortFacts};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind::GidKind;
 use rdmux_verbs::port::{
-    GidEntry, GidTable, MAX_MESSAGE, Managed, PhysState, Port, PortAttr, PortState,
+    Adapter, GidEntry, GidTable, MAX_MESSAGE, Managed, PhysState, Port, PortAttr, PortState,
 };
 use rdmux_wire::{Gid, Guid, Mtu, Pkey};
-
-use crate::proto::Adapter;
 
 /// Entries of a GID table: GUIDCap has eight bits (IBTA 14.2.5.6). Each is a file of the view.
 const MAX_GIDS: usize = 255;
@@ -199,7 +197,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let changes: [(&str, fn(&mut PortFacts)); 12] = [
+        type Change = fn(&mut PortFacts);
+        let changes: [(&str, Change); 12] = [
             ("state 0", |p| p.state = 0),
             ("state 5", |p| p.state = 5),
             ("physical state", |p| p.phys_state = 8),
