@@ -2,9 +2,14 @@
 
 mod common;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+
 use common::Net;
 use common::subnet::set_lid;
 use rdmux_wire::Guid;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -51,6 +56,91 @@ fn kill_fabric(net: &Net) {
     let status = json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
     let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+/// What a program of host a finds at a path of the view, where it is without a namespace.
+fn in_view(net: &Net, path: &str) -> std::path::PathBuf {
+    // It is written when a program is to see it.
+    net.ok(&["--host", "a", "run", "--device", "ib", "--view", "preload", "--", "true"]);
+    net.path().join("hosts/a/view/ib").join(path)
+}
+
+/// Waits until the fabric shows, or does not show, a subnet manager at host a.
+fn until_manager(net: &Net, is_there: bool) {
+    loop {
+        let shown = json(&net.ok(&["fabric", "show", "--json"]));
+        let nodes = shown["nodes"].as_array().unwrap();
+        let node = nodes.iter().find(|node| node["host"] == "a").unwrap();
+        if node["ports"][0]["is_sm"] == is_there {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn is_sm_is_set_while_anybody_has_issm_open() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--shape", "two"]);
+    let net = net.hosts(&["a"]);
+    let issm = in_view(&net, "dev/infiniband/issm0");
+    let open = || {
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        OpenOptions::new().read(true).custom_flags(nonblocking).open(&issm).unwrap()
+    };
+    until_manager(&net, false);
+    let (one, two) = (open(), open());
+    until_manager(&net, true);
+    drop(one);
+    let status = json(&net.ok(&["host", "status", "a", "--json"]));
+    assert_eq!(status["fabric"]["is_sm"], true);
+    drop(two);
+    until_manager(&net, false);
+
+    // A manager that is killed, and one that outlives the fabric and the host's service.
+    let mut killed = Command::new("sleep").arg("infinity").stdin(open()).spawn().unwrap();
+    until_manager(&net, true);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    until_manager(&net, false);
+    let stays = open();
+    until_manager(&net, true);
+    kill_fabric(&net);
+    net.ok(&["fabric", "up"]);
+    until(&net, |port| state(port) == "init");
+    until_manager(&net, true);
+    net.ok(&["host", "down", "a"]);
+    net.ok(&["host", "up", "a"]);
+    until_manager(&net, true);
+    drop(stays);
+    until_manager(&net, false);
+}
+
+#[test]
+fn view_tells_what_the_fabric_told() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--shape", "switch:2", "--fabric", "other"]);
+    net.ok(&["host", "up", "a", "--addr", &net.address(1), "--fabric", "other"]);
+    let said = net.fails(&["host", "up", "a", "--fabric", "third"], 1);
+    assert!(said.contains("on fabric other"), "{said}");
+    net.ok(&["host", "down", "a"]);
+    net.ok(&["host", "up", "a", "--fabric", "other"]);
+    let device = ib(&net);
+    assert_eq!(device["ports"][0]["subnet"]["fabric"], "other");
+    let dir = in_view(&net, "sys/class/infiniband/rdmux_ib0");
+    let read = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap().trim_end().to_owned();
+    let guid = node_guid(&device)[2..].to_owned();
+    let groups: Vec<_> = (0..4).map(|i| &guid[4 * i..][..4]).collect();
+    assert_eq!(read("node_guid"), groups.join(":"));
+    assert_eq!(read("sys_image_guid"), groups.join(":"));
+    assert_eq!(read("node_type"), "1: CA");
+    assert_eq!(read("hw_rev"), "0xa1");
+    assert_eq!(read("ports/1/state"), "2: INIT");
+    assert_eq!(read("ports/1/link_layer"), "InfiniBand");
+    assert_eq!(read("ports/1/counters/port_xmit_data"), "0");
+    assert!(!dir.join("ports/1/gid_attrs/ndevs/0").exists());
+    let mad = in_view(&net, "sys/class/infiniband_mad/umad0/ibdev");
+    assert_eq!(std::fs::read_to_string(mad).unwrap(), "rdmux_ib0\n");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
         println!("only root can be another user: not run");
         return;
     }
-    let config = Config { users: vec![4001] };
+    let config = Config { users: vec![4001], ..Config::default() };
     let fabric = Fabric::with("switch:2", Setup::default(), config);
     std::fs::set_permissions(fabric.tmp(), std::fs::Permissions::from_mode(0o711)).unwrap();
     let attach_as = |uid: u32| {

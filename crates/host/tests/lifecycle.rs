@@ -80,13 +80,31 @@ fn a_service_started_on_demand_ends_after_its_last_client() {
     drop(first);
     assert!(client.new_slot().is_ok());
     drop(client);
+    wait_for_end(&host);
+    assert!(!host.host_dir().socket().exists());
+}
+
+#[test]
+fn a_service_that_is_held_outlives_one_that_is_not() {
+    let (held, first) = Host::start_on_demand(Duration::from_millis(50));
+    let (hold, devices) = held.connect_options().hold(&held.options.host).unwrap();
+    assert!(!devices.is_empty());
+    drop(first);
+    let (other, first) = Host::start_on_demand(Duration::from_millis(50));
+    drop((other.client(), first));
+    wait_for_end(&other);
+    assert!(!held.service.as_ref().unwrap().is_finished());
+    drop(hold);
+    wait_for_end(&held);
+}
+
+fn wait_for_end(host: &Host) {
     let service = host.service.as_ref().unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !service.is_finished() {
         assert!(std::time::Instant::now() < deadline, "it goes on");
         std::thread::yield_now();
     }
-    assert!(!host.host_dir().socket().exists());
 }
 
 #[test]

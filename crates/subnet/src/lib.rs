@@ -47,6 +47,7 @@ mod traps;
 
 pub use config::Config;
 pub use counters::{Counter, DropReason};
+pub use node::REVISION as NODE_REVISION;
 pub use operate::OperateError;
 pub use packet::{MadPacket, NodeId, PortId};
 pub use port::PortView;

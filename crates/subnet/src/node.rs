@@ -9,6 +9,9 @@ use crate::config::Config;
 use crate::switch::Switch;
 use crate::topology::{self, NodeKind};
 
+/// The revision that NodeInfo gives, for every node.
+pub const REVISION: u32 = 0xa1;
+
 /// A node of a subnet.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {

@@ -154,16 +154,16 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         gid_tbl_len: attr.gid_tbl_len.max(attr.kind.row().gid_table).into(),
         port_cap_flags: attr.capabilities,
         max_msg_sz: attr.max_msg_sz,
-        bad_pkey_cntr: 0,
-        qkey_viol_cntr: 0,
+        bad_pkey_cntr: attr.pkey_violations.into(),
+        qkey_viol_cntr: attr.qkey_violations.into(),
         pkey_tbl_len: attr.pkey_tbl_len,
         lid: attr.lid.0,
         sm_lid: attr.sm_lid.0,
         lmc: attr.lmc,
-        max_vl_num: 1,
+        max_vl_num: attr.max_vls,
         sm_sl: attr.sm_sl,
-        subnet_timeout: 0,
-        init_type_reply: 0,
+        subnet_timeout: attr.subnet_timeout,
+        init_type_reply: attr.init_type_reply,
         active_width: attr.active_width,
         active_speed: attr.active_speed,
         phys_state: attr.phys_state as u8,
@@ -324,7 +324,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
         // SAFETY: the caller's promise.
         let device = &unsafe { Context::get(context)? }.opened.device;
         let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let found = device.pkey(index).filter(|_| port == PORT).ok_or(Errno::EINVAL)?;
+        let found = device.query_pkey(port, index).ok_or(Errno::EINVAL)?;
         // SAFETY: the caller's variable.
         *unsafe { pkey.as_mut() }.ok_or(Errno::EINVAL)? = found.0.to_be();
         Ok(())
@@ -341,7 +341,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     let index = guarded(|| {
         // SAFETY: the caller's promise.
         let device = &unsafe { Context::get(context)? }.opened.device;
-        let table = (0..).map_while(|index| device.pkey(index)).take_while(|_| port == PORT);
+        let table = (0..).map_while(|index| device.query_pkey(port, index));
         table.zip(0..).find(|(key, _)| key.0 == u16::from_be(pkey)).ok_or(Errno::EINVAL)
     });
     match index {

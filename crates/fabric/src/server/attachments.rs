@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
-use rdmux_subnet::{NodeId, PortEvent, PortId};
+use rdmux_subnet::{NODE_REVISION, NodeId, PortEvent, PortId};
 use rdmux_wire::Guid;
 
 use super::connection::{ConnectionId, Part};
@@ -163,7 +163,7 @@ impl Core {
             description: self.world.subnet().node_description(node).unwrap_or_default(),
             vendor_id: named.vendor_id,
             device_id: named.device_id,
-            revision: 0,
+            revision: NODE_REVISION,
             port: self.facts(PortId { node, number: 1 })?,
         })
     }

@@ -26,7 +26,7 @@ pub(super) fn info(subnet: &Subnet, r: &Request, data: &mut Data) -> Result<(), 
         port_guid: subnet.ports[at].guid,
         partition_cap: subnet.config.partition_cap,
         device_id: node.device_id,
-        revision: 0xa1,
+        revision: crate::node::REVISION,
         local_port_num: r.arrival.ingress,
         vendor_id: node.vendor_id,
     };

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use rdmux_wire::Pkey;
+
 pub use crate::engine::device::{Device, PORT};
 use crate::handles::event::AsyncEvent;
 use crate::objects::error::VerbsError;
@@ -50,6 +52,11 @@ impl Device {
         })?;
         let (state, phys_state) = (PortState::Down, PhysState::Disabled);
         Ok(if self.has_failed() { PortAttr { state, phys_state, ..attr } } else { attr })
+    }
+
+    /// An entry of a port's P_Key table, as it is now (`ibv_query_pkey(3)`).
+    pub fn query_pkey(&self, port: u8, index: u16) -> Option<Pkey> {
+        self.port(port, |port| port.pkeys.get(usize::from(index)).copied()).flatten()
     }
 
     /// The device's name.

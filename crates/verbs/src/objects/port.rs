@@ -86,6 +86,16 @@ pub struct PortAttr {
     pub active_width: u8,
     /// Code of the speed: 32 is EDR, 25 Gb/s a lane.
     pub active_speed: u8,
+    /// Code of the number of virtual lanes: 1 is VL0 alone.
+    pub max_vls: u8,
+    /// How long a datagram takes through the subnet at most, 5 bits: 4.096 us * 2^code.
+    pub subnet_timeout: u8,
+    /// What the subnet manager did of what the port asked it for when it came up (InitTypeReply).
+    pub init_type_reply: u8,
+    /// Packets with a P_Key that the port does not have.
+    pub pkey_violations: u16,
+    /// Packets with a Q_Key that their queue pair does not have.
+    pub qkey_violations: u16,
     /// Flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
     pub capabilities: u32,
     /// Whether packets always have a GRH (`IBV_QPF_GRH_REQUIRED`).
@@ -278,6 +288,11 @@ impl Port {
             max_msg_sz: MAX_MESSAGE,
             active_width: 2,
             active_speed: 32,
+            max_vls: 1,
+            subnet_timeout: 0,
+            init_type_reply: 0,
+            pkey_violations: 0,
+            qkey_violations: 0,
             capabilities: row.port_capabilities,
             grh_required: row.grh_required,
         };

@@ -2,7 +2,6 @@
 
 use rdmux_fabric::proto::{Described, PortFacts};
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::kind::GidKind;
 use rdmux_verbs::port::{
     Adapter, GidEntry, GidTable, MAX_MESSAGE, Managed, PhysState, Port, PortAttr, PortState,
 };
@@ -47,95 +46,117 @@ pub(super) fn port(
     node: Guid,
     facts: &PortFacts,
 ) -> Result<Port, Nonsense> {
-    let state = PortState::of_code(facts.state).ok_or("a port state that there is not")?;
-    let phys_state =
-        PhysState::of_code(facts.phys_state).ok_or("a physical state that there is not")?;
-    let max_mtu = Mtu::from_code(facts.max_mtu).ok_or("a largest MTU that there is not")?;
-    let active_mtu = Mtu::from_code(facts.active_mtu).ok_or("an MTU that there is not")?;
-    if facts.number == 0 || facts.gids.is_empty() || facts.pkeys.is_empty() {
-        return Err("a port without number, GID or P_Key");
-    }
-    if facts.gids.len() > MAX_GIDS || facts.pkeys.len() > MAX_PKEYS {
-        return Err("a table that is too long");
-    }
-    let is_counter = |name: &str| {
-        let is_letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        (1..=MAX_COUNTERS).contains(&name.len()) && name.bytes().all(is_letter)
-    };
-    if facts.counters.len() > MAX_COUNTERS || !facts.counters.iter().all(|(n, _)| is_counter(n)) {
-        return Err("counters that are none");
-    }
-    let entry =
-        |&gid: &Gid| GidEntry { gid, kind: GidKind::Node, mtu: active_mtu, ..GidEntry::empty() };
-    let len = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let attr = PortAttr {
-        kind,
-        link_layer: kind.row().link_layer,
-        state,
-        phys_state,
-        lid: facts.lid,
-        lmc: facts.lmc & 7,
-        sm_lid: facts.sm_lid,
-        sm_sl: facts.sm_sl & 15,
-        subnet_prefix: facts.gid_prefix,
-        max_mtu,
-        active_mtu,
-        gid_tbl_len: len(facts.gids.len()),
-        pkey_tbl_len: len(facts.pkeys.len()),
-        max_msg_sz: MAX_MESSAGE,
-        active_width: facts.active_width,
-        active_speed: facts.active_speed,
-        capabilities: facts.capabilities,
-        grh_required: kind.row().grh_required,
-    };
+    let codes = Codes::of(facts)?;
+    check_tables(facts)?;
     let managed = Managed {
         fabric: fabric.to_owned(),
         node: node.to_string(),
         port: facts.number,
         counters: facts.counters.clone(),
     };
-    Ok(Port {
-        attr,
-        gids: GidTable::Own(facts.gids.iter().map(entry).collect()),
-        addresses: Vec::new(),
-        pkeys: facts.pkeys.clone(),
-        managed: Some(managed),
-    })
+    Ok(Port { managed: Some(managed), ..described(kind, facts, &codes) })
 }
 
 /// The port of an adapter that was on no fabric yet: no cable is plugged in.
 pub(super) fn unplugged(kind: DeviceKind, node: Guid) -> Port {
-    let gid = Gid::new(DEFAULT_PREFIX, Guid(node.0.wrapping_add(1)));
-    let (kind_row, active_mtu) = (kind.row(), Mtu::M256);
-    Port {
-        attr: PortAttr {
-            kind,
-            link_layer: kind_row.link_layer,
-            state: PortState::Down,
-            phys_state: PhysState::Polling,
-            lid: rdmux_wire::Lid(0),
-            lmc: 0,
-            sm_lid: rdmux_wire::Lid(0),
-            sm_sl: 0,
-            subnet_prefix: DEFAULT_PREFIX,
-            max_mtu: Mtu::M4096,
-            active_mtu,
-            gid_tbl_len: 1,
-            pkey_tbl_len: 1,
-            max_msg_sz: MAX_MESSAGE,
-            active_width: 2,
-            active_speed: 1,
-            capabilities: 0,
-            grh_required: kind_row.grh_required,
-        },
-        gids: GidTable::Own(vec![GidEntry {
-            gid,
-            kind: GidKind::Node,
-            mtu: active_mtu,
-            ..GidEntry::empty()
-        }]),
-        addresses: Vec::new(),
+    let guid = Guid(node.0.wrapping_add(1));
+    let facts = PortFacts {
+        number: 1,
+        guid,
+        gid_prefix: DEFAULT_PREFIX,
+        active_width: 2,
+        active_speed: 1,
+        max_vls: 1,
+        gids: vec![Gid::new(DEFAULT_PREFIX, guid)],
         pkeys: vec![Pkey::DEFAULT],
+        ..PortFacts::default()
+    };
+    let codes = Codes {
+        state: PortState::Down,
+        phys_state: PhysState::Polling,
+        max_mtu: Mtu::M4096,
+        active_mtu: Mtu::M256,
+    };
+    described(kind, &facts, &codes)
+}
+
+/// What a fabric gives as codes of the wire.
+struct Codes {
+    state: PortState,
+    phys_state: PhysState,
+    max_mtu: Mtu,
+    active_mtu: Mtu,
+}
+
+impl Codes {
+    fn of(facts: &PortFacts) -> Result<Self, Nonsense> {
+        Ok(Self {
+            state: PortState::of_code(facts.state).ok_or("a port state that there is not")?,
+            phys_state: PhysState::of_code(facts.phys_state)
+                .ok_or("a physical state that there is not")?,
+            max_mtu: Mtu::from_code(facts.max_mtu).ok_or("a largest MTU that there is not")?,
+            active_mtu: Mtu::from_code(facts.active_mtu).ok_or("an MTU that there is not")?,
+        })
+    }
+}
+
+/// The tables of a port become files of the view, and the counters' names are those of files.
+fn check_tables(facts: &PortFacts) -> Result<(), Nonsense> {
+    let is_letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let is_counter = |(name, _): &(String, u64)| {
+        (1..=MAX_COUNTERS).contains(&name.len()) && name.bytes().all(is_letter)
+    };
+    if facts.number == 0 || facts.gids.is_empty() || facts.pkeys.is_empty() {
+        return Err("a port without number, GID or P_Key");
+    }
+    if facts.gids.len() > MAX_GIDS || facts.pkeys.len() > MAX_PKEYS {
+        return Err("a table that is too long");
+    }
+    if facts.counters.len() > MAX_COUNTERS || !facts.counters.iter().all(is_counter) {
+        return Err("counters that are none");
+    }
+    Ok(())
+}
+
+fn described(kind: DeviceKind, facts: &PortFacts, codes: &Codes) -> Port {
+    let row = kind.row();
+    let entry = |&gid: &Gid| GidEntry {
+        gid,
+        kind: row.gid_kind,
+        mtu: codes.active_mtu,
+        ..GidEntry::empty()
+    };
+    let len = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let attr = PortAttr {
+        kind,
+        link_layer: row.link_layer,
+        state: codes.state,
+        phys_state: codes.phys_state,
+        lid: facts.lid,
+        lmc: facts.lmc & 7,
+        sm_lid: facts.sm_lid,
+        sm_sl: facts.sm_sl & 15,
+        subnet_prefix: facts.gid_prefix,
+        max_mtu: codes.max_mtu,
+        active_mtu: codes.active_mtu,
+        gid_tbl_len: len(facts.gids.len()),
+        pkey_tbl_len: len(facts.pkeys.len()),
+        max_msg_sz: MAX_MESSAGE,
+        active_width: facts.active_width,
+        active_speed: facts.active_speed,
+        max_vls: facts.max_vls,
+        subnet_timeout: facts.subnet_timeout & 31,
+        init_type_reply: facts.init_type_reply,
+        pkey_violations: facts.pkey_violations,
+        qkey_violations: facts.qkey_violations,
+        capabilities: facts.capabilities,
+        grh_required: row.grh_required,
+    };
+    Port {
+        attr,
+        gids: GidTable::Own(facts.gids.iter().map(entry).collect()),
+        addresses: Vec::new(),
+        pkeys: facts.pkeys.clone(),
         managed: None,
     }
 }
