@@ -1,6 +1,7 @@
 //! Sizes, offsets and values that programs have compiled in.
 //!
-//! `conformance/abi/layout.txt` is the table of libibverbs and librdmacm, `layout-umad.txt` that of libibumad. A test of rdmux-capi
+//! `conformance/abi/layout.txt` is the table of libibverbs and librdmacm, `layout-umad.txt` that of libibumad, `layout-mad.txt`
+//! that of the datagrams that its programs write. A test of rdmux-capi
 //! holds its types against them; here a C program that is made from each says what the installed headers hold, and the
 //! headers are read for structures and fields that the table has forgotten.
 
@@ -40,6 +41,17 @@ const SETS: &[Set] = &[
     Set {
         table: "layout-umad.txt",
         headers: &["infiniband/umad.h", "infiniband/umad_types.h"],
+        own: &[],
+        packages: "libibumad-dev",
+    },
+    Set {
+        table: "layout-mad.txt",
+        headers: &[
+            "infiniband/umad_sm.h",
+            "infiniband/umad_sa.h",
+            "infiniband/umad_sa_mcm.h",
+            "infiniband/umad_cm.h",
+        ],
         own: &[],
         packages: "libibumad-dev",
     },
@@ -262,7 +274,9 @@ impl Table {
 
     /// That program.
     fn program<'h>(&self, headers: impl Iterator<Item = &'h str>) -> String {
-        let mut c = String::from("#include <stddef.h>\n#include <stdio.h>\n");
+        // <infiniband/umad_sa_mcm.h> needs the first and does not include it.
+        let mut c =
+            String::from("#include <arpa/inet.h>\n#include <stddef.h>\n#include <stdio.h>\n");
         for header in headers {
             let _ = writeln!(c, "#include <{header}>");
         }

@@ -10,6 +10,7 @@
 )]
 
 pub mod cma;
+pub mod mad;
 pub mod umad;
 pub mod verbs;
 
