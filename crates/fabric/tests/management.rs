@@ -4,15 +4,17 @@ mod common;
 
 use std::thread;
 
-use common::{DIRECTED, Fabric};
+use common::{DIRECTED, Fabric, Manager};
 use rdmux_fabric::FabricError;
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, Received, admin};
 use rdmux_fabric::proto::{NodeRef, PortRef};
 use rdmux_fabric::server::FIRST_GUID;
 use rdmux_subnet::PortEvent;
-use rdmux_subnet::umad::Registration;
-use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{Attribute, LinkDownDefault, NodeInfo, PhysState, PortInfo, PortState};
+use rdmux_subnet::umad::{Registration, UserMad};
+use rdmux_wire::mad::{Method, status};
+use rdmux_wire::sm::{
+    Attribute, LinkDownDefault, NodeInfo, PhysState, PortInfo, PortState, SmInfo, SmState,
+};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
@@ -194,6 +196,76 @@ fn is_sm_is_set_as_long_as_somebody_holds_it() {
     while is_sm() {
         thread::yield_now();
     }
+}
+
+/// What another manager, or the agent of its port, answers to the news that it is the master now.
+fn hand_over(manager: &mut Manager) -> UserMad {
+    let info = SmInfo { priority: 3, state: SmState::MASTER, ..SmInfo::default() };
+    let mut smp = Smp::directed(Method::SET, SmInfo::ATTR_ID, SmInfo::HANDOVER, &[1]);
+    smp.set_attribute(&Attribute::SmInfo(info));
+    let request = manager.request(&smp);
+    manager.file.send_mad(&request).unwrap();
+    request
+}
+
+#[test]
+fn handover_reaches_a_manager_as_long_as_it_lives_and_else_the_agent() {
+    let fabric = Fabric::up("two");
+    let mut one = fabric.manager(&id(&fabric, 0), 1);
+    let peer = PortRef { node: NodeRef::Name(id(&fabric, 1)), port: 1 };
+    let other = MadFile::open(&fabric.options, &fabric.name, &peer).unwrap();
+    let methods = 1 << Method::GET.0 | 1 << Method::SET.0;
+    let agent = other.register(&Registration { methods, ..DIRECTED }).unwrap();
+    let refused = |one: &mut Manager| {
+        hand_over(one);
+        let answer = Smp::parse(&one.file.recv_mad().unwrap().data).unwrap();
+        (answer.header.method, answer.header.status & 0x7fff)
+    };
+    let unsupported = (Method::GET_RESP, status::UNSUPPORTED_METHOD_ATTRIBUTE);
+    assert_eq!(refused(&mut one), unsupported, "nobody has set IsSM");
+
+    // It may be discovering still: whatever it knows of the other one, it hears of it.
+    let held = IsSm::set(&fabric.options, &fabric.name, &peer, false).unwrap();
+    hand_over(&mut one);
+    let heard = other.recv_mad().unwrap();
+    let mut smp = Smp::parse(&heard.data).unwrap();
+    assert_eq!(
+        (heard.agent, smp.header.method, smp.header.attr_mod),
+        (agent, Method::SET, SmInfo::HANDOVER)
+    );
+    assert_eq!((smp.hop_pointer(), smp.hop_count()), (2, 1));
+    smp.header.method = Method::GET_RESP;
+    smp.set_returning(true);
+    let answer = UserMad { timeout_ms: 0, data: smp.to_bytes().to_vec(), ..heard };
+    other.send_mad(&answer).unwrap();
+    let acknowledged = Smp::parse(&one.file.recv_mad().unwrap().data).unwrap();
+    assert_eq!((acknowledged.hop_pointer(), acknowledged.header.status), (0, 0x8000));
+    assert_eq!(acknowledged.attribute(), smp.attribute());
+
+    drop(held);
+    // The fabric notices soon that its process is gone.
+    while admin::show(&fabric.options, &fabric.name).unwrap().nodes[1].ports[0].is_sm {
+        thread::yield_now();
+    }
+    assert_eq!(refused(&mut one), unsupported, "it is gone");
+}
+
+#[test]
+fn request_that_cannot_be_sent_comes_back_with_the_reason() {
+    let fabric = Fabric::up("two");
+    let mut manager = fabric.manager(&id(&fabric, 0), 1);
+    let mut request = manager.request(&Smp::directed(Method::GET, NODE_INFO, 0, &[]));
+    request.agent = 31;
+    manager.file.send_mad(&request).unwrap();
+    let back = manager.file.recv_mad().unwrap();
+    assert_eq!((back.agent, back.status, back.data), (31, 5, request.data[..24].to_vec()));
+    // Of what no answer is waited for nothing comes back.
+    request.timeout_ms = 0;
+    manager.file.send_mad(&request).unwrap();
+    request.data = vec![0; 64 << 20];
+    assert_eq!(manager.file.send_mad(&request).unwrap_err().errno(), 12);
+    manager.get(&[], NODE_INFO, 0);
+    assert_eq!(manager.file.try_recv_mad().unwrap(), None);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::ConnectOptions;
 use super::link::{Link, broken};
-use crate::proto::mad::{FRAGMENT, HEADER, decode, encode, record_length};
+use crate::proto::mad::{FRAGMENT, HEADER, MAX_RECORD, decode, encode, record_length};
 use crate::proto::{FileReply, FileRequest, PortRef, Role};
 use crate::{FabricError, FabricName};
 
@@ -114,13 +114,23 @@ impl MadFile {
     }
 
     /// Sends a datagram. The header's length is filled in here. Waits while the fabric has more than it takes at once.
-    /// What the fabric cannot send is dropped and counted there; a program sees it as a request that is not answered.
+    /// What the fabric cannot send is counted there; a request whose answer is waited for comes back at once, as one that
+    /// timed out does, with the error number in its status.
     ///
     /// # Errors
+    /// [`FabricError::Refused`] with `ENOMEM` for a datagram that is longer than any record ([`MAX_RECORD`]);
     /// [`FabricError::Gone`] and others of the connection.
     pub fn send(&self, header: &[u8; HEADER], datagram: &[u8]) -> Result<(), FabricError> {
         let mut head = *header;
-        let length = HEADER + datagram.len();
+        let length = HEADER.saturating_add(datagram.len());
+        if length > MAX_RECORD {
+            let why = format!("it has {} bytes, too many to keep", datagram.len());
+            return Err(FabricError::Refused {
+                what: "send a datagram".to_owned(),
+                why,
+                errno: libc::ENOMEM,
+            });
+        }
         head[16..20].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         if length <= FRAGMENT {
             return self.send_message(&[IoSlice::new(&head), IoSlice::new(datagram)]);
@@ -149,16 +159,31 @@ impl MadFile {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn recv_mad(&self) -> Result<UserMad, FabricError> {
+        loop {
+            match self.try_recv_mad()? {
+                Some(mad) => return Ok(mad),
+                None => self.wait()?,
+            }
+        }
+    }
+
+    /// The next record as a value, if there is one. The rest of a long record is waited for.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn try_recv_mad(&self) -> Result<Option<UserMad>, FabricError> {
         let mut record = vec![0; HEADER + MAD_LEN];
         loop {
             match self.read(&mut record)? {
-                Received::Nothing => self.wait()?,
+                Received::Nothing => return Ok(None),
+                // Another thread may read it meanwhile: then the next one is looked at.
                 Received::TooLong(length) => record.resize(length, 0),
                 Received::Whole(length) => {
-                    return decode(&record[..length]).map_err(|e| FabricError::Protocol {
+                    let decoded = decode(&record[..length]).map_err(|e| FabricError::Protocol {
                         fabric: self.fabric.clone(),
                         why: e.to_string(),
                     });
+                    return decoded.map(Some);
                 }
             }
         }

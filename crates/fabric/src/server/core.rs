@@ -43,8 +43,9 @@ pub(super) struct Core {
     pub(super) started: Instant,
     /// Where it listens for other machines.
     pub(super) listens: Option<SocketAddr>,
-    /// Where messages are received, and where records are put together.
+    /// Where messages are received, and the datagrams that come before one; where records are put together.
     buf: Vec<u8>,
+    mads_buf: Vec<u8>,
     pub(super) scratch: Vec<u8>,
     /// Whether it ends when nobody is left.
     pub(super) stays: bool,
@@ -101,6 +102,7 @@ impl Core {
             started: Instant::now(),
             listens: None,
             buf: vec![0; MAX_MESSAGE],
+            mads_buf: vec![0; MAX_MESSAGE],
             scratch: Vec::new(),
             stays: options.idle_exit.is_none(),
             users: options.config.users.clone(),
@@ -240,16 +242,14 @@ impl Core {
     /// What a program sent as datagrams comes before what it asks now.
     fn drain_mads(&mut self, file: rdmux_subnet::umad::FileId) -> Result<(), Ends> {
         let Some(mads) = self.files.mads_of(file) else { return Ok(()) };
-        let mut buf = vec![0; MAX_MESSAGE];
+        let mut buf = std::mem::take(&mut self.mads_buf);
         // As many as the socket's buffer holds: more than that the program has not sent before.
-        for _ in 0..1024 {
-            match self.serve_one(mads, &mut buf) {
-                Ok(()) => {}
-                Err(Stop::Enough) => break,
-                Err(Stop::Ends(ends)) => return Err(ends),
-            }
+        let result = (0..1024).try_for_each(|_| self.serve_one(mads, &mut buf));
+        self.mads_buf = buf;
+        match result {
+            Err(Stop::Enough) | Ok(()) => Ok(()),
+            Err(Stop::Ends(ends)) => Err(ends),
         }
-        Ok(())
     }
 
     /// The first message of a client.

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use rdmux_subnet::umad::{Errno, FileId, UserMad};
+use rdmux_subnet::umad::{Errno, FileId, UserAddress, UserMad};
 use rdmux_subnet::{PortId, Time};
+use rdmux_wire::MadHeader;
 
 use super::connection::{ConnectionId, Connections, Part};
 use super::core::{Core, Ends, watch};
@@ -47,6 +48,27 @@ impl Files {
         &self,
     ) -> impl Iterator<Item = (FileId, &OpenFile, ConnectionId, Option<ConnectionId>)> {
         self.all.iter().map(|(&id, file)| (id, file, file.control, file.mads))
+    }
+}
+
+/// What a program gets back of a request that was not sent, so that it does not wait for its answer.
+struct Unsent {
+    agent: u32,
+    address: UserAddress,
+    header: [u8; MadHeader::LEN],
+}
+
+impl Unsent {
+    /// None of what no answer is waited for, and of what has no header.
+    fn of(mad: &UserMad) -> Option<Self> {
+        let header = *mad.data.first_chunk().filter(|_| mad.timeout_ms > 0)?;
+        Some(Self { agent: mad.agent, address: mad.address, header })
+    }
+
+    fn record(self, why: Errno) -> UserMad {
+        let status = u32::try_from(why.raw()).unwrap_or(UserMad::TIMED_OUT);
+        let Self { agent, address, header } = self;
+        UserMad { agent, status, timeout_ms: 0, retries: 0, address, data: header.to_vec() }
     }
 }
 
@@ -161,8 +183,12 @@ impl Core {
         let Some(record) = record else { return Ok(()) };
         self.count(Count::MadsSent);
         let now = self.now();
+        let back = Unsent::of(&record);
         let (world, mut programs) = self.world_and_programs();
-        if world.write(&mut programs, now, file, record).is_err() {
+        if let Err(e) = world.write(&mut programs, now, file, record) {
+            if let Some(back) = back {
+                programs.read(file, &back.record(e));
+            }
             self.count(Count::MadsRefused);
         }
         Ok(())
