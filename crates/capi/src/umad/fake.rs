@@ -26,6 +26,7 @@ pub(super) struct Fake {
 #[derive(Debug, Default)]
 struct State {
     registered: Vec<Registration>,
+    unregistered: Vec<u32>,
     refusal: Option<c_int>,
     sent: Vec<([u8; HEADER], Vec<u8>)>,
     records: VecDeque<Vec<u8>>,
@@ -45,6 +46,9 @@ pub(super) fn open() -> (c_int, Arc<Fake>) {
 impl Fake {
     pub(super) fn registered(&self) -> Vec<Registration> {
         self.state.lock().registered.clone()
+    }
+    pub(super) fn unregistered(&self) -> Vec<u32> {
+        self.state.lock().unregistered.clone()
     }
     /// Refuses every further agent.
     pub(super) fn refuse(&self, errno: c_int) {
@@ -98,7 +102,8 @@ impl MadFile for File {
         Ok(u32::try_from(state.registered.len() - 1).unwrap())
     }
 
-    fn unregister(&self, _agent: u32) -> Result<()> {
+    fn unregister(&self, agent: u32) -> Result<()> {
+        self.fake.state.lock().unregistered.push(agent);
         Ok(())
     }
 

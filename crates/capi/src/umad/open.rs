@@ -24,6 +24,8 @@ const RMPP_ACTIVE: u8 = 1;
 #[derive(Debug)]
 pub(crate) struct OpenPort {
     file: Box<dyn MadFile>,
+    /// What its descriptor is, by device and inode, as long as the program does not close it.
+    identity: Option<(u64, u64)>,
     /// By its number, whether an agent has long MADs taken apart.
     agents: Mutex<[Option<bool>; UMAD_CA_MAX_AGENTS as usize]>,
     outstanding: Mutex<Outstanding>,
@@ -37,7 +39,22 @@ impl AsFd for OpenPort {
 
 impl OpenPort {
     pub(super) fn new(file: Box<dyn MadFile>) -> Self {
-        Self { file, agents: Mutex::default(), outstanding: Mutex::default() }
+        let identity = identity(file.as_fd());
+        Self { file, identity, agents: Mutex::default(), outstanding: Mutex::default() }
+    }
+
+    /// Ends its agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
+    pub(super) fn end_agents(&self) {
+        let agents = std::mem::take(&mut *self.agents.lock());
+        for (number, _) in (0..).zip(agents).filter(|(_, agent)| agent.is_some()) {
+            // A fabric that is gone has none.
+            let _ = self.file.unregister(number);
+        }
+    }
+
+    /// Whether the program has closed the descriptor by itself, so that its number may be of something else by now.
+    pub(super) fn is_stolen(&self) -> bool {
+        identity(self.as_fd()) != self.identity
     }
 
     /// Registers an agent; its number.
@@ -142,6 +159,11 @@ impl OpenPort {
         let agents = self.agents.lock();
         agents.get(agent as usize).ok_or(Errno::EINVAL)?.ok_or(Errno::EIO)
     }
+}
+
+/// Device and inode of a descriptor; none of one that is not open.
+fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Why nothing was read.

@@ -39,13 +39,19 @@ pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: 
     opened
 }
 
-/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile goes on until that returns.
+/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile ends with an error.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_close_port(portid: c_int) -> c_int {
     negative(|| {
-        // Outside of the lock.
         let port = process::lists().mad_ports.remove(&portid);
-        port.map(|_| 0).ok_or(Errno::EINVAL)
+        // Outside of the lock.
+        let port = port.ok_or(Errno::EINVAL)?;
+        port.end_agents();
+        if port.is_stolen() {
+            // Not ours to close any more.
+            std::mem::forget(port);
+        }
+        Ok(0)
     })
 }
 
@@ -100,4 +106,37 @@ pub(super) fn insert(port: OpenPort) -> c_int {
         std::mem::forget(stale);
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::agent::umad_register;
+    use super::super::fake::open;
+    use super::*;
+    use std::ptr;
+
+    #[test]
+    fn agents_have_ended_when_a_port_is_closed() {
+        let (port, fake) = open();
+        // SAFETY: no mask.
+        let agents =
+            [3, 4].map(|class| unsafe { umad_register(port, class, 1, 0, ptr::null_mut()) });
+        assert_eq!(agents, [0, 1]);
+        assert_eq!(umad_close_port(port), 0);
+        assert_eq!(fake.unregistered(), [0, 1]);
+        assert_eq!(umad_close_port(port), -libc::EINVAL);
+    }
+
+    #[test]
+    fn descriptor_that_the_program_closed_is_not_closed_again() {
+        let (port, _fake) = open();
+        // SAFETY: the port's descriptor, which nothing uses while another file gets its number.
+        unsafe {
+            let other = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            assert_eq!(libc::dup3(other, port, libc::O_CLOEXEC), port);
+            assert_eq!(umad_close_port(port), 0);
+            assert_eq!((libc::close(port), libc::close(other)), (0, 0));
+        }
+        assert_eq!(umad_close_port(port), -libc::EINVAL);
+    }
 }
