@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use rdmux_fabric::FabricError;
 use rdmux_host::HostError;
 use rdmux_transport::PostError;
 use rdmux_transport::wr::WcStatus;
@@ -83,6 +84,9 @@ pub enum Cause {
     /// do.
     #[error("{0}")]
     Host(HostError),
+    /// A fabric cannot be reached, or it refused; the error says why and what to do.
+    #[error("{0}")]
+    Fabric(FabricError),
     /// The host service is gone, and the device with it.
     #[error("the host service is gone")]
     Gone,
@@ -160,6 +164,7 @@ impl Cause {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Host(e) => io::Error::from_raw_os_error(e.errno()).kind(),
+            Self::Fabric(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Os(e) | Self::Unreachable(e) => e.kind(),
             Self::Gone => io::ErrorKind::NotConnected,
             Self::Invalid(_) | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
@@ -266,6 +271,12 @@ impl From<HostError> for Cause {
             HostError::ServiceGone { .. } => Self::Gone,
             e => Self::Host(e),
         }
+    }
+}
+
+impl From<FabricError> for Cause {
+    fn from(e: FabricError) -> Self {
+        Self::Fabric(e)
     }
 }
 

@@ -7,6 +7,8 @@
 //! 2. [`cm`]: connect by address with your own queue pairs, parameters and private data.
 //! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], [`Xrcd`], as in `libibverbs`.
 //!
+//! Beside them, [`umad`]: management datagrams, as in `libibumad`.
+//!
 //! ```
 //! # fn main() -> rdmux::Result<()> {
 //! # let context = rdmux::Context::builder().embedded().open()?;
@@ -72,6 +74,7 @@ mod net;
 mod qp;
 mod srq;
 mod style;
+pub mod umad;
 mod wait;
 mod wr;
 mod xrc;

@@ -51,6 +51,23 @@ pub struct UserAddress {
     pub pkey_index: u16,
 }
 
+impl UserAddress {
+    /// Of a directed route that begins at the own port: which way it goes is in the datagram.
+    pub fn directed() -> Self {
+        Self::smi(Lid::PERMISSIVE)
+    }
+
+    /// Of subnet management at a LID: QP0.
+    pub fn smi(lid: Lid) -> Self {
+        Self { lid, qpn: Qpn::QP0, ..Self::default() }
+    }
+
+    /// Of general services at a LID: QP1.
+    pub fn gsi(lid: Lid) -> Self {
+        Self { lid, qpn: Qpn::QP1, qkey: Qkey::QP1, ..Self::default() }
+    }
+}
+
 /// The part of a [`UserAddress`] that travels in the global route header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -1,0 +1,166 @@
+//! Fabrics: where ports are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdmux_fabric::client::{self, ConnectOptions, MadFile, admin};
+use rdmux_fabric::proto::{NodeRef, NodeView, PortRef};
+use rdmux_fabric::server::{FIRST_GUID, Server, ServerHandle, ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricName};
+use rdmux_runtime::UserDir;
+use rdmux_subnet::topology::Shape;
+use rdmux_wire::Guid;
+use tempfile::TempDir;
+
+use super::Port;
+use crate::error::{Attempt, Cause, Result};
+
+/// An InfiniBand fabric: switches, adapters, cables. Clones are the same one.
+#[derive(Clone)]
+pub struct Fabric(Arc<Inner>);
+
+struct Inner {
+    options: ConnectOptions,
+    name: FabricName,
+    _embedded: Option<Embedded>,
+}
+
+/// A fabric in a thread, and the directory of its socket. Both go when it is dropped.
+struct Embedded {
+    // Before the directory.
+    _server: ServerHandle,
+    _dir: TempDir,
+}
+
+/// A node of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name in the topology.
+    pub name: String,
+    /// Its description.
+    pub description: String,
+    /// Its node GUID.
+    pub guid: Guid,
+    /// Whether it is a switch; else it is an adapter.
+    pub is_switch: bool,
+    /// The numbers of its ports; those of a switch begin with 0.
+    pub ports: Vec<u8>,
+}
+
+/// A port's IsSM bit, which tells others that a subnet manager runs there. It is set as long as this lives, and not
+/// longer than the process.
+#[derive(Debug)]
+pub struct IsSm(#[expect(dead_code, reason = "dropping it clears the bit")] client::IsSm);
+
+impl Fabric {
+    /// A fabric that others use, too, as `rdmux fabric up --fabric NAME` brings it up. Nobody is asked yet.
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for what cannot be a name, [`Cause::Fabric`] when there is no runtime directory.
+    pub fn open(name: &str) -> Result<Self> {
+        let name = FabricName::new(name).map_err(|e| Cause::Invalid(e.to_string()));
+        Self::at(name.on("a fabric", "be named")?)
+    }
+
+    /// The fabric that `$RDMUX_FABRIC` names, or the one named `default`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn of_environment() -> Result<Self> {
+        let name = std::env::var(FabricName::VARIABLE).ok().filter(|name| !name.is_empty());
+        Self::open(name.as_deref().unwrap_or(FabricName::DEFAULT))
+    }
+
+    fn at(name: FabricName) -> Result<Self> {
+        let options = ConnectOptions::of_environment(Config::default());
+        let options = options.on(format_args!("fabric {name}"), "find its directory")?;
+        Ok(Self(Arc::new(Inner { options, name, _embedded: None })))
+    }
+
+    /// A fabric of this process's own, away from all others, which ends with this. `shape` is as of `rdmux fabric up
+    /// --shape`: `two`, `switch:8`, `fattree:40`, `torus:3x3x3` and others. Links are up, and no manager has given LIDs.
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for what is no shape, [`Cause::Fabric`] and [`Cause::Os`] when it cannot be started.
+    pub fn embedded(shape: &str) -> Result<Self> {
+        let name = FabricName::default();
+        let object = format!("fabric of shape {shape:?}");
+        let shape: Result<Shape, _> = shape.parse();
+        let shape = shape.map_err(|e| Cause::Invalid(e.to_string())).on(&object, "be made")?;
+        Self::start(name, &shape).on(&object, "be started")
+    }
+
+    fn start(name: FabricName, shape: &Shape) -> Result<Self, Cause> {
+        let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
+        let user = UserDir::at(dir.path().join("r")).map_err(|e| Cause::Fabric(e.into()))?;
+        let folder = FabricDir::open(&user, &name).map_err(|e| Cause::Fabric(e.into()))?;
+        Setup::default().keep(&folder, Some(&shape.topology(FIRST_GUID)))?;
+        let server = Server::spawn(ServerOptions::new(name.clone(), user.clone()))?;
+        let config = Config::default();
+        let options = ConnectOptions { user, config, embedded: true, program: None };
+        let embedded = Some(Embedded { _server: server, _dir: dir });
+        Ok(Self(Arc::new(Inner { options, name, _embedded: embedded })))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.0.name.as_str()
+    }
+
+    /// All nodes, in the order of the topology.
+    ///
+    /// # Errors
+    /// [`Cause::Fabric`] when the fabric is not up, or belongs to another user.
+    pub fn nodes(&self) -> Result<Vec<Node>> {
+        let shown = admin::show(&self.0.options, &self.0.name).on(self, "show its nodes")?;
+        Ok(shown.nodes.into_iter().map(Node::new).collect())
+    }
+
+    /// Opens the management interface of a port: of an adapter, or port 0 of a switch. `node` is the node's name, the name of
+    /// the host that has it, or a GUID as `0x` and hexadecimal digits. Any number of them may be open.
+    ///
+    /// # Errors
+    /// [`Cause::Fabric`] when the fabric is not up, there is no such port, or this user may not.
+    pub fn port(&self, node: &str, port: u8) -> Result<Port> {
+        let at = port_ref(node, port);
+        let object = format!("port {port} of {}", at.node);
+        let file = MadFile::open(&self.0.options, &self.0.name, &at);
+        Ok(Port::new(file.on(&object, "open its management interface")?, self.clone(), object))
+    }
+
+    /// Sets a port's IsSM bit. If another process has set it, waits until that one lets go, or fails with
+    /// [`std::io::ErrorKind::WouldBlock`].
+    ///
+    /// # Errors
+    /// [`Cause::Fabric`].
+    pub fn hold_is_sm(&self, node: &str, port: u8, wait: bool) -> Result<IsSm> {
+        let at = port_ref(node, port);
+        let held = client::IsSm::set(&self.0.options, &self.0.name, &at, wait);
+        held.on(format_args!("port {port} of {}", at.node), "set IsSM").map(IsSm)
+    }
+}
+
+fn port_ref(node: &str, port: u8) -> PortRef {
+    let Ok(node) = node.parse::<NodeRef>();
+    PortRef { node, port }
+}
+
+impl Node {
+    fn new(view: NodeView) -> Self {
+        let NodeView { is_switch, id, description, guid, ports, .. } = view;
+        let ports = ports.iter().map(|port| port.number).collect();
+        Self { name: id, description, guid, is_switch, ports }
+    }
+}
+
+impl fmt::Display for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fabric {}", self.0.name)
+    }
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fabric({})", self.0.name)
+    }
+}

@@ -1,0 +1,54 @@
+//! Management datagrams (MADs): managing an InfiniBand subnet, or asking who does.
+//!
+//! A [`Port`] is what an open `/dev/infiniband/umadN` is: it has agents, and receives for all of them. An [`Agent`] is
+//! registered for a management class. It sends requests, whose answers come back with their transaction ID, or the news
+//! that there was none after all retries; and it gets the requests of the methods that it owns. A [`Client`] is for
+//! programs that only ask: one request, one answer.
+//!
+//! | type | what |
+//! |---|---|
+//! | [`Fabric`] | where the ports are |
+//! | [`Port`] | an open management interface: receives, and has a descriptor that polls |
+//! | [`Agent`], [`AgentAttr`] | who sends and gets what; RMPP puts messages of many datagrams together and takes them apart |
+//! | [`Address`], [`Grh`] | where to and where from: LID or GID, queue pair, path bits, index of the P_Key |
+//! | [`Event`] | what was received |
+//! | [`Client`] | requests that are waited for |
+//!
+//! What datagrams say is in [`smp`] and [`sm`] (subnet management), [`sa`] (subnet administration), [`pm`]
+//! (performance management) and [`mad`] (what all have in common).
+//!
+//! ```
+//! use rdmux::umad::sm::{Attribute, NodeInfo};
+//! use rdmux::umad::smp::Smp;
+//! use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass};
+//!
+//! # fn main() -> rdmux::Result<()> {
+//! // A fabric of this process's own: two adapters back to back. `Fabric::open` is for one that others use, too.
+//! let fabric = Fabric::embedded("two")?;
+//! let adapter = &fabric.nodes()?[0].name;
+//!
+//! // Asks the node behind port 1 who it is. Nobody has given LIDs yet: a directed route leads there.
+//! let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+//! let mut client = fabric.port(adapter, 1)?.client(&agent)?;
+//! let question = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, &[1]);
+//! let answer = client.ask_smp(&Address::directed(), &question)?;
+//! let Some(Attribute::NodeInfo(peer)) = answer.attribute() else { panic!("{answer:?}") };
+//! assert_eq!((peer.node_guid, peer.local_port_num), (fabric.nodes()?[1].guid, 1));
+//! # Ok(())
+//! # }
+//! ```
+
+mod agent;
+mod client;
+mod event;
+mod fabric;
+mod port;
+
+pub use agent::{Agent, AgentAttr, AgentId, RequestAttr, Tid};
+pub use client::Client;
+pub use event::{Event, Incoming, Unanswered, Why};
+pub use fabric::{Fabric, IsSm, Node};
+pub use port::Port;
+pub use rdmux_subnet::umad::{UserAddress as Address, UserGrh as Grh};
+pub use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
+pub use rdmux_wire::{Lid, mad, pm, sa, sm, smp};

@@ -1,0 +1,166 @@
+//! An open management interface.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rdmux_fabric::client::MadFile;
+use rdmux_subnet::umad::UserMad;
+
+use super::agent::{Agent, AgentAttr, AgentId, Tid};
+use super::{Client, Event, Fabric, RequestAttr};
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::style::{Blocking, Style, block_on};
+use crate::wait::{Deadline, Waiter};
+
+/// The open management interface of a port: what an open `/dev/infiniband/umadN` is. Clones are the same one; it closes, and
+/// its agents end, when the last of them and of its agents goes.
+///
+/// It receives for all its agents. One thread may receive while others send.
+#[derive(Clone)]
+pub struct Port(Arc<Opened>);
+
+struct Opened {
+    waiter: Waiter<MadFile>,
+    // After the file: a fabric of this process's own outlives it.
+    fabric: Fabric,
+    name: String,
+    /// The last transaction ID.
+    tid: AtomicU32,
+}
+
+impl Port {
+    pub(super) fn new(file: MadFile, fabric: Fabric, name: String) -> Self {
+        Self(Arc::new(Opened { waiter: Waiter::new(file), fabric, name, tid: AtomicU32::new(0) }))
+    }
+
+    /// The fabric that the port is of.
+    pub fn fabric(&self) -> &Fabric {
+        &self.0.fabric
+    }
+
+    /// Registers an agent.
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for a class, version, OUI or RMPP that no agent can have, and for methods of which another agent of
+    /// the port has one, in whatever process; [`Cause::Resources`] for the 33rd agent; [`Cause::Fabric`].
+    pub fn agent(&self, attr: &AgentAttr) -> Result<Agent> {
+        Agent::register(self.clone(), attr)
+    }
+
+    /// Makes this a client: registers an agent, and receives its answers only.
+    ///
+    /// # Errors
+    /// As [`agent`](Self::agent).
+    pub fn client(self, attr: &AgentAttr) -> Result<Client> {
+        Ok(Client::new(self.agent(attr)?, RequestAttr::default()))
+    }
+
+    /// The next datagram or message for one of the agents, or the news of a request that was not answered. Waits for it.
+    ///
+    /// # Errors
+    /// [`Cause::Fabric`] when the fabric is gone.
+    pub fn recv(&self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.recv_by(Deadline::after(None))? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// As [`recv`](Self::recv), at most for `timeout`.
+    ///
+    /// # Errors
+    /// As `recv`, and [`Cause::TimedOut`].
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Event> {
+        let event = self.recv_by(Deadline::after(Some(timeout)))?;
+        event.ok_or_else(|| Error::new(self.to_string(), RECEIVE, Cause::TimedOut))
+    }
+
+    /// As [`recv`](Self::recv), if there is one now. Never blocks, but for the rest of a long message that has begun.
+    ///
+    /// # Errors
+    /// As `recv`.
+    pub fn try_recv(&self) -> Result<Option<Event>> {
+        loop {
+            let Some(record) = self.file().try_recv_mad().on(self, RECEIVE)? else {
+                return Ok(None);
+            };
+            // One that says nothing a program could use is none.
+            if let Some(event) = Event::new(record) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// Awaits the next datagram, as [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// As `recv`, and outside a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&self) -> Result<Event> {
+        loop {
+            let deadline = Deadline::after(None);
+            if let Some(event) = self.recv_in::<crate::style::Tokio>(deadline).await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn recv_by(&self, deadline: Deadline) -> Result<Option<Event>> {
+        block_on(self.recv_in::<Blocking>(deadline))
+    }
+
+    async fn recv_in<S: Style>(&self, deadline: Deadline) -> Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.try_recv()? {
+                return Ok(Some(event));
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+            S::one(&self.0.waiter, deadline).await.on(self, RECEIVE)?;
+        }
+    }
+
+    pub(super) fn file(&self) -> &MadFile {
+        self.0.waiter.source()
+    }
+
+    /// A transaction ID that was not used for 2^32 others.
+    pub(super) fn next_tid(&self) -> Tid {
+        Tid(self.0.tid.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    }
+
+    pub(super) fn send(&self, record: &UserMad) -> Result<(), Cause> {
+        Ok(self.file().send_mad(record)?)
+    }
+
+    pub(super) fn unregister(&self, agent: AgentId) {
+        // What is gone has no agents.
+        let _ = self.file().unregister(agent.0);
+    }
+}
+
+const RECEIVE: &str = "receive a datagram";
+
+/// The descriptor is readable while something waits to be received, and when the fabric is gone.
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({})", self.0.name)
+    }
+}
