@@ -29,11 +29,13 @@ pub(crate) struct Manager<'a> {
     port: PortId,
     /// Decides which questions are lost.
     loses: Box<dyn FnMut() -> bool>,
+    /// What happens to the subnet meanwhile: it is called before each question.
+    during: Box<dyn FnMut(&mut Net)>,
     nodes: Vec<Found>,
     by_port: BTreeMap<(Guid, u8), usize>,
 }
 
-/// A question that was never answered.
+/// A question that was never answered, or whose answer was an error since the subnet had changed.
 #[derive(Debug)]
 pub(crate) struct Silent;
 
@@ -49,17 +51,38 @@ impl<'a> Manager<'a> {
         port: PortId,
         loses: impl FnMut() -> bool + 'static,
     ) -> Result<Vec<Lid>, Silent> {
-        let loses = Box::new(loses);
-        let mut manager = Self { net, port, loses, nodes: Vec::new(), by_port: BTreeMap::new() };
-        manager.discover()?;
-        manager.give_lids()?;
-        manager.write_routes()?;
-        manager.activate()?;
-        Ok(manager.nodes.iter().map(|n| n.lid).collect())
+        let mut manager = Self::new(net, port);
+        manager.loses = Box::new(loses);
+        manager.sweep()
+    }
+
+    /// The same, while the subnet changes.
+    pub(crate) fn bring_up_during(
+        net: &'a mut Net,
+        port: PortId,
+        during: impl FnMut(&mut Net) + 'static,
+    ) -> Result<Vec<Lid>, Silent> {
+        let mut manager = Self::new(net, port);
+        manager.during = Box::new(during);
+        manager.sweep()
+    }
+
+    fn new(net: &'a mut Net, port: PortId) -> Self {
+        let (nodes, by_port) = (Vec::new(), BTreeMap::new());
+        Self { net, port, loses: Box::new(|| false), during: Box::new(|_| {}), nodes, by_port }
+    }
+
+    fn sweep(mut self) -> Result<Vec<Lid>, Silent> {
+        self.discover()?;
+        self.give_lids()?;
+        self.write_routes()?;
+        self.activate()?;
+        Ok(self.nodes.iter().map(|n| n.lid).collect())
     }
 
     fn ask(&mut self, path: &[u8], smp: &Smp) -> Result<Attribute, Silent> {
         for _ in 0..TRIES {
+            (self.during)(self.net);
             if (self.loses)() {
                 continue;
             }
@@ -68,7 +91,9 @@ impl<'a> Manager<'a> {
                 continue;
             }
             let answer = answer.ok_or(Silent)?;
-            assert_eq!(answer.status(), status::OK, "{answer}");
+            if answer.status() != status::OK {
+                return Err(Silent);
+            }
             return answer.attribute().ok_or(Silent);
         }
         Err(Silent)

@@ -1,5 +1,8 @@
 //! Whole subnets: found, given LIDs and routes, activated, and then every port asked by its LID.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rdmux_subnet::topology::LinkRate;
@@ -77,18 +80,13 @@ fn a_manager_brings_a_subnet_up_although_a_third_of_its_questions_is_lost() {
 fn cables_that_are_swapped_between_two_sweeps_are_found_by_the_second() {
     let mut net = Net::of("switch:4");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
-    // Adapters 2 and 3 change places.
-    let (two, three) = (port(0, 2), port(0, 3));
-    let far = [two, three].map(|p| net.subnet.unplug(net.now, p, &mut net.inbox).expect("a cable"));
-    let rate = LinkRate::DEFAULT;
-    net.subnet.plug(net.now, two, far[1], rate, &mut net.inbox).expect("free ports");
-    net.subnet.plug(net.now, three, far[0], rate, &mut net.inbox).expect("free ports");
+    swap(&mut net, [port(0, 2), port(0, 3)]);
     let lids = Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
     all_answer(&mut net, port(1, 1), &lids);
 }
 
 #[test]
-fn a_cable_that_is_swapped_during_a_sweep_fails_it_and_not_the_next() {
+fn a_link_that_comes_up_after_a_sweep_is_found_by_the_next() {
     let mut net = Net::of("switch:2");
     net.subnet.set_cable(net.now, port(0, 2), false, &mut net.inbox).expect("a cable");
     let some = Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
@@ -97,6 +95,43 @@ fn a_cable_that_is_swapped_during_a_sweep_fails_it_and_not_the_next() {
     let all = Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
     assert_eq!(all.len(), 3);
     all_answer(&mut net, port(1, 1), &all);
+}
+
+/// Two adapters of a switch change places.
+fn swap(net: &mut Net, ends: [PortId; 2]) {
+    let far = ends.map(|end| net.subnet.unplug(net.now, end, &mut net.inbox).expect("a cable"));
+    for (end, far) in ends.into_iter().zip([far[1], far[0]]) {
+        let plugged = net.subnet.plug(net.now, end, far, LinkRate::DEFAULT, &mut net.inbox);
+        plugged.expect("free ports");
+    }
+}
+
+#[test]
+fn cables_that_are_swapped_at_any_moment_of_a_sweep_are_found_by_the_next() {
+    let ends = [port(0, 2), port(0, 3)];
+    for moment in 0.. {
+        let mut net = Net::of("switch:3");
+        let (mut questions, swapped) = (0, Rc::new(Cell::new(false)));
+        let told = Rc::clone(&swapped);
+        let during = move |net: &mut Net| {
+            if questions == moment {
+                swap(net, ends);
+                told.set(true);
+            }
+            questions += 1;
+        };
+        // It may fail; it must not leave what the next one cannot mend.
+        let _ = Manager::bring_up_during(&mut net, port(1, 1), during);
+        if !swapped.get() {
+            assert!(moment > 30, "a sweep has more questions");
+            break;
+        }
+        // The switch says that something has changed, until a manager has seen it.
+        let lids = Manager::bring_up(&mut net, port(1, 1));
+        let lids = lids.unwrap_or_else(|e| panic!("swapped before question {moment}: {e:?}"));
+        assert_eq!(lids.len(), 4, "swapped before question {moment}");
+        all_answer(&mut net, port(1, 1), &lids);
+    }
 }
 
 #[test]
