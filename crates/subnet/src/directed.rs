@@ -108,6 +108,43 @@ pub(crate) fn originate(mad: &mut [u8; MAD_LEN], own: u8, is_switch: bool) -> Tu
     }
 }
 
+/// Whether the kernel lets a program on port `own`, or on port 0 of a switch, send this datagram: where `smi_handle_dr_smp_send` of
+/// `drivers/infiniband/core/smi.c` says no, write(2) is EINVAL. What is beyond `mad` counts as zero. A pointer that is neither
+/// at the beginning nor at the end of the route passes here as there, and is discarded by [`originate`].
+pub(crate) fn may_write(mad: &[u8], own: u8) -> bool {
+    let byte = |at: usize| mad.get(at).copied().unwrap_or_default();
+    let is_permissive = |at: usize| [byte(at), byte(at + 1)] == Lid::PERMISSIVE.0.to_be_bytes();
+    let is_switch = own == 0;
+    let returning = byte(field::STATUS) & 0x80 != 0;
+    let (near, far) = match returning {
+        false => (field::DR_SLID, field::DR_DLID),
+        true => (field::DR_DLID, field::DR_SLID),
+    };
+    if !is_permissive(near) {
+        // It is LID routed first.
+        return true;
+    }
+    let (n, p) = (byte(field::HOP_COUNT), byte(field::HOP_POINTER));
+    if n > MAX_HOPS {
+        return false;
+    }
+    let leaves_by = |path: usize, hop: u8| is_switch || byte(path + usize::from(hop)) == own;
+    if returning {
+        return match p {
+            p if n > 0 && p == n + 1 => leaves_by(field::RETURN_PATH, n),
+            p if p >= 2 && p <= n => is_switch,
+            1 => is_switch || is_permissive(far),
+            p => p == 0,
+        };
+    }
+    match p {
+        0 if n > 0 => leaves_by(field::INITIAL_PATH, 1),
+        p if p < n => is_switch,
+        p if p == n => is_switch || is_permissive(far),
+        p => p == n + 1,
+    }
+}
+
 /// An answer to who is on the same port: it has no way to go.
 pub(crate) fn return_at_once(mad: &mut [u8; MAD_LEN]) {
     if mad[field::CLASS] == MgmtClass::SUBN_DIRECTED.0 {
@@ -250,6 +287,53 @@ mod tests {
     }
 
     #[test]
+    fn first_hop_that_is_not_the_own_port_may_not_be_written() {
+        // (route, its port) of an adapter, and whether it may.
+        for (mad, own, may) in [
+            (request(&[1, 5], 0), 1, true),
+            (request(&[2, 5], 0), 1, false),
+            (request(&[2, 5], 0), 2, true),
+            (request(&[7], 0), 0, true),
+            (request(&[], 0), 1, true),
+            (request(&[], 1), 1, true),
+            (request(&[], 2), 1, false),
+            (request(&[1, 5], 1), 1, false),
+            (request(&[1, 5], 1), 0, true),
+            (request(&[1, 5], 2), 1, true),
+            (request(&[1, 5], 3), 1, true),
+            (request(&[1, 5], 4), 1, false),
+            (response(&[1, 5], &[9, 1], 3), 1, true),
+            (response(&[1, 5], &[9, 1], 3), 2, false),
+            (response(&[1, 5], &[9, 1], 2), 1, false),
+            (response(&[1, 5], &[9, 1], 2), 0, true),
+            (response(&[1, 5], &[9, 1], 1), 1, true),
+            (response(&[1, 5], &[9, 1], 0), 1, true),
+            (response(&[1, 5], &[9, 1], 4), 1, false),
+            (response(&[], &[], 1), 1, true),
+        ] {
+            assert_eq!(may_write(&mad, own), may, "{:?}", Smp::parse(&mad));
+        }
+        // Where the directed part ends at a LID, an adapter has nobody behind it.
+        let mut on = request(&[1], 1);
+        on[field::DR_DLID] = 0;
+        assert!(!may_write(&on, 1) && may_write(&on, 0));
+        let mut back = response(&[1], &[1], 1);
+        back[field::DR_SLID] = 0;
+        assert!(!may_write(&back, 1) && may_write(&back, 0));
+        // A route that begins at a LID says nothing of this port.
+        let mut later = request(&[9], 0);
+        later[field::DR_SLID] = 0;
+        assert!(may_write(&later, 1));
+        let mut long = request(&[1; 63], 0);
+        assert!(may_write(&long, 1));
+        long[field::HOP_COUNT] = 64;
+        assert!(!may_write(&long, 1));
+        // What is left out is zero, and no port of an adapter.
+        assert!(!may_write(&request(&[1], 0)[..36], 1));
+        assert!(may_write(&request(&[], 0)[..36], 1));
+    }
+
+    #[test]
     fn any_pointer_and_count_is_survived() {
         for pointer in 0..=255 {
             for count in 0..=255 {
@@ -260,6 +344,7 @@ mod tests {
                         for lid in [0xff, 0] {
                             mad[field::DR_SLID..field::DR_SLID + 4].fill(lid);
                             relay(&mut mad.clone(), here);
+                            may_write(&mad, 1);
                             originate(&mut mad.clone(), 1, true);
                         }
                     }

@@ -11,6 +11,7 @@ use super::address::Envelope;
 use super::sends::{Body, Pending, SendId, Transaction};
 use super::{AgentNumber, Errno, File, FileId, MAX_AGENTS, Ports, Umad, UmadSink, UserMad};
 use crate::Time;
+use crate::directed;
 use crate::rmpp::{Mad, Sender, TransferId};
 
 /// What a program must write at least: MAD header and RMPP header.
@@ -40,7 +41,7 @@ impl Umad {
     ///
     /// # Errors
     /// [`Errno::Inval`]: fewer than 36 bytes; more than 256 without RMPP; an agent above 31; an index of a P_Key or GID
-    /// that the port's tables do not have; no GID on a port without LIDs; a request whose TID and class are
+    /// that the port's tables do not have; no GID on a port without LIDs; a directed route whose first hop is not this port; a request whose TID and class are
     /// those of one that is outstanding, or a response to the same peer. [`Errno::Io`]: no such agent, or the port is gone.
     /// [`Errno::NoMem`]: too much is outstanding, see [`Config`](super::Config). [`Errno::BadF`]: no such file.
     pub fn write(
@@ -95,6 +96,10 @@ impl Umad {
         let agent = self.agents.get(&number).ok_or(Errno::Io)?;
         let envelope = Envelope::outgoing(open.port, agent.qpn(), &mad.address, ports)?;
         let written = Written::new(&mad.data);
+        let is_directed = written.class == MgmtClass::SUBN_DIRECTED.0;
+        if is_directed && !directed::may_write(&mad.data, open.port.number) {
+            return Err(Errno::Inval);
+        }
         let active = written.is_active_rmpp();
         let in_segments = active && agent.what.reassembles();
         if !in_segments && mad.data.len() > MAD_LEN {

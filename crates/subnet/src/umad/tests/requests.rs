@@ -273,3 +273,22 @@ fn ten_thousand_requests_are_bounded_and_starve_nobody() {
     assert_eq!(net.out.read[&modest].len(), 1);
     assert!(net.now < Time(1).after(Duration::from_secs(1)));
 }
+
+#[test]
+fn directed_route_that_does_not_leave_by_the_own_port_is_einval() {
+    let mut net = Net::new();
+    let smi = Registration { qpn: 0, class: 0x81, class_version: 1, ..Registration::default() };
+    let file = net.agent(A, smi);
+    let address = UserAddress { qpn: Qpn::QP0, lid: Lid(0xffff), ..UserAddress::default() };
+    let route = |port: u8| {
+        let mut mad = mad(0x81, GET, port.into());
+        mad[7] = 1;
+        mad[32..36].fill(0xff);
+        mad[129] = port;
+        request(mad, address)
+    };
+    assert_eq!(net.write(file, route(2)), Err(Errno::Inval));
+    assert!(net.on_the_way().is_empty() && net.umad.outstanding(file) == 0);
+    assert_eq!(net.write(file, route(1)), Ok(()));
+    assert_eq!(net.on_the_way().len(), 1);
+}
