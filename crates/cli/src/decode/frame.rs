@@ -13,7 +13,7 @@ use rdmux_wire::{Gid, WireError};
 use super::file::Frame;
 use super::iwarp::Iwarp;
 use super::other;
-use super::roce::{Network, Outer, Roce};
+use super::roce::{Network, Outer, Roce, Vcrc};
 use super::tcp::Segment;
 
 /// What a frame turned out to be.
@@ -193,7 +193,8 @@ fn infiniband(packet: &[u8], missing: usize) -> Dissection<'_> {
     let addresses = grh.map(|grh| Addresses { src: grh.sgid.0.into(), dst: grh.dgid.0.into() });
     let len = usize::from(lrh.pkt_len) * 4;
     let cut_short = missing > 0 && packet.len() < len;
-    let what = match (packet.split_at_checked(route_len), Parts::split(packet)) {
+    let parts = Parts::split(packet);
+    let mut what = match (packet.split_at_checked(route_len), parts) {
         (_, Err(error)) if !cut_short => What::Undecodable(error),
         (Some((route, rest)), _) if len >= route_len => {
             let payload = Payload::new(rest, len - route_len, missing, "LRH packet length");
@@ -201,6 +202,9 @@ fn infiniband(packet: &[u8], missing: usize) -> Dissection<'_> {
         }
         _ => What::CutShort { captured: packet.len(), original: len },
     };
+    if let (What::Roce(roce), Ok(parts)) = (&mut what, &parts) {
+        roce.vcrc = Vcrc::of(parts);
+    }
     Dissection { addresses, lrh: Some(lrh), ..Dissection::of(what) }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::frame::{Addresses, Dissection, What};
 use super::iwarp::JsonUnit;
 use super::mad::JsonMad;
-use super::roce::{IcrcCheck, Roce, RocePacket};
+use super::roce::{IcrcCheck, Roce, RocePacket, Vcrc};
 
 /// A frame with its place in the file.
 pub(super) struct Line<'a> {
@@ -70,11 +70,17 @@ impl fmt::Display for Roce<'_> {
             write!(f, " (offloaded: {packets} packets, up to psn {})", last.packet.bth.psn)?;
         }
         match self.icrc {
-            IcrcCheck::Right => Ok(()),
+            IcrcCheck::Right => {}
             IcrcCheck::Wrong { found, computed } => {
-                write!(f, " ICRC WRONG: {found:08x}, should be {computed:08x}")
+                write!(f, " ICRC WRONG: {found:08x}, should be {computed:08x}")?;
             }
-            IcrcCheck::Unchecked => f.write_str(" (cut short, ICRC not checked)"),
+            IcrcCheck::Unchecked => f.write_str(" (cut short, ICRC not checked)")?,
+        }
+        match self.vcrc.filter(|vcrc| !vcrc.is_right()) {
+            Some(Vcrc { found, computed }) => {
+                write!(f, " VCRC WRONG: {found:04x}, should be {computed:04x}")
+            }
+            None => Ok(()),
         }
     }
 }
@@ -119,6 +125,8 @@ pub(super) struct JsonLine<'a> {
     units: Vec<JsonUnit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     icrc: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vcrc: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -159,7 +167,7 @@ impl<'a> JsonLine<'a> {
         let Dissection { addresses, lrh, vlan, what } = line.dissection;
         let mut packets = Vec::new();
         let mut units = Vec::new();
-        let mut icrc = None;
+        let (mut icrc, mut vcrc) = (None, None);
         let kind = match what {
             What::Roce(roce) => {
                 packets = roce.packets().map(JsonPacket::new).collect();
@@ -168,6 +176,7 @@ impl<'a> JsonLine<'a> {
                     IcrcCheck::Wrong { .. } => "wrong",
                     IcrcCheck::Unchecked => "unchecked",
                 });
+                vcrc = roce.vcrc.map(|vcrc| if vcrc.is_right() { "right" } else { "wrong" });
                 "rdma"
             }
             What::Iwarp(iwarp) => {
@@ -195,6 +204,7 @@ impl<'a> JsonLine<'a> {
             packets,
             units,
             icrc,
+            vcrc,
         }
     }
 }

@@ -272,3 +272,22 @@ fn a_wrong_icrc_of_a_subnet_is_told() {
     let What::Roce(roce) = &dissection.what else { panic!("{dissection:?}") };
     assert!(matches!(roce.icrc, IcrcCheck::Wrong { .. }));
 }
+
+#[test]
+fn wrong_vcrc_of_a_packet_whose_icrc_is_right_is_told() {
+    let good = ib(&sa_question(), Qpn::QP1, None);
+    assert_eq!(json_of(&frame(INFINIBAND, &good))["vcrc"], "right");
+    let covered = good.len() - 2;
+    assert!(json_of(&frame(INFINIBAND, &good[..covered])).get("vcrc").is_none());
+    for bit in (0..4).chain(covered * 8..good.len() * 8) {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 0x80 >> (bit % 8);
+        let data = frame(INFINIBAND, &bad);
+        // The ICRC does not cover the virtual lane.
+        let summary = summary_of(&data);
+        assert_eq!((summary.icrc_right, summary.vcrc_wrong), (1, 1), "bit {bit}");
+        assert!(!summary.all_right() && summary.to_string().contains("1 with a WRONG VCRC"));
+        assert!(line_of(&data).contains(" VCRC WRONG: "), "bit {bit}");
+        assert_eq!(json_of(&data)["vcrc"], "wrong");
+    }
+}

@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use rdmux_wire::grh::Grh;
+use rdmux_wire::ib_packet::Parts;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo, solve_ipv4_id};
 use rdmux_wire::ip::Ipv4;
 use rdmux_wire::lrh::{Lnh, Lrh};
@@ -20,6 +21,27 @@ pub(super) struct Roce<'a> {
     /// joined what it received), so that a frame is not what was on the wire.
     pub(super) offloaded: Vec<RocePacket<'a>>,
     pub(super) icrc: IcrcCheck,
+    /// Of InfiniBand, where the capture has it.
+    pub(super) vcrc: Option<Vcrc>,
+}
+
+/// The VCRC of a packet: as it was captured, and as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Vcrc {
+    pub(super) found: u16,
+    pub(super) computed: u16,
+}
+
+impl Vcrc {
+    /// Of a packet that was captured up to there.
+    pub(super) fn of(parts: &Parts<'_>) -> Option<Self> {
+        let [found, computed] = [parts.vcrc?, parts.right_vcrc()].map(u16::from_be_bytes);
+        Some(Self { found, computed })
+    }
+
+    pub(super) fn is_right(self) -> bool {
+        self.found == self.computed
+    }
 }
 
 /// A packet, and the management datagram in it.
@@ -66,24 +88,25 @@ impl<'a> Roce<'a> {
         let computed = outer.icrc(transport);
         if computed == found {
             let first = RocePacket::parse(transport)?;
-            return Ok(Self { first, offloaded: Vec::new(), icrc: IcrcCheck::Right });
+            return Ok(Self { first, offloaded: Vec::new(), icrc: IcrcCheck::Right, vcrc: None });
         }
         if let Some(segments) = segments(bytes, outer) {
             let mut packets = segments.map(|segment| RocePacket::parse(split_icrc(segment)?.0));
             let first = packets.next().unwrap_or_else(|| RocePacket::parse(transport))?;
             let offloaded = packets.collect::<Result<_, _>>()?;
-            return Ok(Self { first, offloaded, icrc: IcrcCheck::Right });
+            return Ok(Self { first, offloaded, icrc: IcrcCheck::Right, vcrc: None });
         }
         let [found, computed] = [found, computed].map(u32::from_be_bytes);
         let icrc = IcrcCheck::Wrong { found, computed };
-        Ok(Self { first: RocePacket::parse(transport)?, offloaded: Vec::new(), icrc })
+        let first = RocePacket::parse(transport)?;
+        Ok(Self { first, offloaded: Vec::new(), icrc, vcrc: None })
     }
 
     /// What the first bytes of a packet of `len` bytes say.
     pub(super) fn parse_cut(bytes: &'a [u8], len: usize) -> Result<Self, WireError> {
         let transport = &bytes[..bytes.len().min(len.saturating_sub(Icrc::LEN))];
         let first = RocePacket { packet: Packet::parse(transport)?, mad: None };
-        Ok(Self { first, offloaded: Vec::new(), icrc: IcrcCheck::Unchecked })
+        Ok(Self { first, offloaded: Vec::new(), icrc: IcrcCheck::Unchecked, vcrc: None })
     }
 
     /// All packets, in order.

@@ -17,6 +17,8 @@ pub(super) struct Summary {
     pub(super) rdma: u64,
     pub(super) icrc_right: u64,
     pub(super) icrc_wrong: u64,
+    /// Packets of InfiniBand with a wrong VCRC; a capture may have none.
+    pub(super) vcrc_wrong: u64,
     pub(super) undecodable: u64,
     /// Frames of RDMA that were cut to the snap length, so that nothing was checked.
     pub(super) cut_short: u64,
@@ -80,6 +82,7 @@ impl Summary {
             IcrcCheck::Wrong { .. } => self.icrc_wrong += 1,
             IcrcCheck::Unchecked => self.cut_short += 1,
         }
+        self.vcrc_wrong += u64::from(roce.vcrc.is_some_and(|vcrc| !vcrc.is_right()));
         for packet in roce.packets() {
             *self.packets.entry(packet.kind()).or_default() += 1;
         }
@@ -118,6 +121,7 @@ impl Summary {
         self.rdma += other.rdma;
         self.icrc_right += other.icrc_right;
         self.icrc_wrong += other.icrc_wrong;
+        self.vcrc_wrong += other.vcrc_wrong;
         self.undecodable += other.undecodable;
         self.cut_short += other.cut_short;
         self.offloaded += other.offloaded;
@@ -138,7 +142,7 @@ impl Summary {
 
     /// Whether every frame of RDMA that was captured whole is right.
     pub(super) fn all_right(&self) -> bool {
-        self.icrc_wrong == 0 && self.crc_wrong == 0 && self.undecodable == 0
+        self.icrc_wrong + self.vcrc_wrong + self.crc_wrong + self.undecodable == 0
     }
 }
 
@@ -148,6 +152,7 @@ impl fmt::Display for Summary {
         write!(f, "{} frames, {} of RDMA: {right} right", self.frames, self.rdma)?;
         for (count, what) in [
             (self.icrc_wrong, "with a WRONG ICRC"),
+            (self.vcrc_wrong, "with a WRONG VCRC"),
             (self.undecodable, "UNDECODABLE"),
             (self.cut_short, "cut short and not checked"),
             (self.offloaded, "of them offloaded"),

@@ -35,7 +35,8 @@ layout! {
         local_link_integrity_errors: u8 = 19 [0, 4];
         /// How often overruns reached their threshold.
         excessive_buffer_overrun_errors: u8 = 19 [4, 4];
-        /// Datagrams to QP1 that found no buffer.
+        /// Datagrams to QP1 that found no buffer. libibmad 44 shows `vl15_dropped` in its place: its table of fields has the
+        /// bit offset 160, which is the specification's, without the conversion that it makes for all others.
         qp1_dropped: u16 = 20;
         /// Datagrams of subnet management that found no buffer.
         vl15_dropped: u16 = 22;
