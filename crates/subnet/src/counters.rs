@@ -28,11 +28,41 @@ pub enum Counter {
     PortUnicastRcvPkts,
     PortMulticastXmitPkts,
     PortMulticastRcvPkts,
+    PortLocalPhysicalErrors,
+    PortMalformedPacketErrors,
+    PortBufferOverrunErrors,
+    PortDlidMappingErrors,
+    PortVlMappingErrors,
+    PortLoopingErrors,
+    PortInactiveDiscards,
+    PortNeighborMtuDiscards,
+    PortSwLifetimeLimitDiscards,
+    PortSwHoqLifetimeLimitDiscards,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: usize = Self::PortMulticastRcvPkts as usize + 1;
+    pub const COUNT: usize = Self::PortSwHoqLifetimeLimitDiscards as usize + 1;
+    /// How many of them every port has at hand. The others are details of these.
+    const COMMON: usize = Self::PortMulticastRcvPkts as usize + 1;
+}
+
+/// Which direction of data is counted by service level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Sent.
+    Xmit = 0,
+    /// Received.
+    Rcv = 1,
+}
+
+/// What happens in a row until a threshold is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tally {
+    /// Physical errors.
+    Physical = 0,
+    /// Update periods of flow control with an overrun.
+    Overrun = 1,
 }
 
 /// Why a datagram went no further.
@@ -90,13 +120,25 @@ impl DropReason {
             | Self::NotUnderstood => return None,
         })
     }
+
+    /// The counter that says more than that one (IBTA 16.1.4).
+    const fn detail(self) -> Option<Counter> {
+        Some(match self {
+            Self::NoLink | Self::NotActive => Counter::PortInactiveDiscards,
+            Self::TooManyHops => Counter::PortSwLifetimeLimitDiscards,
+            Self::NoRoute => Counter::PortDlidMappingErrors,
+            Self::Loop => Counter::PortLoopingErrors,
+            Self::NoVirtualLane => Counter::PortVlMappingErrors,
+            _ => return None,
+        })
+    }
 }
 
 /// The counters of a port. They only grow; what performance management sets is a base that is
 /// subtracted, one for each of the two attributes that show them.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
-    total: [u64; Counter::COUNT],
+    total: [u64; Counter::COMMON],
     rest: Option<Box<Rest>>,
 }
 
@@ -105,6 +147,11 @@ pub(crate) struct Counters {
 struct Rest {
     bases: [[u64; Counter::COUNT]; 2],
     drops: [u64; DropReason::COUNT],
+    details: [u64; Counter::COUNT - Counter::COMMON],
+    tallies: [u32; 2],
+    /// Words by service level, in both directions; those of level 0 are what of all words is left.
+    by_sl: [[u64; 16]; 2],
+    by_sl_bases: [[u64; 16]; 2],
 }
 
 /// Which attribute shows a counter.
@@ -118,16 +165,71 @@ pub(crate) enum Shown {
 
 impl Counters {
     pub(crate) const fn new() -> Self {
-        Self { total: [0; Counter::COUNT], rest: None }
+        Self { total: [0; Counter::COMMON], rest: None }
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, counter: Counter, n: u64) {
-        let total = &mut self.total[counter as usize];
+        let at = counter as usize;
+        let total = match self.total.get_mut(at) {
+            Some(total) => total,
+            None => &mut self.rest().details[at - Counter::COMMON],
+        };
         *total = total.wrapping_add(n);
     }
 
+    /// Counts words that have a service level.
+    #[inline]
+    pub(crate) fn add_data(&mut self, way: Way, sl: u8, words: u64) {
+        let counter = match way {
+            Way::Xmit => Counter::PortXmitData,
+            Way::Rcv => Counter::PortRcvData,
+        };
+        self.add(counter, words);
+        if sl & 0xf != 0 {
+            let count = &mut self.rest().by_sl[way as usize][usize::from(sl & 0xf)];
+            *count = count.wrapping_add(words);
+        }
+    }
+
+    /// Words of each service level since they were set.
+    pub(crate) fn by_sl(&self, way: Way) -> [u64; 16] {
+        let mut all = self.all_by_sl(way);
+        if let Some(rest) = &self.rest {
+            for (count, base) in all.iter_mut().zip(rest.by_sl_bases[way as usize]) {
+                *count = count.wrapping_sub(base);
+            }
+        }
+        all
+    }
+
+    /// Sets the words of a service level.
+    pub(crate) fn set_by_sl(&mut self, way: Way, sl: usize, value: u64) {
+        let count = self.all_by_sl(way)[sl];
+        self.rest().by_sl_bases[way as usize][sl] = count.wrapping_sub(value);
+    }
+
+    fn all_by_sl(&self, way: Way) -> [u64; 16] {
+        let counter = match way {
+            Way::Xmit => Counter::PortXmitData,
+            Way::Rcv => Counter::PortRcvData,
+        };
+        let mut all = self.rest.as_ref().map_or([0; 16], |r| r.by_sl[way as usize]);
+        let others = all.iter().fold(0, |sum: u64, n| sum.wrapping_add(*n));
+        all[0] = self.total[counter as usize].wrapping_sub(others);
+        all
+    }
+
+    /// Counts what happens in a row; how many times that has passed the threshold.
+    pub(crate) fn tally(&mut self, tally: Tally, times: u32, threshold: u8) -> u32 {
+        let row = &mut self.rest().tallies[tally as usize];
+        let (sum, each) = (row.saturating_add(times), u32::from(threshold) + 1);
+        *row = sum % each;
+        sum / each
+    }
+
     pub(crate) fn drop(&mut self, reason: DropReason) {
-        if let Some(counter) = reason.counter() {
+        for counter in [reason.counter(), reason.detail()].into_iter().flatten() {
             self.add(counter, 1);
         }
         self.rest().drops[reason as usize] += 1;
@@ -138,20 +240,31 @@ impl Counters {
     }
 
     pub(crate) fn get(&self, counter: Counter, shown: Shown) -> u64 {
+        let base = self.rest.as_ref().map_or(0, |r| r.bases[shown as usize][counter as usize]);
+        self.total(counter).wrapping_sub(base)
+    }
+
+    fn total(&self, counter: Counter) -> u64 {
         let at = counter as usize;
-        let base = self.rest.as_ref().map_or(0, |r| r.bases[shown as usize][at]);
-        self.total[at].wrapping_sub(base)
+        let detail = || self.rest.as_ref().map_or(0, |r| r.details[at - Counter::COMMON]);
+        self.total.get(at).copied().unwrap_or_else(detail)
     }
 
     pub(crate) fn set(&mut self, counter: Counter, shown: Shown, value: u64) {
-        let at = counter as usize;
-        let base = self.total[at].wrapping_sub(value);
-        self.rest().bases[shown as usize][at] = base;
+        let base = self.total(counter).wrapping_sub(value);
+        self.rest().bases[shown as usize][counter as usize] = base;
     }
 
     fn rest(&mut self) -> &mut Rest {
         self.rest.get_or_insert_with(|| {
-            Box::new(Rest { bases: [[0; Counter::COUNT]; 2], drops: [0; DropReason::COUNT] })
+            Box::new(Rest {
+                bases: [[0; Counter::COUNT]; 2],
+                drops: [0; DropReason::COUNT],
+                details: [0; Counter::COUNT - Counter::COMMON],
+                tallies: [0; 2],
+                by_sl: [[0; 16]; 2],
+                by_sl_bases: [[0; 16]; 2],
+            })
         })
     }
 }
@@ -180,5 +293,35 @@ mod tests {
         assert_eq!(counters.drops(DropReason::NoLink), 1);
         assert_eq!(counters.drops(DropReason::WrongMkey), 1);
         assert_eq!(counters.get(Counter::PortXmitDiscards, Shown::Classic), 1);
+        assert_eq!(counters.get(Counter::PortInactiveDiscards, Shown::Classic), 1);
+        counters.set(Counter::PortInactiveDiscards, Shown::Classic, 0);
+        counters.drop(DropReason::NotActive);
+        assert_eq!(counters.get(Counter::PortInactiveDiscards, Shown::Classic), 1);
+        assert_eq!(counters.get(Counter::PortXmitDiscards, Shown::Classic), 2);
+    }
+
+    #[test]
+    fn words_of_level_0_are_what_the_others_leave() {
+        let mut counters = Counters::new();
+        for (sl, words) in [(0, 10), (3, 4), (15, 1), (3, 2)] {
+            counters.add_data(Way::Xmit, sl, words);
+        }
+        let by = counters.by_sl(Way::Xmit);
+        assert_eq!((by[0], by[3], by[15], by[1]), (10, 6, 1, 0));
+        assert_eq!(counters.by_sl(Way::Rcv), [0; 16]);
+        assert_eq!(counters.get(Counter::PortXmitData, Shown::Extended), 17);
+        counters.set_by_sl(Way::Xmit, 0, 0);
+        counters.set_by_sl(Way::Xmit, 3, 1);
+        counters.add_data(Way::Xmit, 0, 5);
+        let by = counters.by_sl(Way::Xmit);
+        assert_eq!((by[0], by[3], by[15]), (5, 1, 1));
+    }
+
+    #[test]
+    fn threshold_is_passed_by_one_more_than_it_is() {
+        let mut counters = Counters::new();
+        let mut tally = |times| counters.tally(Tally::Physical, times, 3);
+        assert_eq!([tally(3), tally(1), tally(9), tally(3)], [0, 1, 2, 1]);
+        assert_eq!(counters.tally(Tally::Overrun, 5, 0), 5);
     }
 }

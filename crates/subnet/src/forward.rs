@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use rdmux_wire::Lid;
 use rdmux_wire::mad::MgmtClass;
 
-use crate::counters::{Counter, DropReason};
+use crate::counters::{Counter, DropReason, Way};
 use crate::directed::{self, Here, Turn};
 use crate::packet::MadPacket;
 use crate::port::PortKind;
@@ -128,11 +128,11 @@ impl Subnet {
             (Counter::PortUnicastXmitPkts, Counter::PortUnicastRcvPkts)
         };
         let out = &mut self.ports[egress].counters;
-        out.add(Counter::PortXmitData, words);
+        out.add_data(Way::Xmit, packet.sl, words);
         out.add(Counter::PortXmitPkts, 1);
         out.add(sent, 1);
         let into = &mut self.ports[ingress].counters;
-        into.add(Counter::PortRcvData, words);
+        into.add_data(Way::Rcv, packet.sl, words);
         into.add(Counter::PortRcvPkts, 1);
         into.add(received, 1);
         Some(ingress)

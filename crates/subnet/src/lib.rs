@@ -24,6 +24,7 @@ extern crate alloc;
 
 pub mod config;
 pub mod counters;
+pub mod faults;
 pub mod operate;
 pub mod packet;
 pub mod port;
@@ -47,6 +48,7 @@ mod traps;
 
 pub use config::Config;
 pub use counters::{Counter, DropReason};
+pub use faults::Fault;
 pub use node::REVISION as NODE_REVISION;
 pub use operate::OperateError;
 pub use packet::{MadPacket, NodeId, PortId};

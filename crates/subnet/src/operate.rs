@@ -3,6 +3,7 @@
 use alloc::string::String;
 
 use rdmux_transport::Time;
+use rdmux_wire::Guid;
 use rdmux_wire::sm::{CapabilityMask, LocalChangeFlags, NodeDescription, PhysState};
 
 use crate::counters::Counters;
@@ -201,6 +202,17 @@ impl Subnet {
         self.node_of_mut(first).description = NodeDescription::from(name);
         let mut cx = Cx { now, sink };
         self.name_has_changed(first, &mut cx);
+        self.expire(&mut cx);
+    }
+
+    /// Changes the GUID of the system that a node is in, as `ib_modify_device` of the kernel does; the master is told
+    /// (trap 145).
+    pub fn set_system_guid(&mut self, now: Time, node: NodeId, guid: Guid, sink: &mut impl Sink) {
+        let first = [0, 1].iter().find_map(|&number| self.index(PortId { node, number }));
+        let Some(first) = first.filter(|&at| self.node_of(at).system_guid != guid) else { return };
+        self.node_of_mut(first).system_guid = guid;
+        let mut cx = Cx { now, sink };
+        self.raise_system_guid(first, &mut cx);
         self.expire(&mut cx);
     }
 

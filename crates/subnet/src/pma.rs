@@ -1,14 +1,17 @@
 //! The performance management agent: what ports have counted (IBTA 16.1).
 
-use core::ops::RangeInclusive;
+use alloc::vec::Vec;
+use core::ops::{Range, RangeInclusive};
 
 use rdmux_wire::class_port_info::{ClassCapabilities, ClassPortInfo};
 use rdmux_wire::mad::{BASE_VERSION, MAD_LEN, MadHeader, Method, status};
 use rdmux_wire::pm::{
-    ALL_PORTS, CLASS_VERSION, DATA_AT, DATA_LEN, PortCounters, PortCountersExtended, capability,
+    ALL_PORTS, CLASS_VERSION, DATA_AT, DATA_LEN, PortCounters, PortCountersExtended, PortRcvDataSl,
+    PortRcvErrorDetails, PortXmitDataSl, PortXmitDiscardDetails, capability,
 };
 
-use crate::counters::{Counter, Shown};
+use crate::counters::{Counter, Shown, Way};
+use crate::port::PortData;
 use crate::subnet::Subnet;
 
 /// A counter's field in an attribute.
@@ -75,6 +78,60 @@ const EXTENDED: &[Field] = &[
     field(Counter::Qp1Dropped, 29, 176, 64),
 ];
 
+/// PortRcvErrorDetails (IBTA 16.1.4.1).
+const RCV_ERRORS: &[Field] = &[
+    field(Counter::PortLocalPhysicalErrors, 0, 4, 16),
+    field(Counter::PortMalformedPacketErrors, 1, 6, 16),
+    field(Counter::PortBufferOverrunErrors, 2, 8, 16),
+    field(Counter::PortDlidMappingErrors, 3, 10, 16),
+    field(Counter::PortVlMappingErrors, 4, 12, 16),
+    field(Counter::PortLoopingErrors, 5, 14, 16),
+];
+
+/// PortXmitDiscardDetails (IBTA 16.1.4.2).
+const XMIT_DISCARDS: &[Field] = &[
+    field(Counter::PortInactiveDiscards, 0, 4, 16),
+    field(Counter::PortNeighborMtuDiscards, 1, 6, 16),
+    field(Counter::PortSwLifetimeLimitDiscards, 2, 8, 16),
+    field(Counter::PortSwHoqLifetimeLimitDiscards, 3, 10, 16),
+];
+
+/// An attribute with counters.
+#[derive(Clone)]
+struct Table {
+    fields: &'static [Field],
+    shown: Shown,
+    /// Where the counters begin, behind what selects them.
+    counters: usize,
+    /// The bytes of CounterSelect2.
+    select2: Range<usize>,
+}
+
+impl Table {
+    /// One that begins with the port and CounterSelect.
+    const fn new(fields: &'static [Field]) -> Self {
+        Self { fields, shown: Shown::Classic, counters: 4, select2: 0..0 }
+    }
+
+    fn of(attr_id: u16) -> Option<Self> {
+        Some(match attr_id {
+            PortCounters::ATTR_ID => Self { select2: 18..19, ..Self::new(CLASSIC) },
+            PortCountersExtended::ATTR_ID => {
+                Self { fields: EXTENDED, shown: Shown::Extended, counters: 8, select2: 4..8 }
+            }
+            PortRcvErrorDetails::ATTR_ID => Self::new(RCV_ERRORS),
+            PortXmitDiscardDetails::ATTR_ID => Self::new(XMIT_DISCARDS),
+            _ => return None,
+        })
+    }
+
+    /// Which counters a Set is for: CounterSelect, and CounterSelect2 from bit 16 on.
+    fn selected(&self, data: &[u8; DATA_LEN]) -> u64 {
+        let second = data[self.select2.clone()].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        second << 16 | u64::from(select(data))
+    }
+}
+
 /// Answers a Get or a Set at the node of port `at`: the data is that of the answer then. Returns the
 /// status.
 pub(crate) fn answer(
@@ -87,41 +144,82 @@ pub(crate) fn answer(
         return status::UNSUPPORTED_METHOD_ATTRIBUTE;
     };
     let is_set = header.method == Method::SET;
-    let (fields, shown) = match header.attr_id {
-        ClassPortInfo::ATTR_ID if !is_set => {
-            class_port_info(data);
-            return status::OK;
-        }
-        PortCounters::ATTR_ID => (CLASSIC, Shown::Classic),
-        PortCountersExtended::ATTR_ID => (EXTENDED, Shown::Extended),
-        _ => return status::UNSUPPORTED_METHOD_ATTRIBUTE,
+    if header.attr_id == ClassPortInfo::ATTR_ID && !is_set {
+        class_port_info(data);
+        return status::OK;
+    }
+    let way = match header.attr_id {
+        PortXmitDataSl::ATTR_ID => Some(Way::Xmit),
+        PortRcvDataSl::ATTR_ID => Some(Way::Rcv),
+        _ => None,
     };
+    let table = Table::of(header.attr_id);
+    if way.is_none() && table.is_none() {
+        return status::UNSUPPORTED_METHOD_ATTRIBUTE;
+    }
     let ports = ports(subnet, at, data[1]).filter(|_| header.attr_mod == 0);
-    let Some(ports) = ports else { return status::INVALID_VALUE };
+    let Some(ports) = ports.and_then(|ports| subnet.ports.get_mut(ports)) else {
+        return status::INVALID_VALUE;
+    };
+    if let Some(way) = way {
+        by_sl(ports, way, is_set, data);
+    } else if let Some(table) = table {
+        counters(ports, &table, is_set, data);
+    }
+    status::OK
+}
+
+fn counters(ports: &mut [PortData], table: &Table, is_set: bool, data: &mut [u8; DATA_LEN]) {
+    let &Table { fields, shown, counters, .. } = table;
     if is_set {
-        let selected = selected(data, shown);
+        let selected = table.selected(data);
         for f in fields.iter().filter(|f| selected & 1 << f.select != 0) {
-            for port in ports.clone() {
-                subnet.ports[port].counters.set(f.counter, shown, f.read(data));
+            for port in &mut *ports {
+                port.counters.set(f.counter, shown, f.read(data));
             }
         }
     }
     // The selections are echoed.
-    let counters = if shown == Shown::Classic { 4 } else { 8 };
-    let select2 = data[18];
-    data[counters..].fill(0);
-    if shown == Shown::Classic {
-        data[18] = select2;
+    let echoed = table.select2.clone();
+    for (_, byte) in
+        data.iter_mut().enumerate().skip(counters).filter(|(at, _)| !echoed.contains(at))
+    {
+        *byte = 0;
     }
     for f in fields {
-        let counted = ports.clone().map(|port| subnet.ports[port].counters.get(f.counter, shown));
+        let counted = ports.iter().map(|port| port.counters.get(f.counter, shown));
         let total = match shown {
             Shown::Classic => counted.fold(0, u64::saturating_add).min(f.largest()),
             Shown::Extended => counted.fold(0, u64::wrapping_add),
         };
         f.write(data, total);
     }
-    status::OK
+}
+
+/// PortXmitDataSL and PortRcvDataSL: 16 words, which stay at their largest value (IBTA A13).
+fn by_sl(ports: &mut [PortData], way: Way, is_set: bool, data: &mut [u8; DATA_LEN]) {
+    let selected = if is_set { select(data) } else { 0 };
+    let (head, rest) = data.split_at_mut(4);
+    let (words, unused) = rest.as_chunks_mut::<4>();
+    let (words, more) = words.split_at_mut(16);
+    for port in &mut *ports {
+        for (sl, word) in words.iter().enumerate().filter(|(sl, _)| selected & 1 << sl != 0) {
+            port.counters.set_by_sl(way, sl, u32::from_be_bytes(*word).into());
+        }
+    }
+    head[0] = 0;
+    more.fill([0; 4]);
+    unused.fill(0);
+    let all: Vec<_> = ports.iter().map(|port| port.counters.by_sl(way)).collect();
+    for (sl, word) in words.iter_mut().enumerate() {
+        let total = all.iter().fold(0, |sum: u64, counts| sum.saturating_add(counts[sl]));
+        *word = u32::try_from(total).unwrap_or(u32::MAX).to_be_bytes();
+    }
+}
+
+/// CounterSelect.
+fn select(data: &[u8; DATA_LEN]) -> u16 {
+    u16::from_be_bytes([data[2], data[3]])
 }
 
 /// The ports that PortSelect names.
@@ -132,16 +230,6 @@ fn ports(subnet: &Subnet, at: usize, select: u8) -> Option<RangeInclusive<usize>
     }
     let port = node.port(select)?;
     Some(port..=port)
-}
-
-/// Which counters a Set is for: CounterSelect, and CounterSelect2 from bit 16 on.
-fn selected(data: &[u8; DATA_LEN], shown: Shown) -> u64 {
-    let first = u16::from_be_bytes([data[2], data[3]]);
-    let second = match shown {
-        Shown::Classic => data[18].into(),
-        Shown::Extended => u32::from_be_bytes([data[4], data[5], data[6], data[7]]),
-    };
-    u64::from(second) << 16 | u64::from(first)
 }
 
 impl Field {
@@ -187,13 +275,15 @@ fn class_port_info(data: &mut [u8; DATA_LEN]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     #[test]
     fn fields_do_not_overlap_and_each_has_a_bit_of_its_own() {
-        for (fields, first, len) in
-            [(CLASSIC, 4, PortCounters::LEN), (EXTENDED, 8, PortCountersExtended::LEN)]
-        {
+        for (fields, first, len) in [
+            (CLASSIC, 4, PortCounters::LEN),
+            (EXTENDED, 8, PortCountersExtended::LEN),
+            (RCV_ERRORS, 4, PortRcvErrorDetails::LEN),
+            (XMIT_DISCARDS, 4, PortXmitDiscardDetails::LEN),
+        ] {
             let mut taken = [0u8; DATA_LEN];
             for f in fields {
                 let mut ones = [0; DATA_LEN];
@@ -204,6 +294,7 @@ mod tests {
             }
             assert!(taken[..first].iter().chain(&taken[len..]).all(|b| *b == 0));
             let mut bits: Vec<_> = fields.iter().map(|f| f.select).collect();
+            bits.sort_unstable();
             bits.dedup();
             assert_eq!(bits.len(), fields.len());
         }

@@ -32,7 +32,7 @@ pub struct Subnet {
     /// Names and what else the agents do not need.
     topology: Topology,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
-    /// By port and trap number.
+    /// By the port that it is about, and trap number.
     pub(crate) traps: BTreeMap<(usize, u16), Outstanding>,
     pub(crate) next_tid: u64,
 }
@@ -42,7 +42,7 @@ pub struct Subnet {
 pub(crate) enum Timer {
     /// The lease of a port's M_Key ends.
     Lease(usize),
-    /// A port may send the trap of this number.
+    /// The trap of this number about a port may be sent.
     Trap(usize, u16),
 }
 
@@ -201,6 +201,7 @@ impl Subnet {
         let mut all = self.topology.clone();
         for (node, state) in all.nodes.iter_mut().zip(&self.nodes) {
             node.describe(&crate::operate::text(&state.description));
+            node.system_guid = state.system_guid;
             for port in node.ports.values_mut() {
                 (port.lid, port.lmc, port.link) = (Lid::NONE, 0, None);
             }

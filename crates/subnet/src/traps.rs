@@ -1,6 +1,6 @@
 //! Traps: what agents tell the manager of their own accord (IBTA 13.4.9, 14.2.5.1).
 //!
-//! A port has at most one trap of each number outstanding. It is repeated, no faster than once per
+//! At most one trap of each number is outstanding about a port. It is repeated, no faster than once per
 //! SubnetTimeOut, until the manager represses it; what happens meanwhile follows as the next one.
 
 use alloc::boxed::Box;
@@ -10,7 +10,7 @@ use rdmux_transport::Time;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method};
 use rdmux_wire::sm::{
     BadKey, BadMkey, BadSwitchPkey, CapabilityMask, LinkStateChange, LocalChange, LocalChangeFlags,
-    Notice, PortState, Producer, Trap,
+    Notice, PortState, Producer, SystemImageGuidChange, Trap,
 };
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Gid, Lid, Pkey, Qkey, Qpn};
@@ -61,6 +61,13 @@ impl Subnet {
             ..LocalChange::default()
         });
         self.raise(at, &trap, cx);
+    }
+
+    /// The GUID of the system that a port's node is in has changed.
+    pub(crate) fn raise_system_guid(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
+        let (lid, system_image_guid) = (self.ports[at].info.lid, self.node_of(at).system_guid);
+        let change = SystemImageGuidChange { lid, system_image_guid, ..Default::default() };
+        self.raise(at, &Trap::SystemImageGuid(change), cx);
     }
 
     /// Somebody showed a wrong M_Key.
@@ -144,7 +151,9 @@ impl Subnet {
         self.raise(at, &Trap::SwitchPkey(bad), cx);
     }
 
-    fn raise(&mut self, at: usize, trap: &Trap, cx: &mut Cx<'_, impl Sink>) {
+    /// Raises a trap about any port: the one that manages it sends it.
+    pub(crate) fn raise(&mut self, about: usize, trap: &Trap, cx: &mut Cx<'_, impl Sink>) {
+        let at = self.manager_of(about);
         if !may_trap(&self.ports[at]) {
             return;
         }
@@ -155,7 +164,7 @@ impl Subnet {
         };
         let notice = Notice::new(trap, producer, self.ports[at].info.lid);
         let tid = self.next_tid;
-        let key = (at, trap.number());
+        let key = (about, trap.number());
         if let Some(trap) = self.traps.get_mut(&key) {
             if trap.repressed {
                 *trap = Outstanding::new(notice, tid);
@@ -169,12 +178,13 @@ impl Subnet {
         }
         self.next_tid += 1;
         self.traps.insert(key, Outstanding::new(notice, tid));
-        self.timers.insert((cx.now, Timer::Trap(at, trap.number())));
+        self.timers.insert((cx.now, Timer::Trap(about, trap.number())));
     }
 
     /// A trap may be sent, or sent again, or forgotten.
-    pub(crate) fn trap_is_due(&mut self, at: usize, number: u16, cx: &mut Cx<'_, impl Sink>) {
-        let key = (at, number);
+    pub(crate) fn trap_is_due(&mut self, about: usize, number: u16, cx: &mut Cx<'_, impl Sink>) {
+        let key = (about, number);
+        let at = self.manager_of(about);
         let port = &self.ports[at];
         let Some(trap) = self.traps.get_mut(&key) else { return };
         if trap.repressed || !may_trap(port) {
@@ -183,13 +193,16 @@ impl Subnet {
         }
         trap.sent = true;
         let packet = trap.packet(port);
-        self.timers.insert((after_timeout(cx.now, port), Timer::Trap(at, number)));
+        self.timers.insert((after_timeout(cx.now, port), Timer::Trap(about, number)));
         self.dispatch(at, packet, cx);
     }
 
     /// The manager has heard a trap; false if none with this transaction ID is outstanding.
     pub(crate) fn repress(&mut self, at: usize, header: &MadHeader) -> bool {
-        let mut of_port = self.traps.range_mut((at, 0)..=(at, u16::MAX)).map(|(_, trap)| trap);
+        // Port 0 of a switch sends what is about its other ports, too.
+        let last = self.node_of(at).switch.as_ref().map_or(0, |_| self.node_of(at).num_ports);
+        let keys = (at, 0)..=(at + usize::from(last), u16::MAX);
+        let mut of_port = self.traps.range_mut(keys).map(|(_, trap)| trap);
         let found = of_port.find(|t| t.tid == header.tid && t.sent && !t.repressed);
         let Some(trap) = found.filter(|_| header.attr_id == Notice::ATTR_ID) else { return false };
         match trap.next.take() {

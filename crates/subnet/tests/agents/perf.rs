@@ -1,6 +1,7 @@
 //! Performance management: counters that count, and how they are cleared.
 
 use rdmux_subnet::{Counter, PortId};
+use rdmux_wire::Lid;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
 use rdmux_wire::sm::NodeInfo;
 
@@ -135,8 +136,56 @@ fn what_the_agent_can_do_is_in_class_port_info() {
     assert_eq!(status, status::OK);
     assert_eq!(data[..4], [1, 1, 0x13, 0x00], "all ports, extended width, XmitWait");
     assert_eq!(word(&data, 4) >> 5, 2, "64-bit error counters");
-    for attr_id in [0x10, 0x15, 0x16, 0x17, 0x18, 0x36, 0x37] {
+    for attr_id in [0x10, 0x11, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1f] {
         let (status, _) = ask(&mut net, port(2, 1), Method::GET, attr_id, 0, &[0, 1]);
         assert_eq!(status, status::UNSUPPORTED_METHOD_ATTRIBUTE, "{attr_id:#x}");
     }
+}
+
+#[test]
+fn words_are_counted_by_service_level_and_cleared_by_it() {
+    const XMIT: u16 = 0x36;
+    const RCV: u16 = 0x37;
+    let mut net = managed();
+    let clear = [0, 1, 0xff, 0xff];
+    let (status, data) = ask(&mut net, port(2, 1), Method::SET, RCV, 0, &clear);
+    assert_eq!((status, &data[..4]), (status::OK, &clear[..]));
+    assert_eq!(word(&data, 4), 0, "the question is counted before it is answered");
+    ask(&mut net, port(2, 1), Method::SET, XMIT, 0, &clear);
+    let mut high = qp1(Lid(1), net.subnet.port(port(2, 1)).expect("a port").lid(), [0; MAD_LEN]);
+    high.sl = 5;
+    net.send(port(1, 1), high);
+    let (_, data) = ask(&mut net, port(2, 1), Method::GET, RCV, 0, &[0, 1]);
+    assert_eq!((word(&data, 4), word(&data, 4 + 4 * 5)), (2 * 72, 72));
+    let (_, data) = ask(&mut net, port(2, 1), Method::GET, XMIT, 0, &[0, 1]);
+    assert_eq!((word(&data, 4), word(&data, 4 + 4 * 5)), (2 * 72, 0), "two answers");
+    // Only level 5, on all ports of the switch.
+    let (_, data) = ask(&mut net, port(0, 0), Method::SET, RCV, 0, &[0, 0xff, 0, 1 << 5]);
+    assert_eq!(word(&data, 4 + 4 * 5), 0);
+    assert!(word(&data, 4) > 0);
+    net.subnet.count(port(0, 3), Counter::PortXmitData, u64::from(u32::MAX) + 9);
+    let (_, data) = ask(&mut net, port(0, 0), Method::GET, XMIT, 0, &[0, 3]);
+    assert_eq!(word(&data, 4), u32::MAX, "they do not wrap");
+    assert_eq!(ask(&mut net, port(0, 0), Method::GET, XMIT, 0, &[0, 4]).0, status::INVALID_VALUE);
+}
+
+#[test]
+fn details_say_why_packets_were_not_sent_on() {
+    const RCV_ERRORS: u16 = 0x15;
+    const DISCARDS: u16 = 0x16;
+    let mut net = managed();
+    // No route, and a cable that is gone.
+    net.send(port(1, 1), qp1(Lid(1), Lid(0xb000), [0; MAD_LEN]));
+    let gone = net.subnet.port(port(3, 1)).expect("a port").lid();
+    net.subnet.set_cable(net.now, port(3, 1), false, &mut net.inbox).expect("a cable");
+    for _ in 0..2 {
+        net.send(port(1, 1), qp1(Lid(1), gone, [0; MAD_LEN]));
+    }
+    let (status, data) = ask(&mut net, port(0, 0), Method::GET, RCV_ERRORS, 0, &[0, 1]);
+    assert_eq!((status, &data[4..16]), (status::OK, &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..]));
+    let (status, data) = ask(&mut net, port(0, 0), Method::GET, DISCARDS, 0, &[0, 3]);
+    assert_eq!((status, &data[4..12]), (status::OK, &[0, 2, 0, 0, 0, 0, 0, 0][..]));
+    let (_, data) = ask(&mut net, port(0, 0), Method::SET, DISCARDS, 0, &[0, 3, 0, 1]);
+    assert_eq!(data[..12], [0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(counters(&mut net, port(0, 0), 3)[14..16], [0, 2], "the sum is another counter");
 }

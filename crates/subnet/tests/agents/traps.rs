@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rdmux_subnet::NodeId;
-use rdmux_wire::Lid;
+use rdmux_subnet::{Counter, Fault, NodeId};
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{
-    Attribute, CapabilityMask, LocalChangeFlags, Notice, PortInfo, Producer, Trap,
+    Attribute, CapabilityMask, LocalChangeFlags, NodeInfo, Notice, PortInfo, Producer, Trap,
 };
 use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
 
 use crate::manager::Manager;
 use crate::net::{Net, port, qp0};
@@ -181,4 +181,104 @@ fn a_repress_needs_the_ports_key() {
     repress(&mut net, &smp, switch);
     net.pass(TIMEOUT);
     assert!(traps(&mut net).iter().all(|(again, _)| again.header.tid != smp.header.tid));
+}
+
+/// Raises PortInfo's thresholds of a port.
+fn thresholds(net: &mut Net, hops: &[u8], number: u32, local_phy: u8, overrun: u8) {
+    let (status, info) = net
+        .change(port(1, 1), hops, number, |info| {
+            (info.local_phy_errors, info.overrun_errors) = (local_phy, overrun);
+        })
+        .expect("an answer");
+    assert_eq!((status, info.local_phy_errors, info.overrun_errors), (0, local_phy, overrun));
+}
+
+#[test]
+fn faults_beyond_their_thresholds_are_counted_and_told_for_each_port() {
+    let mut net = managed();
+    for number in [2, 3] {
+        thresholds(&mut net, &[1], number, 8, 2);
+    }
+    let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
+    let fault = |net: &mut Net, number, fault, times| {
+        net.subnet.fault(net.now, port(0, number), fault, times, &mut net.inbox);
+    };
+    fault(&mut net, 2, Fault::Symbol, 8);
+    fault(&mut net, 2, Fault::Overrun, 2);
+    assert!(traps(&mut net).is_empty(), "as many as the thresholds");
+    fault(&mut net, 2, Fault::Symbol, 1);
+    fault(&mut net, 3, Fault::Symbol, 18);
+    fault(&mut net, 2, Fault::Overrun, 1);
+    fault(&mut net, 3, Fault::Watchdog, 1);
+    let counted = |number, counter| net.subnet.port(port(0, number)).expect("one").counter(counter);
+    assert_eq!(counted(2, Counter::SymbolError), 9);
+    assert_eq!(counted(2, Counter::LocalLinkIntegrityErrors), 1);
+    assert_eq!(counted(3, Counter::LocalLinkIntegrityErrors), 2);
+    assert_eq!(counted(2, Counter::ExcessiveBufferOverrunErrors), 1);
+    let told = traps(&mut net);
+    let about = |(_, notice): &(Smp, Notice)| match notice.trap() {
+        Some(
+            trap @ (Trap::LinkIntegrity(e) | Trap::BufferOverrun(e) | Trap::FlowControlWatchdog(e)),
+        ) => {
+            assert_eq!(
+                (e.lid, notice.issuer_lid, notice.producer),
+                (switch, switch, Producer::SWITCH)
+            );
+            (trap.number(), e.port)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        told.iter().map(about).collect::<Vec<_>>(),
+        [(129, 2), (129, 3), (130, 2), (131, 3)]
+    );
+    // Each is repressed by itself.
+    repress(&mut net, &told[1].0, switch);
+    net.pass(TIMEOUT);
+    assert_eq!(
+        traps(&mut net).iter().map(about).collect::<Vec<_>>(),
+        [(129, 2), (130, 2), (131, 3)]
+    );
+    for (smp, _) in &told {
+        repress(&mut net, smp, switch);
+    }
+    net.pass(TIMEOUT * 2);
+    assert!(traps(&mut net).is_empty());
+}
+
+#[test]
+fn faults_of_an_adapter_are_told_by_its_own_port() {
+    let mut net = managed();
+    thresholds(&mut net, &[1, 2], 1, 0, 0);
+    net.subnet.fault(net.now, port(2, 1), Fault::Overrun, 1, &mut net.inbox);
+    let lid = net.subnet.port(port(2, 1)).expect("a port").lid();
+    let told = traps(&mut net);
+    let [(_, notice)] = &told[..] else { panic!("{told:?}") };
+    let Some(Trap::BufferOverrun(error)) = notice.trap() else { panic!("{notice}") };
+    assert_eq!((error.lid, error.port, notice.producer), (lid, 1, Producer::CA));
+}
+
+#[test]
+fn trap_145_tells_the_system_guid_once_it_is_another() {
+    let mut net = managed();
+    let set = |net: &mut Net, guid| {
+        net.subnet.set_system_guid(net.now, NodeId(2), Guid(guid), &mut net.inbox);
+    };
+    set(&mut net, 0x77);
+    let told = traps(&mut net);
+    let [(_, notice)] = &told[..] else { panic!("{told:?}") };
+    let Some(Trap::SystemImageGuid(change)) = notice.trap() else { panic!("{notice}") };
+    let lid = net.subnet.port(port(2, 1)).expect("a port").lid();
+    assert_eq!((change.lid, change.system_image_guid), (lid, Guid(0x77)));
+    let Attribute::NodeInfo(info) = net.get(port(1, 1), &[1, 2], NodeInfo::ATTR_ID, 0) else {
+        panic!("no NodeInfo");
+    };
+    assert_eq!(info.system_image_guid, Guid(0x77));
+    assert_eq!(net.subnet.topology().nodes[2].system_guid, Guid(0x77));
+    repress(&mut net, &told[0].0, lid);
+    net.pass(TIMEOUT * 2);
+    net.inbox.packets.clear();
+    set(&mut net, 0x77);
+    net.pass(TIMEOUT);
+    assert!(traps(&mut net).is_empty(), "it is the same");
 }
