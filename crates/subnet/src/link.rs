@@ -1,6 +1,8 @@
 //! Links: how they come up and go down, and the states of the ports at both ends (IBTA 7.2.7).
 
-use rdmux_wire::sm::{LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortState};
+use rdmux_wire::sm::{
+    LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, MlnxLinkSpeed, PhysState, PortState,
+};
 
 use crate::counters::Counter;
 use crate::port::PortKind;
@@ -29,7 +31,9 @@ impl Subnet {
         });
         let Some(rate) = self.common_rate(a, b).filter(|_| ready) else { return };
         for end in [a, b] {
-            let info = &mut self.ports[end].info;
+            let port = &mut self.ports[end];
+            port.mlnx.active = MlnxLinkSpeed::from_bits_retain(rate.speed.mlnx_code());
+            let info = &mut port.info;
             info.port_physical_state = PhysState::LINK_UP;
             info.link_width_active = LinkWidth::from_bits_retain(rate.width.code());
             info.link_speed_ext_active = LinkSpeedExt::from_bits_retain(rate.speed.ext_code());
@@ -43,19 +47,21 @@ impl Subnet {
 
     /// The widest and fastest that is enabled at both ends.
     fn common_rate(&self, a: usize, b: usize) -> Option<LinkRate> {
-        let [a, b] = [a, b].map(|end| &self.ports[end].info);
+        let [a, b] = [a, b].map(|end| &self.ports[end]);
+        let mlnx = a.mlnx.enabled & b.mlnx.enabled;
+        let [a, b] = [&a.info, &b.info];
         let width = Width::widest((a.link_width_enabled & b.link_width_enabled).bits())?;
         let speeds = a.link_speed_enabled & b.link_speed_enabled;
         let ext = a.link_speed_ext_enabled & b.link_speed_ext_enabled;
-        Some(LinkRate { width, speed: Speed::fastest(speeds.bits(), ext.bits())? })
+        Some(LinkRate { width, speed: Speed::fastest(speeds.bits(), ext.bits(), mlnx.bits())? })
     }
 
     /// What the hardware of a port can do at most.
     pub(crate) fn capability(&self, at: usize) -> LinkRate {
-        let info = &self.ports[at].info;
+        let (info, mlnx) = (&self.ports[at].info, self.ports[at].mlnx.supported);
         let width = Width::widest(info.link_width_supported.bits());
-        let speed =
-            Speed::fastest(info.link_speed_supported.bits(), info.link_speed_ext_supported.bits());
+        let (speeds, ext) = (info.link_speed_supported, info.link_speed_ext_supported);
+        let speed = Speed::fastest(speeds.bits(), ext.bits(), mlnx.bits());
         LinkRate {
             width: width.unwrap_or(LinkRate::DEFAULT.width),
             speed: speed.unwrap_or(LinkRate::DEFAULT.speed),
@@ -84,6 +90,7 @@ impl Subnet {
         port.info.link_width_active = LinkWidth::empty();
         port.info.link_speed_active = LinkSpeed::empty();
         port.info.link_speed_ext_active = LinkSpeedExt::empty();
+        port.mlnx.active = MlnxLinkSpeed::empty();
         port.counters.add(Counter::LinkDowned, 1);
     }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use rdmux_transport::Time;
 use rdmux_wire::sm::{
     CapabilityMask, CapabilityMask2, LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth,
-    PhysState, PortInfo, PortState, SlToVlTable, Vl, VlArbitration,
+    MlnxLinkSpeed, PhysState, PortInfo, PortState, SlToVlTable, Vl, VlArbitration,
 };
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
@@ -21,6 +21,8 @@ pub(crate) struct PortData {
     pub(crate) id: PortId,
     pub(crate) guid: Guid,
     pub(crate) info: PortInfo,
+    /// Speeds that PortInfo does not know.
+    pub(crate) mlnx: MlnxSpeeds,
     /// The port at the other end of the cable.
     pub(crate) peer: Option<usize>,
     /// Whether the cable carries anything; an operator can say that it does not.
@@ -38,6 +40,22 @@ pub(crate) struct PortData {
     /// The blocks of the arbitration tables that were set.
     pub(crate) vl_arbitration: Vec<VlArbitration>,
     pub(crate) counters: Counters,
+}
+
+/// Mellanox's speeds of a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MlnxSpeeds {
+    pub(crate) supported: MlnxLinkSpeed,
+    pub(crate) enabled: MlnxLinkSpeed,
+    pub(crate) active: MlnxLinkSpeed,
+}
+
+impl MlnxSpeeds {
+    const NONE: Self = Self {
+        supported: MlnxLinkSpeed::empty(),
+        enabled: MlnxLinkSpeed::empty(),
+        active: MlnxLinkSpeed::empty(),
+    };
 }
 
 /// What kind of port it is, as far as PortInfo is concerned.
@@ -67,6 +85,7 @@ impl PortData {
             id,
             guid,
             info: power_on(kind, config),
+            mlnx: MlnxSpeeds::NONE,
             peer: None,
             cable_up: true,
             attached: false,
@@ -122,6 +141,8 @@ impl PortData {
         let widths = LinkWidth::from_bits_retain(rate.width.mask());
         let speeds = LinkSpeed::from_bits_retain(rate.speed.mask());
         let ext = LinkSpeedExt::from_bits_retain(rate.speed.ext_mask());
+        let mlnx = MlnxLinkSpeed::from_bits_retain(rate.speed.mlnx_mask());
+        (self.mlnx.supported, self.mlnx.enabled) = (mlnx, mlnx);
         let info = &mut self.info;
         (info.link_width_supported, info.link_width_enabled) = (widths, widths);
         (info.link_speed_supported, info.link_speed_enabled) = (speeds, speeds);
@@ -134,7 +155,8 @@ impl PortData {
         let width = Width::widest(info.link_width_active.bits())?;
         let ext = info.link_speed_ext_active.bits();
         let speed = if ext == 0 { info.link_speed_active.bits() } else { 0 };
-        (self.is_up()).then_some(LinkRate { width, speed: Speed::fastest(speed, ext)? })
+        let speed = Speed::fastest(speed, ext, self.mlnx.active.bits())?;
+        (self.is_up()).then_some(LinkRate { width, speed })
     }
 }
 

@@ -65,6 +65,7 @@ const fn speed(speed: Speed) -> u8 {
         Speed::Sdr => 1,
         Speed::Ddr => 2,
         Speed::Qdr => 4,
+        Speed::Fdr10 => 8,
         Speed::Fdr => 16,
         Speed::Edr => 32,
         Speed::Hdr => 64,

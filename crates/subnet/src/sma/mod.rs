@@ -7,12 +7,13 @@ mod node;
 mod port_info;
 mod switch;
 mod tables;
+mod vendor;
 
 use rdmux_wire::Mkey;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, status};
 use rdmux_wire::sm::{
-    GuidInfo, LinearForwardingTable, MulticastForwardingTable, NodeDescription, NodeInfo,
-    PkeyTable, PortInfo, SlToVlTable, SwitchInfo, VlArbitration,
+    GuidInfo, LinearForwardingTable, MlnxExtPortInfo, MulticastForwardingTable, NodeDescription,
+    NodeInfo, PkeyTable, PortInfo, SlToVlTable, SwitchInfo, VlArbitration,
 };
 use rdmux_wire::smp::DATA_LEN;
 
@@ -79,6 +80,7 @@ pub(crate) fn answer(
         PkeyTable::ATTR_ID => tables::pkeys(subnet, request, data, cx),
         SlToVlTable::ATTR_ID => tables::sl_to_vl(subnet, request, data),
         VlArbitration::ATTR_ID => tables::vl_arbitration(subnet, request, data),
+        MlnxExtPortInfo::ATTR_ID => vendor::ext_port_info(subnet, request, data),
         _ => Err(Refused::Unsupported),
     };
     match result {

@@ -42,7 +42,7 @@ pub(super) fn answer(
 
 /// The port that the modifier names: of a switch any; of an adapter the one that was asked, or for a Get
 /// another.
-fn target(subnet: &Subnet, r: &Request) -> Option<usize> {
+pub(super) fn target(subnet: &Subnet, r: &Request) -> Option<usize> {
     let number = u8::try_from(r.modifier & !EXTENDED_SPEEDS).ok()?;
     let at = r.arrival.at;
     let node = subnet.node_of(at);

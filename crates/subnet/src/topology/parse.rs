@@ -158,7 +158,10 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         match text.trim_start().as_bytes()[0] {
-            b'#' => Ok(()),
+            b'#' => {
+                self.port_without_cable(line);
+                Ok(())
+            }
             b'[' => self.port(line),
             b'@' => Err(self.error(line, Rule::IbsimOnly)),
             _ => match line.assignment() {
@@ -311,6 +314,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// `#[1](GUID) lid L lmc M`, as the writer has it. Anything else behind `#` is a comment.
+    fn port_without_cable(&mut self, mut line: Line<'a>) {
+        line.skip("#");
+        let (number, guid) = (line.bracketed(), line.guid_in_brackets());
+        let (lid, lmc) = lid_and_lmc(&mut line);
+        let node = self.topology.nodes.last_mut().filter(|_| self.open && line.is_empty());
+        if let (Some(node), Some(number), Some(_)) = (node, number, guid)
+            && node.kind != NodeKind::Switch
+            && (1..=node.num_ports).contains(&number)
+        {
+            node.ports.entry(number).or_insert(Port { guid, lid, lmc, link: None });
+        }
+    }
+
     /// `w=`, `s=` and `e=`: masks of enabled widths, speeds and extended speeds; those that stand
     /// for the whole file hold where a port says nothing.
     fn options(&self, line: &mut Line<'a>) -> Result<Option<LinkRate>, ParseError> {
@@ -334,7 +351,7 @@ impl<'a> Reader<'a> {
         let speed = match (masks[1], masks[2]) {
             (None, None) => default.speed,
             (speed, ext) => {
-                Speed::fastest(speed.unwrap_or(7), ext.unwrap_or(0)).unwrap_or(Speed::Sdr)
+                Speed::fastest(speed.unwrap_or(7), ext.unwrap_or(0), 0).unwrap_or(Speed::Sdr)
             }
         };
         Ok(Some(LinkRate { width, speed }))

@@ -52,6 +52,8 @@ table! {
         Ddr = "DDR",
         /// 10 Gb/s.
         Qdr = "QDR",
+        /// 10 Gb/s with FDR's line code: Mellanox's own, which PortInfo shows as QDR.
+        Fdr10 = "FDR10",
         /// 14.0625 Gb/s.
         Fdr = "FDR",
         /// 25.78125 Gb/s.
@@ -127,25 +129,38 @@ impl Speed {
             _ => 0,
         }
     }
+    /// The code of Mellanox's LinkSpeedActive, or 0.
+    pub const fn mlnx_code(self) -> u8 {
+        match self {
+            Self::Fdr10 => 1,
+            _ => 0,
+        }
+    }
     /// Megabits a second of one lane, as links are named: 25000 of EDR.
     pub const fn megabits(self) -> u32 {
         match self {
             Self::Sdr => 2_500,
             Self::Ddr => 5_000,
-            Self::Qdr => 10_000,
+            Self::Qdr | Self::Fdr10 => 10_000,
             Self::Fdr => 14_000,
             Self::Edr => 25_000,
             Self::Hdr => 50_000,
             Self::Ndr => 100_000,
         }
     }
-    /// The fastest of a set of codes and a set of extended codes.
-    pub fn fastest(codes: u8, ext: u8) -> Option<Self> {
-        Self::ALL.iter().rev().copied().find(|s| codes & s.code() != 0 || ext & s.ext_code() != 0)
+    /// The fastest of a set of codes, a set of extended codes, and one of Mellanox's, which are for links that can do QDR.
+    pub fn fastest(codes: u8, ext: u8, mlnx: u8) -> Option<Self> {
+        let mlnx = if codes & Self::Qdr.code() == 0 { 0 } else { mlnx };
+        let is_in = |s: &Self| codes & s.code() | ext & s.ext_code() | mlnx & s.mlnx_code() != 0;
+        Self::ALL.iter().rev().copied().find(is_in)
     }
     /// The codes of this speed and the slower ones.
     pub fn mask(self) -> u8 {
         Self::ALL.iter().filter(|s| **s <= self).map(|s| s.code()).sum()
+    }
+    /// Mellanox's codes of this speed and the slower ones.
+    pub fn mlnx_mask(self) -> u8 {
+        Self::ALL.iter().filter(|s| **s <= self).map(|s| s.mlnx_code()).sum()
     }
     /// The extended codes of this speed and the slower ones.
     pub fn ext_mask(self) -> u8 {
@@ -181,9 +196,7 @@ impl FromStr for LinkRate {
         let parse = || {
             let (lanes, speed) = text.split_once('x')?;
             let width = Width::ALL.iter().find(|w| w.name().strip_suffix('x') == Some(lanes))?;
-            // FDR10 is QDR with other coding; no field of PortInfo tells them apart.
-            let name = if speed == "FDR10" { "QDR" } else { speed };
-            let speed = Speed::ALL.iter().find(|s| s.name() == name)?;
+            let speed = Speed::ALL.iter().find(|s| s.name() == speed)?;
             Some(Self { width: *width, speed: *speed })
         };
         parse().ok_or(NoRate)
@@ -204,7 +217,7 @@ mod tests {
                 assert_eq!(rate.to_string().parse(), Ok(rate));
             }
         }
-        assert_eq!("4xFDR10".parse(), Ok(LinkRate { width: Width::X4, speed: Speed::Qdr }));
+        assert_eq!("4xFDR10".parse(), Ok(LinkRate { width: Width::X4, speed: Speed::Fdr10 }));
         for wrong in ["", "x", "4x", "3xSDR", "4xqdr", "EDR", "4EDR", "4xxEDR"] {
             assert_eq!(wrong.parse::<LinkRate>(), Err(NoRate), "{wrong}");
         }
@@ -215,8 +228,15 @@ mod tests {
         assert_eq!(Width::X4.mask(), 1 | 2 | 16);
         assert_eq!((Speed::Edr.mask(), Speed::Edr.ext_mask()), (7, 3));
         assert_eq!(Width::widest(3), Some(Width::X4));
-        assert_eq!(Speed::fastest(7, 3), Some(Speed::Edr));
-        assert_eq!(Speed::fastest(0, 0), None);
+        assert_eq!(
+            (Speed::Qdr.mlnx_mask(), Speed::Fdr10.mlnx_mask(), Speed::Edr.mlnx_mask()),
+            (0, 1, 1)
+        );
+        assert_eq!((Speed::Fdr10.mask(), Speed::Fdr10.ext_mask()), (7, 0));
+        assert_eq!(Speed::fastest(7, 3, 1), Some(Speed::Edr));
+        assert_eq!(Speed::fastest(7, 0, 1), Some(Speed::Fdr10));
+        assert_eq!(Speed::fastest(3, 0, 1), Some(Speed::Ddr), "a link without QDR has none");
+        assert_eq!(Speed::fastest(0, 0, 0), None);
         assert_eq!(LinkRate::DEFAULT.megabits(), 100_000);
     }
 }

@@ -333,12 +333,11 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         for (node, port, lid, lmc, guid) in lids {
             let Some(n) = t.nodes.get_mut(node) else { continue };
             let is_switch = n.kind == NodeKind::Switch;
-            // A LID is written where its port has a line: beside a cable, or with port 0.
-            let p = match n.ports.get_mut(&port) {
-                Some(p) if !is_switch => p,
-                _ if is_switch && port == 0 => n.ports.entry(0).or_default(),
-                _ => continue,
-            };
+            // Ports of a switch other than port 0 have none of their own.
+            if is_switch != (port == 0) || port > n.num_ports {
+                continue;
+            }
+            let p = n.ports.entry(port).or_default();
             (p.lid, p.lmc) = (Lid(lid), lmc);
             let default = n.guid.0 + u64::from(port);
             p.guid = guid.filter(|g| *g != default).map(Guid);

@@ -47,6 +47,18 @@ impl Node {
         writeln!(f)
     }
 
+    /// ibsim refuses a port without a cable: the line is a comment to it.
+    fn port_without_cable(&self, f: &mut fmt::Formatter<'_>, n: u8) -> fmt::Result {
+        if self.kind == NodeKind::Switch {
+            return Ok(());
+        }
+        write!(f, "#[{n}]({:x})", self.port_guid(n).0)?;
+        match self.lid_and_lmc(n) {
+            (0, _) => writeln!(f),
+            (lid, lmc) => writeln!(f, " lid {lid} lmc {lmc}"),
+        }
+    }
+
     /// The LID and LMC of a port; any port of a switch has those of port 0.
     fn lid_and_lmc(&self, port: u8) -> (u16, u8) {
         let at = if self.kind == NodeKind::Switch { 0 } else { port };
@@ -57,13 +69,13 @@ impl Node {
 impl Topology {
     fn port(&self, f: &mut fmt::Formatter<'_>, node: &Node, n: u8, port: &Port) -> fmt::Result {
         let is_switch = node.kind == NodeKind::Switch;
+        let Some((PortRef { node: far, port: far_port }, rate)) = port.link else {
+            return node.port_without_cable(f, n);
+        };
         write!(f, "[{n}]")?;
         if !is_switch {
             write!(f, "({:x})", node.port_guid(n).0)?;
         }
-        let Some((PortRef { node: far, port: far_port }, rate)) = port.link else {
-            return writeln!(f);
-        };
         let far = &self.nodes[far];
         write!(f, " \t\"{}\"[{far_port}]", far.id)?;
         if is_switch && far.kind != NodeKind::Switch {

@@ -1,8 +1,10 @@
 //! Link states, from both ends of a cable: cases 6 and 7.
 
-use rdmux_subnet::{Counter, PortEvent};
+use rdmux_subnet::{Counter, PortEvent, Topology};
 use rdmux_wire::mad::status;
-use rdmux_wire::sm::{Attribute, PhysState, PortState, SwitchInfo};
+use rdmux_wire::sm::{
+    Attribute, LinkSpeed, MlnxExtPortInfo, MlnxLinkSpeed, PhysState, PortState, SwitchInfo,
+};
 
 use crate::manager::Manager;
 use crate::net::{Net, port, set};
@@ -192,4 +194,46 @@ fn port_0_of_a_switch_is_always_active() {
     assert_eq!(command(&mut net, &[1], 0, PortState::ARMED, NOP), Some(status::OK));
     assert_eq!(command(&mut net, &[1], 0, PortState::DOWN, NOP), Some(status::INVALID_VALUE));
     assert_eq!(net.state(port(0, 0)), PortState::ACTIVE);
+}
+
+#[test]
+fn fdr10_is_told_by_mellanox_s_attribute_and_looks_like_qdr_in_port_info() {
+    let text = "Switch 2 \"S-1\"\n[1] \"H-1\"[1] # 4xFDR10\n[2] \"H-2\"[1] # 4xQDR\n\n\
+                Ca 1 \"H-1\"\n\nCa 1 \"H-2\"\n";
+    let mut net = Net::new(&Topology::parse(text).expect("a topology"));
+    let manager = port(1, 1);
+    let ext = |net: &mut Net, hops: &[u8], number| match net.get(
+        manager,
+        hops,
+        MlnxExtPortInfo::ATTR_ID,
+        number,
+    ) {
+        Attribute::MlnxExtPortInfo(info) => info,
+        other => panic!("{other}"),
+    };
+    let [fdr10, none] = [MlnxLinkSpeed::FDR10, MlnxLinkSpeed::empty()];
+    let rate =
+        |net: &Net| net.subnet.port(port(0, 1)).and_then(|p| p.rate()).map(|r| r.to_string());
+    let info = ext(&mut net, &[1], 1);
+    assert_eq!((info.link_speed_supported, info.link_speed_active), (fdr10, fdr10));
+    assert_eq!(rate(&net).as_deref(), Some("4xFDR10"));
+    let shown = net.port_info(manager, &[1], 1);
+    assert_eq!((shown.link_speed_active, shown.link_speed_ext_active.bits()), (LinkSpeed::QDR, 0));
+    assert_eq!(ext(&mut net, &[1], 2).link_speed_supported, none);
+    assert_eq!(net.subnet.topology().to_string().matches("4xFDR10").count(), 2);
+    // It may be switched off: the next training takes QDR.
+    let off = MlnxExtPortInfo { state_change_enable: 1, ..MlnxExtPortInfo::default() };
+    let (status, _) = net.set(manager, &[1], off, 1).expect("an answer");
+    assert_eq!((status, rate(&net).as_deref()), (status::OK, Some("4xFDR10")));
+    for up in [false, true] {
+        net.subnet.set_cable(net.now, port(0, 1), up, &mut net.inbox).expect("a cable");
+    }
+    assert_eq!(rate(&net).as_deref(), Some("4xQDR"));
+    assert_eq!(ext(&mut net, &[1], 1).link_speed_active, none);
+    // Without its bit the enabled speed stays, and what is not supported is refused.
+    let on = MlnxExtPortInfo { link_speed_enabled: fdr10, ..MlnxExtPortInfo::default() };
+    net.set(manager, &[1], on, 1).expect("an answer");
+    assert_eq!(ext(&mut net, &[1], 1).link_speed_enabled, none);
+    let (status, _) = net.set(manager, &[1], on, 2).expect("an answer");
+    assert_eq!(status, status::INVALID_VALUE);
 }

@@ -41,7 +41,7 @@ fn unknown_attributes_and_wrong_modifiers_have_a_status() {
     let mut net = Net::of("switch:2");
     let mut status_of = |hops: &[u8], smp| net.dr(port(1, 1), hops, &smp).map(|a| a.status());
     let unsupported = Some(status::UNSUPPORTED_METHOD_ATTRIBUTE);
-    for attr_id in [0x02, 0x13, 0x1a, 0x30, 0x31, 0xff90, 0] {
+    for attr_id in [0x02, 0x13, 0x1a, 0x30, 0x31, 0xff91, 0] {
         assert_eq!(status_of(&[1], get(attr_id, 0)), unsupported, "{attr_id:#x}");
     }
     assert_eq!(status_of(&[1], get(SmInfo::ATTR_ID, 0)), unsupported, "there is no manager");
