@@ -5,12 +5,12 @@ mod common;
 use std::thread;
 
 use common::{DIRECTED, Fabric, Manager};
-use rdmux_fabric::FabricError;
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, Received, admin};
 use rdmux_fabric::proto::{NodeRef, PortRef};
-use rdmux_fabric::server::FIRST_GUID;
-use rdmux_subnet::PortEvent;
+use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::{Config, FabricError};
 use rdmux_subnet::umad::{Registration, UserMad};
+use rdmux_subnet::{PortEvent, Topology};
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sm::{
     Attribute, LinkDownDefault, NodeInfo, PhysState, PortInfo, PortState, SmInfo, SmState,
@@ -20,6 +20,17 @@ use rdmux_wire::{Guid, Lid};
 
 const NODE_INFO: u16 = 0x11;
 const PORT_INFO: u16 = 0x15;
+
+/// Gives a port a LID, without a change of states.
+fn set_lid(manager: &mut common::Manager, route: &[u8], port: u8, lid: Lid) {
+    let mut info = port_info(&manager.get(route, PORT_INFO, port.into()));
+    (info.lid, info.sm_lid) = (lid, lid);
+    (info.port_state, info.port_physical_state) = (PortState(0), PhysState(0));
+    info.link_down_default_state = LinkDownDefault(0);
+    let mut set = Smp::directed(Method::SET, PORT_INFO, port.into(), route);
+    set.set_attribute(&Attribute::PortInfo(info));
+    assert_eq!(port_info(&manager.ask(&set)).lid, lid);
+}
 
 fn node_info(smp: &Smp) -> NodeInfo {
     match smp.attribute() {
@@ -75,15 +86,7 @@ fn lid_that_a_manager_sets_is_told_to_the_host_and_survives_a_restart() {
         Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
     assert_eq!((described.node_guid, described.port.lid), (FIRST_GUID, Lid(0)));
     let mut manager = fabric.manager("a", 1);
-    let mut info = port_info(&manager.get(&[], PORT_INFO, 1));
-    info.lid = Lid(0x17);
-    info.sm_lid = Lid(0x17);
-    // No change of states.
-    (info.port_state, info.port_physical_state) = (PortState(0), PhysState(0));
-    info.link_down_default_state = LinkDownDefault(0);
-    let mut set = Smp::directed(Method::SET, PORT_INFO, 1, &[]);
-    set.set_attribute(&Attribute::PortInfo(info));
-    assert_eq!(port_info(&manager.ask(&set)).lid, Lid(0x17));
+    set_lid(&mut manager, &[], 1, Lid(0x17));
     let told = attachment.refresh().unwrap();
     assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
     assert_eq!(told.port.lid, Lid(0x17));
@@ -285,4 +288,66 @@ fn ports_that_programs_cannot_be_on_are_refused() {
         let e = open(node, port).unwrap_err();
         assert_eq!(e.errno(), 19, "{e}");
     }
+}
+
+/// An adapter with two ports at the ports of a switch.
+const TWO_PORTS: &str = "\
+switchguid=0x100000
+Switch 2 \"S-1\" # \"sw\"
+[1] \"H-1\"[1]
+[2] \"H-1\"[2]
+
+caguid=0x200000
+Ca 2 \"H-1\" # \"two ports\"
+[1] \"S-1\"[1]
+[2] \"S-1\"[2]
+";
+
+fn two_ports() -> Fabric {
+    let topology = Topology::parse(TWO_PORTS).unwrap();
+    Fabric::of(topology, Setup::default(), Config::default())
+}
+
+#[test]
+fn host_is_told_of_all_ports_of_its_adapter() {
+    let fabric = two_ports();
+    let host = Guid(0x0200_0000_0000_0002);
+    let (mut attachment, described) =
+        Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
+    let others: Vec<_> = described.others.iter().map(|port| (port.number, port.guid)).collect();
+    assert_eq!((described.port.number, others), (1, vec![(2, Guid(0x20_0002))]));
+    let mut manager = fabric.manager("a", 2);
+    set_lid(&mut manager, &[], 2, Lid(0x33));
+    let told = attachment.refresh().unwrap();
+    let [other] = &told.others[..] else { panic!("{told:?}") };
+    assert_eq!((told.events.len(), told.port.lid), (0, Lid(0)));
+    assert!(other.events.contains(&PortEvent::LidChange), "{other:?}");
+    assert_eq!((other.port.number, other.port.lid), (2, Lid(0x33)));
+    // What is asked for has all ports, and nothing has happened to them.
+    let asked = attachment.refresh().unwrap();
+    assert!(asked.events.is_empty() && asked.others[0].events.is_empty(), "{asked:?}");
+    assert_eq!(asked.others[0].port.lid, Lid(0x33));
+    let mut manager = fabric.manager("a", 1);
+    set_lid(&mut manager, &[], 1, Lid(0x34));
+    // Answers to what was asked before come first.
+    let told = loop {
+        let told = attachment.refresh().unwrap();
+        if !told.events.is_empty() {
+            break told;
+        }
+    };
+    assert!(told.others.is_empty() && told.events.contains(&PortEvent::LidChange), "{told:?}");
+}
+
+#[test]
+fn port_without_a_cable_has_its_lid_after_a_restart() {
+    let mut fabric = two_ports();
+    let mut manager = fabric.manager("H-1", 2);
+    set_lid(&mut manager, &[], 2, Lid(0x44));
+    admin::unplug(&fabric.options, &fabric.name, &"H-1:2".parse().unwrap()).unwrap();
+    fabric.stop();
+    fabric.start();
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let lids: Vec<_> = shown.nodes[1].ports.iter().map(|p| p.lid).collect();
+    assert_eq!((lids, shown.links.len()), (vec![Lid(0), Lid(0x44)], 1));
 }

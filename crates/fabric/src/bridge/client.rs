@@ -1,4 +1,7 @@
 //! The side of the other machine: a Unix socket like the fabric's own.
+//!
+//! A bridge lives as its fabric does. It ends some time after its last client, unless it was told to stay, and it ends with
+//! the fabric: for its clients that is the end of the fabric, and the next client starts the bridge anew.
 
 use std::fs::File;
 use std::io;
@@ -6,31 +9,53 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use rdmux_link::Doorbell;
 use rdmux_runtime::Listener;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{handshake, pump, secret};
-use crate::proto::{Failure, Greeting, Reply, Role, VERSION};
-use crate::server::{ServerOptions, take_lock};
+use super::clients::Clients;
+use super::state::State;
+use super::{handshake, pump, secret, watch};
+use crate::proto::{AdminRequest, Failure, Greeting, Reply, Role, VERSION};
+use crate::server::{FIRST_CLIENT, ServerOptions, take_lock};
 use crate::{FabricDir, FabricError};
 
 /// A bridge to the fabric of another machine.
 #[derive(Debug)]
 pub struct Client {
     listener: Listener,
-    stop: Arc<Doorbell>,
-    way: Arc<Way>,
+    shared: Arc<Shared>,
+    /// The connection whose end is the fabric's.
+    watched: TcpStream,
+    idle: Idle,
+}
+
+/// What the threads of a bridge share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) way: Way,
+    pub(super) state: State,
     users: Vec<u32>,
+    clients: Clients,
 }
 
 /// The way to the other machine.
 #[derive(Debug)]
-struct Way {
+pub(super) struct Way {
     to: SocketAddr,
     secret: Vec<u8>,
+}
+
+/// How long a bridge has had no client.
+#[derive(Debug)]
+struct Idle {
+    /// How long that may be.
+    exit: Option<Duration>,
+    since: Option<Instant>,
+    /// Whether it ever had one.
+    served: bool,
 }
 
 impl Client {
@@ -47,78 +72,133 @@ impl Client {
     ) -> Result<Self, FabricError> {
         let lock: File = take_lock(dir, options.lock_wait)?;
         let way = Way { to, secret: secret::read(dir)? };
-        way.connect().map_err(|why| FabricError::Start { fabric: dir.name().clone(), why })?;
+        let start = |why| FabricError::Start { fabric: dir.name().clone(), why };
+        let watched = way.connect().map_err(start)?;
         let listener = Listener::open(dir, lock)
             .map_err(|e| FabricError::io(format!("listen at {}", dir.socket().display()), e))?;
-        let stop = Doorbell::new().map_err(|e| FabricError::io("make an eventfd", e))?;
-        let (stop, way) = (Arc::new(stop), Arc::new(way));
-        Ok(Self { listener, stop, way, users: options.config.users })
+        let state = State::new(options.idle_exit.is_none());
+        let state = state.map_err(|e| FabricError::io("make an eventfd", e))?;
+        // The other side lets in no more.
+        let clients = Clients::new(super::server::MAX_CONNECTIONS);
+        let users = options.config.users;
+        let shared = Arc::new(Shared { way, state, users, clients });
+        let idle = Idle { exit: options.idle_exit, since: None, served: false };
+        Ok(Self { listener, shared, watched, idle })
     }
 
-    /// Serves until it is told to end. It stays also when nobody is left.
+    /// Serves until it is told to end, or nobody is left and it need not stay, or the fabric cannot be reached any more.
+    /// Then it ends the connections of its clients.
     ///
     /// # Errors
     /// When it cannot wait for clients.
     pub fn run(mut self) -> Result<(), FabricError> {
-        loop {
+        let watch = watch::start(&self.shared, &self.watched);
+        let watch = watch.map_err(|e| FabricError::io("start a thread", e))?;
+        let result = self.serve_all();
+        drop(watch);
+        self.shared.clients.end();
+        result
+    }
+
+    fn serve_all(&mut self) -> Result<(), FabricError> {
+        while !self.shared.state.is_ending() {
+            let left = self.idle.left(&self.shared);
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
             let mut fds = [
                 PollFd::new(&self.listener, PollFlags::IN),
-                PollFd::new(&*self.stop, PollFlags::IN),
+                PollFd::new(self.shared.state.changed(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, left.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(e) => return Err(FabricError::io("wait for clients", e)),
-                Ok(_) if !fds[1].revents().is_empty() => return Ok(()),
                 Ok(_) => {}
             }
+            self.shared.state.changed().clear();
             match self.listener.accept() {
                 Ok(Some(unix)) => self.serve(unix),
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "a client cannot be accepted"),
             }
         }
+        Ok(())
     }
 
-    fn serve(&self, unix: OwnedFd) {
-        let (way, stop, users) =
-            (Arc::clone(&self.way), Arc::clone(&self.stop), self.users.clone());
+    fn serve(&mut self, unix: OwnedFd) {
+        self.idle.served = true;
+        let shared = Arc::clone(&self.shared);
+        let Some(place) = shared.clients.take(&unix) else {
+            return tracing::debug!("a client too many is not served");
+        };
         let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
         let started = thread.spawn(move || {
-            if let Err(error) = carry(unix, &way, &stop, &users) {
+            if let Err(error) = carry(unix, &shared) {
                 tracing::debug!(%error, "a client is not served");
             }
+            shared.clients.leave(place);
+            shared.state.has_changed();
         });
         if let Err(error) = started {
             tracing::debug!(%error, "no thread for a client");
+            self.shared.clients.leave(place);
         }
     }
 }
 
+impl Idle {
+    /// How long until the bridge may end; none while it has clients or stays.
+    fn left(&mut self, shared: &Shared) -> Option<Duration> {
+        let exit = self.exit.filter(|_| !shared.state.stays() && shared.clients.is_empty());
+        let Some(exit) = exit else {
+            self.since = None;
+            return None;
+        };
+        let first = if self.served { Duration::ZERO } else { FIRST_CLIENT };
+        let since = *self.since.get_or_insert_with(Instant::now);
+        Some(exit.max(first).saturating_sub(since.elapsed()))
+    }
+}
+
 /// Serves a client: reads its greeting, which may be for the bridge itself, then only carries.
-fn carry(unix: OwnedFd, way: &Way, stop: &Doorbell, users: &[u32]) -> io::Result<()> {
+fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
     socket::set_nonblocking(&unix, false)?;
     let mut buf = vec![0; MAX_MESSAGE];
     let greeting = socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new());
     let greeting = greeting.map_err(io::Error::other)?;
     let refuse = |failure| answer(&unix, Err(failure));
     let role = Greeting::decode(greeting).map(|greeting| greeting.role);
-    let shuts_down = matches!(role, Ok(Role::Shutdown));
     let uid = rustix::net::sockopt::socket_peercred(&unix)?.uid.as_raw();
     let owns = uid == 0 || uid == rustix::process::geteuid().as_raw();
     let commands = matches!(role, Ok(Role::Admin | Role::Shutdown));
-    if !owns && (commands || !users.contains(&uid)) {
+    if !owns && (commands || !shared.users.contains(&uid)) {
         return refuse(Failure::new(libc::EPERM, format!("the bridge is not user {uid}'s")));
     }
-    if shuts_down {
+    if matches!(role, Ok(Role::Shutdown)) {
         answer(&unix, Ok(()))?;
-        return stop.ring();
+        shared.state.end();
+        return Ok(());
     }
-    let tcp = match way.connect() {
+    let tcp = match shared.way.connect() {
         Ok(tcp) => tcp,
         Err(why) => return refuse(Failure::new(libc::EHOSTUNREACH, why)),
     };
     pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
-    pump::run(unix, tcp)
+    if !matches!(role, Ok(Role::Admin)) {
+        return pump::run(unix, tcp, |_| None);
+    }
+    let shared = Arc::clone(shared);
+    pump::run(unix, tcp, move |request| for_bridge(request, &shared))
+}
+
+/// A command that is for the bridge, not for the fabric: to stay. The fabric is asked for what it answers to that.
+fn for_bridge(request: &[u8], shared: &Shared) -> Option<Vec<u8>> {
+    if !matches!(socket::decode(request), Ok(AdminRequest::Stay)) {
+        return None;
+    }
+    shared.state.stay();
+    postcard::to_stdvec(&AdminRequest::Status).ok()
 }
 
 fn answer(unix: &OwnedFd, reply: Reply<()>) -> io::Result<()> {
@@ -128,7 +208,7 @@ fn answer(unix: &OwnedFd, reply: Reply<()>) -> io::Result<()> {
 
 impl Way {
     /// A connection to the fabric.
-    fn connect(&self) -> Result<TcpStream, String> {
+    pub(super) fn connect(&self) -> Result<TcpStream, String> {
         let connect = || -> io::Result<TcpStream> {
             let mut tcp = TcpStream::connect_timeout(&self.to, pump::HANDSHAKE)?;
             pump::prepare(&tcp)?;

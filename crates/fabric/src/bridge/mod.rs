@@ -9,10 +9,13 @@
 //! must be one that the subnet's cables could run through, or a tunnel.
 
 mod client;
+mod clients;
 mod handshake;
 mod pump;
 mod secret;
 mod server;
+mod state;
+mod watch;
 
 pub use client::Client;
 pub use secret::keep as keep_secret;

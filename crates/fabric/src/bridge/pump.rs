@@ -30,11 +30,16 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Carries messages until either side ends, then ends the other.
+/// Carries messages until either side ends, then ends the other. `hear` sees each message of the Unix socket, and may give
+/// another one in its place.
 ///
 /// # Errors
 /// When no thread can be started.
-pub(super) fn run(unix: OwnedFd, tcp: TcpStream) -> io::Result<()> {
+pub(super) fn run(
+    unix: OwnedFd,
+    tcp: TcpStream,
+    hear: impl FnMut(&[u8]) -> Option<Vec<u8>> + Send + 'static,
+) -> io::Result<()> {
     tcp.set_read_timeout(None)?;
     tcp.set_write_timeout(None)?;
     for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
@@ -45,7 +50,7 @@ pub(super) fn run(unix: OwnedFd, tcp: TcpStream) -> io::Result<()> {
     let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
     let out = thread.spawn(move || {
         let (unix, tcp) = &*other;
-        log(to_tcp(unix, tcp));
+        log(to_tcp(unix, tcp, hear));
         end(unix, tcp);
     })?;
     let (unix, tcp) = &*ends;
@@ -67,11 +72,18 @@ fn end(unix: &OwnedFd, tcp: &TcpStream) {
     let _ = rustix::net::shutdown(unix, rustix::net::Shutdown::Both);
 }
 
-fn to_tcp(unix: &OwnedFd, tcp: &TcpStream) -> io::Result<()> {
+fn to_tcp(
+    unix: &OwnedFd,
+    tcp: &TcpStream,
+    mut hear: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> io::Result<()> {
     let (mut buf, mut frame) = (vec![0; MAX_MESSAGE], Vec::new());
     loop {
         match socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new()) {
-            Ok(message) => write_frame(&mut &*tcp, message, &mut frame)?,
+            Ok(message) => {
+                let instead = hear(message);
+                write_frame(&mut &*tcp, instead.as_deref().unwrap_or(message), &mut frame)?;
+            }
             Err(socket::MessageError::Closed) => return Ok(()),
             Err(e) => return Err(io::Error::other(e)),
         }

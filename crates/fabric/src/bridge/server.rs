@@ -15,7 +15,7 @@ use crate::client::connect_socket;
 use crate::{FabricDir, FabricError};
 
 /// The most connections of other machines.
-const MAX_CONNECTIONS: usize = 1024;
+pub(super) const MAX_CONNECTIONS: usize = 1024;
 /// How long the fabric may take to accept one that shows up at its Unix socket.
 const ACCEPT: Duration = Duration::from_secs(10);
 
@@ -101,7 +101,7 @@ fn serve(mut tcp: TcpStream, dir: &FabricDir, secret: &[u8]) -> io::Result<()> {
     pump::prepare(&tcp)?;
     handshake::accept(&mut tcp, secret)?;
     let unix = connect_socket(dir, ACCEPT).map_err(io::Error::other)?;
-    pump::run(unix.ok_or_else(|| io::Error::other("the fabric has ended"))?, tcp)
+    pump::run(unix.ok_or_else(|| io::Error::other("the fabric has ended"))?, tcp, |_| None)
 }
 
 /// One of the connections that may be.

@@ -52,7 +52,7 @@ impl Attachment {
         Ok(opening.map(|opening| Attaching { opening, host: host.to_owned() }))
     }
 
-    /// The next change of the port, if there is one. The descriptor is readable when there is.
+    /// The next change of the ports, if there is one. The descriptor is readable when there is.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -60,7 +60,7 @@ impl Attachment {
         self.link.try_receive()
     }
 
-    /// Asks how the port is, and waits for the next update. If something happened meanwhile, it is in there; then another
+    /// Asks how the ports are, and waits for the next update. If something happened meanwhile, it is in there; then another
     /// update follows.
     ///
     /// # Errors

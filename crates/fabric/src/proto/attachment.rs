@@ -1,8 +1,11 @@
-//! What a host is told about its port.
+//! What a host is told about its ports.
 
 use rdmux_subnet::PortEvent;
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::{Deserialize, Serialize};
+
+/// The most ports of an adapter that a host is told of, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
+pub const MAX_PORTS: u8 = 10;
 
 /// What a host asks. Each request is answered by a [`PortUpdate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,16 +31,29 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
-    /// How its port is.
+    /// How port 1 is.
     pub port: PortFacts,
+    /// How the other ports are, if it has any, up to [`MAX_PORTS`].
+    pub others: Vec<PortFacts>,
 }
 
-/// A change of a port.
+/// A change of ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortUpdate {
-    /// What happened, in this order, each kind at most once; nothing in the answer to a request.
+    /// What happened to port 1, in this order, each kind at most once; nothing in the answer to a request.
     pub events: Vec<PortEvent>,
-    /// How the port is now.
+    /// How port 1 is now.
+    pub port: PortFacts,
+    /// The same of the other ports: of those to which something happened, or of all in the answer to a request.
+    pub others: Vec<OtherPort>,
+}
+
+/// What happened to a port behind the first, and how it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherPort {
+    /// What happened, in this order, each kind at most once.
+    pub events: Vec<PortEvent>,
+    /// How it is.
     pub port: PortFacts,
 }
 

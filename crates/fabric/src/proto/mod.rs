@@ -6,7 +6,7 @@
 //!
 //! | [`Role`] | the client then says | the fabric says |
 //! |---|---|---|
-//! | `Attach` | [`AttachmentRequest`] | [`PortUpdate`], after each change of the port and each request |
+//! | `Attach` | [`AttachmentRequest`] | [`PortUpdate`], after each change of a port and each request |
 //! | `OpenFile` | [`FileRequest`] | a [`Reply`] to each |
 //! | `Mads` | records ([`mad`]) | records |
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
@@ -29,7 +29,7 @@ pub use admin::{
     AdminRequest, Attached, End, FileStatus, LinkView, NodeRef, NodeView, PortView, Snapshot,
     Status,
 };
-pub use attachment::{AttachmentRequest, Described, PortFacts, PortUpdate};
+pub use attachment::{AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
 

@@ -12,7 +12,9 @@ use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
 use super::counters::Count;
 use super::facts::facts;
-use crate::proto::{AttachmentRequest, Described, Failure, PortFacts, PortUpdate};
+use crate::proto::{
+    AttachmentRequest, Described, Failure, MAX_PORTS, OtherPort, PortFacts, PortUpdate,
+};
 
 /// The cable by which a host is plugged to a free port.
 const CABLE: LinkRate = LinkRate { width: Width::X4, speed: Speed::Edr };
@@ -165,7 +167,29 @@ impl Core {
             device_id: named.device_id,
             revision: NODE_REVISION,
             port: self.facts(PortId { node, number: 1 })?,
+            others: self.other_ports(node).filter_map(|port| self.facts(port)).collect(),
         })
+    }
+
+    /// The ports behind the first of which a host is told.
+    fn other_ports(&self, node: NodeId) -> impl Iterator<Item = PortId> + use<> {
+        let ports = self.nodes.get(node).map_or(0, |named| named.num_ports);
+        (2..=ports.min(MAX_PORTS)).map(move |number| PortId { node, number })
+    }
+
+    /// How the ports of a host's node are, with what happened to them; `all` of them also where nothing did.
+    fn update(&self, node: NodeId, events: &[(u8, PortEvent)], all: bool) -> Option<PortUpdate> {
+        let of = |number: u8| {
+            events.iter().filter(|(port, _)| *port == number).map(|(_, event)| *event).collect()
+        };
+        let others = self.other_ports(node).filter_map(|port| {
+            let events: Vec<_> = of(port.number);
+            let tell = all || !events.is_empty();
+            let port = self.facts(port).filter(|_| tell)?;
+            Some(OtherPort { events, port })
+        });
+        let port = self.facts(PortId { node, number: 1 })?;
+        Some(PortUpdate { events: of(1), port, others: others.collect() })
     }
 
     fn facts(&self, port: PortId) -> Option<PortFacts> {
@@ -191,8 +215,8 @@ impl Core {
             });
             self.store.touch();
         }
-        match self.facts(PortId { node, number: 1 }) {
-            Some(port) => self.send(id, &PortUpdate { events: Vec::new(), port }),
+        match self.update(node, &[], true) {
+            Some(update) => self.send(id, &update),
             None => Ok(()),
         }
     }
@@ -214,15 +238,16 @@ impl Core {
         if event == PortEvent::LidChange {
             self.store.touch();
         }
-        let Some(id) = self.attachments.holder(port.node).filter(|_| port.number == 1) else {
+        let is_told = (1..=MAX_PORTS).contains(&port.number);
+        let Some(id) = self.attachments.holder(port.node).filter(|_| is_told) else {
             return;
         };
         if let Some(Part::Attachment { pending, .. }) =
             self.connections.get_mut(id).map(|c| &mut c.part)
         {
             // An event that comes again counts as the later one.
-            pending.retain(|earlier| *earlier != event);
-            pending.push(event);
+            pending.retain(|earlier| *earlier != (port.number, event));
+            pending.push((port.number, event));
             self.attachments.pending.insert(id);
         }
     }
@@ -236,8 +261,8 @@ impl Core {
             return Ok(());
         }
         let (node, events) = (*node, std::mem::take(pending));
-        if let Some(port) = self.facts(PortId { node, number: 1 }) {
-            self.send(id, &PortUpdate { events, port })?;
+        if let Some(update) = self.update(node, &events, false) {
+            self.send(id, &update)?;
         }
         self.watch(id);
         Ok(())

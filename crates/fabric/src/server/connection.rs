@@ -34,8 +34,8 @@ pub(super) struct Connection {
 pub(super) enum Part {
     /// It has not greeted.
     New,
-    /// A host has this node. Its own GUID, and what happened to its port since the last update.
-    Attachment { host: String, guid: Guid, node: NodeId, pending: Vec<PortEvent> },
+    /// A host has this node. Its own GUID, and what happened to which of its ports since the last update.
+    Attachment { host: String, guid: Guid, node: NodeId, pending: Vec<(u8, PortEvent)> },
     /// Questions about an open file.
     Control(FileId),
     /// Datagrams of an open file.

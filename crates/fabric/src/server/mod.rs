@@ -37,7 +37,7 @@ use crate::{Config, FabricDir, FabricError, FabricName};
 
 /// How long a fabric that was started on demand waits for its first client at the least: who started it is on its way,
 /// and may be slow.
-const FIRST_CLIENT: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_CLIENT: Duration = Duration::from_secs(5);
 
 /// A fabric.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use rdmux_fabric::proto::{NodeRef, PortRef};
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerHandle, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricName};
 use rdmux_runtime::UserDir;
-use rdmux_subnet::topology::Shape;
+use rdmux_subnet::topology::{Shape, Topology};
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_testing::{TempDir, temp_dir};
 use rdmux_wire::mad::Method;
@@ -32,11 +32,15 @@ impl Fabric {
 
     /// One that is set up in some way.
     pub(crate) fn with(shape: &str, setup: Setup, config: Config) -> Self {
+        Self::of(shape.parse::<Shape>().unwrap().topology(FIRST_GUID), setup, config)
+    }
+
+    /// One with any nodes.
+    pub(crate) fn of(topology: Topology, setup: Setup, config: Config) -> Self {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let name = FabricName::default();
         let dir = FabricDir::open(&user, &name).unwrap();
-        let topology = shape.parse::<Shape>().unwrap().topology(FIRST_GUID);
         setup.keep(&dir, Some(&topology)).unwrap();
         let options =
             ConnectOptions { user, config: config.clone(), embedded: true, program: None };

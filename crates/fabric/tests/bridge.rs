@@ -1,0 +1,113 @@
+//! Bridges to the fabric of another machine: when they end, and what ends with them.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use common::Fabric;
+use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
+use rdmux_fabric::server::{ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricError, bridge};
+use rdmux_runtime::UserDir;
+use rdmux_wire::Guid;
+
+/// A bridge in a thread, and the directory of its machine.
+struct Joined {
+    options: ConnectOptions,
+    running: Option<JoinHandle<Result<(), FabricError>>>,
+}
+
+impl Joined {
+    /// Waits until the bridge has ended.
+    fn ended(&mut self) {
+        self.running.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+fn listening() -> Fabric {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    Fabric::with("switch:2", Setup { listen, ..Setup::default() }, Config::default())
+}
+
+fn join(fabric: &Fabric, idle_exit: Option<Duration>) -> Joined {
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let at: SocketAddr = status.listen.unwrap().parse().unwrap();
+    let here = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let user = UserDir::at(fabric.tmp().join("other")).unwrap();
+    let there = FabricDir::open(&user, &fabric.name).unwrap();
+    bridge::keep_secret(&there, &std::fs::read(here.secret()).unwrap()).unwrap();
+    let mut options = ServerOptions::new(fabric.name.clone(), user.clone());
+    options.idle_exit = idle_exit;
+    let client = bridge::Client::open(at, &there, options).unwrap();
+    let running = thread::spawn(|| client.run());
+    let config = Config::default();
+    let options = ConnectOptions { user, config, embedded: true, program: None };
+    Joined { options, running: Some(running) }
+}
+
+fn attach(joined: &Joined, fabric: &Fabric) -> Attachment {
+    Attachment::open(&joined.options, &fabric.name, "far", Guid(0xfa)).unwrap().0
+}
+
+fn is_up(joined: &Joined, fabric: &Fabric) -> bool {
+    match admin::status(&joined.options, &fabric.name) {
+        Ok(_) => true,
+        Err(FabricError::NotUp { .. } | FabricError::Gone { .. }) => false,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn bridge_ends_with_its_fabric_also_when_nobody_uses_it() {
+    let mut fabric = listening();
+    let mut joined = join(&fabric, None);
+    fabric.stop();
+    joined.ended();
+}
+
+#[test]
+fn clients_of_a_bridge_end_with_it_and_the_fabric_notices() {
+    let fabric = listening();
+    let mut joined = join(&fabric, None);
+    let mut host = attach(&joined, &fabric);
+    let attached = || admin::status(&fabric.options, &fabric.name).unwrap().attached.len();
+    assert_eq!(attached(), 1);
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+    while host.refresh().is_ok() {}
+    while attached() > 0 {
+        thread::yield_now();
+    }
+    assert_eq!(host.refresh().unwrap_err().errno(), 5);
+}
+
+#[test]
+fn bridge_on_demand_ends_after_its_last_client() {
+    let fabric = listening();
+    let mut joined = join(&fabric, Some(Duration::ZERO));
+    let host = attach(&joined, &fabric);
+    assert!(is_up(&joined, &fabric), "it has a client");
+    drop(host);
+    joined.ended();
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    assert_eq!(status.attached.len(), 0, "the fabric itself stays");
+}
+
+#[test]
+fn bridge_that_is_told_to_stay_outlives_its_clients() {
+    let fabric = listening();
+    let mut joined = join(&fabric, Some(Duration::ZERO));
+    let host = attach(&joined, &fabric);
+    // The answer is the fabric's.
+    let status = admin::up(&joined.options, &fabric.name, None).unwrap();
+    assert_eq!(status.attached.len(), 1);
+    drop(host);
+    for _ in 0..20 {
+        assert!(is_up(&joined, &fabric));
+    }
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+    assert!(!is_up(&joined, &fabric));
+}
