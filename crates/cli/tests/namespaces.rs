@@ -2,9 +2,20 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 
 use common::{Net, missing_here};
+use rdmux_fabric::client::{Attachment, ConnectOptions, MadFile, admin};
+use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_fabric::{Config, FabricError, FabricName};
+use rdmux_runtime::UserDir;
+use rdmux_subnet::PortEvent;
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{Attribute, PhysState, PortState};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid, Qpn};
 
 /// Runs a shell's line in a network namespace of its own, with its loopback interface up. `None` where the kernel forbids
 /// that.
@@ -83,4 +94,210 @@ fn each_network_namespace_has_hosts_of_its_own() {
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     assert!(said.starts_with("no host is up"), "{said}");
     assert!(mine.contains(&address), "{mine}");
+}
+
+/// A network namespace that exists as long as this.
+struct Namespace {
+    holder: Child,
+    /// Whether it is in a user namespace of its own.
+    user: bool,
+}
+
+impl Namespace {
+    /// A new one. Of who is not root it is in a new user namespace. `None` where the kernel forbids that.
+    fn new() -> Option<Self> {
+        let user = !rustix::process::geteuid().is_root();
+        let mut command = Command::new("unshare");
+        if user {
+            command.args(["--map-root-user", "--user"]);
+        }
+        command.args(["--net", "sh", "-c", "ip link set lo up && echo entered && exec cat"]);
+        Self::hold(command, user)
+    }
+
+    /// Another one, of the same user namespace.
+    fn beside(&self) -> Option<Self> {
+        let mut command = self.command("unshare");
+        command.args(["--net", "sh", "-c", "ip link set lo up && echo entered && exec cat"]);
+        Self::hold(command, self.user)
+    }
+
+    /// The program ends when its standard input does, which is when this process does at the latest.
+    fn hold(mut command: Command, user: bool) -> Option<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut holder = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        if said == "entered\n" {
+            return Some(Self { holder, user });
+        }
+        let output = holder.wait_with_output().unwrap();
+        missing_here(&format!("no network namespace: {}", text(&output.stderr)));
+        None
+    }
+
+    /// A program inside.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.holder.id().to_string(), "--net"]);
+        if self.user {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.args(["--", program]).env_remove("RDMUX_HOST").env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs what must succeed inside; its output.
+    fn ok(&self, line: &str) -> String {
+        let mut words = line.split(' ');
+        let mut command = self.command(words.next().unwrap());
+        let output = command.args(words).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+/// A machine with a directory of its own.
+struct Machine {
+    net: Net,
+    namespace: Namespace,
+}
+
+impl Machine {
+    /// What `rdmux` says there.
+    fn rdmux(&self, args: &[&str]) -> Output {
+        let mut command = self.namespace.command(RDMUX);
+        command.args(args).env("RDMUX_RUNTIME_DIR", self.net.path()).output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.rdmux(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// The directory's fabric, for a host or a program of that machine: only what runs there goes through the network.
+    fn options(&self) -> ConnectOptions {
+        let user = UserDir::at(self.net.path()).unwrap();
+        ConnectOptions { user, config: Config::default(), embedded: false, program: None }
+    }
+}
+
+/// Two machines with a cable between them: the addresses 10.79.0.1 and 10.79.0.2. `None` where the kernel forbids that.
+fn two_machines() -> Option<[Machine; 2]> {
+    const MAC: [&str; 2] = ["02:00:00:00:79:01", "02:00:00:00:79:02"];
+    let left = Namespace::new()?;
+    let right = left.beside()?;
+    let ends = format!("wire0 address {} type veth peer name wire1 address {}", MAC[0], MAC[1]);
+    left.ok(&format!("ip link add {ends} netns {}", right.holder.id()));
+    for (end, own, other) in [(&left, 0, 1), (&right, 1, 0)] {
+        let [own_ip, other_ip] = [own, other].map(|n| format!("10.79.0.{}", n + 1));
+        end.ok(&format!("ip address add {own_ip}/24 dev wire{own}"));
+        end.ok(&format!("ip link set wire{own} up"));
+        // A new interface takes a second to answer who asks for it.
+        let neighbour = format!("{other_ip} lladdr {} dev wire{own} nud permanent", MAC[other]);
+        end.ok(&format!("ip neighbour replace {neighbour}"));
+    }
+    Some([left, right].map(|namespace| Machine { net: Net::new(), namespace }))
+}
+
+/// A manager's agent at a port.
+struct Agent {
+    file: MadFile,
+    agent: u32,
+    tid: u64,
+}
+
+impl Agent {
+    fn open(options: &ConnectOptions, node: &str) -> Self {
+        let port = PortRef { node: NodeRef::Name(node.to_owned()), port: 1 };
+        let file = MadFile::open(options, &FabricName::default(), &port).unwrap();
+        let smi = Registration { class: 0x81, class_version: 1, ..Registration::default() };
+        let agent = file.register(&smi).unwrap();
+        Self { file, agent, tid: 0 }
+    }
+
+    /// Asks along a directed route.
+    fn ask(&mut self, smp: &Smp) -> Attribute {
+        self.tid += 1;
+        let mut smp = *smp;
+        smp.header.tid = self.tid;
+        let address = UserAddress { lid: Lid(0xffff), qpn: Qpn::QP0, ..UserAddress::default() };
+        let (agent, data) = (self.agent, smp.to_bytes().to_vec());
+        let mad = UserMad { agent, status: 0, timeout_ms: 60_000, retries: 0, address, data };
+        self.file.send_mad(&mad).unwrap();
+        let answer = Smp::parse(&self.file.recv_mad().unwrap().data).unwrap();
+        assert_eq!(answer.header.status & 0x7fff, 0, "{answer}");
+        answer.attribute().unwrap()
+    }
+}
+
+#[test]
+fn fabric_of_another_machine_is_joined_over_the_network() {
+    let Some([here, there]) = two_machines() else { return };
+    let said = here.ok(&["fabric", "up", "--shape", "two", "--listen", "10.79.0.1:0"]);
+    let listens = said.lines().find_map(|line| line.strip_prefix("it listens at ")).unwrap();
+    let at = listens.split(';').next().unwrap().to_owned();
+    let secret = here.net.path().join("fabrics/default/secret");
+    let join = ["fabric", "up", "--join", &at, "--secret"];
+
+    // A machine that does not know the secret is not let in.
+    let wrong = there.net.path().join("wrong");
+    std::fs::write(&wrong, "another secret, as long as one").unwrap();
+    let refused = there.rdmux(&[&join[..], &[wrong.to_str().unwrap()]].concat());
+    assert!(!refused.status.success() && text(&refused.stderr).contains("secret"), "{refused:?}");
+    let said = there.ok(&[&join[..], &[secret.to_str().unwrap()]].concat());
+    assert!(said.contains(&format!("attach to it at {at}")), "{said}");
+    let show = ["fabric", "show", "--json"];
+    assert_eq!(there.ok(&show), here.ok(&show));
+
+    // A host there has an adapter here; a manager there gives it a LID, of which the host is told.
+    let (options, fabric) = (there.options(), FabricName::default());
+    let (mut host, described) =
+        Attachment::open(&options, &fabric, "far", Guid(0x0200_0000_0000_00fa)).unwrap();
+    assert_eq!((described.port.lid, described.port.state), (Lid(0), PortState::INIT.0));
+    let status = here.ok(&["fabric", "status", "--fabric", "default"]);
+    assert!(status.contains("far"), "{status}");
+    let mut manager = Agent::open(&options, "far");
+    let own = manager.ask(&Smp::directed(Method::GET, 0x15, 1, &[]));
+    let peer = manager.ask(&Smp::directed(Method::GET, 0x11, 0, &[1]));
+    let (Attribute::PortInfo(mut info), Attribute::NodeInfo(peer)) = (own, peer) else {
+        panic!("other attributes");
+    };
+    assert_ne!(peer.node_guid, described.node_guid);
+    (info.lid, info.sm_lid) = (Lid(0x21), Lid(0x21));
+    (info.port_state, info.port_physical_state) = (PortState::NO_CHANGE, PhysState::NO_CHANGE);
+    let mut set = Smp::directed(Method::SET, 0x15, 1, &[]);
+    set.set_attribute(&Attribute::PortInfo(info));
+    manager.ask(&set);
+    let told = host.refresh().unwrap();
+    assert_eq!(told.port.lid, Lid(0x21));
+    assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
+
+    // The end of the fabric is the end of the bridge, and of what went through it.
+    here.ok(&["fabric", "down"]);
+    let gone = loop {
+        if let Err(e) = host.refresh() {
+            break e;
+        }
+    };
+    assert!(matches!(gone, FabricError::Gone { .. }), "{gone}");
+    while !matches!(admin::status(&options, &fabric), Err(FabricError::NotUp { .. })) {
+        std::thread::yield_now();
+    }
+    // Who comes next starts it again, and is told why that cannot be.
+    let refused = there.rdmux(&["fabric", "up"]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");
+    here.ok(&["fabric", "up", "--listen", &at]);
+    there.ok(&["fabric", "up"]);
+    let status = there.ok(&["fabric", "status", "--fabric", "default", "--json"]);
+    assert!(status.contains(&at), "{status}");
 }
