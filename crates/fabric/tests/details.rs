@@ -1,0 +1,349 @@
+//! What a fabric tells: of itself, of its nodes, of a host's port; and whom it tells no.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use common::{Fabric, Manager};
+use rdmux_fabric::client::{Attachment, IsSm, MadFile, admin};
+use rdmux_fabric::proto::{Described, End, Greeting, NodeRef, PortFacts, PortRef, Role};
+use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricError};
+use rdmux_runtime::{connect::connect, socket};
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_subnet::{PortEvent, Topology};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{Attribute, PhysState, PortInfo, PortState};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Qpn};
+
+/// A switch with adapters at all its ports, one of them with two, and a router.
+const MIXED: &str = "\
+switchguid=0x100000
+Switch 5 \"S-1\" # \"sw\"
+[1] \"H-1\"[1]  # \"twin\" lid 0 12xEDR
+[2] \"H-1\"[2]  # \"twin\" lid 0 4xFDR10
+[3] \"H-2\"[1]  # \"twin\" lid 0 1xSDR
+[4] \"R-1\"[1]  # \"router\" lid 0 4xQDR
+[5] \"node7\"[1] # \"seven\" lid 0 2xHDR
+
+vendid=0x2c9
+devid=0x1003
+sysimgguid=0x2000ff
+caguid=0x200000
+Ca 2 \"H-1\" # \"twin\"
+
+caguid=0x300000
+Ca 1 \"H-2\" # \"twin\"
+
+rtguid=0x400000
+Rt 1 \"R-1\" # \"router\"
+
+caguid=0x500000
+Ca 1 \"node7\" # \"seven\"
+";
+
+fn mixed() -> Fabric {
+    Fabric::of(Topology::parse(MIXED).unwrap(), Setup::default(), Config::default())
+}
+
+fn attach(fabric: &Fabric, host: &str, guid: u64) -> Result<(Attachment, Described), FabricError> {
+    Attachment::open(&fabric.options, &fabric.name, host, Guid(guid))
+}
+
+fn end(text: &str) -> End {
+    text.parse().unwrap()
+}
+
+/// Changes PortInfo of the manager's own port.
+fn change(manager: &mut Manager, change: impl FnOnce(&mut PortInfo)) {
+    let Some(Attribute::PortInfo(mut info)) = manager.get(&[], 0x15, 0).attribute() else {
+        panic!("no PortInfo");
+    };
+    (info.port_state, info.port_physical_state) = (PortState::NO_CHANGE, PhysState::NO_CHANGE);
+    change(&mut info);
+    let mut set = Smp::directed(Method::SET, 0x15, 0, &[]);
+    set.set_attribute(&Attribute::PortInfo(info));
+    manager.ask(&set);
+}
+
+fn counter(fabric: &Fabric, name: &str) -> u64 {
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    status.counters.iter().find(|(n, _)| n == name).unwrap().1
+}
+
+#[test]
+fn status_counts_nodes_links_active_ports_and_files() {
+    let setup = Setup { source: "a file".into(), simulate: true, ..Setup::default() };
+    let fabric = Fabric::with("switch:3", setup, Config::default());
+    let status = || admin::status(&fabric.options, &fabric.name).unwrap();
+    let of = status();
+    assert_eq!((of.fabric.as_str(), of.source.as_str()), ("default", "a file"));
+    assert_eq!((of.pid, of.stays, of.simulated), (std::process::id(), true, true));
+    assert_eq!((of.switches, of.adapters, of.links, of.links_down), (1, 3, 3, 0));
+    assert_eq!((of.listen, of.attached.len(), of.files.len()), (None, 0, 0));
+    assert_eq!(of.active_ports, 0, "port 0 of a switch does not count");
+    let id = admin::show(&fabric.options, &fabric.name).unwrap().nodes[1].id.clone();
+    let mut manager = fabric.manager(&id, 1);
+    for state in [PortState::ARMED, PortState::ACTIVE] {
+        change(&mut manager, |info| info.port_state = state);
+    }
+    let of = status();
+    assert_eq!(of.active_ports, 1);
+    let [file] = &of.files[..] else { panic!("{of:?}") };
+    assert_eq!((file.pid, &file.node, file.port), (std::process::id().cast_signed(), &id, 1));
+    assert!(!file.comm.is_empty() && file.dropped == 0, "{file:?}");
+    assert_eq!((counter(&fabric, "mads_sent"), counter(&fabric, "mads_received")), (4, 4));
+    // A manager's agent that is not there.
+    let mut lost = manager.request(&Smp::directed(Method::GET, 0x11, 0, &[]));
+    lost.agent = 9;
+    manager.file.send_mad(&lost).unwrap();
+    manager.get(&[], 0x11, 0);
+    assert_eq!((counter(&fabric, "mads_sent"), counter(&fabric, "mads_refused")), (6, 1));
+    admin::link(&fabric.options, &fabric.name, false, &end("S-0002000000100000"), &end(&id))
+        .unwrap();
+    let of = status();
+    assert_eq!((of.links, of.links_down, of.active_ports), (3, 1, 0), "of one cable");
+    drop(manager);
+    while !status().files.is_empty() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn hosts_that_cannot_be_are_refused() {
+    let fabric = mixed();
+    for (host, guid) in [("a", 0), ("Not a label", 1), ("", 1)] {
+        let e = attach(&fabric, host, guid).unwrap_err();
+        assert_eq!(e.errno(), 22, "{host:?}: {e}");
+    }
+    // Three adapters; a router is none, and no port of the switch is free.
+    let held: Vec<_> = (1..=3).map(|n| attach(&fabric, "h", n).unwrap()).collect();
+    let e = attach(&fabric, "h", 4).unwrap_err();
+    assert!(e.errno() == 19 && e.to_string().contains("no port of a switch is free"), "{e}");
+    let e = attach(&fabric, "h", 0x10_0000).unwrap_err();
+    assert!(e.errno() == 17 && e.to_string().contains("another node has the GUID"), "{e}");
+    let of = admin::status(&fabric.options, &fabric.name).unwrap();
+    assert_eq!((of.adapters, of.attached.len()), (3, held.len()));
+}
+
+#[test]
+fn host_takes_the_node_of_its_name_and_rather_one_that_nobody_had() {
+    let fabric = mixed();
+    let free = || {
+        let attached = || admin::status(&fabric.options, &fabric.name).unwrap().attached;
+        while !attached().is_empty() {
+            std::thread::yield_now();
+        }
+    };
+    let first = attach(&fabric, "node7", 1).unwrap().1.node_guid;
+    assert_eq!(first, Guid(0x50_0000), "by the name that the topology has for it");
+    free();
+    let second = attach(&fabric, "b", 2).unwrap().1.node_guid;
+    assert_eq!(second, Guid(0x20_0000));
+    free();
+    let third = attach(&fabric, "c", 3).unwrap();
+    assert_eq!(third.1.node_guid, Guid(0x30_0000), "the others were somebody's");
+    let fourth = attach(&fabric, "d", 4).unwrap();
+    assert_eq!(fourth.1.node_guid, Guid(0x20_0000), "none is left that was not");
+}
+
+#[test]
+fn nodes_have_several_names_and_one_that_two_have_is_told() {
+    let fabric = mixed();
+    let (options, name) = (&fabric.options, &fabric.name);
+    let unplug = |text: &str| admin::unplug(options, name, &end(text)).map_err(|e| e.to_string());
+    let e = unplug("twin").unwrap_err();
+    assert!(
+        e.contains("several nodes are called") && e.contains("H-1") && e.contains("H-2"),
+        "{e}"
+    );
+    assert!(unplug("nobody").unwrap_err().contains("no node is called"));
+    assert!(unplug("0x777").unwrap_err().contains("no node has the GUID"));
+    let e = unplug("H-1:3").unwrap_err();
+    assert!(e.contains("has no port 3: it has 2"), "{e}");
+    // By the GUID of a port, and plugged again at the first port that is free.
+    assert_eq!(unplug("0x200002:2").unwrap(), "H-1[2] is unplugged from S-1[2]");
+    assert!(unplug("H-1:2").unwrap_err().contains("has no cable"));
+    let said = admin::plug(options, name, &end("H-1"), &end("S-1:2")).unwrap();
+    assert_eq!(said, "H-1[2] is plugged to S-1[2]");
+    // Only the links between both: the switch has others.
+    let said = admin::link(options, name, false, &end("S-1"), &end("H-1")).unwrap();
+    assert_eq!(said, "S-1[1] - H-1[1] is down\nS-1[2] - H-1[2] is down");
+    let e = admin::link(options, name, false, &end("H-1"), &end("H-2")).unwrap_err().to_string();
+    assert!(e.contains("no cable connects"), "{e}");
+    let up = admin::show(options, name).unwrap().links.iter().filter(|link| link.up).count();
+    assert_eq!(up, 3);
+    // By the name of the host that is attached there.
+    let _held = attach(&fabric, "far", 1).unwrap();
+    assert_eq!(unplug("far:1").unwrap(), "H-1[1] is unplugged from S-1[1]");
+    let shown = admin::show(options, name).unwrap();
+    assert_eq!(shown.nodes[1].host.as_deref(), Some("far"));
+    assert!(shown.nodes.iter().skip(2).all(|node| node.host.is_none()));
+    for port in [0, 3] {
+        let e = MadFile::open(options, name, &PortRef { node: NodeRef::Name("H-1".into()), port });
+        assert_eq!(e.unwrap_err().errno(), 19, "port {port}");
+    }
+}
+
+#[test]
+fn host_is_told_what_its_adapter_and_port_are() {
+    let fabric = mixed();
+    let (mut held, described) = attach(&fabric, "a", 7).unwrap();
+    assert_eq!((described.node_guid, described.system_guid), (Guid(0x20_0000), Guid(0x20_00ff)));
+    assert_eq!((described.vendor_id, described.device_id), (0x2c9, 0x1003));
+    assert_eq!(described.description, "twin");
+    let speed = |port: &PortFacts| (port.active_width, port.active_speed);
+    assert_eq!((speed(&described.port), speed(&described.others[0])), ((8, 32), (2, 8)));
+    let (_other, described) = attach(&fabric, "node7", 8).unwrap();
+    assert_eq!(speed(&described.port), (16, 64));
+    let mut manager = fabric.manager("a", 1);
+    change(&mut manager, |info| {
+        (info.lid, info.lmc) = (Lid(0x10), 2);
+        (info.sm_lid, info.master_smsl) = (Lid(0x20), 3);
+        (info.neighbor_mtu, info.subnet_timeout, info.init_type_reply) = (3, 9, 4);
+        info.gid_prefix = 0xfec0_0000_0000_0001;
+        info.port_state = PortState::ARMED;
+    });
+    held.refresh().unwrap();
+    let port = held.refresh().unwrap().port;
+    assert_eq!((port.number, port.guid, port.lid, port.lmc), (1, Guid(0x20_0001), Lid(0x10), 2));
+    assert_eq!((port.sm_lid, port.sm_sl, port.state, port.phys_state), (Lid(0x20), 3, 3, 5));
+    assert_eq!((port.max_mtu, port.active_mtu, port.subnet_timeout), (5, 3, 9));
+    assert_eq!(
+        (port.init_type_reply, port.max_vls, port.gid_prefix),
+        (4, 4, 0xfec0_0000_0000_0001)
+    );
+    assert_eq!((port.gids.len(), port.gids[0]), (32, Gid::new(port.gid_prefix, port.guid)));
+    assert_eq!((port.gids[1], &port.pkeys[..]), (Gid::ZERO, &[Pkey::DEFAULT][..]));
+    assert_ne!(port.capabilities, 0);
+    let counted =
+        |port: &PortFacts, name: &str| port.counters.iter().find(|c| c.0 == name).unwrap().1;
+    manager.get(&[1], 0x11, 0);
+    admin::link(&fabric.options, &fabric.name, false, &end("H-1:1"), &end("S-1")).unwrap();
+    let port = loop {
+        let port = held.refresh().unwrap().port;
+        if port.state == 1 {
+            break port;
+        }
+    };
+    assert_eq!((counted(&port, "port_xmit_packets"), counted(&port, "port_rcv_packets")), (1, 1));
+    assert_eq!((counted(&port, "port_rcv_data"), counted(&port, "link_downed")), (72, 1));
+    assert_eq!(port.phys_state, 2);
+    assert!(counter(&fabric, "port_events") >= 3);
+}
+
+#[test]
+fn host_that_does_not_read_is_told_each_kind_of_event_once() {
+    const CHANGES: u16 = 1500;
+    let fabric = mixed();
+    let (mut held, _) = attach(&fabric, "a", 7).unwrap();
+    let mut manager = fabric.manager("a", 1);
+    for lid in 1..=CHANGES {
+        change(&mut manager, |info| info.lid = Lid(lid));
+    }
+    let mut updates = 0;
+    loop {
+        let update = held.refresh().unwrap();
+        let changed = update.events.iter().filter(|e| **e == PortEvent::LidChange).count();
+        assert!(changed <= 1, "{update:?}");
+        updates += u16::from(!update.events.is_empty());
+        if update.events.is_empty() && update.port.lid == Lid(CHANGES) {
+            break;
+        }
+    }
+    assert!((2..CHANGES).contains(&updates), "{updates}");
+}
+
+#[test]
+fn managers_that_wait_for_a_port_come_in_their_order() {
+    let fabric = Fabric::up("two");
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let held = IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap();
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let waiting = [(); 3].map(|()| {
+        let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+        let greeting = Greeting::new(Role::IsSm { port: port.clone(), wait: true });
+        socket::send(socket.as_fd(), &greeting, &[], &mut Vec::new()).unwrap();
+        // Whoever asks after that is served after that.
+        counter(&fabric, "mads_sent");
+        socket
+    });
+    drop(held);
+    for (n, socket) in waiting.into_iter().enumerate() {
+        while !socket::is_readable(socket.as_fd()) {
+            std::thread::yield_now();
+        }
+        drop(socket);
+        // Then the next one.
+        assert!(n < 3);
+    }
+    let again = || IsSm::set(&fabric.options, &fabric.name, &port, false);
+    while again().is_err() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn message_that_is_too_long_is_a_breach_of_the_protocol() {
+    let fabric = Fabric::up("two");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+    let mut long = postcard_greeting();
+    long.resize(socket::MAX_MESSAGE + 1, 0);
+    rustix::net::send(&socket, &long, rustix::net::SendFlags::empty()).unwrap();
+    let mut buf = [0; 64];
+    assert!(socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()).is_err(), "closed");
+    assert_eq!(counter(&fabric, "clients_broke"), 1);
+}
+
+fn postcard_greeting() -> Vec<u8> {
+    // What a fabric that cut the message off would take for a greeting.
+    let (ours, theirs) = socket::pair().unwrap();
+    socket::send(ours.as_fd(), &Greeting::new(Role::Admin), &[], &mut Vec::new()).unwrap();
+    let mut buf = [0; 64];
+    socket::recv_bytes(theirs.as_fd(), &mut buf, &mut Vec::new()).unwrap().to_vec()
+}
+
+/// An agent of subnet administration with RMPP.
+const SA: Registration = Registration {
+    qpn: 1,
+    class: 3,
+    class_version: 2,
+    oui: [0; 3],
+    methods: 0,
+    rmpp_version: 1,
+    flags: 0,
+};
+
+#[test]
+fn datagrams_of_many_messages_go_from_program_to_program() {
+    const GET_TABLE: u8 = 0x12;
+    let fabric = Fabric::up("two");
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let mut manager = Manager::open(&fabric.options, &fabric.name, &port);
+    change(&mut manager, |info| info.lid = Lid(5));
+    let open = |what| {
+        let file = MadFile::open(&fabric.options, &fabric.name, &port).unwrap();
+        assert_eq!(file.register(&what).unwrap(), 0);
+        file
+    };
+    let server = open(Registration { methods: 1 << GET_TABLE, ..SA });
+    let client = open(SA);
+    let mut data: Vec<u8> = (0..251).cycle().take(200_000).collect();
+    data[..24].fill(0);
+    data[..4].copy_from_slice(&[1, 3, 2, GET_TABLE]);
+    data[15] = 7;
+    // The RMPP header: only that it is active counts.
+    data[24..36].fill(0);
+    data[26] = 1;
+    let address =
+        UserAddress { lid: Lid(5), qpn: Qpn::QP1, qkey: Qkey::QP1, ..UserAddress::default() };
+    let mad = UserMad { agent: 0, status: 0, timeout_ms: 60_000, retries: 0, address, data };
+    client.send_mad(&mad).unwrap();
+    let got = server.recv_mad().unwrap();
+    // The payload is whole; the last segment may be filled up.
+    assert_eq!(got.data[56..mad.data.len()], mad.data[56..]);
+    assert_eq!((got.address.lid, got.data[3]), (Lid(5), GET_TABLE));
+}
