@@ -65,6 +65,7 @@ fn described() -> Described {
         device_id: 0,
         revision: 0,
         port: facts(),
+        others: Vec::new(),
     }
 }
 
@@ -75,7 +76,7 @@ fn welcome(socket: &OwnedFd, reply: Reply<Described>) {
 }
 
 fn update(socket: &OwnedFd, port: PortFacts) {
-    let update = PortUpdate { events: Vec::new(), port };
+    let update = PortUpdate { events: Vec::new(), port, others: Vec::new() };
     socket::send(socket.as_fd(), &update, &[], &mut Vec::new()).unwrap();
 }
 
