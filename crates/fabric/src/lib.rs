@@ -6,6 +6,7 @@
 //!
 //! - [`proto`]: what is said on that socket
 //! - [`client`]: the side of hosts, programs and commands; starts the fabric on demand
+//! - [`routes`]: the ways that its forwarding tables make
 //! - [`server`]: the fabric, a single-threaded event loop
 //! - [`bridge`]: the same socket on another machine, by TCP
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ mod dir;
 mod error;
 mod name;
 pub mod proto;
+pub mod routes;
 pub mod server;
 
 pub use config::Config;

@@ -233,6 +233,16 @@ impl Subnet {
         }
     }
 
+    /// The port of each unicast LID from 0 up to the LinearFDBTop of a switch, 255 where it has no route.
+    pub fn linear_table(&self, switch: NodeId) -> Vec<u8> {
+        self.switch(switch).map_or_else(Vec::new, Switch::linear_table)
+    }
+
+    /// The multicast LIDs for which a switch has ports, ascending, and these ports.
+    pub fn multicast_table(&self, switch: NodeId) -> Vec<(Lid, Vec<u8>)> {
+        self.switch(switch).map_or_else(Vec::new, Switch::multicast_table)
+    }
+
     fn switch(&self, node: NodeId) -> Option<&Switch> {
         self.nodes.get(usize::try_from(node.0).ok()?)?.switch.as_deref()
     }

@@ -54,6 +54,22 @@ impl Switch {
         self.lft.get(usize::from(lid.0)).copied().filter(|port| *port != NO_ROUTE)
     }
 
+    /// The port of each LID up to the top; [`NO_ROUTE`] where there is none.
+    pub(crate) fn linear_table(&self) -> Vec<u8> {
+        let top = usize::from(self.info.linear_fdb_top.0);
+        let mut table: Vec<u8> = self.lft.iter().copied().take(top + 1).collect();
+        table.resize(top + 1, NO_ROUTE);
+        table
+    }
+
+    /// The multicast LIDs that have ports, and these.
+    pub(crate) fn multicast_table(&self) -> Vec<(Lid, Vec<u8>)> {
+        let lids = self.mft.iter().map(Vec::len).max().unwrap_or(0);
+        let lids = (Lid::FIRST_MULTICAST.0..).take(lids).map(Lid);
+        let of = |lid| (lid, self.group(lid).collect::<Vec<u8>>());
+        lids.map(of).filter(|(_, ports)| !ports.is_empty()).collect()
+    }
+
     /// The ports by which a multicast LID goes, ascending.
     pub(crate) fn group(&self, mlid: Lid) -> impl Iterator<Item = u8> + '_ {
         let at = usize::from(mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0));
@@ -178,6 +194,8 @@ mod tests {
         assert_eq!(switch.route(Lid(68)), None);
         assert_eq!(switch.lft_block(1), Some(block));
         assert_eq!(switch.lft_block(0), Some([NO_ROUTE; LFT_BLOCK]));
+        let table = switch.linear_table();
+        assert_eq!((table.len(), table[69], table[68]), (70, 3, NO_ROUTE));
         switch.reset(&Config::default());
         assert_eq!(switch.lft_block(1), Some([NO_ROUTE; LFT_BLOCK]));
     }
@@ -201,6 +219,7 @@ mod tests {
         assert!(switch.set_mft_block(0, 0, &block));
         assert!(switch.set_mft_block(2, 0, &block));
         assert!(switch.group(Lid(0xc002)).eq([2, 3, 34, 35]));
+        assert_eq!(switch.multicast_table(), [(Lid(0xc002), vec![2, 3, 34, 35])]);
         assert_eq!(switch.group(Lid(0xc001)).count(), 0);
         assert_eq!(switch.group(Lid(1)).count(), 0);
     }

@@ -2,6 +2,7 @@
 
 mod dot;
 mod layers;
+mod route;
 mod status;
 mod svg;
 mod tree;
@@ -36,6 +37,8 @@ pub(crate) enum FabricCommand {
     Status(StatusArgs),
     /// Show nodes and cables
     Show(Show),
+    /// Show the way that the forwarding tables make from a node to another, or whether all ways are whole
+    Route(route::Route),
     /// Plug a cable between a host's adapter, or a switch, and a port of a switch
     Plug(Plug),
     /// Pull a cable out
@@ -132,6 +135,9 @@ pub(crate) struct Show {
     /// As ibnetdiscover writes it
     #[arg(long, group = "form")]
     topology: bool,
+    /// The forwarding tables of all switches, as JSON
+    #[arg(long, group = "form")]
+    tables: bool,
     /// Print JSON
     #[arg(long, group = "form")]
     json: bool,
@@ -207,6 +213,7 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         FabricCommand::Down(args) => down(args)?,
         FabricCommand::Status(args) => return status(args),
         FabricCommand::Show(args) => show(args)?,
+        FabricCommand::Route(args) => return route::run(args, &options()?),
         FabricCommand::Plug(Plug { which, end, switch }) => {
             if switch.port.is_none() {
                 bail!("{switch} lacks the port: use SWITCH:PORT, as in {}:1", plain(&switch.node));
@@ -374,6 +381,9 @@ fn show(args: &Show) -> Result<()> {
     if args.topology {
         say!("{}", admin::topology(&options, fabric)?.trim_end_matches('\n'));
         return Ok(());
+    }
+    if args.tables {
+        return output::json(&admin::tables(&options, fabric)?);
     }
     let snapshot = admin::show(&options, fabric)?;
     if args.json {

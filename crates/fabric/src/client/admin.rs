@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::ConnectOptions;
 use super::connect::{TIMEOUT, connect_socket};
 use super::link::Link;
-use crate::proto::{AdminRequest, End, NodeRef, Role, Snapshot, Status};
+use crate::proto::{AdminRequest, End, NodeRef, Role, Snapshot, Status, Tables};
 use crate::server::Setup;
 use crate::{FabricDir, FabricError, FabricName, bridge};
 
@@ -121,6 +121,14 @@ pub fn show(options: &ConnectOptions, fabric: &FabricName) -> Result<Snapshot, F
 /// [`FabricError::NotUp`] and those of the connection.
 pub fn topology(options: &ConnectOptions, fabric: &FabricName) -> Result<String, FabricError> {
     ask(options, fabric, &AdminRequest::Topology, "write its topology")
+}
+
+/// The forwarding tables of all switches.
+///
+/// # Errors
+/// [`FabricError::NotUp`] and those of the connection.
+pub fn tables(options: &ConnectOptions, fabric: &FabricName) -> Result<Tables, FabricError> {
+    ask(options, fabric, &AdminRequest::Tables, "show its forwarding tables")
 }
 
 /// Plugs a cable between two ports that are free; says which.

@@ -81,6 +81,8 @@ pub enum AdminRequest {
     Show,
     /// The topology as `ibnetdiscover(8)` writes it. Answer: text.
     Topology,
+    /// The forwarding tables of all switches. Answer: [`Tables`](super::Tables).
+    Tables,
     /// To plug a cable between two ports that are free. Answer: text.
     Plug {
         /// One end. Without a port: the first free one.

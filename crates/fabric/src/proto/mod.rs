@@ -20,6 +20,7 @@ mod admin;
 mod attachment;
 mod file;
 pub mod mad;
+mod tables;
 
 use rdmux_runtime::socket::{self, MessageError};
 use rdmux_wire::Guid;
@@ -32,6 +33,7 @@ pub use admin::{
 pub use attachment::{AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
+pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
 pub const VERSION: u32 = 1;

@@ -30,6 +30,7 @@ impl Core {
             AdminRequest::Status => encoded(&self.status()),
             AdminRequest::Show => encoded(&self.snapshot()),
             AdminRequest::Topology => encoded(&self.world.subnet().topology().to_string()),
+            AdminRequest::Tables => encoded(&self.tables()),
             AdminRequest::Plug { a, b } => self.plug(&a, &b).and_then(|said| encoded(&said)),
             AdminRequest::Unplug(end) => self.unplug(&end).and_then(|said| encoded(&said)),
             AdminRequest::Link { up, a, b } => {

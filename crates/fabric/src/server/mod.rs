@@ -17,6 +17,7 @@ mod outgoing;
 mod poller;
 mod setup;
 mod store;
+mod tables;
 mod world;
 
 use std::time::{Duration, Instant};
