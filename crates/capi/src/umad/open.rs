@@ -110,7 +110,8 @@ impl OpenPort {
             // Before it is sent: another thread may read the answer before this one goes on.
             self.outstanding.lock().sent(request);
         }
-        let sent = if mad.len() < MAD {
+        // The length of a message for RMPP is how many records it has; of others the datagram is always whole.
+        let sent = if mad.len() < MAD && !long_allowed() {
             let mut whole = [0; MAD];
             whole[..mad.len()].copy_from_slice(mad);
             self.file.send(header, &whole)

@@ -233,6 +233,16 @@ mod tests {
     }
 
     #[test]
+    fn a_short_message_for_rmpp_keeps_its_length() {
+        const ACTIVE: u8 = 1;
+        let (port, fake) = opened();
+        let mut one_record = mad(0x92, 7, 120);
+        one_record[26] = ACTIVE;
+        assert_eq!(send(port, 0, &one_record, 0), (0, 0));
+        assert_eq!(fake.sent().remove(0).1, one_record);
+    }
+
+    #[test]
     fn what_cannot_be_sent_is_eio_with_a_reason() {
         let (port, fake) = opened();
         let request = mad(1, 7, 256);
