@@ -16,7 +16,7 @@ const LIMIT: u64 = 75 * 60;
 /// What builds the suites' programs and guests and installs packages may take, in seconds. It depends on the network and on what
 /// is built already, so nothing checks it.
 #[cfg(test)]
-const BUILDS: u64 = 540;
+const BUILDS: u64 = 480;
 
 /// A part of CI that has a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum Suite {
 const BUDGETS: &[(Suite, &str, u64)] = &[
     (Suite::Test, "cargo xtask test, builds included", 1680),
     (Suite::Instructions, "cargo xtask instructions", 300),
-    (Suite::Programs, "cargo xtask programs", 780),
+    (Suite::Programs, "cargo xtask programs", 840),
     (Suite::Soak, "cargo xtask soak", 120),
     (Suite::Scripted, "cargo xtask peer: scripted", 60),
     (Suite::Iwarp, "cargo xtask peer: siw", 420),

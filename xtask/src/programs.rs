@@ -25,6 +25,8 @@ const PACKAGES: &[&str] = &[
     "python3-mpi4py",
     "netpipe-openmpi",
     "iproute2",
+    "opensm",
+    "infiniband-diags",
 ];
 
 /// The suite, and the C library.
@@ -40,7 +42,7 @@ pub(crate) struct Args {
     /// All rows, not only the brief ones, which CI runs
     #[arg(long)]
     all: bool,
-    /// Only rows on this device: roce or iw
+    /// Only rows on this device: roce, iw or ib
     #[arg(long, value_name = "KIND")]
     device: Option<String>,
     /// Only print the names of the rows

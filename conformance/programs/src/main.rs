@@ -2,10 +2,12 @@
 //!
 //! Reading order: [`row`] says what a row is, [`mod@table`] lists them by package, [`stage`] makes the
 //! hosts between which they run, [`exchange`] runs a server and its clients, [`process`] one program,
-//! [`proof`] reads what they printed, [`pyverbs`] runs rdma-core's own tests, [`report`] tells.
+//! [`proof`] reads what they printed, [`pyverbs`] runs rdma-core's own tests, [`management`] has the manager and the
+//! diagnostics of InfiniBand fabrics, [`report`] tells.
 #![forbid(unsafe_code)]
 
 mod exchange;
+mod management;
 mod ports;
 mod process;
 mod proof;
@@ -22,7 +24,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::report::Report;
-use crate::row::{Device, Outcome, Row};
+use crate::row::{Device, Outcome, Row, Run};
 use crate::stage::Stage;
 
 /// Unmodified programs of the distribution, run on rdmux.
@@ -119,6 +121,10 @@ impl Wanted {
 
 /// Runs a row. Whatever its programs do, nothing of them may be left in the hosts' services.
 fn run(stage: &mut Stage, row: &Row) -> Outcome {
+    if let Run::Management(management) = &row.run {
+        return management.run(stage, &row.title);
+    }
+    stage.leave_ground();
     let scene = stage.scene(row)?;
     let outcome = row.run.run(stage, &scene);
     let left = scene.nothing_is_left();

@@ -45,11 +45,13 @@ impl Process {
 
     /// What it has printed so far: first what it printed, then its complaints.
     pub(crate) fn output(&self) -> String {
-        let read =
-            |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
-        let (text, errors) = (read(&self.log), read(&errors(&self.log)));
-        let said = text.split_once('\n').map_or("", |(_command, said)| said);
-        format!("{said}{errors}")
+        self.printed() + &read(&errors(&self.log))
+    }
+
+    /// What it has printed so far, without its complaints.
+    pub(crate) fn printed(&self) -> String {
+        let text = read(&self.log);
+        text.split_once('\n').map_or("", |(_command, said)| said).to_owned()
     }
 
     /// Waits until `there` says yes, or the program ends.
@@ -121,6 +123,18 @@ impl Process {
         Ok(())
     }
 
+    /// Kills it and what it started, and waits for its end.
+    ///
+    /// # Errors
+    /// When it had ended before, or does not end within `timeout`.
+    pub(crate) fn kill(&mut self, timeout: Duration) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} {} before it was killed: {}", self.name, ended(status), self.last_line());
+        }
+        kill_process_group(self.process_id()?, Signal::KILL)?;
+        self.finish(timeout).map(drop)
+    }
+
     fn process_id(&self) -> Result<Pid> {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         id.context("a process without a number")
@@ -142,6 +156,10 @@ impl Drop for Process {
         }
         let _ = self.child.wait();
     }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 /// An empty file that is only appended to.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::exchange::Exchange;
+use crate::management::Management;
 use crate::pyverbs::Expected;
 use crate::stage::{Scene, Stage};
 
@@ -29,6 +30,8 @@ pub(crate) enum Device {
     Roce,
     /// iWARP.
     Iw,
+    /// InfiniBand.
+    Ib,
 }
 
 impl Device {
@@ -37,6 +40,7 @@ impl Device {
         match self {
             Self::Roce => "rdmux_roce0",
             Self::Iw => "rdmux_iw0",
+            Self::Ib => "rdmux_ib0",
         }
     }
 
@@ -45,6 +49,7 @@ impl Device {
         match self {
             Self::Roce => "roce",
             Self::Iw => "iw",
+            Self::Ib => "ib",
         }
     }
 }
@@ -68,6 +73,8 @@ pub(crate) enum Way {
     Namespaces,
     /// The same of a user without privilege, who has the namespaces in a user namespace.
     UserNamespaces,
+    /// On hosts of a fabric, which the programs manage or look at.
+    Management,
 }
 
 impl Way {
@@ -88,6 +95,7 @@ impl fmt::Display for Way {
             Self::Wire6 => "wire, IPv6",
             Self::Namespaces => "two namespaces",
             Self::UserNamespaces => "two namespaces, a plain user",
+            Self::Management => "management",
         })
     }
 }
@@ -128,6 +136,8 @@ pub(crate) enum Run {
     Exchange(Exchange),
     /// One of rdma-core's own tests.
     Pyverbs(Expected),
+    /// A manager of a fabric, or a program that looks at one.
+    Management(Management),
 }
 
 impl Run {
@@ -135,6 +145,9 @@ impl Run {
         match self {
             Self::Exchange(exchange) => exchange.run(scene).map_err(Into::into),
             Self::Pyverbs(expected) => expected.check(stage, scene),
+            Self::Management(_) => {
+                Err(anyhow::anyhow!("its row has a fabric, and no scene").into())
+            }
         }
     }
 }

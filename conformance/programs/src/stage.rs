@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use self::namespace::Whose;
-pub(crate) use self::side::Side;
+pub(crate) use self::side::{Side, find_program, is_assignment};
+use crate::management::Ground;
 use crate::ports;
 use crate::process::Process;
 use crate::row::{Device, Row, Trouble, Way};
@@ -35,6 +36,8 @@ pub(crate) struct Stage {
     wire: Option<Result<Wire, String>>,
     /// Two sides in network namespaces of their own, of each whom a row wanted them of.
     namespaces: Vec<(Whose, [Side; 2])>,
+    /// The fabric that rows share which only look at one, with its manager.
+    ground: Option<Ground>,
     /// What pyverbs' own tests said, once they have been run.
     pub(crate) pyverbs: Option<crate::pyverbs::Results>,
     /// Programs that hold namespaces open.
@@ -65,6 +68,7 @@ impl Stage {
             solo: None,
             wire: None,
             namespaces: Vec::new(),
+            ground: None,
             pyverbs: None,
             _holders: Vec::new(),
         })
@@ -91,11 +95,9 @@ impl Stage {
             Way::Wire6 => self.wire()?.v6.clone(),
             Way::Namespaces => self.namespaces(Whose::Ours)?,
             Way::UserNamespaces => self.namespaces(Whose::PlainUsers)?,
+            Way::Management => return Err(anyhow::anyhow!("a fabric has no scene").into()),
         };
-        let name: String =
-            row.title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
-        let name: String = name.chars().take(60).collect();
-        let logs = self.logs.join(format!("{:03}-{name}", self.rows));
+        let logs = self.logs_of(&row.title);
         let scratch = self.work.join(format!("scratch-{}", self.rows));
         side::public_folder(&scratch)?;
         let (device, crossed) = (row.device, server.crossed());
@@ -109,6 +111,46 @@ impl Stage {
             logs,
             scratch,
         })
+    }
+
+    /// What the names of a row's logs begin with.
+    fn logs_of(&self, title: &str) -> PathBuf {
+        let name = title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' });
+        let name: String = name.take(60).collect();
+        self.logs.join(format!("{:03}-{name}", self.rows))
+    }
+
+    /// A fabric of a row's own, with hosts and without a manager.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) fn ground(&mut self, shape: &str, title: &str) -> Result<Ground> {
+        self.rows += 1;
+        self.leave_ground();
+        let dir = self.work.join(format!("fabric-{}", self.rows));
+        side::private_folder(&dir)?;
+        Ground::up(&self.work.join("rdmux"), dir, shape, self.logs_of(title))
+    }
+
+    /// A fabric of this shape with a manager, which rows share.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) fn managed_ground(&mut self, shape: &str, title: &str) -> Result<&Ground> {
+        if self.ground.as_ref().is_some_and(|ground| ground.has_shape(shape)) {
+            self.rows += 1;
+        } else {
+            self.ground = Some(self.ground(shape, title)?.managed()?);
+        }
+        let logs = self.logs_of(title);
+        let ground = self.ground.as_mut().context("a fabric")?;
+        ground.log_to(logs);
+        Ok(ground)
+    }
+
+    /// Ends the fabric that rows share: the next row gets another one.
+    pub(crate) fn leave_ground(&mut self) {
+        self.ground = None;
     }
 
     /// A multicast group that no other row joins.
@@ -200,6 +242,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        self.ground = None;
         for side in self.sides() {
             let _ = side.rdmux(&["host", "down"]);
         }

@@ -3,6 +3,7 @@
 mod applications;
 mod ibverbs_utils;
 mod iwarp;
+mod management;
 mod mpi;
 mod namespaces;
 mod perftest;
@@ -19,6 +20,7 @@ pub(crate) fn table() -> Vec<Row> {
     let iwarp = iwarp::rows(&rows);
     rows.extend(iwarp);
     rows.extend(namespaces::rows());
+    rows.extend(management::rows());
     rows
 }
 

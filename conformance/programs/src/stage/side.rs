@@ -206,7 +206,7 @@ pub(super) fn lay_out(work: &Path, rdmux: &Path) -> Result<()> {
 }
 
 /// Whether a word sets a variable for the program after it.
-pub(super) fn is_assignment(word: &str) -> bool {
+pub(crate) fn is_assignment(word: &str) -> bool {
     let name = word.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
@@ -218,7 +218,7 @@ pub(super) fn public_folder(path: &Path) -> Result<()> {
 }
 
 /// Makes a folder of one user's own.
-fn private_folder(path: &Path) -> Result<()> {
+pub(super) fn private_folder(path: &Path) -> Result<()> {
     folder(path, 0o700)
 }
 
@@ -230,7 +230,15 @@ fn folder(path: &Path, mode: u32) -> Result<()> {
 
 /// Whether there is such a program.
 pub(super) fn is_installed(program: &str) -> bool {
-    Path::new(program).is_absolute() && Path::new(program).is_file()
-        || std::env::var_os("PATH")
-            .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
+    find_program(program).is_some()
+}
+
+/// Where a program is: on the path, or where those are that administrators use.
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
+    if Path::new(program).is_absolute() {
+        return Path::new(program).is_file().then(|| program.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }

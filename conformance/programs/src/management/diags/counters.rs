@@ -1,0 +1,135 @@
+//! Programs that read counters: perfquery and ibqueryerrors.
+
+use anyhow::{Context, Result, ensure};
+use rdmux_fabric::proto::NodeView;
+
+use super::super::TIMEOUT;
+use super::super::ground::{self, Ground, HOSTS, Shown};
+use super::{contains, field, says};
+
+fn counter(output: &str, name: &str) -> Result<u64> {
+    let text = field(output, name)?;
+    text.parse().with_context(|| format!("{name}: {text}"))
+}
+
+/// perfquery: counters of the own port grow by what it sends, and are zero after they were reset. In long and short form, of
+/// one port and of all.
+pub(crate) fn perfquery(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let own = shown.node(HOSTS[1])?;
+    let lid = ground::lid(own)?.0;
+    for (option, name) in
+        [("", "PortXmitPkts"), ("-x ", "PortXmitPkts"), ("-x ", "PortUnicastXmitPkts")]
+    {
+        let read = || counter(&ground.said(&format!("perfquery {option}{lid} 1"))?, name);
+        let before = read()?;
+        // Programs on a port ask its own agents without a cable: another port is asked.
+        let other = ground::lid(shown.node(HOSTS[0])?)?.0;
+        let nodes = 5;
+        for _ in 0..nodes {
+            ground.said(&format!("smpquery nodeinfo {other}"))?;
+        }
+        let after = read()?;
+        ensure!(
+            after >= before + nodes,
+            "{name} of perfquery {option}was {before}, and is {after}"
+        );
+    }
+    reset(ground, own)?;
+    all_ports(ground)
+}
+
+/// A node far away has counted what came for it; then they are reset, and count anew.
+fn reset(ground: &Ground, own: &NodeView) -> Result<()> {
+    let shown = ground.show()?;
+    let far = shown.adapters().filter(|n| n.guid != own.guid).last().context("an adapter")?;
+    let lid = ground::lid(far)?.0;
+    for _ in 0..4 {
+        ground.said(&format!("smpquery nodeinfo {lid}"))?;
+    }
+    let before = counter(&ground.said(&format!("perfquery {lid} 1"))?, "PortRcvPkts")?;
+    ensure!(before >= 4, "{before} packets were received after 4 requests");
+    // -R only resets, -r reads before.
+    ground.said(&format!("perfquery -R {lid} 1"))?;
+    let output = ground.said(&format!("perfquery -r {lid} 1"))?;
+    let after = counter(&output, "PortRcvPkts")?;
+    ensure!(after < before, "{after} packets after a reset, {before} before it");
+    // The extended counters are others.
+    let before = counter(&ground.said(&format!("perfquery -x {lid} 1"))?, "PortRcvPkts")?;
+    ground.said(&format!("perfquery -x -R {lid} 1"))?;
+    let after = counter(&ground.said(&format!("perfquery -x {lid} 1"))?, "PortRcvPkts")?;
+    ensure!(after < before, "{after} packets after a reset, {before} before it");
+    Ok(())
+}
+
+/// Of a switch, all ports one by one, and all together.
+fn all_ports(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let switch = shown.switches().next().context("a switch")?;
+    let lid = ground::lid(switch)?.0;
+    let ports = switch.ports.len() - 1;
+    let output = ground.said(&format!("perfquery -l -a {lid}"))?;
+    let read = output.matches("# Port counters: ").count();
+    ensure!(read == ports, "perfquery -l reads {read} of {ports} ports");
+    let mut sum = 0;
+    for port in 1..=ports {
+        sum += counter(&ground.said(&format!("perfquery -x {lid} {port}"))?, "PortRcvPkts")?;
+    }
+    let output = ground.said(&format!("perfquery -x -a {lid}"))?;
+    says(&output, "PortSelect", 255)?;
+    let all = counter(&output, "PortRcvPkts")?;
+    ensure!(all >= sum && sum > 0, "all ports together have {all} packets, and one by one {sum}");
+    Ok(())
+}
+
+/// ibqueryerrors finds a link that was down, at both of its ends, and nothing else; after a reset it finds nothing.
+pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
+    // What other rows have caused, if anything.
+    let reset = ground.start(HOSTS[1], "reset", "ibqueryerrors -k -K")?.finish(TIMEOUT)?;
+    ensure!(matches!(reset.code(), Some(0 | 1)), "ibqueryerrors -k -K ended with {reset}");
+    let quiet = ground.said("ibqueryerrors")?;
+    ensure!(errors(&quiet).is_empty(), "errors without a cause: {quiet}");
+    let shown = ground.show()?;
+    let node = shown.adapters().last().context("an adapter")?;
+    let (switch, port) = shown.far(node, 1).context("a cable")?;
+    let ends = [format!("{}:1", node.guid), format!("{}:{port}", switch.guid)];
+    for way in ["down", "up"] {
+        ground.rdmux(&["fabric", "link", way, &ends[0], &ends[1]])?;
+    }
+    ground.until("swept again", || {
+        Ok(super::super::bring_up::all_is_active(&ground.show()?).is_ok())
+    })?;
+    let output = ground.ends_with(1, "ibqueryerrors")?;
+    let down = |guid: u64, port: u8| (guid, port, "[LinkDownedCounter == 1".to_owned());
+    let expected = vec![down(node.guid.0 + 1, 1), down(switch.guid.0, port)];
+    super::same("errors", errors(&output), expected)?;
+    contains(&output, &format!("Errors for {:#x} \"{}\"", switch.guid.0, switch.description))?;
+    let all = shown.nodes.len();
+    contains(&output, &format!("## Summary: {all} nodes checked, 2 bad nodes found"))?;
+    ground.ends_with(1, "ibqueryerrors -k")?;
+    let quiet = ground.said("ibqueryerrors")?;
+    ensure!(errors(&quiet).is_empty(), "errors after a reset: {quiet}");
+    Ok(())
+}
+
+/// Lines `   GUID 0x1 port 2: [Counter == 1 (1.000)]`: GUID of the port, its number, the counters and their values.
+fn errors(output: &str) -> Vec<(u64, u8, String)> {
+    let line = |line: &str| {
+        let (guid, rest) = line.trim_start().strip_prefix("GUID ")?.split_once(" port ")?;
+        let (port, counters) = rest.split_once(':')?;
+        let counters = counters.split_once(" (").map_or(counters, |(counters, _)| counters);
+        // The sum of all ports has no number.
+        Some((super::number(guid)?, port.parse().ok()?, counters.trim().to_owned()))
+    };
+    output.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn errors_of_ports_and_not_of_all() {
+        let text = "Errors for 0x100 \"switch\"\n   GUID 0x100 port ALL: [LinkDownedCounter == 2 (2.000)]\n\
+                    \x20  GUID 0x100 port 7: [LinkDownedCounter == 1 (1.000)]\n\n## Summary: 3 nodes checked\n";
+        assert_eq!(super::errors(text), [(0x100, 7, "[LinkDownedCounter == 1".to_owned())]);
+    }
+}

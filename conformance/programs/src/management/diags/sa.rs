@@ -1,0 +1,286 @@
+//! saquery: the records of subnet administration, which come by RMPP where they are many.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use rdmux_fabric::proto::{NodeView, Snapshot};
+
+use super::super::ground::{self, Ground, HOSTS, Shown};
+use super::{contains, field, number, own, same};
+
+/// What it prints of a record: lines `name....value`.
+struct Record<'o>(&'o str);
+
+impl Record<'_> {
+    fn text(&self, name: &str) -> Result<String> {
+        let value = |line: &str| {
+            let rest = line.trim_start().strip_prefix(name)?.strip_prefix('.')?;
+            Some(rest.trim_start_matches('.').trim().to_owned())
+        };
+        self.0
+            .lines()
+            .find_map(value)
+            .with_context(|| format!("a record without {name}: {}", self.0))
+    }
+
+    fn number(&self, name: &str) -> Result<u64> {
+        let text = self.text(name)?;
+        number(&text).with_context(|| format!("{name}: {text}"))
+    }
+}
+
+/// The records in what it prints: each begins with a line `SomeRecord dump:`, at most one blank before it.
+fn records(output: &str) -> Vec<Record<'_>> {
+    let mut starts: Vec<usize> = Vec::new();
+    let mut at = 0;
+    for line in output.split_inclusive('\n') {
+        if line.trim_end().ends_with("dump:") && !line.starts_with('\t') {
+            starts.push(at);
+        }
+        at += line.len();
+    }
+    let ends = starts.iter().copied().skip(1).chain([output.len()]);
+    starts.iter().zip(ends).map(|(start, end)| Record(&output[*start..end])).collect()
+}
+
+/// NodeRecords: all nodes by LID, GUID and description; by name, LID and GUID one.
+pub(crate) fn nodes(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let output = ground.said("saquery NodeRecord")?;
+    let mut printed = Vec::new();
+    for record in records(&output) {
+        let name = record.text("NodeDescription")?;
+        printed.push((record.number("lid")?, record.number("node_guid")?, name));
+    }
+    let mut expected = Vec::new();
+    for node in &shown.nodes {
+        expected.push((u64::from(ground::lid(node)?.0), node.guid.0, node.description.clone()));
+    }
+    same("NodeRecords", printed, expected)?;
+    let node = shown.adapters().last().context("an adapter")?;
+    let (name, lid, guid) = (&node.description, ground::lid(node)?.0, node.guid.0 + 1);
+    let trimmed = |line: &str| Ok::<_, anyhow::Error>(ground.said(line)?.trim().to_owned());
+    ensure!(trimmed(&format!("saquery -l {name}"))? == lid.to_string(), "saquery -l {name}");
+    ensure!(trimmed(&format!("saquery -L {name}"))? == lid.to_string(), "saquery -L {name}");
+    contains(&trimmed(&format!("saquery -G {name}"))?, &format!("{guid:#018x}"))?;
+    contains(&trimmed(&format!("saquery -O {lid}"))?, name)?;
+    contains(&trimmed(&format!("saquery -U {guid:#x}"))?, name)
+}
+
+/// PortInfoRecords of all ports, and those that are managers'.
+pub(crate) fn ports(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let output = ground.said("saquery PortInfoRecord")?;
+    let mut printed = Vec::new();
+    for record in records(&output) {
+        let state = field(record.0, "LinkState")?;
+        printed.push((record.number("EndPortLid")?, record.number("PortNum")?, state));
+    }
+    let mut expected = Vec::new();
+    for node in &shown.nodes {
+        let lid = u64::from(ground::lid(node)?.0);
+        for port in &node.ports {
+            let state = if port.state == 4 { "Active" } else { "Down" };
+            expected.push((lid, u64::from(port.number), state.to_owned()));
+        }
+    }
+    same("PortInfoRecords", printed, expected)?;
+    let output = ground.said("saquery -s")?;
+    let found = records(&output);
+    let manager = ground::lid(shown.node(HOSTS[0])?)?;
+    ensure!(found.len() == 1, "saquery -s finds {} managers: {output}", found.len());
+    ensure!(found[0].number("EndPortLid")? == u64::from(manager.0), "saquery -s: {output}");
+    Ok(())
+}
+
+/// SwitchInfoRecords, LFTRecords and MFTRecords: the tables that the fabric has.
+pub(crate) fn forwarding(ground: &Ground) -> Result<()> {
+    let (shown, tables) = (ground.show()?, ground.tables()?);
+    let lid = |node: u32| ground::lid(&shown.nodes[node as usize]).map(|lid| u64::from(lid.0));
+    let output = ground.said("saquery SwitchInfoRecord")?;
+    let mut printed = Vec::new();
+    for record in records(&output) {
+        printed.push((record.number("LID")?, record.number("LinearFDBTop")?));
+    }
+    let mut expected = Vec::new();
+    for table in &tables.switches {
+        expected.push((lid(table.node)?, table.linear.len() as u64 - 1));
+    }
+    same("SwitchInfoRecords", printed, expected)?;
+    let output = ground.said("saquery LFTRecord")?;
+    let mut printed = Vec::new();
+    for record in records(&output) {
+        let switch = record.number("LID")?;
+        printed.extend(pairs(record.0).into_iter().map(|(lid, port)| (switch, lid, port)));
+    }
+    // A block has 64 entries, also where there is no route.
+    printed.retain(|(.., port)| *port != 0xff);
+    let mut expected = Vec::new();
+    for table in &tables.switches {
+        let switch = lid(table.node)?;
+        let entries = (0..).zip(&table.linear).filter(|(_, port)| **port != 0xff);
+        expected.extend(entries.map(|(lid, port)| (switch, lid, u64::from(*port))));
+    }
+    same("LFTRecords", printed, expected)?;
+    let output = ground.said("saquery MFTRecord")?;
+    let mut printed = BTreeSet::new();
+    for record in records(&output) {
+        let (switch, first) = (record.number("LID")?, record.number("Position")? * 16);
+        for (group, mask) in pairs(record.0) {
+            let ports = (0..16).filter(|bit| mask & 1 << bit != 0).map(|bit| first + bit);
+            printed.extend(ports.map(|port| (switch, group, port)));
+        }
+    }
+    let mut expected = BTreeSet::new();
+    for table in &tables.switches {
+        let switch = lid(table.node)?;
+        for (group, ports) in &table.multicast {
+            expected
+                .extend(ports.iter().map(|port| (switch, u64::from(group.0), u64::from(*port))));
+        }
+    }
+    same("MFTRecords", printed.into_iter().collect(), expected.into_iter().collect())
+}
+
+/// Lines of two numbers: of tables.
+fn pairs(text: &str) -> Vec<(u64, u64)> {
+    let pair = |line: &str| {
+        let mut words = line.split_whitespace();
+        let pair = (number(words.next()?)?, number(words.next()?)?);
+        words.next().is_none().then_some(pair)
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+/// LinkRecords: each cable at both ends.
+pub(crate) fn links(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let output = ground.said("saquery -x")?;
+    let mut printed = Vec::new();
+    for record in records(&output) {
+        let names = ["FromLID", "FromPort", "ToLID", "ToPort"];
+        let [a, b, c, d] = names.map(|name| record.number(name));
+        printed.push((a?, b?, c?, d?));
+    }
+    let mut expected = Vec::new();
+    for link in &shown.links {
+        let lid =
+            |(node, _): (u32, u8)| ground::lid(&shown.nodes[node as usize]).map(|l| u64::from(l.0));
+        let (a, b) = (lid(link.a)?, lid(link.b)?);
+        let ports = (u64::from(link.a.1), u64::from(link.b.1));
+        expected.extend([(a, ports.0, b, ports.1), (b, ports.1, a, ports.0)]);
+    }
+    same("LinkRecords", printed, expected)
+}
+
+/// PathRecords: by names, by GIDs, from one adapter to all, and of all to all.
+pub(crate) fn paths(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let adapters: Vec<&NodeView> = shown.adapters().collect();
+    let (first, last) = (adapters[0], *adapters.last().context("an adapter")?);
+    let (source, target) = (u64::from(ground::lid(first)?.0), u64::from(ground::lid(last)?.0));
+    let names = format!("saquery --src-to-dst {}:{}", first.description, last.description);
+    let gids = format!("saquery --sgid-to-dgid {}-{}", own::gid(first), own::gid(last));
+    let lids = format!("saquery PathRecord --slid {source} --dlid {target}");
+    for line in [names, gids, lids] {
+        let output = ground.said(&line)?;
+        let found = records(&output);
+        ensure!(found.len() == 1, "{line}: {} paths", found.len());
+        let path = &found[0];
+        ensure!(
+            (path.number("slid")?, path.number("dlid")?) == (source, target),
+            "{line}: {output}"
+        );
+        ensure!(path.text("dgid")? == own::gid(last).to_string(), "{line}: {output}");
+        // 4096 bytes, 100 Gb/s, exactly.
+        ensure!((path.number("mtu")?, path.number("rate")?) == (0x85, 0x90), "{line}: {output}");
+    }
+    all_paths(ground, &shown, &format!("saquery PathRecord --slid {source}"), Some(source))?;
+    all_paths(ground, &shown, "saquery -p", None)
+}
+
+/// From one LID to all, or from all to all: each pair once. Switches' port 0 are ends of paths, too.
+fn all_paths(ground: &Ground, shown: &Snapshot, line: &str, from: Option<u64>) -> Result<()> {
+    let output = ground.said(line)?;
+    let mut printed = Vec::new();
+    for path in records(&output) {
+        printed.push((path.number("slid")?, path.number("dlid")?));
+    }
+    let lids: Result<Vec<u64>> =
+        shown.nodes.iter().map(|n| Ok(u64::from(ground::lid(n)?.0))).collect();
+    let lids = lids?;
+    let sources = lids.iter().filter(|lid| from.is_none_or(|from| from == **lid));
+    let expected = sources.flat_map(|s| lids.iter().map(move |d| (*s, *d))).collect();
+    same(line, printed, expected)
+}
+
+/// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration.
+pub(crate) fn tables(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let manager = shown.node(HOSTS[0])?;
+    let output = ground.said("saquery SMInfoRecord")?;
+    let found = records(&output);
+    ensure!(found.len() == 1, "{} managers", found.len());
+    ensure!(found[0].number("LID")? == u64::from(ground::lid(manager)?.0), "{output}");
+    ensure!(found[0].number("GUID")? == manager.guid.0 + 1, "{output}");
+    ensure!(found[0].number("SMState")? == 3, "{output}");
+    let output = ground.said("saquery -c")?;
+    let info = Record(&output);
+    ensure!(info.number("Class version")? == 2 && info.number("Base version")? == 1, "{output}");
+    let node = shown.adapters().last().context("an adapter")?;
+    let lid = ground::lid(node)?.0;
+    let one = |query: &str| -> Result<String> {
+        let output = ground.said(&format!("saquery {query}"))?;
+        let count = records(&output).len();
+        ensure!(count == 1, "saquery {query}: {count} records");
+        ensure!(records(&output)[0].number("LID")? == u64::from(lid), "{output}");
+        Ok(output)
+    };
+    let guids = one(&format!("GUIDInfoRecord {lid}/0"))?;
+    contains(&guids, &format!("GUID 0.....................{:#018x}", node.guid.0 + 1))?;
+    contains(&one(&format!("--smkey 1 PKeyTableRecord {lid}/1/0"))?, "0xffff 0x0000")?;
+    contains(&one(&format!("SL2VLTableRecord {lid}/0/0"))?, "VL: ")?;
+    contains(&one(&format!("VLArbitrationTableRecord {lid}/1/1"))?, "Weight:")?;
+    // Who is not trusted is told nothing of P_Keys.
+    contains(&ground.refused(&format!("saquery PKeyTableRecord {lid}/1/0"))?, "SA_ERR_REQ_INVALID")
+}
+
+/// MCMemberRecords: the group of all interfaces, which OpenSM makes. Services and subscriptions: nobody has any.
+pub(crate) fn groups(ground: &Ground) -> Result<()> {
+    let output = ground.said("saquery -g")?;
+    let found = records(&output);
+    let broadcast =
+        found.iter().find(|r| r.text("MGID").is_ok_and(|mgid| mgid == "ff12:401b:ffff::ffff:ffff"));
+    let broadcast = broadcast.with_context(|| format!("no group of all interfaces: {output}"))?;
+    ensure!(broadcast.number("Mlid")? == 0xc000, "{output}");
+    ensure!(broadcast.number("pkey")? & 0x7fff == 0x7fff, "{output}");
+    let output = ground.said("saquery MCMemberRecord")?;
+    ensure!(records(&output).len() == found.len(), "-g finds {} groups: {output}", found.len());
+    for query in ["ServiceRecord", "InformInfoRecord"] {
+        let output = ground.said(&format!("saquery {query}"))?;
+        ensure!(records(&output).is_empty(), "{query}: {output}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{pairs, records};
+
+    #[test]
+    fn records_begin_with_their_names() {
+        let text = "NodeRecord dump:\n\t\tlid.....................1\n\t\tNodeDescription.........a b\n\
+                    NodeRecord dump:\n\t\tlid.....................2\n\t\tNodeDescription.........c\n";
+        let all = records(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!(
+            (all[0].text("NodeDescription").unwrap(), all[1].number("lid").unwrap()),
+            ("a b".into(), 2)
+        );
+        assert!(all[0].text("port_num").is_err());
+        assert_eq!(
+            pairs("\t\tLID\tPort Number\n\t\t1\t255\n\t\t0xc000\t0x0006\n"),
+            [(1, 255), (0xc000, 6)]
+        );
+    }
+}

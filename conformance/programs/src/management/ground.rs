@@ -1,0 +1,284 @@
+//! A fabric with two hosts.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use rdmux_fabric::proto::{NodeView, PortView, Snapshot, Status, Tables};
+use rdmux_fabric::routes::Check;
+use rdmux_subnet::Topology;
+use rdmux_wire::Lid;
+use serde::de::DeserializeOwned;
+use std::time::Instant;
+
+use super::TIMEOUT;
+use super::opensm::{Conf, OpenSm};
+use crate::process::Process;
+use crate::row::Device;
+use crate::stage::{SHORTLY, find_program, is_assignment};
+
+/// The hosts, by the adapters that they have: those of the shapes are called like this.
+pub(super) const HOSTS: [&str; 2] = ["node1", "node2"];
+
+/// A fabric with hosts on it, in a runtime directory of its own. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// Our program.
+    rdmux: PathBuf,
+    /// The runtime directory, and the managers' files.
+    dir: PathBuf,
+    shape: String,
+    /// Where the row's logs go: they begin with this.
+    logs: PathBuf,
+    started: Cell<u32>,
+    /// The manager that rows share.
+    manager: Option<OpenSm>,
+}
+
+impl Ground {
+    /// Brings a fabric up. `shape` is that of `rdmux fabric up`, or the path of a topology file.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) fn up(rdmux: &Path, dir: PathBuf, shape: &str, logs: PathBuf) -> Result<Self> {
+        let (rdmux, shape) = (rdmux.to_path_buf(), shape.to_owned());
+        let ground = Self { rdmux, dir, shape, logs, started: Cell::new(0), manager: None };
+        let way = if ground.shape.contains('/') { "--topology" } else { "--shape" };
+        ground.rdmux(&["fabric", "up", way, &ground.shape])?;
+        for host in HOSTS {
+            ground.attach(host)?;
+        }
+        Ok(ground)
+    }
+
+    /// Starts a host on the fabric, and waits until it is attached.
+    pub(super) fn attach(&self, host: &str) -> Result<()> {
+        let out = self.on(host).args(["host", "up", host]).output().context("rdmux")?;
+        ensure!(out.status.success(), "host {host}: {}", String::from_utf8_lossy(&out.stderr));
+        let there = || Ok(self.status()?.attached.iter().any(|a| a.host == host));
+        self.until("attached", there)
+    }
+
+    /// The same, with a manager that rows share.
+    pub(crate) fn managed(mut self) -> Result<Self> {
+        let manager = OpenSm::start(&self, HOSTS[0], "shared-opensm", &Conf::default())?;
+        self.manager = Some(manager);
+        let manager = self.manager.as_mut().context("a manager")?;
+        manager.subnet_is_up(1)?;
+        Ok(self)
+    }
+
+    /// Whether it is of this shape.
+    pub(crate) fn has_shape(&self, shape: &str) -> bool {
+        self.shape == shape
+    }
+
+    /// For another row: its logs are elsewhere.
+    pub(crate) fn log_to(&mut self, logs: PathBuf) {
+        self.logs = logs;
+        self.started.set(0);
+    }
+
+    /// A place for files of programs.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where a program's output goes.
+    pub(super) fn log(&self, role: &str) -> PathBuf {
+        let mut log = self.logs.clone().into_os_string();
+        log.push(format!("-{role}.log"));
+        log.into()
+    }
+
+    /// Starts a program on a host. Words like `NAME=VALUE` before it are its environment.
+    pub(super) fn start(&self, host: &str, role: &str, line: &str) -> Result<Process> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let set = words.iter().take_while(|w| is_assignment(w)).count();
+        let (program, args) = words[set..].split_first().context("an empty command line")?;
+        let program =
+            find_program(program).with_context(|| format!("{program} is not installed"))?;
+        let mut command = self.on(host);
+        command.envs(words[..set].iter().filter_map(|w| w.split_once('=')));
+        command.args(["run", "--device", Device::Ib.option(), "--"]).arg(program).args(args);
+        Process::start(command, line, &self.log(role))
+    }
+
+    /// Runs a program on the second host, which no manager is on; what it printed. It must end with status 0.
+    pub(super) fn said(&self, line: &str) -> Result<String> {
+        self.said_on(HOSTS[1], line)
+    }
+
+    /// Runs a program on a host; what it printed. It must end with status 0.
+    pub(super) fn said_on(&self, host: &str, line: &str) -> Result<String> {
+        let mut process = self.next(host, line)?;
+        process.succeed(TIMEOUT)?;
+        Ok(process.printed())
+    }
+
+    /// Runs a program on the second host that must not end well; all that it said.
+    pub(super) fn refused(&self, line: &str) -> Result<String> {
+        let mut process = self.next(HOSTS[1], line)?;
+        let status = process.finish(TIMEOUT)?;
+        ensure!(!status.success(), "{line} ended well");
+        Ok(process.output())
+    }
+
+    /// Runs a program on the second host that must end with this status; what it printed.
+    pub(super) fn ends_with(&self, status: i32, line: &str) -> Result<String> {
+        let mut process = self.next(HOSTS[1], line)?;
+        let ended = process.finish(TIMEOUT)?;
+        ensure!(ended.code() == Some(status), "{line} ended with {ended}, not {status}");
+        Ok(process.printed())
+    }
+
+    fn next(&self, host: &str, line: &str) -> Result<Process> {
+        self.started.set(self.started.get() + 1);
+        self.start(host, &self.started.get().to_string(), line)
+    }
+
+    /// Runs a command of ours; what it printed.
+    pub(super) fn rdmux(&self, args: &[&str]) -> Result<String> {
+        let out = self.on(HOSTS[0]).args(args).output().context("rdmux")?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(out.status.success(), "rdmux {}: {}", args.join(" "), said.trim());
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// Our program, as on a host.
+    fn on(&self, host: &str) -> Command {
+        let mut command = Command::new(&self.rdmux);
+        command.env("RDMUX_RUNTIME_DIR", self.dir.join("run")).env("RDMUX_HOST", host);
+        command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG").current_dir(&self.dir);
+        command
+    }
+
+    fn json<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
+        serde_json::from_str(&self.rdmux(args)?).with_context(|| args.join(" "))
+    }
+
+    /// All nodes and cables, as the fabric shows them.
+    pub(super) fn show(&self) -> Result<Snapshot> {
+        self.json(&["fabric", "show", "--json"])
+    }
+
+    /// The forwarding tables, as the fabric shows them.
+    pub(super) fn tables(&self) -> Result<Tables> {
+        self.json(&["fabric", "show", "--tables"])
+    }
+
+    /// The topology, as the fabric writes it.
+    pub(super) fn topology(&self) -> Result<Topology> {
+        parse(&self.rdmux(&["fabric", "show", "--topology"])?)
+    }
+
+    /// How the fabric is.
+    pub(super) fn status(&self) -> Result<Status> {
+        // The command shows counters by name.
+        let mut value: serde_json::Value =
+            self.json(&["fabric", "status", "--fabric", "default", "--json"])?;
+        value["counters"] = serde_json::json!([]);
+        Ok(serde_json::from_value(value)?)
+    }
+
+    /// Whether the forwarding tables bring every adapter to every other one. All have LIDs, and no two the same.
+    pub(super) fn ways_are_whole(&self) -> Result<Check> {
+        let out = self.on(HOSTS[0]).args(["fabric", "route", "--json"]).output()?;
+        let check: Check = serde_json::from_slice(&out.stdout).context("rdmux fabric route")?;
+        ensure!(check.is_whole(), "ways are missing: {check:?}");
+        ensure!(out.status.success(), "rdmux fabric route failed, but says {check:?}");
+        Ok(check)
+    }
+
+    /// Waits until something is the case.
+    pub(super) fn until(&self, what: &str, mut there: impl FnMut() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + TIMEOUT;
+        while !there()? {
+            ensure!(Instant::now() < end, "it was never {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Waits until no program has the management interface of a port open, but the manager that rows share. A program that
+    /// ended closed its connections; that the fabric has seen it is what is waited for.
+    pub(crate) fn nothing_is_left(&self) -> Result<()> {
+        let end = Instant::now() + SHORTLY;
+        loop {
+            let mut files = self.status()?.files;
+            files.retain(|file| self.manager.is_none() || file.comm != "opensm");
+            if files.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                bail!("management interfaces were left open: {files:?}");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.manager = None;
+        for host in HOSTS {
+            let _ = self.rdmux(&["host", "down", host]);
+        }
+        let _ = self.rdmux(&["fabric", "down"]);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Reads a topology that a program or the fabric wrote.
+pub(super) fn parse(text: &str) -> Result<Topology> {
+    Topology::parse(text).map_err(|e| anyhow::anyhow!("a topology that cannot be read: {e}"))
+}
+
+/// What rows ask of a snapshot.
+pub(super) trait Shown {
+    /// A node by its description.
+    fn node(&self, description: &str) -> Result<&NodeView>;
+    /// The adapters.
+    fn adapters(&self) -> impl Iterator<Item = &NodeView>;
+    /// The switches.
+    fn switches(&self) -> impl Iterator<Item = &NodeView>;
+    /// The other end of a node's cable.
+    fn far(&self, node: &NodeView, port: u8) -> Option<(&NodeView, u8)>;
+}
+
+impl Shown for Snapshot {
+    fn node(&self, description: &str) -> Result<&NodeView> {
+        let found = self.nodes.iter().find(|n| n.description == description);
+        found.with_context(|| format!("the fabric shows no node {description:?}"))
+    }
+
+    fn adapters(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.iter().filter(|n| !n.is_switch)
+    }
+
+    fn switches(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.iter().filter(|n| n.is_switch)
+    }
+
+    fn far(&self, node: &NodeView, port: u8) -> Option<(&NodeView, u8)> {
+        let index = self.nodes.iter().position(|n| n.guid == node.guid)?;
+        let end = (u32::try_from(index).ok()?, port);
+        let mut ends = self.links.iter().flat_map(|l| [(l.a, l.b), (l.b, l.a)]);
+        let (_, far) = ends.find(|(near, _)| *near == end)?;
+        Some((self.nodes.get(far.0 as usize)?, far.1))
+    }
+}
+
+/// The port that manages a node: port 0 of a switch, the first of an adapter.
+pub(super) fn own_port(node: &NodeView) -> Result<&PortView> {
+    node.ports.first().with_context(|| format!("{} has no port", node.id))
+}
+
+/// The LID of a node.
+pub(super) fn lid(node: &NodeView) -> Result<Lid> {
+    let lid = own_port(node)?.lid;
+    ensure!(lid.0 != 0, "{} has no LID", node.id);
+    Ok(lid)
+}

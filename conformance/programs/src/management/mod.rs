@@ -1,0 +1,57 @@
+//! The distribution's subnet manager and diagnostics on a fabric.
+//!
+//! A row has a [`Ground`]: a fabric of some shape, in a runtime directory of its own, with two hosts attached. What a program
+//! prints is compared with what the fabric shows ([`rdmux_fabric::proto::Snapshot`]), with its forwarding tables, or with the
+//! topology that it was given; an exit status proves nothing.
+//!
+//! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`diags`] those of
+//! infiniband-diags.
+
+mod bring_up;
+pub(crate) mod diags;
+mod ground;
+mod opensm;
+pub(crate) mod two_managers;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+pub(crate) use self::bring_up::{BringUp, Extra};
+pub(crate) use self::ground::Ground;
+use crate::row::Outcome;
+use crate::stage::Stage;
+
+/// How long a program may take here. A slow machine runs others at the same time.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// What a row of this section does.
+#[derive(Clone, Debug)]
+pub(crate) enum Management {
+    /// OpenSM brings a subnet up.
+    BringUp(BringUp),
+    /// Two managers, on a fabric of their own.
+    Two(fn(&Ground) -> Result<()>),
+    /// A program looks at a subnet that a manager has brought up. Rows of one shape share it.
+    Look(&'static str, fn(&Ground) -> Result<()>),
+}
+
+impl Management {
+    /// Runs it.
+    pub(crate) fn run(&self, stage: &mut Stage, title: &str) -> Outcome {
+        match self {
+            Self::BringUp(row) => row.run(&stage.ground(row.shape, title)?)?,
+            Self::Two(row) => row(&stage.ground("switch:8", title)?)?,
+            Self::Look(shape, row) => {
+                let ground = stage.managed_ground(shape, title)?;
+                let outcome = row(ground).and_then(|()| ground.nothing_is_left());
+                if outcome.is_err() {
+                    // The next row shall not find what this one has left.
+                    stage.leave_ground();
+                }
+                outcome?;
+            }
+        }
+        Ok(())
+    }
+}

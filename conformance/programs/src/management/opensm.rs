@@ -1,0 +1,179 @@
+//! OpenSM, with its files and its log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+
+use super::{Ground, TIMEOUT};
+use crate::process::Process;
+
+/// How a manager is configured. What is not here is as OpenSM has it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// Lines of its configuration file: an option and its value.
+    pub(crate) lines: Vec<(&'static str, String)>,
+    /// The text of its partitions file.
+    pub(crate) partitions: Option<String>,
+    /// The text of its file for torus-2QoS.
+    pub(crate) torus: Option<String>,
+}
+
+impl Conf {
+    /// With an option.
+    pub(crate) fn with(mut self, option: &'static str, value: impl ToString) -> Self {
+        self.lines.push((option, value.to_string()));
+        self
+    }
+}
+
+/// A manager that runs. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenSm {
+    process: Process,
+    log: PathBuf,
+}
+
+impl OpenSm {
+    /// Starts one on a host. Its files are its own.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn start(ground: &Ground, host: &str, role: &str, conf: &Conf) -> Result<Self> {
+        let dir = ground.dir().join(role);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let log = ground.log(&format!("{role}-log"));
+        // It appends.
+        let _ = fs::remove_file(&log);
+        let file = dir.join("opensm.conf");
+        fs::write(&file, conf.write(&dir, &log)?)?;
+        let shown = dir.display();
+        let line = format!(
+            "OSM_TMP_DIR={shown} OSM_CACHE_DIR={shown} opensm -F {} -f {}",
+            file.display(),
+            log.display()
+        );
+        Ok(Self { process: ground.start(host, role, &line)?, log })
+    }
+
+    /// Waits until it has said so many times that the subnet is up.
+    ///
+    /// # Errors
+    /// When it does not, or has complained by then.
+    pub(crate) fn subnet_is_up(&mut self, times: usize) -> Result<()> {
+        self.says("SUBNET UP", times)?;
+        self.has_no_complaint()
+    }
+
+    /// Waits until it has logged something so many times.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn says(&mut self, what: &str, times: usize) -> Result<()> {
+        let log = self.log.clone();
+        let logged = |_: &Process| Ok(count(&log, what) >= times);
+        let outcome = self.process.until(what, TIMEOUT, logged);
+        outcome.with_context(|| format!("its log ends with {:?}", last(&text(&self.log))))
+    }
+
+    /// How many times it has logged something.
+    pub(crate) fn said(&self, what: &str) -> usize {
+        count(&self.log, what)
+    }
+
+    /// # Errors
+    /// When there is an error in its log.
+    pub(crate) fn has_no_complaint(&self) -> Result<()> {
+        has_no_complaint(&self.log)
+    }
+
+    /// Tells it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// When it does not end well, or has complained by then.
+    pub(crate) fn stop(self) -> Result<()> {
+        let log = self.log.clone();
+        self.end()?;
+        has_no_complaint(&log)
+    }
+
+    /// The same for one that had something to complain of.
+    ///
+    /// # Errors
+    /// When it does not end well.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.process.stop(Signal::TERM, TIMEOUT)
+    }
+
+    /// Kills it: it says farewell to nobody.
+    ///
+    /// # Errors
+    /// When it had ended before.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.process.kill(TIMEOUT)
+    }
+}
+
+impl Conf {
+    fn write(&self, dir: &Path, log: &Path) -> Result<String> {
+        let mut text = String::new();
+        let mut line = |option: &str, value: &str| text += &format!("{option} {value}\n");
+        line("log_file", &log.display().to_string());
+        line("force_log_flush", "TRUE");
+        // What is right is compared; how long an answer takes is not: others may have the processor.
+        line("transaction_timeout", "5000");
+        let partitions = dir.join("partitions.conf");
+        if let Some(all) = &self.partitions {
+            fs::write(&partitions, all)?;
+        }
+        line("partition_config_file", &partitions.display().to_string());
+        if let Some(torus) = &self.torus {
+            let file = dir.join("torus-2QoS.conf");
+            fs::write(&file, torus)?;
+            line("torus_config", &file.display().to_string());
+        }
+        for (option, value) in &self.lines {
+            line(option, value);
+        }
+        Ok(text)
+    }
+}
+
+/// A line that says that something went wrong: they have numbers, as in `ERR 3110:`.
+fn is_complaint(line: &str) -> bool {
+    line.contains(": ERR ")
+}
+
+fn has_no_complaint(log: &Path) -> Result<()> {
+    let log = text(log);
+    let error = log.lines().find(|line| is_complaint(line));
+    ensure!(error.is_none(), "OpenSM complains: {}", error.unwrap_or_default());
+    Ok(())
+}
+
+/// What is in a log, if there is one yet.
+fn text(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
+fn count(log: &Path, what: &str) -> usize {
+    text(log).matches(what).count()
+}
+
+fn last(log: &str) -> &str {
+    log.lines().last().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_complaint;
+
+    #[test]
+    fn complaints_have_numbers() {
+        let line = "Nov 23 06:00:00 111111 [7F1] 0x01 -> log_trap_info: ERR 3110: no such port";
+        assert!(is_complaint(line));
+        assert!(!is_complaint("Nov 23 06:00:00 111111 [7F1] 0x80 -> SUBNET UP"));
+        assert!(!is_complaint("-> osm_pr_rcv_process: 2 ERRors are none"));
+    }
+}

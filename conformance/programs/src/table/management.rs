@@ -1,0 +1,140 @@
+//! OpenSM and infiniband-diags on fabrics.
+
+use anyhow::Result;
+
+use crate::management::{BringUp, Extra, Ground, Management, diags, two_managers};
+use crate::row::{Device, Row, Run, Way};
+
+/// The shape on which programs look around: two levels of switches, several cables between two of them, free ports.
+const TREE: &str = "fattree:40";
+
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = bring_ups();
+    rows.extend(two());
+    rows.extend(looks());
+    rows
+}
+
+fn row(title: impl Into<String>, brief: bool, management: Management) -> Row {
+    let (device, way, run) = (Device::Ib, Way::Management, Run::Management(management));
+    Row { device, title: title.into(), way, brief, run }
+}
+
+/// Each engine on a shape that suits it, each LMC, partitions and QoS once in CI; beyond it all that go together.
+fn bring_ups() -> Vec<Row> {
+    let brief = [
+        BringUp::plain("two"),
+        BringUp::plain("switch:8").lmc(2),
+        BringUp::plain("switch:8").and(Extra::Qos),
+        BringUp::plain("switch:8").and(Extra::Partitions),
+        BringUp::plain("fattree:40").by("ftree"),
+        BringUp::plain("fattree:40").by("updn").lmc(1),
+        BringUp::plain("torus:3x3x3").by("dor"),
+        BringUp::plain("torus:3x3x3").by("torus-2QoS"),
+        BringUp::plain("dragonfly:4,2,2").by("lash"),
+        BringUp::plain("dragonfly:4,2,2").by("dfsssp"),
+        BringUp::plain("fattree:40").by("sssp"),
+        BringUp::plain("fattree:40").by("minhop"),
+    ];
+    let mut rows: Vec<Row> =
+        brief.iter().map(|up| row(up.title(), true, Management::BringUp(*up))).collect();
+    for up in matrix() {
+        let title = up.title();
+        if rows.iter().all(|row| row.title != title) {
+            rows.push(row(title, false, Management::BringUp(up)));
+        }
+    }
+    rows
+}
+
+fn matrix() -> Vec<BringUp> {
+    /// Which engines suit a shape. ftree and lash have no LMC.
+    const SUITS: &[(&str, &[&str])] = &[
+        ("two", &["minhop"]),
+        ("switch:8", &["minhop", "updn", "sssp", "dfsssp"]),
+        ("fattree:40", &["minhop", "updn", "ftree", "sssp", "dfsssp"]),
+        ("fattree:648", &["minhop", "updn", "ftree", "sssp", "dfsssp"]),
+        ("torus:3x3x3", &["minhop", "updn", "dor", "lash", "torus-2QoS", "sssp", "dfsssp"]),
+        ("dragonfly:4,2,2", &["minhop", "updn", "lash", "sssp", "dfsssp"]),
+    ];
+    let mut all = Vec::new();
+    for &(shape, engines) in SUITS {
+        all.push(BringUp::plain(shape));
+        for &engine in engines {
+            let most = if matches!(engine, "ftree" | "lash") { 0 } else { 2 };
+            all.extend((0..=most).map(|lmc| BringUp::plain(shape).by(engine).lmc(lmc)));
+        }
+        all.push(BringUp::plain(shape).and(Extra::Qos));
+        all.push(BringUp::plain(shape).and(Extra::Partitions));
+    }
+    all.push(BringUp::plain("fattree:10368"));
+    all.push(BringUp::plain("fattree:10368").by("ftree"));
+    all
+}
+
+fn two() -> Vec<Row> {
+    let rows: [(&str, bool, fn(&Ground) -> Result<()>); 3] = [
+        ("opensm, and one with a higher priority", true, two_managers::priority),
+        ("opensm, and one with the same priority", false, two_managers::equal_priority),
+        ("opensm, and the master is killed", true, two_managers::killed),
+    ];
+    rows.map(|(title, brief, run)| row(title, brief, Management::Two(run))).into()
+}
+
+/// What a program finds on a shape. Brief is the first one of each.
+fn looks() -> Vec<Row> {
+    type Look = (&'static str, fn(&Ground) -> Result<()>);
+    const LOOKS: &[Look] = &[
+        ("ibstat", diags::own::ibstat),
+        ("ibstatus", diags::own::ibstatus),
+        ("ibaddr", diags::own::ibaddr),
+        ("sminfo", diags::own::sminfo),
+        ("ibnetdiscover", diags::discover::ibnetdiscover),
+        ("ibhosts", diags::discover::ibhosts),
+        ("ibswitches", diags::discover::ibswitches),
+        ("iblinkinfo", diags::discover::iblinkinfo),
+        ("ibidsverify", diags::discover::ibidsverify),
+        ("smpquery nodeinfo, nodedesc, guidinfo", diags::query::nodes),
+        ("smpquery portinfo", diags::query::ports),
+        ("smpquery switchinfo", diags::query::switches),
+        ("smpquery pkeys, sl2vl, vlarb", diags::query::tables),
+        ("smpquery mlnxextportinfo", diags::query::vendors),
+        ("smpdump", diags::query::smpdump),
+        ("ibroute", diags::routes::ibroute),
+        ("ibtracert", diags::routes::ibtracert),
+        ("dump_fts", diags::routes::dump_fts),
+        ("check_lft_balance", diags::routes::check_lft_balance),
+        ("saquery NodeRecord", diags::sa::nodes),
+        ("saquery PortInfoRecord", diags::sa::ports),
+        ("saquery SwitchInfoRecord, LFTRecord, MFTRecord", diags::sa::forwarding),
+        ("saquery LinkRecord", diags::sa::links),
+        ("saquery PathRecord", diags::sa::paths),
+        ("saquery of tables", diags::sa::tables),
+        ("saquery MCMemberRecord", diags::sa::groups),
+        ("ibping", diags::ping::ibping),
+        ("perfquery", diags::counters::perfquery),
+        ("ibqueryerrors", diags::counters::ibqueryerrors),
+        ("ibportstate", diags::portstate::ibportstate),
+    ];
+    /// Those of which a larger subnet shows more: answers of thousands of records.
+    const LARGE: &[&str] = &[
+        "ibnetdiscover",
+        "iblinkinfo",
+        "dump_fts",
+        "saquery NodeRecord",
+        "saquery PortInfoRecord",
+        "saquery SwitchInfoRecord, LFTRecord, MFTRecord",
+        "saquery LinkRecord",
+        "ibqueryerrors",
+    ];
+    let on = |shape: &'static str, brief: bool| {
+        move |&(title, look): &Look| {
+            row(format!("{title} on {shape}"), brief, Management::Look(shape, look))
+        }
+    };
+    let mut rows: Vec<Row> = LOOKS.iter().map(on(TREE, true)).collect();
+    rows.extend(
+        LOOKS.iter().filter(|(title, _)| LARGE.contains(title)).map(on("fattree:648", false)),
+    );
+    rows
+}
