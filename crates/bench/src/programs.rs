@@ -23,12 +23,14 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// Which Debian package has a program.
-const PACKAGES: [(&str, &str); 5] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("ib_", "perftest"),
     ("ucx_perftest", "ucx-utils"),
     ("iperf3", "iperf3"),
     ("cmtime", "rdmacm-utils"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("opensm", "opensm"),
+    ("ibsim", "ibsim-utils"),
 ];
 
 /// Says that a program is not installed, and what has it.

@@ -1,7 +1,7 @@
 //! `rdmux bench --peers`: how fast unmodified programs are on rdmux, each beside the best that this machine
 //! has for the same purpose, in the same run.
 //!
-//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory` and
+//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm` and
 //! `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side; `figure`,
 //! `report` and `chart` are what comes out.
 
@@ -10,6 +10,7 @@ mod copy;
 mod figure;
 mod guest;
 mod memory;
+mod opensm;
 mod parse;
 mod part;
 mod report;

@@ -1,5 +1,6 @@
 //! The rows that programs on this machine measure, and the order of their rounds.
 
+use std::cell::RefCell;
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -13,6 +14,7 @@ use super::super::plain;
 use super::super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
 use super::copy::{Buffer, Line};
 use super::figure::Figure;
+use super::opensm::Fabrics;
 use super::part::{Answer, Ask};
 use super::spec::Row;
 use super::{memory, parse};
@@ -120,6 +122,11 @@ impl Bench {
                 self.alternate(row, || latency(SMALL, OTHER, LOSS), || latency(SMALL, OTHER, &[]))
             }
             Row::Connect => self.connections(row),
+            Row::Opensm => {
+                let fabrics = RefCell::new(Fabrics::new()?);
+                let (ours, peer) = (|| fabrics.borrow_mut().ours(), || fabrics.borrow().ibsim());
+                self.alternate(row, ours, peer)
+            }
             Row::Memory => {
                 self.say(row.spec().what);
                 memory::measure(row)

@@ -42,6 +42,8 @@ pub(crate) enum Row {
     Connect,
     /// Memory of idle connected queue pairs
     Memory,
+    /// OpenSM brings up 10,368 adapters on a fabric, beside ibsim
+    Opensm,
 }
 
 /// What a row is.
@@ -84,6 +86,7 @@ impl Row {
             Self::GuestLat => ("ib_send_lat 8 B, in a guest", "rxe", TIME),
             Self::GuestCm => ("cmtime connections, in a guest", "rxe", Unit::PerSecond),
             Self::Connect => ("cmtime, each of 1,000", "TCP connect, accept, close", TIME),
+            Self::Opensm => ("opensm, 10,368 adapters", "opensm on ibsim", TIME),
             Self::Memory => ("each of 10,000 idle queue pairs", "", Unit::Bytes),
         };
         let (ratio, goals) = self.goals();
@@ -106,6 +109,7 @@ impl Row {
             Self::GuestLat => (Ratio::Less, Some((0.5, 0.2))),
             Self::GuestCm => (Ratio::More, Some((3.0, 10.0))),
             Self::Connect => (Ratio::Less, Some((6.0, 2.0))),
+            Self::Opensm => (Ratio::Less, Some((1.0, 0.6))),
             Self::Memory => (Ratio::Less, Some((16384.0, 4096.0))),
         }
     }
