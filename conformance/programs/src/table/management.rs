@@ -73,7 +73,8 @@ fn matrix() -> Vec<BringUp> {
 }
 
 fn two() -> Vec<Row> {
-    let rows: [(&str, bool, fn(&Ground) -> Result<()>); 3] = [
+    type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
+    let rows: [Case; 3] = [
         ("opensm, and one with a higher priority", true, two_managers::priority),
         ("opensm, and one with the same priority", false, two_managers::equal_priority),
         ("opensm, and the master is killed", true, two_managers::killed),
