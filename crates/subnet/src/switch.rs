@@ -173,6 +173,8 @@ fn power_on(config: &Config, enhanced_port0: bool) -> SwitchInfo {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     fn switch() -> Switch {
