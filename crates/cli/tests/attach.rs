@@ -137,6 +137,10 @@ fn view_tells_what_the_fabric_told() {
     assert_eq!(read("hw_rev"), "0xa1");
     assert_eq!(read("ports/1/state"), "2: INIT");
     assert_eq!(read("ports/1/link_layer"), "InfiniBand");
+    assert_eq!(
+        (read("ports/1/pkeys/0"), read("ports/1/pkeys/63")),
+        ("0xffff".into(), "0x0000".into())
+    );
     assert_eq!(read("ports/1/counters/port_xmit_data"), "0");
     assert!(!dir.join("ports/1/gid_attrs/ndevs/0").exists());
     let mad = in_view(&net, "sys/class/infiniband_mad/umad0/ibdev");

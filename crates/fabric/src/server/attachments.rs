@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
+use rdmux_subnet::umad::Ports;
 use rdmux_subnet::{NODE_REVISION, NodeId, PortEvent, PortId};
 use rdmux_wire::Guid;
 
@@ -193,7 +194,10 @@ impl Core {
     }
 
     fn facts(&self, port: PortId) -> Option<PortFacts> {
-        self.world.subnet().port(port).map(facts)
+        let subnet = self.world.subnet();
+        // The whole table, as far as PartitionCap goes.
+        let pkeys = (0..).map_while(|index| subnet.pkey(port, index)).collect();
+        Some(facts(subnet.port(port)?, pkeys))
     }
 
     /// What a host asks.

@@ -2,7 +2,7 @@
 
 use rdmux_subnet::topology::Speed;
 use rdmux_subnet::{Counter, PortView};
-use rdmux_wire::Gid;
+use rdmux_wire::{Gid, Pkey};
 
 use crate::proto::PortFacts;
 
@@ -29,8 +29,8 @@ const COUNTERS: &[(&str, Counter)] = &[
     ("multicast_rcv_packets", Counter::PortMulticastRcvPkts),
 ];
 
-/// How a port is.
-pub(super) fn facts(port: PortView<'_>) -> PortFacts {
+/// How a port is, with its P_Key table.
+pub(super) fn facts(port: PortView<'_>, pkeys: Vec<Pkey>) -> PortFacts {
     let (info, rate) = (port.info(), port.rate());
     let gids = (0..info.guid_cap).map(|index| port.gid(index).unwrap_or(Gid::ZERO));
     PortFacts {
@@ -54,7 +54,7 @@ pub(super) fn facts(port: PortView<'_>) -> PortFacts {
         pkey_violations: info.pkey_violations,
         qkey_violations: info.qkey_violations,
         gids: gids.collect(),
-        pkeys: port.pkeys().to_vec(),
+        pkeys,
         counters: COUNTERS.iter().map(|&(name, c)| (name.to_owned(), port.counter(c))).collect(),
     }
 }
