@@ -164,7 +164,10 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
 
     // Counters alone are not told.
     let counters = vec![("port_xmit_data".to_owned(), 5)];
-    update(&socket, PortFacts { counters, ..facts() });
+    update(&socket, PortFacts { counters: counters.clone(), ..facts() });
+    while device(&host).ports[0].managed.as_ref().unwrap().counters != counters {
+        std::thread::yield_now();
+    }
     update(&socket, PortFacts { lid: Lid(7), state: 4, ..facts() });
     let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
     assert_eq!(port(&ports), (PortState::Active, Lid(7)));
@@ -186,14 +189,14 @@ fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
     let socket = fabric.accept();
     welcome(&socket, Ok(described()));
     let client = host.connect_options().connect(&host.options.host, ib()).unwrap();
-    for lid in (1..=4_000).map(Lid) {
+    for lid in (1..=10_000).map(Lid) {
         wait_writable(&socket);
         update(&socket, PortFacts { lid, ..facts() });
     }
     // The last word counts, and the process that was told of others before is still there.
     loop {
         let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
-        if ports[0].attr.lid == Lid(4_000) {
+        if ports[0].attr.lid == Lid(10_000) {
             break;
         }
     }
