@@ -1,12 +1,14 @@
-/* Both libraries in one process, as programs and plug-ins load them. */
+/* All three libraries in one process, as programs and plug-ins load them. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <link.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Not linked: the symbols come from what is loaded, as in a plug-in. */
 static void *load(const char *name)
@@ -47,6 +49,86 @@ static const char *first_device(void *verbs)
 	return name;
 }
 
+/* What programs link or load, each with a symbol and the version that they get of it. */
+static const struct {
+	const char *file, *symbol, *version;
+} names[] = {
+	{ "libibverbs.so.1", "ibv_get_device_list", "IBVERBS_1.1" },
+	{ "librdmacm.so.1", "rdma_create_id", "RDMACM_1.0" },
+	{ "libibumad.so.3", "umad_open_port", "IBUMAD_1.0" },
+};
+
+enum { NAMES = sizeof(names) / sizeof(*names) };
+
+/* What the loader knows of what it has loaded by a name. */
+static const struct link_map *loaded(int name)
+{
+	void *library = load(names[name].file);
+	struct link_map *map;
+	Dl_info info;
+
+	EQUAL(dlinfo(library, RTLD_DI_LINKMAP, &map), 0);
+	CHECK(dladdr(symbol(library, names[name].symbol, names[name].version), &info) != 0);
+	if (info.dli_fbase != (void *)map->l_addr)
+		FAIL("%s has %s from %s", names[name].file, names[name].symbol, info.dli_fname);
+	return map;
+}
+
+static bool is_there(int name)
+{
+	return dlopen(names[name].file, RTLD_NOW | RTLD_NOLOAD) != NULL;
+}
+
+/* Whoever comes first, the others find the same copy, and by every name there is what the others have. */
+static void loads_in_order(const int *order)
+{
+	const struct link_map *first;
+
+	for (int i = 0; i < NAMES; i++)
+		CHECK(!is_there(order[i]));
+	first = loaded(order[0]);
+	for (int i = 1; i < NAMES; i++) {
+		void *library = load(names[order[i]].file);
+
+		CHECK(loaded(order[i]) == first);
+		for (int j = 0; j < NAMES; j++)
+			symbol(library, names[j].symbol, names[j].version);
+	}
+	for (int i = 0; i < NAMES; i++)
+		EQUAL(dlclose(load(names[order[i]].file)), 0);
+}
+
+static void one_copy_in_every_order(void)
+{
+	static const int orders[][NAMES] = {
+		{ 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
+		int child = check_fork();
+
+		if (child == 0) {
+			loads_in_order(orders[i]);
+			_exit(0);
+		}
+		check_child(child);
+	}
+}
+
+/* Symbols of libibumad of 2.1 and 2.2 are there by these versions only. */
+static void every_version_of_libibumad(void)
+{
+	void *umad = load("libibumad.so.3");
+	int (*init)(void) = symbol(umad, "umad_init", "IBUMAD_1.0");
+
+	symbol(umad, "umad_get_ca_device_list", "IBUMAD_1.1");
+	symbol(umad, "umad_free_ca_device_list", "IBUMAD_1.1");
+	symbol(umad, "umad_sort_ca_device_list", "IBUMAD_1.2");
+	CHECK(!dlvsym(umad, "umad_sort_ca_device_list", "IBUMAD_1.0"));
+	CHECK(!dlvsym(umad, "umad_init", "IBVERBS_1.1"));
+	EQUAL(init(), 0);
+}
+
 /* The connection manager's context is on a device of the verbs library. */
 static void one_object(void)
 {
@@ -67,8 +149,10 @@ static void closed_and_opened_again(void)
 {
 	for (int i = 0; i < 3; i++) {
 		void *verbs = load("libibverbs.so.1"), *cm = load("librdmacm.so.1");
+		void *umad = load("libibumad.so.3");
 
 		first_device(verbs);
+		EQUAL(dlclose(umad), 0);
 		/* In either order. */
 		EQUAL(dlclose(i & 1 ? verbs : cm), 0);
 		EQUAL(dlclose(i & 1 ? cm : verbs), 0);
@@ -78,7 +162,7 @@ static void closed_and_opened_again(void)
 static void opened_and_closed_often(void)
 {
 	for (int i = 0; i < 10000; i++) {
-		void *library = load(i & 1 ? "libibverbs.so.1" : "librdmacm.so.1");
+		void *library = load(names[i % NAMES].file);
 
 		if (i % 500 == 0)
 			first_device(load("libibverbs.so.1"));
@@ -149,6 +233,8 @@ static void a_driver_may_register(void)
 }
 
 static const struct test tests[] = {
+	TEST(one_copy_in_every_order),
+	TEST(every_version_of_libibumad),
 	TEST(one_object),
 	TEST(closed_and_opened_again),
 	TEST(opened_and_closed_often),

@@ -1,5 +1,6 @@
 //! The C programs of `conformance/c` on the shared object, on virtual hosts of their own.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,10 +30,15 @@ const PROGRAMS: &[&str] = &[
     "xrc_number",
     "iwarp",
     "umad",
+    "umad_agents",
+    "umad_transfers",
     "cycles",
 ];
 
-/// What a program that includes it is linked with the library of.
+/// What a program includes that needs a port of a subnet.
+const ON_FABRIC: &str = "\"umad_fixture.h\"";
+
+/// What a program that includes it is linked with the library of, as those on a fabric are.
 const UMAD_HEADER: &str = "/usr/include/infiniband/umad.h";
 
 /// How long a program may take. Each of its tests has a limit of its own, so this is for what no test expects.
@@ -51,7 +57,7 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
-        if *program == "umad" && !Path::new(UMAD_HEADER).is_file() {
+        if program.starts_with("umad") && !Path::new(UMAD_HEADER).is_file() {
             report.skip(program, "no headers (libibumad-dev)");
             continue;
         }
@@ -70,6 +76,8 @@ struct Host {
     place: PathBuf,
     runtime: PathBuf,
     rdmux: PathBuf,
+    /// Whether a fabric was brought up.
+    fabric: Cell<bool>,
 }
 
 impl Host {
@@ -103,7 +111,8 @@ impl Host {
         // Left by a process of the same number that was killed.
         let _ = fs::remove_dir_all(&runtime);
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
-        let host = Self { place, runtime, rdmux: sh::target_dir().join("debug/rdmux") };
+        let rdmux = sh::target_dir().join("debug/rdmux");
+        let host = Self { place, runtime, rdmux, fabric: Cell::new(false) };
         let [.., high, low] = std::process::id().to_be_bytes();
         let config = host.runtime.join("small.toml");
         fs::write(&config, Self::LIMITS).with_context(|| config.display().to_string())?;
@@ -130,7 +139,17 @@ impl Host {
         let library = self.place.join("lib");
         let mut list = sh::command(&program);
         rows.expect(&sh::output(list.arg("--list").env("LD_LIBRARY_PATH", &library))?);
-        let mut run = self.command(&program);
+        let source = fs::read_to_string(sources().join(format!("{name}.c")))?;
+        let on_fabric = source.contains(ON_FABRIC);
+        let mut run = if on_fabric {
+            self.bring_fabric_up()?;
+            // The program looks at the files of the adapter, which the command shows.
+            let mut run = self.command(&self.rdmux);
+            run.args(["run", "--device", "ib", "--"]).arg(&program);
+            run
+        } else {
+            self.command(&program)
+        };
         run.env("LD_LIBRARY_PATH", &library);
         run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
         if name == "umad" {
@@ -139,11 +158,36 @@ impl Host {
         }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
+        if on_fabric { self.fabric_has_no_files() } else { Ok(()) }
+    }
+
+    /// Brings a fabric up that the host attaches to. It stays for further programs.
+    fn bring_fabric_up(&self) -> Result<()> {
+        if !self.fabric.replace(true) {
+            let mut up = self.command(&self.rdmux);
+            sh::run(up.args(["fabric", "up", "--shape", "switch:4"]))?;
+        }
         Ok(())
     }
 
+    /// Waits until the fabric has no open management interface: those of programs that were killed are gone, too.
+    fn fabric_has_no_files(&self) -> Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let mut status = self.command(&self.rdmux);
+            let status = sh::output(status.args(["fabric", "status", "--json"]))?;
+            // However it is laid out.
+            let text: String = status.split_whitespace().collect();
+            if text.contains("\"files\":[]") {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "left behind:\n{status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn compile(&self, name: &str) -> Result<PathBuf> {
-        let sources = sh::root().join("conformance/c");
+        let sources = sources();
         let source = sources.join(format!("{name}.c"));
         let text = fs::read_to_string(&source).with_context(|| source.display().to_string())?;
         let program = self.place.join(name);
@@ -162,7 +206,10 @@ impl Host {
         }
         // One that loads the libraries itself must not be linked with them.
         cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);
-        if text.contains("<infiniband/umad.h>") {
+        if text.contains(ON_FABRIC) {
+            cc.arg(sources.join("umad_fixture.c"));
+        }
+        if text.contains(ON_FABRIC) || text.contains("<infiniband/umad.h>") {
             cc.arg("-libumad");
         }
         sh::run(&mut cc)?;
@@ -193,12 +240,21 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if self.fabric.get() {
+            let mut down = self.command(&self.rdmux);
+            let _ = sh::run(down.args(["fabric", "down"]));
+        }
         for name in Self::ALL {
             let mut down = self.command(&self.rdmux);
             let _ = sh::run(down.args(["host", "down", name]));
         }
         let _ = fs::remove_dir_all(&self.runtime);
     }
+}
+
+/// Where the programs are.
+fn sources() -> PathBuf {
+    sh::root().join("conformance/c")
 }
 
 /// The tables of `rdmux host status` that are there only if somebody is.
