@@ -115,6 +115,11 @@ impl BringUp {
         if self.engine == Some("torus-2QoS") {
             conf.torus = torus(self.shape, shown);
         }
+        if self.engine == Some("updn") && !self.shape.starts_with("fattree") {
+            // It finds roots in trees only.
+            let root = shown.switches().next();
+            conf.roots = root.map(|switch| format!("{}\n", switch.guid));
+        }
         conf
     }
 

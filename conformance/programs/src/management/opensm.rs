@@ -18,6 +18,8 @@ pub(crate) struct Conf {
     pub(crate) partitions: Option<String>,
     /// The text of its file for torus-2QoS.
     pub(crate) torus: Option<String>,
+    /// The text of its file of the switches that are roots.
+    pub(crate) roots: Option<String>,
 }
 
 impl Conf {
@@ -132,6 +134,11 @@ impl Conf {
             let file = dir.join("torus-2QoS.conf");
             fs::write(&file, torus)?;
             line("torus_config", &file.display().to_string());
+        }
+        if let Some(roots) = &self.roots {
+            let file = dir.join("roots");
+            fs::write(&file, roots)?;
+            line("root_guid_file", &file.display().to_string());
         }
         for (option, value) in &self.lines {
             line(option, value);

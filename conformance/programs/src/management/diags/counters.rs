@@ -84,10 +84,10 @@ fn all_ports(ground: &Ground) -> Result<()> {
 
 /// ibqueryerrors finds a link that was down, at both of its ends, and nothing else; after a reset it finds nothing.
 pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
-    // What other rows have caused, if anything.
-    let reset = ground.start(HOSTS[1], "reset", "ibqueryerrors -k -K")?.finish(TIMEOUT)?;
+    // What other rows have caused, if anything: it ends with 1 if it finds something.
+    let reset = ground.start(HOSTS[1], "reset", "ibqueryerrors -t 20000 -k -K")?.finish(TIMEOUT)?;
     ensure!(matches!(reset.code(), Some(0 | 1)), "ibqueryerrors -k -K ended with {reset}");
-    let quiet = ground.said("ibqueryerrors")?;
+    let quiet = ground.said("ibqueryerrors -t 20000")?;
     ensure!(errors(&quiet).is_empty(), "errors without a cause: {quiet}");
     let shown = ground.show()?;
     let node = shown.adapters().last().context("an adapter")?;
@@ -99,15 +99,15 @@ pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
     ground.until("swept again", || {
         Ok(super::super::bring_up::all_is_active(&ground.show()?).is_ok())
     })?;
-    let output = ground.ends_with(1, "ibqueryerrors")?;
+    let output = ground.ends_with(1, "ibqueryerrors -t 20000")?;
     let down = |guid: u64, port: u8| (guid, port, "[LinkDownedCounter == 1".to_owned());
     let expected = vec![down(node.guid.0 + 1, 1), down(switch.guid.0, port)];
     super::same("errors", errors(&output), expected)?;
     contains(&output, &format!("Errors for {:#x} \"{}\"", switch.guid.0, switch.description))?;
     let all = shown.nodes.len();
     contains(&output, &format!("## Summary: {all} nodes checked, 2 bad nodes found"))?;
-    ground.ends_with(1, "ibqueryerrors -k")?;
-    let quiet = ground.said("ibqueryerrors")?;
+    ground.ends_with(1, "ibqueryerrors -t 20000 -k")?;
+    let quiet = ground.said("ibqueryerrors -t 20000")?;
     ensure!(errors(&quiet).is_empty(), "errors after a reset: {quiet}");
     Ok(())
 }
