@@ -152,6 +152,9 @@ impl Ground {
         let mut command = Command::new(&self.rdmux);
         command.env("RDMUX_RUNTIME_DIR", self.dir.join("run")).env("RDMUX_HOST", host);
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG").current_dir(&self.dir);
+        // Scripts start other programs of their package, which plain users do not have on their path.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin"));
         command
     }
 
