@@ -139,7 +139,7 @@ fn a_kind_of_device_that_there_is_not_is_refused() {
         .unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("tokenring") && said.contains("roce, iw or all"), "{said}");
+    assert!(said.contains("tokenring") && said.contains("roce, iw, ib or all"), "{said}");
 }
 
 #[test]
