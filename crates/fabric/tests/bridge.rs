@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ fn listening() -> Fabric {
 }
 
 fn join(fabric: &Fabric, idle_exit: Option<Duration>) -> Joined {
+    join_for(fabric, idle_exit, Config::default())
+}
+
+fn join_for(fabric: &Fabric, idle_exit: Option<Duration>, config: Config) -> Joined {
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let at: SocketAddr = status.listen.unwrap().parse().unwrap();
     let here = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
@@ -39,7 +44,7 @@ fn join(fabric: &Fabric, idle_exit: Option<Duration>) -> Joined {
     let there = FabricDir::open(&user, &fabric.name).unwrap();
     bridge::keep_secret(&there, &std::fs::read(here.secret()).unwrap()).unwrap();
     let mut options = ServerOptions::new(fabric.name.clone(), user.clone());
-    options.idle_exit = idle_exit;
+    (options.idle_exit, options.config) = (idle_exit, config);
     let client = bridge::Client::open(at, &there, options).unwrap();
     let running = thread::spawn(|| client.run());
     let config = Config::default();
@@ -110,4 +115,31 @@ fn bridge_that_is_told_to_stay_outlives_its_clients() {
     admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
     assert!(!is_up(&joined, &fabric));
+}
+
+#[test]
+fn users_of_the_configuration_attach_by_a_bridge_and_may_not_command() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root can be another user: not run");
+        return;
+    }
+    let fabric = listening();
+    let passable = std::fs::Permissions::from_mode(0o711);
+    std::fs::set_permissions(fabric.tmp(), passable).unwrap();
+    let mut joined = join_for(&fabric, None, Config { users: vec![4001], ..Config::default() });
+    let (options, name) = (joined.options.clone(), fabric.name.clone());
+    let as_user = |uid: u32| {
+        let (options, name) = (options.clone(), name.clone());
+        let thread = thread::spawn(move || {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+            let attached = Attachment::open(&options, &name, "a", Guid(1)).map(drop);
+            let commands = [admin::status(&options, &name).map(drop), admin::down(&options, &name)];
+            (attached.map_err(|e| e.errno()), commands.map(|c| c.unwrap_err().errno()))
+        });
+        thread.join().unwrap()
+    };
+    assert_eq!(as_user(4001), (Ok(()), [1, 1]));
+    assert_eq!(as_user(4002), (Err(1), [1, 1]));
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
 }

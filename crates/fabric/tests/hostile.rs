@@ -102,7 +102,9 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
     let (options, name) = (fabric.options.clone(), fabric.name.clone());
     let e = as_user(4001, move || admin::down(&options, &name)).unwrap_err();
     assert_eq!(e.errno(), 1, "{e}");
-    assert_eq!(admin::status(&fabric.options, &fabric.name).unwrap().adapters, 2);
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let refused = status.counters.iter().find(|(name, _)| name == "clients_refused").unwrap();
+    assert_eq!((status.adapters, refused.1), (2, 2));
 }
 
 #[test]

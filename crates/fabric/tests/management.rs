@@ -158,6 +158,8 @@ fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
     let file = status.files.iter().find(|file| file.waiting.0 > 0).unwrap();
     assert!(file.waiting.1 <= 17 << 20, "{file:?}");
     assert!(file.dropped > 0, "{file:?}");
+    let dropped = status.counters.iter().find(|(name, _)| name == "mads_dropped").unwrap().1;
+    assert_eq!((dropped, file.waiting.1), (file.dropped, file.waiting.0 * (64 + 256)));
     // What waits is not lost.
     assert_eq!(lazy.file.recv_mad().unwrap().data.len(), 256);
 }

@@ -214,7 +214,7 @@ pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File
 }
 
 /// Lets other users reach the socket: each is checked when it connects.
-fn open_to_others(options: &ServerOptions, dir: &FabricDir) -> Result<(), FabricError> {
+pub(crate) fn open_to_others(options: &ServerOptions, dir: &FabricDir) -> Result<(), FabricError> {
     use std::os::unix::fs::PermissionsExt as _;
     let fabrics = dir.path().parent().unwrap_or(dir.path());
     let passable = [options.user.path(), fabrics, dir.path()].map(|path| (path.to_owned(), 0o711));
