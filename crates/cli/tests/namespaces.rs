@@ -237,24 +237,35 @@ impl Agent {
         assert_eq!(answer.header.status & 0x7fff, 0, "{answer}");
         answer.attribute().unwrap()
     }
+
+    /// Gives its own port a LID, as a manager does.
+    fn set_lid(&mut self, lid: Lid) {
+        let own = self.ask(&Smp::directed(Method::GET, 0x15, 1, &[]));
+        let Attribute::PortInfo(mut info) = own else { panic!("{own}") };
+        (info.lid, info.sm_lid) = (lid, lid);
+        (info.port_state, info.port_physical_state) = (PortState::NO_CHANGE, PhysState::NO_CHANGE);
+        let mut set = Smp::directed(Method::SET, 0x15, 1, &[]);
+        set.set_attribute(&Attribute::PortInfo(info));
+        self.ask(&set);
+    }
+}
+
+/// Brings a fabric of two adapters up on one machine, and joins it on the other; where it listens.
+fn join(here: &Machine, there: &Machine) -> String {
+    let said = here.ok(&["fabric", "up", "--shape", "two", "--listen", "10.79.0.1:0"]);
+    let listens = said.lines().find_map(|line| line.strip_prefix("it listens at ")).unwrap();
+    let at = listens.split(';').next().unwrap().to_owned();
+    let secret = here.net.path().join("fabrics/default/secret");
+    let secret = secret.to_str().unwrap();
+    let said = there.ok(&["fabric", "up", "--join", &at, "--secret", secret]);
+    assert!(said.contains(&format!("attach to it at {at}")), "{said}");
+    at
 }
 
 #[test]
 fn fabric_of_another_machine_is_joined_over_the_network() {
     let Some([here, there]) = two_machines() else { return };
-    let said = here.ok(&["fabric", "up", "--shape", "two", "--listen", "10.79.0.1:0"]);
-    let listens = said.lines().find_map(|line| line.strip_prefix("it listens at ")).unwrap();
-    let at = listens.split(';').next().unwrap().to_owned();
-    let secret = here.net.path().join("fabrics/default/secret");
-    let join = ["fabric", "up", "--join", &at, "--secret"];
-
-    // A machine that does not know the secret is not let in.
-    let wrong = there.net.path().join("wrong");
-    std::fs::write(&wrong, "another secret, as long as one").unwrap();
-    let refused = there.rdmux(&[&join[..], &[wrong.to_str().unwrap()]].concat());
-    assert!(!refused.status.success() && text(&refused.stderr).contains("secret"), "{refused:?}");
-    let said = there.ok(&[&join[..], &[secret.to_str().unwrap()]].concat());
-    assert!(said.contains(&format!("attach to it at {at}")), "{said}");
+    let at = join(&here, &there);
     let show = ["fabric", "show", "--json"];
     assert_eq!(there.ok(&show), here.ok(&show));
 
@@ -266,17 +277,10 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     let status = here.ok(&["fabric", "status", "--fabric", "default"]);
     assert!(status.contains("far"), "{status}");
     let mut manager = Agent::open(&options, "far");
-    let own = manager.ask(&Smp::directed(Method::GET, 0x15, 1, &[]));
     let peer = manager.ask(&Smp::directed(Method::GET, 0x11, 0, &[1]));
-    let (Attribute::PortInfo(mut info), Attribute::NodeInfo(peer)) = (own, peer) else {
-        panic!("other attributes");
-    };
+    let Attribute::NodeInfo(peer) = peer else { panic!("{peer}") };
     assert_ne!(peer.node_guid, described.node_guid);
-    (info.lid, info.sm_lid) = (Lid(0x21), Lid(0x21));
-    (info.port_state, info.port_physical_state) = (PortState::NO_CHANGE, PhysState::NO_CHANGE);
-    let mut set = Smp::directed(Method::SET, 0x15, 1, &[]);
-    set.set_attribute(&Attribute::PortInfo(info));
-    manager.ask(&set);
+    manager.set_lid(Lid(0x21));
     let told = host.refresh().unwrap();
     assert_eq!(told.port.lid, Lid(0x21));
     assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
@@ -297,7 +301,43 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");
     here.ok(&["fabric", "up", "--listen", &at]);
+    // A machine that does not know the secret is not let in.
+    let wrong = there.net.path().join("wrong");
+    std::fs::write(&wrong, "another secret, as long as one").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    let refused = there.rdmux(&["fabric", "up", "--fabric", "f", "--join", &at, "--secret", wrong]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("secret"), "{said}");
     there.ok(&["fabric", "up"]);
     let status = there.ok(&["fabric", "status", "--fabric", "default", "--json"]);
     assert!(status.contains(&at), "{status}");
+}
+
+#[test]
+fn host_of_another_machine_has_its_adapter_over_the_network() {
+    let Some([here, there]) = two_machines() else { return };
+    let at = join(&here, &there);
+    let address = there.net.address(1);
+    there.ok(&["host", "up", "far", "--addr", &address]);
+    // The port's state and LID, as programs of the host see them.
+    let until = |state: &str, lid: u64| loop {
+        let said = there.ok(&["--host", "far", "devices", "--device", "ib", "--json"]);
+        let devices: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let port = &devices[0]["ports"][0];
+        if port["state"] == state && port["subnet"]["lid"] == lid {
+            return devices[0]["node_guid"].clone();
+        }
+        std::thread::yield_now();
+    };
+    let guid = until("init", 0);
+    let status = here.ok(&["fabric", "status", "--fabric", "default"]);
+    assert!(status.contains("far"), "{status}");
+    Agent::open(&there.options(), "far").set_lid(Lid(0x21));
+    assert_eq!(until("init", 0x21), guid);
+    // The fabric goes, and comes back with the host's adapter and its LID.
+    here.ok(&["fabric", "down"]);
+    until("down", 0x21);
+    here.ok(&["fabric", "up", "--listen", &at]);
+    there.ok(&["fabric", "up"]);
+    assert_eq!(until("init", 0x21), guid);
 }
