@@ -119,11 +119,15 @@ pub struct Slices {
     short: bool,
     /// The processor time of the thread when the present stretch of work began.
     began: Duration,
+    /// Stretches since the last long one.
+    calm: u32,
 }
 
 impl Slices {
-    /// A stretch of work as long as this moves long messages.
-    const LONG: Duration = Duration::from_millis(1);
+    /// A stretch of work as long as this moves long messages: two of a MiB.
+    const LONG: Duration = Duration::from_micros(250);
+    /// So many stretches without a long one are the end of them. Where a program polls between, most are short.
+    const CALM: u32 = 20;
 
     /// Asks for short ones, for the calling thread.
     ///
@@ -131,7 +135,7 @@ impl Slices {
     /// As [`ask_for_short_slices`].
     pub fn new() -> io::Result<Self> {
         ask_for_short_slices()?;
-        Ok(Self { short: true, began: usage::of_thread() })
+        Ok(Self { short: true, began: usage::of_thread(), calm: Self::CALM })
     }
 
     /// A stretch of work begins.
@@ -144,7 +148,9 @@ impl Slices {
     /// # Errors
     /// As [`ask_for_short_slices`].
     pub fn end(&mut self) -> io::Result<()> {
-        let short = usage::of_thread().saturating_sub(self.began) < Self::LONG;
+        let long = usage::of_thread().saturating_sub(self.began) >= Self::LONG;
+        self.calm = if long { 0 } else { self.calm.saturating_add(1) };
+        let short = self.calm >= Self::CALM;
         if short != self.short {
             sys::set_slice(if short { SHORT_SLICE } else { USUAL_SLICE })?;
             self.short = short;
@@ -231,7 +237,9 @@ mod tests {
                 slices.end().unwrap();
                 slices.short
             };
+            assert!(after(Duration::ZERO));
             assert!(!after(Slices::LONG));
+            assert!((1..Slices::CALM).all(|_| !after(Duration::ZERO)), "another one may come");
             assert!(after(Duration::ZERO));
         })
         .join()
