@@ -96,8 +96,10 @@ fn bridge_on_demand_ends_after_its_last_client() {
     assert!(is_up(&joined, &fabric), "it has a client");
     drop(host);
     joined.ended();
-    let status = admin::status(&fabric.options, &fabric.name).unwrap();
-    assert_eq!(status.attached.len(), 0, "the fabric itself stays");
+    // The fabric itself stays, and notices that the host is gone.
+    while !admin::status(&fabric.options, &fabric.name).unwrap().attached.is_empty() {
+        thread::yield_now();
+    }
 }
 
 #[test]
