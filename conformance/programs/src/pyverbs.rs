@@ -104,11 +104,18 @@ impl Expected {
         }
     }
 
-    /// Compares with what came; the first row to ask runs the tests, all of them at once.
+    /// Compares with what came; the first row to ask runs the tests, all of them at once. Who finds something else than
+    /// expected has them run again, if it is tried again.
     pub(crate) fn check(self, stage: &mut Stage, scene: &Scene) -> Outcome {
         let results = stage.pyverbs.get_or_insert_with(|| all(scene).map_err(|e| format!("{e:#}")));
-        let results = results.as_ref().map_err(|e| anyhow!("{e}"))?;
-        Ok(self.compare(results)?)
+        let compared = match results {
+            Ok(results) => self.compare(results),
+            Err(e) => Err(anyhow!("{e}")),
+        };
+        if compared.is_err() {
+            stage.pyverbs = None;
+        }
+        Ok(compared?)
     }
 
     fn compare(self, results: &BTreeMap<String, Ended>) -> Result<()> {
