@@ -79,7 +79,7 @@ static bool is_there(int name)
 	return dlopen(names[name].file, RTLD_NOW | RTLD_NOLOAD) != NULL;
 }
 
-/* Whoever comes first, the others find the same copy, and by every name there is what the others have. */
+/* Whichever is loaded first, the others find the same copy, and by every name there is what the others have. */
 static void loads_in_order(const int *order)
 {
 	const struct link_map *first;

@@ -18,7 +18,7 @@ struct buffer {
 /* An agent that nothing is for but answers to its own requests. */
 enum { NO_METHODS = 0 };
 
-/* The default port, opened. It fails if there is none: whoever runs this sees to that. */
+/* The default port, opened. It fails if there is none; the caller of this program makes one. */
 int open_port(void);
 
 /* Registers an agent of a class that has this version, for requests of the methods whose bits are set, 64 of them. Its number,

@@ -104,8 +104,8 @@ impl Expected {
         }
     }
 
-    /// Compares with what came; the first row to ask runs the tests, all of them at once. Who finds something else than
-    /// expected has them run again, if it is tried again.
+    /// Compares with what came; the first row to ask runs the tests, all of them at once. A row that finds something else
+    /// than expected has them run again when it is tried again.
     pub(crate) fn check(self, stage: &mut Stage, scene: &Scene) -> Outcome {
         let results = stage.pyverbs.get_or_insert_with(|| all(scene).map_err(|e| format!("{e:#}")));
         let compared = match results {

@@ -296,7 +296,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     while !matches!(admin::status(&options, &fabric), Err(FabricError::NotUp { .. })) {
         std::thread::yield_now();
     }
-    // Who comes next starts it again, and is told why that cannot be.
+    // The next client starts it again, and is told why that fails.
     let refused = there.rdmux(&["fabric", "up"]);
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");

@@ -199,7 +199,7 @@ impl<'a> Routes<'a> {
             if let Some(known) = fates.get(at as usize).copied().flatten() {
                 break known;
             }
-            // Whoever comes here again before the end is known goes round.
+            // A walk that comes here again before the end is known is in a loop.
             fates[at as usize] = Some(Fate::Lost(Lost::Loop(at)));
             passed.push(at);
             let next = self.step(at, to).and_then(|egress| match egress {

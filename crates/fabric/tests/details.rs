@@ -275,7 +275,7 @@ fn managers_that_wait_for_a_port_come_in_their_order() {
         let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
         let greeting = Greeting::new(Role::IsSm { port: port.clone(), wait: true });
         socket::send(socket.as_fd(), &greeting, &[], &mut Vec::new()).unwrap();
-        // Whoever asks after that is served after that.
+        // A later request is served later.
         counter(&fabric, "mads_sent");
         socket
     })

@@ -21,7 +21,10 @@ use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 use crate::view::tree;
 
-/// Who holds the port's `issmN` open, and what the fabric knows of it.
+/// Opens of FIFOs that are taken before others have their turn.
+const MAX_EVENTS: usize = 64;
+
+/// The managers that hold the port's `issmN` open, and what the fabric knows of them.
 #[derive(Debug, Default)]
 pub(super) struct Manager {
     watch: Option<OwnedFd>,
@@ -91,7 +94,12 @@ impl Core {
         let Some(watch) = &self.adapter.manager.watch else { return };
         let mut buf = [std::mem::MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(watch, &mut buf);
-        while events.next().is_ok() {}
+        // What is left wakes us again, so that one who opens it all the time has only its share of ours.
+        for _ in 0..MAX_EVENTS {
+            if events.next().is_err() {
+                break;
+            }
+        }
         self.look_for_managers();
     }
 
