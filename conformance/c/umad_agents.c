@@ -239,8 +239,11 @@ static void killed_with_agents(void)
 	EQUAL(kill(child, SIGKILL), 0);
 	EQUAL(waitpid(child, &status, 0), child);
 	/* The fabric notices that soon; the test's own time ends otherwise. */
-	while (agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT) < 0)
-		EQUAL(errno, EINVAL);
+	while (agent(port, UMAD_CLASS_SUBN_ADM, 2, 1, GET_BIT) < 0) {
+		int reason = errno;
+
+		EQUAL(reason, EINVAL);
+	}
 }
 
 /* Waits until the port's IsSM bit is so: the host's service sees soon who has the file open. */
@@ -288,6 +291,42 @@ static void manager_holds_a_file_open(void)
 	is_sm_becomes(port, false);
 }
 
+/* A second manager of the port is told to come again, or waits until the first one is gone. */
+static void manager_waits_for_another(void)
+{
+	int port = open_port(), file, child, status, said[2];
+	char path[64], word;
+
+	EQUAL(directed_agent(port), 0);
+	EQUAL(umad_get_issm_path(NULL, 0, path, sizeof(path)), 0);
+	CHECK((file = open(path, O_RDONLY | O_NONBLOCK)) >= 0);
+	is_sm_becomes(port, true);
+	SETS(open(path, O_RDONLY | O_NONBLOCK), EAGAIN);
+	SETS(open(path, O_RDWR | O_NONBLOCK), EAGAIN);
+	EQUAL(pipe(said), 0);
+	if ((child = check_fork()) == 0) {
+		close(file);
+		EQUAL(write(said[1], "1", 1), 1);
+		CHECK((file = open(path, O_RDONLY)) >= 0);
+		EQUAL(write(said[1], "2", 1), 1);
+		EQUAL(fcntl(file, F_GETFL) & O_NONBLOCK, 0);
+		for (;;)
+			pause();
+	}
+	EQUAL(read(said[0], &word, 1), 1);
+	EQUAL(word, '1');
+	EQUAL(close(file), 0);
+	EQUAL(read(said[0], &word, 1), 1);
+	EQUAL(word, '2');
+	is_sm_becomes(port, true);
+	SETS(open(path, O_RDONLY | O_NONBLOCK), EAGAIN);
+	EQUAL(kill(child, SIGKILL), 0);
+	EQUAL(waitpid(child, &status, 0), child);
+	is_sm_becomes(port, false);
+	CHECK((file = open(path, O_RDONLY | O_NONBLOCK)) >= 0);
+	EQUAL(close(file), 0);
+}
+
 static void opened_very_often(void)
 {
 	int ports[100];
@@ -311,6 +350,7 @@ static const struct test tests[] = {
 	TEST(descriptor_polls),
 	TEST(killed_with_agents),
 	TEST(manager_holds_a_file_open),
+	TEST(manager_waits_for_another),
 	TEST(opened_very_often),
 };
 

@@ -27,6 +27,7 @@ const PACKAGES: &[&str] = &[
     "iproute2",
     "opensm",
     "infiniband-diags",
+    "ibsim-utils",
 ];
 
 /// The suite, and the C library.

@@ -6,7 +6,7 @@ use crate::sh;
 /// Which seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs, connections, iWARP streams and management datagrams each
+    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams and subnet managers each
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
     /// The first of them; with `--seeds 1` this replays one that failed
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("connections", Some("--connections")),
         ("queue pairs over streams", Some("--streams")),
         ("management datagrams", Some("--datagrams")),
+        ("subnet managers", Some("--subnet")),
     ];
     for (name, choice) in simulations {
         let mut cargo = sh::cargo();

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::client::{ConnectOptions, MadFile};
 use rdmux_fabric::proto::{NodeRef, PortRef};
-use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Setup};
 use rdmux_fabric::{Config, FabricName};
 use rdmux_runtime::{UserDir, socket};
 use rdmux_subnet::topology::Shape;
@@ -68,7 +68,8 @@ impl Fabric {
             program: Some(program),
         };
         let name = FabricName::default();
-        let setup = Setup { source: "two".to_owned(), simulate: true, ..Setup::default() };
+        let manager = ManagerSetup::off();
+        let setup = Setup { source: "two".to_owned(), simulate: true, manager, ..Setup::default() };
         let topology = Some(Shape::Two.topology(FIRST_GUID));
         admin::up(&options, &name, Some(&Plan { setup, topology, secret: None }))?;
         let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };

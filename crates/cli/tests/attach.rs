@@ -81,7 +81,7 @@ fn until_manager(net: &Net, is_there: bool) {
 #[test]
 fn is_sm_is_set_while_anybody_has_issm_open() {
     let net = Net::new();
-    net.ok(&["fabric", "up", "--shape", "two"]);
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "two"]);
     let net = net.hosts(&["a"]);
     let issm = in_view(&net, "dev/infiniband/issm0");
     let open = || {
@@ -117,9 +117,20 @@ fn is_sm_is_set_while_anybody_has_issm_open() {
 }
 
 #[test]
+fn host_on_a_managed_fabric_has_an_active_port() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--shape", "two"]);
+    let net = net.hosts(&["a"]);
+    let device = until(&net, |port| state(port) == "active");
+    let port = &device["ports"][0];
+    assert_ne!(lid(port), 0);
+    assert_eq!(port["subnet"]["sm_lid"], port["subnet"]["lid"], "the manager is on its port");
+}
+
+#[test]
 fn view_tells_what_the_fabric_told() {
     let net = Net::new();
-    net.ok(&["fabric", "up", "--shape", "switch:2", "--fabric", "other"]);
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:2", "--fabric", "other"]);
     net.ok(&["host", "up", "a", "--addr", &net.address(1), "--fabric", "other"]);
     let said = net.fails(&["host", "up", "a", "--fabric", "third"], 1);
     assert!(said.contains("on fabric other"), "{said}");
@@ -158,7 +169,7 @@ fn host_has_its_adapter_and_lid_again_after_the_fabric_or_the_host_was_away() {
     assert_eq!((state(&before["ports"][0]), lid(&before["ports"][0])), ("down", 0));
     assert!(before["ports"][0]["subnet"]["fabric"].is_null());
 
-    net.ok(&["fabric", "up", "--shape", "switch:3"]);
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
     let attached = ib(&net);
     assert_eq!(state(&attached["ports"][0]), "init");
     assert_eq!(attached["ports"][0]["subnet"]["fabric"], "default");

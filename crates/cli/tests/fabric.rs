@@ -14,7 +14,7 @@ fn json(text: &str) -> Value {
 #[test]
 fn killed_fabric_comes_back_with_its_lids_and_cables() {
     let net = Net::new();
-    let said = net.ok(&["fabric", "up", "--shape", "switch:3"]);
+    let said = net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
     assert!(said.contains("1 switch, 3 adapters, 3 links"), "{said}");
     net.ok(&["fabric", "unplug", &guid(2).to_string()]);
     let said = net.ok(&["fabric", "unplug", &guid(3).to_string()]);
@@ -73,6 +73,43 @@ fn subnet_is_shown_in_every_form() {
 }
 
 #[test]
+fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
+    let net = Net::new();
+    let options =
+        ["--sm-priority", "3", "--sm-routing", "updn", "--sm-lmc", "1", "--sm-sweep", "5"];
+    net.ok(&[&["fabric", "up", "--shape", "switch:3"][..], &options].concat());
+    let one = ["fabric", "status", "--fabric", "default"];
+    let status = || json(&net.ok(&[&one[..], &["--json"]].concat()));
+    let manager = || status()["manager"].clone();
+    while manager()["sweeps"].as_u64() < Some(2) || manager()["sweeping"] == true {}
+    let is = |m: &Value| assert_eq!((&m["state"], &m["priority"]), (&"master".into(), &3.into()));
+    is(&manager());
+    assert_eq!(manager()["routing"], "updn");
+    assert_eq!(status()["active_ports"], 6);
+    let text = net.ok(&one);
+    assert!(
+        text.contains("manager    master, priority 3, at 0x") && text.contains("sweep "),
+        "{text}"
+    );
+    let route = json(&net.ok(&["fabric", "route", "--json"]));
+    assert_eq!((&route["lost"], &route["without_lid"]), (&0.into(), &0.into()), "{route}");
+    // As it was is how it comes back.
+    net.ok(&["fabric", "down"]);
+    net.ok(&["fabric", "up"]);
+    is(&manager());
+    net.ok(&["fabric", "down"]);
+    net.ok(&["fabric", "up", "--no-sm"]);
+    assert_eq!(status()["manager"], Value::Null);
+    assert!(net.ok(&one).contains("manager    none in the fabric"));
+    for bad in
+        [["--sm-priority", "16"], ["--sm-lmc", "8"], ["--sm-routing", "ring"], ["--sm-sweep", "0"]]
+    {
+        net.fails(&["fabric", "up", bad[0], bad[1]], 2);
+    }
+    net.fails(&["fabric", "up", "--no-sm", "--sm-priority", "1"], 2);
+}
+
+#[test]
 fn what_is_wrong_with_a_topology_is_told_with_its_file_and_line() {
     let net = Net::new();
     let file = net.path().join("bad");
@@ -81,4 +118,60 @@ fn what_is_wrong_with_a_topology_is_told_with_its_file_and_line() {
     assert!(said.contains("bad") && said.contains("2"), "{said}");
     let said = net.fails(&["fabric", "up", "--shape", "ring:4"], 2);
     assert!(said.contains("torus:AxBxC"), "{said}");
+}
+
+#[test]
+fn faults_of_a_port_are_counted_and_raise_traps() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--shape", "switch:2", "--simulate"]);
+    let port = format!("{}:2", guid(0));
+    for (kind, text) in [
+        ("integrity", "16 symbol errors: trap 129 is raised"),
+        ("overrun", "16 buffer overruns: trap 130 is raised"),
+        ("flow-control", "1 expiries of the flow control watchdog: trap 131 is raised"),
+    ] {
+        let said = net.ok(&["fabric", "fault", &port, kind]);
+        assert!(said.contains(text), "{said}");
+    }
+    // An adapter of one port needs none, and a switch of two does.
+    let said = net.ok(&["fabric", "fault", &guid(1).to_string(), "overrun", "--times", "2"]);
+    assert!(said.contains("2 buffer overruns: "), "{said}");
+    let said = net.fails(&["fabric", "fault", &guid(0).to_string(), "overrun"], 1);
+    assert!(said.contains("2 ports: name one, as NODE:PORT"), "{said}");
+    let said = net.fails(&["fabric", "fault", &port, "overrun", "--times", "0"], 2);
+    assert!(said.contains("--times"), "{said}");
+    net.ok(&["fabric", "down"]);
+}
+
+#[test]
+fn system_guid_of_a_node_is_changed() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--shape", "switch:2", "--simulate"]);
+    let node = guid(1).to_string();
+    for wrong in ["0", "0x", "xyz", "10000000000000000"] {
+        assert!(net.fails(&["fabric", "system-guid", &node, wrong], 2).contains("hexadecimal"));
+    }
+    let said = net.ok(&["fabric", "system-guid", &node, "0x77"]);
+    assert!(said.contains("is in the system 0x0000000000000077"), "{said}");
+    let topology = net.ok(&["fabric", "show", "--topology"]);
+    assert_eq!(topology.matches("sysimgguid=0x77\n").count(), 1, "{topology}");
+    let said = net.fails(&["fabric", "system-guid", "nobody", "0x77"], 1);
+    assert!(said.contains("nobody"), "{said}");
+    net.ok(&["fabric", "down"]);
+}
+
+#[test]
+fn topology_of_several_files_is_read_beside_the_first() {
+    let net = Net::new();
+    let top = net.path().join("top.net");
+    std::fs::create_dir(net.path().join("racks")).unwrap();
+    std::fs::write(net.path().join("racks/one.net"), "Ca 1 \"h\"\n@[1] \"up\"\n").unwrap();
+    let text = "module=\"a\"\ninclude \"racks/one.net\"\nmodule=\"b\"\ninclude \"racks/one.net\"\n\
+                do link \"a@up\" \"b@up\"\n";
+    std::fs::write(&top, text).unwrap();
+    let said = net.ok(&["fabric", "up", "--topology", top.to_str().unwrap(), "--simulate"]);
+    assert!(said.contains("0 switches, 2 adapters, 1 link"), "{said}");
+    let shown = net.ok(&["fabric", "show", "--topology"]);
+    assert!(shown.contains("\"a#h\"[1]") && shown.contains("\"b#h\"[1]"), "{shown}");
+    net.ok(&["fabric", "down"]);
 }

@@ -252,7 +252,7 @@ impl Agent {
 
 /// Brings a fabric of two adapters up on one machine, and joins it on the other; where it listens.
 fn join(here: &Machine, there: &Machine) -> String {
-    let said = here.ok(&["fabric", "up", "--shape", "two", "--listen", "10.79.0.1:0"]);
+    let said = here.ok(&["fabric", "up", "--no-sm", "--shape", "two", "--listen", "10.79.0.1:0"]);
     let listens = said.lines().find_map(|line| line.strip_prefix("it listens at ")).unwrap();
     let at = listens.split(';').next().unwrap().to_owned();
     let secret = here.net.path().join("fabrics/default/secret");
@@ -300,7 +300,7 @@ fn fabric_of_another_machine_is_joined_over_the_network() {
     let refused = there.rdmux(&["fabric", "up"]);
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("cannot be reached"), "{said}");
-    here.ok(&["fabric", "up", "--listen", &at]);
+    here.ok(&["fabric", "up", "--no-sm", "--listen", &at]);
     // A machine that does not know the secret is not let in.
     let wrong = there.net.path().join("wrong");
     std::fs::write(&wrong, "another secret, as long as one").unwrap();
@@ -337,7 +337,7 @@ fn host_of_another_machine_has_its_adapter_over_the_network() {
     // The fabric goes, and comes back with the host's adapter and its LID.
     here.ok(&["fabric", "down"]);
     until("down", 0x21);
-    here.ok(&["fabric", "up", "--listen", &at]);
+    here.ok(&["fabric", "up", "--no-sm", "--listen", &at]);
     there.ok(&["fabric", "up"]);
     assert_eq!(until("init", 0x21), guid);
 }

@@ -30,7 +30,8 @@ pub struct Config {
     /// How long a closed connection's number is kept out of use, instead of the time that
     /// follows from the path's ACK timeout (2.1 s by default).
     pub timewait: Option<Duration>,
-    /// What a sender must wait when we have no receive posted, unless the program sets it.
+    /// What a sender must wait at least when we have no receive posted, unless the program sets it. A peer that sends again
+    /// fewer than seven times waits longer, so that its retries last for 50 ms.
     ///
     /// Linux's CM sets code 0, the *longest* time, 655 ms, by which a single late receive stalls
     /// a connection. Ours is code 12, 0.64 ms, as MPI libraries choose.

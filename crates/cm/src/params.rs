@@ -94,6 +94,10 @@ pub struct Route {
     pub packet_lifetime: u8,
 }
 
+/// By the number of retries, the shortest pauses with which a peer that finds us without a receive waits for 50 ms altogether: a
+/// thread that is to post the receive may not have the processor for tens of milliseconds.
+const ENOUGH: [u8; 7] = [0, 25, 23, 22, 21, 20, 20];
+
 /// What both sides of a connection agreed on, as far as it is known: everything that a queue
 /// pair needs.
 ///
@@ -146,6 +150,20 @@ impl Negotiated {
         }
         if param.responder_resources != ConnParam::MAX_DEPTH {
             self.max_dest_rd_atomic = param.responder_resources;
+        }
+        self.bear(param.rnr_retry_count);
+    }
+
+    /// Asks the peer, which sends again this often, for pauses by which it waits long [`ENOUGH`].
+    pub(crate) fn bear(&mut self, retries: u8) {
+        let least = self.min_rnr_timer;
+        // 7 is for ever, and 0 does not wait.
+        if !(1..7).contains(&retries) {
+            return;
+        }
+        let enough = RnrTimer::new(ENOUGH[usize::from(retries)]);
+        if enough.duration() > least.duration() {
+            self.min_rnr_timer = enough;
         }
     }
 
@@ -252,4 +270,55 @@ pub enum JoinFlags {
     FullMember,
     /// Send only.
     SendOnlyFullMember,
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    /// The code that a queue pair asks for whose peer sends again this often.
+    fn code(least: u8, retries: u8) -> u8 {
+        let mut negotiated = Negotiated {
+            qp_type: QpType::Rc,
+            transport: TransportType::Ib,
+            av: AddressVector::default(),
+            path_mtu: Mtu::M1024,
+            pkey_index: 0,
+            qkey: Qkey::default(),
+            dest_qpn: Qpn::default(),
+            rq_psn: Psn::default(),
+            sq_psn: Psn::default(),
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::new(least),
+            timeout: AckTimeout::default(),
+            retry_cnt: 0,
+            rnr_retry: 0,
+            srq: false,
+        };
+        negotiated.bear(retries);
+        negotiated.min_rnr_timer.code()
+    }
+
+    #[test]
+    fn retries_of_a_peer_last_for_50_ms() {
+        const MS_0_64: u8 = 12;
+        assert_eq!(
+            [0, 7].map(|retries| code(MS_0_64, retries)),
+            [MS_0_64; 2],
+            "none, and for ever"
+        );
+        for retries in 1..7 {
+            let asked = code(MS_0_64, retries);
+            let waits = |code| RnrTimer::new(code).duration() * u32::from(retries);
+            assert!(
+                waits(asked) >= Duration::from_millis(50)
+                    && waits(asked - 1) < Duration::from_millis(50)
+            );
+        }
+        assert_eq!(code(28, 3), 28, "the program's is longer");
+        assert_eq!(code(0, 1), 0, "the longest");
+    }
 }

@@ -6,7 +6,7 @@ use net::{CLIENT, Net, SERVER, param};
 use rdmux_cm::{ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdState};
 use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
 use rdmux_wire::cm::{CmMad, Message};
-use rdmux_wire::{Mtu, Psn, Qpn};
+use rdmux_wire::{Mtu, Psn, Qpn, RnrTimer};
 use std::time::Duration;
 
 #[test]
@@ -44,6 +44,8 @@ fn a_connection_comes_up_with_what_both_sides_asked_for_and_goes_down() {
     assert_eq!((active_qp.max_rd_atomic, active_qp.max_dest_rd_atomic), (3, 2));
     assert_eq!((passive_qp.max_rd_atomic, passive_qp.max_dest_rd_atomic), (2, 3));
     assert_eq!((active_qp.rnr_retry, passive_qp.rnr_retry), (6, 6));
+    // Six retries of each side last for 50 ms at least.
+    assert_eq!([active_qp.min_rnr_timer, passive_qp.min_rnr_timer].map(RnrTimer::code), [20; 2]);
     assert_eq!((active_qp.timeout.code(), passive_qp.timeout.code()), (19, 19));
     assert_eq!(active_qp.path_mtu, Mtu::M1024);
 
@@ -307,6 +309,36 @@ fn a_disconnection_before_establish_is_told_after_it() {
     client.cm.disconnect(now, active, &mut client.out).unwrap();
     let answer = CmMad::parse(&client.out.mads[0].1).unwrap();
     assert!(matches!(answer.message, Message::Drep(_)), "{answer:?}");
+    net.exhaust();
+    net.hosts[1].event(EventKind::TimewaitExit);
+    net.end();
+}
+
+/// Host 0 accepts and takes that back, and what it says of that overtakes the REP; the RTU is lost, and all that host 0 says later.
+#[test]
+fn a_disconnection_that_overtakes_the_rep_is_told_after_establish() {
+    let mut net = Net::new(2);
+    net.listener(0, QpType::Rc);
+    let active = net.connecting(1, 0, QpType::Rc);
+    net.run_until_idle();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    let passive = server.event(EventKind::ConnectRequest).id;
+    server.cm.accept(now, passive, &param(2), &mut server.out).unwrap();
+    let late = server.out.mads.pop_front().unwrap();
+    server.cm.reject(now, passive, 28, &[], &mut server.out).unwrap();
+    net.filter = Box::new(|m| matches!(m, Message::Dreq(_)));
+    while !net.log.contains(&"DREQ") {
+        net.pass(Duration::from_millis(100));
+    }
+    assert!(!net.log.contains(&"DREP"), "the peer says it again until the REP has come");
+    net.filter = Box::new(|_| false);
+    net.deliver(&late.0, &late.1);
+    let client = &mut net.hosts[1];
+    client.event(EventKind::ConnectResponse);
+    client.cm.establish(net.now, active, &mut client.out).unwrap();
+    client.event(EventKind::Disconnected);
+    client.cm.disconnect(net.now, active, &mut client.out).unwrap();
     net.exhaust();
     net.hosts[1].event(EventKind::TimewaitExit);
     net.end();

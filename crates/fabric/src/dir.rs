@@ -43,6 +43,18 @@ impl FabricDir {
         is_there.then(|| Self::open(user, name)).transpose()
     }
 
+    /// Where the socket of a fabric will be that was never up: directories, of which the later may not exist, each with the
+    /// name in it of the next one, or of the socket.
+    pub fn path_to_socket(user: &UserDir, name: &FabricName) -> [(PathBuf, String); 3] {
+        let folder = user.folder(FABRICS);
+        let dir = folder.join(name.as_str());
+        [
+            (user.path().to_owned(), FABRICS.to_owned()),
+            (folder, name.to_string()),
+            (dir, ServiceDir::SOCKET.to_owned()),
+        ]
+    }
+
     /// The names of all fabrics that ever were up here.
     ///
     /// # Errors

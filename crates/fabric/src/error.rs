@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use rdmux_runtime::DirectoryError;
+use rdmux_runtime::{DirectoryError, process};
 use rustix::process::Pid;
 
 use crate::FabricName;
@@ -98,10 +98,6 @@ pub enum FabricError {
         /// The system's word.
         source: io::Error,
     },
-}
-
-fn process(pid: Option<Pid>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
 }
 
 impl FabricError {

@@ -76,7 +76,7 @@ fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
 
 #[test]
 fn simulated_fabric_takes_no_host() {
-    let setup = Setup { simulate: true, ..Setup::default() };
+    let setup = Setup { simulate: true, ..common::unmanaged() };
     let fabric = Fabric::with("two", setup, Config::default());
     let e = attach(&fabric, "a", 0xa).unwrap_err();
     assert!(e.errno() == 1 && e.to_string().contains("--simulate"), "{e}");

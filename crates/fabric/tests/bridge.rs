@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::Fabric;
 use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
-use rdmux_fabric::server::{ServerOptions, Setup};
+use rdmux_fabric::server::{Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError, bridge};
 use rdmux_runtime::UserDir;
 use rdmux_wire::Guid;
@@ -29,7 +29,7 @@ impl Joined {
 
 fn listening() -> Fabric {
     let listen = Some("127.0.0.1:0".parse().unwrap());
-    Fabric::with("switch:2", Setup { listen, ..Setup::default() }, Config::default())
+    Fabric::with("switch:2", Setup { listen, ..common::unmanaged() }, Config::default())
 }
 
 fn join(fabric: &Fabric, idle_exit: Option<Duration>) -> Joined {
@@ -93,7 +93,11 @@ fn bridge_on_demand_ends_after_its_last_client() {
     let fabric = listening();
     let mut joined = join(&fabric, Some(Duration::ZERO));
     let host = attach(&joined, &fabric);
-    assert!(is_up(&joined, &fabric), "it has a client");
+    for _ in 0..20 {
+        assert!(is_up(&joined, &fabric), "it has a client");
+        let attached = admin::status(&fabric.options, &fabric.name).unwrap().attached;
+        assert_eq!(attached.len(), 1, "by the bridge, not to a fabric of the other machine's own");
+    }
     drop(host);
     joined.ended();
     // The fabric itself stays, and notices that the host is gone.
@@ -117,6 +121,21 @@ fn bridge_that_is_told_to_stay_outlives_its_clients() {
     admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
     assert!(!is_up(&joined, &fabric));
+}
+
+#[test]
+fn bridge_that_is_told_to_stay_does_not_tell_the_fabric() {
+    let mut fabric = listening();
+    fabric.stop();
+    let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
+    options.idle_exit = Some(Duration::from_secs(3600));
+    let server = Server::spawn(options).unwrap();
+    let mut joined = join(&fabric, None);
+    let status = admin::up(&joined.options, &fabric.name, None).unwrap();
+    assert!(!status.stays, "it ends when nobody uses it");
+    assert!(!admin::status(&fabric.options, &fabric.name).unwrap().stays);
+    server.stop().unwrap();
+    joined.ended();
 }
 
 #[test]

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use common::{Fabric, Manager};
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, admin};
+use rdmux_fabric::proto::mad::FRAGMENT;
 use rdmux_fabric::proto::{
     AdminRequest, Described, End, FileReply, Greeting, NodeRef, PortFacts, PortRef, Reply, Role,
 };
 use rdmux_fabric::server::{FIRST_GUID, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_runtime::{connect::connect, socket};
-use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_subnet::umad::Registration;
 use rdmux_subnet::{PortEvent, Topology};
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{Attribute, PhysState, PortInfo, PortState};
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::de::DeserializeOwned;
 
 /// A switch with adapters at all its ports, one of them with two, and a router.
@@ -48,7 +49,7 @@ Ca 1 \"node7\" # \"seven\"
 ";
 
 fn mixed() -> Fabric {
-    Fabric::of(Topology::parse(MIXED).unwrap(), Setup::default(), Config::default())
+    Fabric::of(Topology::parse(MIXED).unwrap(), common::unmanaged(), Config::default())
 }
 
 fn attach(fabric: &Fabric, host: &str, guid: u64) -> Result<(Attachment, Described), FabricError> {
@@ -78,7 +79,7 @@ fn counter(fabric: &Fabric, name: &str) -> u64 {
 
 #[test]
 fn status_counts_nodes_links_active_ports_and_files() {
-    let setup = Setup { source: "a file".into(), simulate: true, ..Setup::default() };
+    let setup = Setup { source: "a file".into(), simulate: true, ..common::unmanaged() };
     let fabric = Fabric::with("switch:3", setup, Config::default());
     let status = || admin::status(&fabric.options, &fabric.name).unwrap();
     let of = status();
@@ -190,6 +191,16 @@ fn nodes_have_several_names_and_one_that_two_have_is_told() {
         let e = MadFile::open(options, name, &PortRef { node: NodeRef::Name("H-1".into()), port });
         assert_eq!(e.unwrap_err().errno(), 19, "port {port}");
     }
+}
+
+#[test]
+fn system_guid_that_a_command_sets_is_told_to_hosts_that_attach() {
+    let fabric = mixed();
+    let node = NodeRef::Guid(Guid(0x20_0000));
+    let said = admin::set_system_guid(&fabric.options, &fabric.name, &node, Guid(0x77)).unwrap();
+    assert!(said.contains("is in the system 0x0000000000000077"), "{said}");
+    let (_held, described) = attach(&fabric, "a", 7).unwrap();
+    assert_eq!((described.node_guid, described.system_guid), (Guid(0x20_0000), Guid(0x77)));
 }
 
 #[test]
@@ -317,48 +328,6 @@ fn postcard_greeting() -> Vec<u8> {
     socket::recv_bytes(theirs.as_fd(), &mut buf, &mut Vec::new()).unwrap().to_vec()
 }
 
-/// An agent of subnet administration with RMPP.
-const SA: Registration = Registration {
-    qpn: 1,
-    class: 3,
-    class_version: 2,
-    oui: [0; 3],
-    methods: 0,
-    rmpp_version: 1,
-    flags: 0,
-};
-
-#[test]
-fn datagrams_of_many_messages_go_from_program_to_program() {
-    const GET_TABLE: u8 = 0x12;
-    let fabric = Fabric::up("two");
-    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
-    let mut manager = Manager::open(&fabric.options, &fabric.name, &port);
-    change(&mut manager, |info| info.lid = Lid(5));
-    let open = |what| {
-        let file = MadFile::open(&fabric.options, &fabric.name, &port).unwrap();
-        assert_eq!(file.register(&what).unwrap(), 0);
-        file
-    };
-    let server = open(Registration { methods: 1 << GET_TABLE, ..SA });
-    let client = open(SA);
-    let mut data: Vec<u8> = (0..251).cycle().take(200_000).collect();
-    data[..24].fill(0);
-    data[..4].copy_from_slice(&[1, 3, 2, GET_TABLE]);
-    data[15] = 7;
-    // The RMPP header: only that it is active counts.
-    data[24..36].fill(0);
-    data[26] = 1;
-    let address =
-        UserAddress { lid: Lid(5), qpn: Qpn::QP1, qkey: Qkey::QP1, ..UserAddress::default() };
-    let mad = UserMad { agent: 0, status: 0, timeout_ms: 60_000, retries: 0, address, data };
-    client.send_mad(&mad).unwrap();
-    let got = server.recv_mad().unwrap();
-    // The payload is whole; the last segment may be filled up.
-    assert_eq!(got.data[56..mad.data.len()], mad.data[56..]);
-    assert_eq!((got.address.lid, got.data[3]), (Lid(5), GET_TABLE));
-}
-
 #[test]
 fn question_about_a_file_is_answered_after_all_that_was_sent_before() {
     let fabric = Fabric::up("two");
@@ -411,10 +380,20 @@ fn file_s_datagrams_are_for_who_has_its_key_and_for_one() {
     let mads = greet(Role::Mads { file, key });
     assert_eq!(answer::<()>(&mads), Ok(()));
     assert_eq!(refused(Role::Mads { file, key }), 9, "it has its connection");
-    // The end of either is the end of both.
+    // The end of either is the end of both, and no breach of the protocol.
     drop(mads);
     let mut buf = [0; 8];
     assert!(socket::recv_bytes(control.as_fd(), &mut buf, &mut Vec::new()).is_err());
+    assert_eq!(counter(&fabric, "clients_broke"), 0);
+
+    let control = greet(Role::OpenFile(PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 }));
+    let Ok(FileReply::Opened { file, key }) = answer(&control) else { panic!("not opened") };
+    let mads = greet(Role::Mads { file, key });
+    assert_eq!(answer::<()>(&mads), Ok(()));
+    let long = vec![0; FRAGMENT + 1];
+    rustix::net::send(&mads, &long, rustix::net::SendFlags::empty()).unwrap();
+    assert!(socket::recv_bytes(control.as_fd(), &mut buf, &mut Vec::new()).is_err());
+    assert_eq!(counter(&fabric, "clients_broke"), 1, "no message is as long");
 }
 
 #[test]

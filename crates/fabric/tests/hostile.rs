@@ -90,7 +90,7 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
         return;
     }
     let config = Config { users: vec![4001], ..Config::default() };
-    let fabric = Fabric::with("switch:2", Setup::default(), config);
+    let fabric = Fabric::with("switch:2", common::unmanaged(), config);
     std::fs::set_permissions(fabric.tmp(), std::fs::Permissions::from_mode(0o711)).unwrap();
     let attach_as = |uid: u32| {
         let (options, name) = (fabric.options.clone(), fabric.name.clone());
@@ -110,7 +110,7 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
 #[test]
 fn host_of_another_machine_attaches_with_the_secret_and_not_without() {
     let listen = Some("127.0.0.1:0".parse().unwrap());
-    let setup = Setup { listen, ..Setup::default() };
+    let setup = Setup { listen, ..common::unmanaged() };
     let fabric = Fabric::with("two", setup, Config::default());
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let address = status.listen.unwrap().parse().unwrap();

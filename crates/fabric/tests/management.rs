@@ -7,7 +7,7 @@ use std::thread;
 use common::{DIRECTED, Fabric, Manager};
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, Received, admin};
 use rdmux_fabric::proto::{NodeRef, PortRef};
-use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::server::FIRST_GUID;
 use rdmux_fabric::{Config, FabricError};
 use rdmux_subnet::umad::{Registration, UserMad};
 use rdmux_subnet::{PortEvent, Topology};
@@ -307,7 +307,7 @@ Ca 2 \"H-1\" # \"two ports\"
 
 fn two_ports() -> Fabric {
     let topology = Topology::parse(TWO_PORTS).unwrap();
-    Fabric::of(topology, Setup::default(), Config::default())
+    Fabric::of(topology, common::unmanaged(), Config::default())
 }
 
 #[test]

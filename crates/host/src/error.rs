@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rdmux_runtime::DirectoryError;
+use rdmux_runtime::{DirectoryError, process};
 use rustix::process::Pid;
 
 use crate::names::{HostName, NetworkNamespace, NodeGuid};
@@ -73,13 +73,8 @@ pub enum HostError {
         why: String,
     },
     /// A directory or file in it cannot be used.
-    #[error("cannot use {}: {why}; set RDMUX_RUNTIME_DIR to a directory of your own", path.display())]
-    Directory {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The configuration file is wrong.
     #[error("{}: {why}", path.display())]
     Config {
@@ -161,20 +156,7 @@ pub enum HostError {
     },
 }
 
-fn process(pid: Option<Pid>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
-}
-
-impl From<DirectoryError> for HostError {
-    fn from(e: DirectoryError) -> Self {
-        Self::Directory { path: e.path, why: e.why }
-    }
-}
-
 impl HostError {
-    pub(crate) fn directory(path: &Path, why: String) -> Self {
-        Self::Directory { path: path.to_owned(), why }
-    }
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }
     }
@@ -187,7 +169,7 @@ impl HostError {
             Self::NotUp { .. } | Self::OtherNetwork { .. } | Self::Start { .. } => libc::ENODEV,
             Self::AlreadyUp { .. } => libc::EEXIST,
             Self::Unresponsive { .. } => libc::ETIMEDOUT,
-            Self::Directory { .. } => libc::EACCES,
+            Self::Directory(_) => libc::EACCES,
             Self::Config { .. } => libc::EINVAL,
             Self::AddressTaken { .. }
             | Self::GuidTaken { .. }

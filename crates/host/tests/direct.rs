@@ -168,5 +168,6 @@ fn what_goes_into_no_memory_of_a_process_is_not_fetched_and_counted() {
     a.tell("go");
     assert_eq!((a.hear(), b.hear()), ("done".into(), "done".into()));
     assert_eq!(host.counter("direct_fetch_bytes"), LEN.into());
+    assert_eq!(host.counter("direct_offer_bytes"), u64::from(LEN) * 2, "one of them was refused");
     assert_eq!((host.counter("direct_fetches"), host.counter("direct_fetch_failures")), (1, 1));
 }

@@ -5,14 +5,16 @@ mod common;
 use std::os::fd::{AsFd, OwnedFd};
 
 use common::{Host, next_event, wait_readable};
-use rdmux_fabric::proto::{Described, Failure, PortFacts, PortUpdate, Reply, VERSION};
+use rdmux_fabric::proto::{
+    Described, Failure, PortEvent as Said, PortFacts, PortUpdate, Reply, VERSION,
+};
 use rdmux_fabric::{FabricDir, FabricName};
 use rdmux_host::DeviceRow;
 use rdmux_runtime::Listener;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
 use rdmux_verbs::kind;
-use rdmux_verbs::port::{Port, PortState};
+use rdmux_verbs::port::{Port, PortEvent, PortState};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
 /// The kind of device that is on a fabric.
@@ -76,7 +78,11 @@ fn welcome(socket: &OwnedFd, reply: Reply<Described>) {
 }
 
 fn update(socket: &OwnedFd, port: PortFacts) {
-    let update = PortUpdate { events: Vec::new(), port, others: Vec::new() };
+    happens(socket, &[], port);
+}
+
+fn happens(socket: &OwnedFd, events: &[Said], port: PortFacts) {
+    let update = PortUpdate { events: events.to_vec(), port, others: Vec::new() };
     socket::send(socket.as_fd(), &update, &[], &mut Vec::new()).unwrap();
 }
 
@@ -169,17 +175,64 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
         std::thread::yield_now();
     }
     update(&socket, PortFacts { lid: Lid(7), state: 4, ..facts() });
-    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
+        panic!("no ports")
+    };
     assert_eq!(port(&ports), (PortState::Active, Lid(7)));
 
     update(&socket, PortFacts { max_mtu: 9, ..facts() });
-    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
+        panic!("no ports")
+    };
     assert_eq!(port(&ports), (PortState::Down, Lid(7)));
 
     // Its cable is back when the fabric is.
     welcome(&fabric.accept(), Ok(described()));
-    let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+    let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
+        panic!("no ports")
+    };
     assert_eq!(port(&ports), (PortState::Init, Lid(0)));
+}
+
+#[test]
+fn processes_are_told_what_happens_to_a_port() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let socket = fabric.accept();
+    welcome(&socket, Ok(described()));
+    let client = host.connect_options().connect(&host.options.host, ib()).unwrap();
+    let told = || {
+        let ControlEvent::Ports { events, .. } = next_event(&client).unwrap() else {
+            panic!("no ports")
+        };
+        events
+    };
+    let active = PortFacts { lid: Lid(7), state: 4, ..facts() };
+    happens(&socket, &[Said::LidChange, Said::SmChange, Said::Active], active.clone());
+    assert_eq!(told(), [PortEvent::LidChange, PortEvent::SmChange, PortEvent::Active]);
+    // A manager that asks for registrations changes nothing.
+    happens(&socket, &[Said::ClientReregister], active.clone());
+    assert_eq!(told(), [PortEvent::ClientReregister]);
+    happens(&socket, &[Said::PkeyChange, Said::GidChange, Said::Error], facts());
+    assert_eq!(told(), [PortEvent::PkeyChange, PortEvent::GidChange, PortEvent::Error]);
+    happens(&socket, &[Said::Active], active.clone());
+    assert_eq!(told(), [PortEvent::Active]);
+
+    // The port is down when the fabric is gone, and what is another when it is back has changed.
+    update(&socket, PortFacts { max_mtu: 9, ..facts() });
+    assert_eq!(told(), [PortEvent::Error]);
+    let port = PortFacts { sm_lid: Lid(3), pkeys: vec![Pkey(0x8001)], ..active };
+    let gids = vec![Gid::new(0x1234 << 48, Guid(0x101))];
+    let port = PortFacts { gid_prefix: 0x1234 << 48, gids, lid: Lid(8), ..port };
+    welcome(&fabric.accept(), Ok(Described { port, ..described() }));
+    let all = [
+        PortEvent::LidChange,
+        PortEvent::SmChange,
+        PortEvent::PkeyChange,
+        PortEvent::GidChange,
+        PortEvent::Active,
+    ];
+    assert_eq!(told(), all);
 }
 
 #[test]
@@ -195,7 +248,9 @@ fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
     }
     // The last word counts, and the process that was told of others before is still there.
     loop {
-        let ControlEvent::Ports(ports) = next_event(&client).unwrap() else { panic!("no ports") };
+        let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
+            panic!("no ports")
+        };
         if ports[0].attr.lid == Lid(10_000) {
             break;
         }

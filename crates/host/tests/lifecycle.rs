@@ -153,6 +153,15 @@ fn up_stays_status_tells_and_down_ends() {
 }
 
 #[test]
+fn a_host_that_was_ended_is_not_up_for_the_next_command() {
+    for _ in 0..16 {
+        let host = Host::start_with(|o| o.idle_exit = Some(Duration::from_secs(3600)));
+        admin::down(&host.options.dir, &host.options.host).unwrap();
+        assert_eq!(admin::running(&host.options.dir).unwrap(), []);
+    }
+}
+
+#[test]
 fn a_program_that_cannot_be_run_is_named() {
     let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();

@@ -217,13 +217,13 @@ fn both_loopback_addresses_work_and_no_address_is_lost_when_others_come_and_go()
         host.expect(EventKind::AddrResolved);
 
         ip("addr add 10.77.0.1/24 dev lo");
-        let ControlEvent::Ports(ports) = next_event(&host.client).unwrap() else { panic!() };
+        let ControlEvent::Ports { ports, .. } = next_event(&host.client).unwrap() else { panic!() };
         assert_eq!(ports[0].gids().len(), 3);
         assert_eq!(host.addresses(), ["127.0.0.1", "::1", "10.77.0.1"]);
         host.client.attach_address(2, host.client.info().slot.slot).unwrap();
 
         ip("addr del 127.0.0.1/8 dev lo");
-        let ControlEvent::Ports(ports) = next_event(&host.client).unwrap() else { panic!() };
+        let ControlEvent::Ports { ports, .. } = next_event(&host.client).unwrap() else { panic!() };
         assert!(ports[0].gids()[0].gid.is_zero());
         assert!(host.client.attach_address(0, host.client.info().slot.slot).is_err());
         // The row is used again.

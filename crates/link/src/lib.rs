@@ -9,6 +9,7 @@
 //! - [`ring`]: packets to a process on the same host, through shared memory
 //! - [`shm`]: shared memory as such, for rings and for pages of counters
 //! - [`doorbell`]: how one thread or process wakes another
+//! - [`Inbox`]: messages of any socket, several in one system call
 //! - [`spin_wait`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
@@ -31,6 +32,7 @@ pub mod doorbell;
 mod fence;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
+mod inbox;
 #[cfg_attr(loom, allow(dead_code, reason = "only what is no model uses it"))]
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;
@@ -55,6 +57,7 @@ pub mod wire;
 pub use board::{Board, PeerBoard};
 pub use doorbell::{Doorbell, PeerBell};
 pub use guarded::Unmapped;
+pub use inbox::Inbox;
 pub use mmap::has_room;
 pub use procmem::{ProcMemError, ProcessMemory};
 pub use ring::{Consumer, Producer, Record, Ring, RingFds, RingPair};

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{sys, usage};
+use crate::sys;
 
 /// How long. Longer than an answer of the host service takes, and too short to be seen in the
 /// accounts of a process that waits.
@@ -112,45 +112,28 @@ pub fn ask_for_short_slices() -> io::Result<()> {
     sys::set_slice(SHORT_SLICE)
 }
 
-/// Slices that the calling thread has by what it does: short ones while it serves messages that are quickly served, the
-/// system's own while it moves long ones, in the middle of which it would be interrupted.
+/// The slices that the calling thread has: short ones while it serves messages that are quickly served, the system's own
+/// while it moves long ones, in the middle of which it would be interrupted.
 #[derive(Debug)]
 pub struct Slices {
     short: bool,
-    /// The processor time of the thread when the present stretch of work began.
-    began: Duration,
-    /// Stretches since the last long one.
-    calm: u32,
 }
 
 impl Slices {
-    /// A stretch of work as long as this moves long messages: two of a MiB.
-    const LONG: Duration = Duration::from_micros(250);
-    /// So many stretches without a long one are the end of them. Where a program polls between, most are short.
-    const CALM: u32 = 20;
-
     /// Asks for short ones, for the calling thread.
     ///
     /// # Errors
     /// As [`ask_for_short_slices`].
     pub fn new() -> io::Result<Self> {
         ask_for_short_slices()?;
-        Ok(Self { short: true, began: usage::of_thread(), calm: Self::CALM })
+        Ok(Self { short: true })
     }
 
-    /// A stretch of work begins.
-    pub fn begin(&mut self) {
-        self.began = usage::of_thread();
-    }
-
-    /// It has ended: asks for what fits the next one. The time is the processor's, so that to wait for a processor is no work.
+    /// Asks for short ones or for the system's own, unless the thread has them.
     ///
     /// # Errors
     /// As [`ask_for_short_slices`].
-    pub fn end(&mut self) -> io::Result<()> {
-        let long = usage::of_thread().saturating_sub(self.began) >= Self::LONG;
-        self.calm = if long { 0 } else { self.calm.saturating_add(1) };
-        let short = self.calm >= Self::CALM;
+    pub fn have(&mut self, short: bool) -> io::Result<()> {
         if short != self.short {
             sys::set_slice(if short { SHORT_SLICE } else { USUAL_SLICE })?;
             self.short = short;
@@ -224,26 +207,6 @@ mod tests {
         clock.set(clock.get() + BUSY);
         assert!(!once(&mut policy, &clock, Duration::ZERO));
         assert!(!once(&mut policy, &clock, Duration::ZERO), "now they are");
-    }
-
-    #[test]
-    fn long_work_has_usual_slices_and_short_work_short_ones() {
-        std::thread::spawn(|| {
-            let mut slices = Slices::new().unwrap();
-            let mut after = |work| {
-                slices.begin();
-                let began = usage::of_thread();
-                while usage::of_thread() - began < work {}
-                slices.end().unwrap();
-                slices.short
-            };
-            assert!(after(Duration::ZERO));
-            assert!(!after(Slices::LONG));
-            assert!((1..Slices::CALM).all(|_| !after(Duration::ZERO)), "another one may come");
-            assert!(after(Duration::ZERO));
-        })
-        .join()
-        .unwrap();
     }
 
     #[test]

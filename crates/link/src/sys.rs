@@ -331,36 +331,16 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
     let buffers = data.chunks_exact_mut(share.max(1)).zip(&mut *meta);
     for ((message, iovec), (buffer, m)) in messages.iter_mut().zip(&mut iovecs).zip(buffers) {
-        let iov = iovec
-            .write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
-        // SAFETY: all zeros is a valid mmsghdr.
-        let header = &mut message.write(unsafe { mem::zeroed() }).msg_hdr;
+        let header = &mut message.write(message_into(buffer, iovec)).msg_hdr;
         header.msg_name = m.name.as_mut_ptr().cast();
         header.msg_namelen = length(NAME_LEN);
-        header.msg_iov = &raw mut *iov;
-        header.msg_iovlen = 1;
         header.msg_control = m.control.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_LEN as _;
     }
-    let answer = retry(|| {
-        // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the
-        // lengths it says, all of which outlive the call.
-        unsafe {
-            libc::syscall(
-                libc::SYS_recvmmsg,
-                fd.as_fd().as_raw_fd(),
-                messages.as_mut_ptr(),
-                length(count),
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut::<libc::timespec>(),
-            )
-        }
-    });
-    let received = match answer {
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-        other => other?,
-    };
-    for (m, message) in meta.iter_mut().zip(&messages).take(received.min(count)) {
+    // SAFETY: each of the first `count` headers points at exclusive, disjoint buffers of the
+    // lengths it says, all of which outlive the call.
+    let received = unsafe { receive_many(fd, &mut messages[..count])? };
+    for (m, message) in meta.iter_mut().zip(&messages).take(received) {
         // SAFETY: one of the first `count`, which were initialised.
         let message = unsafe { message.assume_init_ref() };
         m.len = (message.msg_len as usize).min(share);
@@ -370,6 +350,75 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
         m.control_len = control_len.min(CONTROL_LEN);
     }
     Ok(received)
+}
+
+/// As [`receive`], with nothing but the bytes: descriptors that come along are closed by the kernel. A length is None where
+/// the message was longer than its share of `data`.
+pub(crate) fn receive_messages(
+    fd: impl AsFd,
+    data: &mut [u8],
+    lengths: &mut [Option<usize>],
+) -> io::Result<usize> {
+    let count = lengths.len().min(MAX_MESSAGES);
+    if count == 0 {
+        return Ok(0);
+    }
+    let share = data.len() / lengths.len();
+    let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
+    let buffers = data.chunks_exact_mut(share.max(1)).take(count);
+    let mut ready = 0;
+    for ((message, iovec), buffer) in messages.iter_mut().zip(&mut iovecs).zip(buffers) {
+        message.write(message_into(buffer, iovec));
+        ready += 1;
+    }
+    // SAFETY: as in `receive`, for the first `ready`.
+    let received = unsafe { receive_many(fd, &mut messages[..ready])? };
+    for (length, message) in lengths.iter_mut().zip(&messages).take(received) {
+        // SAFETY: one of the first `ready`, which were initialised.
+        let message = unsafe { message.assume_init_ref() };
+        let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+        *length = whole.then(|| (message.msg_len as usize).min(share));
+    }
+    Ok(received)
+}
+
+/// A message to be received into a buffer, which `iovec` names.
+fn message_into(buffer: &mut [u8], iovec: &mut MaybeUninit<libc::iovec>) -> libc::mmsghdr {
+    let iov =
+        iovec.write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+    // SAFETY: all zeros is a valid mmsghdr.
+    let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
+    message.msg_hdr.msg_iov = &raw mut *iov;
+    message.msg_hdr.msg_iovlen = 1;
+    message
+}
+
+/// Receives messages without blocking; how many, zero where there are none.
+///
+/// # Safety
+/// All of `messages` are initialised, with pointers to exclusive, disjoint buffers of the lengths that they say.
+unsafe fn receive_many(
+    fd: impl AsFd,
+    messages: &mut [MaybeUninit<libc::mmsghdr>],
+) -> io::Result<usize> {
+    let answer = retry(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            libc::syscall(
+                libc::SYS_recvmmsg,
+                fd.as_fd().as_raw_fd(),
+                messages.as_mut_ptr(),
+                length(messages.len()),
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut::<libc::timespec>(),
+            )
+        }
+    });
+    match answer {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        other => Ok(other?.min(messages.len())),
+    }
 }
 
 /// A length as the kernel's `socklen_t`; all lengths here are small.

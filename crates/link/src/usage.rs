@@ -24,12 +24,6 @@ impl Usage {
     }
 }
 
-/// The processor time of the calling thread.
-pub(crate) fn of_thread() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
 fn duration(time: libc::timeval) -> Duration {
     let seconds = time.tv_sec.try_into().unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_micros(time.tv_usec.try_into().unwrap_or(0))
@@ -44,13 +38,5 @@ mod tests {
         let before = Usage::now();
         while Usage::now().time == before.time {}
         assert!(Usage::now().time > before.time);
-    }
-
-    #[test]
-    fn time_of_a_thread_is_its_own() {
-        let before = of_thread();
-        std::thread::spawn(|| while of_thread() < Duration::from_millis(2) {}).join().unwrap();
-        assert!(of_thread() - before < Usage::now().time);
-        while of_thread() == before {}
     }
 }

@@ -8,6 +8,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::forward::{Next, absent};
+use crate::issm;
 use crate::names::Named;
 use crate::path::Redirected;
 
@@ -65,16 +66,50 @@ const fn name(with_nul: &'static str) -> &'static std::ffi::CStr {
 /// Something that is handed on without a look: a buffer, a structure, a function.
 type Opaque = *mut c_void;
 
-// open(2), fopen(3)
+/// The same for functions that open a file: `issmN` is opened by one program at a time.
+macro_rules! redirect_open {
+    ($(fn $name:ident($($before:ident: $b:ty),*; path, flags; $($after:ident: $a:ty),*);)*) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name(
+            $($before: $b,)* path: *const c_char, flags: c_int, $($after: $a),*
+        ) -> c_int {
+            static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
+            let next = NEXT.address();
+            if next.is_null() {
+                return absent();
+            }
+            let mut room = Redirected::new();
+            // SAFETY: a string as the function's manual page wants it, here and below.
+            let (is_issm, path) = unsafe { (issm::is_issm(path), room.path(path)) };
+            // SAFETY: as for the functions of `replace`.
+            let next = unsafe {
+                std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn($($b,)* *const c_char, c_int, $($a),*) -> c_int,
+                >(next)
+            };
+            // SAFETY: the caller's promises hold for the same arguments, and the path is a string.
+            let open = |flags: c_int| unsafe { next($($before,)* path, flags, $($after),*) };
+            // SAFETY: the path is a string.
+            if is_issm { unsafe { issm::open(path, flags, open) } } else { open(flags) }
+        }
+    )* };
+}
+
+// open(2)
+redirect_open! {
+    fn open(; path, flags; mode: c_uint);
+    fn open64(; path, flags; mode: c_uint);
+    fn __open_2(; path, flags;);
+    fn __open64_2(; path, flags;);
+    fn openat(dir: c_int; path, flags; mode: c_uint);
+    fn openat64(dir: c_int; path, flags; mode: c_uint);
+    fn __openat_2(dir: c_int; path, flags;);
+    fn __openat64_2(dir: c_int; path, flags;);
+}
+
+// fopen(3)
 redirect! {
-    fn open(; path; flags: c_int, mode: c_uint) -> c_int;
-    fn open64(; path; flags: c_int, mode: c_uint) -> c_int;
-    fn __open_2(; path; flags: c_int) -> c_int;
-    fn __open64_2(; path; flags: c_int) -> c_int;
-    fn openat(dir: c_int; path; flags: c_int, mode: c_uint) -> c_int;
-    fn openat64(dir: c_int; path; flags: c_int, mode: c_uint) -> c_int;
-    fn __openat_2(dir: c_int; path; flags: c_int) -> c_int;
-    fn __openat64_2(dir: c_int; path; flags: c_int) -> c_int;
     fn fopen(; path; mode: Opaque) -> Opaque;
     fn fopen64(; path; mode: Opaque) -> Opaque;
 }

@@ -9,7 +9,10 @@
 //! Names of virtual hosts it answers, too: `/etc/hosts` is a file of the view, and the functions that look names up, which
 //! read it within the C library, are given the address.
 //!
-//! In reading order: `path` and `names` decide, `forward` finds the C library's own function, `hooks` are ours.
+//! An open of `issmN`, which is a FIFO in a view, is that of one program at a time, as with the kernel's. For this it is loaded also
+//! where a mount namespace shows the files: without `$RDMUX_VIEW` it redirects nothing.
+//!
+//! In reading order: `path` and `names` decide, `issm` locks, `forward` finds the C library's own function, `hooks` are ours.
 //!
 //! # What the unsafe code here relies on
 //!
@@ -20,5 +23,6 @@
 mod forward;
 #[cfg_attr(test, expect(dead_code, reason = "tests use the C library's own functions"))]
 mod hooks;
+mod issm;
 mod names;
 mod path;

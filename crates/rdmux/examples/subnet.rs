@@ -1,13 +1,14 @@
 //! Management datagrams: a subnet is found by directed routes, as `ibnetdiscover` finds it.
 //!
-//! Without arguments on a fabric of this process's own; `FABRIC NODE [PORT]` is a port of one that is up
-//! (`rdmux fabric up`, `rdmux fabric show`).
+//! Without arguments on a fabric of this process's own; `device` is the port of this host's InfiniBand device, and
+//! `FABRIC NODE [PORT]` a port of a fabric that is up (`rdmux fabric up`, `rdmux fabric show`).
 
 use std::collections::{HashSet, VecDeque};
 
 use rdmux::umad::sm::{Attribute, NodeDescription, NodeInfo, NodeType, PortInfo, PortState};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
+use rdmux::{Context, DeviceKind};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -16,9 +17,10 @@ fn main() -> Result {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let port = match args[..] {
         [] => own()?,
+        ["device"] => Port::open(&Context::builder().device(DeviceKind::Ib).open()?, 1)?,
         [fabric, node] => Fabric::open(fabric)?.port(node, 1)?,
         [fabric, node, port] => Fabric::open(fabric)?.port(node, port.parse()?)?,
-        _ => return Err("usage: [FABRIC NODE [PORT]]".into()),
+        _ => return Err("usage: [device | FABRIC NODE [PORT]]".into()),
     };
     // An agent without methods gets nothing but the answers to its questions.
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);

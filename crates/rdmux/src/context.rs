@@ -17,6 +17,7 @@ use rdmux_wire::{Gid, Mtu};
 use crate::cm::Ids;
 use crate::embedded::{self, Embedded};
 use crate::error::{Attempt, Cause, Error, Result};
+use crate::umad::Fabric;
 use crate::wait::{Deadline, Waiter};
 use crate::{AsyncEvent, Cq, Pd, QpBuilder, Srq, Xrcd};
 
@@ -30,7 +31,8 @@ struct Inner {
     events: Waiter<EventFd>,
     ids: Ids,
     client: Arc<HostClient>,
-    _embedded: Option<Embedded>,
+    options: ConnectOptions,
+    embedded: Option<Embedded>,
 }
 
 /// How to open a [`Context`].
@@ -41,6 +43,7 @@ pub struct ContextBuilder {
     kind: Option<DeviceKind>,
     how: How,
     config: Option<PathBuf>,
+    fabric: Option<Fabric>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +84,12 @@ impl ContextBuilder {
         self.config = Some(file.into());
         self
     }
+    /// With an embedded host, the fabric on which its InfiniBand adapter is; the host is in the directory of that fabric,
+    /// where hosts have different [names](Self::host).
+    pub fn fabric(mut self, fabric: &Fabric) -> Self {
+        self.fabric = Some(fabric.clone());
+        self
+    }
     /// Opens the device.
     ///
     /// # Errors
@@ -94,23 +103,28 @@ impl ContextBuilder {
         let name = name.map_err(|e| Cause::Invalid(e.to_string())).on("a host", "be named")?;
         let kind = self.kind()?;
         let object = format!("host {name}");
-        let (embedded, client) = match self.how {
-            How::StartIfNeeded => (None, HostClient::connect_or_start(&name, kind)),
+        let of_environment = || ConnectOptions::of_environment().on(&object, OPEN);
+        let (embedded, options, client) = match self.how {
+            How::StartIfNeeded => {
+                let options = of_environment()?;
+                let client = options.connect_or_start(&name, kind);
+                (None, options, client.on(&object, OPEN)?)
+            }
             How::ConnectOnly => {
-                let options = ConnectOptions::of_environment().on(&object, OPEN)?;
-                (None, options.connect(&name, kind))
+                let options = of_environment()?;
+                let client = options.connect(&name, kind);
+                (None, options, client.on(&object, OPEN)?)
             }
             How::Embedded => {
-                let (service, client) =
-                    embedded::start(&name, kind, self.config.as_deref()).on(&object, OPEN)?;
-                (Some(service), Ok(client))
+                let started = embedded::start(&name, kind, self.config.as_deref(), self.fabric);
+                let (service, options, client) = started.on(&object, OPEN)?;
+                (Some(service), options, client)
             }
         };
-        let client = client.on(&object, OPEN)?;
         let device = verbs::Device::open(client.clone()).on(&object, OPEN)?;
         let events = Waiter::new(EventFd(device));
         let ids = Ids::default();
-        Ok(Context(Arc::new(Inner { events, ids, client, _embedded: embedded })))
+        Ok(Context(Arc::new(Inner { events, ids, client, options, embedded })))
     }
 }
 
@@ -150,6 +164,14 @@ impl Context {
     }
     pub(crate) fn client(&self) -> &Arc<HostClient> {
         &self.0.client
+    }
+    /// How its host's service is reached.
+    pub(crate) fn options(&self) -> &ConnectOptions {
+        &self.0.options
+    }
+    /// The fabric that an embedded host was given.
+    pub(crate) fn fabric(&self) -> Option<&Fabric> {
+        self.0.embedded.as_ref()?.fabric()
     }
     pub(crate) fn ids(&self) -> &Ids {
         &self.0.ids

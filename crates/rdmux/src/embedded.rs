@@ -14,26 +14,55 @@ use rdmux_verbs::control::DeviceKind;
 use tempfile::TempDir;
 
 use crate::error::Cause;
+use crate::umad::Fabric;
 
 /// How many addresses are tried before giving up.
 const ATTEMPTS: u32 = 64;
 
-/// A service in a thread, and the directory of its socket. Both go when it is dropped.
+/// A service in a thread, and where its socket is. Both go when it is dropped.
 pub(crate) struct Embedded {
     // Before the directory.
     _service: ServiceHandle,
-    _dir: TempDir,
+    place: Place,
 }
 
-/// Starts a service, which follows this configuration file, and connects to it, for a device of this kind.
+/// Where a service's socket is.
+enum Place {
+    Own(#[expect(dead_code, reason = "it goes with this")] TempDir),
+    /// Beside the fabric that the host is on.
+    With(Fabric),
+}
+
+impl Embedded {
+    /// The fabric that the host was given.
+    pub(crate) fn fabric(&self) -> Option<&Fabric> {
+        match &self.place {
+            Place::Own(_) => None,
+            Place::With(fabric) => Some(fabric),
+        }
+    }
+}
+
+/// Starts a service, which follows this configuration file, on this fabric, and connects to it, for a device of this kind.
 pub(crate) fn start(
     name: &HostName,
     kind: DeviceKind,
     config: Option<&Path>,
-) -> Result<(Embedded, Arc<HostClient>), Cause> {
-    let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
-    let runtime = RuntimeDir::at(dir.path())?;
+    fabric: Option<Fabric>,
+) -> Result<(Embedded, ConnectOptions, Arc<HostClient>), Cause> {
+    let (place, runtime, on) = match fabric {
+        Some(fabric) => {
+            let (user, on) = fabric.place();
+            (Place::With(fabric.clone()), RuntimeDir::at(user.path())?, Some(on.clone()))
+        }
+        None => {
+            let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
+            let runtime = RuntimeDir::at(dir.path())?;
+            (Place::Own(dir), runtime, None)
+        }
+    };
     let mut options = ServiceOptions::new(name.clone(), runtime.clone());
+    options.fabric = on;
     if let Some(file) = config {
         options.config = Config::load(file)?;
     }
@@ -48,7 +77,7 @@ pub(crate) fn start(
     let connect =
         ConnectOptions { dir: runtime, config: options.config, embedded: true, program: None };
     let client = connect.connect(name, kind)?;
-    Ok((Embedded { _service: service, _dir: dir }, client))
+    Ok((Embedded { _service: service, place }, connect, client))
 }
 
 /// An address of 127.78.0.0/16 that is probably free: the process id spreads processes, a count

@@ -1,6 +1,7 @@
 //! Asynchronous events: what happens to the device and its objects outside of any work request.
 
 use rdmux_transport::env::QpEvent;
+use rdmux_verbs::port::PortEvent;
 use rdmux_verbs::{AsyncEvent as Raw, AsyncEventKind};
 use rdmux_wire::Qpn;
 
@@ -33,6 +34,18 @@ pub enum AsyncEvent {
         /// What.
         event: QpEvent,
     },
+    /// The port has become active.
+    PortActive,
+    /// The port is no longer active.
+    PortError,
+    /// The port's LID or LMC is another one.
+    LidChange,
+    /// The subnet manager's LID, or the service level to it, is another one.
+    SmChange,
+    /// The subnet manager has forgotten multicast groups, services and subscriptions.
+    ClientReregister,
+    /// The P_Key table changed.
+    PkeyChange,
     /// The GID table changed.
     GidChange,
     /// The host service is gone, and the device with it: open a new context.
@@ -49,8 +62,22 @@ impl From<&Raw> for AsyncEvent {
                 Self::XrcTarget { qpn: target.qpn(), event: *event }
             }
             AsyncEventKind::XrcQp(qpn, event) => Self::XrcRegistered { qpn: *qpn, event: *event },
-            AsyncEventKind::GidChange => Self::GidChange,
+            AsyncEventKind::Port(event) => Self::of_port(*event),
             AsyncEventKind::DeviceFatal => Self::DeviceFatal,
+        }
+    }
+}
+
+impl AsyncEvent {
+    fn of_port(event: PortEvent) -> Self {
+        match event {
+            PortEvent::Active => Self::PortActive,
+            PortEvent::Error => Self::PortError,
+            PortEvent::LidChange => Self::LidChange,
+            PortEvent::SmChange => Self::SmChange,
+            PortEvent::ClientReregister => Self::ClientReregister,
+            PortEvent::PkeyChange => Self::PkeyChange,
+            PortEvent::GidChange => Self::GidChange,
         }
     }
 }

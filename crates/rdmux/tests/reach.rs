@@ -33,6 +33,7 @@ fn copies() {
     assert_eq!(counter("direct_read_bytes"), bytes as u64);
     let fetched: usize = lengths().filter(|len| *len >= 32 << 10).sum();
     assert_eq!(counter("direct_fetch_bytes"), fetched as u64);
+    assert_eq!(counter("direct_offer_bytes"), fetched as u64);
     assert_eq!(counter("direct_fetch_failures"), 0);
 }
 

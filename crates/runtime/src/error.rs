@@ -1,6 +1,8 @@
-//! Why a directory cannot be used.
+//! What errors of services have in common: why a directory cannot be used, and how a process is named.
 
 use std::path::{Path, PathBuf};
+
+use rustix::process::Pid;
 
 /// A directory, or a file in it, that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,4 +19,9 @@ impl DirectoryError {
     pub fn new(path: &Path, why: impl ToString) -> Self {
         Self { path: path.to_owned(), why: why.to_string() }
     }
+}
+
+/// A service's process, as a message names it behind the service: nothing if it is not known.
+pub fn process(pid: Option<Pid>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
 }

@@ -20,7 +20,7 @@ pub mod socket;
 pub mod start;
 mod user_dir;
 
-pub use error::DirectoryError;
+pub use error::{DirectoryError, process};
 pub use listener::Listener;
 pub use network::NetworkNamespace;
 pub use service_dir::ServiceDir;

@@ -25,22 +25,26 @@ pub struct Listener {
 
 impl Listener {
     /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that has the lock may replace
-    /// the socket of a dead service.
+    /// the socket of a dead service. The socket has its name only when clients can connect, so that a process that waits for it
+    /// (inotify(7)) can.
     ///
     /// # Errors
-    /// Those of unlink(2), socket(2), bind(2) and listen(2).
+    /// Those of unlink(2), socket(2), bind(2), listen(2) and rename(2).
     pub fn open(dir: &ServiceDir, lock: File) -> io::Result<Self> {
-        let path = dir.socket();
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
+        let (path, new) = (dir.socket(), dir.new_socket());
+        for left in [&path, &new] {
+            match std::fs::remove_file(left) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
         }
-        let (address, _keep) = dir.socket_address()?;
+        let (address, _keep) = dir.new_socket_address()?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, BACKLOG)?;
+        std::fs::rename(&new, &path)?;
         Ok(Self { socket, path, reserve: open_reserve(), lock })
     }
 
@@ -82,4 +86,49 @@ impl AsFd for Listener {
 
 fn open_reserve() -> Option<File> {
     File::open("/dev/null").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::time::Duration;
+
+    use rdmux_testing::temp_dir;
+    use rustix::fs::inotify;
+
+    use super::*;
+    use crate::UserDir;
+    use crate::connect::connect;
+
+    #[test]
+    fn socket_has_its_name_when_clients_can_connect_and_not_before() {
+        let tmp = temp_dir();
+        let user = UserDir::at(tmp.path().join("r")).unwrap();
+        let dir = user.service("hosts", "a").unwrap();
+        // Left by one that was killed at any moment.
+        for left in [dir.socket(), dir.new_socket()] {
+            std::fs::write(left, "").unwrap();
+        }
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+        let lock = dir.lock_service().unwrap().unwrap();
+        inotify::add_watch(&watch, dir.path(), flags).unwrap();
+        let mut listener = Listener::open(&dir, lock).unwrap();
+        let mut buf = [MaybeUninit::uninit(); 1024];
+        let mut events = inotify::Reader::new(&watch, &mut buf);
+        let mut came = Vec::new();
+        while let Ok(event) = events.next() {
+            if event
+                .file_name()
+                .is_some_and(|name| name.to_bytes() == ServiceDir::SOCKET.as_bytes())
+            {
+                came.push(event.events());
+            }
+        }
+        assert_eq!(came, [inotify::ReadFlags::MOVED_TO]);
+        assert!(connect(&dir, Duration::from_secs(10)).unwrap().is_some());
+        assert!(listener.accept().unwrap().is_some());
+        drop(listener);
+        assert!(!dir.socket().exists() && !dir.new_socket().exists());
+    }
 }

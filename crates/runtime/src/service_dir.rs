@@ -29,7 +29,13 @@ pub struct ServiceDir {
     path: PathBuf,
 }
 
+/// The name of the socket before clients can connect to it.
+const NEW_SOCKET: &str = "sock.new";
+
 impl ServiceDir {
+    /// The name of the socket. It is there from when on clients can connect.
+    pub const SOCKET: &str = "sock";
+
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path }
     }
@@ -39,7 +45,11 @@ impl ServiceDir {
     }
     /// The path of the service's socket.
     pub fn socket(&self) -> PathBuf {
-        self.path.join("sock")
+        self.path.join(Self::SOCKET)
+    }
+    /// The path of a socket that is about to be the service's.
+    pub(crate) fn new_socket(&self) -> PathBuf {
+        self.path.join(NEW_SOCKET)
     }
     /// The path of the service's log.
     pub fn log(&self) -> PathBuf {
@@ -52,7 +62,16 @@ impl ServiceDir {
     /// # Errors
     /// Those of open(2).
     pub fn socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-        let path = self.socket();
+        self.address(Self::SOCKET)
+    }
+
+    /// As [`socket_address`](Self::socket_address), of a socket that is about to be the service's.
+    pub(crate) fn new_socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        self.address(NEW_SOCKET)
+    }
+
+    fn address(&self, file: &str) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        let path = self.path.join(file);
         if path.as_os_str().len() <= SUN_PATH_MAX {
             return Ok((SocketAddrUnix::new(&path)?, None));
         }
@@ -61,7 +80,7 @@ impl ServiceDir {
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        let short = format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&dir));
+        let short = format!("/proc/self/fd/{}/{file}", std::os::fd::AsRawFd::as_raw_fd(&dir));
         Ok((SocketAddrUnix::new(short)?, Some(dir)))
     }
 

@@ -3,7 +3,7 @@
 //! world is made up.
 //!
 //! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
-//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet. For the
+//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers. For the
 //! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
 //! work, and every completion is checked for its order, its status and every byte.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ pub mod mads;
 pub mod memory;
 pub mod net;
 pub mod scenario;
+pub mod subnet;
 
 mod check;
 mod endpoint;

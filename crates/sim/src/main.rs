@@ -13,9 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
 use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
 use rdmux_sim::mads::{run_mad_seed, trace_mad_seed};
+use rdmux_sim::subnet::{run_subnet_seed, trace_subnet_seed};
 use rdmux_sim::{run_seed, trace_seed};
 
-/// Simulates queue pairs, connections or management datagrams on a bad network. Every seed is a scenario of its own:
+/// Simulates queue pairs, connections, management datagrams or subnet managers on a bad network. Every seed is a scenario of its own:
 /// nodes, connections, work, loss, reordering, duplication, corruption, cuts and crashes. A failing
 /// seed is printed and replays exactly.
 #[derive(Debug, Parser)]
@@ -30,6 +31,9 @@ struct Args {
     /// Simulate programs that send management datagrams, with timeouts and RMPP.
     #[arg(long, conflicts_with_all = ["connections", "streams"])]
     datagrams: bool,
+    /// Simulate subnet managers and the subnet that they manage.
+    #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams"])]
+    subnet: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -55,6 +59,8 @@ fn main() -> ExitCode {
         run(&args, run_iwarp_seed, trace_iwarp_seed)
     } else if args.datagrams {
         run(&args, run_mad_seed, trace_mad_seed)
+    } else if args.subnet {
+        run(&args, run_subnet_seed, trace_subnet_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

@@ -25,7 +25,8 @@ pub enum Fault {
 impl Subnet {
     /// A port notices a fault so many times in a row. Each time that a threshold is passed, a counter grows and a trap is
     /// raised: 129 for physical errors, 130 for overruns; each expiry of the watchdog raises trap 131. A port of a switch
-    /// has its port 0 send the trap. Nothing happens to a port that does not exist.
+    /// has its port 0 send the trap. Nothing happens to a port that does not exist. Returns how many times a threshold was
+    /// passed.
     pub fn fault(
         &mut self,
         now: Time,
@@ -33,8 +34,8 @@ impl Subnet {
         fault: Fault,
         times: u32,
         sink: &mut impl Sink,
-    ) {
-        let Some(at) = self.index(port) else { return };
+    ) -> u32 {
+        let Some(at) = self.index(port) else { return 0 };
         let mut cx = Cx { now, sink };
         let port_data = &mut self.ports[at];
         let (info, counters) = (&port_data.info, &mut port_data.counters);
@@ -58,5 +59,6 @@ impl Subnet {
             self.raise(at, &trap(details), &mut cx);
         }
         self.expire(&mut cx);
+        passed
     }
 }

@@ -15,6 +15,10 @@
 //!                               traps   what ports tell the manager of their own accord
 //! ```
 //!
+//! Programs reach it through the user MAD device ([`umad`]). One of them may be the subnet manager ([`manager`]), which gives LIDs and
+//! writes the forwarding tables; what programs ask of the subnet as a whole is answered by [`administration`], from what the manager
+//! knows.
+//!
 //! Time and input are arguments, and what comes out goes to a [`Sink`]; nothing is allocated for each
 //! hop of a datagram. [`Subnet::next_timeout`] says when [`Subnet::handle_timeout`] has something to do.
 #![no_std]
@@ -22,11 +26,14 @@
 
 extern crate alloc;
 
+pub mod administration;
 pub mod config;
 pub mod counters;
 pub mod faults;
+pub mod manager;
 pub mod operate;
 pub mod packet;
+pub mod partitions;
 pub mod port;
 pub mod rmpp;
 pub mod sink;

@@ -3,19 +3,28 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use rdmux_subnet::topology::{LinkRate, Shape};
+use rdmux_subnet::topology::{Included, LinkRate, Shape};
 use rdmux_subnet::{
-    Config, Counter, MadPacket, NodeId, PortEvent, PortId, Sink, Subnet, Time, Topology,
+    Config, Counter, Fault, MadPacket, NodeId, PortEvent, PortId, Sink, Subnet, Time, Topology,
 };
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::sm::{CapabilityMask, PortState};
 use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
 
-/// A topology file: any text is read or refused, and what is read can be written and read again.
+/// Topology files: any text is read or refused, and what is read can be written and read again. Form feeds separate files,
+/// which include each other by their numbers.
 pub fn subnet_topology(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    match Topology::parse(&text) {
-        Err(e) => assert!(e.to_string().starts_with("line ")),
+    let files: Vec<&str> = text.split('\u{c}').collect();
+    let mut open = |_: &str, name: &str| {
+        let file = name.parse().ok().and_then(|at: usize| files.get(at)).ok_or("no such file")?;
+        Ok(Included { name: name.to_owned(), text: (*file).to_owned() })
+    };
+    match Topology::parse_with(files[0], &mut open) {
+        Err(e) => {
+            let lines = files.iter().map(|file| file.lines().count()).max();
+            assert!(lines.is_some_and(|lines| (1..=lines).contains(&e.place.line)), "{e}");
+        }
         Ok(topology) => {
             let written = topology.to_string();
             let again = Topology::parse(&written).unwrap_or_else(|e| panic!("{e}\n{written}"));
@@ -41,6 +50,12 @@ pub fn topologies() -> Result<Vec<Vec<u8>>> {
         all.push(text.replace("lid 0", "lid 7").into_bytes());
         all.push(text.into_bytes());
     }
+    all.push(
+        b"module=\"a\"\ninclude \"1\"\nmodule=\"b\"\ninclude \"1\"\ndo Link \"a@x\" \"b@x\"\n\
+          do Guid \"b#h\"[1] 0x7\ndo Baselid \"a#h\"[1] 4 1\n\x0cSwitch 3 \"s\"\n[1] \"h\"\n@[2] \"x\"\n\n\
+          hcaguids+5\nHca 1 \"h\"\n[1] \"s\"\n"
+            .to_vec(),
+    );
     all.push(b"width=3\nHca 2 \"a\"\n[1](c) \"b\"[1] w=1 s=1 e=2\n\nRt 1 \"b\" # \"x\"\n".to_vec());
     Ok(all)
 }
@@ -69,7 +84,7 @@ pub fn subnet_agents(data: &[u8]) {
     while let Some((&[command, a, b, c], tail)) = rest.split_first_chunk() {
         rest = tail;
         let [x, y] = [a, b].map(|byte| PortId::new(NodeId(u32::from(byte % 5)), byte / 5 % 6));
-        match command % 16 {
+        match command % 17 {
             0 => drop(subnet.plug(now, x, y, LinkRate::DEFAULT, &mut world)),
             1 => drop(subnet.unplug(now, x, &mut world)),
             2 => drop(subnet.set_cable(now, x, b & 1 == 1, &mut world)),
@@ -77,6 +92,11 @@ pub fn subnet_agents(data: &[u8]) {
             4 => subnet.set_is_sm(now, x, b & 1 == 1, &mut world),
             5 => subnet.set_attached(x, b & 1 == 1),
             6 => subnet.count(x, Counter::SymbolError, u64::from(b) << 32 | u64::from(c)),
+            16 => {
+                let fault = [Fault::Symbol, Fault::Overrun, Fault::Watchdog][usize::from(b % 3)];
+                subnet.fault(now, x, fault, u32::from(c) << (b & 31), &mut world);
+                subnet.set_system_guid(now, y.node, Guid(c.into()), &mut world);
+            }
             7 => {
                 now = now.after(Duration::from_millis(u64::from(b) << (c & 7)));
                 subnet.handle_timeout(now, &mut world);

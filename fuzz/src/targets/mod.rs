@@ -1,5 +1,6 @@
 //! The targets, and the table of them.
 
+pub mod administration;
 pub mod cm;
 pub mod cm_streams;
 pub mod fabric;
@@ -52,6 +53,8 @@ targets! {
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";
+    "subnet_administration" administration::subnet_administration, administration::scripts, "subnet administration: any datagrams, events and timeouts in any order";
+    "subnet_partitions" administration::subnet_partitions, administration::files, "files of partitions: read, or refused with the place of the error";
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";
     "qp_ud" qp::qp_ud, corpus::noise, "the same for UD";

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use rdmux_fabric::Config;
+use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::proto::{NodeView, PortView, Snapshot, Status, Tables};
 use rdmux_fabric::routes::Check;
+use rdmux_runtime::UserDir;
 use rdmux_subnet::Topology;
 use rdmux_wire::Lid;
 use serde::de::DeserializeOwned;
@@ -46,7 +49,7 @@ impl Ground {
         let (rdmux, shape) = (rdmux.to_path_buf(), shape.to_owned());
         let ground = Self { rdmux, dir, shape, logs, started: Cell::new(0), manager: None };
         let way = if ground.shape.contains('/') { "--topology" } else { "--shape" };
-        ground.rdmux(&["fabric", "up", way, &ground.shape])?;
+        ground.rdmux(&["fabric", "up", "--no-sm", way, &ground.shape])?;
         for host in HOSTS {
             ground.attach(host)?;
         }
@@ -68,6 +71,11 @@ impl Ground {
         let manager = self.manager.as_mut().context("a manager")?;
         manager.subnet_is_up(1)?;
         Ok(self)
+    }
+
+    /// How many times the manager that rows share has logged something.
+    pub(super) fn manager_said(&self, what: &str) -> usize {
+        self.manager.as_ref().map_or(0, |manager| manager.said(what))
     }
 
     /// Whether it is of this shape.
@@ -160,6 +168,12 @@ impl Ground {
 
     fn json<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
         serde_json::from_str(&self.rdmux(args)?).with_context(|| args.join(" "))
+    }
+
+    /// How a program reaches the fabric that we write ourselves.
+    pub(super) fn connect_options(&self) -> Result<ConnectOptions> {
+        let user = UserDir::at(self.dir.join("run"))?;
+        Ok(ConnectOptions { user, config: Config::default(), embedded: false, program: None })
     }
 
     /// All nodes and cables, as the fabric shows them.

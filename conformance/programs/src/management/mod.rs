@@ -5,11 +5,13 @@
 //! topology that it was given; an exit status proves nothing.
 //!
 //! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`diags`] those of
-//! infiniband-diags.
+//! infiniband-diags, [`client`] asks for what they do not, [`ibsim`] compares what is made of a topology file.
 
 mod bring_up;
+mod client;
 pub(crate) mod diags;
 mod ground;
+pub(crate) mod ibsim;
 mod opensm;
 pub(crate) mod two_managers;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::management::{BringUp, Extra, Ground, Management, diags, two_managers};
+use crate::management::{BringUp, Extra, Ground, Management, diags, ibsim, two_managers};
 use crate::row::{Device, Row, Run, Way};
 
 /// The shape on which programs look around: two levels of switches, several cables between two of them, free ports.
@@ -12,6 +12,7 @@ pub(super) fn rows() -> Vec<Row> {
     let mut rows = bring_ups();
     rows.extend(two());
     rows.extend(looks());
+    rows.extend(more());
     rows
 }
 
@@ -86,6 +87,24 @@ fn two() -> Vec<Row> {
     rows.map(|(title, brief, run)| row(title, brief, Management::Two(run))).into()
 }
 
+/// Rows beside those of one program each. Brief is the one of the program that no other row has.
+fn more() -> Vec<Row> {
+    type Case = (&'static str, fn(&Ground) -> Result<()>);
+    let rows: [Case; 9] = [
+        ("ibsim reads the same file", ibsim::same_file),
+        ("ibidsverify and a LID of two ports", diags::discover::ibidsverify_duplicate),
+        ("saquery ServiceRecord of a service", diags::registered::services),
+        ("saquery InformInfoRecord of a subscriber", diags::registered::subscriptions),
+        ("opensm and traps of faults", diags::registered::traps),
+        ("opensm and GetMulti of MultiPathRecord", diags::registered::multi_paths),
+        ("perfquery by service level", diags::counters::by_level),
+        ("perfquery of what was dropped", diags::counters::details),
+        ("perfquery of faults", diags::counters::faults),
+    ];
+    rows.map(|(title, run)| row(title, title.starts_with("ibsim"), Management::Look(TREE, run)))
+        .into()
+}
+
 /// What a program finds on a shape. Brief is the first one of each.
 fn looks() -> Vec<Row> {
     type Look = (&'static str, fn(&Ground) -> Result<()>);
@@ -104,6 +123,7 @@ fn looks() -> Vec<Row> {
         ("smpquery switchinfo", diags::query::switches),
         ("smpquery pkeys, sl2vl, vlarb", diags::query::tables),
         ("smpquery mlnxextportinfo", diags::query::vendors),
+        ("smpquery otherwise", diags::query::ways),
         ("smpdump", diags::query::smpdump),
         ("ibroute", diags::routes::ibroute),
         ("ibtracert", diags::routes::ibtracert),

@@ -56,7 +56,7 @@ impl Fabrics {
     /// When it does not come up.
     pub(super) fn ours(&mut self) -> Result<f64> {
         self.ours = true;
-        self.rdmux(&["fabric", "up", "--shape", &SHAPE.to_string()])?;
+        self.rdmux(&["fabric", "up", "--no-sm", "--shape", &SHAPE.to_string()])?;
         self.rdmux(&["host", "up", HOST])?;
         let mut opensm = self.command();
         opensm.args(["run", "--device", "ib", "--"]).arg(program("opensm")?);

@@ -101,7 +101,9 @@ mod tests {
     use super::*;
     use rdmux_fabric::FabricDir;
     use rdmux_fabric::client::admin;
-    use rdmux_fabric::server::{FIRST_GUID, Server, ServerHandle, ServerOptions, Setup};
+    use rdmux_fabric::server::{
+        FIRST_GUID, ManagerSetup, Server, ServerHandle, ServerOptions, Setup,
+    };
     use rdmux_runtime::UserDir;
     use rdmux_subnet::topology::Shape;
     use rdmux_testing::{TempDir, temp_dir};
@@ -125,7 +127,8 @@ mod tests {
         let name = FabricName::default();
         let topology = "two".parse::<Shape>().unwrap().topology(FIRST_GUID);
         let folder = FabricDir::open(&user, &name).unwrap();
-        Setup::default().keep(&folder, Some(&topology)).unwrap();
+        let setup = Setup { manager: ManagerSetup::off(), ..Setup::default() };
+        setup.keep(&folder, Some(&topology)).unwrap();
         let config = Config::default();
         let options = ConnectOptions { user: user.clone(), config, embedded: true, program: None };
         let server = Server::spawn(ServerOptions::new(name.clone(), user)).unwrap();

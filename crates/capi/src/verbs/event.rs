@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use rdmux_transport::env::QpEvent;
 use rdmux_verbs::AsyncEventKind;
 use rdmux_verbs::device::PORT;
+use rdmux_verbs::port::PortEvent;
 
 use super::objects::{Context, Cq, End, Object, Qp, Srq};
 use super::wait;
@@ -72,10 +73,22 @@ fn describe(kind: &AsyncEventKind) -> ibv_async_event {
             let number = c_int::try_from(qpn.get()).unwrap_or(c_int::MAX);
             (ibv_async_event_element { port_num: number }, qp_event(*event) | XRC_QP_EVENT)
         }
-        AsyncEventKind::GidChange => (port, IBV_EVENT_GID_CHANGE),
+        AsyncEventKind::Port(event) => (port, port_event(*event)),
         AsyncEventKind::DeviceFatal => (port, IBV_EVENT_DEVICE_FATAL),
     };
     ibv_async_event { element, event_type }
+}
+
+fn port_event(event: PortEvent) -> ibv_event_type {
+    match event {
+        PortEvent::Active => IBV_EVENT_PORT_ACTIVE,
+        PortEvent::Error => IBV_EVENT_PORT_ERR,
+        PortEvent::LidChange => IBV_EVENT_LID_CHANGE,
+        PortEvent::SmChange => IBV_EVENT_SM_CHANGE,
+        PortEvent::ClientReregister => IBV_EVENT_CLIENT_REREGISTER,
+        PortEvent::PkeyChange => IBV_EVENT_PKEY_CHANGE,
+        PortEvent::GidChange => IBV_EVENT_GID_CHANGE,
+    }
 }
 
 fn qp_event(event: QpEvent) -> ibv_event_type {

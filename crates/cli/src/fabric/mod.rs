@@ -2,6 +2,7 @@
 
 mod dot;
 mod layers;
+mod manager;
 mod route;
 mod status;
 mod svg;
@@ -19,6 +20,7 @@ use rdmux_fabric::proto::{End, NodeRef};
 use rdmux_fabric::server::{self, FIRST_GUID, Setup, read_topology};
 use rdmux_fabric::{FabricDir, FabricName};
 use rdmux_subnet::topology::Shape;
+use rdmux_wire::Guid;
 
 use rdmux_command::{output, say};
 
@@ -47,6 +49,13 @@ pub(crate) enum FabricCommand {
     Link(Link),
     /// Reset a switch: it forgets its tables
     Reset(Reset),
+    /// Have a port notice faults of its link, and tell the manager by a trap
+    ///
+    /// The port counts them, and raises a trap each time that more come in a row than its PortInfo allows: LocalPhyErrors
+    /// for integrity, OverrunErrors for overrun. Every expiry of the flow control watchdog raises one.
+    Fault(Fault),
+    /// Change the GUID of the system that a node is in, and tell the manager by trap 145
+    SystemGuid(SystemGuid),
     /// Be a fabric (started by the others when needed)
     #[command(hide = true)]
     Serve(Serve),
@@ -87,6 +96,8 @@ pub(crate) struct Up {
     /// All adapters are simulated: no host attaches
     #[arg(long)]
     simulate: bool,
+    #[command(flatten)]
+    manager: manager::Options,
     /// Let hosts of other machines attach, by TCP. They need the fabric's secret, which is drawn at the first time
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
@@ -94,7 +105,7 @@ pub(crate) struct Up {
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
-        conflicts_with_all = ["topology", "shape", "simulate", "listen"],
+        conflicts_with_all = ["topology", "shape", "simulate", "listen", "Options"],
         requires = "secret"
     )]
     join: Option<SocketAddr>,
@@ -197,6 +208,62 @@ pub(crate) struct Reset {
 }
 
 #[derive(Args)]
+pub(crate) struct Fault {
+    #[command(flatten)]
+    which: Which,
+    /// The port; without PORT the only one of an adapter
+    #[arg(value_name = "NODE:PORT")]
+    at: End,
+    /// What happens to it
+    #[arg(value_name = "integrity|overrun|flow-control")]
+    kind: FaultKind,
+    /// How many times in a row; otherwise 16 times, which is more than any threshold, and flow-control once
+    #[arg(long, value_name = "N")]
+    times: Option<std::num::NonZeroU32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FaultKind {
+    /// Symbol errors: trap 129
+    Integrity,
+    /// Packets that find no buffer: trap 130
+    Overrun,
+    /// The watchdog timer of flow control expires: trap 131
+    FlowControl,
+}
+
+impl FaultKind {
+    /// The fault, and how many times a port notices it unless the command says so.
+    fn fault(self) -> (rdmux_subnet::Fault, u32) {
+        match self {
+            Self::Integrity => (rdmux_subnet::Fault::Symbol, 16),
+            Self::Overrun => (rdmux_subnet::Fault::Overrun, 16),
+            Self::FlowControl => (rdmux_subnet::Fault::Watchdog, 1),
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct SystemGuid {
+    #[command(flatten)]
+    which: Which,
+    /// The node, by its name or GUID
+    #[arg(value_name = "NODE")]
+    node: NodeRef,
+    /// Its SystemImageGUID from now on, hexadecimal
+    #[arg(value_name = "GUID", value_parser = guid)]
+    guid: Guid,
+}
+
+/// A GUID other than zero: hexadecimal, with 0x or without.
+fn guid(text: &str) -> Result<Guid, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let clean = digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let guid = clean.then(|| u64::from_str_radix(digits, 16).ok()).flatten();
+    guid.filter(|guid| *guid != 0).map(Guid).ok_or_else(|| "use 1 to 16 hexadecimal digits".into())
+}
+
+#[derive(Args)]
 pub(crate) struct Serve {
     /// The fabric's name
     #[arg(value_name = "NAME")]
@@ -232,6 +299,16 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         FabricCommand::Reset(Reset { which, switch }) => {
             let options = options()?;
             say!("{}", admin::reset(&options, &which.name(&options), switch)?);
+        }
+        FabricCommand::Fault(Fault { which, at, kind, times }) => {
+            let options = options()?;
+            let (fault, default) = kind.fault();
+            let times = times.map_or(default, std::num::NonZeroU32::get);
+            say!("{}", admin::fault(&options, &which.name(&options), at, fault, times)?);
+        }
+        FabricCommand::SystemGuid(SystemGuid { which, node, guid }) => {
+            let options = options()?;
+            say!("{}", admin::set_system_guid(&options, &which.name(&options), node, *guid)?);
         }
         FabricCommand::Serve(Serve { name, on_demand }) => {
             let options = options()?;
@@ -279,7 +356,8 @@ impl Up {
             (None, None) => None,
         };
         let source = topology.as_ref().map_or(before.source, |(source, _)| source.clone());
-        let setup = Setup { source, simulate: self.simulate, listen: self.listen, join: None };
+        let (simulate, listen, manager) = (self.simulate, self.listen, self.manager.setup());
+        let setup = Setup { source, simulate, listen, join: None, manager };
         Ok(Some(Plan { setup, topology: topology.map(|(_, topology)| topology), secret: None }))
     }
 
@@ -289,6 +367,7 @@ impl Up {
             || self.shape.is_some()
             || self.simulate
             || self.listen.is_some()
+            || self.manager.changes()
             || self.join.is_some()
     }
 }

@@ -59,6 +59,7 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
     }
     let stays = if s.stays { "" } else { ", ends after the last client" };
     say!("service    process {}, up {}{stays}", s.pid, uptime(s));
+    print_manager(s);
     if !s.attached.is_empty() {
         say!("\nHOSTS");
         let mut report =
@@ -104,6 +105,40 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
         report.print()?;
     }
     Ok(())
+}
+
+/// The subnet manager that is part of the fabric.
+fn print_manager(s: &Status) {
+    let Some(m) = &s.manager else {
+        return say!("manager    none in the fabric");
+    };
+    let who = match m.master {
+        _ if m.state == "master" => String::new(),
+        Some(master) => format!(", the master is at {master}"),
+        None => String::new(),
+    };
+    say!(
+        "manager    {}, priority {}, at {}, routing {}{who}",
+        m.state,
+        m.priority,
+        m.guid,
+        m.routing
+    );
+    let Some(last) = &m.last else { return };
+    let time = |us: u64| output::time(Duration::from_micros(us));
+    let problems = match last.problem_count {
+        0 => String::new(),
+        1 => "; 1 problem:".to_owned(),
+        n => format!("; {n} problems:"),
+    };
+    say!("sweep      {} ago, took {}{problems}", time(last.ago_us), time(last.took_us));
+    for problem in &last.problems {
+        say!("           {problem}");
+    }
+    let shown = last.problems.len() as u64;
+    if shown < last.problem_count {
+        say!("           and {} more", last.problem_count - shown);
+    }
 }
 
 /// A status as scripts want it: counters by name.

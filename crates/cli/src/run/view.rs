@@ -50,16 +50,18 @@ pub(crate) fn show(
 ) -> Result<()> {
     match how {
         View::None => {}
-        View::Namespace => enter(place, true)
-            .map(drop)
-            .context("there can be no mount namespace here, but --view preload may do")?,
+        View::Namespace => {
+            enter(place, true)
+                .context("there can be no mount namespace here, but --view preload may do")?;
+            lock_issm(place, library, variables);
+        }
         View::Preload => preload(place, library, variables)?,
         // A service that runs in the program itself has no files yet.
         View::Auto if place.options.embedded => {}
         View::Auto => {
             let looks = (wants.files)();
             match enter(place, looks) {
-                Ok(true) => {}
+                Ok(true) => lock_issm(place, library, variables),
                 Ok(false) if (wants.names)() => preload(place, library, variables)?,
                 Ok(false) => {}
                 Err(e) if looks || (wants.names)() => {
@@ -131,6 +133,16 @@ pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
     let held = admin::view(&options.dir, host, devices)?;
     namespace::build(&options.dir.host(host)?.view(devices), held.user.as_ref())?;
     Ok(admin::hold_view(&options.dir, host, devices, &namespace::own()?)?)
+}
+
+/// Has the program load the same library though it sees the files, for its opens of `issmN`: where the host has no port of a
+/// managed subnet there are none.
+fn lock_issm(place: &Place<'_>, library: &Library, variables: &mut Variables) {
+    if place.devices.kinds().iter().any(|kind| kind.is_on_fabric())
+        && let Ok(object) = library.view()
+    {
+        variables.prepend("LD_PRELOAD", &object);
+    }
 }
 
 /// Has the program load the library that redirects paths.

@@ -167,7 +167,7 @@ impl Cm {
         }
         c.go(State::Established);
         self.counters.established += 1;
-        if let Some(tid) = c.early_dreq.take() {
+        if let Some((_, tid)) = c.early_dreq.take().filter(|(remote, _)| *remote == c.remote_id) {
             c.tid = tid;
             c.go(State::DreqRcvd);
             let what = ConnEvent::Disconnected(0);

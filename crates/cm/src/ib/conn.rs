@@ -39,8 +39,8 @@ pub(crate) struct Conn {
     pub(super) tid: u64,
     /// The way to the peer.
     pub(super) path: MadPath,
-    /// The transaction of a DREQ that came before the program established the connection.
-    pub(super) early_dreq: Option<u64>,
+    /// A DREQ that came before the program established the connection: who it names as its sender, and its transaction.
+    pub(super) early_dreq: Option<(u32, u64)>,
     /// What we wait for an answer to.
     pub(super) out: Option<Box<Mad>>,
     /// The REJ that took an accept back. The peer may not have got it.

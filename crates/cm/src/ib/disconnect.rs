@@ -74,6 +74,9 @@ impl Cm {
     ) -> Option<Upcall> {
         let conn = dreq.remote_comm_id;
         let Some(c) = self.find(conn, dreq.local_comm_id, path) else {
+            if self.is_early(path, tid, dreq) {
+                return None;
+            }
             let path = path.reply(self.config.hop_limit);
             let mad = format::drep_of(tid, (conn, dreq.local_comm_id));
             self.send(&path, &mad, sink);
@@ -112,7 +115,7 @@ impl Cm {
             State::RepRcvd => {
                 // The program has an event for a connection that is over already. It decides about
                 // that first: a later DREQ may be lost, so this one is kept.
-                let again = c.early_dreq.replace(tid).is_some();
+                let again = c.early_dreq.replace((c.remote_id, tid)).is_some();
                 self.counters.duplicates += u64::from(again);
                 return None;
             }
@@ -122,6 +125,20 @@ impl Cm {
             }
         }
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Disconnected(0) })
+    }
+
+    /// Whether a DREQ has overtaken the REP. It is kept, and not answered before the REP has come: the peer would be done, and if
+    /// the RTU were lost it would not say again that the connection is over.
+    #[cold]
+    fn is_early(&mut self, path: &MadPath, tid: u64, dreq: &Dreq) -> bool {
+        let Some(c) = self.conns.get_mut(&dreq.remote_comm_id) else { return false };
+        let ends = (c.path.peer(), c.local_qpn) == (path.peer(), dreq.remote_qpn);
+        if !(c.state().awaits_rep() && ends) {
+            return false;
+        }
+        let again = c.early_dreq.replace((dreq.local_comm_id, tid)).is_some();
+        self.counters.duplicates += u64::from(again);
+        true
     }
 
     /// DREP came.

@@ -101,7 +101,7 @@ impl Manager {
             };
             Link::Conn(self.cm.connect(now, &connect, sink))
         };
-        let wishes = Negotiated {
+        let mut wishes = Negotiated {
             qp_type,
             transport: if iwarp { TransportType::Iwarp } else { TransportType::Ib },
             rq_psn: psn,
@@ -111,6 +111,7 @@ impl Manager {
             pkey_index: path.pkey_index,
             ..datagram(&self.cm.config, &route)
         };
+        wishes.bear(param.rnr_retry_count);
         let found = self.get_mut(id, command)?;
         found.link = link;
         found.qpn = Some(param.qp_num);

@@ -102,6 +102,22 @@ mod tests {
     }
 
     #[test]
+    fn side_that_listens_must_show_the_secret_too() {
+        const SECRET: &[u8] = b"0123456789abcdef";
+        let (mut a, mut b) = UnixStream::pair().unwrap();
+        let listening = thread::spawn(move || {
+            a.write_all(&[&MAGIC[..], &[7; NONCE]].concat())?;
+            let mut said = [0; NONCE + TAG];
+            a.read_exact(&mut said)?;
+            // Lets everybody in. The only tag of this exchange that it has seen is the client's own.
+            a.write_all(&said[NONCE..])
+        });
+        let connecting = connect(&mut b, SECRET).map_err(|e| e.kind());
+        assert_eq!(connecting, Err(ErrorKind::PermissionDenied));
+        listening.join().unwrap().unwrap();
+    }
+
+    #[test]
     fn stranger_who_listens_is_no_fabric() {
         let (mut a, mut b) = UnixStream::pair().unwrap();
         a.write_all(&[b'S'; 64]).unwrap();

@@ -135,6 +135,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn connection_notices_that_the_other_machine_has_vanished() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        prepare(&tcp).unwrap();
+        assert!(tcp.nodelay().unwrap() && sockopt::socket_keepalive(&tcp).unwrap());
+        // Silent, and with something on its way.
+        let probes = sockopt::tcp_keepcnt(&tcp).unwrap();
+        let silent = sockopt::tcp_keepintvl(&tcp).unwrap() * probes;
+        assert!(sockopt::tcp_keepidle(&tcp).unwrap() + silent <= GONE);
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(&tcp).unwrap()), GONE.as_millis());
+        for timeout in [tcp.read_timeout().unwrap(), tcp.write_timeout().unwrap()] {
+            assert_eq!(timeout, Some(HANDSHAKE), "until both have shown the secret");
+        }
+    }
+
+    #[test]
     fn frames_arrive_as_they_were_and_bad_lengths_are_refused() {
         let mut stream = Vec::new();
         for message in [&b"one"[..], &[7; 300]] {

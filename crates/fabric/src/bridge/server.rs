@@ -119,3 +119,19 @@ impl Drop for Place {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_bounded_and_make_room_when_they_end() {
+        let count = Arc::default();
+        let mut all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Place::take(&count)).collect();
+        assert_eq!(all.len(), MAX_CONNECTIONS);
+        assert!(Place::take(&count).is_none() && Place::take(&count).is_none());
+        all.pop();
+        let again = Place::take(&count);
+        assert!(again.is_some() && Place::take(&count).is_none());
+    }
+}

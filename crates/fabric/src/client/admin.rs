@@ -4,7 +4,8 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use rdmux_runtime::socket;
-use rdmux_subnet::Topology;
+use rdmux_subnet::{Fault, Topology};
+use rdmux_wire::Guid;
 use serde::de::DeserializeOwned;
 
 use super::ConnectOptions;
@@ -183,6 +184,35 @@ pub fn reset(
     switch: &NodeRef,
 ) -> Result<String, FabricError> {
     ask(options, fabric, &AdminRequest::Reset(switch.clone()), &format!("reset {switch}"))
+}
+
+/// Has a port notice a fault of its link so many times in a row; says what came of it.
+///
+/// # Errors
+/// As [`plug`].
+pub fn fault(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    at: &End,
+    fault: Fault,
+    times: u32,
+) -> Result<String, FabricError> {
+    let request = AdminRequest::Fault { at: at.clone(), fault, times };
+    ask(options, fabric, &request, &format!("have {at} notice a fault"))
+}
+
+/// Changes the GUID of the system that a node is in; says which.
+///
+/// # Errors
+/// As [`plug`].
+pub fn set_system_guid(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    node: &NodeRef,
+    guid: Guid,
+) -> Result<String, FabricError> {
+    let request = AdminRequest::SystemGuid { node: node.clone(), guid };
+    ask(options, fabric, &request, &format!("change the system GUID of {node}"))
 }
 
 fn ask<T: DeserializeOwned>(

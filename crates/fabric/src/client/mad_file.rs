@@ -1,6 +1,6 @@
 //! A program's management interface of a port: what an open `/dev/infiniband/umadN` is.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
@@ -13,7 +13,9 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::ConnectOptions;
 use super::link::{Link, broken};
-use crate::proto::mad::{FRAGMENT, HEADER, MAX_RECORD, decode, encode, record_length};
+use crate::proto::mad::{
+    BadRecord, FIRST, FRAGMENT, HEADER, MAX_RECORD, begins, decode, encode, record_length,
+};
 use crate::proto::{FileReply, FileRequest, PortRef, Role};
 use crate::{FabricError, FabricName};
 
@@ -25,8 +27,9 @@ pub struct MadFile {
     fabric: FabricName,
     mads: OwnedFd,
     control: Mutex<Link>,
-    /// A record is read, or written, by one thread at a time: it may be several messages.
-    reading: Mutex<()>,
+    /// A record is read, or written, by one thread at a time: it may be several messages. The first of them was taken from
+    /// the socket if the reader had no room for the others, which stay there, so that the descriptor is readable.
+    reading: Mutex<Option<[u8; FIRST]>>,
     writing: Mutex<()>,
 }
 
@@ -63,7 +66,7 @@ impl MadFile {
             fabric: fabric.clone(),
             mads: mads.into_socket(),
             control: Mutex::new(control),
-            reading: Mutex::new(()),
+            reading: Mutex::new(None),
             writing: Mutex::new(()),
         })
     }
@@ -132,11 +135,8 @@ impl MadFile {
             });
         }
         head[16..20].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
-        if length <= FRAGMENT {
-            return self.send_message(&[IoSlice::new(&head), IoSlice::new(datagram)]);
-        }
         let _turn = self.writing.lock();
-        let (first, rest) = datagram.split_at(FRAGMENT - HEADER);
+        let (first, rest) = datagram.split_at(datagram.len().min(FIRST - HEADER));
         self.send_message(&[IoSlice::new(&head), IoSlice::new(first)])?;
         rest.chunks(FRAGMENT).try_for_each(|part| self.send_message(&[IoSlice::new(part)]))
     }
@@ -160,9 +160,9 @@ impl MadFile {
     /// As [`read`](Self::read).
     pub fn recv_mad(&self) -> Result<UserMad, FabricError> {
         loop {
-            match self.try_recv_mad()? {
-                Some(mad) => return Ok(mad),
-                None => self.wait()?,
+            self.wait()?;
+            if let Some(mad) = self.try_recv_mad()? {
+                return Ok(mad);
             }
         }
     }
@@ -172,17 +172,14 @@ impl MadFile {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn try_recv_mad(&self) -> Result<Option<UserMad>, FabricError> {
-        let mut record = vec![0; HEADER + MAD_LEN];
+        let mut record = vec![0; FIRST];
         loop {
             match self.read(&mut record)? {
                 Received::Nothing => return Ok(None),
                 // Another thread may read it meanwhile: then the next one is looked at.
                 Received::TooLong(length) => record.resize(length, 0),
                 Received::Whole(length) => {
-                    let decoded = decode(&record[..length]).map_err(|e| FabricError::Protocol {
-                        fabric: self.fabric.clone(),
-                        why: e.to_string(),
-                    });
+                    let decoded = decode(&record[..length]).map_err(|e| self.protocol(e));
                     return decoded.map(Some);
                 }
             }
@@ -198,27 +195,58 @@ impl MadFile {
     }
 
     /// Reads the next record into a buffer, of [`HEADER`] bytes at least; does not wait for one. The rest of a long record
-    /// is waited for.
+    /// is waited for. One system call takes a record of at most [`FIRST`] bytes into a buffer of as many.
     ///
     /// # Errors
     /// [`FabricError::Gone`] when the fabric is gone, and others of the connection.
     pub fn read(&self, buf: &mut [u8]) -> Result<Received, FabricError> {
-        let _turn = self.reading.lock();
-        let Some(length) = self.peek(buf)? else { return Ok(Received::Nothing) };
+        let mut held = self.reading.lock();
+        let length = match &*held {
+            Some(first) => {
+                let fits = buf.len().min(FIRST);
+                buf[..fits].copy_from_slice(&first[..fits]);
+                record_length(first).map_err(|e| self.protocol(e))?
+            }
+            None if buf.len() < FIRST => return self.read_small(buf),
+            None => {
+                let Some(got) = self.recv(&mut buf[..FIRST], RecvFlags::DONTWAIT)? else {
+                    return Ok(Received::Nothing);
+                };
+                let first = buf.get(..got.min(FIRST)).unwrap_or_default();
+                let length = begins(first, got).map_err(|e| self.protocol(e))?;
+                if length <= FIRST {
+                    return Ok(Received::Whole(length));
+                }
+                *held = buf.first_chunk().copied();
+                length
+            }
+        };
         if length > buf.len() {
             return Ok(Received::TooLong(length));
         }
-        if length <= FRAGMENT {
-            // The record is there already.
-            self.take(&mut [0; 1])?;
-            return Ok(Received::Whole(length));
-        }
-        for part in buf[..length].chunks_mut(FRAGMENT) {
-            if self.take(part)? != part.len() {
-                let why = "a part of a datagram has a wrong length".to_owned();
-                return Err(FabricError::Protocol { fabric: self.fabric.clone(), why });
+        *held = None;
+        for part in buf[FIRST..length].chunks_mut(FRAGMENT) {
+            match self.recv(part, RecvFlags::empty())? {
+                Some(got) if got == part.len() => {}
+                Some(got) => return Err(self.protocol(BadRecord::Fragment(got))),
+                None => return Err(self.broken(Errno::AGAIN)),
             }
         }
+        Ok(Received::Whole(length))
+    }
+
+    /// As [`read`](Self::read), with a buffer that a first message may not fit into: that is looked at, and taken only if it
+    /// is the whole record.
+    fn read_small(&self, buf: &mut [u8]) -> Result<Received, FabricError> {
+        let Some(got) = self.recv(buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)? else {
+            return Ok(Received::Nothing);
+        };
+        let length = record_length(&buf[..got.min(buf.len())]).map_err(|e| self.protocol(e))?;
+        if length > buf.len() {
+            return Ok(Received::TooLong(length));
+        }
+        // It is there already.
+        self.recv(&mut [0; 1], RecvFlags::empty())?;
         Ok(Received::Whole(length))
     }
 
@@ -233,33 +261,19 @@ impl MadFile {
             .map_err(|e| FabricError::io("wait for a datagram", e))
     }
 
-    /// Copies the beginning of the next record, which stays; its whole length.
-    fn peek(&self, buf: &mut [u8]) -> Result<Option<usize>, FabricError> {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let fits = buf.len().min(FRAGMENT);
-        let peeked =
-            rustix::io::retry_on_intr(|| rustix::net::recv(&self.mads, &mut buf[..fits], flags));
-        match peeked {
+    /// The next message, as far as it fits; its whole length. None if the call would block, or the socket's timeout has passed.
+    fn recv(&self, into: &mut [u8], flags: RecvFlags) -> Result<Option<usize>, FabricError> {
+        let flags = flags | RecvFlags::TRUNC;
+        match rustix::io::retry_on_intr(|| rustix::net::recv(&self.mads, &mut *into, flags)) {
             Err(Errno::AGAIN) => Ok(None),
             Err(e) => Err(self.broken(e)),
             Ok((_, 0)) => Err(FabricError::Gone { fabric: self.fabric.clone() }),
-            Ok((copied, _)) => record_length(&buf[..copied]).map(Some).map_err(|e| {
-                FabricError::Protocol { fabric: self.fabric.clone(), why: e.to_string() }
-            }),
+            Ok((_, length)) => Ok(Some(length)),
         }
     }
 
-    /// Takes a message, waited for; how many of its bytes are in the buffer.
-    fn take(&self, into: &mut [u8]) -> Result<usize, FabricError> {
-        let got = rustix::io::retry_on_intr(|| {
-            let mut control = rustix::net::RecvAncillaryBuffer::new(&mut []);
-            let mut parts = [IoSliceMut::new(into)];
-            rustix::net::recvmsg(&self.mads, &mut parts, &mut control, RecvFlags::empty())
-        });
-        match got.map_err(|e| self.broken(e))?.bytes {
-            0 => Err(FabricError::Gone { fabric: self.fabric.clone() }),
-            bytes => Ok(bytes),
-        }
+    fn protocol(&self, e: BadRecord) -> FabricError {
+        FabricError::Protocol { fabric: self.fabric.clone(), why: e.to_string() }
     }
 
     fn broken(&self, e: Errno) -> FabricError {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rdmux_subnet::Fault;
+use rdmux_subnet::manager::RoutingEngine;
 use rdmux_wire::{Guid, Lid};
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +105,22 @@ pub enum AdminRequest {
     },
     /// To reset a switch as its power button does. Answer: text.
     Reset(NodeRef),
+    /// To have a port notice a fault of its link. Answer: text.
+    Fault {
+        /// The port.
+        at: End,
+        /// What happens to it.
+        fault: Fault,
+        /// How many times in a row.
+        times: u32,
+    },
+    /// To change the GUID of the system that a node is in. Answer: text.
+    SystemGuid {
+        /// The node.
+        node: NodeRef,
+        /// Its SystemImageGUID from now on.
+        guid: Guid,
+    },
 }
 
 /// How a fabric is.
@@ -136,8 +154,50 @@ pub struct Status {
     pub attached: Vec<Attached>,
     /// Management interfaces that are open.
     pub files: Vec<FileStatus>,
+    /// The subnet manager that is part of the fabric, if there is one.
+    pub manager: Option<ManagerStatus>,
     /// Counters, by name.
     pub counters: Vec<(String, u64)>,
+}
+
+/// The subnet manager that is part of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerStatus {
+    /// `discovering`, `standby`, `master` or `notactive`.
+    pub state: String,
+    /// The GUID of its port; zero until that has answered.
+    pub guid: Guid,
+    /// Its priority.
+    pub priority: u8,
+    /// The GUID of the master's port, as far as it is known.
+    pub master: Option<Guid>,
+    /// How it finds routes.
+    pub routing: RoutingEngine,
+    /// Whether it sweeps the subnet just now.
+    pub sweeping: bool,
+    /// Heavy sweeps as the master so far.
+    pub sweeps: u64,
+    /// The last of them.
+    pub last: Option<SweepStatus>,
+}
+
+/// A heavy sweep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepStatus {
+    /// How many microseconds ago it ended.
+    pub ago_us: u64,
+    /// How many microseconds it took.
+    pub took_us: u64,
+    /// Nodes that it found.
+    pub nodes: u64,
+    /// Switches among them.
+    pub switches: u64,
+    /// How often it set something.
+    pub sets: u64,
+    /// How many problems there were.
+    pub problem_count: u64,
+    /// The first of them: where, and what.
+    pub problems: Vec<String>,
 }
 
 /// A host that is attached.

@@ -3,17 +3,20 @@
 //! A record is a header of [`HEADER`] bytes and the datagram. The header has the layout of `struct ib_user_mad`
 //! (`linux/include/uapi/rdma/ib_user_mad.h`), so the C library passes it on as it is; what that has in the byte order of
 //! the host is little-endian. A record of more than [`FIRST`] bytes is several messages, one after the other: the first
-//! one has `length` of the whole, the others nothing but more bytes, [`FRAGMENT`] each except for the last.
+//! one has `length` of the whole and the first [`FIRST`] bytes, the others nothing but more bytes, [`FRAGMENT`] each except
+//! for the last. So a reader with room for a datagram takes any first message at once, and keeps it where the whole record
+//! needs more room.
 
 use rdmux_runtime::socket::MAX_MESSAGE;
 use rdmux_subnet::umad::{UserAddress, UserGrh, UserMad};
+use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Gid, Lid, Qkey, Qpn};
 
 /// Bytes of the header.
 pub const HEADER: usize = 64;
-/// The most bytes of the first message of a record.
-pub const FIRST: usize = FRAGMENT;
-/// The most bytes of a message.
+/// The most bytes of the first message of a record: a header and a datagram.
+pub const FIRST: usize = HEADER + MAD_LEN;
+/// The most bytes of each message after it.
 pub const FRAGMENT: usize = MAX_MESSAGE / 2;
 /// The most bytes of a record.
 pub const MAX_RECORD: usize = 64 << 20;
@@ -30,7 +33,7 @@ pub enum BadRecord {
     /// The length is less than the message has, or more than a record may.
     #[error("a record of {0} bytes")]
     Length(usize),
-    /// A message that goes on has another length than it must.
+    /// A part of a record that is several messages has another length than it must.
     #[error("a fragment of {0} bytes")]
     Fragment(usize),
 }
@@ -112,7 +115,17 @@ pub fn decode(record: &[u8]) -> Result<UserMad, BadRecord> {
 
 /// The messages of a record.
 pub fn messages(record: &[u8]) -> impl Iterator<Item = &[u8]> {
-    record.chunks(FRAGMENT)
+    let (first, rest) = record.split_at(record.len().min(FIRST));
+    std::iter::once(first).chain(rest.chunks(FRAGMENT))
+}
+
+/// The length of the record whose first message has `bytes` bytes and begins like this.
+///
+/// # Errors
+/// [`BadRecord`].
+pub fn begins(first: &[u8], bytes: usize) -> Result<usize, BadRecord> {
+    let length = record_length(first)?;
+    if bytes == length.min(FIRST) { Ok(length) } else { Err(BadRecord::Fragment(bytes)) }
 }
 
 /// Puts records together from messages.
@@ -133,19 +146,20 @@ impl Reassembly {
         whole: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>, BadRecord> {
         let (mut record, length) = match self.partial.take() {
-            Some(partial) => partial,
+            Some((record, length)) => {
+                if message.len() != FRAGMENT.min(length - record.len()) {
+                    return Err(BadRecord::Fragment(message.len()));
+                }
+                (record, length)
+            }
             None => {
-                let length = record_length(message)?;
+                let length = begins(message, message.len())?;
                 if message.len() == length {
                     return Ok(Some(whole(message)));
                 }
                 (Vec::new(), length)
             }
         };
-        let expected = FRAGMENT.min(length - record.len());
-        if message.len() != expected {
-            return Err(BadRecord::Fragment(message.len()));
-        }
         record.extend_from_slice(message);
         if record.len() == length {
             return Ok(Some(whole(&record)));
@@ -200,8 +214,9 @@ mod tests {
     #[test]
     fn records_of_any_length_arrive_as_they_were_sent() {
         let mut reassembly = Reassembly::default();
+        let whole = FIRST + FRAGMENT;
         for length in
-            [HEADER, 320, FRAGMENT - 1, FRAGMENT, FRAGMENT + 1, 3 * FRAGMENT, 3 * FRAGMENT + 7]
+            [HEADER, FIRST - 1, FIRST, FIRST + 1, whole - 1, whole, whole + 1, whole + 2 * FRAGMENT]
         {
             let record = record(length);
             let mut got = None;
@@ -223,9 +238,10 @@ mod tests {
         assert_eq!(take(&huge), BadRecord::Length(u32::MAX as usize));
         let short = &record(HEADER + 9)[..HEADER + 8];
         assert_eq!(take(short), BadRecord::Fragment(HEADER + 8));
-        let mut twice = Reassembly::default();
         let long = record(2 * FRAGMENT);
-        assert_eq!(twice.take(&long[..FRAGMENT], |_| ()), Ok(None));
+        assert_eq!(take(&long[..FIRST + 1]), BadRecord::Fragment(FIRST + 1));
+        let mut twice = Reassembly::default();
+        assert_eq!(twice.take(&long[..FIRST], |_| ()), Ok(None));
         assert_eq!(twice.take(&[1], |_| ()), Err(BadRecord::Fragment(1)));
     }
 }

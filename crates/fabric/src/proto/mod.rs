@@ -27,16 +27,17 @@ use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
 
 pub use admin::{
-    AdminRequest, Attached, End, FileStatus, LinkView, NodeRef, NodeView, PortView, Snapshot,
-    Status,
+    AdminRequest, Attached, End, FileStatus, LinkView, ManagerStatus, NodeRef, NodeView, PortView,
+    Snapshot, Status, SweepStatus,
 };
 pub use attachment::{AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
+pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;

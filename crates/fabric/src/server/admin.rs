@@ -2,7 +2,8 @@
 
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rdmux_subnet::topology::{LinkRate, Speed, Width};
-use rdmux_subnet::{NodeId, OperateError, PortId};
+use rdmux_subnet::{Fault, NodeId, OperateError, PortId};
+use rdmux_wire::Guid;
 use rdmux_wire::sm::{CapabilityMask, PortState};
 use serde::Serialize;
 
@@ -37,6 +38,12 @@ impl Core {
                 self.link(up, &a, &b).and_then(|said| encoded(&said))
             }
             AdminRequest::Reset(switch) => self.reset(&switch).and_then(|said| encoded(&said)),
+            AdminRequest::Fault { at, fault, times } => {
+                self.fault(&at, fault, times).and_then(|said| encoded(&said))
+            }
+            AdminRequest::SystemGuid { node, guid } => {
+                self.system_guid(&node, guid).and_then(|said| encoded(&said))
+            }
         };
         let reply: Reply<u64> =
             answer.as_ref().map(|bytes| bytes.len() as u64).map_err(Clone::clone);
@@ -154,6 +161,40 @@ impl Core {
         Ok(format!("{id} is reset"))
     }
 
+    fn fault(&mut self, at: &End, fault: Fault, times: u32) -> Result<String, Failure> {
+        let ports = self.ports_of(at)?;
+        let &[port] = &ports[..] else {
+            let why = format!("{at} has {} ports: name one, as NODE:PORT", ports.len());
+            return Err(Failure::new(libc::EINVAL, why));
+        };
+        let passed =
+            self.operate(|subnet, now, sink| Ok(subnet.fault(now, port, fault, times, sink)))?;
+        let (what, trap) = match fault {
+            Fault::Symbol => ("symbol errors", 129),
+            Fault::Overrun => ("buffer overruns", 130),
+            Fault::Watchdog => ("expiries of the flow control watchdog", 131),
+        };
+        let name = self.nodes.name(port);
+        let raised = if passed == 0 {
+            format!("fewer in a row than raise trap {trap}")
+        } else {
+            format!("trap {trap} is raised")
+        };
+        Ok(format!("{name} has noticed {times} {what}: {raised}"))
+    }
+
+    fn system_guid(&mut self, node: &NodeRef, guid: Guid) -> Result<String, Failure> {
+        let found = self.find(node)?;
+        self.operate(|subnet, now, sink| {
+            subnet.set_system_guid(now, found, guid, sink);
+            Ok(())
+        })?;
+        // Hosts are told when they attach.
+        self.nodes.set_system_guid(found, guid);
+        let id = self.nodes.get(found).map_or_else(String::new, |named| named.id.clone());
+        Ok(format!("{id} is in the system {guid}"))
+    }
+
     /// Changes the subnet.
     fn operate<T>(
         &mut self,
@@ -217,6 +258,7 @@ impl Core {
             active_ports: count(active.count()),
             attached: attached.collect(),
             files,
+            manager: self.manager_status(),
             counters: self.counters(),
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct Connection {
     pub(super) part: Part,
     /// What the poller watches it for: to read, to write.
     pub(super) watched: (bool, bool),
+    /// Whether it is among those to which something is sent at the end of the turn.
+    pub(super) due: bool,
 }
 
 /// What a connection is for.
@@ -57,6 +59,7 @@ impl Connection {
             out: Outgoing::default(),
             part: Part::New,
             watched: (true, false),
+            due: false,
         })
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rdmux_link::Inbox;
 use rdmux_runtime::socket::MAX_MESSAGE;
 use rdmux_subnet::{Subnet, Time};
 use serde::Serialize;
@@ -16,14 +17,13 @@ use super::files::Files;
 use super::nodes::Nodes;
 use super::outgoing::Lost;
 use super::poller::{Poller, Ready, Token};
+use super::serving;
 use super::setup::{self, DEFAULT_SHAPE, FIRST_GUID, Setup};
 use super::store::Store;
 use super::world::World;
 use crate::proto::{BadGreeting, Failure, Greeting, Reply, Role, VERSION};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// How many messages of a connection are served before others have their turn.
-const TURN: usize = 32;
 /// The most connections.
 const MAX_CONNECTIONS: usize = 16_384;
 
@@ -43,10 +43,12 @@ pub(super) struct Core {
     pub(super) started: Instant,
     /// Where it listens for other machines.
     pub(super) listens: Option<SocketAddr>,
-    /// Where messages are received, and the datagrams that come before one; where records are put together.
-    buf: Vec<u8>,
-    mads_buf: Vec<u8>,
+    /// Where messages are received, and datagrams; where records are put together.
+    pub(super) buf: Vec<u8>,
+    pub(super) inbox: Inbox,
     pub(super) scratch: Vec<u8>,
+    /// Connections of programs to which records are sent at the end of the turn.
+    pub(super) due: Vec<ConnectionId>,
     /// Whether it ends when nobody is left.
     pub(super) stays: bool,
     users: Vec<u32>,
@@ -88,12 +90,16 @@ impl Core {
         let subnet = Subnet::new(&topology, rdmux_subnet::Config::default());
         let store = Store::load(&dir)?;
         let poller = Poller::new().map_err(|e| FabricError::io("make an epoll descriptor", e))?;
+        let mut world = World::new(subnet);
+        if let Some(config) = setup.manager.config() {
+            world.start_manager(config);
+        }
         Ok(Self {
             dir,
             setup,
             poller,
             connections: Connections::new(),
-            world: World::new(subnet),
+            world,
             files: Files::default(),
             nodes: Nodes::new(&topology),
             attachments: Attachments::default(),
@@ -102,8 +108,9 @@ impl Core {
             started: Instant::now(),
             listens: None,
             buf: vec![0; MAX_MESSAGE],
-            mads_buf: vec![0; MAX_MESSAGE],
+            inbox: serving::inbox(),
             scratch: Vec::new(),
+            due: Vec::new(),
             stays: options.idle_exit.is_none(),
             users: options.config.users.clone(),
             served: false,
@@ -160,7 +167,11 @@ impl Core {
             let (world, mut programs) = self.world_and_programs();
             world.handle_timeout(&mut programs, now);
         }
+        for event in self.world.take_manager_events() {
+            self.note_manager_event(&event);
+        }
         self.tell_hosts();
+        self.send_records();
         self.store.save_if_due(&self.dir, self.world.subnet());
     }
 
@@ -190,11 +201,14 @@ impl Core {
     pub(super) fn handle(&mut self, id: ConnectionId, event: &Ready) {
         let result = if event.writable { self.flush(id) } else { Ok(()) };
         let result = result.and_then(|()| if event.readable { self.serve(id) } else { Ok(()) });
+        // Before it is watched for what it can do then.
+        self.send_records();
         match result {
             Ok(()) => self.watch(id),
             Err(ends) => self.close(id, ends),
         }
         self.tell_hosts();
+        self.send_records();
     }
 
     fn flush(&mut self, id: ConnectionId) -> Result<(), Ends> {
@@ -209,51 +223,8 @@ impl Core {
         }
     }
 
-    /// Serves what a client has sent.
-    fn serve(&mut self, id: ConnectionId) -> Result<(), Ends> {
-        let mut buf = std::mem::take(&mut self.buf);
-        let result = (0..TURN).try_for_each(|_| self.serve_one(id, &mut buf));
-        self.buf = buf;
-        match result {
-            Err(Stop::Enough) | Ok(()) => Ok(()),
-            Err(Stop::Ends(ends)) => Err(ends),
-        }
-    }
-
-    fn serve_one(&mut self, id: ConnectionId, buf: &mut [u8]) -> Result<(), Stop> {
-        let Some(connection) = self.connections.get(id).filter(|c| c.may_ask()) else {
-            return Err(Stop::Enough);
-        };
-        let message = receive(&connection.socket, buf)?;
-        match connection.part {
-            Part::New => self.greet(id, message)?,
-            Part::Attachment { .. } => self.attachment_request(id, message)?,
-            Part::Control(file) => {
-                self.drain_mads(file)?;
-                self.file_request(id, file, message)?;
-            }
-            Part::Mads(file) => self.file_message(file, message)?,
-            Part::Admin => self.admin_request(id, message)?,
-            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
-        }
-        Ok(())
-    }
-
-    /// What a program sent as datagrams comes before what it asks now.
-    fn drain_mads(&mut self, file: rdmux_subnet::umad::FileId) -> Result<(), Ends> {
-        let Some(mads) = self.files.mads_of(file) else { return Ok(()) };
-        let mut buf = std::mem::take(&mut self.mads_buf);
-        // As many as the socket's buffer holds: more than that the program has not sent before.
-        let result = (0..1024).try_for_each(|_| self.serve_one(mads, &mut buf));
-        self.mads_buf = buf;
-        match result {
-            Err(Stop::Enough) | Ok(()) => Ok(()),
-            Err(Stop::Ends(ends)) => Err(ends),
-        }
-    }
-
     /// The first message of a client.
-    fn greet(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
+    pub(super) fn greet(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
         let role = match Greeting::decode(message) {
             Ok(greeting) => greeting.role,
             Err(BadGreeting::Version(theirs)) => {
@@ -349,35 +320,6 @@ impl Core {
                 }
             }
         }
-    }
-}
-
-/// Why no more of a connection is served now.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// There is no more, or its answers are not read.
-    Enough,
-    /// It ends.
-    Ends(Ends),
-}
-
-impl From<Ends> for Stop {
-    fn from(ends: Ends) -> Self {
-        Self::Ends(ends)
-    }
-}
-
-/// The next message.
-fn receive<'b>(socket: &OwnedFd, buf: &'b mut [u8]) -> Result<&'b [u8], Stop> {
-    let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
-    // No room for descriptors: the kernel closes those that come along.
-    match rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags)) {
-        Ok((_, 0)) => Err(Ends::Closed.into()),
-        Ok((_, length)) => {
-            buf.get(..length).ok_or_else(|| Ends::Broke("a message that is too long").into())
-        }
-        Err(rustix::io::Errno::AGAIN) => Err(Stop::Enough),
-        Err(_) => Err(Ends::Closed.into()),
     }
 }
 

@@ -9,7 +9,6 @@ use rdmux_wire::MadHeader;
 use super::connection::{ConnectionId, Connections, Part};
 use super::core::{Core, Ends, watch};
 use super::counters::{Count, Counts};
-use super::poller::Poller;
 use super::world::{Reader, World};
 use crate::proto::mad::{self, Reassembly};
 use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
@@ -17,6 +16,8 @@ use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
 /// The most bytes that wait for a program to read them, beside what its socket holds. A longer record waits if it is
 /// the only one.
 const MAX_WAITING: usize = 16 << 20;
+/// From how many bytes on records are sent before the turn ends.
+const MAX_TURN: usize = 64 << 10;
 
 /// A file that a program has opened.
 #[derive(Debug)]
@@ -76,8 +77,8 @@ impl Unsent {
 pub(super) struct Programs<'c> {
     connections: &'c mut Connections,
     files: &'c mut Files,
-    poller: &'c Poller,
     counts: &'c mut Counts,
+    due: &'c mut Vec<ConnectionId>,
     /// Where a record is put together.
     scratch: &'c mut Vec<u8>,
 }
@@ -95,10 +96,15 @@ impl Reader for Programs<'_> {
         }
         mad::encode(record, self.scratch);
         for message in mad::messages(self.scratch) {
-            // The poller tells when a client has gone.
-            let _ = connection.out.send(&connection.socket, message);
+            connection.out.push(message);
         }
-        watch(self.poller, id, connection);
+        if connection.out.bytes() >= MAX_TURN {
+            // The poller tells when a client has gone.
+            let _ = connection.out.try_flush(&connection.socket);
+        }
+        if !std::mem::replace(&mut connection.due, true) {
+            self.due.push(id);
+        }
     }
 }
 
@@ -108,11 +114,24 @@ impl Core {
         let programs = Programs {
             connections: &mut self.connections,
             files: &mut self.files,
-            poller: &self.poller,
             counts: &mut self.counts,
+            due: &mut self.due,
             scratch: &mut self.scratch,
         };
         (&mut self.world, programs)
+    }
+
+    /// Sends programs what they can read, several records in one call, so that a program is woken once for all.
+    pub(super) fn send_records(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        for id in due.drain(..) {
+            let Some(connection) = self.connections.get_mut(id) else { continue };
+            connection.due = false;
+            // The poller tells when a client has gone.
+            let _ = connection.out.try_flush(&connection.socket);
+            watch(&self.poller, id, connection);
+        }
+        self.due = due;
     }
 
     /// A program opens the management interface of a port.
@@ -164,6 +183,8 @@ impl Core {
     ) -> Result<(), Ends> {
         let request = rdmux_runtime::socket::decode(message);
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
+        // What the program could read before comes before the answer.
+        self.send_records();
         let done = |result: Result<(), Errno>| result.map(|()| FileReply::Done);
         let result = match request {
             FileRequest::Register(what) => self.world.register(file, &what).map(FileReply::Agent),
@@ -266,7 +287,8 @@ impl Core {
             Part::Attachment { node, .. } => *node == port.node,
             _ => false,
         };
-        let attached = self.connections.iter().any(|(_, c)| on_port(&c.part));
+        let attached =
+            self.world.is_managers(port) || self.connections.iter().any(|(_, c)| on_port(&c.part));
         let now = self.now();
         let (world, mut programs) = self.world_and_programs();
         world.change(&mut programs, now, |subnet, _| subnet.set_attached(port, attached));

@@ -1,20 +1,24 @@
 //! The fabric: a single-threaded event loop.
 //!
 //! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
-//! when clients come and go; `world` is the subnet and the programs' agents, and carries datagrams between them; `files`,
-//! `attachments` and `admin` are what clients ask; `setup` is what survives a restart.
+//! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
+//! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
+//! ask; `setup` is what survives a restart.
 
 mod admin;
+mod administration;
 mod attachments;
 mod connection;
 mod core;
 mod counters;
 mod facts;
 mod files;
+mod manager;
 mod nodes;
 mod options;
 mod outgoing;
 mod poller;
+mod serving;
 mod setup;
 mod store;
 mod tables;
@@ -27,7 +31,7 @@ use rdmux_link::spin_wait::ask_for_short_slices;
 use rdmux_runtime::{Listener, start};
 
 pub use options::{ServerHandle, ServerOptions};
-pub use setup::{DEFAULT_SHAPE, FIRST_GUID, Setup, read_topology};
+pub use setup::{DEFAULT_SHAPE, FIRST_GUID, ManagerSetup, Setup, read_topology};
 
 use self::core::Core;
 use self::counters::Count;

@@ -1,4 +1,4 @@
-//! The nodes of the subnet by their names: what about them never changes.
+//! The nodes of the subnet by their names: what about them seldom changes.
 
 use std::collections::HashMap;
 
@@ -74,6 +74,13 @@ impl Nodes {
 
     pub(super) fn get(&self, node: NodeId) -> Option<&Named> {
         self.all.get(usize::try_from(node.0).ok()?)
+    }
+
+    /// Another system than it was in.
+    pub(super) fn set_system_guid(&mut self, node: NodeId, guid: Guid) {
+        if let Some(named) = usize::try_from(node.0).ok().and_then(|at| self.all.get_mut(at)) {
+            named.system_guid = guid;
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Named)> {

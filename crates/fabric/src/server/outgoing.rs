@@ -1,40 +1,56 @@
 //! What a client has not read yet: messages wait in its socket, and then here.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-use rdmux_runtime::socket::{self, MessageError};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
 
 /// The client closed its end, or the socket is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
 
-/// Messages for a client whose socket is full.
+/// Messages that have not gone yet: the client's socket is full, or it is not their turn.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     waiting: VecDeque<Box<[u8]>>,
     bytes: usize,
+    /// Whether the socket was full the last time. Then nothing is tried before it has room.
+    full: bool,
 }
+
+/// The most messages that one call sends.
+const AT_ONCE: usize = 32;
 
 impl Outgoing {
     /// Sends a message, or lets it wait behind the others.
     pub(super) fn send(&mut self, socket: impl AsFd, message: &[u8]) -> Result<(), Lost> {
-        if self.waiting.is_empty() && try_send(&socket, message)? {
-            return Ok(());
-        }
+        self.push(message);
+        self.try_flush(socket)
+    }
+
+    /// Lets a message wait.
+    pub(super) fn push(&mut self, message: &[u8]) {
         self.bytes += message.len();
         self.waiting.push_back(message.into());
-        Ok(())
+    }
+
+    /// Sends what waits, as far as it goes, unless the socket was full.
+    pub(super) fn try_flush(&mut self, socket: impl AsFd) -> Result<(), Lost> {
+        if self.full { Ok(()) } else { self.flush(socket) }
     }
 
     /// Sends what waits, as far as it goes.
     pub(super) fn flush(&mut self, socket: impl AsFd) -> Result<(), Lost> {
-        while let Some(message) = self.waiting.front() {
-            if !try_send(&socket, message)? {
-                break;
+        self.full = false;
+        while !self.waiting.is_empty() && !self.full {
+            let tried = self.waiting.len().min(AT_ONCE);
+            let went = try_send(&socket, self.waiting.range(..tried))?;
+            self.full = went < tried;
+            for message in self.waiting.drain(..went) {
+                self.bytes -= message.len();
             }
-            self.bytes -= message.len();
-            self.waiting.pop_front();
         }
         Ok(())
     }
@@ -55,23 +71,41 @@ impl Outgoing {
     }
 }
 
-/// Whether the message went.
-fn try_send(socket: &impl AsFd, message: &[u8]) -> Result<bool, Lost> {
-    match socket::send_bytes(socket.as_fd(), message, &[]) {
-        Ok(()) => Ok(true),
-        Err(MessageError::WouldBlock) => Ok(false),
-        Err(_) => Err(Lost),
+/// How many of the messages went, from the first on.
+fn try_send<'m>(
+    socket: &impl AsFd,
+    mut messages: impl ExactSizeIterator<Item = &'m Box<[u8]>>,
+) -> Result<usize, Lost> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = match (messages.len(), messages.next()) {
+        (1, Some(message)) => retry_on_intr(|| send(socket, message, flags)).map(|_| 1),
+        (_, first) => {
+            let parts: Vec<_> =
+                first.into_iter().chain(messages).map(|message| [IoSlice::new(message)]).collect();
+            let mut control: Vec<_> = parts.iter().map(|_| Control::default()).collect();
+            let headers = parts.iter().zip(&mut control);
+            let mut headers: Vec<_> = headers.map(|(part, c)| MMsgHdr::new(part, c)).collect();
+            retry_on_intr(|| sendmmsg(socket, &mut headers, flags))
+        }
+    };
+    match sent {
+        Err(Errno::AGAIN) => Ok(0),
+        sent => sent.map_err(|_| Lost),
     }
 }
 
+/// Nothing beside the bytes.
+type Control = SendAncillaryBuffer<'static, 'static, 'static>;
+
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::socket;
+
     use super::*;
 
     #[test]
     fn messages_to_a_full_socket_wait_and_come_in_order() {
         let (ours, theirs) = socket::pair().unwrap();
-        socket::set_nonblocking(&ours, true).unwrap();
         let mut out = Outgoing::default();
         let mut sent = 0_u32;
         while out.messages() < 3 {
@@ -88,5 +122,41 @@ mod tests {
         assert!(out.is_empty() && out.bytes() == 0);
         drop(theirs);
         assert_eq!(out.send(&ours, b"x"), Err(Lost));
+    }
+
+    #[test]
+    fn messages_that_wait_for_their_turn_go_together_and_in_order() {
+        let (ours, theirs) = socket::pair().unwrap();
+        socket::set_nonblocking(&theirs, true).unwrap();
+        let mut out = Outgoing::default();
+        let count = u8::try_from(AT_ONCE * 2 + 1).unwrap();
+        for n in 0..count {
+            out.push(&[n; 3]);
+        }
+        let (mut buf, mut fds) = ([0; 8], Vec::new());
+        let mut receive =
+            || socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).map(<[u8]>::to_vec);
+        assert!(receive().is_err());
+        assert_eq!((out.messages(), out.bytes()), (count.into(), 3 * usize::from(count)));
+        out.try_flush(&ours).unwrap();
+        assert!(out.is_empty() && out.bytes() == 0);
+        for n in 0..count {
+            assert_eq!(receive().unwrap(), [n; 3]);
+        }
+    }
+
+    #[test]
+    fn socket_that_was_full_is_tried_again_only_when_it_has_room() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let mut out = Outgoing::default();
+        while out.is_empty() {
+            out.send(&ours, b"x").unwrap();
+        }
+        let (mut buf, mut fds) = ([0; 8], Vec::new());
+        socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap();
+        out.try_flush(&ours).unwrap();
+        assert_eq!(out.messages(), 1, "the poller has not said that there is room");
+        out.flush(&ours).unwrap();
+        assert!(out.is_empty());
     }
 }

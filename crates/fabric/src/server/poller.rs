@@ -122,3 +122,68 @@ impl Ready {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdmux_runtime::socket;
+
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+    const ID: Token = Token::Connection(ConnectionId(16));
+
+    /// What is there: the source, whether it can be read, whether it has room.
+    fn ready(poller: &Poller) -> Vec<(Token, bool, bool)> {
+        let mut ready = Vec::new();
+        poller.wait(NOW, &mut ready).unwrap();
+        ready.iter().map(|r| (r.token, r.readable, r.writable)).collect()
+    }
+
+    #[test]
+    fn sources_are_watched_for_what_was_asked_and_their_end_in_any_case() {
+        let poller = Poller::new().unwrap();
+        let (ours, theirs) = socket::pair().unwrap();
+        poller.add(&ours, ID).unwrap();
+        assert_eq!(ready(&poller), []);
+        socket::send_bytes(theirs.as_fd(), b"x", &[]).unwrap();
+        // As long as it is not read.
+        assert_eq!([(); 2].map(|()| ready(&poller)), [[(ID, true, false)]; 2]);
+        poller.change(&ours, ID, false, true);
+        assert_eq!(ready(&poller), [(ID, false, true)]);
+        poller.change(&ours, ID, true, true);
+        assert_eq!(ready(&poller), [(ID, true, true)]);
+        poller.change(&ours, ID, false, false);
+        assert_eq!(ready(&poller), []);
+        drop(theirs);
+        assert_eq!(ready(&poller), [(ID, true, false)]);
+        // Another process may have it, too, so that closing is not enough.
+        let _duplicate = ours.try_clone().unwrap();
+        poller.remove(&ours);
+        drop(ours);
+        assert_eq!(ready(&poller), []);
+    }
+
+    #[test]
+    fn waiting_ends_in_time_and_sources_are_told_apart() {
+        let poller = Poller::new().unwrap();
+        let all: Vec<_> = [Token::Listener, Token::Stop, ID]
+            .into_iter()
+            .map(|token| {
+                let (ours, theirs) = socket::pair().unwrap();
+                poller.add(&ours, token).unwrap();
+                socket::send_bytes(theirs.as_fd(), b"x", &[]).unwrap();
+                (ours, theirs, token)
+            })
+            .collect();
+        let mut found: Vec<_> =
+            ready(&poller).into_iter().map(|(token, ..)| token.encode()).collect();
+        found.sort_unstable();
+        assert_eq!(found, all.iter().map(|(.., token)| token.encode()).collect::<Vec<_>>());
+        for (ours, ..) in &all {
+            poller.remove(ours);
+        }
+        let mut left = Vec::new();
+        poller.wait(Some(Duration::from_millis(1)), &mut left).unwrap();
+        assert!(left.is_empty());
+    }
+}

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use rdmux_runtime::file::replace;
 use rdmux_subnet::Topology;
-use rdmux_subnet::topology::Shape;
+use rdmux_subnet::manager::{self, RoutingEngine};
+use rdmux_subnet::topology::{Included, Shape};
 use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +37,45 @@ pub struct Setup {
     pub listen: Option<SocketAddr>,
     /// The machine whose fabric this is a bridge to.
     pub join: Option<SocketAddr>,
+    /// The subnet manager that is part of the fabric.
+    pub manager: ManagerSetup,
+}
+
+/// The subnet manager that is part of a fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ManagerSetup {
+    /// There is none: a program on some host manages the subnet, or nobody.
+    pub off: bool,
+    /// 0 to 15: of several managers the one with the highest is the master.
+    pub priority: u8,
+    /// How routes are found.
+    pub routing: RoutingEngine,
+    /// LID mask control, 0 to 7.
+    pub lmc: u8,
+    /// Milliseconds between light sweeps; 10 s if absent.
+    pub sweep_ms: Option<u64>,
+}
+
+impl ManagerSetup {
+    /// No manager in the fabric.
+    pub fn off() -> Self {
+        Self { off: true, ..Self::default() }
+    }
+
+    /// The manager's options; none if there is no manager.
+    pub(super) fn config(&self) -> Option<manager::Config> {
+        let mut config = manager::Config {
+            priority: self.priority.min(15),
+            routing: self.routing,
+            lmc: self.lmc.min(7),
+            ..manager::Config::default()
+        };
+        if let Some(ms) = self.sweep_ms {
+            config.sweep_interval = Duration::from_millis(ms.max(1));
+        }
+        (!self.off).then_some(config)
+    }
 }
 
 impl Setup {
@@ -77,14 +118,34 @@ pub(super) fn load_topology(dir: &FabricDir) -> Result<Option<Topology>, FabricE
     Topology::parse(&text).map(Some).map_err(|e| damaged(&path, &e))
 }
 
-/// Reads a topology that a person wrote.
+/// Reads a topology that a person wrote. The names of files that it includes are relative to the directory of the
+/// file that includes them.
 ///
 /// # Errors
 /// [`FabricError::File`], which names the file, the line and what is wrong there.
 pub fn read_topology(path: &Path) -> Result<Topology, FabricError> {
     let file = |why: String| FabricError::File { path: path.to_owned(), why };
     let text = read(path)?.ok_or_else(|| file("no such file".to_owned()))?;
-    Topology::parse(&text).map_err(|e| file(e.to_string()))
+    let mut paths = BTreeMap::from([(String::new(), path.to_owned())]);
+    let mut open = |within: &str, name: &str| {
+        let within = paths.get(within).and_then(|path| path.parent());
+        let path = within.unwrap_or_else(|| Path::new("")).join(name);
+        let text = read_included(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let name = path.display().to_string();
+        paths.insert(name.clone(), path);
+        Ok(Included { name, text })
+    };
+    Topology::parse_with(&text, &mut open).map_err(|e| file(e.to_string()))
+}
+
+/// The text of a file, which nothing else is: others might never end, or never begin.
+fn read_included(path: &Path) -> io::Result<String> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let file = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    read_text(file)
 }
 
 /// Which adapter, by its node GUID, a host had, by the GUID of the host's node.
@@ -108,19 +169,28 @@ pub(super) fn hosts_text(hosts: &Hosts) -> String {
 }
 
 fn read(path: &Path) -> Result<Option<String>, FabricError> {
-    use io::Read as _;
-    let fail = |e: io::Error| FabricError::io(format!("read {}", path.display()), e);
+    let fail = |e: io::Error| match e.kind() {
+        io::ErrorKind::FileTooLarge => {
+            FabricError::File { path: path.to_owned(), why: e.to_string() }
+        }
+        _ => FabricError::io(format!("read {}", path.display()), e),
+    };
     let file = match std::fs::File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(fail)?,
     };
+    read_text(file).map(Some).map_err(fail)
+}
+
+fn read_text(file: std::fs::File) -> io::Result<String> {
+    use io::Read as _;
     let mut text = String::new();
-    let length = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(fail)?;
+    let length = file.take(MAX_FILE + 1).read_to_string(&mut text)?;
     if length as u64 > MAX_FILE {
         let why = format!("longer than {} MiB", MAX_FILE >> 20);
-        return Err(FabricError::File { path: path.to_owned(), why });
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
-    Ok(Some(text))
+    Ok(text)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), FabricError> {
@@ -145,6 +215,39 @@ mod tests {
     use rdmux_runtime::UserDir;
 
     #[test]
+    fn included_files_are_looked_for_beside_the_file_that_includes_them() {
+        let tmp = temp_dir();
+        let path = |name: &str| tmp.path().join(name);
+        std::fs::create_dir(path("racks")).unwrap();
+        std::fs::write(path("top.net"), "include \"racks/one.net\"\n").unwrap();
+        std::fs::write(path("racks/one.net"), "include \"leaf.net\"\n").unwrap();
+        std::fs::write(path("racks/leaf.net"), "Switch 8 \"leaf\"\n").unwrap();
+        assert_eq!(read_topology(&path("top.net")).unwrap().nodes[0].id, "leaf");
+
+        std::fs::write(path("racks/leaf.net"), "\nSwich 8 \"leaf\"\n").unwrap();
+        let why = |e: FabricError| match e {
+            FabricError::File { path: of, why } => {
+                assert_eq!(of, path("top.net"));
+                why
+            }
+            e => panic!("{e}"),
+        };
+        let e = why(read_topology(&path("top.net")).unwrap_err());
+        assert!(
+            e.starts_with(&format!("{}, line 2, at `Swich`: ", path("racks/leaf.net").display())),
+            "{e}"
+        );
+        std::fs::remove_file(path("racks/leaf.net")).unwrap();
+        let e = why(read_topology(&path("top.net")).unwrap_err());
+        let at = format!("{}, line 1, at `\"leaf.net\"`: ", path("racks/one.net").display());
+        assert!(e.starts_with(&at) && e.contains("No such file"), "{e}");
+        // Neither a directory nor a FIFO that nobody writes to is read.
+        rustix::fs::mkdir(path("racks/leaf.net"), rustix::fs::Mode::RWXU).unwrap();
+        let e = why(read_topology(&path("top.net")).unwrap_err());
+        assert!(e.contains("not a regular file"), "{e}");
+    }
+
+    #[test]
     fn new_topology_forgets_hosts_and_setup_survives() {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
@@ -157,6 +260,12 @@ mod tests {
             simulate: true,
             listen: Some("127.0.0.1:7".parse().unwrap()),
             join: None,
+            manager: ManagerSetup {
+                priority: 3,
+                routing: RoutingEngine::Updn,
+                sweep_ms: Some(50),
+                ..ManagerSetup::default()
+            },
         };
         setup.keep(&dir, None).unwrap();
         assert_eq!(load_hosts(&dir).unwrap(), hosts);
@@ -168,5 +277,34 @@ mod tests {
         std::fs::write(dir.topology(), "Switch what").unwrap();
         let e = load_topology(&dir).unwrap_err().to_string();
         assert!(e.contains("topology") && e.contains("begins anew"), "{e}");
+    }
+
+    #[test]
+    fn files_of_persons_are_bounded_and_what_is_wrong_says_where() {
+        let tmp = temp_dir();
+        let path = tmp.path().join("topology");
+        let fails = || {
+            let e = read_topology(&path).unwrap_err();
+            assert_eq!(e.errno(), libc::EINVAL);
+            e.to_string()
+        };
+        assert!(fails().ends_with("topology: no such file"));
+        std::fs::File::create(&path).unwrap().set_len(MAX_FILE + 1).unwrap();
+        assert!(fails().contains("longer than 64 MiB"));
+        std::fs::write(&path, "\nSwitch what").unwrap();
+        assert!(fails().contains("line 2"), "{}", fails());
+        let two = Shape::Two.topology(FIRST_GUID);
+        std::fs::write(&path, two.to_string()).unwrap();
+        assert_eq!(read_topology(&path).unwrap(), two);
+    }
+
+    #[test]
+    fn options_that_nobody_knows_are_damage() {
+        let tmp = temp_dir();
+        let user = UserDir::at(tmp.path().join("r")).unwrap();
+        let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
+        std::fs::write(dir.options(), "simulated = true").unwrap();
+        let e = Setup::load(&dir).unwrap_err().to_string();
+        assert!(e.contains("options") && e.contains("simulated") && e.contains("anew"), "{e}");
     }
 }

@@ -82,3 +82,90 @@ impl Store {
         self.took = start.elapsed();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdmux_runtime::UserDir;
+    use rdmux_subnet::topology::Shape;
+    use rdmux_testing::{TempDir, temp_dir};
+
+    use super::super::setup::FIRST_GUID;
+    use super::*;
+    use crate::FabricName;
+
+    const HOSTS: [Guid; 2] = [Guid(1), Guid(2)];
+    const ADAPTERS: [Guid; 2] = [Guid(0x10), Guid(0x20)];
+
+    fn store() -> (TempDir, FabricDir, Store) {
+        let tmp = temp_dir();
+        let user = UserDir::at(tmp.path().join("r")).unwrap();
+        let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
+        let store = Store::load(&dir).unwrap();
+        (tmp, dir, store)
+    }
+
+    fn subnet() -> Subnet {
+        Subnet::new(&Shape::Two.topology(FIRST_GUID), rdmux_subnet::Config::default())
+    }
+
+    #[test]
+    fn adapter_is_meant_for_the_host_that_had_it_last() {
+        let (_tmp, _dir, mut store) = store();
+        assert_eq!(store.adapter_of(HOSTS[0]), None);
+        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        assert!(
+            !store.is_anothers(ADAPTERS[0], HOSTS[0]) && !store.is_anothers(ADAPTERS[1], HOSTS[0])
+        );
+        store.set_adapter(HOSTS[1], ADAPTERS[0]);
+        assert_eq!(HOSTS.map(|host| store.adapter_of(host)), [None, Some(ADAPTERS[0])]);
+        assert!(store.is_anothers(ADAPTERS[0], HOSTS[0]));
+        store.set_adapter(HOSTS[1], ADAPTERS[1]);
+        assert_eq!(store.adapter_of(HOSTS[1]), Some(ADAPTERS[1]));
+        assert!(!store.is_anothers(ADAPTERS[0], HOSTS[0]), "it has another one now");
+    }
+
+    #[test]
+    fn what_has_changed_is_written_once() {
+        let (_tmp, dir, mut store) = store();
+        let subnet = subnet();
+        store.save(&dir, &subnet);
+        assert!(!dir.hosts().exists() && !dir.topology().exists(), "nothing has changed");
+        store.set_adapter(HOSTS[0], ADAPTERS[0]);
+        store.save_if_due(&dir, &subnet);
+        assert!(!dir.hosts().exists(), "more changes may follow");
+        store.save(&dir, &subnet);
+        assert_eq!(Store::load(&dir).unwrap().adapter_of(HOSTS[0]), Some(ADAPTERS[0]));
+        let text = std::fs::read_to_string(dir.topology()).unwrap();
+        assert_eq!(text, subnet.topology().to_string());
+        assert_eq!(store.due_in(), None);
+        std::fs::remove_file(dir.hosts()).unwrap();
+        store.save(&dir, &subnet);
+        assert!(!dir.hosts().exists());
+    }
+
+    #[test]
+    fn changes_that_never_stop_are_written_all_the_same_and_not_all_the_time() {
+        let (_tmp, dir, mut store) = store();
+        store.touch();
+        let due = store.due;
+        assert!(due.is_some_and(|due| due <= Instant::now() + DELAY));
+        store.touch();
+        assert_eq!(store.due, due, "the first of them counts");
+        store.due = Some(Instant::now());
+        store.save_if_due(&dir, &subnet());
+        assert!(dir.topology().exists() && store.due.is_none() && store.took > Duration::ZERO);
+        store.took = Duration::from_secs(1);
+        let before = Instant::now();
+        store.touch();
+        assert!(store.due.is_some_and(|due| due >= before + store.took * PAUSE));
+    }
+
+    #[test]
+    fn fabric_that_cannot_write_goes_on() {
+        let (tmp, dir, mut store) = store();
+        store.touch();
+        drop(tmp);
+        store.save(&dir, &subnet());
+        assert_eq!(store.due_in(), None);
+    }
+}

@@ -2,9 +2,12 @@
 
 use std::collections::VecDeque;
 
+use rdmux_subnet::manager::{Event, Manager};
 use rdmux_subnet::umad::{Config, Errno, FileId, Ports, Registration, Umad, UmadSink, UserMad};
 use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
 use rdmux_wire::{Gid, Lid, Pkey};
+
+use super::manager::{self, Managed};
 
 /// The subnet, the agents, and what is on its way between them.
 #[derive(Debug)]
@@ -13,10 +16,21 @@ pub(super) struct World {
     umad: Umad,
     /// From the subnet, for agents.
     arrived: VecDeque<(PortId, MadPacket)>,
-    /// From agents, for the subnet.
-    sent: VecDeque<Sent>,
+    /// From agents, for the subnet and the embedded manager.
+    sent: FromPrograms,
+    /// The manager that the fabric has itself.
+    managed: Option<Managed>,
     /// What happened to ports since they were taken.
     events: Vec<(PortId, PortEvent)>,
+}
+
+/// What comes out of the agents.
+#[derive(Debug, Default)]
+struct FromPrograms {
+    asked: VecDeque<Sent>,
+    /// The file of the embedded manager, and what has come to it: requests of others.
+    manager: Option<FileId>,
+    requests: VecDeque<UserMad>,
 }
 
 /// What agents ask of the subnet.
@@ -32,15 +46,55 @@ pub(super) trait Reader {
     fn read(&mut self, file: FileId, record: &UserMad);
 }
 
+/// No program reads anything yet.
+struct Nobody;
+
+impl Reader for Nobody {
+    fn read(&mut self, _: FileId, _: &UserMad) {}
+}
+
 impl World {
     pub(super) fn new(subnet: Subnet) -> Self {
         Self {
             subnet,
             umad: Umad::new(Config::default()),
             arrived: VecDeque::new(),
-            sent: VecDeque::new(),
+            sent: FromPrograms::default(),
+            managed: None,
             events: Vec::new(),
         }
+    }
+
+    /// Starts a manager: at port 0 of the first switch, or without a switch at the first adapter's port. Its agents own what managers
+    /// are asked.
+    pub(super) fn start_manager(&mut self, config: manager::Config) {
+        let ports = || self.subnet.ports().map(|view| view.id());
+        let Some(port) = ports().find(|port| port.number == 0).or(ports().next()) else { return };
+        let file = self.umad.open(port);
+        for registration in manager::REGISTRATIONS {
+            // Nobody else has a file yet.
+            let _ = self.umad.register(file, &registration);
+        }
+        self.sent.manager = Some(file);
+        self.subnet.set_attached(port, true);
+        let guid = self.subnet.port(port).map(|view| view.guid()).unwrap_or_default();
+        self.managed = Some(Managed::new(port, manager::Config { guid, ..config }));
+        let _ = self.open_is_sm(&mut Nobody, Time::ZERO, port);
+    }
+
+    /// Whether the embedded manager is on a port.
+    pub(super) fn is_managers(&self, port: PortId) -> bool {
+        self.managed.as_ref().is_some_and(|managed| managed.port() == port)
+    }
+
+    /// The embedded manager.
+    pub(super) fn manager(&self) -> Option<&Manager> {
+        self.managed.as_ref().map(Managed::manager)
+    }
+
+    /// What the embedded manager has told since the last call.
+    pub(super) fn take_manager_events(&mut self) -> Vec<Event> {
+        self.managed.as_mut().map(Managed::take_events).unwrap_or_default()
     }
 
     pub(super) fn subnet(&self) -> &Subnet {
@@ -121,7 +175,8 @@ impl World {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let due = [self.subnet.next_timeout(), self.umad.next_timeout()];
+        let manager = self.managed.as_ref().and_then(Managed::next_timeout);
+        let due = [self.subnet.next_timeout(), self.umad.next_timeout(), manager];
         due.into_iter().flatten().min()
     }
 
@@ -130,18 +185,52 @@ impl World {
         let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
         self.subnet.handle_timeout(now, &mut sink);
         self.carry(reader, now);
+        self.manage(reader, now);
+    }
+
+    /// Lets the embedded manager work, for so long that nobody else has to wait.
+    fn manage(&mut self, reader: &mut impl Reader, now: Time) {
+        if let Some(managed) = &mut self.managed {
+            managed.handle_timeout(now);
+        }
+        for _ in 0..manager::SLICE {
+            let Some(managed) = &mut self.managed else { return };
+            let Some((port, packet)) = managed.next_packet(&self.subnet) else { return };
+            let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+            self.subnet.send(now, port, packet, &mut sink);
+            self.carry(reader, now);
+        }
+    }
+
+    /// What subnet administration writes next, and by which file.
+    fn next_of_administration(&mut self) -> Option<(FileId, UserMad)> {
+        Some((self.sent.manager?, self.managed.as_mut()?.next_mad()?))
     }
 
     /// Carries what is on its way until nothing is.
     fn carry(&mut self, reader: &mut impl Reader, now: Time) {
         loop {
-            if let Some(sent) = self.sent.pop_front() {
+            if let Some(sent) = self.sent.asked.pop_front() {
                 let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
                 match sent {
                     Sent::Packet(from, packet) => self.subnet.send(now, from, packet, &mut sink),
                     Sent::IsSm(port, is_sm) => self.subnet.set_is_sm(now, port, is_sm, &mut sink),
                 }
+            } else if let Some(request) = self.sent.requests.pop_front() {
+                if let Some(managed) = &mut self.managed {
+                    managed.handle_request(now, &request);
+                }
+            } else if let Some((file, mad)) = self.next_of_administration() {
+                let mut sink = FromAgents { sent: &mut self.sent, reader };
+                // What too much is on its way for is lost: who asked asks again.
+                let _ = self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink);
             } else if let Some((port, packet)) = self.arrived.pop_front() {
+                // Answers to the manager's requests, of which there are many, take the short way.
+                let managed = self.managed.as_mut().filter(|m| m.is_answered_by(port, &packet));
+                if let Some(managed) = managed {
+                    managed.handle_answer(now, &packet);
+                    continue;
+                }
                 let mut sink = FromAgents { sent: &mut self.sent, reader };
                 self.umad.arrived(now, port, &packet, &Tables(&self.subnet), &mut sink);
             } else {
@@ -170,21 +259,24 @@ impl Sink for FromSubnet<'_> {
 
 /// What comes out of the agents.
 struct FromAgents<'w, R> {
-    sent: &'w mut VecDeque<Sent>,
+    sent: &'w mut FromPrograms,
     reader: &'w mut R,
 }
 
 impl<R: Reader> UmadSink for FromAgents<'_, R> {
     fn transmit(&mut self, port: PortId, packet: MadPacket) {
-        self.sent.push_back(Sent::Packet(port, packet));
+        self.sent.asked.push_back(Sent::Packet(port, packet));
     }
 
     fn readable(&mut self, file: FileId, record: UserMad) {
+        if self.sent.manager == Some(file) {
+            return self.sent.requests.push_back(record);
+        }
         self.reader.read(file, &record);
     }
 
     fn set_is_sm(&mut self, port: PortId, is_sm: bool) {
-        self.sent.push_back(Sent::IsSm(port, is_sm));
+        self.sent.asked.push_back(Sent::IsSm(port, is_sm));
     }
 }
 

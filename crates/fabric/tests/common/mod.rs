@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rdmux_fabric::client::{ConnectOptions, MadFile};
 use rdmux_fabric::proto::{NodeRef, PortRef};
-use rdmux_fabric::server::{FIRST_GUID, Server, ServerHandle, ServerOptions, Setup};
+use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Server, ServerHandle, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricName};
 use rdmux_runtime::UserDir;
 use rdmux_subnet::topology::{Shape, Topology};
@@ -25,9 +25,9 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// One of a shape.
+    /// One of a shape, without a manager of its own.
     pub(crate) fn up(shape: &str) -> Self {
-        Self::with(shape, Setup::default(), Config::default())
+        Self::with(shape, unmanaged(), Config::default())
     }
 
     /// One that is set up in some way.
@@ -71,6 +71,11 @@ impl Fabric {
         let port = PortRef { node: NodeRef::Name(node.to_owned()), port };
         Manager::open(&self.options, &self.name, &port)
     }
+}
+
+/// As usual, but without a manager in the fabric.
+pub(crate) fn unmanaged() -> Setup {
+    Setup { manager: ManagerSetup::off(), ..Setup::default() }
 }
 
 /// A program with an agent for directed routes.

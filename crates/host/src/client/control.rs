@@ -240,7 +240,7 @@ impl HostClient {
             Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
-            Notify::Ports(ports) => ControlEvent::Ports(ports),
+            Notify::Ports { ports, events } => ControlEvent::Ports { ports, events },
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
             Notify::Stream { qpn, number, params, receive_wait } => {
                 let stream = self.only_descriptor(fds)?;

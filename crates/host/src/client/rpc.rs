@@ -35,6 +35,12 @@ struct Buffers {
     fds: Vec<OwnedFd>,
 }
 
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Session {
     /// Greets the service behind `socket`.
     pub(crate) fn open(

@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
+use rdmux_runtime::DirectoryError;
 use rdmux_runtime::file::replace;
 use rdmux_wire::Guid;
 use serde::Deserialize;
@@ -58,7 +59,7 @@ impl NodeGuid {
         let path = dir.host(host)?.guid();
         let _lock = dir.lock_hosts()?;
         let guid = self.unless_taken(dir, host)?;
-        write(&path, guid).map_err(|e| HostError::directory(&path, e.to_string()))
+        write(&path, guid).map_err(|e| DirectoryError::new(&path, e).into())
     }
 
     fn unless_taken(self, dir: &RuntimeDir, host: &HostName) -> Result<Self, HostError> {

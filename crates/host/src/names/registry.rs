@@ -19,6 +19,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use rdmux_runtime::DirectoryError;
 use rdmux_runtime::file::{open_private, replace};
 use rustix::fs::FlockOperation;
 
@@ -79,7 +80,7 @@ impl Registry {
 
     fn open_at(dir: &RuntimeDir, start: usize) -> Result<Self, HostError> {
         let path = dir.registry_path();
-        let fail = |e: io::Error| HostError::directory(&path, e.to_string());
+        let fail = |e: io::Error| HostError::from(DirectoryError::new(&path, e));
         let lock = open_private(&path.with_extension("lock"), false).map_err(fail)?;
         rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
             .map_err(|e| fail(e.into()))?;

@@ -19,7 +19,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use rdmux_fabric::FabricName;
-use rdmux_runtime::{ServiceDir, UserDir};
+use rdmux_runtime::{DirectoryError, ServiceDir, UserDir};
 use rustix::fs::FlockOperation;
 
 use super::{DeviceChoice, HostName};
@@ -125,6 +125,10 @@ impl HostDir {
     pub fn view(&self, devices: DeviceChoice) -> PathBuf {
         self.path().join("view").join(devices.word())
     }
+    /// The FIFO that `issm0` of each tree is a link to.
+    pub(crate) fn issm(&self) -> PathBuf {
+        self.path().join("issm0")
+    }
     /// The file that keeps the GUID of the host's node.
     pub(crate) fn guid(&self) -> PathBuf {
         self.path().join("guid")
@@ -154,7 +158,7 @@ impl HostDir {
     pub fn set_fabric(&self, fabric: &FabricName) -> Result<(), HostError> {
         let path = self.fabric_path();
         let kept = rdmux_runtime::file::replace(&path, format!("{fabric}\n").as_bytes());
-        kept.map_err(|e| HostError::directory(&path, e.to_string()))
+        kept.map_err(|e| DirectoryError::new(&path, e).into())
     }
 
     fn fabric_path(&self) -> PathBuf {

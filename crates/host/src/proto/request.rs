@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rdmux_verbs::control::{DeviceKind, Limits};
-use rdmux_verbs::port::{Adapter, Port};
+use rdmux_verbs::port::{Adapter, Port, PortEvent};
 use rdmux_verbs::transport::env::QpEvent;
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Qkey, Qpn};
@@ -314,8 +314,13 @@ pub enum Notify {
         /// The UDP payload.
         bytes: Vec<u8>,
     },
-    /// The ports of the device changed: addresses came or went.
-    Ports(Vec<Port>),
+    /// The ports of the device changed: addresses came or went, or a subnet manager did something to one.
+    Ports {
+        /// How they are.
+        ports: Vec<Port>,
+        /// What happened to the first, in this order.
+        events: Vec<PortEvent>,
+    },
     /// Something happened to an XRC target that we hold.
     Target {
         /// The target.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
 use rdmux_verbs::control::{DeviceKind, slot_of};
+use rdmux_verbs::port::PortEvent;
 use rdmux_verbs::{kind, throttled};
 use rdmux_wire::Guid;
 use serde::Serialize;
@@ -174,7 +175,7 @@ impl Core {
             self.manager.set_addresses(now, addresses, &mut self.outbox);
             self.follow_addresses();
             for &kind in kind::all() {
-                self.notify_ports_of(kind);
+                self.notify_ports_of(kind, vec![PortEvent::GidChange]);
             }
             self.refresh_view();
             self.drain_outbox();
@@ -182,9 +183,9 @@ impl Core {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Tells each process that has a device of this kind what its ports are now.
-    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind) {
-        let ports = Notify::Ports(self.ports_of(kind));
+    /// Tells each process that has a device of this kind how its ports are now, and what happened to the first.
+    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<PortEvent>) {
+        let ports = Notify::Ports { ports: self.ports_of(kind), events };
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(kind) {
                 self.notify(id, &ports, Vec::new());

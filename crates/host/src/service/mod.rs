@@ -175,6 +175,7 @@ impl Service {
             Token::Fabric => self.core.fabric_event(),
             Token::IsSm => self.core.is_sm_event(),
             Token::Issm => self.core.issm_opened(),
+            Token::Lookout => self.core.lookout_event(),
             Token::IssmFile(view) => self.core.issm_closed(view),
             // Of the hub's own poller.
             Token::Events => {}

@@ -46,6 +46,8 @@ pub(super) enum Token {
     Issm,
     /// The file of this view that a subnet manager holds open.
     IssmFile(DeviceChoice),
+    /// What tells that a fabric may have come up.
+    Lookout,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -71,6 +73,7 @@ impl Token {
                 14,
                 (0..).zip(DeviceChoice::every()).find(|(_, c)| *c == view).map_or(0, |(i, _)| i),
             ),
+            Self::Lookout => (15, 0),
         };
         kind << KIND_SHIFT | id
     }
@@ -93,6 +96,7 @@ impl Token {
             12 => Self::IsSm,
             13 => Self::Issm,
             14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
+            15 => Self::Lookout,
             _ => return None,
         })
     }
@@ -209,6 +213,7 @@ mod tests {
             Token::Issm,
             Token::IssmFile(DeviceChoice::All),
             Token::IssmFile(DeviceChoice::default()),
+            Token::Lookout,
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

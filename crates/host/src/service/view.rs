@@ -146,8 +146,11 @@ impl Core {
         let (devices, counters) = shown;
         let seen = |device: &&DeviceRow| choice.sees(device);
         let etc_hosts = self.options.dir.etc_hosts();
+        let dir = self.options.dir.host(&self.options.host).map_err(io::Error::other)?;
+        let issm = dir.issm();
         let facts = Facts {
             etc_hosts: &etc_hosts,
+            issm: &issm,
             host: self.options.host.as_str(),
             devices: devices.iter().filter(seen).collect(),
             counters,

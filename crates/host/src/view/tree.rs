@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rdmux_verbs::counters::Counter;
@@ -12,6 +12,7 @@ use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::port::{Adapter, GidEntry, Port};
 use rdmux_wire::Guid;
 use rustix::fs::{CWD, FileType, Mode};
+use rustix::io::Errno;
 
 use super::uverbs;
 use crate::proto::DeviceRow;
@@ -30,6 +31,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
     pub(crate) etc_hosts: &'a Path,
+    /// The FIFO that `issmN` of every tree of a host is a link to, so that all know of each other.
+    pub(crate) issm: &'a Path,
 }
 
 /// A file of the tree.
@@ -37,7 +40,7 @@ pub(crate) struct Facts<'a> {
 enum Entry {
     Text(String),
     Link(PathBuf),
-    /// One that is opened for as long as something is to last.
+    /// The FIFO that is opened for as long as something is to last.
     Fifo,
 }
 
@@ -53,7 +56,7 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
         match entry {
             Entry::Text(text) => put(&path, text)?,
             Entry::Link(to) => link(&path, to)?,
-            Entry::Fifo => fifo(&path)?,
+            Entry::Fifo => fifo(&path, facts.issm)?,
         }
     }
     prune(root, Path::new(""), &entries)
@@ -290,15 +293,18 @@ fn link(path: &Path, to: &Path) -> io::Result<()> {
     symlink(to, path)
 }
 
-/// Makes a FIFO, which only its owner opens.
-fn fifo(path: &Path) -> io::Result<()> {
+/// Makes a FIFO, which only its owner opens, by linking to the one at `of`, which is made if there is none.
+fn fifo(path: &Path, of: &Path) -> io::Result<()> {
+    let made = match rustix::fs::mknodat(CWD, of, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+        Err(Errno::EXIST) => fs::symlink_metadata(of)?,
+        made => made.map_err(io::Error::from).and_then(|()| fs::symlink_metadata(of))?,
+    };
     match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_fifo() => return Ok(()),
+        Ok(found) if (found.dev(), found.ino()) == (made.dev(), made.ino()) => return Ok(()),
         Ok(_) => fs::remove_file(path)?,
         Err(_) => {}
     }
-    let mode = Mode::RUSR | Mode::WUSR;
-    rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).map_err(io::Error::from)
+    fs::hard_link(of, path)
 }
 
 /// Removes files that are not among the entries, and directories that have none.
@@ -321,6 +327,8 @@ fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::R
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileTypeExt as _;
+
     use super::*;
     use rdmux_testing::{TempDir, temp_dir};
     use rdmux_verbs::kind::{self, KindRow};
@@ -354,7 +362,9 @@ mod tests {
         counted[devices[0].kind] = counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
         let devices = devices.iter().collect();
-        let facts = Facts { host: "a", devices, counters: &counted, etc_hosts };
+        let other = temp_dir();
+        let issm = other.path().join("issm0");
+        let facts = Facts { host: "a", devices, counters: &counted, etc_hosts, issm: &issm };
         write(dir.path(), &facts).unwrap();
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rdmux_fabric::client::{self, ConnectOptions, MadFile, admin};
 use rdmux_fabric::proto::{NodeRef, NodeView, PortRef};
-use rdmux_fabric::server::{FIRST_GUID, Server, ServerHandle, ServerOptions, Setup};
-use rdmux_fabric::{Config, FabricDir, FabricName};
+use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Server, ServerHandle, ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricError, FabricName};
 use rdmux_runtime::UserDir;
 use rdmux_subnet::topology::Shape;
 use rdmux_wire::Guid;
@@ -77,6 +77,18 @@ impl Fabric {
         Ok(Self(Arc::new(Inner { options, name, _embedded: None })))
     }
 
+    /// The fabric of this name in a user's directory.
+    pub(super) fn of_user(user: UserDir, name: FabricName) -> Self {
+        let options =
+            ConnectOptions { user, config: Config::default(), embedded: false, program: None };
+        Self(Arc::new(Inner { options, name, _embedded: None }))
+    }
+
+    /// Where it is, and its name.
+    pub(crate) fn place(&self) -> (&UserDir, &FabricName) {
+        (&self.0.options.user, &self.0.name)
+    }
+
     /// A fabric of this process's own, away from all others, which ends with this. `shape` is as of `rdmux fabric up
     /// --shape`: `two`, `switch:8`, `fattree:40`, `torus:3x3x3` and others. Links are up, and no manager has given LIDs.
     ///
@@ -94,7 +106,8 @@ impl Fabric {
         let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
         let user = UserDir::at(dir.path().join("r")).map_err(|e| Cause::Fabric(e.into()))?;
         let folder = FabricDir::open(&user, &name).map_err(|e| Cause::Fabric(e.into()))?;
-        Setup::default().keep(&folder, Some(&shape.topology(FIRST_GUID)))?;
+        let setup = Setup { manager: ManagerSetup::off(), ..Setup::default() };
+        setup.keep(&folder, Some(&shape.topology(FIRST_GUID)))?;
         let server = Server::spawn(ServerOptions::new(name.clone(), user.clone()))?;
         let config = Config::default();
         let options = ConnectOptions { user, config, embedded: true, program: None };
@@ -124,8 +137,12 @@ impl Fabric {
     pub fn port(&self, node: &str, port: u8) -> Result<Port> {
         let at = port_ref(node, port);
         let object = format!("port {port} of {}", at.node);
-        let file = MadFile::open(&self.0.options, &self.0.name, &at);
-        Ok(Port::new(file.on(&object, "open its management interface")?, self.clone(), object))
+        let file = self.open_file(&at).on(&object, OPEN)?;
+        Ok(Port::new(file, self.clone(), None, object))
+    }
+
+    pub(super) fn open_file(&self, at: &PortRef) -> Result<MadFile, FabricError> {
+        MadFile::open(&self.0.options, &self.0.name, at)
     }
 
     /// Sets a port's IsSM bit. If another process has set it, waits until that one lets go, or fails with
@@ -140,7 +157,10 @@ impl Fabric {
     }
 }
 
-fn port_ref(node: &str, port: u8) -> PortRef {
+/// What is asked of a port.
+pub(super) const OPEN: &str = "open its management interface";
+
+pub(super) fn port_ref(node: &str, port: u8) -> PortRef {
     let Ok(node) = node.parse::<NodeRef>();
     PortRef { node, port }
 }

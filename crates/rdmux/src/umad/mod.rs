@@ -1,6 +1,7 @@
 //! Management datagrams (MADs): managing an InfiniBand subnet, or asking who does.
 //!
-//! A [`Port`] is what an open `/dev/infiniband/umadN` is: it has agents, and receives for all of them. An [`Agent`] is
+//! A [`Port`] is what an open `/dev/infiniband/umadN` is: it has agents, and receives for all of them. It is opened
+//! [from a device](Port::open), or from a [`Fabric`] by the name of a node, which may be a switch. An [`Agent`] is
 //! registered for a management class. It sends requests, whose answers come back with their transaction ID, or the news
 //! that there was none after all retries; and it gets the requests of the methods that it owns. A [`Client`] is for
 //! programs that only ask: one request, one answer.

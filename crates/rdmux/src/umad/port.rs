@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rdmux_fabric::FabricName;
 use rdmux_fabric::client::MadFile;
 use rdmux_subnet::umad::UserMad;
+use rdmux_verbs::port::Managed;
 
 use super::agent::{Agent, AgentAttr, AgentId, Tid};
+use super::fabric::{OPEN, port_ref};
 use super::{Client, Event, Fabric, RequestAttr};
+use crate::Context;
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::{Deadline, Waiter};
@@ -24,16 +28,67 @@ pub struct Port(Arc<Opened>);
 
 struct Opened {
     waiter: Waiter<MadFile>,
-    // After the file: a fabric of this process's own outlives it.
+    // After the file: a fabric of this process's own outlives it, and the device, whose host has the adapter.
     fabric: Fabric,
+    _device: Option<Context>,
     name: String,
     /// The last transaction ID.
     tid: AtomicU32,
 }
 
 impl Port {
-    pub(super) fn new(file: MadFile, fabric: Fabric, name: String) -> Self {
-        Self(Arc::new(Opened { waiter: Waiter::new(file), fabric, name, tid: AtomicU32::new(0) }))
+    pub(super) fn new(
+        file: MadFile,
+        fabric: Fabric,
+        device: Option<Context>,
+        name: String,
+    ) -> Self {
+        let (waiter, tid) = (Waiter::new(file), AtomicU32::new(0));
+        Self(Arc::new(Opened { waiter, fabric, _device: device, name, tid }))
+    }
+
+    /// Opens the management interface of a port of an InfiniBand device, by its number from 1 on: what
+    /// `umad_open_port("rdmux_ib0", 1)` is in C. Any number of them may be open. The device stays open as long as the port.
+    ///
+    /// ```
+    /// use rdmux::umad::sm::{Attribute, NodeInfo};
+    /// use rdmux::umad::smp::Smp;
+    /// use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
+    /// use rdmux::{Context, DeviceKind};
+    ///
+    /// # fn main() -> rdmux::Result<()> {
+    /// // Both of this process's own. `Context::builder().device(DeviceKind::Ib).open()` is for those that others use, too.
+    /// let fabric = Fabric::embedded("switch:2")?;
+    /// let context = Context::builder().embedded().fabric(&fabric).device(DeviceKind::Ib).open()?;
+    ///
+    /// // Who is behind our own cable?
+    /// let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    /// let mut client = Port::open(&context, 1)?.client(&agent)?;
+    /// let question = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, &[1]);
+    /// let answer = client.ask_smp(&Address::directed(), &question)?;
+    /// let Some(Attribute::NodeInfo(node)) = answer.attribute() else { panic!("{answer:?}") };
+    /// assert_eq!(node.num_ports, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for a port that the device does not have, and for one that is not managed: that of RoCE and iWARP,
+    /// and of a host that was not attached to a fabric yet; [`Cause::Host`]; [`Cause::Fabric`] when the fabric is not up.
+    pub fn open(context: &Context, number: u8) -> Result<Self> {
+        let object = format!("port {number} of {context}");
+        let managed = managed(context, number).on(&object, OPEN)?;
+        let at = port_ref(&managed.node, managed.port);
+        let fabric = match context.fabric() {
+            Some(fabric) => fabric.clone(),
+            None => {
+                let name = FabricName::new(&managed.fabric);
+                let name = name.map_err(|e| Cause::Invalid(e.to_string())).on(&object, OPEN)?;
+                Fabric::of_user(context.options().dir.user_dir().clone(), name)
+            }
+        };
+        let file = fabric.open_file(&at).on(&object, OPEN)?;
+        Ok(Self::new(file, fabric, Some(context.clone()), object))
     }
 
     /// The fabric that the port is of.
@@ -142,6 +197,28 @@ impl Port {
         // What is gone has no agents.
         let _ = self.file().unregister(agent.0);
     }
+}
+
+/// The port of a fabric that a device's port is now.
+fn managed(context: &Context, number: u8) -> Result<Managed, Cause> {
+    if context.client().is_gone() {
+        return Err(Cause::Gone);
+    }
+    let mut devices = context.options().devices(context.client().host())?;
+    let device = devices.iter_mut().find(|device| device.name == context.name());
+    let index = usize::from(number).checked_sub(1);
+    let port = device.zip(index).and_then(|(device, index)| device.ports.get_mut(index));
+    let Some(port) = port else {
+        return Err(Cause::Invalid("the device has no such port".to_owned()));
+    };
+    port.managed.take().ok_or_else(|| {
+        Cause::Invalid(if context.kind().is_on_fabric() {
+            let host = context.host();
+            format!("its host is on no fabric: `rdmux host status {host}` says why")
+        } else {
+            "only InfiniBand has management datagrams".to_owned()
+        })
+    })
 }
 
 const RECEIVE: &str = "receive a datagram";

@@ -3,15 +3,21 @@
 //! [`Topology`] is the model. [`Topology::parse`] reads the text that `ibnetdiscover` prints and
 //! `ibsim` reads, `Display` writes it, and a [`Shape`] makes one of a size.
 
+mod commands;
+mod error;
+mod finish;
 mod model;
+mod names;
+mod nodes;
 mod parse;
 mod rate;
 mod scan;
 mod shapes;
 mod write;
 
+pub use error::{ParseError, Place, Rule};
 pub use model::{LinkError, Node, NodeKind, Port, PortRef, Topology};
-pub use parse::{ParseError, Rule};
+pub use parse::Included;
 pub use rate::{LinkRate, Speed, Width};
 pub use shapes::{Shape, ShapeError};
 
@@ -27,5 +33,16 @@ pub const MAX_ALL_PORTS: usize = 1 << 21;
 /// The longest node description, in bytes.
 pub const MAX_DESCRIPTION: usize = 64;
 
+/// How deep files may include others, as in ibsim.
+pub const MAX_DEPTH: usize = 8;
+
+/// How many files a topology may include, each as often as it is included.
+pub const MAX_FILES: usize = 4096;
+
+/// The most bytes of a text and all that it includes.
+pub const MAX_TEXT: usize = 64 << 20;
+
+#[cfg(test)]
+mod ibsim_tests;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,11 @@ impl<'a> Line<'a> {
         self.rest.is_empty()
     }
 
+    /// Whether this comes next.
+    pub(super) fn starts_with(&self, text: &str) -> bool {
+        self.rest.starts_with(text)
+    }
+
     /// What a message shows of the place where reading stopped: the next word.
     pub(super) fn token(&self) -> &'a str {
         self.rest.split_whitespace().next().unwrap_or("end of line")

@@ -93,7 +93,7 @@ fn errors_name_line_token_and_rule() {
     let two = "Ca 1 \"a\"\n[1] \"b\"[1]\n\nCa 1 \"b\"\n";
     let cases: &[(&str, &str)] = &[
         ("\nSwich 4 \"a\"\n", "line 2, at `Swich`: a line begins with"),
-        ("include \"x\"\n", "line 1, at `include`: include, do and @alias are not supported"),
+        ("include \"x\"\n", "line 1, at `\"x\"`: a file that includes others can only be read"),
         ("color=3\n", "line 1, at `color=3`: a keyword is one of"),
         ("vendid=0x1000000\n", "line 1, at `0x1000000`: vendid must be a number, at most 0xffffff"),
         ("caguid=xyz\n", "line 1, at `xyz`: a GUID must be a number"),

@@ -201,13 +201,13 @@ fn faults_beyond_their_thresholds_are_counted_and_told_for_each_port() {
     }
     let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
     let fault = |net: &mut Net, number, fault, times| {
-        net.subnet.fault(net.now, port(0, number), fault, times, &mut net.inbox);
+        net.subnet.fault(net.now, port(0, number), fault, times, &mut net.inbox)
     };
-    fault(&mut net, 2, Fault::Symbol, 8);
-    fault(&mut net, 2, Fault::Overrun, 2);
+    assert_eq!(fault(&mut net, 2, Fault::Symbol, 8), 0);
+    assert_eq!(fault(&mut net, 2, Fault::Overrun, 2), 0);
     assert!(traps(&mut net).is_empty(), "as many as the thresholds");
     fault(&mut net, 2, Fault::Symbol, 1);
-    fault(&mut net, 3, Fault::Symbol, 18);
+    assert_eq!(fault(&mut net, 3, Fault::Symbol, 18), 2);
     fault(&mut net, 2, Fault::Overrun, 1);
     fault(&mut net, 3, Fault::Watchdog, 1);
     let counted = |number, counter| net.subnet.port(port(0, number)).expect("one").counter(counter);

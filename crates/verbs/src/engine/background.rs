@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdmux_link::Usage;
-use rdmux_link::spin_wait::{Slices, yield_or_sleep};
+use rdmux_link::spin_wait::Slices;
 use rdmux_transport::Time;
 
 use super::Engine;
@@ -98,10 +98,10 @@ fn run(device: &Weak<Device>) {
             return;
         }
         let polling = habit.judge(engine.polls(), strong.now(), Usage::now);
-        slices.iter_mut().for_each(Slices::begin);
         let (waiter, how) = engine.look_around(&strong, polling, undisturbed);
+        let short = !engine.throughput.is_high(strong.counters(), strong.now());
         drop(strong);
-        slices.take_if(|slices| slices.end().inspect_err(tell).is_err());
+        slices.take_if(|slices| slices.have(short).inspect_err(tell).is_err());
         let woken = waiter.sleep(how);
         undisturbed = !woken && how == Sleep::Tick;
     }
@@ -122,7 +122,7 @@ impl Engine {
             } else if now.since(found) > LINGER {
                 return;
             } else {
-                yield_or_sleep();
+                self.give_way(device, now);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::objects::cq::{CqCore, Overflow};
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
 use crate::objects::notify::NotifyQueue;
-use crate::objects::port::{GidEntry, Port};
+use crate::objects::port::{GidEntry, Port, PortEvent};
 use crate::objects::qp::SlotUse;
 use crate::objects::quota::Quota;
 use crate::objects::reach::Reaches;
@@ -188,9 +188,13 @@ impl Device {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
-    pub(crate) fn set_ports(&self, ports: Vec<Port>) {
+    /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
+    /// counts as the later one, so that a program that takes none has no more than one of each kind.
+    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[PortEvent]) {
         *self.ports.write() = ports;
-        self.raise(Raised::GidChange);
+        for &event in events {
+            self.events.push_last(Raised::Port(event), |other| other.is_about_port(event));
+        }
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {

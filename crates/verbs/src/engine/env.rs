@@ -360,7 +360,10 @@ impl Env for QpEnv<'_> {
             }
         }
         match neighbour.send_named(device, packet, &names) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                Counters(device.counters()).add(Counter::OfferBytes, len.into());
+                Ok(true)
+            }
             Err(LinkError::Busy) => Err(TxError::Busy),
             Err(error) => {
                 tracing::debug!(qpn = %core.qpn, %error, "a packet is lost");

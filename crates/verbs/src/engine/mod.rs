@@ -20,6 +20,7 @@ pub(crate) mod qp;
 pub(crate) mod receive;
 pub(crate) mod recent;
 mod spin_time;
+mod throughput;
 mod timers;
 mod wait;
 pub(crate) mod wire;
@@ -43,6 +44,7 @@ use self::capture::Capture;
 use self::drive::Bound;
 use self::multicast::Groups;
 use self::spin_time::SpinTime;
+use self::throughput::Throughput;
 use self::timers::{Backlog, Timers};
 use self::wait::Waiter;
 use self::wire::{Inbound, Neighbours, Wires};
@@ -131,6 +133,7 @@ pub(crate) struct Engine {
     queued: AtomicBool,
     polls: AtomicU64,
     spin_time: SpinTime,
+    throughput: Throughput,
     /// See [`changes`](Self::changes).
     changes: AtomicU64,
     /// Completion queues that promised an event.
@@ -167,6 +170,7 @@ impl Engine {
             queued: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             spin_time: SpinTime::new(),
+            throughput: Throughput::default(),
             changes: AtomicU64::new(0),
             promises: Arc::default(),
             waiter: Arc::new(waiter),
@@ -248,8 +252,17 @@ impl Engine {
             yield_or_sleep();
         } else if self.spin_time.is_over(now, round.found) {
             drop(round);
-            yield_or_sleep();
+            self.give_way(device, now);
             self.spin_time.yielded(now, device.now());
+        }
+    }
+
+    /// Lets others have the processor.
+    fn give_way(&self, device: &Device, now: Time) {
+        if self.throughput.is_high(device.counters(), now) {
+            std::thread::yield_now();
+        } else {
+            yield_or_sleep();
         }
     }
 
@@ -482,7 +495,7 @@ impl Engine {
     fn control_event(&self, device: &Arc<Device>, event: ControlEvent) {
         match event {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
-            ControlEvent::Ports(ports) => device.set_ports(ports),
+            ControlEvent::Ports { ports, events } => device.set_ports(ports, &events),
             ControlEvent::Capture(fd) => self.capture.set(fd),
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
             ControlEvent::Stray { src, dst, bytes } => {

@@ -5,6 +5,7 @@ use rdmux_wire::Qpn;
 
 use crate::handles::refs::{CqRef, QpRef, SrqRef, TargetRef};
 use crate::objects::event::Raised;
+use crate::objects::port::PortEvent;
 use crate::objects::unacked::Unacked;
 
 /// Something that happened to the device or to an object.
@@ -20,8 +21,8 @@ pub enum AsyncEventKind {
     Target(TargetRef, QpEvent),
     /// On an XRC target that this process is registered for.
     XrcQp(Qpn, QpEvent),
-    /// The GID table changed.
-    GidChange,
+    /// On the port.
+    Port(PortEvent),
     /// The host service is gone, and the device with it.
     DeviceFatal,
 }
@@ -53,7 +54,7 @@ impl AsyncEvent {
             AsyncEventKind::CqError(cq) => Some(cq.0.async_unacked()),
             AsyncEventKind::SrqLimit(srq) => Some(srq.0.unacked()),
             AsyncEventKind::Target(target, _) => Some(&target.0.unacked),
-            AsyncEventKind::XrcQp(..) | AsyncEventKind::GidChange | AsyncEventKind::DeviceFatal => {
+            AsyncEventKind::XrcQp(..) | AsyncEventKind::Port(_) | AsyncEventKind::DeviceFatal => {
                 None
             }
         }
@@ -81,7 +82,7 @@ impl AsyncEvent {
                 AsyncEventKind::Target(TargetRef(target.upgrade()?), event)
             }
             Raised::XrcQp(qpn, event) => AsyncEventKind::XrcQp(qpn, event),
-            Raised::GidChange => AsyncEventKind::GidChange,
+            Raised::Port(event) => AsyncEventKind::Port(event),
             Raised::DeviceFatal => AsyncEventKind::DeviceFatal,
         };
         let event = Self { kind, acknowledged: false };

@@ -17,7 +17,7 @@ use rdmux_wire::{Gid, Guid, Qpn};
 
 pub use crate::objects::kind::DeviceKind;
 pub use crate::objects::limits::Limits;
-use crate::objects::port::{Adapter, GidEntry, Port};
+use crate::objects::port::{Adapter, GidEntry, Port, PortEvent};
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
 /// QP numbers of one process: bits 22..12 are its slot.
@@ -128,8 +128,13 @@ pub enum ControlEvent {
         /// The UDP payload, ICRC included.
         bytes: Vec<u8>,
     },
-    /// The ports changed: addresses came or went.
-    Ports(Vec<Port>),
+    /// The ports changed: addresses came or went, or a subnet manager did something to one.
+    Ports {
+        /// How they are.
+        ports: Vec<Port>,
+        /// What happened to the first, in this order.
+        events: Vec<PortEvent>,
+    },
     /// A connection of iWARP is made: the stream is this queue pair's. Comes before the program can
     /// read of it in an event.
     Stream {

@@ -127,6 +127,8 @@ counters! {
     CqOverflows = 45 => "cq_overflows",
     /// Messages for which a stream was left unread until their receive was posted.
     RxWaits = 46 => "rx_waits_for_receive",
+    /// Bytes of SENDs and WRITEs that the peer was told to fetch.
+    OfferBytes = 47 => "direct_offer_bytes",
 }
 
 /// How many 64-bit words the page has.
@@ -167,6 +169,10 @@ impl Counters<'_> {
         if let Some(c) = self.0.words().get(counter as usize) {
             c.fetch_add(n, Ordering::Relaxed);
         }
+    }
+    /// What has been counted.
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.0.words().get(counter as usize).map_or(0, |c| c.load(Ordering::Relaxed))
     }
     /// Subtracts from a gauge.
     pub(crate) fn sub(&self, counter: Counter, n: u64) {

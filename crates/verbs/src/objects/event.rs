@@ -6,6 +6,7 @@ use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
 
 use crate::objects::cq::CqCore;
+use crate::objects::port::PortEvent;
 use crate::objects::qp::QpIdentity;
 use crate::objects::srq::SrqCore;
 use crate::objects::xrc::target::TargetCore;
@@ -18,7 +19,7 @@ pub(crate) enum Raised {
     SrqLimit(Weak<SrqCore>),
     Target(Weak<TargetCore>, QpEvent),
     XrcQp(Qpn, QpEvent),
-    GidChange,
+    Port(PortEvent),
     DeviceFatal,
 }
 
@@ -32,6 +33,10 @@ impl Raised {
     /// Whether it is for who is registered for an XRC target.
     pub(crate) fn is_about_xrc_qp(&self, qpn: Qpn) -> bool {
         matches!(self, Self::XrcQp(q, _) if *q == qpn)
+    }
+    /// Whether this has happened to the port.
+    pub(crate) fn is_about_port(&self, event: PortEvent) -> bool {
+        matches!(self, Self::Port(e) if *e == event)
     }
     pub(crate) fn is_about_target(&self, core: &Arc<TargetCore>) -> bool {
         matches!(self, Self::Target(target, _) if target.as_ptr() == Arc::as_ptr(core))

@@ -30,6 +30,18 @@ impl<T> NotifyQueue<T> {
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
+    /// The same, but where one that matches is queued already it takes that one's place: behind all others.
+    pub(crate) fn push_last(&self, event: T, matches: impl Fn(&T) -> bool) {
+        let mut queue = self.queue.lock();
+        let earlier = queue.iter().position(matches);
+        queue.push_back(event);
+        if let Some(at) = earlier {
+            queue.remove(at);
+            return;
+        }
+        let _ = write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
     /// Takes the next event that `take` makes something of: waits for it, unless the descriptor is
     /// non-blocking. `take` is called with the queue locked, so that [`withdraw`](Self::withdraw)
     /// comes before or after it.
@@ -132,6 +144,16 @@ mod tests {
                 taken += u32::from(queue.try_get(Some).is_some());
             }
         });
+        assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn an_event_that_is_queued_already_moves_behind_the_others() {
+        let queue = NotifyQueue::new().unwrap();
+        for event in [1, 2, 1, 3, 2] {
+            queue.push_last(event, |e| *e == event);
+        }
+        assert_eq!([1, 3, 2].map(|_| queue.get(Some).unwrap()), [1, 3, 2]);
         assert!(!readable(&queue));
     }
 

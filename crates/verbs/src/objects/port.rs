@@ -36,6 +36,25 @@ pub struct Managed {
     pub counters: Vec<(String, u64)>,
 }
 
+/// Something that happened to a port, of which programs are told (IBTA 11.6.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PortEvent {
+    /// It has become active.
+    Active,
+    /// It is no longer active.
+    Error,
+    /// Its LID or LMC is another one.
+    LidChange,
+    /// The subnet manager's LID, or the service level to it, is another one.
+    SmChange,
+    /// The subnet manager has forgotten multicast groups, services and subscriptions: programs join and register again.
+    ClientReregister,
+    /// Its P_Key table has changed.
+    PkeyChange,
+    /// Its GID table has changed.
+    GidChange,
+}
+
 /// An adapter of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adapter {

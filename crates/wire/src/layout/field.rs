@@ -7,7 +7,7 @@ use crate::bytes::{get, put};
 use crate::{Gid, Guid, Lid, Mkey, Pkey, Qkey, Qpn, ServiceId, SmKey};
 
 /// A run of bits, counted from the most significant one of the first byte, as the specification does.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     first: usize,
     len: usize,
@@ -38,6 +38,22 @@ impl Span {
         self.first + self.len
     }
 
+    /// This span, of a part that begins where `whole` does.
+    const fn within(self, whole: Self) -> Self {
+        Self { first: whole.first + self.first, len: self.len }
+    }
+
+    /// Copies the bits of the span from `value` to `out`.
+    pub(crate) fn copy(self, value: &[u8], out: &mut [u8]) {
+        let (first, last) = (self.byte(), (self.end() - 1) / 8);
+        for at in first..=last {
+            let head = if at == first { 0xff >> (self.first % 8) } else { 0xff };
+            let tail = if at == last { 0xff << self.below() } else { 0xff };
+            let bits = head & tail;
+            out[at] = out[at] & !bits | value[at] & bits;
+        }
+    }
+
     /// Bits of the last byte that are after the span.
     const fn below(self) -> usize {
         (8 - self.end() % 8) % 8
@@ -56,10 +72,83 @@ pub(crate) const fn assert_covers(spans: &[Span], len: usize) {
     assert!(at == len * 8, "the fields do not fill the length");
 }
 
+/// A field of a table by its name: where it is, and what it consists of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) span: Span,
+    /// The width of an element, of an array; otherwise that of the field's type.
+    pub(crate) element: usize,
+    /// The fields of a layout within the layout.
+    pub(crate) parts: &'static [Part],
+}
+
+/// The span of a field by its path, such as `lid`, `port_info.lmc` or `service_data8[3]`. For constants: an unknown path
+/// does not compile.
+pub(crate) const fn span_of(parts: &[Part], path: &str) -> Span {
+    let path = path.as_bytes();
+    let end = name_end(path, 0);
+    let mut i = 0;
+    while i < parts.len() {
+        let part = parts[i];
+        if is_name(part.name.as_bytes(), path, end) {
+            if end == path.len() {
+                return part.span;
+            }
+            if path[end] == b'[' {
+                let (index, end) = index_at(path, end);
+                assert!(end == path.len(), "there is something after an index");
+                return part.span.nth(index, part.element);
+            }
+            let (_, rest) = path.split_at(end + 1);
+            let Ok(rest) = core::str::from_utf8(rest) else { panic!("not a path") };
+            return span_of(part.parts, rest).within(part.span);
+        }
+        i += 1;
+    }
+    panic!("there is no such field")
+}
+
+const fn name_end(path: &[u8], from: usize) -> usize {
+    let mut end = from;
+    while end < path.len() && path[end] != b'.' && path[end] != b'[' {
+        end += 1;
+    }
+    end
+}
+
+const fn is_name(name: &[u8], path: &[u8], end: usize) -> bool {
+    if name.len() != end {
+        return false;
+    }
+    let mut i = 0;
+    while i < end {
+        if name[i] != path[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// The number in brackets at `open`, and where it ends.
+const fn index_at(path: &[u8], open: usize) -> (usize, usize) {
+    let (mut at, mut index) = (open + 1, 0);
+    while path[at] != b']' {
+        index = index * 10 + (path[at] - b'0') as usize;
+        at += 1;
+    }
+    (index, at + 1)
+}
+
 /// What a field may be.
 pub(crate) trait Field: Sized {
     /// How wide it is when the table does not say.
     const BITS: usize;
+    /// How wide an element of an array is; otherwise how wide the field is.
+    const ELEMENT_BITS: usize = Self::BITS;
+    /// The fields of a layout within a layout.
+    const PARTS: &'static [Part] = &[];
     fn take(b: &[u8], span: Span) -> Self;
     fn store(&self, b: &mut [u8], span: Span);
     fn is_zero(&self) -> bool;
@@ -134,6 +223,7 @@ impl Field for Gid {
 /// Shown as `[1 2 3]`.
 impl<T: Field, const N: usize> Field for [T; N] {
     const BITS: usize = T::BITS * N;
+    const ELEMENT_BITS: usize = T::BITS;
     fn take(b: &[u8], span: Span) -> Self {
         core::array::from_fn(|i| T::take(b, span.nth(i, T::BITS)))
     }

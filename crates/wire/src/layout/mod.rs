@@ -22,8 +22,8 @@ mod field;
 mod named;
 
 pub use field::Text;
-pub(crate) use field::{Code, Field, Span, assert_covers};
-pub(crate) use named::{attr_id, attributes, codes, flags};
+pub(crate) use field::{Code, Field, Part, Span, assert_covers, span_of};
+pub(crate) use named::{attr_id, attributes, codes, components, flags};
 
 /// What a visitor of fields is called with: the field's name, and its value to print.
 pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn fmt::Display);
@@ -50,6 +50,22 @@ pub trait Layout: Sized + fmt::Display {
 
     /// Calls `visit` for each field in the order of the wire; for reserved ones only when they are not zero.
     fn visit(&self, visit: Visit<'_>);
+}
+
+/// A record with a component mask, a bit for each of its fields.
+pub trait Components: Layout {
+    /// The mask.
+    type Mask;
+
+    /// The mask of these bits.
+    fn mask(bits: u64) -> Self::Mask;
+
+    /// Copies the components of a mask from one record to another, both in the form of the wire. Bits that stand for no
+    /// component count for nothing.
+    ///
+    /// # Panics
+    /// When one of them is shorter than [`Self::LEN`](Layout::LEN).
+    fn copy_components(mask: u64, value: &[u8], out: &mut [u8]);
 }
 
 /// Makes a type of a table of fields:
@@ -169,6 +185,12 @@ macro_rules! layout {
 
         impl crate::layout::Field for $name {
             const BITS: usize = $len * 8;
+            const PARTS: &'static [crate::layout::Part] = &[$(crate::layout::Part {
+                name: stringify!($field),
+                span: crate::layout::Span::whole($at, <$ty as crate::layout::Field>::BITS)$(.bits($first, $bits))?,
+                element: <$ty as crate::layout::Field>::ELEMENT_BITS,
+                parts: <$ty as crate::layout::Field>::PARTS,
+            }),*];
             fn take(b: &[u8], span: crate::layout::Span) -> Self {
                 Self::from_bytes(&crate::bytes::get(b, span.byte()))
             }

@@ -85,6 +85,39 @@ macro_rules! flags {
 }
 pub(crate) use flags;
 
+/// Makes the component mask of a record: the bits' names and numbers, and the fields that they stand for.
+macro_rules! components {
+    (
+        $(#[$($doc:tt)*])*
+        $mask:ident($record:ident) {
+            $($flag:ident = $bit:literal, $path:literal;)*
+        }
+    ) => {
+        crate::layout::flags! {
+            $(#[$($doc)*])*
+            $mask(u64, 64 bits) {
+                $(#[doc = concat!("`", $path, "`.")] $flag = $bit;)*
+            }
+        }
+
+        impl crate::layout::Components for $record {
+            type Mask = $mask;
+            fn mask(bits: u64) -> $mask {
+                $mask::from_bits_retain(bits)
+            }
+            fn copy_components(bits: u64, value: &[u8], out: &mut [u8]) {
+                $(if bits & (1 << $bit) != 0 {
+                    const {
+                        crate::layout::span_of(<$record as crate::layout::Field>::PARTS, $path)
+                    }
+                    .copy(value, out);
+                })*
+            }
+        }
+    };
+}
+pub(crate) use components;
+
 /// Makes an enum of a class's attributes, each a type in a file of its own.
 macro_rules! attributes {
     (

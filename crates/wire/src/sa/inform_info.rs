@@ -1,6 +1,6 @@
 //! InformInfo: a subscription to events, and InformInfoRecord: one that there is (IBTA 13.4.8.3 and 15.2.5.12).
 
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::sm::Producer;
 use crate::{Gid, Lid, Qpn};
 
@@ -52,12 +52,10 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`InformInfoRecord`]s.
-    InformInfoRecordMask(u64, 64 bits) {
-        /// `subscriber_gid`.
-        SUBSCRIBER_GID = 0;
-        /// `enumeration`.
-        ENUMERATION = 1;
+    InformInfoRecordMask(InformInfoRecord) {
+        SUBSCRIBER_GID = 0, "subscriber_gid";
+        ENUMERATION = 1, "enumeration";
     }
 }

@@ -1,7 +1,7 @@
 //! LinkRecord: a link, seen from one of its ends (IBTA 15.2.5.13).
 
 use crate::Lid;
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 
 layout! {
     /// A link.
@@ -19,16 +19,12 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`LinkRecord`]s.
-    LinkRecordMask(u64, 64 bits) {
-        /// `from_lid`.
-        FROM_LID = 0;
-        /// `from_port`.
-        FROM_PORT = 1;
-        /// `to_port`.
-        TO_PORT = 2;
-        /// `to_lid`.
-        TO_LID = 3;
+    LinkRecordMask(LinkRecord) {
+        FROM_LID = 0, "from_lid";
+        FROM_PORT = 1, "from_port";
+        TO_PORT = 2, "to_port";
+        TO_LID = 3, "to_lid";
     }
 }

@@ -1,7 +1,7 @@
 //! MCMemberRecord: a member of a multicast group (IBTA 15.2.5.17). A Set joins, a Delete leaves.
 
 use super::{Rate, Selector};
-use crate::layout::{flags, layout};
+use crate::layout::{components, flags, layout};
 use crate::{Gid, Lid, Pkey, Qkey};
 
 layout! {
@@ -64,44 +64,26 @@ flags! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`McMemberRecord`]s.
-    McMemberRecordMask(u64, 64 bits) {
-        /// `mgid`.
-        MGID = 0;
-        /// `port_gid`.
-        PORT_GID = 1;
-        /// `qkey`.
-        QKEY = 2;
-        /// `mlid`.
-        MLID = 3;
-        /// `mtu_selector`.
-        MTU_SELECTOR = 4;
-        /// `mtu`.
-        MTU = 5;
-        /// `tclass`.
-        TCLASS = 6;
-        /// `pkey`.
-        PKEY = 7;
-        /// `rate_selector`.
-        RATE_SELECTOR = 8;
-        /// `rate`.
-        RATE = 9;
-        /// `packet_life_time_selector`.
-        PACKET_LIFE_TIME_SELECTOR = 10;
-        /// `packet_life_time`.
-        PACKET_LIFE_TIME = 11;
-        /// `sl`.
-        SL = 12;
-        /// `flow_label`.
-        FLOW_LABEL = 13;
-        /// `hop_limit`.
-        HOP_LIMIT = 14;
-        /// `scope`.
-        SCOPE = 15;
-        /// `join_state`.
-        JOIN_STATE = 16;
-        /// `proxy_join`.
-        PROXY_JOIN = 17;
+    McMemberRecordMask(McMemberRecord) {
+        MGID = 0, "mgid";
+        PORT_GID = 1, "port_gid";
+        QKEY = 2, "qkey";
+        MLID = 3, "mlid";
+        MTU_SELECTOR = 4, "mtu_selector";
+        MTU = 5, "mtu";
+        TCLASS = 6, "tclass";
+        PKEY = 7, "pkey";
+        RATE_SELECTOR = 8, "rate_selector";
+        RATE = 9, "rate";
+        PACKET_LIFE_TIME_SELECTOR = 10, "packet_life_time_selector";
+        PACKET_LIFE_TIME = 11, "packet_life_time";
+        SL = 12, "sl";
+        FLOW_LABEL = 13, "flow_label";
+        HOP_LIMIT = 14, "hop_limit";
+        SCOPE = 15, "scope";
+        JOIN_STATE = 16, "join_state";
+        PROXY_JOIN = 17, "proxy_join";
     }
 }

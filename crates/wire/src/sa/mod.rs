@@ -31,6 +31,7 @@ mod mcmember_record;
 mod multi_path_record;
 mod node_record;
 mod path_record;
+mod pattern;
 mod port_info_record;
 mod port_tables;
 mod rate;
@@ -40,6 +41,7 @@ mod show;
 mod sm_info_record;
 mod switch_records;
 
+pub use crate::layout::Components;
 pub use guid_info_record::{GuidInfoRecord, GuidInfoRecordMask};
 pub use inform_info::{InformInfo, InformInfoRecord, InformInfoRecordMask};
 pub use link_record::{LinkRecord, LinkRecordMask};
@@ -47,6 +49,7 @@ pub use mcmember_record::{JoinState, McMemberRecord, McMemberRecordMask};
 pub use multi_path_record::{MultiPathRecord, MultiPathRecordMask};
 pub use node_record::{NodeRecord, NodeRecordMask};
 pub use path_record::{PathRecord, PathRecordMask};
+pub use pattern::Pattern;
 pub use port_info_record::{PortInfoRecord, PortInfoRecordMask};
 pub use port_tables::{
     PkeyTableRecord, PkeyTableRecordMask, SlToVlTableRecord, SlToVlTableRecordMask,
@@ -106,6 +109,9 @@ pub mod capability {
 /// Bit 31 of the modifier of a PortInfoRecord's question: the record's capability mask has the bits of the question's,
 /// instead of being equal.
 pub const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
+
+/// Bit 30 says the same of the second capability mask.
+pub const MATCH_CAPABILITY2_BITS: u32 = 1 << 30;
 
 layout! {
     /// What subnet administration has behind the RMPP header.

@@ -2,7 +2,7 @@
 //! answer is [`PathRecord`](super::PathRecord)s.
 
 use super::{Rate, Selector};
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::{Gid, Pkey};
 
 layout! {
@@ -57,48 +57,28 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`MultiPathRecord`]s.
-    MultiPathRecordMask(u64, 64 bits) {
-        /// `raw_traffic`.
-        RAW_TRAFFIC = 0;
-        /// `flow_label`.
-        FLOW_LABEL = 2;
-        /// `hop_limit`.
-        HOP_LIMIT = 3;
-        /// `tclass`.
-        TCLASS = 4;
-        /// `reversible`.
-        REVERSIBLE = 5;
-        /// `numb_path`.
-        NUMB_PATH = 6;
-        /// `pkey`.
-        PKEY = 7;
-        /// `qos_class`.
-        QOS_CLASS = 8;
-        /// `sl`.
-        SL = 9;
-        /// `mtu_selector`.
-        MTU_SELECTOR = 10;
-        /// `mtu`.
-        MTU = 11;
-        /// `rate_selector`.
-        RATE_SELECTOR = 12;
-        /// `rate`.
-        RATE = 13;
-        /// `packet_life_time_selector`.
-        PACKET_LIFE_TIME_SELECTOR = 14;
-        /// `packet_life_time`.
-        PACKET_LIFE_TIME = 15;
-        /// `service_id_msb`.
-        SERVICE_ID_MSB = 16;
-        /// `independence_selector`.
-        INDEPENDENCE_SELECTOR = 17;
-        /// `sgid_count`.
-        SGID_COUNT = 18;
-        /// `dgid_count`.
-        DGID_COUNT = 19;
-        /// `service_id_lsb`.
-        SERVICE_ID_LSB = 21;
+    MultiPathRecordMask(MultiPathRecord) {
+        RAW_TRAFFIC = 0, "raw_traffic";
+        FLOW_LABEL = 2, "flow_label";
+        HOP_LIMIT = 3, "hop_limit";
+        TCLASS = 4, "tclass";
+        REVERSIBLE = 5, "reversible";
+        NUMB_PATH = 6, "numb_path";
+        PKEY = 7, "pkey";
+        QOS_CLASS = 8, "qos_class";
+        SL = 9, "sl";
+        MTU_SELECTOR = 10, "mtu_selector";
+        MTU = 11, "mtu";
+        RATE_SELECTOR = 12, "rate_selector";
+        RATE = 13, "rate";
+        PACKET_LIFE_TIME_SELECTOR = 14, "packet_life_time_selector";
+        PACKET_LIFE_TIME = 15, "packet_life_time";
+        SERVICE_ID_MSB = 16, "service_id_msb";
+        INDEPENDENCE_SELECTOR = 17, "independence_selector";
+        SGID_COUNT = 19, "sgid_count";
+        DGID_COUNT = 20, "dgid_count";
+        SERVICE_ID_LSB = 21, "service_id_lsb";
     }
 }

@@ -1,7 +1,7 @@
 //! NodeRecord: a node, seen by one of its ports (IBTA 15.2.5.2).
 
 use crate::Lid;
-use crate::layout::{Text, flags, layout};
+use crate::layout::{Text, components, layout};
 use crate::sm::NodeInfo;
 
 layout! {
@@ -20,36 +20,22 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`NodeRecord`]s.
-    NodeRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `node_info.base_version`.
-        BASE_VERSION = 2;
-        /// `node_info.class_version`.
-        CLASS_VERSION = 3;
-        /// `node_info.node_type`.
-        NODE_TYPE = 4;
-        /// `node_info.num_ports`.
-        NUM_PORTS = 5;
-        /// `node_info.system_image_guid`.
-        SYSTEM_IMAGE_GUID = 6;
-        /// `node_info.node_guid`.
-        NODE_GUID = 7;
-        /// `node_info.port_guid`.
-        PORT_GUID = 8;
-        /// `node_info.partition_cap`.
-        PARTITION_CAP = 9;
-        /// `node_info.device_id`.
-        DEVICE_ID = 10;
-        /// `node_info.revision`.
-        REVISION = 11;
-        /// `node_info.local_port_num`.
-        LOCAL_PORT_NUM = 12;
-        /// `node_info.vendor_id`.
-        VENDOR_ID = 13;
-        /// `node_description`.
-        NODE_DESCRIPTION = 14;
+    NodeRecordMask(NodeRecord) {
+        LID = 0, "lid";
+        BASE_VERSION = 2, "node_info.base_version";
+        CLASS_VERSION = 3, "node_info.class_version";
+        NODE_TYPE = 4, "node_info.node_type";
+        NUM_PORTS = 5, "node_info.num_ports";
+        SYSTEM_IMAGE_GUID = 6, "node_info.system_image_guid";
+        NODE_GUID = 7, "node_info.node_guid";
+        PORT_GUID = 8, "node_info.port_guid";
+        PARTITION_CAP = 9, "node_info.partition_cap";
+        DEVICE_ID = 10, "node_info.device_id";
+        REVISION = 11, "node_info.revision";
+        LOCAL_PORT_NUM = 12, "node_info.local_port_num";
+        VENDOR_ID = 13, "node_info.vendor_id";
+        NODE_DESCRIPTION = 14, "node_description";
     }
 }

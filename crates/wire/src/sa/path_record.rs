@@ -1,7 +1,7 @@
 //! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
 
 use super::{Rate, Selector};
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::{Gid, Lid, Pkey, ServiceId};
 
 layout! {
@@ -56,52 +56,30 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`PathRecord`]s.
-    PathRecordMask(u64, 64 bits) {
-        /// The first 8 bits of `service_id`. It is always asked for with the other bit.
-        SERVICE_ID_MSB = 0;
-        /// The other 56 bits of `service_id`.
-        SERVICE_ID_LSB = 1;
-        /// `dgid`.
-        DGID = 2;
-        /// `sgid`.
-        SGID = 3;
-        /// `dlid`.
-        DLID = 4;
-        /// `slid`.
-        SLID = 5;
-        /// `raw_traffic`.
-        RAW_TRAFFIC = 6;
-        /// `flow_label`.
-        FLOW_LABEL = 8;
-        /// `hop_limit`.
-        HOP_LIMIT = 9;
-        /// `tclass`.
-        TCLASS = 10;
-        /// `reversible`.
-        REVERSIBLE = 11;
-        /// `numb_path`.
-        NUMB_PATH = 12;
-        /// `pkey`.
-        PKEY = 13;
-        /// `qos_class`.
-        QOS_CLASS = 14;
-        /// `sl`.
-        SL = 15;
-        /// `mtu_selector`.
-        MTU_SELECTOR = 16;
-        /// `mtu`.
-        MTU = 17;
-        /// `rate_selector`.
-        RATE_SELECTOR = 18;
-        /// `rate`.
-        RATE = 19;
-        /// `packet_life_time_selector`.
-        PACKET_LIFE_TIME_SELECTOR = 20;
-        /// `packet_life_time`.
-        PACKET_LIFE_TIME = 21;
-        /// `preference`.
-        PREFERENCE = 22;
+    PathRecordMask(PathRecord) {
+        SERVICE_ID_MSB = 0, "service_id";
+        SERVICE_ID_LSB = 1, "service_id";
+        DGID = 2, "dgid";
+        SGID = 3, "sgid";
+        DLID = 4, "dlid";
+        SLID = 5, "slid";
+        RAW_TRAFFIC = 6, "raw_traffic";
+        FLOW_LABEL = 8, "flow_label";
+        HOP_LIMIT = 9, "hop_limit";
+        TCLASS = 10, "tclass";
+        REVERSIBLE = 11, "reversible";
+        NUMB_PATH = 12, "numb_path";
+        PKEY = 13, "pkey";
+        QOS_CLASS = 14, "qos_class";
+        SL = 15, "sl";
+        MTU_SELECTOR = 16, "mtu_selector";
+        MTU = 17, "mtu";
+        RATE_SELECTOR = 18, "rate_selector";
+        RATE = 19, "rate";
+        PACKET_LIFE_TIME_SELECTOR = 20, "packet_life_time_selector";
+        PACKET_LIFE_TIME = 21, "packet_life_time";
+        PREFERENCE = 22, "preference";
     }
 }

@@ -2,7 +2,7 @@
 //! 15.2.5.11).
 
 use crate::Lid;
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::sm::{PkeyTable, SlToVlTable, VlArbitration};
 
 layout! {
@@ -21,15 +21,12 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`SlToVlTableRecord`]s.
-    SlToVlTableRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `input_port_num`.
-        INPUT_PORT_NUM = 1;
-        /// `output_port_num`.
-        OUTPUT_PORT_NUM = 2;
+    SlToVlTableRecordMask(SlToVlTableRecord) {
+        LID = 0, "lid";
+        INPUT_PORT_NUM = 1, "input_port_num";
+        OUTPUT_PORT_NUM = 2, "output_port_num";
     }
 }
 
@@ -49,15 +46,12 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`VlArbitrationRecord`]s.
-    VlArbitrationRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `output_port_num`.
-        OUTPUT_PORT_NUM = 1;
-        /// `block_num`.
-        BLOCK_NUM = 2;
+    VlArbitrationRecordMask(VlArbitrationRecord) {
+        LID = 0, "lid";
+        OUTPUT_PORT_NUM = 1, "output_port_num";
+        BLOCK_NUM = 2, "block_num";
     }
 }
 
@@ -77,14 +71,11 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`PkeyTableRecord`]s.
-    PkeyTableRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `block_num`.
-        BLOCK_NUM = 1;
-        /// `port_num`.
-        PORT_NUM = 2;
+    PkeyTableRecordMask(PkeyTableRecord) {
+        LID = 0, "lid";
+        BLOCK_NUM = 1, "block_num";
+        PORT_NUM = 2, "port_num";
     }
 }

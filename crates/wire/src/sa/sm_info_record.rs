@@ -1,7 +1,7 @@
 //! SMInfoRecord: a subnet manager (IBTA 15.2.5.10).
 
 use crate::Lid;
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::sm::SmInfo;
 
 layout! {
@@ -18,20 +18,14 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`SmInfoRecord`]s.
-    SmInfoRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `sm_info.guid`.
-        GUID = 2;
-        /// `sm_info.sm_key`.
-        SM_KEY = 3;
-        /// `sm_info.act_count`.
-        ACT_COUNT = 4;
-        /// `sm_info.priority`.
-        PRIORITY = 5;
-        /// `sm_info.state`.
-        STATE = 6;
+    SmInfoRecordMask(SmInfoRecord) {
+        LID = 0, "lid";
+        GUID = 2, "sm_info.guid";
+        SM_KEY = 3, "sm_info.sm_key";
+        ACT_COUNT = 4, "sm_info.act_count";
+        PRIORITY = 5, "sm_info.priority";
+        STATE = 6, "sm_info.state";
     }
 }

@@ -2,7 +2,7 @@
 //! 15.2.5.8).
 
 use crate::Lid;
-use crate::layout::{flags, layout};
+use crate::layout::{components, layout};
 use crate::sm::{LinearForwardingTable, MulticastForwardingTable, SwitchInfo};
 
 layout! {
@@ -17,11 +17,10 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`SwitchInfoRecord`]s.
-    SwitchInfoRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
+    SwitchInfoRecordMask(SwitchInfoRecord) {
+        LID = 0, "lid";
     }
 }
 
@@ -39,13 +38,11 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`LinearForwardingTableRecord`]s.
-    LinearForwardingTableRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `block_num`.
-        BLOCK_NUM = 1;
+    LinearForwardingTableRecordMask(LinearForwardingTableRecord) {
+        LID = 0, "lid";
+        BLOCK_NUM = 1, "block_num";
     }
 }
 
@@ -67,14 +64,11 @@ layout! {
     }
 }
 
-flags! {
+components! {
     /// Components of a question for [`MulticastForwardingTableRecord`]s.
-    MulticastForwardingTableRecordMask(u64, 64 bits) {
-        /// `lid`.
-        LID = 0;
-        /// `position`.
-        POSITION = 1;
-        /// `block_num`.
-        BLOCK_NUM = 3;
+    MulticastForwardingTableRecordMask(MulticastForwardingTableRecord) {
+        LID = 0, "lid";
+        POSITION = 1, "position";
+        BLOCK_NUM = 3, "block_num";
     }
 }

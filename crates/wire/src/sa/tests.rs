@@ -181,6 +181,9 @@ fn component_masks() {
     assert_eq!(ServiceRecordMask::SERVICE_DATA64_1.bits(), 1 << 36);
     assert_eq!(NodeRecordMask::NODE_DESCRIPTION.bits(), 1 << 14);
     assert_eq!(MultiPathRecordMask::SERVICE_ID_LSB.bits(), 1 << 21);
+    // A reserved component is before them; OpenSM takes others for a question without GIDs.
+    let counts = MultiPathRecordMask::SGID_COUNT | MultiPathRecordMask::DGID_COUNT;
+    assert_eq!(counts.bits(), 0x18_0000);
     assert_eq!(GuidInfoRecordMask::GUID7.bits(), 1 << 11);
 }
 

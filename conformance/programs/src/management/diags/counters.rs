@@ -82,6 +82,96 @@ fn all_ports(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
+/// perfquery -X and -S: the data of each service level. What goes to a switch and back is counted by both ends of the cable.
+pub(crate) fn by_level(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let lid = ground::lid(shown.node(HOSTS[1])?)?.0;
+    let other = ground::lid(shown.node(HOSTS[0])?)?.0;
+    for (option, name) in [("-X", "XmtDataSL"), ("-S", "RcvDataSL")] {
+        let read = || ground.said(&format!("perfquery {option} {lid} 1"));
+        let before = read()?;
+        says(&before, "PortSelect", 1)?;
+        const REQUESTS: u64 = 5;
+        for _ in 0..REQUESTS {
+            ground.said(&format!("smpquery nodeinfo {other}"))?;
+        }
+        let after = read()?;
+        // Words of four bytes: of 256 bytes and the headers of each datagram. Subnet management has no service level, and is
+        // counted as 0; the manager uses no other.
+        let grown = counter(&after, &format!("{name}0"))? - counter(&before, &format!("{name}0"))?;
+        ensure!(grown >= REQUESTS * 256 / 4, "{name}0 grew by {grown} words");
+        for level in 1..16 {
+            ensure!(counter(&after, &format!("{name}{level}"))? == 0, "{name}{level}: {after}");
+        }
+    }
+    Ok(())
+}
+
+/// perfquery -E and -D tell why datagrams were dropped: a LID without a route, and a port without a link.
+pub(crate) fn details(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let own = shown.node(HOSTS[1])?;
+    let (switch, port) = shown.far(own, 1).context("a cable")?;
+    let lid = ground::lid(switch)?.0;
+    let free = switch.ports.iter().map(|p| p.number).filter(|number| *number != 0);
+    let free = free.rev().find(|number| shown.far(switch, *number).is_none());
+    let free = free.context("a switch with a port that is free")?;
+    let read = |option: &str, port: u8, name: &str| {
+        counter(&ground.said(&format!("perfquery {option} {lid} {port}"))?, name)
+    };
+    let before = (
+        read("-E", port, "PortDLIDMappingErrors")?,
+        read("", port, "PortRcvSwitchRelayErrors")?,
+        read("-D", free, "PortInactiveDiscards")?,
+        read("", free, "PortXmitDiscards")?,
+    );
+    // No LID is so high, and it is asked for four times: libibmad tries again.
+    ground.refused("ibaddr -t 50 48000")?;
+    ground.refused(&format!("smpquery -t 50 -D nodeinfo 0,1,{free}"))?;
+    let after = (
+        read("-E", port, "PortDLIDMappingErrors")?,
+        read("", port, "PortRcvSwitchRelayErrors")?,
+        read("-D", free, "PortInactiveDiscards")?,
+        read("", free, "PortXmitDiscards")?,
+    );
+    let grown = (after.0 - before.0, after.1 - before.1, after.2 - before.2, after.3 - before.3);
+    ensure!(grown.0 > 0 && grown.0 == grown.1, "by LID: {before:?}, then {after:?}");
+    ensure!(grown.2 > 0 && grown.2 == grown.3, "by route: {before:?}, then {after:?}");
+    let clear = |port: u8| ground.said(&format!("perfquery -R {lid} {port}"));
+    clear(port)?;
+    clear(free)?;
+    ground.said(&format!("perfquery -E -R {lid} {port}"))?;
+    ground.said(&format!("perfquery -D -R {lid} {free}"))?;
+    ensure!(read("-E", port, "PortDLIDMappingErrors")? == 0, "a counter that was reset");
+    ensure!(read("-D", free, "PortInactiveDiscards")? == 0, "a counter that was reset");
+    Ok(())
+}
+
+/// Faults of a link are counted: perfquery and ibqueryerrors tell as many as there were. What the ports do not have is refused.
+pub(crate) fn faults(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let node = shown.adapters().last().context("an adapter")?;
+    let lid = ground::lid(node)?.0;
+    let at = node.guid.to_string();
+    ground.said(&format!("perfquery -R {lid} 1"))?;
+    ground.rdmux(&["fabric", "fault", &at, "integrity", "--times", "33"])?;
+    ground.rdmux(&["fabric", "fault", &at, "overrun", "--times", "34"])?;
+    let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
+    let each = |name: &str| -> Result<u64> { Ok(counter(&info, name)? + 1) };
+    let (integrity, overruns) = (33 / each("LocalPhysErr")?, 34 / each("OverrunErr")?);
+    let output = ground.said(&format!("perfquery {lid} 1"))?;
+    says(&output, "SymbolErrorCounter", 33)?;
+    // Fields of four bits, which stay at their largest value.
+    says(&output, "LocalLinkIntegrityErrors", integrity.min(15))?;
+    says(&output, "ExcessiveBufferOverrunErrors", overruns.min(15))?;
+    let output = ground.ends_with(1, "ibqueryerrors -t 20000 -k")?;
+    contains(&output, "[SymbolErrorCounter == 33 ")?;
+    for option in ["-T", "--oprcvcounters", "--flowctlcounters", "--rcvcc", "--xmitcc", "-c"] {
+        contains(&ground.refused(&format!("perfquery {option} {lid} 1"))?, "failed")?;
+    }
+    Ok(())
+}
+
 /// ibqueryerrors finds a link that was down, at both of its ends, and nothing else; after a reset it finds nothing.
 pub(crate) fn ibqueryerrors(ground: &Ground) -> Result<()> {
     // What other rows have caused, if anything: it ends with 1 if it finds something.

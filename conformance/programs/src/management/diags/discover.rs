@@ -147,17 +147,56 @@ fn end(text: &str) -> Option<End> {
     Some((number(guid)?, lid.parse().ok()?, port.parse().ok()?))
 }
 
+/// ibidsverify finds the LID that two ports have, and nothing else: on a fabric that has it from a file, without a manager.
+pub(crate) fn ibidsverify_duplicate(ground: &Ground) -> Result<()> {
+    let dir = ground.dir().join("twice");
+    std::fs::create_dir_all(&dir)?;
+    let file = dir.join("topology");
+    let cable = |port: u8, name: &str| format!("[{port}] \"{name}\"[1]\n");
+    let adapter = |port: u8, name: &str, guid: u32, lid: u8| {
+        format!("caguid={guid:#x}\nCa 1 \"{name}\"\n[1] \"s\"[{port}] # lid {lid} lmc 0\n\n")
+    };
+    let text = format!(
+        "switchguid=0x100\nSwitch 4 \"s\" # \"s\" base port 0 lid 1 lmc 0\n{}{}{}\n{}{}{}",
+        cable(1, "twice"),
+        cable(2, "b"),
+        cable(3, "c"),
+        adapter(1, "twice", 0x200, 2),
+        adapter(2, "b", 0x300, 3),
+        adapter(3, "c", 0x400, 3)
+    );
+    std::fs::write(&file, text)?;
+    let (fabric, host) = (["--fabric", "twice"], "twice");
+    let path = file.to_str().context("a path")?;
+    ground.rdmux(&[&["fabric", "up", "--topology", path], &fabric[..]].concat())?;
+    let verified = ground.rdmux(&[&["host", "up", host], &fabric[..]].concat()).and_then(|_| {
+        let mut process = ground.start(host, "ibidsverify-twice", &ibidsverify_in(&dir))?;
+        Ok((process.finish(super::super::TIMEOUT)?, process.printed()))
+    });
+    ground.rdmux(&["host", "down", host])?;
+    ground.rdmux(&[&["fabric", "down"], &fabric[..]].concat())?;
+    let (status, output) = verified?;
+    ensure!(status.code() == Some(1), "it ended with {status}: {output}");
+    // Which of the two it meets first is its own business.
+    let expected =
+        [0x300, 0x400].map(|guid| format!("LID 3 already defined for NodeGUID {guid:#x}"));
+    let output = output.trim();
+    ensure!(expected.iter().any(|line| line == output), "it says {output:?}, not {expected:?}");
+    Ok(())
+}
+
+/// ibidsverify keeps what it has discovered in a folder of the system; the variable of its own module says in which.
+fn ibidsverify_in(dir: &std::path::Path) -> String {
+    let script = "$IBswcountlimits::cache_dir=shift;$0=shift;do($0)or(die$@)";
+    format!("perl -MIBswcountlimits -e {script} {} /usr/sbin/ibidsverify -R", dir.display())
+}
+
 /// ibidsverify complains of nothing: a manager has given every port a LID. The LIDs and GUIDs that it looked at are those of the
 /// fabric.
 pub(crate) fn ibidsverify(ground: &Ground) -> Result<()> {
-    // It keeps what it has discovered in a folder of the system; the variable of its own module says in which.
     let dir = ground.dir().join("ids");
     std::fs::create_dir_all(&dir)?;
-    let script = "$IBswcountlimits::cache_dir=shift;$0=shift;do($0)or(die$@)";
-    let output = ground.said(&format!(
-        "perl -MIBswcountlimits -e {script} {} /usr/sbin/ibidsverify -R",
-        dir.display()
-    ))?;
+    let output = ground.said(&ibidsverify_in(&dir))?;
     ensure!(output.trim().is_empty(), "it complains: {output}");
     let mut files = std::fs::read_dir(&dir)?;
     let file = files.next().context("it kept nothing")??.path();

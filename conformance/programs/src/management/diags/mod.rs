@@ -6,6 +6,7 @@ pub(crate) mod own;
 pub(crate) mod ping;
 pub(crate) mod portstate;
 pub(crate) mod query;
+pub(crate) mod registered;
 pub(crate) mod routes;
 pub(crate) mod sa;
 

@@ -80,7 +80,7 @@ pub(crate) fn ibaddr(ground: &Ground) -> Result<()> {
 }
 
 /// The GID of an adapter's first port, as `inet_ntop(3)` writes it.
-pub(super) fn gid(node: &NodeView) -> std::net::Ipv6Addr {
+pub(in super::super) fn gid(node: &NodeView) -> std::net::Ipv6Addr {
     ((u128::from(PREFIX) << 64) | u128::from(node.guid.0 + 1)).into()
 }
 

@@ -131,6 +131,42 @@ pub(crate) fn vendors(ground: &Ground) -> Result<()> {
     says(&output, "LinkSpeedActive", "0x00")
 }
 
+/// Other ways to ask: names of operations in short, routes that begin with a LID, extended speeds; and PortInfoExtended, which
+/// ports have that say so in CapabilityMask2. Ours do not.
+pub(crate) fn ways(ground: &Ground) -> Result<()> {
+    let (shown, topology) = (ground.show()?, ground.topology()?);
+    let switch = shown.switches().next().context("a switch")?;
+    let lid = ground::lid(switch)?.0;
+    // The node behind a port of the switch: by the switch's LID, and then one hop.
+    let ends = switch.ports.iter().filter(|port| port.number != 0);
+    let mut far = ends.filter_map(|port| Some((port.number, shown.far(switch, port.number)?)));
+    let (port, (node, number)) = far.next().context("a cable")?;
+    let full = topology.nodes.iter().find(|n| n.guid == node.guid).context("a node")?;
+    let output = ground.said(&format!("smpquery -c nodeinfo {lid} 0,{port}"))?;
+    says(&output, "NodeType", if node.is_switch { "Switch" } else { "Channel Adapter" })?;
+    says(&output, "Guid", format!("{:#018x}", full.guid.0))?;
+    says(&output, "LocalPort", number)?;
+    // Operations by their aliases, each with what only it tells.
+    let adapter = shown.adapters().last().context("an adapter")?;
+    let own = ground::lid(adapter)?.0;
+    says(&ground.said(&format!("smpquery NI {own}"))?, "NumPorts", adapter.ports.len())?;
+    let described = super::field(&ground.said(&format!("smpquery nd {own}"))?, "Node Description")?;
+    ensure!(described == adapter.description, "{described:?}");
+    says(&ground.said(&format!("smpquery pi {own} 1"))?, "Lid", own)?;
+    says(&ground.said(&format!("smpquery SI {lid}"))?, "LinearFdbCap", 49_152)?;
+    ensure!(pkeys(&ground.said(&format!("smpquery PKeyTable {own}"))?) == [0xffff], "P_Keys");
+    for line in ["sl2vltable", "vlarbitration", "gi", "mepi"] {
+        ground.said(&format!("smpquery {line} {own} 1"))?;
+    }
+    let output = ground.said(&format!("smpquery -x portinfo {own} 1"))?;
+    says(&output, "LinkSpeedExtActive", "25.78125 Gbps")?;
+    for operation in ["portinfoextended", "PIE"] {
+        let refused = ground.refused(&format!("smpquery {operation} {own} 1"))?;
+        contains(&refused, "doesn't indicate PortInfoExtended support")?;
+    }
+    Ok(())
+}
+
 /// smpdump: the bytes of NodeInfo and NodeDescription as they were received.
 pub(crate) fn smpdump(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;

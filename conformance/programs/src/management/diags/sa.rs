@@ -9,10 +9,10 @@ use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::{contains, field, number, own, same};
 
 /// What it prints of a record: lines `name....value`.
-struct Record<'o>(&'o str);
+pub(super) struct Record<'o>(&'o str);
 
 impl Record<'_> {
-    fn text(&self, name: &str) -> Result<String> {
+    pub(super) fn text(&self, name: &str) -> Result<String> {
         let value = |line: &str| {
             let rest = line.trim_start().strip_prefix(name)?.strip_prefix('.')?;
             Some(rest.trim_start_matches('.').trim().to_owned())
@@ -23,14 +23,14 @@ impl Record<'_> {
             .with_context(|| format!("a record without {name}: {}", self.0))
     }
 
-    fn number(&self, name: &str) -> Result<u64> {
+    pub(super) fn number(&self, name: &str) -> Result<u64> {
         let text = self.text(name)?;
         number(&text).with_context(|| format!("{name}: {text}"))
     }
 }
 
 /// The records in what it prints: each begins with a line `SomeRecord dump:`, at most one blank before it.
-fn records(output: &str) -> Vec<Record<'_>> {
+pub(super) fn records(output: &str) -> Vec<Record<'_>> {
     let mut starts: Vec<usize> = Vec::new();
     let mut at = 0;
     for line in output.split_inclusive('\n') {

@@ -1,12 +1,13 @@
 //! The port of InfiniBand: an adapter that the host has on a fabric, of which the service knows what the fabric tells it.
 //!
 //! `adapter` takes the adapter and keeps it, `greetings` has the clients that wait until that is decided, `facts` reads what the
-//! fabric says, `manager` follows who holds `issmN` open. Datagrams of programs go to the fabric without the service, and nothing else crosses the port: no connection
+//! fabric says, `lookout` hears of a fabric that comes up, `manager` follows who holds `issmN` open. Datagrams of programs go to the fabric without the service, and nothing else crosses the port: no connection
 //! manager, no queue pairs.
 
 mod adapter;
 mod facts;
 mod greetings;
+mod lookout;
 mod manager;
 
 use std::net::IpAddr;

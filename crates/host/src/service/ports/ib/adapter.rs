@@ -10,11 +10,12 @@ use rdmux_fabric::client::{Attaching, Attachment, Progress};
 use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::port::{self, Port, PortState};
+use rdmux_verbs::port::{self, Port, PortEvent, PortState};
 use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 
 use super::greetings::Greeting;
+use super::lookout::Lookout;
 use super::manager::Manager;
 use super::{Ib, facts};
 use crate::proto::FabricStatus;
@@ -40,6 +41,8 @@ pub(in crate::service) struct Adapter {
     state: State,
     /// How long to wait after the next failure.
     retry: Duration,
+    /// Tells when a fabric may have come up, while there is none.
+    pub(super) lookout: Option<Lookout>,
     /// What it is, or was as long as the fabric was up.
     known: Option<Known>,
     /// Why there is none, to be told once.
@@ -81,6 +84,7 @@ impl Adapter {
             fabric,
             state: State::Away { until: Time::ZERO, is_up: false },
             retry: FIRST_RETRY,
+            lookout: None,
             known: None,
             refused: None,
             waiting: Vec::new(),
@@ -178,7 +182,16 @@ impl Core {
         }
     }
 
+    /// A fabric may have come up: looks for it, unless one is asked already, or has given an adapter.
+    pub(super) fn look_for_new_fabric(&mut self) {
+        if matches!(self.adapter.state, State::Away { .. }) {
+            self.adapter.retry = FIRST_RETRY;
+            self.ask_fabric();
+        }
+    }
+
     fn ask_fabric(&mut self) {
+        self.watch_for_fabric();
         let user = self.options.dir.user_dir();
         let host = self.options.host.as_str();
         let begun = FabricDir::existing(user, &self.adapter.fabric)
@@ -228,27 +241,34 @@ impl Core {
     }
 
     fn attached(&mut self, attachment: Attachment, described: &Described) {
+        let before = self.adapter.port(Ib::KIND, self.node_guid);
         if let Err(why) = self.know(described) {
             return self.fabric_broke(why);
         }
+        let events = facts::events_between(&before, &self.adapter.port(Ib::KIND, self.node_guid));
         if let Err(e) = self.poller.add(&attachment, Token::Fabric, Interest::Read) {
             return self.adapter_gone(&format!("it cannot be watched: {e}"));
         }
         self.adapter.state = State::Held { attachment, pause: None };
         self.adapter.retry = FIRST_RETRY;
         self.adapter.refused = None;
+        self.end_lookout();
         self.counts.add(Count::FabricAttached);
         tracing::info!("fabric {} gave adapter {}", self.adapter.fabric, described.node_guid);
-        self.tell_port();
+        self.tell_port(events);
         self.watch_managers();
         self.answer_greetings();
     }
 
     fn port_changed(&mut self, mut attachment: Attachment) {
         let mut last = Ok(None);
+        let mut events = Vec::new();
         for _ in 0..MAX_ROW {
             match attachment.poll_update() {
-                Ok(Some(update)) => last = Ok(Some(update.port)),
+                Ok(Some(update)) => {
+                    facts::note(&mut events, &update.events);
+                    last = Ok(Some(update.port));
+                }
                 Ok(None) => break,
                 Err(e) => {
                     last = Err(e);
@@ -272,7 +292,9 @@ impl Core {
                 let pause = Some(self.now().after(PAUSE));
                 self.adapter.state = State::Held { attachment, pause };
                 match news {
-                    News::Port => self.tell_port(),
+                    // A manager that asks for registrations changes nothing.
+                    _ if !events.is_empty() => self.tell_port(events),
+                    News::Port => self.tell_port(Vec::new()),
                     News::Counters => self.refresh_view(),
                     News::Nothing => {}
                 }
@@ -344,8 +366,12 @@ impl Core {
     fn forget_fabric(&mut self) {
         self.look_later(true);
         self.clear_is_sm();
-        if self.adapter.known.as_mut().is_some_and(|known| facts::take_down(&mut known.port)) {
-            self.tell_port();
+        if let Some(known) = &mut self.adapter.known {
+            let before = known.port.clone();
+            if facts::take_down(&mut known.port) {
+                let events = facts::events_between(&before, &known.port);
+                self.tell_port(events);
+            }
         }
         self.answer_greetings();
     }
@@ -361,8 +387,8 @@ impl Core {
         adapter.retry = (adapter.retry * 2).min(LAST_RETRY);
     }
 
-    fn tell_port(&mut self) {
-        self.notify_ports_of(Ib::KIND);
+    fn tell_port(&mut self, events: Vec<PortEvent>) {
+        self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
     }
 }

@@ -3,7 +3,8 @@
 use rdmux_fabric::proto::{Described, PortFacts};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::port::{
-    Adapter, GidEntry, GidTable, MAX_MESSAGE, Managed, PhysState, Port, PortAttr, PortState,
+    Adapter, GidEntry, GidTable, MAX_MESSAGE, Managed, PhysState, Port, PortAttr, PortEvent,
+    PortState,
 };
 use rdmux_wire::{Gid, Guid, Mtu, Pkey};
 
@@ -168,6 +169,39 @@ pub(super) fn take_down(port: &mut Port) -> bool {
     let is_new = (port.attr.state, port.attr.phys_state) != down;
     (port.attr.state, port.attr.phys_state) = down;
     is_new
+}
+
+/// Adds what the fabric says that happened to a port. What happens again counts as the later one.
+pub(super) fn note(events: &mut Vec<PortEvent>, said: &[rdmux_fabric::proto::PortEvent]) {
+    use rdmux_fabric::proto::PortEvent as Said;
+    for event in said {
+        let event = match event {
+            Said::Active => PortEvent::Active,
+            Said::Error => PortEvent::Error,
+            Said::LidChange => PortEvent::LidChange,
+            Said::SmChange => PortEvent::SmChange,
+            Said::ClientReregister => PortEvent::ClientReregister,
+            Said::PkeyChange => PortEvent::PkeyChange,
+            Said::GidChange => PortEvent::GidChange,
+        };
+        events.retain(|earlier| *earlier != event);
+        events.push(event);
+    }
+}
+
+/// What happened to a port of which nobody told, because the fabric was away.
+pub(super) fn events_between(before: &Port, now: &Port) -> Vec<PortEvent> {
+    let (old, new) = (&before.attr, &now.attr);
+    let [was, is] = [old, new].map(|attr| attr.state == PortState::Active);
+    let changes = [
+        ((old.lid, old.lmc) != (new.lid, new.lmc), PortEvent::LidChange),
+        ((old.sm_lid, old.sm_sl) != (new.sm_lid, new.sm_sl), PortEvent::SmChange),
+        (before.pkeys != now.pkeys, PortEvent::PkeyChange),
+        (before.gids != now.gids, PortEvent::GidChange),
+        (was && !is, PortEvent::Error),
+        (is && !was, PortEvent::Active),
+    ];
+    changes.into_iter().filter(|(changed, _)| *changed).map(|(_, event)| event).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,89 @@
+//! A client of subnet administration that is ours: it asks a manager for what no program of the distribution asks.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use rdmux_fabric::FabricName;
+use rdmux_fabric::client::MadFile;
+use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_wire::mad::{Method, MgmtClass};
+use rdmux_wire::rmpp::{RmppFlags, RmppType};
+use rdmux_wire::sa::{CLASS_VERSION, SaMad};
+use rdmux_wire::{Gid, Lid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::TIMEOUT;
+use super::diags::own;
+use super::ground::{self, Ground, HOSTS, Shown};
+
+/// How long the manager may take for an answer.
+const ANSWER_MS: u32 = 60_000;
+
+/// A port of the second host, with an agent that gets answers.
+pub(super) struct Client {
+    file: MadFile,
+    agent: u32,
+    manager: Lid,
+    next: u64,
+    /// The port's GID.
+    pub(super) gid: Gid,
+}
+
+impl Client {
+    /// Opens the port, beside whatever else has it open.
+    pub(super) fn open(ground: &Ground) -> Result<Self> {
+        let shown = ground.show()?;
+        let node = shown.node(HOSTS[1])?;
+        let port = PortRef { node: NodeRef::Guid(node.guid), port: 1 };
+        let file = MadFile::open(&ground.connect_options()?, &FabricName::default(), &port)?;
+        let agent = file.register(&Registration {
+            qpn: 1,
+            class: MgmtClass::SUBN_ADM.0,
+            class_version: CLASS_VERSION,
+            rmpp_version: 1,
+            ..Registration::default()
+        })?;
+        let manager = ground::lid(shown.node(HOSTS[0])?)?;
+        Ok(Self { file, agent, manager, next: 1, gid: Gid(own::gid(node).octets()) })
+    }
+
+    /// Asks, and returns the whole answer, whose status is good.
+    pub(super) fn ask(
+        &mut self,
+        method: Method,
+        attr_id: u16,
+        record: &[u8],
+        mask: u64,
+    ) -> Result<Vec<u8>> {
+        let mut mad = SaMad::new(method, attr_id, record);
+        (mad.header.tid, mad.sa.component_mask) = (self.next, mask);
+        if method == Method::GET_MULTI {
+            (mad.rmpp.version, mad.rmpp.kind, mad.rmpp.flags) =
+                (1, RmppType::DATA, RmppFlags::ACTIVE);
+        }
+        self.next += 1;
+        let (agent, address) = (self.agent, UserAddress::gsi(self.manager));
+        let data = mad.to_bytes().to_vec();
+        let (status, timeout_ms, retries) = (0, ANSWER_MS, 0);
+        self.file.send_mad(&UserMad { agent, status, timeout_ms, retries, address, data })?;
+        let got = self.receive()?;
+        ensure!(got.status == 0, "the manager did not answer: status {}", got.status);
+        let mad = SaMad::parse(&got.data)?;
+        ensure!(mad.header.status == 0, "the manager refuses: {mad}");
+        Ok(got.data)
+    }
+
+    fn receive(&self) -> Result<UserMad> {
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(mad) = self.file.try_recv_mad()? {
+                return Ok(mad);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "nothing came from the manager");
+            let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The subnet manager that the fabric has itself: a program on a port of the subnet, without a process of its own.
+//!
+//! It has a file and agents like any program's manager, so that requests of others find it and no other manager can be on its port. What it
+//! asks itself, hundreds of thousands of datagrams for a large subnet, goes from here to the subnet and back without the agents, which
+//! would keep each for its repetition: the manager does that for itself. It works a slice at a time, between which clients are served.
+
+use std::collections::VecDeque;
+
+pub(super) use rdmux_subnet::manager::Config;
+use rdmux_subnet::manager::{Event, Manager, ManagerSink};
+use rdmux_subnet::rmpp::Mad;
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_subnet::{MadPacket, PortId, Subnet, Time};
+use rdmux_wire::mad::{MAD_LEN, Method, MgmtClass};
+use rdmux_wire::{Lid, Pkey, Qkey, Qpn};
+
+use super::administration::{self, Administered};
+use super::core::Core;
+use crate::proto::{ManagerStatus, SweepStatus};
+
+/// How many datagrams the manager sends before clients have their turn.
+pub(super) const SLICE: usize = 256;
+
+/// The agents of the manager and of administration.
+pub(super) const REGISTRATIONS: [Registration; 3] = [
+    agent(MgmtClass::SUBN_LID, 1 << Method::GET.0 | 1 << Method::SET.0 | 1 << Method::TRAP.0),
+    agent(MgmtClass::SUBN_DIRECTED, 1 << Method::GET.0 | 1 << Method::SET.0),
+    administration::REGISTRATION,
+];
+/// The number that the second of them has in the manager's file.
+const DIRECTED: u32 = 1;
+
+const fn agent(class: MgmtClass, methods: u128) -> Registration {
+    let (class, class_version) = (class.0, 1);
+    Registration { qpn: 0, class, class_version, oui: [0; 3], methods, rmpp_version: 0, flags: 0 }
+}
+
+/// The manager, and what is on its way from it.
+#[derive(Debug)]
+pub(super) struct Managed {
+    manager: Manager,
+    administered: Administered,
+    port: PortId,
+    out: Out,
+    /// What administration knows already, for the log.
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    sent: VecDeque<(UserAddress, Box<Mad>)>,
+    events: VecDeque<Event>,
+}
+
+impl ManagerSink for Out {
+    fn send(&mut self, to: UserAddress, mad: Box<Mad>) {
+        self.sent.push_back((to, mad));
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}
+
+impl Managed {
+    pub(super) fn new(port: PortId, config: Config) -> Self {
+        Self {
+            manager: Manager::new(config, Time::ZERO),
+            administered: Administered::new(),
+            port,
+            out: Out::default(),
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    pub(super) fn port(&self) -> PortId {
+        self.port
+    }
+
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// When it has something to do; what waits to be sent is due at once.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        if !self.out.sent.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let due = [self.manager.next_timeout(), self.administered.next_timeout()];
+        due.into_iter().flatten().min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.manager.next_timeout().is_some_and(|due| due <= now) {
+            self.manager.handle_timeout(now, &mut self.out);
+            self.tell_administration(now);
+        }
+        self.administered.handle_timeout(now);
+    }
+
+    /// What the manager has told is for administration, too.
+    fn tell_administration(&mut self, now: Time) {
+        while let Some(event) = self.out.events.pop_front() {
+            self.administered.handle_event(now, &mut self.manager, &event, DIRECTED);
+            self.events.push(event);
+        }
+    }
+
+    /// What administration writes next to the manager's file.
+    pub(super) fn next_mad(&mut self) -> Option<UserMad> {
+        self.administered.next_mad()
+    }
+
+    /// The next datagram that it sends, and from where.
+    pub(super) fn next_packet(&mut self, subnet: &Subnet) -> Option<(PortId, MadPacket)> {
+        let (to, mad) = self.out.sent.pop_front()?;
+        let own = subnet.port(self.port).map_or(Lid::NONE, |view| view.lid());
+        let packet = MadPacket {
+            slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
+            dlid: to.lid,
+            sl: to.sl,
+            src_qpn: Qpn::QP0,
+            dst_qpn: Qpn::QP0,
+            qkey: Qkey(0),
+            pkey: Pkey::DEFAULT,
+            grh: None,
+            mad,
+        };
+        Some((self.port, packet))
+    }
+
+    /// Whether a datagram is an answer to the manager: agents of programs have numbers from 1 in the upper half of transaction IDs.
+    pub(super) fn is_answered_by(&self, port: PortId, packet: &MadPacket) -> bool {
+        const METHOD: usize = 3;
+        const TID: std::ops::Range<usize> = 8..12;
+        port == self.port
+            && packet.dst_qpn == Qpn::QP0
+            && packet.mad[METHOD] == Method::GET_RESP.0
+            && packet.mad[TID] == [0; 4]
+    }
+
+    pub(super) fn handle_answer(&mut self, now: Time, packet: &MadPacket) {
+        let from = UserAddress::smi(packet.slid);
+        self.manager.handle_mad(now, &from, &packet.mad, &mut self.out);
+        self.tell_administration(now);
+    }
+
+    /// A trap, what another manager asks, or a question to administration.
+    pub(super) fn handle_request(&mut self, now: Time, request: &UserMad) {
+        if Administered::is_asked(request) {
+            self.administered.handle_mad(now, &mut self.manager, request, DIRECTED);
+        } else if let Some(mad) = request.data.first_chunk::<MAD_LEN>() {
+            self.manager.handle_mad(now, &request.address, mad, &mut self.out);
+            self.tell_administration(now);
+        }
+    }
+}
+
+impl Core {
+    /// What the manager tells goes to the log; a subnet with other LIDs is written to the directory.
+    pub(super) fn note_manager_event(&mut self, event: &Event) {
+        match event {
+            Event::State(state) => tracing::info!("the subnet manager is {state} now"),
+            Event::ModelChanged => self.store.touch(),
+            Event::SweepEnded(report) => {
+                for problem in &report.problems {
+                    tracing::warn!("subnet manager: {problem}");
+                }
+                let (nodes, took) = (report.nodes, report.took);
+                tracing::debug!("the subnet manager has swept {nodes} nodes in {took:?}");
+            }
+            Event::PortAppeared(_) | Event::PortGone(_) | Event::Trap(_) => {}
+        }
+    }
+
+    /// How the embedded manager is, if there is one.
+    pub(super) fn manager_status(&self) -> Option<ManagerStatus> {
+        let manager = self.world.manager()?;
+        let status = manager.status();
+        let micros =
+            |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let last = status.last.map(|last| SweepStatus {
+            ago_us: micros(self.now().since(last.ended)),
+            took_us: micros(last.took),
+            nodes: last.nodes as u64,
+            switches: last.switches as u64,
+            sets: last.sets,
+            problem_count: last.problem_count,
+            problems: last.problems.iter().map(ToString::to_string).collect(),
+        });
+        Some(ManagerStatus {
+            state: status.state.to_string().to_lowercase(),
+            guid: status.guid,
+            priority: status.priority,
+            master: status.master,
+            routing: manager.config().routing,
+            sweeping: status.sweeping,
+            sweeps: status.sweeps,
+            last,
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! What clients have sent is received, and served by what the connection is for.
+
+use std::os::fd::OwnedFd;
+
+use rdmux_link::Inbox;
+use rdmux_subnet::umad::FileId;
+
+use super::connection::{ConnectionId, Part};
+use super::core::{Core, Ends};
+use crate::proto::mad::FRAGMENT;
+
+/// How many messages of a connection are served before others have their turn.
+const TURN: usize = 32;
+/// How many datagrams of a program are received in one call.
+const MADS: usize = 16;
+
+/// Where datagrams are received.
+pub(super) fn inbox() -> Inbox {
+    Inbox::new(MADS, FRAGMENT)
+}
+
+impl Core {
+    /// Serves what a client has sent.
+    pub(super) fn serve(&mut self, id: ConnectionId) -> Result<(), Ends> {
+        if let Some(Part::Mads(file)) = self.connections.get(id).map(|c| &c.part) {
+            let file = *file;
+            return self.serve_mads(id, file, TURN);
+        }
+        let mut buf = std::mem::take(&mut self.buf);
+        let result = (0..TURN).try_for_each(|_| self.serve_one(id, &mut buf));
+        self.buf = buf;
+        match result {
+            Err(Stop::Enough) | Ok(()) => Ok(()),
+            Err(Stop::Ends(ends)) => Err(ends),
+        }
+    }
+
+    fn serve_one(&mut self, id: ConnectionId, buf: &mut [u8]) -> Result<(), Stop> {
+        let Some(connection) = self.connections.get(id).filter(|c| c.may_ask()) else {
+            return Err(Stop::Enough);
+        };
+        let message = receive(&connection.socket, buf)?;
+        match connection.part {
+            Part::New => self.greet(id, message)?,
+            Part::Attachment { .. } => self.attachment_request(id, message)?,
+            Part::Control(file) => {
+                self.drain_mads(file)?;
+                self.file_request(id, file, message)?;
+            }
+            Part::Mads(file) => self.file_message(file, message)?,
+            Part::Admin => self.admin_request(id, message)?,
+            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
+        }
+        Ok(())
+    }
+
+    /// Serves what a program has sent as datagrams: so many, and some more.
+    fn serve_mads(&mut self, id: ConnectionId, file: FileId, most: usize) -> Result<(), Ends> {
+        let mut inbox = std::mem::replace(&mut self.inbox, Inbox::new(0, 0));
+        let result = self.serve_mads_in(&mut inbox, id, file, most);
+        self.inbox = inbox;
+        result
+    }
+
+    fn serve_mads_in(
+        &mut self,
+        inbox: &mut Inbox,
+        id: ConnectionId,
+        file: FileId,
+        most: usize,
+    ) -> Result<(), Ends> {
+        let mut served = 0;
+        while served < most {
+            let Some(connection) = self.connections.get(id) else { break };
+            served += inbox.receive(&connection.socket).map_err(|_| Ends::Closed)?;
+            for message in inbox.messages() {
+                match message {
+                    Some([]) => return Err(Ends::Closed),
+                    Some(message) => self.file_message(file, message)?,
+                    None => return Err(Ends::Broke("a message that is too long")),
+                }
+            }
+            if !inbox.is_full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a program sent as datagrams comes before what it asks now.
+    fn drain_mads(&mut self, file: FileId) -> Result<(), Ends> {
+        /// As many as the socket's buffer holds: more than that the program has not sent before.
+        const ALL: usize = 1024;
+        match self.files.mads_of(file) {
+            Some(mads) => self.serve_mads(mads, file, ALL),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why no more of a connection is served now.
+#[derive(Debug)]
+enum Stop {
+    /// There is no more, or its answers are not read.
+    Enough,
+    /// It ends.
+    Ends(Ends),
+}
+
+impl From<Ends> for Stop {
+    fn from(ends: Ends) -> Self {
+        Self::Ends(ends)
+    }
+}
+
+/// The next message.
+fn receive<'b>(socket: &OwnedFd, buf: &'b mut [u8]) -> Result<&'b [u8], Stop> {
+    let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
+    // No room for descriptors: the kernel closes those that come along.
+    match rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags)) {
+        Ok((_, 0)) => Err(Ends::Closed.into()),
+        Ok((_, length)) => {
+            buf.get(..length).ok_or_else(|| Ends::Broke("a message that is too long").into())
+        }
+        Err(rustix::io::Errno::AGAIN) => Err(Stop::Enough),
+        Err(_) => Err(Ends::Closed.into()),
+    }
+}

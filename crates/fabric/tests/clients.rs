@@ -1,0 +1,176 @@
+//! The side of clients: what they give back, and what they believe of who listens at a fabric's socket.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use common::Fabric;
+use rdmux_fabric::client::{Attachment, ConnectOptions, IsSm, admin};
+use rdmux_fabric::proto::{NodeRef, PortRef, VERSION};
+use rdmux_fabric::server::{FIRST_GUID, ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricError, FabricName, server::Server};
+use rdmux_runtime::socket::{self, MAX_MESSAGE};
+use rdmux_runtime::{Listener, UserDir};
+use rdmux_testing::{TempDir, temp_dir};
+use rdmux_wire::Guid;
+use rustix::net::sockopt::{Timeout, socket_timeout};
+
+fn port() -> PortRef {
+    PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 }
+}
+
+#[test]
+fn bit_and_adapter_are_given_back_also_where_a_forked_child_has_the_descriptor() {
+    let fabric = Fabric::up("switch:2");
+    let attach = || Attachment::open(&fabric.options, &fabric.name, "a", Guid(7));
+    let (attachment, _) = attach().unwrap();
+    let port = PortRef { node: NodeRef::Name("a".to_owned()), port: 1 };
+    let set = || IsSm::set(&fabric.options, &fabric.name, &port, false);
+    let is_sm = set().unwrap();
+    let forked = [attachment.as_fd(), is_sm.as_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
+    drop(is_sm);
+    // The fabric notices soon.
+    while set().is_err() {
+        thread::yield_now();
+    }
+    drop(attachment);
+    while attach().is_err() {
+        thread::yield_now();
+    }
+    drop(forked);
+}
+
+#[test]
+fn manager_that_waits_for_a_port_does_so_for_ever() {
+    let fabric = Fabric::up("two");
+    // Its holder lets go before.
+    let is_sm = IsSm::set(&fabric.options, &fabric.name, &port(), true).unwrap();
+    assert_eq!(socket_timeout(&is_sm, Timeout::Recv).unwrap(), None);
+}
+
+#[test]
+fn plan_is_for_a_fabric_that_is_not_up() {
+    let mut fabric = Fabric::up("two");
+    let plan =
+        admin::Plan { setup: Setup { simulate: true, ..Setup::default() }, ..Default::default() };
+    let keep = |fabric: &Fabric| plan.keep(&fabric.options, &fabric.name).map(drop);
+    assert!(matches!(keep(&fabric), Err(FabricError::AlreadyUp { .. })));
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    assert!(!Setup::load(&dir).unwrap().simulate);
+    assert_eq!(admin::running(&fabric.options).unwrap(), [fabric.name.clone()]);
+    fabric.stop();
+    keep(&fabric).unwrap();
+    assert!(Setup::load(&dir).unwrap().simulate);
+    assert_eq!(admin::running(&fabric.options).unwrap(), []);
+}
+
+#[test]
+fn second_fabric_of_a_name_is_refused_at_once_while_the_first_serves() {
+    let fabric = Fabric::up("two");
+    let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
+    // As long as one that is ending may take.
+    options.lock_wait = Duration::from_secs(3600);
+    assert!(matches!(Server::new(options), Err(FabricError::AlreadyUp { .. })));
+}
+
+#[test]
+fn fabric_on_demand_waits_for_its_first_client_and_ends_after_its_last() {
+    let mut fabric = Fabric::up("two");
+    fabric.stop();
+    for _ in 0..5 {
+        let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
+        options.idle_exit = Some(Duration::ZERO);
+        let server = Server::new(options).unwrap();
+        let running = thread::spawn(|| server.run());
+        // Who started it may be slow.
+        thread::yield_now();
+        assert!(!admin::status(&fabric.options, &fabric.name).unwrap().stays);
+        running.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn fabric_on_demand_is_started_once_for_all_who_come() {
+    let tmp = temp_dir();
+    let user = UserDir::at(tmp.path().join("r")).unwrap();
+    let options = ConnectOptions { user, config: Config::default(), embedded: true, program: None };
+    let name = FabricName::default();
+    let held: Vec<_> = thread::scope(|scope| {
+        let attach = |n: u64| Attachment::open(&options, &name, &format!("h{n}"), Guid(n)).unwrap();
+        let all: Vec<_> = (1..=8).map(|n| scope.spawn(move || attach(n))).collect();
+        all.into_iter().map(|attaching| attaching.join().unwrap()).collect()
+    });
+    assert_eq!(admin::status(&options, &name).unwrap().attached.len(), held.len());
+    admin::down(&options, &name).unwrap();
+    while !matches!(admin::status(&options, &name), Err(FabricError::NotUp { .. })) {
+        thread::yield_now();
+    }
+}
+
+/// Somebody who listens at the socket of a fabric, and is none.
+struct Impostor {
+    listener: Listener,
+    options: ConnectOptions,
+    _tmp: TempDir,
+}
+
+impl Impostor {
+    fn new() -> Self {
+        let tmp = temp_dir();
+        let user = UserDir::at(tmp.path().join("r")).unwrap();
+        let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
+        let listener = Listener::open(&dir, dir.lock_service().unwrap().unwrap()).unwrap();
+        let config = Config::default();
+        let options = ConnectOptions { user, config, embedded: true, program: None };
+        Self { listener, options, _tmp: tmp }
+    }
+
+    /// What a client makes of these answers, one to each of its messages.
+    fn tell(&mut self, answers: &[Vec<u8>]) -> FabricError {
+        let options = self.options.clone();
+        let asking = thread::spawn(move || admin::status(&options, &FabricName::default()));
+        let client: OwnedFd = loop {
+            if let Some(client) = self.listener.accept().unwrap() {
+                break client;
+            }
+            thread::yield_now();
+        };
+        socket::set_nonblocking(&client, false).unwrap();
+        let mut buf = vec![0; MAX_MESSAGE];
+        for answer in answers {
+            socket::recv_bytes(client.as_fd(), &mut buf, &mut Vec::new()).unwrap();
+            socket::send_bytes(client.as_fd(), answer, &[]).unwrap();
+        }
+        drop(client);
+        asking.join().unwrap().unwrap_err()
+    }
+}
+
+#[test]
+fn answers_that_no_fabric_gives_are_errors_that_say_so() {
+    let mut impostor = Impostor::new();
+    // An answer is Ok, and what belongs to it.
+    let welcome = || vec![u8::try_from(VERSION).unwrap(), 0];
+    let e = impostor.tell(&[vec![99, 0]]);
+    assert!(matches!(e, FabricError::Version { theirs: 99, ours: VERSION, .. }), "{e}");
+    assert_eq!(e.errno(), libc::EPROTO);
+    for nonsense in [vec![0xff; 9], welcome()[..1].to_vec(), [welcome(), vec![7]].concat()] {
+        let e = impostor.tell(&[nonsense]);
+        assert!(matches!(e, FabricError::Protocol { .. }), "{e}");
+    }
+    let length = |length: u64| {
+        let mut answer = vec![0];
+        socket::append(&length, &mut answer).unwrap();
+        answer
+    };
+    let e = impostor.tell(&[welcome(), length(u64::MAX)]);
+    assert!(e.to_string().contains("too long"), "{e}");
+    // It ends in the midst of an answer, and before any.
+    for answers in [&[welcome(), length(5)][..], &[welcome()], &[]] {
+        let e = impostor.tell(answers);
+        assert!(matches!(e, FabricError::Gone { .. }), "{e}");
+        assert_eq!(e.errno(), libc::EIO);
+    }
+}

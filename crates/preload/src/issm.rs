@@ -1,0 +1,138 @@
+//! `issmN`, which one program at a time has open.
+//!
+//! The kernel's device has a semaphore: who opens it while another has it waits, or gets EAGAIN if O_NONBLOCK is set. That of
+//! a view is a FIFO, of which any number of opens succeed; so opens that come by here lock the file besides (flock(2)). The
+//! lock goes with the open file: to children that inherit it, and with its last close, however that comes about.
+
+use std::ffi::{CStr, c_char, c_int};
+
+/// Where the devices are.
+const PREFIX: &[u8] = b"/dev/infiniband/issm";
+
+/// Whether a path is that of such a device.
+///
+/// # Safety
+/// `path` is NULL or a string that ends with a NUL.
+pub(crate) unsafe fn is_issm(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let number = unsafe { CStr::from_ptr(path) }.to_bytes().strip_prefix(PREFIX);
+    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+/// Opens such a device by `open`, which takes the flags and returns what open(2) does. A FIFO is opened by one at a time;
+/// whatever else is there, as a kernel's own device, is opened as it is.
+///
+/// # Safety
+/// `path` is a string that ends with a NUL: the file that `open` opens.
+pub(crate) unsafe fn open(
+    path: *const c_char,
+    flags: c_int,
+    open: impl FnOnce(c_int) -> c_int,
+) -> c_int {
+    // SAFETY: all zero is a value of it.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a string, as the caller promises, and a structure to fill.
+    let found = unsafe { libc::stat(path, &raw mut stat) } == 0;
+    if !found || stat.st_mode & libc::S_IFMT != libc::S_IFIFO || flags & libc::O_PATH != 0 {
+        return open(flags);
+    }
+    // Without the flag the open would wait for who writes to it.
+    let fd = open(flags | libc::O_NONBLOCK);
+    if fd < 0 {
+        return fd;
+    }
+    let waits = flags & libc::O_NONBLOCK == 0;
+    let how = if waits { libc::LOCK_EX } else { libc::LOCK_EX | libc::LOCK_NB };
+    // SAFETY: a descriptor that was just opened; errno is this thread's own.
+    unsafe {
+        if libc::flock(fd, how) != 0 {
+            let why = *libc::__errno_location();
+            libc::close(fd);
+            *libc::__errno_location() = why;
+            return -1;
+        }
+        if waits {
+            let set = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, set & !libc::O_NONBLOCK);
+        }
+    }
+    fd
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_numbered_devices_are_of_one_at_a_time() {
+        // SAFETY: a string.
+        let is = |path: &CStr| unsafe { is_issm(path.as_ptr()) };
+        assert!(is(c"/dev/infiniband/issm0") && is(c"/dev/infiniband/issm12"));
+        for other in [c"", c"/dev/infiniband/issm", c"/dev/infiniband/issm0/x", c"issm0"] {
+            assert!(!is(other), "{other:?}");
+        }
+        // SAFETY: NULL is allowed.
+        assert!(!unsafe { is_issm(std::ptr::null()) });
+    }
+
+    fn open_at(path: &CStr, flags: c_int) -> (c_int, Option<i32>) {
+        // SAFETY: a string.
+        let fd = unsafe { open(path.as_ptr(), flags, |flags| libc::open(path.as_ptr(), flags)) };
+        (fd, std::io::Error::last_os_error().raw_os_error().filter(|_| fd < 0))
+    }
+
+    fn close(fd: c_int) {
+        // SAFETY: a descriptor of this test.
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+    }
+
+    #[test]
+    fn a_second_open_is_eagain_or_waits_for_the_first_to_close() {
+        let dir = rdmux_testing::temp_dir();
+        let path = CString::new(dir.path().join("issm0").as_os_str().as_bytes()).unwrap();
+        // SAFETY: a string.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        for access in [libc::O_RDONLY, libc::O_RDWR] {
+            let (first, why) = open_at(&path, access | libc::O_NONBLOCK);
+            assert!(first >= 0, "{why:?}");
+            for second in [libc::O_RDONLY, libc::O_RDWR] {
+                let refused = open_at(&path, second | libc::O_NONBLOCK);
+                assert_eq!(refused, (-1, Some(libc::EAGAIN)));
+            }
+            let waits = std::thread::spawn({
+                let path = path.clone();
+                move || open_at(&path, access)
+            });
+            assert!(!waits.is_finished());
+            // A copy has it as well.
+            // SAFETY: a descriptor of this test.
+            let copy = unsafe { libc::dup(first) };
+            close(first);
+            assert_eq!(open_at(&path, libc::O_RDONLY | libc::O_NONBLOCK).0, -1);
+            close(copy);
+            let (second, why) = waits.join().unwrap();
+            assert!(second >= 0, "{why:?}");
+            // SAFETY: a descriptor of this test.
+            let flags = unsafe { libc::fcntl(second, libc::F_GETFL) };
+            assert_eq!(flags & (libc::O_NONBLOCK | libc::O_ACCMODE), access);
+            close(second);
+        }
+    }
+
+    #[test]
+    fn what_is_no_fifo_is_opened_as_it_is() {
+        for flags in [libc::O_RDONLY, libc::O_RDONLY | libc::O_NONBLOCK] {
+            let (first, second) = (open_at(c"/dev/null", flags).0, open_at(c"/dev/null", flags).0);
+            assert!(first >= 0 && second >= 0);
+            close(first);
+            close(second);
+        }
+        assert_eq!(open_at(c"/nowhere/issm0", libc::O_RDONLY), (-1, Some(libc::ENOENT)));
+    }
+}

@@ -1,0 +1,211 @@
+//! Subnet managers and the subnet that they manage: datagrams are lost and late, cables fail and change places, switches are reset,
+//! managers die and come back, while ports join groups and leave them.
+//!
+//! What must be true once all that has ended and some time has passed, in each part of the subnet in which a manager lives: one manager is
+//! the master; every cabled port is active; no two ports have one LID, and the master knows whose each is; every port reaches every
+//! other without a loop; members of a group reach each other, once; and a further sweep sets nothing.
+
+mod check;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rdmux_subnet::manager::RoutingEngine;
+use rdmux_transport::Time;
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct SubnetScenario {
+    /// Nodes and cables.
+    pub shape: &'static str,
+    /// How many managers there are.
+    pub managers: usize,
+    /// How they find routes.
+    pub routing: RoutingEngine,
+    /// Each adapter's port gets 2^lmc LIDs.
+    pub lmc: u8,
+    /// How many requests a manager has outstanding.
+    pub outstanding: usize,
+    /// How likely it is that a datagram of a manager, or to one, is lost: out of one.
+    pub loss: f64,
+    /// How long one takes at most, each way.
+    pub delay: Duration,
+    /// How many things happen.
+    pub troubles: u32,
+    /// Within which time.
+    pub span: Duration,
+}
+
+impl SubnetScenario {
+    /// Draws one.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        const SHAPES: [&str; 7] = [
+            "two",
+            "switch:3",
+            "switch:6",
+            "torus:3x1x1",
+            "torus:3x3x1",
+            "fattree:24",
+            "dragonfly:2,1,1",
+        ];
+        Self {
+            shape: SHAPES[rng.random_range(0..SHAPES.len())],
+            managers: rng.random_range(1..=3),
+            routing: if rng.random_bool(0.5) { RoutingEngine::Minhop } else { RoutingEngine::Updn },
+            lmc: if rng.random_bool(0.3) { rng.random_range(1..=3) } else { 0 },
+            outstanding: rng.random_range(1..=64),
+            loss: if rng.random_bool(0.7) { rng.random_range(0.0..0.15) } else { 0.0 },
+            delay: Duration::from_micros(rng.random_range(1..10_000)),
+            troubles: rng.random_range(0..=12),
+            span: Duration::from_millis(rng.random_range(1..10_000)),
+        }
+    }
+}
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubnetStats {
+    /// Runs.
+    pub seeds: u64,
+    /// Datagrams of managers, and to them.
+    pub datagrams: u64,
+    /// Those that were lost.
+    pub lost: u64,
+    /// Heavy sweeps that ended.
+    pub sweeps: u64,
+    /// Problems that they found.
+    pub problems: u64,
+    /// How often a manager became the master.
+    pub masters: u64,
+    /// Cables that failed or came back.
+    pub flaps: u64,
+    /// Pairs of cables that changed places.
+    pub swaps: u64,
+    /// Switches that were reset.
+    pub resets: u64,
+    /// Managers that died.
+    pub deaths: u64,
+    /// Pairs of port and LID that were walked.
+    pub pairs: u64,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for SubnetStats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.datagrams += other.datagrams;
+        self.lost += other.lost;
+        self.sweeps += other.sweeps;
+        self.problems += other.problems;
+        self.masters += other.masters;
+        self.flaps += other.flaps;
+        self.swaps += other.swaps;
+        self.resets += other.resets;
+        self.deaths += other.deaths;
+        self.pairs += other.pairs;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl fmt::Display for SubnetStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} sweeps ({} problems found), {} times a manager became the master, {} routes walked",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.sweeps,
+            self.problems,
+            self.masters,
+            self.pairs
+        )?;
+        write!(
+            f,
+            "{} datagrams, {} lost; {} cables failed or came back, {} swapped, {} switches reset, {} managers died; fingerprint {:016x}",
+            self.datagrams,
+            self.lost,
+            self.flaps,
+            self.swaps,
+            self.resets,
+            self.deaths,
+            self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct SubnetFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: SubnetScenario,
+}
+
+impl fmt::Display for SubnetFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --subnet --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for SubnetFailure {}
+
+/// Runs the simulation of subnet managers of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_subnet_seed(seed: u64) -> Result<SubnetStats, Box<SubnetFailure>> {
+    world::World::new(seed, false).run(seed)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_subnet_seed`].
+pub fn trace_subnet_seed(seed: u64) -> Result<SubnetStats, Box<SubnetFailure>> {
+    world::World::new(seed, true).run(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = SubnetStats::default();
+        for seed in 0..300 {
+            match run_subnet_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        assert!(
+            all.lost > 1000 && all.flaps > 100 && all.swaps > 100 && all.resets > 50,
+            "{all:?}"
+        );
+        assert!(all.deaths > 50 && all.problems > 100 && all.masters > 300, "{all:?}");
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_subnet_seed(seed).unwrap(), run_subnet_seed(seed).unwrap());
+        }
+    }
+}

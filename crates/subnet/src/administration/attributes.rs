@@ -1,0 +1,142 @@
+//! Which attributes there are, which methods they have, and who answers.
+
+use rdmux_wire::class_port_info::ClassPortInfo;
+use rdmux_wire::mad::{Method, status};
+use rdmux_wire::sa::{
+    GuidInfoRecord, InformInfo, InformInfoRecord, LinearForwardingTableRecord, LinkRecord,
+    McMemberRecord, MultiPathRecord, MulticastForwardingTableRecord, NodeRecord, PathRecord,
+    PkeyTableRecord, PortInfoRecord, ServiceRecord, SlToVlTableRecord, SmInfoRecord,
+    SwitchInfoRecord, VlArbitrationRecord,
+};
+
+use super::records::{links, managers, nodes, ports, switches};
+use super::{Read, Status, Write, aliases, class_port_info, groups, path, services, subscriptions};
+
+/// An attribute, and what is done with each method.
+pub(super) struct Row {
+    id: u16,
+    get: Way,
+    get_table: Way,
+    get_multi: Way,
+    set: Way,
+    delete: Way,
+}
+
+/// What is done with a method.
+#[derive(Clone, Copy)]
+enum Way {
+    /// It gets no answer.
+    Silent,
+    /// It is refused with a status.
+    Refused(Status),
+    /// It is answered.
+    Read(Read),
+    /// It changes something.
+    Write(Write),
+}
+
+/// What is done with a question.
+pub(super) enum Outcome {
+    /// It gets no answer.
+    Silent,
+    /// It is refused.
+    Status(Status),
+    /// It is answered by this.
+    Read(Read),
+    /// It is done by this.
+    Write(Write),
+}
+
+const UNSUPPORTED: Way = Way::Refused(status::UNSUPPORTED_METHOD_ATTRIBUTE);
+
+const SILENT: Row = Row {
+    id: 0,
+    get: Way::Silent,
+    get_table: Way::Silent,
+    get_multi: Way::Silent,
+    set: Way::Silent,
+    delete: Way::Silent,
+};
+
+/// Get and GetTable, as most have them.
+const fn readable(id: u16, read: Read) -> Row {
+    Row { id, get: Way::Read(read), get_table: Way::Read(read), get_multi: UNSUPPORTED, ..SILENT }
+}
+
+/// All attributes. Those that are not here get no answer.
+const ROWS: &[Row] = &[
+    Row {
+        id: ClassPortInfo::ATTR_ID,
+        get: Way::Read(class_port_info::read),
+        get_table: Way::Refused(status::SA_REQUEST_INVALID),
+        get_multi: Way::Refused(status::SA_REQUEST_INVALID),
+        ..SILENT
+    },
+    Row {
+        id: InformInfo::ATTR_ID,
+        get: UNSUPPORTED,
+        get_table: UNSUPPORTED,
+        get_multi: UNSUPPORTED,
+        set: Way::Write(subscriptions::set),
+        delete: UNSUPPORTED,
+    },
+    readable(NodeRecord::ATTR_ID, nodes::read),
+    readable(PortInfoRecord::ATTR_ID, ports::info),
+    readable(SlToVlTableRecord::ATTR_ID, ports::sl_to_vl),
+    readable(SwitchInfoRecord::ATTR_ID, switches::info),
+    readable(LinearForwardingTableRecord::ATTR_ID, switches::linear),
+    readable(MulticastForwardingTableRecord::ATTR_ID, switches::multicast),
+    readable(SmInfoRecord::ATTR_ID, managers::read),
+    readable(LinkRecord::ATTR_ID, links::read),
+    Row {
+        set: Way::Write(aliases::change),
+        delete: Way::Write(aliases::change),
+        ..readable(GuidInfoRecord::ATTR_ID, ports::guids)
+    },
+    Row {
+        set: Way::Write(services::register),
+        delete: Way::Write(services::unregister),
+        ..readable(ServiceRecord::ATTR_ID, services::read)
+    },
+    readable(PkeyTableRecord::ATTR_ID, ports::pkeys),
+    readable(PathRecord::ATTR_ID, path::read),
+    readable(VlArbitrationRecord::ATTR_ID, ports::vl_arbitration),
+    Row {
+        set: Way::Write(groups::join),
+        delete: Way::Write(groups::leave),
+        ..readable(McMemberRecord::ATTR_ID, groups::read)
+    },
+    Row {
+        id: MultiPathRecord::ATTR_ID,
+        get: Way::Refused(status::SA_REQUEST_INVALID),
+        get_table: Way::Refused(status::SA_REQUEST_INVALID),
+        get_multi: Way::Read(path::read_multi),
+        ..SILENT
+    },
+    readable(InformInfoRecord::ATTR_ID, subscriptions::read),
+];
+
+impl Row {
+    /// The row of an attribute.
+    pub(super) fn of(id: u16) -> Option<&'static Self> {
+        ROWS.iter().find(|row| row.id == id)
+    }
+
+    /// What is done with a method.
+    pub(super) fn outcome(&self, method: Method) -> Outcome {
+        let way = match method {
+            Method::GET => self.get,
+            Method::GET_TABLE => self.get_table,
+            Method::GET_MULTI => self.get_multi,
+            Method::SET => self.set,
+            Method::DELETE => self.delete,
+            _ => Way::Silent,
+        };
+        match way {
+            Way::Silent => Outcome::Silent,
+            Way::Read(read) => Outcome::Read(read),
+            Way::Write(write) => Outcome::Write(write),
+            Way::Refused(status) => Outcome::Status(status),
+        }
+    }
+}

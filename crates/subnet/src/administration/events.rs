@@ -1,0 +1,63 @@
+//! Events that administration itself tells subscribers of: traps 64 to 67 (IBTA 14.4.9 and 15.4.2).
+
+use rdmux_wire::sm::{GidEvent, Notice, Producer, Trap};
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
+
+use super::subscriptions::Audience;
+use super::{AdministrationSink, Context, State};
+use crate::manager::model::Port;
+
+/// A port is there, or is there no more.
+pub(super) fn port(
+    state: &mut State,
+    cx: &Context<'_>,
+    guid: Guid,
+    port: &Port,
+    is_there: bool,
+    sink: &mut dyn AdministrationSink,
+) {
+    let event = event(Gid::new(cx.config.gid_prefix, guid));
+    let trap = if is_there { Trap::GidInService(event) } else { Trap::GidOutOfService(event) };
+    report(state, cx, &trap, Audience::Of(port), sink);
+}
+
+/// A group has its first full member.
+pub(super) fn group_created(
+    state: &mut State,
+    cx: &Context<'_>,
+    mgid: Gid,
+    pkey: Pkey,
+    sink: &mut dyn AdministrationSink,
+) {
+    report(state, cx, &Trap::GroupCreated(event(mgid)), Audience::Partition(pkey), sink);
+}
+
+/// A group has lost its last full member.
+pub(super) fn group_deleted(
+    state: &mut State,
+    cx: &Context<'_>,
+    mgid: Gid,
+    pkey: Pkey,
+    sink: &mut dyn AdministrationSink,
+) {
+    report(state, cx, &Trap::GroupDeleted(event(mgid)), Audience::Partition(pkey), sink);
+}
+
+fn event(gid: Gid) -> GidEvent {
+    GidEvent { gid, ..GidEvent::default() }
+}
+
+/// These are from the manager's own port.
+fn report(
+    state: &mut State,
+    cx: &Context<'_>,
+    trap: &Trap,
+    audience: Audience<'_>,
+    sink: &mut dyn AdministrationSink,
+) {
+    let place = cx.model.by_port_guid(cx.own);
+    let lid = place.and_then(|at| cx.model.port(at)?.lid()).unwrap_or(Lid(0));
+    let notice = Notice::new(trap, Producer::CLASS_MANAGER, lid);
+    let issuer = Gid::new(cx.config.gid_prefix, cx.own);
+    state.dropped_reports += state.subscriptions.report(cx, &notice, issuer, audience, sink);
+}

@@ -1,0 +1,240 @@
+//! A port joins a group, which may be made for it.
+
+use alloc::collections::BTreeMap;
+
+use rdmux_wire::mad::status;
+use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask, Rate, Selector};
+use rdmux_wire::{Gid, Lid, Mtu};
+
+use super::{FULL, Group, LINK_LOCAL, Member, has_partition, query, scope};
+use crate::administration::path::rate;
+use crate::administration::request::Request;
+use crate::administration::table::Table;
+use crate::administration::{AdministrationSink, Context, State, Status, events};
+use crate::manager::Model;
+use crate::manager::model::Port;
+use crate::topology::PortRef;
+
+/// The signature of GIDs that administration assigns.
+const ASSIGNED: [u8; 2] = [0xa0, 0x1b];
+
+/// What is asked for, by whom and for whom.
+struct Join<'a> {
+    request: &'a Request<'a>,
+    record: McMemberRecord,
+    mask: Mask,
+    port: &'a Port,
+    place: PortRef,
+}
+
+pub(in super::super) fn join(
+    state: &mut State,
+    cx: &Context<'_>,
+    request: &Request<'_>,
+    table: &mut Table,
+    sink: &mut dyn AdministrationSink,
+) -> Result<(), Status> {
+    let (record, mask) =
+        (request.record::<McMemberRecord>()?, Mask::from_bits_retain(request.mask()));
+    if !mask.contains(Mask::MGID | Mask::PORT_GID | Mask::JOIN_STATE) {
+        return Err(status::SA_INSUFFICIENT_COMPONENTS);
+    }
+    if record.join_state.is_empty() {
+        return Err(status::SA_REQUEST_INVALID);
+    }
+    let (mtu, rate) = (Mask::MTU_SELECTOR | Mask::MTU, Mask::RATE_SELECTOR | Mask::RATE);
+    let known = (!mask.contains(mtu) || Mtu::from_code(record.mtu).is_some())
+        && (!mask.contains(rate) || rate::rank(record.rate).is_some());
+    if !known {
+        return Err(status::SA_REQUEST_INVALID);
+    }
+    let (place, port) = super::leave::port(cx, request, &record)?;
+    let join = Join { request, record, mask, port, place };
+    let mgid = match state.groups.get(record.mgid) {
+        Some(group) if !record.mgid.is_zero() => {
+            join.check(group)?;
+            record.mgid
+        }
+        _ => join.create(state, cx)?,
+    };
+    let (answer, mlid, first) = join.enter(state, mgid).ok_or(status::SA_REQUEST_INVALID)?;
+    sink.group_changed(mlid);
+    table.push(&answer)?;
+    if first {
+        events::group_created(state, cx, mgid, answer.pkey, sink);
+    }
+    Ok(())
+}
+
+impl Join<'_> {
+    /// Whether an existing group is what the port wants, and can have it as a member.
+    fn check(&self, group: &Group) -> Result<(), Status> {
+        let (wanted, mask) = (&self.record, self.mask);
+        let is = |bit: Mask, matches: bool| !mask.contains(bit) || matches;
+        let fits = is(Mask::QKEY, wanted.qkey == group.qkey)
+            && is(Mask::PKEY, wanted.pkey.0 & 0x7fff == group.pkey.0 & 0x7fff)
+            && is(Mask::TCLASS, wanted.tclass == group.tclass)
+            && is(Mask::SL, wanted.sl == group.sl)
+            && is(Mask::FLOW_LABEL, wanted.flow_label == group.flow_label)
+            && is(Mask::HOP_LIMIT, wanted.hop_limit == group.hop_limit)
+            && query::fits(group, wanted, mask.difference(Mask::PACKET_LIFE_TIME_SELECTOR));
+        let info = self.port.info.as_ref();
+        let can = info.is_some_and(|info| {
+            info.mtu_cap >= group.mtu.code()
+                && rate::of(info).is_none_or(|own| rate::rank(own) >= rate::rank(group.rate))
+        }) && has_partition(&self.port.pkeys, group.pkey);
+        if fits && can && self.may_change(group) { Ok(()) } else { Err(status::SA_REQUEST_INVALID) }
+    }
+
+    /// Only the port, and who has joined for it, may change what it is.
+    fn may_change(&self, group: &Group) -> bool {
+        let member = group.members.get(&self.record.port_gid);
+        let own = self.place == self.request.place;
+        member.is_none_or(|member| own || member.by == self.request.requester.guid)
+    }
+
+    fn create(&self, state: &mut State, cx: &Context<'_>) -> Result<Gid, Status> {
+        let (wanted, mask) = (&self.record, self.mask);
+        let needed = Mask::QKEY | Mask::TCLASS | Mask::PKEY | Mask::FLOW_LABEL | Mask::SL;
+        if !mask.contains(needed) {
+            return Err(status::SA_INSUFFICIENT_COMPONENTS);
+        }
+        let invalid = status::SA_REQUEST_INVALID;
+        if !wanted.join_state.intersects(FULL) || !has_partition(&self.port.pkeys, wanted.pkey) {
+            return Err(invalid);
+        }
+        let mgid = if wanted.mgid.is_zero() {
+            self.assign(state, cx.config.gid_prefix)
+        } else {
+            may_be_chosen(wanted.mgid).then_some(wanted.mgid).ok_or(invalid)?
+        };
+        let info = self.port.info.as_ref().ok_or(invalid)?;
+        let group = Group {
+            mgid,
+            mlid: Lid(0),
+            qkey: wanted.qkey,
+            mtu: self.mtu(info.neighbor_mtu, info.mtu_cap).ok_or(invalid)?,
+            rate: self.rate(rate::of(info).unwrap_or(rate::HIGHEST)).ok_or(invalid)?,
+            life: if mask.contains(Mask::PACKET_LIFE_TIME) { wanted.packet_life_time } else { 0 },
+            pkey: wanted.pkey,
+            sl: wanted.sl,
+            tclass: wanted.tclass,
+            flow_label: wanted.flow_label,
+            hop_limit: if mask.contains(Mask::HOP_LIMIT) { wanted.hop_limit } else { 0 },
+            well_known: false,
+            members: BTreeMap::new(),
+            full_members: 0,
+        };
+        if !agrees_with_broadcast(state, &group) {
+            return Err(invalid);
+        }
+        let capacity = *state.groups.capacity.get_or_insert_with(|| multicast_capacity(cx.model));
+        state.groups.add(group, capacity).ok_or(status::SA_NO_RESOURCES)?;
+        Ok(mgid)
+    }
+
+    /// The MTU of a new group: what is asked for, as far as the port can, or what the port uses.
+    fn mtu(&self, uses: u8, can: u8) -> Option<Mtu> {
+        let wanted = self.record.mtu;
+        let both = self.mask.contains(Mask::MTU_SELECTOR | Mask::MTU);
+        let code = match self.record.mtu_selector {
+            _ if !both => uses,
+            Selector::GREATER_THAN => wanted.checked_add(1)?.max(uses),
+            Selector::LESS_THAN => wanted.checked_sub(1)?.min(uses),
+            Selector::EXACTLY => wanted,
+            _ => can,
+        };
+        Mtu::from_code(code).filter(|_| code <= can)
+    }
+
+    /// The rate of a new group, likewise.
+    fn rate(&self, can: Rate) -> Option<Rate> {
+        let wanted = self.record.rate;
+        let both = self.mask.contains(Mask::RATE_SELECTOR | Mask::RATE);
+        let rate = match self.record.rate_selector {
+            _ if !both => can,
+            Selector::GREATER_THAN => rate::above(wanted).map(|_| can)?,
+            Selector::LESS_THAN => rate::lower(rate::below(wanted)?, can),
+            Selector::EXACTLY => wanted,
+            _ => can,
+        };
+        let enough = self.record.rate_selector != Selector::GREATER_THAN
+            || !both
+            || rate::rank(rate) > rate::rank(wanted);
+        (rate::rank(rate).is_some() && rate::rank(rate) <= rate::rank(can) && enough)
+            .then_some(rate)
+    }
+
+    /// A GID that no group has.
+    fn assign(&self, state: &mut State, prefix: u64) -> Gid {
+        let given = self.mask.contains(Mask::SCOPE) && self.record.scope != 0;
+        let scope = if given { self.record.scope } else { LINK_LOCAL };
+        let mut mgid = [0; 16];
+        mgid[..4].copy_from_slice(&[0xff, 0x10 | scope, ASSIGNED[0], ASSIGNED[1]]);
+        mgid[4..12].copy_from_slice(&prefix.to_be_bytes());
+        loop {
+            state.groups.assigned = state.groups.assigned.wrapping_add(1);
+            mgid[10..14].copy_from_slice(&state.groups.assigned.to_le_bytes());
+            if state.groups.get(Gid(mgid)).is_none() {
+                return Gid(mgid);
+            }
+        }
+    }
+
+    /// The port is a member. The answer, the group's LID, and whether the group has its first full member.
+    fn enter(&self, state: &mut State, mgid: Gid) -> Option<(McMemberRecord, Lid, bool)> {
+        let group = state.groups.by_mgid.get_mut(&mgid)?;
+        let wanted = self.record.join_state;
+        let by = self.request.requester.guid;
+        let proxy = self.place != self.request.place;
+        let new = Member { state: JoinState::empty(), port: self.port.guid, by, proxy };
+        let member = group.members.entry(self.record.port_gid).or_insert(new);
+        let was_full = member.state.intersects(FULL);
+        member.state |= wanted;
+        let becomes_full = !was_full && member.state.intersects(FULL);
+        let (all, proxy_join) = (member.state, member.proxy);
+        group.full_members += usize::from(becomes_full);
+        let first = becomes_full && group.full_members == 1;
+        let answer = McMemberRecord {
+            port_gid: self.record.port_gid,
+            join_state: all,
+            proxy_join,
+            ..group.record()
+        };
+        let mlid = group.mlid;
+        state.groups.by_port.entry(self.port.guid).or_default().insert(mgid);
+        Some((answer, mlid, first))
+    }
+}
+
+/// Whether a program may choose this GID: one of a group, and not one that administration assigns in this subnet.
+fn may_be_chosen(mgid: Gid) -> bool {
+    let is_ours = mgid.0[2..4] == ASSIGNED && scope(mgid) == LINK_LOCAL;
+    mgid.0[0] == 0xff && !is_ours
+}
+
+/// Groups of IP over IB are like the broadcast group of their partition (RFC 4391, section 5), but for MTU and rate.
+fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
+    if !matches!(group.mgid.0[2..4], [0x40 | 0x60, 0x1b]) {
+        return true;
+    }
+    let mut broadcast = [0; 16];
+    broadcast[..6].copy_from_slice(&group.mgid.0[..6]);
+    broadcast[2] = 0x40;
+    broadcast[12..].copy_from_slice(&[0xff; 4]);
+    state.groups.get(Gid(broadcast)).is_none_or(|like| {
+        group.qkey == like.qkey
+            && group.pkey.0 & 0x7fff == like.pkey.0 & 0x7fff
+            && group.sl == like.sl
+            && group.flow_label == like.flow_label
+            && group.tclass == like.tclass
+            && group.hop_limit == like.hop_limit
+    })
+}
+
+/// How many groups all switches can have.
+fn multicast_capacity(model: &Model) -> u16 {
+    let switches = model.nodes().iter().filter_map(|node| node.switch.as_deref());
+    let capacities = switches.map(|switch| switch.info.multicast_fdb_cap);
+    capacities.filter(|&capacity| capacity > 0).min().unwrap_or(u16::MAX)
+}

@@ -1,0 +1,271 @@
+//! Multicast groups and their members (IBTA 15.2.5.17).
+//!
+//! A group exists while a full member does. Groups of partitions ([`crate::partitions`]) exist always.
+
+mod join;
+mod leave;
+mod query;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use rdmux_wire::sa::{JoinState, McMemberRecord, Rate, Selector};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
+
+use super::access::is_key;
+use super::request::Request;
+use crate::partitions::{PartitionGroup, Partitions};
+
+pub(super) use join::join;
+pub(super) use leave::leave;
+pub(super) use query::read;
+
+/// Link-local scope (RFC 4291, section 2.7).
+const LINK_LOCAL: u8 = 2;
+
+/// How long a packet of a partition's group may take: 4.096 us * 2^18.
+const PARTITION_LIFE: u8 = 0x12;
+
+/// All groups.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    by_mgid: BTreeMap<Gid, Group>,
+    by_mlid: BTreeMap<Lid, Gid>,
+    /// MLIDs below `next` that are free.
+    free: BTreeSet<Lid>,
+    /// How many MLIDs were ever taken.
+    next: u16,
+    /// How many GIDs were assigned.
+    assigned: u32,
+    /// How many groups all switches can have, if that was looked up.
+    pub(super) capacity: Option<u16>,
+    /// In which groups a port is.
+    by_port: BTreeMap<Guid, BTreeSet<Gid>>,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) mgid: Gid,
+    pub(super) mlid: Lid,
+    pub(super) qkey: Qkey,
+    pub(super) mtu: Mtu,
+    pub(super) rate: Rate,
+    pub(super) life: u8,
+    pub(super) pkey: Pkey,
+    pub(super) sl: u8,
+    pub(super) tclass: u8,
+    pub(super) flow_label: u32,
+    pub(super) hop_limit: u8,
+    /// It exists without members.
+    well_known: bool,
+    /// By the GID that joined.
+    members: BTreeMap<Gid, Member>,
+    /// Members while which the group exists.
+    full_members: usize,
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    state: JoinState,
+    /// The port's own GUID, whatever GUID has joined.
+    port: Guid,
+    /// The port that joined for it.
+    by: Guid,
+    proxy: bool,
+}
+
+/// Kinds of members while which a group exists.
+const FULL: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
+
+impl Groups {
+    /// The groups of partitions, those of the default partition first.
+    pub(super) fn new(partitions: &Partitions) -> Self {
+        let mut groups = Self::default();
+        let is_default = |group: &&PartitionGroup| group.pkey == Pkey::DEFAULT;
+        let others = partitions.groups().filter(|group| !is_default(group));
+        for group in partitions.groups().filter(is_default).chain(others) {
+            groups.add(Group::of_partition(group), u16::MAX);
+        }
+        groups
+    }
+
+    pub(super) fn get(&self, mgid: Gid) -> Option<&Group> {
+        self.by_mgid.get(&mgid)
+    }
+
+    fn by_mlid(&self, mlid: Lid) -> Option<&Group> {
+        self.get(*self.by_mlid.get(&mlid)?)
+    }
+
+    /// Whether a port is a member of a group.
+    pub(super) fn has_member(&self, mgid: Gid, port: Guid) -> bool {
+        self.by_port.get(&port).is_some_and(|groups| groups.contains(&mgid))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.by_mgid.values()
+    }
+
+    /// The members' ports by MLID, and whether each receives: one that only sends does not.
+    pub(super) fn members(&self, mlid: Lid) -> impl Iterator<Item = (Guid, bool)> + '_ {
+        let receives = JoinState::FULL_MEMBER | JoinState::NON_MEMBER;
+        let group = self.by_mlid(mlid).into_iter();
+        group
+            .flat_map(|group| group.members.values())
+            .map(move |member| (member.port, member.state.intersects(receives)))
+    }
+
+    pub(super) fn mlids(&self) -> impl Iterator<Item = Lid> + '_ {
+        self.by_mlid.keys().copied()
+    }
+
+    /// Adds a group with the lowest free MLID. None where all of `capacity` are taken.
+    fn add(&mut self, mut group: Group, capacity: u16) -> Option<Lid> {
+        let fresh = Lid(Lid::FIRST_MULTICAST.0 + self.next);
+        group.mlid = match self.free.pop_first() {
+            Some(mlid) => mlid,
+            None if fresh.is_multicast() && self.next < capacity => {
+                self.next += 1;
+                fresh
+            }
+            None => return None,
+        };
+        let mlid = group.mlid;
+        self.by_mlid.insert(mlid, group.mgid);
+        self.by_mgid.insert(group.mgid, group);
+        Some(mlid)
+    }
+
+    /// Takes a member away, and the group if it has no reason to exist any more. Returns its MLID, and whether its last full
+    /// member is gone.
+    fn remove(&mut self, mgid: Gid, member: Gid) -> Option<(Lid, bool)> {
+        let group = self.by_mgid.get_mut(&mgid)?;
+        let old = group.members.remove(&member)?;
+        let stays = group.members.values().any(|other| other.port == old.port);
+        let was_full = old.state.intersects(FULL);
+        group.full_members -= usize::from(was_full);
+        let last = was_full && group.full_members == 0;
+        let mlid = group.mlid;
+        if !stays {
+            self.forget(old.port, mgid);
+        }
+        if last {
+            self.last_full_member_left(mgid);
+        }
+        Some((mlid, last))
+    }
+
+    /// Without full members a group has no members, and does not exist unless it is a partition's.
+    fn last_full_member_left(&mut self, mgid: Gid) {
+        let Some(group) = self.by_mgid.get_mut(&mgid) else { return };
+        for member in core::mem::take(&mut group.members).into_values() {
+            self.forget(member.port, mgid);
+        }
+        self.free_if_unknown(mgid);
+    }
+
+    fn free_if_unknown(&mut self, mgid: Gid) {
+        if let Some(group) = self.by_mgid.get(&mgid).filter(|group| !group.well_known) {
+            self.by_mlid.remove(&group.mlid);
+            self.free.insert(group.mlid);
+            self.by_mgid.remove(&mgid);
+        }
+    }
+
+    fn forget(&mut self, port: Guid, mgid: Gid) {
+        if let Some(groups) = self.by_port.get_mut(&port) {
+            groups.remove(&mgid);
+            if groups.is_empty() {
+                self.by_port.remove(&port);
+            }
+        }
+    }
+
+    /// A port is gone: it is a member no more. `changed` gets each of its groups, and whether that has lost its last full
+    /// member.
+    pub(super) fn remove_port(
+        &mut self,
+        port: Guid,
+        mut changed: impl FnMut(Gid, Lid, Pkey, bool),
+    ) {
+        for mgid in self.by_port.get(&port).cloned().unwrap_or_default() {
+            let Some(group) = self.by_mgid.get(&mgid) else { continue };
+            let pkey = group.pkey;
+            let own = group.members.iter().filter(|(_, member)| member.port == port);
+            let own: alloc::vec::Vec<_> = own.map(|(&gid, _)| gid).collect();
+            let mut result = None;
+            for gid in own {
+                if let Some((mlid, last)) = self.remove(mgid, gid) {
+                    result = Some((mlid, last || result.is_some_and(|(_, last)| last)));
+                }
+            }
+            if let Some((mlid, last)) = result {
+                changed(mgid, mlid, pkey, last);
+            }
+        }
+    }
+}
+
+impl Group {
+    fn of_partition(of: &PartitionGroup) -> Self {
+        Self {
+            mgid: of.mgid,
+            mlid: Lid(0),
+            qkey: of.qkey,
+            mtu: of.mtu,
+            rate: of.rate,
+            life: PARTITION_LIFE,
+            pkey: of.pkey,
+            sl: of.sl,
+            tclass: of.tclass,
+            flow_label: of.flow_label,
+            hop_limit: 0,
+            well_known: true,
+            members: BTreeMap::new(),
+            full_members: 0,
+        }
+    }
+
+    /// Whether its packets stay in the subnet.
+    pub(super) fn is_link_local(&self) -> bool {
+        scope(self.mgid) <= LINK_LOCAL
+    }
+
+    /// Whether the one who asks is in the group's partition.
+    pub(super) fn is_visible(&self, request: &Request<'_>) -> bool {
+        request.trusted || has_partition(&request.requester.pkeys, self.pkey)
+    }
+
+    /// What all members have in common.
+    fn record(&self) -> McMemberRecord {
+        McMemberRecord {
+            mgid: self.mgid,
+            qkey: self.qkey,
+            mlid: self.mlid,
+            mtu_selector: Selector::EXACTLY,
+            mtu: self.mtu.code(),
+            tclass: self.tclass,
+            pkey: self.pkey,
+            rate_selector: Selector::EXACTLY,
+            rate: self.rate,
+            packet_life_time_selector: Selector::EXACTLY,
+            packet_life_time: self.life,
+            sl: self.sl,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+            scope: scope(self.mgid),
+            ..McMemberRecord::default()
+        }
+    }
+}
+
+/// The scope of a multicast GID.
+fn scope(mgid: Gid) -> u8 {
+    mgid.0[1] & 0xf
+}
+
+/// Whether a port is in a partition, as a member of either kind.
+pub(super) fn has_partition(keys: &[Pkey], pkey: Pkey) -> bool {
+    keys.iter().any(|key| is_key(*key) && key.0 & 0x7fff == pkey.0 & 0x7fff)
+}

@@ -1,0 +1,279 @@
+//! Subscriptions to events (IBTA 13.4.8.3), and Reports of them (IBTA 13.4.8.2).
+//!
+//! A Report is a request: the user MAD device sends it again until it is answered, and gives up in the end.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use rdmux_wire::mad::{MadHeader, Method, status};
+use rdmux_wire::sa::{
+    InformInfo, InformInfoRecord, InformInfoRecordMask as Mask, ReportedNotice, SaMad,
+};
+use rdmux_wire::sm::{Notice, Producer};
+use rdmux_wire::{Gid, Guid, Lid, Pkey, Qpn};
+
+use super::access::share_partition;
+use super::groups::has_partition;
+use super::request::Request;
+use super::table::Table;
+use super::{AdministrationSink, Context, State, Status, View};
+use crate::manager::model::Port;
+use crate::umad::{UserAddress, UserMad};
+
+/// Stand for any value of a subscription.
+const ANY: u16 = 0xffff;
+const ANY_PRODUCER: Producer = Producer(0x00ff_ffff);
+
+/// The upper 20 bits of the transaction IDs of Reports, as OpenSM has them.
+const REPORT_TID: u32 = 0x02da_b000;
+
+/// The lower 12 bits.
+const REPORT_TIDS: u32 = 0x1000;
+
+/// Security traps, which are not for everyone.
+const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
+
+/// All subscriptions.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    by_port: BTreeMap<Guid, Vec<Subscription>>,
+    count: usize,
+    /// Reports that were not yet answered, by the lower half of their transaction IDs.
+    outstanding: BTreeMap<u32, Guid>,
+    next: u32,
+}
+
+/// A subscription.
+#[derive(Clone, Copy, Debug)]
+struct Subscription {
+    what: InformInfo,
+    address: UserAddress,
+    agent: u32,
+    trusted: bool,
+}
+
+/// Who may know of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Audience<'a> {
+    /// Ports with a partition in common with this one.
+    Of(&'a Port),
+    /// Members of a partition.
+    Partition(Pkey),
+}
+
+impl Subscription {
+    /// Whether a subscription is the same but for what is not part of it.
+    fn is(&self, what: &InformInfo) -> bool {
+        key(&self.what) == key(what)
+    }
+
+    fn wants(&self, notice: &Notice, issuer: Gid) -> bool {
+        let what = &self.what;
+        let is_kind = what.is_generic != 0;
+        let about = if !what.gid.is_zero() {
+            what.gid == issuer
+        } else {
+            let (first, last) =
+                (what.lid_range_begin, what.lid_range_end.max(what.lid_range_begin));
+            first.0 == ANY || (first..=last).contains(&notice.issuer_lid)
+        };
+        is_kind == notice.is_generic
+            && about
+            && (what.notice_type == ANY || what.notice_type == u16::from(notice.notice_type.0))
+            && (what.trap_number == ANY || what.trap_number == notice.trap_number)
+            && (what.producer == ANY_PRODUCER || what.producer == notice.producer)
+    }
+}
+
+/// What subscriptions are told apart by.
+fn key(what: &InformInfo) -> InformInfo {
+    let mut key = *what;
+    (key.subscribe, key.qpn, key.resp_time_value) = (0, Qpn::QP0, 0);
+    (key.reserved20, key.reserved31, key.reserved32) = (0, 0, 0);
+    key
+}
+
+impl Subscriptions {
+    /// A port is gone, and nobody reads its Reports.
+    pub(super) fn remove_port(&mut self, port: Guid) {
+        self.count -= self.by_port.remove(&port).map_or(0, |all| all.len());
+        self.outstanding.retain(|_, subscriber| *subscriber != port);
+    }
+
+    /// A Report was answered, or it never will be. Whether there was one.
+    pub(super) fn handle_response(&mut self, tid: u32) -> bool {
+        self.outstanding.remove(&tid).is_some()
+    }
+
+    fn free_tid(&mut self) -> Option<u32> {
+        if self.outstanding.len() >= REPORT_TIDS as usize {
+            return None;
+        }
+        loop {
+            self.next = (self.next + 1) % REPORT_TIDS;
+            let tid = REPORT_TID | self.next;
+            if !self.outstanding.contains_key(&tid) {
+                return Some(tid);
+            }
+        }
+    }
+
+    fn is_behind(&self, port: Guid, most: usize) -> bool {
+        self.outstanding.values().filter(|subscriber| **subscriber == port).count() >= most
+    }
+
+    /// Reports an event to all who want to know and may. Returns how many Reports were dropped because they or their
+    /// receiver had too many outstanding.
+    pub(super) fn report(
+        &mut self,
+        cx: &Context<'_>,
+        notice: &Notice,
+        issuer: Gid,
+        audience: Audience<'_>,
+        sink: &mut dyn AdministrationSink,
+    ) -> u64 {
+        let mut wanted = Vec::new();
+        for (&guid, all) in &self.by_port {
+            let Some(port) = cx.model.by_port_guid(guid).and_then(|at| cx.model.port(at)) else {
+                continue;
+            };
+            let may = match audience {
+                Audience::Of(subject) => share_partition(port, subject),
+                Audience::Partition(pkey) => has_partition(&port.pkeys, pkey),
+            };
+            let foreign = SECURITY.contains(&notice.trap_number) && issuer.guid() != guid;
+            let is_wanted = |s: &&Subscription| s.wants(notice, issuer) && (s.trusted || !foreign);
+            // One Report for each, however many of its subscriptions want it.
+            if let (true, Some(first), Some(lid)) = (may, all.iter().find(is_wanted), port.lid()) {
+                wanted.push((guid, lid, *first));
+            }
+        }
+        let mut dropped = 0;
+        for (guid, lid, subscription) in wanted {
+            let tid = if self.is_behind(guid, cx.config.reports_of_port) {
+                None
+            } else {
+                self.free_tid()
+            };
+            let Some(tid) = tid else {
+                dropped += 1;
+                continue;
+            };
+            let mut data = [0; ReportedNotice::LEN];
+            ReportedNotice { notice: *notice, issuer_gid: issuer }.emit(&mut data);
+            let mut mad = SaMad::new(Method::REPORT, ReportedNotice::ATTR_ID, &data);
+            mad.header = MadHeader { tid: tid.into(), ..mad.header };
+            mad.sa.attribute_offset = u16::try_from(ReportedNotice::LEN / 8).unwrap_or(0);
+            let sent = sink.send(UserMad {
+                agent: subscription.agent,
+                status: 0,
+                timeout_ms: cx.config.timeout_ms,
+                retries: cx.config.retries,
+                address: UserAddress { lid, qpn: Qpn::QP1, ..subscription.address },
+                data: mad.to_bytes().to_vec(),
+            });
+            if sent {
+                self.outstanding.insert(tid, guid);
+            } else {
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+}
+
+pub(super) fn set(
+    state: &mut State,
+    cx: &Context<'_>,
+    request: &Request<'_>,
+    table: &mut Table,
+    _: &mut dyn AdministrationSink,
+) -> Result<(), Status> {
+    let invalid = status::SA_REQUEST_INVALID;
+    let what = InformInfo::parse(request.sa.data).map_err(|_| invalid)?;
+    let guid = request.requester.guid;
+    let subscriptions = &mut state.subscriptions;
+    let own = subscriptions.by_port.entry(guid).or_default();
+    let at = own.iter().position(|subscription| subscription.is(&what));
+    let result = match (what.subscribe, at) {
+        (1, Some(at)) => {
+            own[at].address = request.mad.address;
+            Ok(())
+        }
+        (1, None) if !names_known_port(cx, &what) => Err(invalid),
+        (1, None) if SECURITY.contains(&what.trap_number) && !request.trusted => Err(invalid),
+        (1, None)
+            if own.len() >= cx.config.subscriptions_of_port
+                || subscriptions.count >= cx.config.subscriptions =>
+        {
+            Err(status::SA_NO_RESOURCES)
+        }
+        (1, None) => {
+            own.push(Subscription {
+                what,
+                address: request.mad.address,
+                agent: request.mad.agent,
+                trusted: request.trusted,
+            });
+            subscriptions.count += 1;
+            Ok(())
+        }
+        (0, Some(at)) if what.qpn == Qpn::QP1 => {
+            own.remove(at);
+            subscriptions.count -= 1;
+            Ok(())
+        }
+        _ => Err(invalid),
+    };
+    if own.is_empty() {
+        subscriptions.by_port.remove(&guid);
+    }
+    result?;
+    table.push(&what)
+}
+
+/// Whether the port that a subscription is for, or the first of them, is there, if it is for any.
+fn names_known_port(cx: &Context<'_>, what: &InformInfo) -> bool {
+    if !what.gid.is_zero() {
+        return cx.model.by_port_guid(what.gid.guid()).is_some();
+    }
+    let first = what.lid_range_begin;
+    first.0 == ANY || first == Lid(0) || cx.model.by_lid(first).is_some()
+}
+
+pub(super) fn read(
+    view: &View<'_>,
+    request: &Request<'_>,
+    table: &mut Table,
+) -> Result<(), Status> {
+    let pattern = request.pattern::<InformInfoRecord>(0)?;
+    let wanted: InformInfoRecord = request.record()?;
+    let model = view.model;
+    for (&guid, all) in &view.state.subscriptions.by_port {
+        let port = model.by_port_guid(guid).and_then(|at| model.port(at));
+        let Some(port) = port.filter(|port| request.may_see(port)) else { continue };
+        let own = guid == request.requester.guid;
+        for (enumeration, subscription) in (0..).zip(all) {
+            if SECURITY.contains(&subscription.what.trap_number) && !own && !request.trusted {
+                continue;
+            }
+            let record = InformInfoRecord {
+                subscriber_gid: Gid::new(view.cx.config.gid_prefix, port.guid),
+                enumeration,
+                inform_info: InformInfo { subscribe: 1, qpn: Qpn::QP1, ..subscription.what },
+                ..InformInfoRecord::default()
+            };
+            if !request.has(Mask::SUBSCRIBER_GID.bits())
+                || wanted.subscriber_gid == record.subscriber_gid
+            {
+                table.push_if(&pattern, &record)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A port that a notice is from, by its LID.
+pub(super) fn issuer<'a>(cx: &Context<'a>, lid: Lid) -> Option<&'a Port> {
+    cx.model.by_lid(lid).and_then(|at| cx.model.port(at))
+}

@@ -1,0 +1,125 @@
+//! The records of an answer.
+
+use alloc::vec::Vec;
+
+use rdmux_wire::layout::Layout;
+use rdmux_wire::mad::{Method, status};
+use rdmux_wire::sa::{DATA_AT, Pattern};
+
+use super::Status;
+use super::request::Request;
+
+/// Records, one behind the other.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The answer, with room for its headers.
+    bytes: Vec<u8>,
+    /// The length of a record; 0 while there is none.
+    record: usize,
+    count: usize,
+    /// The most bytes.
+    limit: usize,
+    /// A Get has one record as its answer.
+    single: bool,
+    /// How many bytes were written, of records that were not wanted too.
+    work: usize,
+}
+
+impl Table {
+    pub(super) fn new(request: &Request<'_>, limit: usize) -> Self {
+        let single = !matches!(request.method(), Method::GET_TABLE | Method::GET_MULTI);
+        let mut bytes = Vec::with_capacity(256);
+        bytes.resize(DATA_AT, 0);
+        Self { bytes, record: 0, count: 0, limit, single, work: 0 }
+    }
+
+    /// Adds a record.
+    pub(super) fn push<R: Layout>(&mut self, record: &R) -> Result<(), Status> {
+        self.write(record);
+        self.keep::<R>()
+    }
+
+    /// Adds a record if it is what was asked for.
+    pub(super) fn push_if<R: Layout>(
+        &mut self,
+        pattern: &Pattern,
+        record: &R,
+    ) -> Result<(), Status> {
+        let at = self.bytes.len();
+        self.write(record);
+        if pattern.matches_bytes(&self.bytes[at..]) {
+            return self.keep::<R>();
+        }
+        self.bytes.truncate(at);
+        Ok(())
+    }
+
+    fn write<R: Layout>(&mut self, record: &R) {
+        let at = self.bytes.len();
+        self.bytes.resize(at + R::LEN, 0);
+        record.write(&mut self.bytes[at..]);
+        self.charge(R::LEN);
+    }
+
+    /// The record that was written last is one of the answer.
+    fn keep<R: Layout>(&mut self) -> Result<(), Status> {
+        if self.single && self.count == 1 {
+            return Err(status::SA_TOO_MANY_RECORDS);
+        }
+        if self.bytes.len() > self.limit.saturating_add(DATA_AT) {
+            return Err(status::SA_NO_RESOURCES);
+        }
+        self.record = R::LEN;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The attribute is no record, so it has no distance to the next one.
+    pub(super) fn is_no_record(&mut self) {
+        self.record = 0;
+    }
+
+    /// Whether the answer has all the records that it can have.
+    pub(super) fn is_full(&self) -> bool {
+        self.single && self.count == 1
+    }
+
+    /// How many records there are.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Takes back all but the first records.
+    pub(super) fn truncate(&mut self, count: usize) {
+        if count < self.count {
+            self.bytes.truncate(DATA_AT + count * self.record);
+            self.count = count;
+        }
+    }
+
+    /// Looking for records took as much time as writing so many bytes.
+    pub(super) fn charge(&mut self, bytes: usize) {
+        self.work = self.work.saturating_add(bytes);
+    }
+
+    /// How much time the answer took, in bytes.
+    pub(super) fn work(&self) -> usize {
+        self.work
+    }
+
+    /// The answer is complete.
+    pub(super) fn finish(&self) -> Result<(), Status> {
+        if self.single && self.count == 0 { Err(status::SA_NO_RECORDS) } else { Ok(()) }
+    }
+
+    /// The distance of the records in units of 8 bytes.
+    pub(super) fn offset(&self) -> u16 {
+        if self.count == 0 { 0 } else { u16::try_from(self.record / 8).unwrap_or(0) }
+    }
+
+    /// The answer with its headers.
+    pub(super) fn into_bytes(mut self, head: &[u8; DATA_AT]) -> Vec<u8> {
+        self.bytes[..DATA_AT].copy_from_slice(head);
+        self.bytes
+    }
+}

@@ -1,0 +1,494 @@
+//! Services, subscriptions with their Reports, and alias GUIDs.
+
+use core::time::Duration;
+
+use super::*;
+use rdmux_wire::sa::*;
+use rdmux_wire::sm::{
+    GidEvent, LinkError, LinkStateChange, LocalChange, Notice, NoticeType, Producer, Trap,
+};
+use rdmux_wire::{Gid, Pkey, Qpn, ServiceId};
+
+const SERVICE: u16 = ServiceRecord::ATTR_ID;
+const NEEDED: ServiceRecordMask =
+    ServiceRecordMask::SERVICE_ID.union(ServiceRecordMask::SERVICE_GID);
+
+fn gid(net: &Net, lid: u16) -> Gid {
+    let port = net.model.port(net.model.by_lid(Lid(lid)).expect("a port")).expect("a port");
+    Gid::new(Gid::DEFAULT_PREFIX, port.guid)
+}
+
+fn service(id: u64) -> ServiceRecord {
+    ServiceRecord {
+        service_id: ServiceId(id),
+        service_gid: Gid([7; 16]),
+        ..ServiceRecord::default()
+    }
+}
+
+fn set(net: &mut Net, mask: ServiceRecordMask, record: &ServiceRecord) -> u16 {
+    net.ask(Method::SET, SERVICE, mask.bits(), record).status
+}
+
+fn pass(net: &mut Net, time: Duration) {
+    net.now = net.now.after(time);
+    net.administration.handle_timeout(net.now);
+}
+
+#[test]
+fn service_needs_id_gid_and_a_partition_of_the_requester() {
+    let mut net = Net::new("two", 0);
+    for mask in [ServiceRecordMask::SERVICE_ID, ServiceRecordMask::SERVICE_GID] {
+        assert_eq!(set(&mut net, mask, &service(1)), status::SA_REQUEST_INVALID);
+    }
+    let mask = NEEDED | ServiceRecordMask::SERVICE_PKEY;
+    let foreign = ServiceRecord { service_pkey: Pkey(0x8001), ..service(1) };
+    assert_eq!(set(&mut net, mask, &foreign), status::SA_REQUEST_INVALID);
+    let own = ServiceRecord { service_pkey: Pkey(0x7fff), ..service(1) };
+    assert_eq!(set(&mut net, mask, &own), 0);
+}
+
+#[test]
+fn service_with_the_same_key_is_replaced_and_deleted_once() {
+    let mut net = Net::new("two", 0);
+    let first = ServiceRecord { service_name: "one".into(), ..service(1) };
+    let second = ServiceRecord { service_name: "two".into(), ..service(1) };
+    assert_eq!(set(&mut net, NEEDED, &first), 0);
+    assert_eq!(set(&mut net, NEEDED, &second), 0);
+    assert_eq!(set(&mut net, NEEDED, &service(2)), 0);
+    let all = net.table(SERVICE, 0, &service(0));
+    assert_eq!(all.iter().map(|r| r.service_name).collect::<Vec<_>>(), ["two".into(), "".into()]);
+    let by_name = ServiceRecordMask::SERVICE_NAME.bits();
+    assert_eq!(net.table(SERVICE, by_name, &second), all[..1]);
+    assert_eq!(all[0].service_lease, u32::MAX, "without a lease it does not end");
+    let delete = |net: &mut Net| net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &second).status;
+    assert_eq!(delete(&mut net), 0);
+    assert_eq!(delete(&mut net), status::SA_NO_RECORDS);
+    assert_eq!(net.table(SERVICE, 0, &service(0)).len(), 1);
+}
+
+#[test]
+fn lease_ends_and_is_renewed() {
+    let mut net = Net::new("two", 0);
+    let mask = NEEDED | ServiceRecordMask::SERVICE_LEASE;
+    let leased = ServiceRecord { service_lease: 3, ..service(1) };
+    assert_eq!(set(&mut net, mask, &leased), 0);
+    let due = net.administration.next_timeout();
+    assert_eq!(due, Some(Time::ZERO.after(Duration::from_secs(3))));
+    pass(&mut net, Duration::from_secs(2));
+    assert_eq!(net.table(SERVICE, 0, &leased)[0].service_lease, 1);
+    assert_eq!(set(&mut net, mask, &leased), 0);
+    pass(&mut net, Duration::from_millis(2_999));
+    assert_eq!(net.table(SERVICE, 0, &leased).len(), 1);
+    pass(&mut net, Duration::from_millis(1));
+    assert_eq!(net.table(SERVICE, 0, &leased), []);
+    assert_eq!(net.administration.next_timeout(), None);
+}
+
+#[test]
+fn service_key_is_hidden_and_has_to_be_shown() {
+    let mut net = Net::new("two", 0);
+    let secret = ServiceRecord { service_key: [9; 16], ..service(1) };
+    assert_eq!(set(&mut net, NEEDED, &secret), 0);
+    assert_eq!(net.table(SERVICE, 0, &service(0))[0].service_key, [0; 16]);
+    let guess = ServiceRecord { service_key: [8; 16], ..service(1) };
+    let by_key = ServiceRecordMask::SERVICE_KEY.bits();
+    assert_eq!(net.table(SERVICE, by_key, &guess).len(), 1, "guesses tell nothing");
+    assert_eq!(set(&mut net, NEEDED, &guess), status::SA_REQUEST_INVALID);
+    let answer = net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &guess);
+    assert_eq!(answer.status, status::SA_REQUEST_INVALID);
+    net.key = SmKey(1);
+    assert_eq!(net.table(SERVICE, 0, &service(0))[0].service_key, [9; 16]);
+    net.key = SmKey(0);
+    assert_eq!(net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &secret).status, 0);
+}
+
+#[test]
+fn services_of_other_partitions_are_not_shown() {
+    let mut net = Net::new("switch:2", 0);
+    let mask = NEEDED | ServiceRecordMask::SERVICE_PKEY;
+    let record = ServiceRecord { service_pkey: Pkey::DEFAULT, ..service(1) };
+    assert_eq!(set(&mut net, mask, &record), 0);
+    net.asks = Lid(3);
+    let place = net.model.by_lid(Lid(3)).unwrap();
+    net.model.port_mut(place).unwrap().pkeys = [Pkey(0x8001)].into();
+    assert_eq!(net.table(SERVICE, 0, &record), []);
+}
+
+#[test]
+fn one_port_registers_so_many_services() {
+    let mut net = Net::new("switch:2", 0);
+    net.administration.config.services_of_port = 2;
+    let tried = [1, 2, 3, 2].map(|id| set(&mut net, NEEDED, &service(id)));
+    assert_eq!(tried, [0, 0, status::SA_NO_RESOURCES, 0]);
+    net.asks = Lid(3);
+    assert_eq!(set(&mut net, NEEDED, &service(3)), 0, "another port may");
+}
+
+/// A subscription to everything.
+fn everything() -> InformInfo {
+    InformInfo {
+        lid_range_begin: Lid(0xffff),
+        is_generic: 1,
+        subscribe: 1,
+        notice_type: 0xffff,
+        trap_number: 0xffff,
+        producer: Producer(0xff_ffff),
+        ..InformInfo::default()
+    }
+}
+
+fn to_trap(trap_number: u16) -> InformInfo {
+    InformInfo { trap_number, ..everything() }
+}
+
+fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
+    net.asks = Lid(lid);
+    let answer = net.exchange(Method::SET, InformInfo::ATTR_ID, 0, &what.to_bytes());
+    let answer = answer.expect("an answer");
+    let mad = SaMad::parse(&answer.data).unwrap();
+    assert_eq!(mad.record::<InformInfo>().unwrap(), *what, "it repeats the question");
+    mad.header.status
+}
+
+/// Reports that were sent: to whom, and what.
+fn reports(net: &mut Net) -> Vec<(Lid, ReportedNotice)> {
+    let sent = core::mem::take(&mut net.out.sent);
+    let report = |mad: &UserMad| {
+        let sa = SaMad::parse(&mad.data).unwrap();
+        assert_eq!((sa.header.method, sa.header.attr_id), (Method::REPORT, 2));
+        assert_eq!(sa.header.tid >> 12, 0x02dab);
+        assert_eq!((mad.address.qpn, mad.retries), (Qpn::QP1, 3));
+        (mad.address.lid, sa.record().unwrap())
+    };
+    sent.iter().map(report).collect()
+}
+
+fn appear(net: &mut Net, lid: u16) {
+    let guid = gid(net, lid).guid();
+    net.administration.port_appeared(net.now, &net.model, guid, &mut net.out);
+}
+
+fn disappear(net: &mut Net, lid: u16) {
+    let port = gid(net, lid).guid();
+    net.administration.port_gone(net.now, &net.model, port, &mut net.out);
+}
+
+#[test]
+fn ports_that_come_and_go_are_reported() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &to_trap(64)), 0);
+    assert_eq!(subscribe(&mut net, 3, &everything()), 0);
+    appear(&mut net, 4);
+    let sent = reports(&mut net);
+    assert_eq!(sent.iter().map(|(lid, _)| *lid).collect::<Vec<_>>(), [Lid(2), Lid(3)]);
+    let notice = sent[0].1.notice;
+    let subject = GidEvent { gid: gid(&net, 4), ..GidEvent::default() };
+    assert_eq!(notice.trap(), Some(Trap::GidInService(subject)));
+    assert_eq!(notice.notice_type, NoticeType::SUBNET_MANAGEMENT);
+    assert_eq!(notice.producer, Producer::CLASS_MANAGER);
+    assert_eq!((notice.issuer_lid, sent[0].1.issuer_gid), (Lid(4), gid(&net, 4)));
+    disappear(&mut net, 4);
+    let sent = reports(&mut net);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].0, sent[0].1.notice.trap_number), (Lid(3), 65));
+}
+
+#[test]
+fn port_that_the_model_has_forgotten_is_reported_to_its_partition() {
+    let mut net = Net::new("switch:4", 0);
+    for (lid, keys) in [(3, [0xffff, 0x8001]), (4, [0xffff, 0x8002]), (5, [0x7fff, 0x8001])] {
+        let place = net.model.by_lid(Lid(lid)).unwrap();
+        net.model.port_mut(place).unwrap().pkeys = keys.map(Pkey).into();
+    }
+    let gone = net.model.by_lid(Lid(5)).unwrap();
+    let guid = gid(&net, 5).guid();
+    appear(&mut net, 5);
+    net.model.port_mut(gone).unwrap().pkeys = [Pkey(0x8001)].into();
+    net.administration.model_changed(&net.model);
+    for lid in [3, 4] {
+        assert_eq!(subscribe(&mut net, lid, &to_trap(65)), 0);
+    }
+    // The model of a later sweep.
+    let mut model = Model::default();
+    for node in net.model.nodes().iter().filter(|node| node.ports.iter().all(|p| p.guid != guid)) {
+        model.add(node.clone());
+    }
+    net.administration.port_gone(net.now, &model, guid, &mut net.out);
+    assert!(reports(&mut net).iter().map(|(lid, _)| lid.0).eq([3]), "it had the partition 1 only");
+}
+
+#[test]
+fn groups_that_come_and_go_are_reported() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 3, &everything()), 0);
+    net.asks = Lid(2);
+    let record = McMemberRecord {
+        mgid: Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        port_gid: gid(&net, 2),
+        pkey: Pkey::DEFAULT,
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    };
+    let optional = McMemberRecordMask::MTU_SELECTOR
+        | McMemberRecordMask::RATE_SELECTOR
+        | McMemberRecordMask::PACKET_LIFE_TIME_SELECTOR
+        | McMemberRecordMask::SCOPE;
+    let mask = McMemberRecordMask::all().difference(optional).bits();
+    assert_eq!(net.ask(Method::SET, McMemberRecord::ATTR_ID, mask, &record).status, 0);
+    assert_eq!(net.ask(Method::SET, McMemberRecord::ATTR_ID, mask, &record).status, 0);
+    let traps = |net: &mut Net| {
+        reports(net).iter().map(|(_, report)| report.notice.trap_number).collect::<Vec<_>>()
+    };
+    assert_eq!(traps(&mut net), [66], "only the first full member counts");
+    assert_eq!(net.ask(Method::DELETE, McMemberRecord::ATTR_ID, mask, &record).status, 0);
+    assert_eq!(traps(&mut net), [67]);
+}
+
+#[test]
+fn traps_of_ports_are_forwarded_with_the_gid_of_their_issuer() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &to_trap(144)), 0);
+    let only = InformInfo { gid: gid(&net, 4), ..to_trap(144) };
+    assert_eq!(subscribe(&mut net, 3, &only), 0);
+    let notice = |lid| {
+        Notice::new(&Trap::Local(LocalChange { lid, ..LocalChange::default() }), Producer::CA, lid)
+    };
+    for (lid, receivers) in [(Lid(3), &[Lid(2)][..]), (Lid(4), &[Lid(2), Lid(3)]), (Lid(99), &[])] {
+        net.administration.handle_notice(net.now, &net.model, &notice(lid), &mut net.out);
+        let sent = reports(&mut net);
+        assert!(sent.iter().map(|(lid, _)| lid).eq(receivers), "{lid}");
+        assert!(
+            sent.iter().all(|(_, r)| r.notice == notice(lid) && r.issuer_gid == gid(&net, lid.0))
+        );
+    }
+    let other = Trap::LinkIntegrity(LinkError { lid: Lid(4), ..LinkError::default() });
+    let other = Notice::new(&other, Producer::CA, Lid(4));
+    net.administration.handle_notice(net.now, &net.model, &other, &mut net.out);
+    assert_eq!(reports(&mut net), []);
+}
+
+#[test]
+fn subscriptions_are_matched_by_lids_type_and_producer() {
+    let notice = Notice::new(
+        &Trap::LinkState(LinkStateChange { lid: Lid(1), ..LinkStateChange::default() }),
+        Producer::SWITCH,
+        Lid(1),
+    );
+    let all = everything();
+    let cases = [
+        (all, true),
+        (InformInfo { is_generic: 0, ..all }, false),
+        (InformInfo { lid_range_begin: Lid(1), lid_range_end: Lid(1), ..all }, true),
+        (InformInfo { lid_range_begin: Lid(1), ..all }, true),
+        (InformInfo { lid_range_begin: Lid(2), lid_range_end: Lid(9), ..all }, false),
+        (InformInfo { notice_type: 1, ..all }, true),
+        (InformInfo { notice_type: 4, ..all }, false),
+        (InformInfo { trap_number: 128, ..all }, true),
+        (InformInfo { trap_number: 129, ..all }, false),
+        (InformInfo { producer: Producer::SWITCH, ..all }, true),
+        (InformInfo { producer: Producer::CA, ..all }, false),
+    ];
+    for (what, expected) in cases {
+        let mut net = Net::new("switch:3", 0);
+        assert_eq!(subscribe(&mut net, 2, &what), 0);
+        net.administration.handle_notice(net.now, &net.model, &notice, &mut net.out);
+        assert_eq!(!reports(&mut net).is_empty(), expected, "{what}");
+    }
+}
+
+#[test]
+fn events_of_other_partitions_and_of_others_security_are_not_reported() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    net.key = SmKey(1);
+    assert_eq!(subscribe(&mut net, 3, &everything()), 0);
+    let trap = Trap::Pkey(Default::default());
+    let security = Notice::new(&trap, Producer::CA, Lid(4));
+    net.administration.handle_notice(net.now, &net.model, &security, &mut net.out);
+    assert!(reports(&mut net).iter().map(|(lid, _)| lid.0).eq([3]), "who knows the key");
+    let own = Notice::new(&trap, Producer::CA, Lid(2));
+    net.administration.handle_notice(net.now, &net.model, &own, &mut net.out);
+    assert!(reports(&mut net).iter().map(|(lid, _)| lid.0).eq([2, 3]) || net.out.sent.is_empty());
+    let hidden = net.model.by_lid(Lid(4)).unwrap();
+    net.model.port_mut(hidden).unwrap().pkeys = [Pkey(0x8001)].into();
+    appear(&mut net, 4);
+    assert_eq!(reports(&mut net), []);
+}
+
+#[test]
+fn subscription_ends_with_queue_pair_1_and_once() {
+    let mut net = Net::new("switch:3", 0);
+    let invalid = status::SA_REQUEST_INVALID;
+    assert_eq!(subscribe(&mut net, 2, &InformInfo { subscribe: 2, ..everything() }), invalid);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0, "again is the same");
+    let end = InformInfo { subscribe: 0, ..everything() };
+    assert_eq!(subscribe(&mut net, 2, &end), invalid, "queue pair 0");
+    let end = InformInfo { qpn: Qpn::QP1, ..end };
+    assert_eq!(subscribe(&mut net, 3, &end), invalid, "another's");
+    assert_eq!(subscribe(&mut net, 2, &end), 0);
+    assert_eq!(subscribe(&mut net, 2, &end), invalid);
+    appear(&mut net, 4);
+    assert_eq!(reports(&mut net), []);
+    let unknown = InformInfo { gid: Gid([1; 16]), ..everything() };
+    assert_eq!(subscribe(&mut net, 2, &unknown), invalid);
+    let get = net.exchange(Method::GET, InformInfo::ATTR_ID, 0, &[]).expect("an answer");
+    let header = MadHeader::parse(&get.data).unwrap();
+    assert_eq!(header.status, status::UNSUPPORTED_METHOD_ATTRIBUTE);
+}
+
+#[test]
+fn subscriptions_are_listed() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    assert_eq!(subscribe(&mut net, 3, &to_trap(257)), status::SA_REQUEST_INVALID);
+    let unknown = InformInfo { lid_range_begin: Lid(99), ..to_trap(144) };
+    assert_eq!(subscribe(&mut net, 3, &unknown), status::SA_REQUEST_INVALID);
+    net.key = SmKey(1);
+    assert_eq!(subscribe(&mut net, 3, &to_trap(257)), 0);
+    net.key = SmKey(0);
+    let (id, none) = (InformInfoRecord::ATTR_ID, InformInfoRecord::default());
+    assert_eq!(net.table(id, 0, &none).len(), 2, "its own security trap is shown");
+    net.asks = Lid(4);
+    let seen = net.table(id, 0, &none);
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[0].subscriber_gid, seen[0].inform_info.trap_number), (gid(&net, 2), 0xffff));
+    net.key = SmKey(1);
+    assert_eq!(net.table(id, 0, &none).len(), 2);
+    let wanted = InformInfoRecord { subscriber_gid: gid(&net, 3), ..none };
+    let mask = InformInfoRecordMask::SUBSCRIBER_GID.bits();
+    assert_eq!(net.table(id, mask, &wanted)[0].inform_info.trap_number, 257);
+}
+
+#[test]
+fn subscriber_that_never_answers_gets_no_more_reports_until_they_time_out() {
+    let mut net = Net::new("switch:3", 0);
+    net.administration.config.reports_of_port = 3;
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    assert_eq!(subscribe(&mut net, 3, &everything()), 0);
+    let mut first = None;
+    for _ in 0..5 {
+        appear(&mut net, 4);
+        let sent = core::mem::take(&mut net.out.sent);
+        first = first.or(sent.iter().find(|mad| mad.address.lid == Lid(2)).cloned());
+        // The second one answers.
+        let answered = sent.iter().find(|mad| mad.address.lid == Lid(3)).expect("it is told");
+        let mut answer = answered.data.clone();
+        answer[3] = Method::REPORT_RESP.0;
+        // The user MAD device has put its agent's number into the upper half.
+        answer[11] = 9;
+        net.put(answer);
+    }
+    assert_eq!(net.administration.counters().dropped_reports, 2);
+    let mut gone = first.expect("one");
+    (gone.status, gone.data) = (UserMad::TIMED_OUT, gone.data[..24].to_vec());
+    net.administration.handle_mad(net.now, &net.model, &gone, &mut net.out);
+    appear(&mut net, 4);
+    assert!(reports(&mut net).iter().map(|(lid, _)| lid.0).eq([2, 3]));
+    net.out.full = true;
+    for _ in 0..10 {
+        appear(&mut net, 4);
+    }
+    assert_eq!(net.administration.counters().dropped_reports, 2 + 20, "none could be sent");
+}
+
+#[test]
+fn port_that_is_gone_has_no_subscriptions() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    disappear(&mut net, 2);
+    appear(&mut net, 4);
+    assert_eq!(reports(&mut net), []);
+    net.administration.config.subscriptions_of_port = 1;
+    assert_eq!(subscribe(&mut net, 2, &to_trap(64)), 0);
+    assert_eq!(subscribe(&mut net, 2, &to_trap(65)), status::SA_NO_RESOURCES);
+}
+
+const GUIDS: u16 = GuidInfoRecord::ATTR_ID;
+const BLOCK: GuidInfoRecordMask = GuidInfoRecordMask::LID.union(GuidInfoRecordMask::BLOCK_NUM);
+
+fn change(
+    net: &mut Net,
+    method: Method,
+    mask: GuidInfoRecordMask,
+    record: &GuidInfoRecord,
+) -> Answer<GuidInfoRecord> {
+    let answer = net.ask(method, GUIDS, mask.bits(), record);
+    for (port, index, guid) in core::mem::take(&mut net.out.aliases) {
+        net.model.set_alias(port, index, guid);
+    }
+    answer
+}
+
+#[test]
+fn alias_guids_are_assigned_chosen_and_given_up() {
+    let mut net = Net::new("switch:3", 0);
+    let mut wanted = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
+    wanted.guid_info.guids[2] = Guid(0x77);
+    let mask = BLOCK | GuidInfoRecordMask::GUID1 | GuidInfoRecordMask::GUID2;
+    let set = change(&mut net, Method::SET, mask, &wanted);
+    let guids = set.records[0].guid_info.guids;
+    assert_eq!(guids[..4], [gid(&net, 2).guid(), Guid(0x0014_0500_0000_0001), Guid(0x77), Guid(0)]);
+    assert_eq!(net.table(GUIDS, BLOCK.bits(), &wanted)[0].guid_info.guids, guids);
+    let place = net.model.by_lid(Lid(2));
+    assert_eq!(net.model.by_port_guid(Guid(0x77)), place);
+    wanted.block_num = 3;
+    let other = change(&mut net, Method::SET, BLOCK | GuidInfoRecordMask::GUID0, &wanted);
+    assert_eq!(other.records[0].guid_info.guids[0], Guid(0x0014_0500_0000_0002));
+    wanted.block_num = 0;
+    let gone = change(&mut net, Method::DELETE, BLOCK | GuidInfoRecordMask::GUID2, &wanted);
+    assert_eq!(gone.records[0].guid_info.guids[1..3], [guids[1], Guid(0)]);
+    assert_eq!(net.model.by_port_guid(Guid(0x77)), None);
+}
+
+#[test]
+fn wrong_alias_guids_are_refused_and_nothing_is_set() {
+    let mut net = Net::new("switch:3", 0);
+    let wanted = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
+    let block = |block_num| GuidInfoRecord { block_num, ..wanted };
+    let mut taken = wanted;
+    taken.guid_info.guids[3] = gid(&net, 3).guid();
+    let mut twice = wanted;
+    twice.guid_info.guids[1..3].copy_from_slice(&[Guid(5); 2]);
+    let [zero, one, two, three] = [
+        GuidInfoRecordMask::GUID0,
+        GuidInfoRecordMask::GUID1,
+        GuidInfoRecordMask::GUID2,
+        GuidInfoRecordMask::GUID3,
+    ];
+    let cases = [
+        (GuidInfoRecordMask::LID | one, wanted, status::SA_INSUFFICIENT_COMPONENTS),
+        (GuidInfoRecordMask::BLOCK_NUM | one, wanted, status::SA_INSUFFICIENT_COMPONENTS),
+        (BLOCK | zero, wanted, status::SA_REQUEST_INVALID),
+        (BLOCK | one, block(4), status::SA_NO_RECORDS),
+        (BLOCK | one, GuidInfoRecord { lid: Lid(99), ..wanted }, status::SA_NO_RECORDS),
+        (BLOCK | one, GuidInfoRecord { lid: Lid(3), ..wanted }, status::SA_DENIED),
+        (BLOCK | one | three, taken, status::SA_REQUEST_INVALID),
+        (BLOCK | one | two, twice, status::SA_REQUEST_INVALID),
+    ];
+    for (mask, record, expected) in cases {
+        assert_eq!(change(&mut net, Method::SET, mask, &record).status, expected, "{mask}");
+    }
+    let place = net.model.by_lid(Lid(2)).unwrap();
+    assert_eq!(net.model.port(place).unwrap().aliases, []);
+    net.key = SmKey(1);
+    let trusted = GuidInfoRecord { lid: Lid(3), ..wanted };
+    assert_eq!(change(&mut net, Method::SET, BLOCK | one, &trusted).status, 0);
+}
+
+#[test]
+fn requester_of_many_tables_is_told_busy_while_others_are_served() {
+    let mut net = Net::new("switch:20", 0);
+    net.administration.config.table_bytes = 8192;
+    let (id, all) = (PortInfoRecord::ATTR_ID, PortInfoRecord::default());
+    let statuses: Vec<_> = (0..8).map(|_| net.ask(Method::GET_TABLE, id, 0, &all).status).collect();
+    assert_eq!(statuses[0], 0);
+    assert_eq!(statuses[7], status::BUSY);
+    assert!(net.administration.counters().busy > 0);
+    net.asks = Lid(3);
+    assert_eq!(net.ask(Method::GET_TABLE, id, 0, &all).status, 0);
+    net.asks = Lid(2);
+    pass(&mut net, Duration::from_secs(2));
+    assert_eq!(net.ask(Method::GET_TABLE, id, 0, &all).status, 0);
+}

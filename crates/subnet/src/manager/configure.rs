@@ -1,0 +1,155 @@
+//! What ports are told: LID, manager, partitions, MTU and virtual lanes, and then the states of links.
+
+use rdmux_wire::Lid;
+use rdmux_wire::sm::{
+    CapabilityMask, LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortInfo,
+    PortState,
+};
+
+use super::Manager;
+use super::model::{Model, Port};
+use super::requests::{Request, What};
+use super::status::ProblemKind;
+use crate::topology::PortRef;
+
+/// SubnetTimeOut: traps are repeated no faster than 4.096 us * 2^18, some second.
+const SUBNET_TIMEOUT: u8 = 18;
+
+/// A Set that leaves the state of the link and what it may do as they are.
+const fn unchanged(info: &PortInfo) -> PortInfo {
+    PortInfo {
+        port_state: PortState::NO_CHANGE,
+        port_physical_state: PhysState::NO_CHANGE,
+        link_width_enabled: LinkWidth::empty(),
+        link_speed_enabled: LinkSpeed::empty(),
+        link_speed_ext_enabled: LinkSpeedExt::empty(),
+        client_reregister: false,
+        ..*info
+    }
+}
+
+/// MTU and lanes: the smaller ones of both ends.
+fn agree(info: &mut PortInfo, peer: &PortInfo) {
+    info.neighbor_mtu = info.mtu_cap.min(peer.mtu_cap);
+    info.operational_vls = info.vl_cap.min(peer.vl_cap);
+}
+
+impl Manager {
+    /// What PortInfo of an end port should be, but for the state of its link; none if it was not read or has no LID.
+    pub(super) fn identity(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
+        let port = model.port(place)?;
+        let info = port.info.as_ref().filter(|_| port.assigned != Lid::NONE)?;
+        let mut new = PortInfo {
+            mkey: self.config.mkey,
+            gid_prefix: self.config.prefix,
+            lid: port.assigned,
+            lmc: self.lmc_of(model, place),
+            sm_lid: self.own_lid(),
+            master_smsl: 0,
+            subnet_timeout: SUBNET_TIMEOUT,
+            ..unchanged(info)
+        };
+        if let Some(peer) = port.peer.and_then(|peer| model.port(peer)?.info.as_ref()) {
+            new.link_down_default_state = LinkDownDefault::POLLING;
+            agree(&mut new, peer);
+            if differs_on_link(&new, info) && info.port_state > PortState::INIT {
+                // The link is trained anew, and then both ends take it.
+                new.port_state = PortState::DOWN;
+            }
+        }
+        let can = info.capability_mask.contains(CapabilityMask::CLIENT_REREGISTRATION);
+        new.client_reregister = can && (self.fresh || self.appeared.contains(&port.guid));
+        Some(new)
+    }
+
+    fn lmc_of(&self, model: &Model, place: PortRef) -> u8 {
+        let switch = model.node(place.node).and_then(|node| node.switch.as_ref());
+        match switch {
+            Some(switch) if !switch.info.enhanced_port0 => 0,
+            _ => self.config.lmc.min(7),
+        }
+    }
+
+    /// What PortInfo of a port with a link should be when it goes to a state.
+    pub(super) fn link(&self, model: &Model, place: PortRef, state: PortState) -> Option<PortInfo> {
+        let port = model.port(place)?;
+        let peer = model.port(port.peer?)?.info.as_ref()?;
+        let mut new = unchanged(port.info.as_ref()?);
+        agree(&mut new, peer);
+        new.link_down_default_state = LinkDownDefault::POLLING;
+        new.port_state = state;
+        Some(new)
+    }
+
+    /// What a node must be told before there are routes.
+    pub(super) fn queue_identity(&mut self, index: usize) {
+        let Some(node) = self.model.node(index) else { return };
+        for number in node.end_ports() {
+            let port = PortRef { node: index, port: number };
+            let Some(info) = self.model.port(port).and_then(|p| p.info) else { continue };
+            self.queue_pkeys(port);
+            let Some(new) = self.identity(&self.model, port) else { continue };
+            if new.port_state == PortState::DOWN {
+                self.stale = true;
+            }
+            if new != unchanged(&info) {
+                self.queue.push_back(Request { port, what: What::Identity });
+            }
+        }
+        self.queue_sl_to_vl(index);
+    }
+
+    /// The tables of service levels that are not as they should be.
+    fn queue_sl_to_vl(&mut self, index: usize) {
+        let Some(table) = self.config.sl_to_vl else { return };
+        let Some(node) = self.model.node(index) else { return };
+        let inputs = if node.switch.is_some() { 0..=node.info.num_ports } else { 0..=0 };
+        for (number, port) in (0..=u8::MAX).zip(&node.ports) {
+            if port.peer.is_none() {
+                continue;
+            }
+            for input in inputs.clone() {
+                if port.sl_to_vl.get(usize::from(input)) != Some(&table) {
+                    let port = PortRef { node: index, port: number };
+                    self.queue.push_back(Request { port, what: What::SlToVl(input) });
+                }
+            }
+        }
+    }
+
+    /// The links of a node that are not yet in the state that `what` brings them to.
+    pub(super) fn queue_links(&mut self, index: usize, what: What) {
+        let Some(node) = self.model.node(index) else { return };
+        let before = if what == What::Arm { PortState::INIT } else { PortState::ARMED };
+        for (number, port) in (0..=u8::MAX).zip(&node.ports) {
+            let place = PortRef { node: index, port: number };
+            if port.info.is_some_and(|info| info.port_state == before) && self.is_linked(port) {
+                self.queue.push_back(Request { port: place, what });
+            }
+        }
+    }
+
+    /// Whether a port and its peer say that there is a link. One that says so alone is a problem of the next sweep.
+    pub(super) fn is_linked(&self, port: &Port) -> bool {
+        let peer = port.peer.and_then(|peer| self.model.port(peer));
+        port.is_up() && peer.is_some_and(Port::is_up)
+    }
+
+    /// Notes cables of which only one end says that they are there.
+    pub(super) fn check_links(&mut self) {
+        for index in 0..self.model.nodes().len() {
+            for number in 0..=u8::MAX {
+                let place = PortRef { node: index, port: number };
+                let Some(port) = self.model.port(place) else { break };
+                if port.peer.is_some() && port.info.is_some() && !self.is_linked(port) {
+                    self.problem(ProblemKind::Silent, place);
+                }
+            }
+        }
+    }
+}
+
+/// Whether MTU or lanes are others.
+fn differs_on_link(a: &PortInfo, b: &PortInfo) -> bool {
+    (a.neighbor_mtu, a.operational_vls) != (b.neighbor_mtu, b.operational_vls)
+}

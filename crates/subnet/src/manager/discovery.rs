@@ -1,0 +1,235 @@
+//! Discovery: which nodes there are, and by which cables, found by directed routes.
+//!
+//! Each port that is not down is looked through, but for the one by which its switch was found: so each cable between two switches
+//! is looked at from both sides, and what is found must agree. If it does not, two nodes have one GUID, or a cable was moved.
+//!
+//! A switch remembers that a port's state has changed until the manager clears it. The master clears it before it reads the states of
+//! the ports, so that a change in between shows again.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use rdmux_wire::sm::{
+    CapabilityMask, NodeDescription, NodeInfo, NodeType, PortInfo, SmState, SwitchInfo,
+};
+use rdmux_wire::smp::{MAX_HOPS, Smp};
+use rdmux_wire::{Guid, Lid};
+
+use super::Manager;
+use super::model::{Node, Port, Switch};
+use super::pkeys::{MAX_PKEY_BLOCKS, PKEY_BLOCK};
+use super::requests::{Request, What};
+use super::status::ProblemKind;
+use super::tables::Dirty;
+use crate::topology::PortRef;
+
+impl Manager {
+    /// A node has answered: the manager's own, or the one behind a port.
+    pub(super) fn found_node(&mut self, from: Option<PortRef>, smp: &Smp) {
+        let Ok(info) = NodeInfo::parse(&smp.data[..]) else { return };
+        let place = from.unwrap_or(self.own);
+        let number = info.local_port_num;
+        let is_switch = info.node_type == NodeType::SWITCH;
+        let is_own_switch = is_switch && from.is_none();
+        let ports = if is_own_switch { 0..=0 } else { 1..=info.num_ports };
+        if info.node_guid == Guid(0) || info.port_guid == Guid(0) || !ports.contains(&number) {
+            return self.problem(ProblemKind::Nonsense, place);
+        }
+        let known = self.found.by_node_guid(info.node_guid);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let Some(index) = self.add_node(from, info) else { return };
+                index
+            }
+        };
+        let Some(node) = self.found.node(index) else { return };
+        let same = (node.info.node_type, node.info.num_ports) == (info.node_type, info.num_ports);
+        let here = PortRef { node: index, port: number };
+        if !same || from.is_some_and(|from| !self.found.connect(from, here)) {
+            return self.problem(ProblemKind::DuplicateGuid, here);
+        }
+        if from.is_none() {
+            self.own = here;
+            self.guid = info.port_guid;
+        }
+        if !is_switch {
+            self.found_end(here, info.port_guid);
+        } else if known.is_none() {
+            self.found.set_guid(PortRef { node: index, port: 0 }, info.port_guid);
+            self.ask(here.node, 0, What::SwitchInfo);
+        }
+    }
+
+    fn add_node(&mut self, from: Option<PortRef>, info: NodeInfo) -> Option<usize> {
+        let mut route = match from.and_then(|from| self.found.node(from.node)) {
+            Some(node) => node.route.clone(),
+            None => vec![],
+        };
+        route.extend(from.map(|from| from.port));
+        if route.len() > usize::from(MAX_HOPS) {
+            self.problem(ProblemKind::TooFar, from.unwrap_or(self.own));
+            return None;
+        }
+        route.shrink_to_fit();
+        let index = self.found.add(Node {
+            info,
+            description: NodeDescription::default(),
+            ports: vec![Port::default(); usize::from(info.num_ports) + 1],
+            switch: None,
+            route,
+        })?;
+        self.ask(index, info.local_port_num, What::Description);
+        Some(index)
+    }
+
+    /// A port of an adapter: each is found by its own cable.
+    fn found_end(&mut self, port: PortRef, guid: Guid) {
+        let Some(entry) = self.found.port(port) else { return };
+        if entry.guid != Guid(0) {
+            return;
+        }
+        self.found.set_guid(port, guid);
+        if self.found.by_port_guid(guid) != Some(port) {
+            self.problem(ProblemKind::DuplicateGuid, port);
+        }
+        self.ask(port.node, port.port, What::PortInfo);
+        self.ask_pkeys(port);
+    }
+
+    pub(super) fn found_switch(&mut self, port: PortRef, smp: &Smp) {
+        let Ok(info) = SwitchInfo::parse(&smp.data[..]) else { return };
+        let Some(node) = self.found.node_mut(port.node) else { return };
+        let (forwarding, multicast) = (vec![], BTreeMap::new());
+        node.switch = Some(Box::new(Switch { info, forwarding, multicast }));
+        if info.port_state_change && self.state == SmState::MASTER && !self.fresh {
+            self.ask(port.node, 0, What::ClearChange);
+        } else {
+            self.queue_ports(port.node);
+        }
+    }
+
+    pub(super) fn cleared_change(&mut self, port: PortRef, smp: &Smp) {
+        let mut stuck = false;
+        if let Some(switch) = self.found.node_mut(port.node).and_then(|n| n.switch.as_deref_mut())
+            && let Ok(info) = SwitchInfo::parse(&smp.data[..])
+        {
+            stuck = info.port_state_change;
+            switch.info = SwitchInfo { port_state_change: false, ..info };
+        }
+        if stuck {
+            self.problem(ProblemKind::NotKept, port);
+        }
+        self.queue_ports(port.node);
+    }
+
+    /// Asks for all ports of a switch.
+    pub(super) fn queue_ports(&mut self, index: usize) {
+        let Some(node) = self.found.node(index) else { return };
+        for number in 0..=node.info.num_ports {
+            self.ask(index, number, What::PortInfo);
+        }
+        self.ask_pkeys(PortRef { node: index, port: 0 });
+    }
+
+    pub(super) fn found_port(&mut self, place: PortRef, smp: &Smp) {
+        let info = PortInfo::from_bytes(&smp.data);
+        let Some(node) = self.found.node(place.node) else { return };
+        let (is_switch, found_by) = (node.is_switch(), node.info.local_port_num);
+        let switch_guid = node.ports.first().map_or(Guid(0), |port| port.guid);
+        let Some(port) = self.found.port_mut(place) else { return };
+        port.info = Some(info);
+        let is_up = port.is_up();
+        let is_external = is_switch && place.port != 0;
+        if is_external {
+            port.guid = switch_guid;
+            if is_up && place.port != found_by {
+                self.ask(place.node, place.port, What::Probe);
+            }
+            return;
+        }
+        if place == self.own {
+            if is_up && !is_switch {
+                self.ask(place.node, place.port, What::Probe);
+            }
+        } else if info.capability_mask.contains(CapabilityMask::SM) {
+            self.ask(place.node, place.port, What::SmInfo);
+        }
+    }
+
+    fn ask_pkeys(&mut self, port: PortRef) {
+        let Some(node) = self.found.node(port.node) else { return };
+        let blocks = usize::from(node.info.partition_cap).div_ceil(PKEY_BLOCK);
+        for block in 0..u16::try_from(blocks).unwrap_or(u16::MAX).min(MAX_PKEY_BLOCKS) {
+            self.ask(port.node, port.port, What::Pkeys(block));
+        }
+    }
+
+    fn ask(&mut self, node: usize, port: u8, what: What) {
+        self.queue.push_back(Request { port: PortRef { node, port }, what });
+    }
+
+    /// What was found takes the place of what was known; what was known of switches that still have it is kept. Returns the GUIDs of
+    /// ports that are new, and of those that are gone.
+    pub(super) fn adopt(&mut self) -> (Vec<Guid>, Vec<Guid>) {
+        let mut old = core::mem::replace(&mut self.model, core::mem::take(&mut self.found));
+        let mut old_dirty = core::mem::take(&mut self.dirty);
+        let (mut appeared, mut gone) = (Vec::new(), Vec::new());
+        for index in 0..self.model.nodes().len() {
+            let Some(node) = self.model.node_mut(index) else { continue };
+            let before = old.by_node_guid(node.info.node_guid);
+            let dirty = node.switch.as_deref_mut().map(|switch| {
+                let was = before.and_then(|at| Some((at, old.node_mut(at)?)));
+                let kept = was.filter(|_| !self.fresh).and_then(|(at, was)| {
+                    let lid = was.ports.first()?.lid();
+                    let known = was.switch.as_deref_mut()?;
+                    let same = known.info.linear_fdb_top == switch.info.linear_fdb_top
+                        && lid == node.ports.first()?.lid();
+                    let dirty = old_dirty.get_mut(at)?.take()?;
+                    switch.forwarding = core::mem::take(&mut known.forwarding);
+                    switch.multicast = core::mem::take(&mut known.multicast);
+                    for (port, was) in node.ports.iter_mut().zip(&mut was.ports) {
+                        port.sl_to_vl = core::mem::take(&mut was.sl_to_vl);
+                    }
+                    same.then_some(dirty)
+                });
+                kept.unwrap_or_else(|| {
+                    node.ports.iter_mut().for_each(|port| port.sl_to_vl.clear());
+                    Box::new(Dirty::everything())
+                })
+            });
+            self.dirty.push(dirty);
+            let Some(node) = self.model.node(index) else { continue };
+            let mut aliases = vec![];
+            for number in node.end_ports() {
+                let Some(port) = node.ports.get(usize::from(number)) else { continue };
+                if port.info.is_none() {
+                    continue;
+                }
+                match old.by_port_guid(port.guid).and_then(|at| old.port(at)) {
+                    Some(was) if was.info.is_some() => aliases.push((number, was.aliases.clone())),
+                    _ => appeared.push(port.guid),
+                }
+            }
+            for (number, guids) in aliases {
+                for (alias, guid) in (1..=u8::MAX).zip(guids).filter(|(_, guid)| *guid != Guid(0)) {
+                    self.model.set_alias(PortRef { node: index, port: number }, alias, guid);
+                }
+            }
+        }
+        for (_, port) in old.end_ports().filter(|(_, port)| port.info.is_some()) {
+            let now = self.model.by_port_guid(port.guid).and_then(|at| self.model.port(at));
+            if now.is_none_or(|port| port.info.is_none()) {
+                gone.push(port.guid);
+            }
+        }
+        (appeared, gone)
+    }
+
+    /// The manager's own LID.
+    pub(super) fn own_lid(&self) -> Lid {
+        super::encode::lid_of(&self.model, self.own)
+    }
+}

@@ -1,0 +1,177 @@
+//! Requests as datagrams: which attribute, which modifier, which data, and by which route.
+
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{
+    Attribute, LinearForwardingTable, MulticastForwardingTable, NodeDescription, NodeInfo,
+    PkeyTable, PortInfo, PortState, SlToVlTable, SmInfo, SmState, SwitchInfo,
+};
+use rdmux_wire::smp::{DATA_LEN, MAX_HOPS, Smp};
+use rdmux_wire::{Lid, Pkey};
+
+use super::Manager;
+use super::model::Model;
+use super::pkeys::PKEY_BLOCK;
+use super::requests::{Request, What};
+use super::sweep::Phase;
+use super::tables::{linear_block, multicast_block};
+use crate::topology::PortRef;
+
+/// The ports by which a datagram leaves each node on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hops {
+    ports: [u8; MAX_HOPS as usize],
+    count: usize,
+}
+
+impl Hops {
+    /// None if it is too far.
+    pub(super) fn new(way: &[u8], last: Option<u8>) -> Option<Self> {
+        let mut hops = Self { ports: [0; MAX_HOPS as usize], count: 0 };
+        for &port in way.iter().chain(&last) {
+            *hops.ports.get_mut(hops.count)? = port;
+            hops.count += 1;
+        }
+        Some(hops)
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.ports[..self.count]
+    }
+}
+
+impl Manager {
+    /// The model that requests are about: during a discovery what it has found so far.
+    pub(super) fn working(&self) -> &Model {
+        if self.phase == Phase::Discovery { &self.found } else { &self.model }
+    }
+
+    pub(super) fn working_mut(&mut self) -> &mut Model {
+        if self.phase == Phase::Discovery { &mut self.found } else { &mut self.model }
+    }
+
+    /// The way to a port from the manager's port, which must be the receiving one: an adapter does not send on what is for its
+    /// other ports.
+    pub(super) fn hops_to(&self, model: &Model, port: PortRef) -> Option<Hops> {
+        let node = model.node(port.node)?;
+        if node.is_switch() || port.node == self.own.node && port.port == self.own.port {
+            return Hops::new(&node.route, None);
+        }
+        match model.port(port)?.peer {
+            Some(peer) => Hops::new(&model.node(peer.node)?.route, Some(peer.port)),
+            None => Hops::new(&node.route, None),
+        }
+    }
+
+    /// A request as a datagram, without its transaction ID; none if its port is gone.
+    pub(super) fn smp(&self, request: Request) -> Option<Smp> {
+        let Request { port, what } = request;
+        let model = self.working();
+        let hops = match what {
+            What::Own => Hops::new(&[], None),
+            What::Probe => Hops::new(&model.node(port.node)?.route, Some(port.port)),
+            What::Poll => Hops::new(&self.master.as_ref()?.route, None),
+            What::Rival | What::Handover | What::Acknowledge => {
+                Hops::new(&self.rivals.get(port.node)?.route, None)
+            }
+            _ => self.hops_to(model, port),
+        }?;
+        let method = if what.is_set() { Method::SET } else { Method::GET };
+        let (attr_id, modifier) = key(model, request)?;
+        let mut smp = Smp::directed(method, attr_id, modifier, hops.as_slice());
+        smp.mkey = self.config.mkey;
+        if what.is_set() {
+            smp.set_attribute(&self.value(model, request)?);
+        }
+        Some(smp)
+    }
+
+    /// What a Set sets.
+    pub(super) fn value(&self, model: &Model, request: Request) -> Option<Attribute> {
+        let Request { port, what } = request;
+        let switch = || model.node(port.node)?.switch.as_deref();
+        Some(match what {
+            What::ClearChange => SwitchInfo { port_state_change: true, ..switch()?.info }.into(),
+            What::SwitchSetup => self.switch_setup(&switch()?.info).into(),
+            What::Identity => self.identity(model, port)?.into(),
+            What::Arm => self.link(model, port, PortState::ARMED)?.into(),
+            What::Activate => self.link(model, port, PortState::ACTIVE)?.into(),
+            What::SetPkeys(block) => {
+                let mut wanted = self.pkeys.of(model, port);
+                wanted.resize(PKEY_BLOCK * (usize::from(block) + 1), Pkey(0));
+                let keys = *wanted.get(usize::from(block) * PKEY_BLOCK..)?.first_chunk()?;
+                PkeyTable { pkeys: keys }.into()
+            }
+            What::Linear(block) => {
+                LinearForwardingTable { ports: linear_block(&switch()?.forwarding, block) }.into()
+            }
+            What::Multicast { position, block } => MulticastForwardingTable {
+                port_masks: multicast_block(&switch()?.multicast, position, block),
+            }
+            .into(),
+            What::SlToVl(_) => self.config.sl_to_vl?.into(),
+            What::Handover => self.sm_info(SmState::MASTER).into(),
+            What::Acknowledge => self.sm_info(SmState::STANDBY).into(),
+            _ => return None,
+        })
+    }
+}
+
+/// Attribute and modifier.
+fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
+    let Request { port, what } = request;
+    let is_switch = || model.node(port.node).is_some_and(|node| node.is_switch());
+    let number = u32::from(port.port);
+    // The port whose table it is: only a switch has more than one behind one agent.
+    let table_port = || if is_switch() { number } else { 0 };
+    Some(match what {
+        What::Own | What::Probe => (NodeInfo::ATTR_ID, 0),
+        What::Description => (NodeDescription::ATTR_ID, 0),
+        What::SwitchInfo | What::ClearChange | What::SwitchSetup | What::Changed => {
+            (SwitchInfo::ATTR_ID, 0)
+        }
+        What::PortInfo | What::OwnPort | What::Identity | What::Arm | What::Activate => {
+            (PortInfo::ATTR_ID, number)
+        }
+        What::Pkeys(block) | What::SetPkeys(block) => {
+            (PkeyTable::ATTR_ID, table_port() << 16 | u32::from(block))
+        }
+        What::Linear(block) => (LinearForwardingTable::ATTR_ID, block.into()),
+        What::Multicast { position, block } => {
+            (MulticastForwardingTable::ATTR_ID, u32::from(position) << 28 | u32::from(block))
+        }
+        What::SlToVl(input) => {
+            (SlToVlTable::ATTR_ID, if is_switch() { u32::from(input) << 8 | number } else { 0 })
+        }
+        What::SmInfo | What::Poll | What::Rival => (SmInfo::ATTR_ID, 0),
+        What::Handover => (SmInfo::ATTR_ID, SmInfo::HANDOVER),
+        What::Acknowledge => (SmInfo::ATTR_ID, SmInfo::ACKNOWLEDGE),
+    })
+}
+
+/// Whether the data of an answer to a Set are what was set, as far as the agent may not choose.
+pub(super) fn is_kept(wanted: &Attribute, data: &[u8; DATA_LEN]) -> bool {
+    match wanted {
+        Attribute::PortInfo(wanted) => {
+            let now = PortInfo::from_bytes(data);
+            let state = wanted.port_state;
+            (wanted.lid, wanted.lmc, wanted.sm_lid) == (now.lid, now.lmc, now.sm_lid)
+                && (state == PortState::NO_CHANGE
+                    || state == PortState::DOWN
+                    || now.port_state >= state)
+        }
+        Attribute::SwitchInfo(wanted) => {
+            SwitchInfo::parse(data).is_ok_and(|now| now.linear_fdb_top == wanted.linear_fdb_top)
+        }
+        Attribute::SmInfo(_) => true,
+        other => {
+            let mut bytes = [0; DATA_LEN];
+            other.emit(&mut bytes);
+            bytes == *data
+        }
+    }
+}
+
+/// The LID of a port, or 0.
+pub(super) fn lid_of(model: &Model, port: PortRef) -> Lid {
+    model.port(port).map_or(Lid::NONE, |port| port.assigned)
+}

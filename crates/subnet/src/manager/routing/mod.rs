@@ -1,0 +1,167 @@
+//! Routing: by which port each switch sends on to each LID.
+//!
+//! Destination by destination: from the switch where a LID is, the ways of all other switches to it are found, and where several are
+//! equally good, the LIDs at that switch take turns, beginning with the port that fewest LIDs use so far. That takes time in proportion to
+//! switches times cables, and the LIDs of one port (LMC) take different ways where there are any.
+
+mod candidates;
+mod updn;
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use rdmux_wire::Lid;
+use rdmux_wire::sm::NO_ROUTE;
+
+use self::candidates::Candidates;
+use self::updn::Order;
+use super::graph::Graph;
+use super::model::Model;
+use super::tables::{Dirty, put_route};
+use super::{Manager, RoutingEngine};
+
+/// A computation of routes under way. The tables of the model are changed in place, and their blocks marked.
+#[derive(Debug)]
+pub(super) struct Routing {
+    graph: Graph,
+    /// Up and down, if they matter.
+    order: Option<Order>,
+    /// Switches that are done as destinations; behind the last, switches whose old routes are removed.
+    done: usize,
+    ways: Candidates,
+    /// How many LIDs use each cable's end.
+    loads: Vec<u32>,
+    /// LIDs that somebody has.
+    owned: Vec<bool>,
+}
+
+impl Routing {
+    pub(super) fn new(graph: Graph, engine: RoutingEngine) -> Self {
+        let mut owned = vec![false; usize::from(Lid::FIRST_MULTICAST.0)];
+        graph.all_lids().iter().for_each(|(lid, _)| owned[usize::from(lid.0)] = true);
+        let order = (engine == RoutingEngine::Updn).then(|| Order::layers(&graph));
+        let ways = Candidates::new(&graph);
+        let loads = vec![0; graph.cable_ends()];
+        Self { graph, order, done: 0, ways, loads, owned }
+    }
+
+    /// Goes on until some `budget` of cables has been looked at; whether everything is done.
+    pub(super) fn step(
+        &mut self,
+        model: &mut Model,
+        dirty: &mut [Option<Box<Dirty>>],
+        budget: usize,
+    ) -> bool {
+        let switches = self.graph.len();
+        let mut spent = 0;
+        while spent < budget && self.done < 2 * switches {
+            spent += self.graph.cable_ends() + switches;
+            match self.done.checked_sub(switches) {
+                None if !self.find_ways(self.done) => {
+                    // Some adapters cannot reach each other up and down these layers: begin again with a single root.
+                    self.order = Some(Order::tree(&self.graph));
+                    self.loads.fill(0);
+                    self.done = 0;
+                    continue;
+                }
+                None => self.write_routes(self.done, model, dirty),
+                Some(switch) => self.remove_old(switch, model, dirty),
+            }
+            self.done += 1;
+        }
+        self.done == 2 * switches
+    }
+
+    /// The ports of all switches that begin a good way to switch `to`; false if they must be found in another order.
+    fn find_ways(&mut self, to: usize) -> bool {
+        match &self.order {
+            None => {
+                self.ways.shortest(&self.graph, to);
+                true
+            }
+            Some(order) => {
+                let complete = self.ways.up_and_down(&self.graph, order, to);
+                complete || order.is_tree()
+            }
+        }
+    }
+
+    fn write_routes(&mut self, to: usize, model: &mut Model, dirty: &mut [Option<Box<Dirty>>]) {
+        let lids = self.graph.lids(to);
+        for switch in 0..self.graph.len() {
+            let node = self.graph.node(switch);
+            let table = model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
+            let (Some(table), Some(Some(dirty))) = (table, dirty.get_mut(node)) else { continue };
+            if switch == to {
+                for &(lid, port) in lids {
+                    put_route(&mut table.forwarding, dirty, lid.0, port);
+                }
+                continue;
+            }
+            let ways = self.ways.of(&self.graph, switch);
+            if ways.is_empty() {
+                for &(lid, _) in lids {
+                    put_route(&mut table.forwarding, dirty, lid.0, NO_ROUTE);
+                }
+                continue;
+            }
+            let first = self.graph.first_cable(switch);
+            let cables = self.graph.cables(switch);
+            let load = |way: &u8| self.loads[first + usize::from(*way)];
+            let least = (0..ways.len()).min_by_key(|&at| load(&ways[at])).unwrap_or(0);
+            let mut turn = least;
+            for &(lid, _) in lids {
+                let way = usize::from(ways[turn]);
+                self.loads[first + way] += 1;
+                put_route(&mut table.forwarding, dirty, lid.0, cables[way].port);
+                turn = if turn + 1 == ways.len() { 0 } else { turn + 1 };
+            }
+        }
+    }
+
+    /// LIDs that nobody has any more have no route.
+    fn remove_old(&self, switch: usize, model: &mut Model, dirty: &mut [Option<Box<Dirty>>]) {
+        let node = self.graph.node(switch);
+        let table = model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
+        let (Some(table), Some(Some(dirty))) = (table, dirty.get_mut(node)) else { return };
+        for lid in 0..u16::try_from(table.forwarding.len()).unwrap_or(u16::MAX) {
+            if !self.owned.get(usize::from(lid)).is_some_and(|owned| *owned) {
+                put_route(&mut table.forwarding, dirty, lid, NO_ROUTE);
+            }
+        }
+    }
+}
+
+impl Manager {
+    /// Begins to compute routes, if the ones that are there are of other cables or LIDs.
+    pub(super) fn begin_routing(&mut self) -> bool {
+        self.check_links();
+        let graph = Graph::new(&self.model);
+        if core::mem::take(&mut self.tables_set) && !graph.has_cables_of(&self.graph) {
+            // Routes to switches led elsewhere perhaps, and so did tables: nothing is known of what any switch has.
+            self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
+        }
+        let has_routes = |&switch: &usize| {
+            let node = self.model.node(graph.node(switch));
+            node.and_then(|n| n.switch.as_ref()).is_some_and(|s| !s.forwarding.is_empty())
+        };
+        let same = graph.is_same(&self.graph) && (0..graph.len()).all(|switch| has_routes(&switch));
+        self.graph = graph;
+        if !same {
+            self.changed = true;
+            self.trees.forget();
+            let routing = Routing::new(self.graph.clone(), self.config.routing);
+            self.job = Some(Box::new(routing));
+        }
+        !same
+    }
+
+    /// Goes on with the routes.
+    pub(super) fn compute(&mut self) {
+        let Some(job) = &mut self.job else { return };
+        if job.step(&mut self.model, &mut self.dirty, self.config.routing_slice) {
+            self.job = None;
+        }
+    }
+}

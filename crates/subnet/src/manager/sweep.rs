@@ -1,0 +1,345 @@
+//! Sweeps: phase after phase, and when the next one is due.
+
+use core::time::Duration;
+
+use rdmux_wire::mad::status;
+use rdmux_wire::sm::{NodeDescription, PkeyTable, PortInfo, SmState, SwitchInfo};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Pkey};
+
+use super::encode::is_kept;
+use super::pkeys::PKEY_BLOCK;
+use super::requests::{Request, What};
+use super::status::{ProblemKind, Report, Tally};
+use super::{Event, Manager, ManagerSink};
+use crate::Time;
+use crate::topology::PortRef;
+
+/// What a manager is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing.
+    Idle,
+    /// Finds nodes and cables.
+    Discovery,
+    /// Tells end ports their LIDs and partitions.
+    Identity,
+    /// Computes routes.
+    Routing,
+    /// Tells switches the routes.
+    Tables,
+    /// Links go from Init to Armed.
+    Arm,
+    /// Links go from Armed to Active.
+    Activate,
+    /// Asks switches whether something has changed.
+    Light,
+    /// Tells switches the routes of groups that have changed.
+    Groups,
+    /// Another manager is to be the master; then this one stands by, or leaves.
+    Handover { leaves: bool },
+}
+
+/// The most that the time between sweeps with errors is doubled.
+const MAX_DOUBLINGS: u32 = 6;
+
+impl Manager {
+    /// Whether a heavy sweep may begin now: not in the middle of another one.
+    pub(super) fn may_begin(&self) -> bool {
+        matches!(self.phase, Phase::Idle | Phase::Light)
+            && matches!(self.state, SmState::MASTER | SmState::DISCOVERING)
+    }
+
+    pub(super) fn begin_heavy(&mut self, now: Time, out: &mut impl ManagerSink) {
+        self.abandon();
+        (self.heavy_due, self.light_due) = (None, None);
+        self.stale = false;
+        self.act_count = self.act_count.wrapping_add(1);
+        self.tally = Tally::new(now);
+        self.phase = Phase::Discovery;
+        self.rivals.clear();
+        self.queue.push_back(Request { port: self.own, what: What::Own });
+        self.proceed(now, out);
+    }
+
+    /// Asks all switches whether the state of a port has changed, and what else may have.
+    pub(super) fn begin_light(&mut self, now: Time) {
+        self.light_due = None;
+        self.act_count = self.act_count.wrapping_add(1);
+        self.tally = Tally::new(now);
+        self.phase = Phase::Light;
+        for (index, node) in self.model.nodes().iter().enumerate() {
+            let port = |number| PortRef { node: index, port: number };
+            if node.switch.is_some() {
+                self.queue.push_back(Request { port: port(0), what: What::Changed });
+            }
+            if node.description == NodeDescription::default() {
+                self.queue.push_back(Request { port: port(0), what: What::Description });
+            }
+        }
+        if self.model.node(self.own.node).is_some_and(|node| !node.is_switch()) {
+            self.queue.push_back(Request { port: self.own, what: What::OwnPort });
+        }
+        for index in 0..self.rivals.len() {
+            let port = PortRef { node: index, port: 0 };
+            self.queue.push_back(Request { port, what: What::Rival });
+        }
+    }
+
+    /// Puts what is to be asked of the next node into the queue; false if there is none in this phase.
+    pub(super) fn refill(&mut self) -> bool {
+        if self.cursor >= self.model.nodes().len() {
+            return false;
+        }
+        match self.phase {
+            Phase::Identity => self.queue_identity(self.cursor),
+            Phase::Tables => self.queue_tables(self.cursor),
+            Phase::Arm => self.queue_links(self.cursor, What::Arm),
+            Phase::Activate => self.queue_links(self.cursor, What::Activate),
+            _ => return false,
+        }
+        self.cursor += 1;
+        true
+    }
+
+    /// Everything of a phase is answered. False if nothing is to be sent now.
+    pub(super) fn next_phase(&mut self, now: Time, out: &mut impl ManagerSink) -> bool {
+        let next = match self.phase {
+            Phase::Idle => return false,
+            Phase::Discovery => match self.discovered(now, out) {
+                true => Phase::Identity,
+                false => return self.phase != Phase::Idle,
+            },
+            Phase::Identity => {
+                if self.begin_routing() {
+                    self.phase = Phase::Routing;
+                    return false;
+                }
+                Phase::Tables
+            }
+            Phase::Routing if self.job.is_some() => return false,
+            Phase::Routing => Phase::Tables,
+            Phase::Tables => Phase::Arm,
+            Phase::Arm => Phase::Activate,
+            Phase::Activate => {
+                self.end_heavy(now, out);
+                return false;
+            }
+            Phase::Light => {
+                self.phase = Phase::Idle;
+                if self.heavy_due.is_none() {
+                    self.light_due = Some(now.after(self.config.sweep_interval));
+                }
+                return false;
+            }
+            Phase::Groups => {
+                self.phase = Phase::Idle;
+                if self.tally.count > 0 || self.stale {
+                    self.heavy_due.get_or_insert(now);
+                }
+                return false;
+            }
+            Phase::Handover { leaves } => {
+                self.end_handover(now, leaves, out);
+                return false;
+            }
+        };
+        self.phase = next;
+        self.cursor = 0;
+        if next == Phase::Tables {
+            self.route_all_groups();
+        }
+        true
+    }
+
+    /// The subnet is as it should be, as far as it can be reached.
+    fn end_heavy(&mut self, now: Time, out: &mut impl ManagerSink) {
+        self.phase = Phase::Idle;
+        self.sweeps += 1;
+        let was_fresh = core::mem::take(&mut self.fresh);
+        let took = now.since(self.tally.started);
+        let switches = self.model.nodes().iter().filter(|node| node.switch.is_some()).count();
+        let report = Report {
+            ended: now,
+            took,
+            nodes: self.model.nodes().len(),
+            switches,
+            end_ports: self.model.end_ports().filter(|(_, port)| port.info.is_some()).count(),
+            sets: self.tally.sets,
+            problem_count: self.tally.count,
+            problems: core::mem::take(&mut self.tally.problems),
+        };
+        self.last = Some(report.clone());
+        for guid in core::mem::take(&mut self.appeared) {
+            out.event(Event::PortAppeared(guid));
+        }
+        if core::mem::take(&mut self.changed) {
+            out.event(Event::ModelChanged);
+        }
+        out.event(Event::SweepEnded(report));
+        // Changes that a switch reports since before the ports were read are cleared, and looked at, by another sweep; that is how it is
+        // after power-on.
+        self.rest_until = now.after(if was_fresh { Duration::ZERO } else { took });
+        if self.stale || self.changes_are_pending() {
+            self.heavy_due = Some(self.rest_until);
+        } else if self.tally.count > 0 {
+            let wait = self.config.retry_interval * (1 << self.failures.min(MAX_DOUBLINGS));
+            self.failures += 1;
+            self.heavy_due = Some(now.after(wait).max(self.rest_until));
+        } else {
+            self.failures = 0;
+        }
+        self.light_due = Some(now.after(self.config.sweep_interval));
+    }
+
+    /// Whether a switch has said that a state has changed, and that was not cleared before its ports were read.
+    fn changes_are_pending(&self) -> bool {
+        let switches = self.model.nodes().iter().filter_map(|node| node.switch.as_ref());
+        switches.into_iter().any(|switch| switch.info.port_state_change)
+    }
+
+    /// An answer has come.
+    pub(super) fn handle_answer(
+        &mut self,
+        now: Time,
+        request: Request,
+        smp: &Smp,
+        out: &mut impl ManagerSink,
+    ) {
+        // A port that is active already may say so with a status.
+        let tolerated = request.what == What::Activate && smp.status() == status::INVALID_VALUE;
+        if smp.status() != status::OK && !tolerated {
+            return self.handle_failure(now, request, Some(smp.status()), out);
+        }
+        if request.what.is_set() {
+            let wanted = self.value(self.working(), request);
+            if !wanted.is_some_and(|wanted| is_kept(&wanted, &smp.data)) {
+                self.undo(request);
+                self.problem(ProblemKind::NotKept, request.port);
+            }
+        }
+        let place = request.port;
+        match request.what {
+            What::Own => self.found_node(None, smp),
+            What::Probe => self.found_node(Some(place), smp),
+            What::SwitchInfo => self.found_switch(place, smp),
+            What::ClearChange => self.cleared_change(place, smp),
+            What::PortInfo => self.found_port(place, smp),
+            What::SmInfo => self.found_manager(place, smp),
+            What::Description => {
+                if let Some(node) = self.working_mut().node_mut(place.node) {
+                    node.description = NodeDescription::from_bytes(&smp.data);
+                }
+            }
+            What::Pkeys(block) | What::SetPkeys(block) => self.know_pkeys(place, block, smp),
+            What::Identity | What::Arm | What::Activate => {
+                if let Some(port) = self.model.port_mut(place) {
+                    port.info = Some(PortInfo::from_bytes(&smp.data));
+                }
+            }
+            What::SwitchSetup => self.know_switch(place, smp),
+            What::SlToVl(input) => self.know_sl_to_vl(place, input),
+            What::Changed => {
+                let known = self.model.node(place.node).and_then(|node| node.switch.as_ref());
+                let top = known.map(|switch| switch.info.linear_fdb_top);
+                let now_is = SwitchInfo::parse(&smp.data[..]).ok();
+                if !now_is.is_some_and(|i| !i.port_state_change && Some(i.linear_fdb_top) == top) {
+                    self.heavy_due = Some(now);
+                }
+            }
+            What::OwnPort => {
+                let state = PortInfo::from_bytes(&smp.data).port_state;
+                let known = self.model.port(place).and_then(|port| port.info);
+                if known.is_none_or(|info| info.port_state != state) {
+                    self.heavy_due = Some(now);
+                }
+            }
+            What::Rival => self.rival_answers(now, place.node, smp),
+            What::Poll => self.master_answers(now, smp, out),
+            What::Linear(_) | What::Multicast { .. } | What::Handover | What::Acknowledge => {}
+        }
+    }
+
+    /// No answer has come, or one that says that the request is not done.
+    pub(super) fn handle_failure(
+        &mut self,
+        now: Time,
+        request: Request,
+        refused: Option<u16>,
+        out: &mut impl ManagerSink,
+    ) {
+        self.undo(request);
+        let place = request.port;
+        match request.what {
+            What::Poll => return self.master_is_silent(now, out),
+            What::Changed | What::OwnPort => self.heavy_due = Some(now),
+            What::Rival => return self.request_sweep(now),
+            What::Handover => return self.handover_failed(now, out),
+            What::Acknowledge => return,
+            // Another manager that has gone meanwhile. One that does not answer is asked again by the next sweep.
+            What::SmInfo if refused.is_some() => return,
+            _ => {}
+        }
+        self.problem(
+            match (request.what, refused) {
+                (_, Some(status)) => ProblemKind::Refused(status),
+                (What::Probe, None) => ProblemKind::Silent,
+                _ => ProblemKind::NoAnswer,
+            },
+            place,
+        );
+        if request.what == What::ClearChange {
+            self.queue_ports(place.node);
+        }
+    }
+
+    /// Notes a problem of a port.
+    pub(super) fn problem(&mut self, what: ProblemKind, port: PortRef) {
+        let node = self.working().node(port.node).map_or(Guid(0), |node| node.info.node_guid);
+        self.tally.add(what, node, port.port);
+    }
+
+    fn know_pkeys(&mut self, port: PortRef, block: u16, smp: &Smp) {
+        let keys = PkeyTable::from_bytes(&smp.data).pkeys;
+        let Some(port) = self.working_mut().port_mut(port) else { return };
+        let first = usize::from(block) * PKEY_BLOCK;
+        if port.pkeys.len() < first + PKEY_BLOCK {
+            port.pkeys.resize(first + PKEY_BLOCK, Pkey(0));
+        }
+        port.pkeys[first..first + PKEY_BLOCK].copy_from_slice(&keys);
+        let used = port.pkeys.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
+        port.pkeys.truncate(used);
+        port.pkeys.shrink_to_fit();
+    }
+
+    fn know_switch(&mut self, port: PortRef, smp: &Smp) {
+        let node = self.model.node_mut(port.node);
+        if let Some(switch) = node.and_then(|node| node.switch.as_deref_mut())
+            && let Ok(info) = SwitchInfo::parse(&smp.data[..])
+        {
+            switch.info = info;
+        }
+    }
+
+    fn know_sl_to_vl(&mut self, place: PortRef, input: u8) {
+        let table = self.config.sl_to_vl.unwrap_or_default();
+        let Some(port) = self.model.port_mut(place) else { return };
+        let at = usize::from(input);
+        if port.sl_to_vl.len() <= at {
+            port.sl_to_vl.resize(at + 1, Default::default());
+        }
+        port.sl_to_vl[at] = table;
+    }
+
+    /// What is set at a port is not there: it is to be set again.
+    fn undo(&mut self, request: Request) {
+        let dirty = self.dirty.get_mut(request.port.node).and_then(Option::as_deref_mut);
+        match (request.what, dirty) {
+            (What::Linear(block), Some(dirty)) => dirty.mark_linear(block),
+            (What::Multicast { position, block }, Some(dirty)) => {
+                dirty.mark_multicast(position, block);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Traps: the master represses each, acts on some, and tells administration of all.
+
+use alloc::boxed::Box;
+
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{LocalChange, LocalChangeFlags, Notice, SmState, Trap};
+use rdmux_wire::smp::Smp;
+
+use super::requests::{Request, What};
+use super::sweep::Phase;
+use super::{Event, Manager, ManagerSink};
+use crate::Time;
+use crate::umad::UserAddress;
+
+impl Manager {
+    /// A trap has come. Managers that are not the master leave it to the master.
+    pub(super) fn handle_trap(
+        &mut self,
+        now: Time,
+        from: &UserAddress,
+        smp: &Smp,
+        out: &mut impl ManagerSink,
+    ) {
+        if self.state != SmState::MASTER || smp.is_directed() {
+            return;
+        }
+        let Ok(notice) = Notice::parse(&smp.data[..]) else { return };
+        let mut repress =
+            Smp::lid_routed(Method::TRAP_REPRESS, Notice::ATTR_ID, smp.header.attr_mod);
+        repress.header.tid = smp.header.tid;
+        repress.mkey = self.config.mkey;
+        repress.data = smp.data;
+        out.send(UserAddress::smi(from.lid), Box::new(repress.to_bytes()));
+        // What a LID says that nobody has is told on, but nothing is done about it.
+        let known = self.model.by_lid(notice.issuer_lid);
+        match notice.trap().filter(|_| known.is_some()) {
+            Some(Trap::LinkState(_)) => self.request_sweep(now),
+            Some(Trap::Local(change)) if is_name_only(&change) => self.read_name_again(&change),
+            Some(Trap::Local(_)) => self.request_sweep(now),
+            Some(Trap::SystemImageGuid(change)) => {
+                let node = self.model.by_lid(change.lid).map(|port| port.node);
+                if let Some(node) = node.and_then(|node| self.model.node_mut(node)) {
+                    node.info.system_image_guid = change.system_image_guid;
+                }
+            }
+            _ => {}
+        }
+        out.event(Event::Trap(notice));
+    }
+
+    fn read_name_again(&mut self, change: &LocalChange) {
+        let Some(port) = self.model.by_lid(change.lid) else { return };
+        if self.phase == Phase::Discovery {
+            // Nobody knows whether it has been read already.
+            self.stale = true;
+        } else {
+            self.queue.push_back(Request { port, what: What::Description });
+        }
+    }
+}
+
+/// Whether only the node description has changed.
+fn is_name_only(change: &LocalChange) -> bool {
+    change.other_local_changes && change.change_flags == LocalChangeFlags::NODE_DESCRIPTION
+}

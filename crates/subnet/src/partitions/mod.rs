@@ -1,0 +1,211 @@
+//! Partitions: which P_Keys ports have, and the multicast groups that exist from the start, as OpenSM's `partitions.conf`
+//! says (`opensm(8)`, "PARTITION CONFIGURATION").
+//!
+//! ```
+//! # use rdmux_subnet::partitions::{EndPort, Partitions};
+//! # use rdmux_wire::sm::NodeType;
+//! # use rdmux_wire::{Guid, Pkey};
+//! let text = "Default=0x7fff, ipoib: ALL=full;\nStorage=0x10, ipoib, mtu=5: ALL_CAS, 0x2001=full;";
+//! let partitions = Partitions::parse("partitions.conf", text)?;
+//! let port = EndPort { guid: Guid(0x2001), kind: NodeType::CA, is_manager: false };
+//! assert_eq!(partitions.table_for(&port), [Pkey(0xffff), Pkey(0x8010)]);
+//! # Ok::<(), rdmux_subnet::partitions::ParseError>(())
+//! ```
+//!
+//! Differences from OpenSM: a word that the format does not know is an error, not ignored; and a file with an error is
+//! refused as a whole.
+
+mod parse;
+mod scan;
+mod tables;
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use rdmux_wire::sa::Rate;
+use rdmux_wire::sm::NodeType;
+use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey};
+
+pub use parse::{ParseError, Rule};
+pub use tables::PartitionTables;
+
+/// The default partition, without the membership bit.
+pub const DEFAULT_PARTITION: u16 = 0x7fff;
+
+/// The most multicast groups of all partitions: about as many as there are multicast LIDs.
+pub const MAX_GROUPS: usize = 0x3ffe;
+
+/// All partitions of a subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partitions {
+    /// By their P_Key without the membership bit.
+    all: BTreeMap<u16, Partition>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its name; it need not be unique.
+    pub name: String,
+    /// It is at index 0 of tables instead of the default partition.
+    pub index0: bool,
+    /// The service level of its paths, if it has one of its own.
+    pub sl: Option<u8>,
+    /// The multicast groups that it has from the start; an IP over IB partition's broadcast group is the first.
+    pub groups: Vec<PartitionGroup>,
+    members: Vec<(Ports, Membership)>,
+}
+
+/// A multicast group that a partition has from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionGroup {
+    /// Its GID.
+    pub mgid: Gid,
+    /// Its partition, with the membership bit.
+    pub pkey: Pkey,
+    /// Its Q_Key.
+    pub qkey: Qkey,
+    /// Its MTU.
+    pub mtu: Mtu,
+    /// Its rate.
+    pub rate: Rate,
+    /// Its service level.
+    pub sl: u8,
+    /// Its traffic class.
+    pub tclass: u8,
+    /// Its flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// What a port may do in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Membership {
+    /// It talks to full members.
+    Limited,
+    /// It talks to all.
+    Full,
+    /// It has both keys.
+    Both,
+}
+
+/// Ports as a line names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ports {
+    All,
+    Kind(NodeType),
+    Manager,
+    Guid(Guid),
+}
+
+/// A port that has a P_Key table of its own: an adapter's, a router's, or port 0 of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndPort {
+    /// Its GUID.
+    pub guid: Guid,
+    /// What its node is.
+    pub kind: NodeType,
+    /// The subnet manager is on it.
+    pub is_manager: bool,
+}
+
+impl Ports {
+    fn contain(self, port: &EndPort) -> bool {
+        match self {
+            Self::All => true,
+            Self::Kind(kind) => kind == port.kind,
+            Self::Manager => port.is_manager,
+            Self::Guid(guid) => guid == port.guid,
+        }
+    }
+}
+
+impl Partition {
+    fn new(name: String) -> Self {
+        Self { name, index0: false, sl: None, groups: Vec::new(), members: Vec::new() }
+    }
+
+    /// What a port may do in the partition; none if it is not in it.
+    pub fn membership(&self, port: &EndPort) -> Option<Membership> {
+        let rules = self.members.iter().filter(|(ports, _)| ports.contain(port));
+        rules.map(|&(_, membership)| membership).max()
+    }
+}
+
+/// Without a file: all ports are full members of the default partition, which has an IP over IB broadcast group.
+impl Default for Partitions {
+    fn default() -> Self {
+        let mut default = Partition::new("Default".into());
+        default.members.push((Ports::All, Membership::Full));
+        default.groups.push(PartitionGroup::broadcast(DEFAULT_PARTITION, 2));
+        Self { all: [(DEFAULT_PARTITION, default)].into() }
+    }
+}
+
+impl Partitions {
+    /// Reads a file. `name` is for errors.
+    ///
+    /// Every port is at least a limited member of the default partition, and the manager's a full one.
+    ///
+    /// # Errors
+    /// [`ParseError`] says the line, and what is wrong with which token.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
+        parse::parse(name, text)
+    }
+
+    /// A partition by its P_Key, of which the membership bit does not matter.
+    pub fn get(&self, pkey: Pkey) -> Option<&Partition> {
+        self.all.get(&(pkey.0 & 0x7fff))
+    }
+
+    /// All partitions in the order of their P_Keys, which have the membership bit set.
+    pub fn iter(&self) -> impl Iterator<Item = (Pkey, &Partition)> {
+        self.all.iter().map(|(&base, partition)| (Pkey(base | 0x8000), partition))
+    }
+
+    /// All groups that exist from the start.
+    pub fn groups(&self) -> impl Iterator<Item = &PartitionGroup> {
+        self.all.values().flat_map(|partition| &partition.groups)
+    }
+
+    /// The P_Key table of a port: the default partition first, unless another one has `indx0`, then the others in the order
+    /// of their keys. A member of both kinds has two keys, the full one first.
+    pub fn table_for(&self, port: &EndPort) -> Vec<Pkey> {
+        let mut keys: Vec<_> = self.all.iter().collect();
+        keys.sort_by_key(|&(&base, partition)| (!partition.index0, base != DEFAULT_PARTITION));
+        let mut table = Vec::new();
+        for (&base, partition) in keys {
+            let Some(membership) = partition.membership(port) else { continue };
+            if membership != Membership::Limited {
+                table.push(Pkey(base | 0x8000));
+            }
+            if membership != Membership::Full {
+                table.push(Pkey(base));
+            }
+        }
+        table
+    }
+}
+
+impl PartitionGroup {
+    /// The IP over IB broadcast group of a partition (RFC 4391, section 4), with OpenSM's values.
+    fn broadcast(base: u16, scope: u8) -> Self {
+        let [high, low] = (base | 0x8000).to_be_bytes();
+        let mut mgid = [0; 16];
+        mgid[..6].copy_from_slice(&[0xff, 0x10 | scope & 0xf, 0x40, 0x1b, high, low]);
+        mgid[12..].copy_from_slice(&[0xff; 4]);
+        Self {
+            mgid: Gid(mgid),
+            pkey: Pkey(base | 0x8000),
+            qkey: Qkey(0x0b1b),
+            mtu: Mtu::M2048,
+            rate: Rate::GBPS_10,
+            sl: 0,
+            tclass: 0,
+            flow_label: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

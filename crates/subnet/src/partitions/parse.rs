@@ -1,0 +1,421 @@
+//! The format of `partitions.conf`.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::Ipv6Addr;
+
+use rdmux_wire::sa::Rate;
+use rdmux_wire::sm::NodeType;
+use rdmux_wire::{Gid, Guid, Mtu, Qkey};
+
+use super::scan::Scanner;
+use super::{
+    DEFAULT_PARTITION, MAX_GROUPS, Membership, Partition, PartitionGroup, Partitions, Ports,
+};
+
+/// Why a file is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// What is wrong there; empty at the end of the file.
+    pub token: String,
+    /// What it should be.
+    pub rule: Rule,
+}
+
+/// What a file has to keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rule {
+    /// A definition ends with a colon, and its parts with commas.
+    #[error("a partition is NAME=PKEY, then flags after commas, then a colon")]
+    Definition,
+    /// A P_Key.
+    #[error("a P_Key is a number whose low 15 bits are not zero")]
+    Pkey,
+    /// No P_Key is free for a partition that does not say its own.
+    #[error("no P_Key is left for a partition without one")]
+    NoPkeyLeft,
+    /// A flag.
+    #[error(
+        "flags are indx0, ipoib, rate=, mtu=, sl=, scope=, Q_Key=, TClass=, FlowLabel= and defmember="
+    )]
+    Flag,
+    /// A flag of a group.
+    #[error("flags of a group are rate=, mtu=, sl=, scope=, Q_Key=, TClass= and FlowLabel=")]
+    GroupFlag,
+    /// A rate.
+    #[error("a rate is a code of the specification: 2 to 22")]
+    Rate,
+    /// An MTU.
+    #[error("an MTU is a code of the specification: 1 (256 bytes) to 5 (4096 bytes)")]
+    Mtu,
+    /// A number of 4 bits.
+    #[error("a service level or scope is a number from 0 to 15")]
+    FourBits,
+    /// A Q_Key.
+    #[error("a Q_Key is a number of 32 bits")]
+    Qkey,
+    /// A traffic class.
+    #[error("a traffic class is a number from 0 to 255")]
+    Tclass,
+    /// A flow label.
+    #[error("a flow label is a number of 20 bits")]
+    FlowLabel,
+    /// A membership.
+    #[error("a membership is full, limited or both")]
+    Membership,
+    /// A port.
+    #[error("a port is a GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS or SELF")]
+    Port,
+    /// The end of a partition.
+    #[error("a partition ends with a semicolon")]
+    Semicolon,
+    /// A multicast GID.
+    #[error("a group is a multicast GID, as in mgid=ff12:401b::16")]
+    Mgid,
+    /// The GID of an IP group and its partition.
+    #[error("the P_Key in the GID of an IP group is that of its partition, or zero")]
+    MgidPkey,
+    /// The values of an IP group.
+    #[error("an IP group has the rate and the MTU of its partition's broadcast group")]
+    NotAsBroadcast,
+    /// The number of groups.
+    #[error("there are more groups than multicast LIDs")]
+    Groups,
+}
+
+impl ParseError {
+    pub(super) fn new(file: &str, line: u32, token: &str, rule: Rule) -> Self {
+        let token = token.chars().take(64).collect();
+        Self { file: file.to_string(), line, token, rule }
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        if self.token.is_empty() {
+            write!(f, "the file ends: {}", self.rule)
+        } else {
+            write!(f, "`{}`: {}", self.token.escape_debug(), self.rule)
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+/// What a definition says beside name and P_Key.
+#[derive(Clone, Debug)]
+struct Definition {
+    base: u16,
+    ipoib: bool,
+    index0: bool,
+    member: Membership,
+    group: GroupFlags,
+}
+
+/// What is said of groups.
+#[derive(Clone, Debug, Default)]
+struct GroupFlags {
+    rate: Option<Rate>,
+    mtu: Option<Mtu>,
+    sl: Option<u8>,
+    scopes: Vec<u8>,
+    qkey: Option<Qkey>,
+    tclass: u8,
+    flow_label: u32,
+}
+
+pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
+    let mut default = Partition::new("Default".into());
+    default.members.push((Ports::All, Membership::Limited));
+    default.members.push((Ports::Manager, Membership::Full));
+    let mut parser = Parser {
+        scan: Scanner::new(name, text),
+        partitions: Partitions { all: [(DEFAULT_PARTITION, default)].into() },
+        groups: 0,
+    };
+    while !parser.scan.is_at_end() {
+        parser.partition()?;
+    }
+    Ok(parser.partitions)
+}
+
+struct Parser<'a> {
+    scan: Scanner<'a>,
+    partitions: Partitions,
+    groups: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn partition(&mut self) -> Result<(), ParseError> {
+        let (name, mut definition) = self.definition()?;
+        let base = definition.base;
+        let entry =
+            self.partitions.all.entry(base).or_insert_with(|| Partition::new(name.to_string()));
+        entry.index0 |= definition.index0;
+        entry.sl = definition.group.sl.or(entry.sl);
+        if definition.ipoib {
+            for scope in definition.group.scopes() {
+                let broadcast = PartitionGroup::broadcast(base, scope.unwrap_or(2));
+                let group = definition.group.apply(broadcast);
+                self.add_group(base, group, "ipoib")?;
+            }
+        }
+        loop {
+            if self.scan.is_at_end() {
+                return Err(self.scan.error("", Rule::Semicolon));
+            }
+            if self.scan.take(';') {
+                return Ok(());
+            }
+            if !self.scan.take(',') {
+                self.property(&mut definition)?;
+            }
+        }
+    }
+
+    /// `NAME=PKEY, flags:`
+    fn definition(&mut self) -> Result<(&'a str, Definition), ParseError> {
+        let name = self.scan.name();
+        let base = if self.scan.take('=') {
+            let word = self.scan.word();
+            let base = number(word).and_then(|n| u16::try_from(n).ok()).map(|n| n & 0x7fff);
+            base.filter(|&n| n != 0).ok_or_else(|| self.scan.error(word, Rule::Pkey))?
+        } else {
+            let free = (1..DEFAULT_PARTITION).find(|base| !self.partitions.all.contains_key(base));
+            free.ok_or_else(|| self.scan.error(name, Rule::NoPkeyLeft))?
+        };
+        let mut definition = Definition {
+            base,
+            ipoib: false,
+            index0: false,
+            member: Membership::Limited,
+            group: GroupFlags::default(),
+        };
+        loop {
+            if self.scan.take(':') {
+                return Ok((name, definition));
+            }
+            if !self.scan.take(',') {
+                return Err(self.scan.error(self.scan.next_token(), Rule::Definition));
+            }
+            self.flag(&mut definition)?;
+        }
+    }
+
+    fn flag(&mut self, to: &mut Definition) -> Result<(), ParseError> {
+        let word = self.scan.word();
+        match word {
+            "ipoib" => to.ipoib = true,
+            "indx0" => to.index0 = true,
+            "defmember" if self.scan.take('=') => to.member = self.membership()?,
+            _ => self.group_flag(word, &mut to.group, Rule::Flag)?,
+        }
+        Ok(())
+    }
+
+    fn group_flag(
+        &mut self,
+        word: &str,
+        to: &mut GroupFlags,
+        rule: Rule,
+    ) -> Result<(), ParseError> {
+        if word.is_empty() || !self.scan.take('=') {
+            let token = if word.is_empty() { self.scan.next_token() } else { word };
+            return Err(self.scan.error(token, rule));
+        }
+        let text = self.scan.word();
+        let value = number(text);
+        let small = |most: u64| value.filter(|&n| n <= most);
+        let byte = |most: u64| small(most).and_then(|n| u8::try_from(n).ok());
+        let known = match word {
+            "rate" => {
+                let rate = byte(63).map(Rate).filter(|rate| rate.mbps() > 0);
+                to.rate = rate;
+                rate.is_some().then_some(()).ok_or(Rule::Rate)
+            }
+            "mtu" => {
+                to.mtu = byte(63).and_then(Mtu::from_code);
+                to.mtu.map(drop).ok_or(Rule::Mtu)
+            }
+            "sl" => {
+                to.sl = byte(15);
+                to.sl.map(drop).ok_or(Rule::FourBits)
+            }
+            "scope" => byte(15).map(|scope| to.scope(scope)).ok_or(Rule::FourBits),
+            "Q_Key" => {
+                to.qkey = value.and_then(|n| u32::try_from(n).ok()).map(Qkey);
+                to.qkey.map(drop).ok_or(Rule::Qkey)
+            }
+            "TClass" => byte(255).map(|tclass| to.tclass = tclass).ok_or(Rule::Tclass),
+            "FlowLabel" => small(0xf_ffff)
+                .and_then(|n| u32::try_from(n).ok())
+                .map(|label| to.flow_label = label)
+                .ok_or(Rule::FlowLabel),
+            _ => return Err(self.scan.error(word, rule)),
+        };
+        known.map_err(|rule| self.scan.error(text, rule))
+    }
+
+    fn membership(&mut self) -> Result<Membership, ParseError> {
+        let word = self.scan.word();
+        // OpenSM takes abbreviations.
+        let names = [
+            ("full", Membership::Full),
+            ("limited", Membership::Limited),
+            ("both", Membership::Both),
+        ];
+        let found = names.iter().find(|(name, _)| !word.is_empty() && name.starts_with(word));
+        let token = if word.is_empty() { self.scan.next_token() } else { word };
+        found
+            .map(|&(_, membership)| membership)
+            .ok_or_else(|| self.scan.error(token, Rule::Membership))
+    }
+
+    /// A port, a group, or more of the definition before a second colon.
+    fn property(&mut self, definition: &mut Definition) -> Result<(), ParseError> {
+        let word = self.scan.word();
+        match word {
+            "mgid" if self.scan.take('=') => return self.group(definition),
+            "defmember" if self.scan.take('=') => {
+                definition.member = self.membership()?;
+                self.scan.take(':');
+                return Ok(());
+            }
+            _ => {}
+        }
+        let ports = match word {
+            "ALL" => Ports::All,
+            "ALL_CAS" => Ports::Kind(NodeType::CA),
+            "ALL_SWITCHES" => Ports::Kind(NodeType::SWITCH),
+            "ALL_ROUTERS" => Ports::Kind(NodeType::ROUTER),
+            "SELF" => Ports::Manager,
+            guid => {
+                let token = if guid.is_empty() { self.scan.next_token() } else { guid };
+                let guid = number(guid).filter(|&guid| guid != 0);
+                Ports::Guid(Guid(guid.ok_or_else(|| self.scan.error(token, Rule::Port))?))
+            }
+        };
+        let membership = if self.scan.take('=') { self.membership()? } else { definition.member };
+        if let Some(partition) = self.partitions.all.get_mut(&definition.base) {
+            partition.members.push((ports, membership));
+        }
+        Ok(())
+    }
+
+    /// `mgid=GID, flags` up to the end of the line.
+    fn group(&mut self, definition: &Definition) -> Result<(), ParseError> {
+        let text = self.scan.gid();
+        let gid = text.parse::<Ipv6Addr>().ok().map(Gid::from).filter(|gid| gid.0[0] == 0xff);
+        let Some(Gid(mut mgid)) = gid else {
+            let token = if text.is_empty() { self.scan.next_token() } else { text };
+            return Err(self.scan.error(token, Rule::Mgid));
+        };
+        let mut flags = GroupFlags::default();
+        while !self.scan.is_at_line_end() && self.scan.take(',') {
+            if self.scan.is_at_line_end() {
+                break;
+            }
+            let word = self.scan.word();
+            self.group_flag(word, &mut flags, Rule::GroupFlag)?;
+        }
+        let base = definition.base;
+        let mut group = PartitionGroup { qkey: Qkey(0), ..PartitionGroup::broadcast(base, 2) };
+        if is_ip(&mgid) {
+            let key = [mgid[4], mgid[5]];
+            if key != [0, 0] && u16::from_be_bytes(key) & 0x7fff != base {
+                return Err(self.scan.error(text, Rule::MgidPkey));
+            }
+            mgid[4..6].copy_from_slice(&(base | 0x8000).to_be_bytes());
+            let like = self.broadcast(base).unwrap_or(PartitionGroup::broadcast(base, 2));
+            let differs = flags.rate.is_some_and(|rate| rate != like.rate)
+                || flags.mtu.is_some_and(|mtu| mtu != like.mtu);
+            if differs {
+                return Err(self.scan.error(text, Rule::NotAsBroadcast));
+            }
+            group = PartitionGroup { sl: 0, tclass: 0, flow_label: 0, ..like };
+        }
+        group.mgid = Gid(mgid);
+        for scope in flags.scopes() {
+            let mut group = flags.apply(group);
+            if let Some(scope) = scope {
+                group.mgid.0[1] = group.mgid.0[1] & 0xf0 | scope;
+            }
+            self.add_group(base, group, text)?;
+        }
+        Ok(())
+    }
+
+    /// The broadcast group of a partition.
+    fn broadcast(&self, base: u16) -> Option<PartitionGroup> {
+        let groups = &self.partitions.all.get(&base)?.groups;
+        groups.iter().find(|group| is_ip(&group.mgid.0) && group.mgid.0[12..] == [0xff; 4]).copied()
+    }
+
+    /// A group that is there already is replaced.
+    fn add_group(
+        &mut self,
+        base: u16,
+        group: PartitionGroup,
+        token: &str,
+    ) -> Result<(), ParseError> {
+        let Some(partition) = self.partitions.all.get_mut(&base) else { return Ok(()) };
+        if let Some(old) = partition.groups.iter_mut().find(|old| old.mgid == group.mgid) {
+            *old = group;
+            return Ok(());
+        }
+        if self.groups == MAX_GROUPS {
+            return Err(self.scan.error(token, Rule::Groups));
+        }
+        self.groups += 1;
+        partition.groups.push(group);
+        Ok(())
+    }
+}
+
+impl GroupFlags {
+    fn scope(&mut self, scope: u8) {
+        if !self.scopes.contains(&scope) {
+            self.scopes.push(scope);
+        }
+    }
+
+    /// The scopes that are said, or none once.
+    fn scopes(&self) -> Vec<Option<u8>> {
+        if self.scopes.is_empty() {
+            return [None].into();
+        }
+        self.scopes.iter().copied().map(Some).collect()
+    }
+
+    /// A group with what is said.
+    fn apply(&self, group: PartitionGroup) -> PartitionGroup {
+        PartitionGroup {
+            qkey: self.qkey.unwrap_or(group.qkey),
+            mtu: self.mtu.unwrap_or(group.mtu),
+            rate: self.rate.unwrap_or(group.rate),
+            sl: self.sl.unwrap_or(group.sl),
+            tclass: self.tclass,
+            flow_label: self.flow_label,
+            ..group
+        }
+    }
+}
+
+/// Whether a GID is of an IP group: its signature is that of IPv4 or IPv6 (RFC 4391, section 4).
+fn is_ip(mgid: &[u8; 16]) -> bool {
+    matches!(mgid[2..4], [0x40 | 0x60, 0x1b])
+}
+
+/// A number: hexadecimal after `0x`, else decimal.
+fn number(text: &str) -> Option<u64> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (digits, radix) = hex.map_or((text, 10), |digits| (digits, 16));
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, radix).ok())?
+}

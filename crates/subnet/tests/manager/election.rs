@@ -1,0 +1,145 @@
+//! Several managers: one is the master, and when it goes another one is.
+
+use std::time::Duration;
+
+use rdmux_subnet::PortEvent;
+use rdmux_subnet::manager::{Config, Event};
+use rdmux_wire::mad::MadHeader;
+use rdmux_wire::sm::{SmInfo, SmState};
+
+use crate::net::{Net, Way, config, port};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn with_priority(priority: u8) -> Config {
+    Config { priority, ..config() }
+}
+
+fn states(net: &Net) -> Vec<SmState> {
+    (0..net.managers.len()).map(|index| net.state(index)).collect()
+}
+
+#[test]
+fn a_better_newcomer_gets_the_subnet_by_handover() {
+    let mut net = Net::up("switch:4", with_priority(1));
+    net.start(port(2, 1), with_priority(5));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+    let master = net.managers[1].1.status().guid;
+    assert_eq!(net.managers[0].1.status().master, Some(master));
+    let lid = net.subnet.port(port(2, 1)).expect("a port").lid();
+    for view in net.subnet.ports().filter(|view| view.lid().0 != 0) {
+        assert_eq!(view.sm_lid(), lid, "{}", view.id());
+    }
+    net.assert_configured();
+    net.assert_routed();
+}
+
+#[test]
+fn a_worse_newcomer_stands_by_and_nothing_changes() {
+    let mut net = Net::up("switch:4", with_priority(5));
+    net.pass(MINUTE);
+    net.sets = 0;
+    net.start(port(2, 1), with_priority(1));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::MASTER, SmState::STANDBY]);
+    assert_eq!(net.sets, 0);
+}
+
+#[test]
+fn of_equal_priorities_the_lower_guid_wins() {
+    let mut net = Net::of("switch:4");
+    net.start(port(3, 1), config());
+    net.start(port(2, 1), config());
+    net.pass(MINUTE);
+    let guid = |at| net.subnet.port(at).expect("a port").guid();
+    assert!(guid(port(2, 1)) < guid(port(3, 1)));
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+}
+
+#[test]
+fn a_standby_takes_over_from_a_dead_master_with_the_lids_that_ports_have() {
+    let mut net = Net::up("fattree:40", with_priority(5));
+    net.start(port(30, 1), with_priority(1));
+    net.pass(MINUTE);
+    let lids: Vec<_> = net.subnet.ports().map(|view| view.lid()).collect();
+    net.kill(0);
+    net.inbox.events.clear();
+    net.pass(Duration::from_secs(39));
+    assert_eq!(net.state(1), SmState::STANDBY, "three polls are not enough");
+    net.pass(MINUTE);
+    assert_eq!(net.state(1), SmState::MASTER);
+    assert_eq!(net.subnet.ports().map(|view| view.lid()).collect::<Vec<_>>(), lids);
+    let asked = net.inbox.events.iter().filter(|(_, e)| *e == PortEvent::ClientReregister);
+    assert_eq!(asked.count(), net.ends().len(), "all programs are asked to register again");
+    net.assert_configured();
+}
+
+#[test]
+fn a_priority_that_is_raised_makes_a_standby_the_master() {
+    let mut net = Net::up("switch:4", with_priority(5));
+    net.start(port(2, 1), with_priority(1));
+    net.pass(MINUTE);
+    net.with(1, |manager, now, _| manager.set_priority(now, 9));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+    net.with(0, |manager, now, _| manager.set_priority(now, 12));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::MASTER, SmState::STANDBY]);
+}
+
+#[test]
+fn managers_that_do_not_hear_each_other_at_first_agree_later() {
+    let mut net = Net::up("two", with_priority(1));
+    net.meddler = Box::new(|_, way, mad| {
+        let about_managers = MadHeader::parse(&mad[..]).is_ok_and(|h| h.attr_id == SmInfo::ATTR_ID);
+        way == Way::ToManager || !about_managers
+    });
+    net.start(port(1, 1), with_priority(5));
+    net.pass(Duration::from_secs(3));
+    net.meddler = Box::new(|_, _, _| true);
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+    net.assert_configured();
+}
+
+#[test]
+fn a_master_that_leaves_hands_over_at_once() {
+    let mut net = Net::up("switch:4", with_priority(5));
+    net.start(port(2, 1), with_priority(1));
+    net.pass(MINUTE);
+    net.out.events.clear();
+    net.with(0, |manager, now, out| manager.leave(now, out));
+    assert_eq!(states(&net), [SmState::NOT_ACTIVE, SmState::MASTER]);
+    assert!(net.out.events.contains(&(1, Event::State(SmState::MASTER))));
+    net.assert_configured();
+}
+
+#[test]
+fn two_subnets_that_are_joined_keep_one_master() {
+    // Two switches with adapters, a manager on each, and no cable between them yet.
+    let mut net = Net::of("torus:2x1x1");
+    let cables: Vec<_> =
+        (1..=6).map(|n| port(0, n)).filter(|p| net.subnet.peer(*p).is_some()).collect();
+    let between: Vec<_> = cables
+        .into_iter()
+        .filter(|cable| net.is_switch(net.subnet.peer(*cable).expect("a cable").node))
+        .collect();
+    assert!(!between.is_empty());
+    for &cable in &between {
+        net.change(|subnet, now, inbox| subnet.set_cable(now, cable, false, inbox))
+            .expect("a cable");
+    }
+    net.start(port(0, 0), with_priority(1));
+    net.start(port(1, 0), with_priority(2));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
+    for &cable in &between {
+        net.change(|subnet, now, inbox| subnet.set_cable(now, cable, true, inbox))
+            .expect("a cable");
+    }
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+    net.assert_configured();
+    net.assert_routed();
+}

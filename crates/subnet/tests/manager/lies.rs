@@ -1,0 +1,168 @@
+//! Nodes that lie cost themselves only.
+
+use std::time::Duration;
+
+use rdmux_subnet::manager::{Config, ProblemKind};
+use rdmux_subnet::{PortId, Topology};
+use rdmux_wire::Guid;
+use rdmux_wire::mad::{MAD_LEN, Method};
+use rdmux_wire::sm::{LinearForwardingTable, NodeInfo, NodeType, PortState, SwitchInfo};
+use rdmux_wire::smp::Smp;
+
+use crate::net::{Net, Way, config};
+
+/// Meddles with the answers of the node that was reached by a route that ends with these ports.
+fn lie(net: &mut Net, route: &[u8], lie: impl Fn(&mut Smp) -> bool + 'static) {
+    let route = route.to_vec();
+    net.meddler = Box::new(move |_, way, mad: &mut [u8; MAD_LEN]| {
+        let Ok(mut smp) = Smp::parse(&mad[..]) else { return true };
+        let count = usize::from(smp.hop_count());
+        if way == Way::ToSubnet || smp.header.method != Method::GET_RESP {
+            return true;
+        }
+        if smp.initial_path[1..=count] != route[..] {
+            return true;
+        }
+        let arrives = lie(&mut smp);
+        *mad = smp.to_bytes();
+        arrives
+    });
+}
+
+/// The port of the first switch by which another one is reached first.
+fn to_switch(net: &Net) -> u8 {
+    let peer = |number: &u8| net.subnet.peer(crate::net::port(0, *number));
+    let leads_to_switch = |n: &u8| peer(n).is_some_and(|far| net.is_switch(far.node));
+    (1..=36).find(leads_to_switch).expect("a cable to a switch")
+}
+
+/// Everything but the node behind port 3 of the first switch is as it should be.
+fn assert_others_work(net: &Net) {
+    for view in net.subnet.ports().filter(|view| view.id().node.0 == 0) {
+        if view.id().number != 3 {
+            assert_eq!(view.state(), PortState::ACTIVE, "{}", view.id());
+        }
+    }
+    let ends: Vec<PortId> = net.ends().into_iter().filter(|end| end.node.0 != 3).collect();
+    for &from in &ends {
+        for &to in &ends {
+            let lid = net.subnet.port(to).expect("a port").lid();
+            assert!(net.hops(from, lid).is_some(), "{from} to {to}");
+        }
+    }
+}
+
+fn problems(net: &Net) -> Vec<ProblemKind> {
+    let last = net.managers[0].1.status().last.expect("a sweep");
+    last.problems.iter().map(|problem| problem.what).collect()
+}
+
+#[test]
+fn a_node_that_never_answers_is_reported_and_the_others_are_managed() {
+    let mut net = Net::of("switch:5");
+    lie(&mut net, &[3], |_| false);
+    net.start_first(config());
+    net.pass(Duration::from_secs(5));
+    assert_others_work(&net);
+    assert!(problems(&net).contains(&ProblemKind::Silent));
+    net.meddler = Box::new(|_, _, _| true);
+    net.pass(Duration::from_secs(300));
+    net.assert_configured();
+    assert_eq!(problems(&net), []);
+}
+
+#[test]
+fn zero_guids_and_ports_that_do_not_exist_are_refused() {
+    let lies: [fn(&mut NodeInfo); 4] = [
+        |info| info.node_guid = Guid(0),
+        |info| info.port_guid = Guid(0),
+        |info| info.local_port_num = 77,
+        |info| info.local_port_num = 0,
+    ];
+    for change in lies {
+        let mut net = Net::of("switch:5");
+        lie(&mut net, &[3], move |smp| {
+            if smp.header.attr_id == NodeInfo::ATTR_ID {
+                let mut info = NodeInfo::parse(&smp.data).expect("long enough");
+                change(&mut info);
+                smp.set_attribute(&info.into());
+            }
+            true
+        });
+        net.start_first(config());
+        net.pass(Duration::from_secs(5));
+        assert_others_work(&net);
+        assert!(problems(&net).contains(&ProblemKind::Nonsense));
+    }
+}
+
+#[test]
+fn an_adapter_that_calls_itself_a_switch_of_255_ports_costs_only_itself() {
+    let mut net = Net::of("switch:5");
+    lie(&mut net, &[3], |smp| {
+        if smp.header.attr_id == NodeInfo::ATTR_ID {
+            let info = NodeInfo::parse(&smp.data).expect("long enough");
+            let ports = (NodeType::SWITCH, 255);
+            smp.set_attribute(&NodeInfo { node_type: ports.0, num_ports: ports.1, ..info }.into());
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(60));
+    assert_others_work(&net);
+    assert!(net.gets < 2000, "{}", net.gets);
+}
+
+#[test]
+fn two_adapters_with_one_guid_are_reported_and_one_works() {
+    let text = "Switch 4 \"s\"\n[1] \"a\"[1]\n[2] \"b\"[1]\n[3] \"c\"[1]\n\nCa 1 \"a\"\n\nCa 1 \"b\"\n\nCa 1 \"c\"\n";
+    let mut net = Net::new(&Topology::parse(text).expect("a file"));
+    let guid = net.subnet.port(crate::net::port(1, 1)).expect("a port").guid();
+    // Both nodes behind ports 1 and 2 say that they are the first.
+    lie(&mut net, &[2], move |smp| {
+        if smp.header.attr_id == NodeInfo::ATTR_ID {
+            let info = NodeInfo::parse(&smp.data).expect("long enough");
+            let node_guid = Guid(guid.0 - 1);
+            smp.set_attribute(&NodeInfo { node_guid, port_guid: guid, ..info }.into());
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(5));
+    assert!(problems(&net).contains(&ProblemKind::DuplicateGuid), "{:?}", problems(&net));
+    let ends = net.ends();
+    assert!(ends.contains(&crate::net::port(3, 1)) && ends.len() == 3, "{ends:?}");
+}
+
+#[test]
+fn a_switch_that_does_not_keep_its_table_is_reported_and_does_not_stop_the_sweep() {
+    let mut net = Net::of("fattree:40");
+    let route = [to_switch(&net)];
+    lie(&mut net, &route, |smp| {
+        if smp.header.attr_id == LinearForwardingTable::ATTR_ID {
+            smp.data[5] ^= 1;
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(3));
+    assert!(problems(&net).contains(&ProblemKind::NotKept));
+    net.assert_configured();
+}
+
+#[test]
+fn a_switch_that_always_says_that_something_has_changed_does_not_cost_sweep_after_sweep() {
+    let mut net = Net::of("fattree:40");
+    let route = [to_switch(&net)];
+    lie(&mut net, &route, |smp| {
+        if smp.header.attr_id == SwitchInfo::ATTR_ID {
+            let info = SwitchInfo::parse(&smp.data).expect("long enough");
+            smp.set_attribute(&SwitchInfo { port_state_change: true, ..info }.into());
+        }
+        true
+    });
+    net.start_first(Config { sweep_interval: Duration::from_secs(10), ..config() });
+    net.pass(Duration::from_secs(100));
+    net.assert_configured();
+    assert!(net.managers[0].1.status().sweeps < 25, "{}", net.managers[0].1.status().sweeps);
+}

@@ -1,0 +1,11 @@
+//! The subnet manager on a subnet of this crate: what it sets is looked at in the subnet itself.
+
+mod bring_up;
+mod changes;
+mod election;
+mod lids;
+mod lies;
+mod multicast;
+mod net;
+mod routing;
+mod traps;

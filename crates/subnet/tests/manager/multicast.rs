@@ -1,0 +1,129 @@
+//! Groups: every member is reached from every port, once, whatever happens to the subnet.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rdmux_subnet::{NodeId, PortId};
+use rdmux_wire::{Guid, Lid};
+
+use crate::net::{Net, config};
+
+const MLID: Lid = Lid(0xc003);
+
+/// The ports that a packet from a port comes to; panics if it comes to one twice.
+fn reached(net: &Net, from: PortId, mlid: Lid) -> BTreeSet<PortId> {
+    let mut reached = BTreeSet::new();
+    let mut coming = vec![];
+    let first = |node: NodeId, ingress: Option<u8>| {
+        let out = net.subnet.routes(node, mlid).into_iter().filter(move |p| Some(*p) != ingress);
+        out.map(move |number| PortId::new(node, number)).collect::<Vec<_>>()
+    };
+    if from.number == 0 {
+        coming.extend(first(from.node, Some(0)));
+    } else {
+        coming.push(from);
+    }
+    while let Some(egress) = coming.pop() {
+        if egress.number == 0 {
+            assert!(reached.insert(egress), "{egress} twice");
+            continue;
+        }
+        let Some(at) = net.subnet.peer(egress) else { continue };
+        if net.is_switch(at.node) {
+            coming.extend(first(at.node, Some(at.number)));
+        } else {
+            assert!(reached.insert(at), "{at} twice");
+        }
+    }
+    reached
+}
+
+fn assert_reached(net: &Net, mlid: Lid, members: &[PortId]) {
+    for &from in members {
+        let others: BTreeSet<_> =
+            members.iter().copied().filter(|&member| member != from).collect();
+        assert_eq!(reached(net, from, mlid), others, "from {from}");
+    }
+    // No port leads to where nobody is.
+    for at in net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node)) {
+        if at.number == 0 || !net.subnet.routes(at.node, mlid).contains(&at.number) {
+            continue;
+        }
+        let far = net.subnet.peer(at).expect("a cable");
+        let on = net.subnet.routes(far.node, mlid);
+        assert!(members.contains(&far) || on.contains(&far.number) && on.len() > 1, "{at}");
+    }
+}
+
+fn guids(net: &Net, members: &[PortId]) -> Vec<Guid> {
+    members.iter().map(|m| net.subnet.port(*m).expect("a port").guid()).collect()
+}
+
+#[test]
+fn members_reach_each_other_and_nobody_else() {
+    for shape in ["switch:8", "fattree:40", "torus:3x3x2", "dragonfly:3,1,1"] {
+        let mut net = Net::up(shape, config());
+        let ends = net.ends();
+        let members: Vec<PortId> = ends.iter().copied().step_by(3).collect();
+        let list = guids(&net, &members);
+        net.with(0, |manager, _, _| manager.set_group(MLID, list));
+        assert_reached(&net, MLID, &members);
+        // One after the other goes, and comes again.
+        for gone in 0..members.len() {
+            let guid = guids(&net, &members)[gone];
+            net.with(0, |manager, _, _| manager.remove_member(MLID, guid));
+            let rest: Vec<_> = members.iter().copied().filter(|m| *m != members[gone]).collect();
+            assert_reached(&net, MLID, &rest);
+            net.with(0, |manager, _, _| manager.add_member(MLID, guid));
+        }
+        assert_reached(&net, MLID, &members);
+        net.with(0, |manager, _, _| manager.set_group(MLID, []));
+        let switches = (0..net.subnet.node_count()).map(|n| NodeId(u32::try_from(n).expect("few")));
+        assert!(switches.clone().all(|node| net.subnet.routes(node, MLID).is_empty()), "{shape}");
+    }
+}
+
+#[test]
+fn the_tree_of_neighbours_does_not_reach_to_its_root() {
+    for shape in ["fattree:40", "torus:4x4x1"] {
+        let mut net = Net::up(shape, config());
+        let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
+        for pair in adapters.windows(2) {
+            let list = guids(&net, pair);
+            net.with(0, |manager, _, _| manager.set_group(MLID, list));
+            assert_reached(&net, MLID, pair);
+        }
+    }
+}
+
+#[test]
+fn groups_are_as_before_after_a_switch_is_reset_and_after_a_cable_fails() {
+    let mut net = Net::up("torus:4x4x1", config());
+    let members: Vec<PortId> = net.ends().into_iter().step_by(2).collect();
+    for number in 0..20 {
+        let list = guids(&net, &members);
+        net.with(0, |manager, _, _| manager.set_group(Lid(0xc000 + 7 * number), list));
+    }
+    net.change(|subnet, now, inbox| subnet.reset_switch(now, NodeId(6), inbox)).expect("a switch");
+    net.pass(Duration::from_secs(60));
+    (0..20).for_each(|number| assert_reached(&net, Lid(0xc000 + 7 * number), &members));
+    let cable = crate::net::port(5, 1);
+    net.change(|subnet, now, inbox| subnet.set_cable(now, cable, false, inbox)).expect("a cable");
+    net.pass(Duration::from_secs(60));
+    (0..20).for_each(|number| assert_reached(&net, Lid(0xc000 + 7 * number), &members));
+}
+
+#[test]
+fn a_group_that_exists_before_the_first_sweep_is_there_after_it() {
+    let mut net = Net::of("fattree:40");
+    let ends: Vec<PortId> = (5..25).map(|node| crate::net::port(node, 1)).collect();
+    let list = guids(&net, &ends);
+    let at = crate::net::port(0, 0);
+    let mut manager = rdmux_subnet::manager::Manager::new(config(), net.now);
+    manager.set_group(MLID, list);
+    net.managers.push((at, manager));
+    net.dead.push(false);
+    net.subnet.set_attached(at, true);
+    net.settle();
+    assert_reached(&net, MLID, &ends);
+}

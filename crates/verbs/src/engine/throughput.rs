@@ -1,0 +1,79 @@
+//! Whether a device moves much: then what computes on this machine is most likely the copying of its own bytes.
+//!
+//! A thread that polls and finds the processor taken for long sleeps instead of yielding, and the device's own thread has short
+//! time slices, so that both come soon beside programs that compute (`rdmux_link::spin_wait`). Where messages of a MiB
+//! are copied, by a thread of this process or of the peer, neither is wanted: each interrupts the copying.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rdmux_link::SharedMem;
+use rdmux_transport::Time;
+
+use crate::objects::counters::{Counter, Counters};
+
+/// How long bytes are counted before they are judged.
+const WINDOW: Duration = Duration::from_millis(2);
+/// A device that has moved as many in each nanosecond is not starved, whatever computes beside it.
+const BYTES_PER_NS: u64 = 1;
+
+/// What counts bytes of messages, each on one side at least.
+const BYTES: [Counter; 8] = [
+    Counter::TxBytes,
+    Counter::RxBytes,
+    Counter::RingTxBytes,
+    Counter::RingRxBytes,
+    Counter::DirectWriteBytes,
+    Counter::DirectReadBytes,
+    Counter::FetchBytes,
+    Counter::OfferBytes,
+];
+
+/// See the module. Threads may be wrong about each other by a window.
+#[derive(Debug, Default)]
+pub(crate) struct Throughput {
+    /// When the window began, in nanoseconds, and the bytes until then.
+    since: AtomicU64,
+    bytes: AtomicU64,
+    high: AtomicBool,
+}
+
+impl Throughput {
+    /// Whether the device with these counters has moved much in the window before the present one.
+    pub(crate) fn is_high(&self, counters: &SharedMem, now: Time) -> bool {
+        self.judge(now, || BYTES.iter().map(|&counter| Counters(counters).get(counter)).sum())
+    }
+
+    fn judge(&self, now: Time, bytes: impl FnOnce() -> u64) -> bool {
+        let since = self.since.load(Ordering::Relaxed);
+        let elapsed = now.since(Time(since));
+        if elapsed >= WINDOW {
+            let bytes = bytes();
+            let ours =
+                self.since.compare_exchange(since, now.0, Ordering::Relaxed, Ordering::Relaxed);
+            if ours.is_ok() {
+                let moved = bytes.wrapping_sub(self.bytes.swap(bytes, Ordering::Relaxed));
+                let much = elapsed.as_nanos() * u128::from(BYTES_PER_NS);
+                self.high.store(u128::from(moved) >= much, Ordering::Relaxed);
+            }
+        }
+        self.high.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn much_is_a_byte_a_nanosecond_in_the_last_window() {
+        let throughput = Throughput::default();
+        assert!(!throughput.judge(Time(2 * MS), || 2 * MS - 1));
+        assert!(!throughput.judge(Time(3 * MS), || 9 * MS), "the window is not over");
+        assert!(throughput.judge(Time(4 * MS), || 4 * MS));
+        assert!(throughput.judge(Time(5 * MS), || 4 * MS), "the window before was a good one");
+        assert!(!throughput.judge(Time(400 * MS), || 6 * MS), "a pause ends it");
+    }
+}
