@@ -7,6 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 use common::{Host, SECOND, next_cm_event, next_event, raw};
 use rdmux_cm::{ConnParam, EventKind, PortSpace};
@@ -115,7 +116,17 @@ fn be_listener(dir: &RuntimeDir, host: &HostName) {
 fn be_service(dir: RuntimeDir, host: HostName) {
     let mut options = ServiceOptions::new(host, dir);
     options.addresses = Some(vec![std::env::var(ADDRESS).unwrap().parse().unwrap()]);
-    let service = Service::new(options).unwrap();
+    // The service before has ended, but a process that another test starts just now has copies of its sockets until it
+    // executes its program.
+    let deadline = Instant::now() + 10 * SECOND;
+    let service = loop {
+        match Service::new(options.clone()) {
+            Err(HostError::PortInUse { .. }) if Instant::now() < deadline => {
+                std::thread::yield_now();
+            }
+            other => break other.unwrap(),
+        }
+    };
     println!("SAYS ready");
     service.run().unwrap();
 }
