@@ -110,6 +110,25 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
 }
 
 #[test]
+fn partitions_of_a_file_are_kept_over_restarts_and_what_is_wrong_is_told_with_its_line() {
+    let net = Net::new();
+    let file = net.path().join("p.conf");
+    let name = file.to_str().unwrap();
+    let up = ["fabric", "up", "--shape", "two", "--partitions", name];
+    std::fs::write(&file, "Default=0x7fff: ALL;\n\nA=0x10, rate=99: ALL;").unwrap();
+    let said = net.fails(&up, 1);
+    assert!(said.contains(&format!("{name}: line 3, at `99`: ")), "{said}");
+    std::fs::write(&file, "Default=0x7fff: ALL;\nA=0x10: ALL=full;").unwrap();
+    net.ok(&up);
+    net.ok(&["fabric", "down"]);
+    std::fs::remove_file(&file).unwrap();
+    net.ok(&["fabric", "up"]);
+    let said = net.ok(&["fabric", "status", "--fabric", "default"]);
+    assert!(said.contains(&format!("partitions {name}\n")), "{said}");
+    net.fails(&["fabric", "up", "--no-sm", "--partitions", name], 2);
+}
+
+#[test]
 fn what_is_wrong_with_a_topology_is_told_with_its_file_and_line() {
     let net = Net::new();
     let file = net.path().join("bad");

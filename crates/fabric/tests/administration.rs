@@ -2,108 +2,24 @@
 
 mod common;
 
-use common::Fabric;
-use rdmux_fabric::Config;
-use rdmux_fabric::client::{MadFile, admin};
-use rdmux_fabric::proto::{NodeRef, PortRef, Snapshot};
+use common::asker::Asker;
+use common::managed;
+use rdmux_fabric::client::admin;
+use rdmux_fabric::proto::{NodeRef, PortRef};
 use rdmux_fabric::server::Setup;
-use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
-use rdmux_wire::layout::Layout;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{
-    self, GuidInfoRecord, GuidInfoRecordMask, JoinState, McMemberRecord, McMemberRecordMask,
-    NodeRecord, PathRecord, PathRecordMask, SaMad,
+    GuidInfoRecord, GuidInfoRecordMask, JoinState, McMemberRecord, McMemberRecordMask, NodeRecord,
+    PathRecord, PathRecordMask,
 };
-use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Rmpp, RmppFlags, RmppType};
+use rdmux_wire::{Gid, Guid, Pkey, Qkey};
 
 /// No records are found.
 const NO_RECORDS: u16 = 0x0300;
 
-/// A fabric with a manager, once it is up, and what it shows.
-fn managed(shape: &str) -> (Fabric, Snapshot) {
-    let fabric = Fabric::with(shape, Setup::default(), Config::default());
-    loop {
-        let status = admin::status(&fabric.options, &fabric.name).unwrap().manager.unwrap();
-        if status.state == "master" && status.sweeps > 0 && !status.sweeping {
-            break;
-        }
-        std::thread::yield_now();
-    }
-    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
-    (fabric, shown)
-}
-
-/// A program on an adapter's port that asks administration.
-struct Asker {
-    file: MadFile,
-    agent: u32,
-    sm_lid: Lid,
-    gid: Gid,
-    guid: Guid,
-    lid: Lid,
-}
-
-impl Asker {
-    /// On the n-th adapter.
-    fn new(fabric: &Fabric, shown: &Snapshot, n: usize) -> Self {
-        let node = shown.nodes.iter().filter(|node| !node.is_switch).nth(n).unwrap();
-        let port = node.ports.iter().find(|port| port.number == 1).unwrap();
-        let at = PortRef { node: NodeRef::Guid(node.guid), port: 1 };
-        let file = MadFile::open(&fabric.options, &fabric.name, &at).unwrap();
-        let agent = Registration {
-            qpn: 1,
-            class: 3,
-            class_version: sa::CLASS_VERSION,
-            rmpp_version: 1,
-            methods: 0,
-            ..common::DIRECTED
-        };
-        let agent = file.register(&agent).unwrap();
-        // An adapter's port has the GUID behind its node's.
-        let guid = Guid(node.guid.0 + 1);
-        let gid = Gid::new(Gid::DEFAULT_PREFIX, guid);
-        let sm = shown.nodes.iter().flat_map(|node| &node.ports).find(|port| port.is_sm).unwrap();
-        Self { file, agent, sm_lid: sm.lid, gid, guid, lid: port.lid }
-    }
-
-    /// Asks, and waits for the answer: its status and what is behind its headers.
-    fn ask(&self, method: Method, attr_id: u16, mask: u64, data: &[u8]) -> (u16, u16, Vec<u8>) {
-        let mut mad = SaMad::new(method, attr_id, data);
-        mad.header.tid = 7;
-        mad.sa.component_mask = mask;
-        if method == Method::GET_TABLE {
-            mad.rmpp = Rmpp {
-                version: Rmpp::VERSION,
-                kind: RmppType::DATA,
-                flags: RmppFlags::ACTIVE,
-                ..mad.rmpp
-            };
-        }
-        let request = UserMad {
-            agent: self.agent,
-            status: 0,
-            timeout_ms: 60_000,
-            retries: 0,
-            address: UserAddress::gsi(self.sm_lid),
-            data: mad.to_bytes().to_vec(),
-        };
-        self.file.send_mad(&request).unwrap();
-        let answer = self.file.recv_mad().unwrap();
-        assert_eq!(answer.status, 0, "no answer");
-        let sa = SaMad::parse(&answer.data).unwrap();
-        (sa.header.status, sa.sa.attribute_offset, sa.data.to_vec())
-    }
-
-    fn get<T: Layout>(&self, method: Method, attr_id: u16, mask: u64, data: &[u8]) -> T {
-        let (status, _, data) = self.ask(method, attr_id, mask, data);
-        assert_eq!(status, 0);
-        T::read(&data).unwrap()
-    }
-}
-
 #[test]
 fn all_nodes_are_told_in_a_table_of_many_segments() {
-    let (fabric, shown) = managed("fattree:40");
+    let (fabric, shown) = managed("fattree:40", Setup::default());
     let asker = Asker::new(&fabric, &shown, 0);
     let (status, offset, data) = asker.ask(Method::GET_TABLE, NodeRecord::ATTR_ID, 0, &[]);
     assert_eq!((status, offset), (0, 14));
@@ -115,7 +31,7 @@ fn all_nodes_are_told_in_a_table_of_many_segments() {
 
 #[test]
 fn a_path_is_found_by_gids_and_none_to_nobody() {
-    let (fabric, shown) = managed("fattree:40");
+    let (fabric, shown) = managed("fattree:40", Setup::default());
     let (asker, other) = (Asker::new(&fabric, &shown, 0), Asker::new(&fabric, &shown, 9));
     let mask = PathRecordMask::SGID | PathRecordMask::DGID;
     let ends = |dgid| PathRecord { sgid: asker.gid, dgid, ..PathRecord::default() }.to_bytes();
@@ -129,7 +45,7 @@ fn a_path_is_found_by_gids_and_none_to_nobody() {
 
 #[test]
 fn members_of_a_group_are_in_the_switches_tables_until_they_leave() {
-    let (fabric, shown) = managed("fattree:40");
+    let (fabric, shown) = managed("fattree:40", Setup::default());
     let mask =
         McMemberRecordMask::MGID | McMemberRecordMask::PORT_GID | McMemberRecordMask::JOIN_STATE;
     let create = mask
@@ -175,7 +91,7 @@ fn members_of_a_group_are_in_the_switches_tables_until_they_leave() {
 
 #[test]
 fn an_alias_guid_is_set_at_its_port() {
-    let (fabric, shown) = managed("switch:2");
+    let (fabric, shown) = managed("switch:2", Setup::default());
     let asker = Asker::new(&fabric, &shown, 1);
     let mut record = GuidInfoRecord { lid: asker.lid, ..GuidInfoRecord::default() };
     record.guid_info.guids[3] = Guid(0x77);

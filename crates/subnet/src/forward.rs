@@ -228,7 +228,7 @@ impl Subnet {
     fn check_in(&mut self, at: usize, packet: &MadPacket, cx: &mut Cx<'_, impl Sink>) -> bool {
         let port = &self.ports[at];
         let enforced = port.info.partition_enforcement_inbound && !packet.is_vl15();
-        if !enforced || port.admits(packet.pkey) {
+        if !enforced || port.has_partition(packet.pkey) {
             return true;
         }
         self.drop(at, DropReason::PkeyIn);

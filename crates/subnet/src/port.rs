@@ -122,6 +122,14 @@ impl PortData {
         pkey.0 & 0x7fff != 0 && self.pkeys.iter().any(|own| pkey.admits(*own))
     }
 
+    /// Whether a packet with this key may come from behind the port, whose table is that of its neighbour: it is the neighbour's own key, so
+    /// limited members send limited ones. Whether the other side admits it is for the port that it leaves by, and for the receiver.
+    #[inline]
+    pub(crate) fn has_partition(&self, pkey: Pkey) -> bool {
+        let base = |key: Pkey| key.0 & 0x7fff;
+        base(pkey) != 0 && self.pkeys.iter().any(|own| base(*own) == base(pkey))
+    }
+
     /// The lane of a service level, by this table or by the default; none if it is not in use.
     pub(crate) fn lane(&self, table: Option<&[u8; 8]>, sl: u8) -> Option<u8> {
         let lanes = self.info.operational_vls.count().max(1);

@@ -1,14 +1,17 @@
 //! Options of the subnet manager that is part of a fabric.
 
+use std::path::PathBuf;
+
+use anyhow::Result;
 use clap::Args;
-use rdmux_fabric::server::ManagerSetup;
+use rdmux_fabric::server::{ManagerSetup, PartitionsFile};
 use rdmux_subnet::manager::RoutingEngine;
 
 /// The subnet manager.
 #[derive(Args)]
 pub(crate) struct Options {
     /// No subnet manager in the fabric: OpenSM on some host manages the subnet
-    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep"])]
+    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "partitions"])]
     no_sm: bool,
     /// Of several managers the one with the highest priority manages the subnet, of equal ones that with the lowest GUID
     #[arg(long, value_name = "0..15", value_parser = clap::value_parser!(u8).range(0..=15))]
@@ -22,6 +25,9 @@ pub(crate) struct Options {
     /// How often the switches are asked whether something has changed [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     sm_sweep: Option<u64>,
+    /// Who is in which partition, as OpenSM's partitions.conf says; otherwise all ports are full members of the default partition
+    #[arg(long, value_name = "FILE")]
+    partitions: Option<PathBuf>,
 }
 
 /// Seconds, also parts of them, as milliseconds.
@@ -43,17 +49,20 @@ impl Options {
             || self.sm_routing.is_some()
             || self.sm_lmc.is_some()
             || self.sm_sweep.is_some()
+            || self.partitions.is_some()
     }
 
     /// What the manager is to be; what is not said is as usual.
-    pub(super) fn setup(&self) -> ManagerSetup {
-        ManagerSetup {
+    pub(super) fn setup(&self) -> Result<ManagerSetup> {
+        let partitions = self.partitions.as_deref().map(PartitionsFile::read).transpose()?;
+        Ok(ManagerSetup {
             off: self.no_sm,
             priority: self.sm_priority.unwrap_or_default(),
             routing: self.sm_routing.unwrap_or_default(),
             lmc: self.sm_lmc.unwrap_or_default(),
             sweep_ms: self.sm_sweep,
-        }
+            partitions,
+        })
     }
 }
 

@@ -356,7 +356,7 @@ impl Up {
             (None, None) => None,
         };
         let source = topology.as_ref().map_or(before.source, |(source, _)| source.clone());
-        let (simulate, listen, manager) = (self.simulate, self.listen, self.manager.setup());
+        let (simulate, listen, manager) = (self.simulate, self.listen, self.manager.setup()?);
         let setup = Setup { source, simulate, listen, join: None, manager };
         Ok(Some(Plan { setup, topology: topology.map(|(_, topology)| topology), secret: None }))
     }

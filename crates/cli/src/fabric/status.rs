@@ -124,6 +124,9 @@ fn print_manager(s: &Status) {
         m.guid,
         m.routing
     );
+    if let Some(partitions) = &m.partitions {
+        say!("partitions {partitions}");
+    }
     let Some(last) = &m.last else { return };
     let time = |us: u64| output::time(Duration::from_micros(us));
     let problems = match last.problem_count {

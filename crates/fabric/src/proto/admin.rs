@@ -177,7 +177,9 @@ pub struct ManagerStatus {
     pub sweeping: bool,
     /// Heavy sweeps as the master so far.
     pub sweeps: u64,
-    /// The last of them.
+    /// The file that its partitions are from; without one all ports are full members of the default partition.
+    pub partitions: Option<String>,
+    /// The last sweep.
     pub last: Option<SweepStatus>,
 }
 

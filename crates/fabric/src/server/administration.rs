@@ -65,8 +65,8 @@ impl AdministrationSink for Out {
 }
 
 impl Administered {
-    pub(super) fn new() -> Self {
-        let administration = Administration::new(Config::default(), Partitions::default());
+    pub(super) fn new(partitions: Partitions) -> Self {
+        let administration = Administration::new(Config::default(), partitions);
         Self { administration, out: Out::default() }
     }
 

@@ -92,7 +92,7 @@ impl Core {
         let poller = Poller::new().map_err(|e| FabricError::io("make an epoll descriptor", e))?;
         let mut world = World::new(subnet);
         if let Some(config) = setup.manager.config() {
-            world.start_manager(config);
+            world.start_manager(config, setup.manager.partitions()?);
         }
         Ok(Self {
             dir,

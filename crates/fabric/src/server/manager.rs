@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 pub(super) use rdmux_subnet::manager::Config;
 use rdmux_subnet::manager::{Event, Manager, ManagerSink};
+use rdmux_subnet::partitions::{PartitionTables, Partitions};
 use rdmux_subnet::rmpp::Mad;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_subnet::{MadPacket, PortId, Subnet, Time};
@@ -63,10 +64,14 @@ impl ManagerSink for Out {
 }
 
 impl Managed {
-    pub(super) fn new(port: PortId, config: Config) -> Self {
+    /// On a port whose GUID the options have.
+    pub(super) fn new(port: PortId, config: Config, partitions: Partitions) -> Self {
+        let tables = PartitionTables { partitions: partitions.clone(), manager: config.guid };
+        let mut manager = Manager::new(config, Time::ZERO);
+        manager.set_pkey_tables(Time::ZERO, Box::new(tables));
         Self {
-            manager: Manager::new(config, Time::ZERO),
-            administered: Administered::new(),
+            manager,
+            administered: Administered::new(partitions),
             port,
             out: Out::default(),
             events: Vec::new(),
@@ -200,6 +205,7 @@ impl Core {
             routing: manager.config().routing,
             sweeping: status.sweeping,
             sweeps: status.sweeps,
+            partitions: self.setup.manager.partitions.as_ref().map(|file| file.name.clone()),
             last,
         })
     }

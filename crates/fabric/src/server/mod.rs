@@ -31,7 +31,7 @@ use rdmux_link::spin_wait::ask_for_short_slices;
 use rdmux_runtime::{Listener, start};
 
 pub use options::{ServerHandle, ServerOptions};
-pub use setup::{DEFAULT_SHAPE, FIRST_GUID, ManagerSetup, Setup, read_topology};
+pub use setup::{DEFAULT_SHAPE, FIRST_GUID, ManagerSetup, PartitionsFile, Setup, read_topology};
 
 use self::core::Core;
 use self::counters::Count;

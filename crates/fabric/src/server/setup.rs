@@ -10,6 +10,7 @@ use std::time::Duration;
 use rdmux_runtime::file::replace;
 use rdmux_subnet::Topology;
 use rdmux_subnet::manager::{self, RoutingEngine};
+use rdmux_subnet::partitions::Partitions;
 use rdmux_subnet::topology::{Included, Shape};
 use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,47 @@ pub struct ManagerSetup {
     pub lmc: u8,
     /// Milliseconds between light sweeps; 10 s if absent.
     pub sweep_ms: Option<u64>,
+    /// Who is in which partition; without it all ports are full members of the default partition.
+    pub partitions: Option<PartitionsFile>,
+}
+
+/// OpenSM's partitions.conf as it was when it was read: changes of the file count when it is read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartitionsFile {
+    /// The name of the file, for messages.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+impl PartitionsFile {
+    /// Reads a file that a person wrote.
+    ///
+    /// # Errors
+    /// [`FabricError::File`], which names the file, the line, the token and what is wrong there; [`FabricError::Io`].
+    pub fn read(path: &Path) -> Result<Self, FabricError> {
+        let none = || FabricError::File { path: path.to_owned(), why: "no such file".to_owned() };
+        let text = read(path)?.ok_or_else(none)?;
+        let file = Self { name: path.display().to_string(), text };
+        file.parse().map(|_| file)
+    }
+
+    /// The partitions.
+    ///
+    /// # Errors
+    /// [`FabricError::File`].
+    pub fn parse(&self) -> Result<Partitions, FabricError> {
+        Partitions::parse(&self.name, &self.text).map_err(|e| {
+            let at = if e.token.is_empty() {
+                "at the end".to_owned()
+            } else {
+                format!("at `{}`", e.token.escape_debug())
+            };
+            let why = format!("line {}, {at}: {}", e.line, e.rule);
+            FabricError::File { path: self.name.clone().into(), why }
+        })
+    }
 }
 
 impl ManagerSetup {
@@ -75,6 +117,11 @@ impl ManagerSetup {
             config.sweep_interval = Duration::from_millis(ms.max(1));
         }
         (!self.off).then_some(config)
+    }
+
+    /// The partitions of the subnet.
+    pub(super) fn partitions(&self) -> Result<Partitions, FabricError> {
+        self.partitions.as_ref().map_or_else(|| Ok(Partitions::default()), PartitionsFile::parse)
     }
 }
 
@@ -264,6 +311,10 @@ mod tests {
                 priority: 3,
                 routing: RoutingEngine::Updn,
                 sweep_ms: Some(50),
+                partitions: Some(PartitionsFile {
+                    name: "a \"file\"".into(),
+                    text: "Default=0x7fff:\n\tALL='full'; # \"\"\"\n".into(),
+                }),
                 ..ManagerSetup::default()
             },
         };
@@ -296,6 +347,28 @@ mod tests {
         let two = Shape::Two.topology(FIRST_GUID);
         std::fs::write(&path, two.to_string()).unwrap();
         assert_eq!(read_topology(&path).unwrap(), two);
+    }
+
+    #[test]
+    fn partitions_that_are_wrong_say_where() {
+        let tmp = temp_dir();
+        let path = tmp.path().join("partitions.conf");
+        let fails = || PartitionsFile::read(&path).unwrap_err().to_string();
+        assert!(fails().ends_with("partitions.conf: no such file"));
+        std::fs::write(&path, "Default=0x7fff: ALL;\nA=1,\n rate=99: ALL;").unwrap();
+        let named = path.display();
+        assert!(
+            fails().starts_with(&format!("{named}: line 3, at `99`: a rate is")),
+            "{}",
+            fails()
+        );
+        std::fs::write(&path, "A=1: ALL").unwrap();
+        assert!(fails().starts_with(&format!("{named}: line 1, at the end: ")), "{}", fails());
+        std::fs::write(&path, "A=1: ALL;").unwrap();
+        let file = PartitionsFile::read(&path).unwrap();
+        assert_eq!(file.parse().unwrap().iter().count(), 2);
+        let setup = ManagerSetup { partitions: Some(file), ..ManagerSetup::default() };
+        assert_eq!(setup.partitions().unwrap().iter().count(), 2);
     }
 
     #[test]

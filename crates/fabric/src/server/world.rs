@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use rdmux_subnet::manager::{Event, Manager};
+use rdmux_subnet::partitions::Partitions;
 use rdmux_subnet::umad::{Config, Errno, FileId, Ports, Registration, Umad, UmadSink, UserMad};
 use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
 use rdmux_wire::{Gid, Lid, Pkey};
@@ -67,7 +68,7 @@ impl World {
 
     /// Starts a manager: at port 0 of the first switch, or without a switch at the first adapter's port. Its agents own what managers
     /// are asked.
-    pub(super) fn start_manager(&mut self, config: manager::Config) {
+    pub(super) fn start_manager(&mut self, config: manager::Config, partitions: Partitions) {
         let ports = || self.subnet.ports().map(|view| view.id());
         let Some(port) = ports().find(|port| port.number == 0).or(ports().next()) else { return };
         let file = self.umad.open(port);
@@ -78,7 +79,8 @@ impl World {
         self.sent.manager = Some(file);
         self.subnet.set_attached(port, true);
         let guid = self.subnet.port(port).map(|view| view.guid()).unwrap_or_default();
-        self.managed = Some(Managed::new(port, manager::Config { guid, ..config }));
+        let config = manager::Config { guid, ..config };
+        self.managed = Some(Managed::new(port, config, partitions));
         let _ = self.open_is_sm(&mut Nobody, Time::ZERO, port);
     }
 

@@ -1,10 +1,12 @@
 //! A fabric in a thread, and a program that manages its subnet.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod asker;
+
 use std::path::Path;
 
-use rdmux_fabric::client::{ConnectOptions, MadFile};
-use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_fabric::client::{ConnectOptions, MadFile, admin};
+use rdmux_fabric::proto::{ManagerStatus, NodeRef, PortRef, Snapshot};
 use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Server, ServerHandle, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricName};
 use rdmux_runtime::UserDir;
@@ -70,6 +72,25 @@ impl Fabric {
     pub(crate) fn manager(&self, node: &str, port: u8) -> Manager {
         let port = PortRef { node: NodeRef::Name(node.to_owned()), port };
         Manager::open(&self.options, &self.name, &port)
+    }
+}
+
+/// A fabric with a manager, once it is up, and what it shows.
+pub(crate) fn managed(shape: &str, setup: Setup) -> (Fabric, Snapshot) {
+    let fabric = Fabric::with(shape, setup, Config::default());
+    up(&fabric);
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    (fabric, shown)
+}
+
+/// The fabric's manager, once it is master and has swept.
+pub(crate) fn up(fabric: &Fabric) -> ManagerStatus {
+    loop {
+        let status = admin::status(&fabric.options, &fabric.name).unwrap().manager.unwrap();
+        if status.state == "master" && status.sweeps > 0 && !status.sweeping {
+            return status;
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -74,20 +74,27 @@ impl Manager {
     pub(super) fn link(&self, model: &Model, place: PortRef, state: PortState) -> Option<PortInfo> {
         let port = model.port(place)?;
         let peer = model.port(port.peer?)?.info.as_ref()?;
-        let mut new = unchanged(port.info.as_ref()?);
+        let mut new = self.enforcing(model, place, unchanged(port.info.as_ref()?));
         agree(&mut new, peer);
         new.link_down_default_state = LinkDownDefault::POLLING;
         new.port_state = state;
         Some(new)
     }
 
+    /// PortInfo of a switch's port that is up, with the enforcement of partitions that it should have.
+    pub(super) fn enforce(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
+        let info = model.port(place)?.info.as_ref()?;
+        Some(self.enforcing(model, place, unchanged(info)))
+    }
+
     /// What a node must be told before there are routes.
     pub(super) fn queue_identity(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };
-        for number in node.end_ports() {
+        let ends = node.end_ports();
+        self.queue_pkeys(index);
+        for number in ends {
             let port = PortRef { node: index, port: number };
             let Some(info) = self.model.port(port).and_then(|p| p.info) else { continue };
-            self.queue_pkeys(port);
             let Some(new) = self.identity(&self.model, port) else { continue };
             if new.port_state == PortState::DOWN {
                 self.stale = true;
@@ -119,6 +126,9 @@ impl Manager {
 
     /// The links of a node that are not yet in the state that `what` brings them to.
     pub(super) fn queue_links(&mut self, index: usize, what: What) {
+        if what == What::Arm {
+            self.queue_enforcement(index);
+        }
         let Some(node) = self.model.node(index) else { return };
         let before = if what == What::Arm { PortState::INIT } else { PortState::ARMED };
         for (number, port) in (0..=u8::MAX).zip(&node.ports) {

@@ -19,7 +19,7 @@ use rdmux_wire::{Guid, Lid};
 
 use super::Manager;
 use super::model::{Node, Port, Switch};
-use super::pkeys::{MAX_PKEY_BLOCKS, PKEY_BLOCK};
+use super::pkeys::{MAX_PKEY_BLOCKS, PKEY_BLOCK, capacity};
 use super::requests::{Request, What};
 use super::status::ProblemKind;
 use super::tables::Dirty;
@@ -57,6 +57,9 @@ impl Manager {
         }
         if !is_switch {
             self.found_end(here, info.port_guid);
+            if let Some(from) = from.filter(|from| from.node != here.node) {
+                self.ask_enforced(from);
+            }
         } else if known.is_none() {
             self.found.set_guid(PortRef { node: index, port: 0 }, info.port_guid);
             self.ask(here.node, 0, What::SwitchInfo);
@@ -128,10 +131,12 @@ impl Manager {
     /// Asks for all ports of a switch.
     pub(super) fn queue_ports(&mut self, index: usize) {
         let Some(node) = self.found.node(index) else { return };
-        for number in 0..=node.info.num_ports {
+        let (found_by, count) = (node.info.local_port_num, node.info.num_ports);
+        for number in 0..=count {
             self.ask(index, number, What::PortInfo);
         }
         self.ask_pkeys(PortRef { node: index, port: 0 });
+        self.ask_enforced(PortRef { node: index, port: found_by });
     }
 
     pub(super) fn found_port(&mut self, place: PortRef, smp: &Smp) {
@@ -159,9 +164,18 @@ impl Manager {
         }
     }
 
+    /// Asks for the table of a switch's port if that leads to an end port.
+    fn ask_enforced(&mut self, port: PortRef) {
+        let is_switch = |at: PortRef| self.found.node(at.node).is_some_and(|node| node.is_switch());
+        let peer = self.found.port(port).and_then(|entry| entry.peer);
+        if port.port != 0 && is_switch(port) && peer.is_some_and(|peer| !is_switch(peer)) {
+            self.ask_pkeys(port);
+        }
+    }
+
     fn ask_pkeys(&mut self, port: PortRef) {
         let Some(node) = self.found.node(port.node) else { return };
-        let blocks = usize::from(node.info.partition_cap).div_ceil(PKEY_BLOCK);
+        let blocks = usize::from(capacity(node, port.port)).div_ceil(PKEY_BLOCK);
         for block in 0..u16::try_from(blocks).unwrap_or(u16::MAX).min(MAX_PKEY_BLOCKS) {
             self.ask(port.node, port.port, What::Pkeys(block));
         }

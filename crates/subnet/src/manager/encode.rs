@@ -93,10 +93,11 @@ impl Manager {
             What::ClearChange => SwitchInfo { port_state_change: true, ..switch()?.info }.into(),
             What::SwitchSetup => self.switch_setup(&switch()?.info).into(),
             What::Identity => self.identity(model, port)?.into(),
+            What::Enforce => self.enforce(model, port)?.into(),
             What::Arm => self.link(model, port, PortState::ARMED)?.into(),
             What::Activate => self.link(model, port, PortState::ACTIVE)?.into(),
             What::SetPkeys(block) => {
-                let mut wanted = self.pkeys.of(model, port);
+                let mut wanted = self.wanted_pkeys(model, port)?;
                 wanted.resize(PKEY_BLOCK * (usize::from(block) + 1), Pkey(0));
                 let keys = *wanted.get(usize::from(block) * PKEY_BLOCK..)?.first_chunk()?;
                 PkeyTable { pkeys: keys }.into()
@@ -129,9 +130,12 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
         What::SwitchInfo | What::ClearChange | What::SwitchSetup | What::Changed => {
             (SwitchInfo::ATTR_ID, 0)
         }
-        What::PortInfo | What::OwnPort | What::Identity | What::Arm | What::Activate => {
-            (PortInfo::ATTR_ID, number)
-        }
+        What::PortInfo
+        | What::OwnPort
+        | What::Identity
+        | What::Enforce
+        | What::Arm
+        | What::Activate => (PortInfo::ATTR_ID, number),
         What::Pkeys(block) | What::SetPkeys(block) => {
             (PkeyTable::ATTR_ID, table_port() << 16 | u32::from(block))
         }
@@ -155,6 +159,8 @@ pub(super) fn is_kept(wanted: &Attribute, data: &[u8; DATA_LEN]) -> bool {
             let now = PortInfo::from_bytes(data);
             let state = wanted.port_state;
             (wanted.lid, wanted.lmc, wanted.sm_lid) == (now.lid, now.lmc, now.sm_lid)
+                && wanted.partition_enforcement_inbound == now.partition_enforcement_inbound
+                && wanted.partition_enforcement_outbound == now.partition_enforcement_outbound
                 && (state == PortState::NO_CHANGE
                     || state == PortState::DOWN
                     || now.port_state >= state)

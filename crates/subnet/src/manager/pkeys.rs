@@ -1,14 +1,19 @@
-//! P_Key tables: what each end port should have.
+//! P_Key tables: what each end port should have, and enforcement at the switches' ports that lead to end ports.
+//!
+//! A port of a switch that leads to an adapter gets the adapter's table and enforces it both ways (SwitchInfo's
+//! PartitionEnforcementCap and capability bits permitting), as OpenSM does it. Enforcement begins when the table is known to be there.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
 use rdmux_wire::Pkey;
+use rdmux_wire::sm::{PortInfo, PortState};
 
 use super::Manager;
-use super::model::Model;
+use super::model::{Model, Node};
 use super::requests::{Request, What};
+use super::status::ProblemKind;
 use crate::topology::PortRef;
 
 /// P_Keys of a block.
@@ -33,21 +38,100 @@ impl PkeyTables for DefaultPartition {
     }
 }
 
+/// How many P_Keys a port can have: of a switch's external port as many as it can enforce.
+pub(super) fn capacity(node: &Node, port: u8) -> u16 {
+    match &node.switch {
+        Some(switch) if port != 0 => switch.info.partition_enforcement_cap,
+        _ => node.info.partition_cap,
+    }
+}
+
+/// The end port, not of a switch, that an external port of a switch leads to.
+fn guarded(model: &Model, port: PortRef) -> Option<PortRef> {
+    let is_external = port.port != 0 && model.node(port.node)?.is_switch();
+    let peer = model.port(port)?.peer.filter(|_| is_external)?;
+    (!model.node(peer.node)?.is_switch()).then_some(peer)
+}
+
 impl Manager {
-    /// Asks for the blocks of an end port's table that are not as they should be.
-    pub(super) fn queue_pkeys(&mut self, port: PortRef) {
-        let Some(entry) = self.model.port(port) else { return };
-        let cap = self.model.node(port.node).map_or(0, |node| node.info.partition_cap);
-        let wanted = self.pkeys.of(&self.model, port);
-        let length = wanted.len().max(entry.pkeys.len()).min(cap.into());
-        let blocks = length.div_ceil(PKEY_BLOCK);
+    /// The table that a port should have: an end port that of its partitions, as much of it as fits; a switch's port that of the end port
+    /// behind it, if all of it fits. None for ports that have no table of their own.
+    pub(super) fn wanted_pkeys(&self, model: &Model, port: PortRef) -> Option<Vec<Pkey>> {
+        let node = model.node(port.node)?;
+        let is_external = port.port != 0 && node.is_switch();
+        let end = if is_external { guarded(model, port)? } else { port };
+        let mut table = self.pkeys.of(model, end);
+        table.truncate(capacity(model.node(end.node)?, end.port).into());
+        let fits = table.len() <= usize::from(capacity(node, port.port));
+        (!is_external || fits && !table.is_empty()).then_some(table)
+    }
+
+    /// What a port of a switch enforces, on packets that come in and on those that leave, once its table is there. None of other ports, and
+    /// where nobody knows what the cable leads to.
+    fn enforcement(&self, model: &Model, port: PortRef) -> Option<(bool, bool)> {
+        let switch = model.node(port.node)?.switch.as_deref().filter(|_| port.port != 0)?;
+        let entry = model.port(port)?;
+        entry.peer?;
+        let known = &entry.pkeys;
+        let has_table = self.wanted_pkeys(model, port).is_some_and(|wanted| wanted == *known);
+        Some((
+            has_table && switch.info.inbound_enforcement_cap,
+            has_table && switch.info.outbound_enforcement_cap,
+        ))
+    }
+
+    /// PortInfo with the enforcement that the port should have.
+    pub(super) fn enforcing(&self, model: &Model, port: PortRef, info: PortInfo) -> PortInfo {
+        let Some((inbound, outbound)) = self.enforcement(model, port) else { return info };
+        PortInfo {
+            partition_enforcement_inbound: inbound,
+            partition_enforcement_outbound: outbound,
+            ..info
+        }
+    }
+
+    /// Asks for enforcement at the ports of a switch that are up and do something else. Those that are yet to come up are told with the
+    /// state of their link.
+    pub(super) fn queue_enforcement(&mut self, index: usize) {
+        let Some(node) = self.model.node(index).filter(|node| node.is_switch()) else { return };
+        for (number, port) in (0..=u8::MAX).zip(&node.ports) {
+            let place = PortRef { node: index, port: number };
+            let Some(info) = port.info.filter(|info| info.port_state > PortState::INIT) else {
+                continue;
+            };
+            if self.enforcing(&self.model, place, info) != info {
+                self.queue.push_back(Request { port: place, what: What::Enforce });
+            }
+        }
+    }
+
+    /// Asks for the blocks of all tables of a node that are not as they should be.
+    pub(super) fn queue_pkeys(&mut self, index: usize) {
+        let Some(node) = self.model.node(index) else { return };
+        for number in 0..=node.info.num_ports {
+            self.queue_table(PortRef { node: index, port: number });
+        }
+    }
+
+    /// Asks for the blocks of a table that are not as they should be.
+    fn queue_table(&mut self, port: PortRef) {
+        let Some(entry) = self.model.port(port).filter(|entry| entry.info.is_some()) else {
+            return;
+        };
+        let Some(wanted) = self.wanted_pkeys(&self.model, port) else { return };
+        let cap = usize::from(self.model.node(port.node).map_or(0, |n| capacity(n, port.port)));
+        let known = &entry.pkeys;
+        let blocks = wanted.len().max(known.len()).min(cap).div_ceil(PKEY_BLOCK);
         let key = |keys: &[Pkey], at| keys.get(at).copied().unwrap_or(Pkey(0));
         for block in 0..u16::try_from(blocks).unwrap_or(u16::MAX).min(MAX_PKEY_BLOCKS) {
             let first = usize::from(block) * PKEY_BLOCK;
             let mut all = first..first + PKEY_BLOCK;
-            if all.any(|at| key(&wanted, at) != key(&entry.pkeys, at)) {
+            if all.any(|at| key(&wanted, at) != key(known, at)) {
                 self.queue.push_back(Request { port, what: What::SetPkeys(block) });
             }
+        }
+        if wanted.len() == cap && self.pkeys.of(&self.model, port).len() > cap {
+            self.problem(ProblemKind::NoPkey, port);
         }
     }
 }

@@ -43,7 +43,10 @@ pub(super) enum What {
     ClearChange,
     /// LID and what else an end port must know.
     Identity,
+    /// A block of the P_Key table.
     SetPkeys(u16),
+    /// Enforcement of partitions at a switch's port that is up.
+    Enforce,
     /// The capacity of the tables that is in use.
     SwitchSetup,
     Linear(u16),
@@ -77,6 +80,7 @@ impl What {
             Self::ClearChange
                 | Self::Identity
                 | Self::SetPkeys(_)
+                | Self::Enforce
                 | Self::SwitchSetup
                 | Self::Linear(_)
                 | Self::Multicast { .. }

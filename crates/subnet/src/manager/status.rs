@@ -82,6 +82,8 @@ pub enum ProblemKind {
     TooFar,
     /// No LID is free for a port, or the table of a switch is too small for the LIDs.
     NoLid,
+    /// A port is in more partitions than its P_Key table has entries.
+    NoPkey,
 }
 
 impl fmt::Display for Problem {
@@ -103,6 +105,9 @@ impl fmt::Display for Problem {
             }
             ProblemKind::TooFar => f.write_str("it is too many hops away"),
             ProblemKind::NoLid => f.write_str("no LID is left for it"),
+            ProblemKind::NoPkey => {
+                f.write_str("it is in more partitions than its P_Key table has entries")
+            }
         }
     }
 }

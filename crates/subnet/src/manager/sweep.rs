@@ -232,7 +232,7 @@ impl Manager {
                 }
             }
             What::Pkeys(block) | What::SetPkeys(block) => self.know_pkeys(place, block, smp),
-            What::Identity | What::Arm | What::Activate => {
+            What::Identity | What::Enforce | What::Arm | What::Activate => {
                 if let Some(port) = self.model.port_mut(place) {
                     port.info = Some(PortInfo::from_bytes(&smp.data));
                 }

@@ -54,7 +54,10 @@ pub struct Partition {
     pub sl: Option<u8>,
     /// The multicast groups that it has from the start; an IP over IB partition's broadcast group is the first.
     pub groups: Vec<PartitionGroup>,
-    members: Vec<(Ports, Membership)>,
+    /// Members that are named by what they are: a rule for each kind of [`Ports`] at most.
+    kinds: Vec<(Ports, Membership)>,
+    /// Members that are named by their GUID.
+    guids: BTreeMap<Guid, Membership>,
 }
 
 /// A multicast group that a partition has from the start.
@@ -95,7 +98,6 @@ enum Ports {
     All,
     Kind(NodeType),
     Manager,
-    Guid(Guid),
 }
 
 /// A port that has a P_Key table of its own: an adapter's, a router's, or port 0 of a switch.
@@ -115,20 +117,34 @@ impl Ports {
             Self::All => true,
             Self::Kind(kind) => kind == port.kind,
             Self::Manager => port.is_manager,
-            Self::Guid(guid) => guid == port.guid,
         }
     }
 }
 
 impl Partition {
     fn new(name: String) -> Self {
-        Self { name, index0: false, sl: None, groups: Vec::new(), members: Vec::new() }
+        let (groups, kinds, guids) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { name, index0: false, sl: None, groups, kinds, guids }
     }
 
     /// What a port may do in the partition; none if it is not in it.
     pub fn membership(&self, port: &EndPort) -> Option<Membership> {
-        let rules = self.members.iter().filter(|(ports, _)| ports.contain(port));
-        rules.map(|&(_, membership)| membership).max()
+        let rules = self.kinds.iter().filter(|(ports, _)| ports.contain(port));
+        rules.map(|&(_, membership)| membership).chain(self.guids.get(&port.guid).copied()).max()
+    }
+
+    /// Adds members. Who is a member already becomes the stronger kind of the two.
+    fn add_kind(&mut self, ports: Ports, membership: Membership) {
+        match self.kinds.iter_mut().find(|(known, _)| *known == ports) {
+            Some((_, known)) => *known = membership.max(*known),
+            None => self.kinds.push((ports, membership)),
+        }
+    }
+
+    /// The same for a port of its own.
+    fn add_guid(&mut self, guid: Guid, membership: Membership) {
+        let known = self.guids.entry(guid).or_insert(membership);
+        *known = membership.max(*known);
     }
 }
 
@@ -136,7 +152,7 @@ impl Partition {
 impl Default for Partitions {
     fn default() -> Self {
         let mut default = Partition::new("Default".into());
-        default.members.push((Ports::All, Membership::Full));
+        default.add_kind(Ports::All, Membership::Full);
         default.groups.push(PartitionGroup::broadcast(DEFAULT_PARTITION, 2));
         Self { all: [(DEFAULT_PARTITION, default)].into() }
     }

@@ -132,8 +132,8 @@ struct GroupFlags {
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
     let mut default = Partition::new("Default".into());
-    default.members.push((Ports::All, Membership::Limited));
-    default.members.push((Ports::Manager, Membership::Full));
+    default.add_kind(Ports::All, Membership::Limited);
+    default.add_kind(Ports::Manager, Membership::Full);
     let mut parser = Parser {
         scan: Scanner::new(name, text),
         partitions: Partitions { all: [(DEFAULT_PARTITION, default)].into() },
@@ -289,21 +289,24 @@ impl<'a> Parser<'a> {
             }
             _ => {}
         }
-        let ports = match word {
-            "ALL" => Ports::All,
-            "ALL_CAS" => Ports::Kind(NodeType::CA),
-            "ALL_SWITCHES" => Ports::Kind(NodeType::SWITCH),
-            "ALL_ROUTERS" => Ports::Kind(NodeType::ROUTER),
-            "SELF" => Ports::Manager,
+        let kind = match word {
+            "ALL" => Ok(Ports::All),
+            "ALL_CAS" => Ok(Ports::Kind(NodeType::CA)),
+            "ALL_SWITCHES" => Ok(Ports::Kind(NodeType::SWITCH)),
+            "ALL_ROUTERS" => Ok(Ports::Kind(NodeType::ROUTER)),
+            "SELF" => Ok(Ports::Manager),
             guid => {
                 let token = if guid.is_empty() { self.scan.next_token() } else { guid };
                 let guid = number(guid).filter(|&guid| guid != 0);
-                Ports::Guid(Guid(guid.ok_or_else(|| self.scan.error(token, Rule::Port))?))
+                Err(Guid(guid.ok_or_else(|| self.scan.error(token, Rule::Port))?))
             }
         };
         let membership = if self.scan.take('=') { self.membership()? } else { definition.member };
         if let Some(partition) = self.partitions.all.get_mut(&definition.base) {
-            partition.members.push((ports, membership));
+            match kind {
+                Ok(ports) => partition.add_kind(ports, membership),
+                Err(guid) => partition.add_guid(guid, membership),
+            }
         }
         Ok(())
     }

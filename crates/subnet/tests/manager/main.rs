@@ -7,5 +7,6 @@ mod lids;
 mod lies;
 mod multicast;
 mod net;
+mod partitions;
 mod routing;
 mod traps;

@@ -77,6 +77,21 @@ pub(crate) fn config() -> ManagerConfig {
     ManagerConfig::default()
 }
 
+/// A datagram to QP1 of a port.
+pub(crate) fn qp1(slid: Lid, dlid: Lid, mad: Mad) -> MadPacket {
+    MadPacket {
+        slid,
+        dlid,
+        sl: 0,
+        src_qpn: Qpn::QP1,
+        dst_qpn: Qpn::QP1,
+        qkey: Qkey::QP1,
+        pkey: Pkey::DEFAULT,
+        grh: None,
+        mad: Box::new(mad),
+    }
+}
+
 impl Net {
     pub(crate) fn new(topology: &Topology) -> Self {
         Self {
@@ -224,6 +239,13 @@ impl Net {
             mad,
         };
         self.subnet.send(self.now, from, packet, &mut self.inbox);
+    }
+
+    /// Sends a datagram, and says which ports get it.
+    pub(crate) fn deliver(&mut self, from: PortId, packet: MadPacket) -> Vec<PortId> {
+        let mut inbox = Inbox::default();
+        self.subnet.send(self.now, from, packet, &mut inbox);
+        inbox.packets.into_iter().map(|(to, _)| to).collect()
     }
 
     fn arrive(&mut self, at: PortId, mut packet: MadPacket) {

@@ -1,0 +1,117 @@
+//! Partitions of a file: tables at the ports, what programs are told, and what is kept.
+
+mod common;
+
+use common::asker::Asker;
+use common::{managed, up};
+use rdmux_fabric::server::{ManagerSetup, PartitionsFile, Server, ServerOptions, Setup};
+use rdmux_fabric::{FabricDir, FabricName};
+use rdmux_runtime::UserDir;
+use rdmux_subnet::topology::Shape;
+use rdmux_testing::temp_dir;
+use rdmux_wire::layout::Layout;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sa::{
+    McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, Rate, Selector,
+};
+use rdmux_wire::sm::{PkeyTable, PortInfo};
+use rdmux_wire::{Gid, Mtu, Pkey, Qkey};
+
+/// No records are found.
+const NO_RECORDS: u16 = 0x0300;
+
+/// The first two of three adapters are in a partition; nobody else is.
+const TEXT: &str = "# comment
+Default=0x7fff, ipoib: ALL, SELF=full;
+Storage=0x10, ipoib, rate=7, mtu=5, sl=3, Q_Key=0x1234: 0x0002000000100101=full,
+  0x0002000000100201;
+";
+
+fn setup(text: &str) -> Setup {
+    let partitions = PartitionsFile { name: "p.conf".into(), text: text.into() };
+    let manager = ManagerSetup { partitions: Some(partitions), ..ManagerSetup::default() };
+    Setup { manager, ..Setup::default() }
+}
+
+#[test]
+fn tables_are_set_at_adapters_and_enforced_at_the_switch_also_after_a_restart() {
+    let (mut fabric, _) = managed("switch:3", setup(TEXT));
+    for _ in 0..2 {
+        let mut program = fabric.manager("S-0002000000100000", 0);
+        for (number, table) in [(1, &[0x7fff, 0x8010][..]), (2, &[0x7fff, 0x10]), (3, &[0x7fff])] {
+            let mut expected = PkeyTable::default();
+            expected.pkeys.iter_mut().zip(table).for_each(|(key, wanted)| *key = Pkey(*wanted));
+            let number = u8::try_from(number).unwrap();
+            let at = |smp: rdmux_wire::smp::Smp| PkeyTable::from_bytes(&smp.data);
+            assert_eq!(at(program.get(&[number], PkeyTable::ATTR_ID, 0)), expected);
+            let of_switch = program.get(&[], PkeyTable::ATTR_ID, u32::from(number) << 16);
+            assert_eq!(at(of_switch), expected);
+            let info = program.get(&[], PortInfo::ATTR_ID, number.into());
+            let info = PortInfo::from_bytes(&info.data);
+            assert!(info.partition_enforcement_inbound && info.partition_enforcement_outbound);
+        }
+        drop(program);
+        fabric.stop();
+        fabric.start();
+        let status = up(&fabric);
+        assert_eq!(status.partitions.as_deref(), Some("p.conf"));
+    }
+}
+
+#[test]
+fn paths_are_found_within_a_partition_only() {
+    let (fabric, shown) = managed("switch:3", setup(TEXT));
+    let askers = [0, 1, 2].map(|n| Asker::new(&fabric, &shown, n));
+    let mask = PathRecordMask::SGID | PathRecordMask::DGID;
+    let path = |from: &Asker, to: &Asker, mask: PathRecordMask, pkey: u16| {
+        let (sgid, dgid, pkey) = (from.gid, to.gid, Pkey(pkey));
+        let record = PathRecord { sgid, dgid, pkey, ..PathRecord::default() };
+        let answer = from.ask(Method::GET, PathRecord::ATTR_ID, mask.bits(), &record.to_bytes());
+        match answer {
+            (0, _, data) => Ok(PathRecord::read(&data).unwrap()),
+            (status, ..) => Err(status),
+        }
+    };
+    let [full, limited, other] = &askers;
+    let there = path(full, limited, mask, 0).unwrap();
+    assert_eq!((there.pkey, there.sl), (Pkey(0x8010), 3));
+    let back = path(limited, full, mask, 0).unwrap();
+    assert_eq!((back.pkey, back.sl), (Pkey(0x0010), 3));
+    // Both are limited members of the only partition that they have in common.
+    assert_eq!(path(limited, other, mask, 0).unwrap_err(), NO_RECORDS);
+    assert_eq!(path(full, other, mask | PathRecordMask::PKEY, 0x8010).unwrap_err(), NO_RECORDS);
+}
+
+#[test]
+fn each_partition_has_its_broadcast_group_from_the_start() {
+    let (fabric, shown) = managed("switch:3", setup(TEXT));
+    let askers = [0, 2].map(|n| Asker::new(&fabric, &shown, n));
+    let mgid = |text: &str| Gid::from(text.parse::<std::net::Ipv6Addr>().unwrap());
+    let group = |asker: &Asker, mgid: Gid| {
+        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
+        let mask = McMemberRecordMask::MGID.bits();
+        let (status, _, data) =
+            asker.ask(Method::GET, McMemberRecord::ATTR_ID, mask, &record.to_bytes());
+        if status == 0 { Ok(McMemberRecord::read(&data).unwrap()) } else { Err(status) }
+    };
+    let storage = mgid("ff12:401b:8010::ffff:ffff");
+    let found = group(&askers[0], storage).unwrap();
+    assert_eq!((found.pkey, found.sl, found.qkey), (Pkey(0x8010), 3, Qkey(0x1234)));
+    assert_eq!((found.rate, found.rate_selector), (Rate(7), Selector::EXACTLY));
+    assert_eq!((found.mtu, found.mtu_selector), (Mtu::M4096.code(), Selector::EXACTLY));
+    assert_eq!(group(&askers[1], storage).unwrap_err(), NO_RECORDS, "of a partition of others");
+    let default = group(&askers[1], mgid("ff12:401b:ffff::ffff:ffff")).unwrap();
+    assert_eq!((default.qkey, default.rate), (Qkey(0x0b1b), Rate::GBPS_10));
+}
+
+#[test]
+fn a_fabric_does_not_start_with_partitions_that_make_no_sense() {
+    let tmp = temp_dir();
+    let user = UserDir::at(tmp.path().join("r")).unwrap();
+    let name = FabricName::default();
+    let dir = FabricDir::open(&user, &name).unwrap();
+    let topology = Shape::Two.topology(rdmux_fabric::server::FIRST_GUID);
+    setup("A=1: ALL;\n B=2, mtu=9: ALL;").keep(&dir, Some(&topology)).unwrap();
+    let e = Server::spawn(ServerOptions::new(name, user)).unwrap_err().to_string();
+    assert!(e.contains("p.conf: line 2, at `9`: "), "{e}");
+}
