@@ -34,8 +34,8 @@ use rdmux_command::say;
 /// printed beside their goal; a goal that is missed is no failure.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the kernel's own copies. A row that
-    /// cannot be measured is a failure
+    /// Unmodified programs on rdmux beside UCX, iperf3, the kernel's rxe and the kernel's own copies; the subnet manager
+    /// beside OpenSM. A row that cannot be measured is a failure
     #[arg(long)]
     peers: bool,
     /// Only these

@@ -164,6 +164,8 @@ fn the_demo_passes_and_leaves_nothing_behind() {
     assert!(rows.len() > 70, "{} rows", rows.len());
     let crossing = rows.iter().filter(|r| r["link"] == "UDP" && r["crosses"] == true).count();
     assert!(crossing > 25, "{crossing} rows cross UDP");
+    let managed = rows.iter().filter(|r| r["link"] == "fabric").count();
+    assert_eq!(managed, 4, "rows on a fabric");
     for row in rows {
         assert_eq!(row["passed"], true, "{row}");
         if row["link"] == "UDP" && row["crosses"] == true {
@@ -172,4 +174,5 @@ fn the_demo_passes_and_leaves_nothing_behind() {
         }
     }
     assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+    assert_eq!(json(&net.ok(&["fabric", "status", "--json"])), Value::Array(Vec::new()));
 }

@@ -1,12 +1,14 @@
-//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, each beside the best that this machine
-//! has for the same purpose, in the same run.
+//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, and the subnet manager of a fabric, each beside the best that
+//! this machine has for the same purpose, in the same run.
 //!
-//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm` and
-//! `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side; `figure`,
-//! `report` and `chart` are what comes out.
+//! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm`, `administration`
+//! (both on `fabrics`) and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
+//! `figure`, `report` and `chart` are what comes out.
 
+mod administration;
 mod chart;
 mod copy;
+mod fabrics;
 mod figure;
 mod guest;
 mod memory;

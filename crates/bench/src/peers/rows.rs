@@ -12,12 +12,14 @@ use rustix::process::{PTracer, Pid, set_ptracer};
 
 use super::super::plain;
 use super::super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
+use super::administration::{Both, Client, Sizes};
 use super::copy::{Buffer, Line};
+use super::fabrics::Ground;
 use super::figure::Figure;
-use super::opensm::Fabrics;
+use super::opensm::Up;
 use super::part::{Answer, Ask};
 use super::spec::Row;
-use super::{memory, parse};
+use super::{memory, opensm, parse};
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 
@@ -54,6 +56,8 @@ pub(super) struct Bench {
     rounds: u32,
     progress: ProgressBar,
     hosts: Hosts,
+    /// Of rows that are measured together those that were not asked for yet.
+    taken: RefCell<Vec<(Row, Result<Figure>)>>,
 }
 
 impl Bench {
@@ -63,7 +67,7 @@ impl Bench {
             progress.set_draw_target(ProgressDrawTarget::hidden());
         }
         progress.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
-        Ok(Self { rounds, progress, hosts: Hosts::up(&HOSTS)? })
+        Ok(Self { rounds, progress, hosts: Hosts::up(&HOSTS)?, taken: RefCell::default() })
     }
 
     /// Says what happens now.
@@ -123,9 +127,16 @@ impl Bench {
             }
             Row::Connect => self.connections(row),
             Row::Opensm => {
-                let fabrics = RefCell::new(Fabrics::new()?);
-                let (ours, peer) = (|| fabrics.borrow_mut().ours(), || fabrics.borrow().ibsim());
-                self.alternate(row, ours, peer)
+                let ground = Ground::new()?;
+                self.alternate(row, || opensm::on_ours(&ground), || opensm::on_ibsim(&ground))
+            }
+            Row::SubnetUp | Row::SubnetMemory => self.together(row, Self::own_manager),
+            Row::Path | Row::Paths | Row::Joins => self.together(row, Self::administration),
+            Row::PathGrowth => {
+                let ground = Ground::new()?;
+                let Sizes { small, large } = Sizes::new(&ground)?;
+                let time = |client: &Client| Ok(1.0 / client.paths(1)?);
+                self.alternate(row, || time(&large), || time(&small))
             }
             Row::Memory => {
                 self.say(row.spec().what);
@@ -133,6 +144,53 @@ impl Bench {
             }
             Row::GuestBw | Row::GuestLat | Row::GuestCm => bail!("this is measured in a guest"),
         }
+    }
+
+    /// One of several rows that are measured together, all of them the first time.
+    fn together(
+        &self,
+        row: Row,
+        measure: impl FnOnce(&Self) -> Result<Vec<(Row, Result<Figure>)>>,
+    ) -> Result<Figure> {
+        let mut taken = self.taken.borrow_mut();
+        let place = |taken: &[(Row, _)]| taken.iter().position(|(other, _)| *other == row);
+        if place(&taken).is_none() {
+            taken.extend(measure(self)?);
+        }
+        let at = place(&taken).context("a row that is not measured with others")?;
+        taken.swap_remove(at).1
+    }
+
+    /// Our manager beside OpenSM on ibsim: time and memory.
+    fn own_manager(&self) -> Result<Vec<(Row, Result<Figure>)>> {
+        let ground = Ground::new()?;
+        let (mut ours, mut peer) = (Vec::new(), Vec::new());
+        for round in 1..=self.rounds {
+            let spec = Row::SubnetUp.spec();
+            self.say(&format!("{}: round {round} of {}", spec.what, self.rounds));
+            peer.push(opensm::beside_manager(&ground).context(spec.peer)?);
+            ours.push(opensm::own_manager(&ground)?);
+        }
+        let figure = |row, of: fn(&Up) -> f64| {
+            let of = |ups: &[Up]| ups.iter().map(of).collect::<Vec<_>>();
+            (row, Ok(Figure::new(row, &of(&ours), &of(&peer))))
+        };
+        Ok(vec![figure(Row::SubnetUp, |up| up.time), figure(Row::SubnetMemory, |up| up.memory)])
+    }
+
+    /// Our administration beside OpenSM's.
+    fn administration(&self) -> Result<Vec<(Row, Result<Figure>)>> {
+        self.say("questions to subnet administration");
+        let ground = Ground::new()?;
+        let Both { ours, opensm } = Both::new(&ground)?;
+        let figure = |row, ask: fn(&Client) -> Result<f64>| {
+            (row, self.alternate(row, || ask(&ours), || ask(&opensm)))
+        };
+        Ok(vec![
+            figure(Row::Path, |client| client.paths(1)),
+            figure(Row::Paths, |client| client.paths(64)),
+            figure(Row::Joins, Client::joins),
+        ])
     }
 
     /// Rounds of the peer and of ours, one after the other.

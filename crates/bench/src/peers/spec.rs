@@ -44,6 +44,18 @@ pub(crate) enum Row {
     Memory,
     /// OpenSM brings up 10,368 adapters on a fabric, beside ibsim
     Opensm,
+    /// Our manager brings up 10,368 adapters, beside OpenSM on ibsim
+    SubnetUp,
+    /// The memory of fabric and manager then
+    SubnetMemory,
+    /// PathRecords by GID at 3,240 nodes, one at a time, beside OpenSM on the same fabric
+    Path,
+    /// The same, 64 at a time
+    Paths,
+    /// Ports join multicast groups, 16 at a time, beside OpenSM on the same fabric
+    Joins,
+    /// A PathRecord's time at 10,368 nodes beside that at 648
+    PathGrowth,
 }
 
 /// What a row is.
@@ -61,6 +73,7 @@ pub(super) struct Spec {
 
 const TIME: Unit = Unit::Seconds;
 const BYTES: Unit = Unit::BytesPerSecond;
+const OPENSM: &str = "opensm on our fabric";
 
 impl Row {
     /// Whether it is measured in a guest, all such rows together.
@@ -87,6 +100,14 @@ impl Row {
             Self::GuestCm => ("cmtime connections, in a guest", "rxe", Unit::PerSecond),
             Self::Connect => ("cmtime, each of 1,000", "TCP connect, accept, close", TIME),
             Self::Opensm => ("opensm, 10,368 adapters", "opensm on ibsim", TIME),
+            Self::SubnetUp => {
+                ("own manager in the fabric, 10,368 up", "opensm -n 64 on ibsim, by sockets", TIME)
+            }
+            Self::SubnetMemory => ("its memory, with the fabric", "opensm and ibsim", Unit::Bytes),
+            Self::Path => ("paths by GID, 3,240 nodes", OPENSM, Unit::PerSecond),
+            Self::Paths => ("paths, 64 outstanding", OPENSM, Unit::PerSecond),
+            Self::Joins => ("multicast joins, 16 outstanding", OPENSM, Unit::PerSecond),
+            Self::PathGrowth => ("a path, 10,368 nodes", "648 nodes", TIME),
             Self::Memory => ("each of 10,000 idle queue pairs", "", Unit::Bytes),
         };
         let (ratio, goals) = self.goals();
@@ -110,6 +131,12 @@ impl Row {
             Self::GuestCm => (Ratio::More, Some((3.0, 10.0))),
             Self::Connect => (Ratio::Less, Some((6.0, 2.0))),
             Self::Opensm => (Ratio::Less, Some((1.0, 0.6))),
+            Self::SubnetUp => (Ratio::Less, Some((0.35, 0.1))),
+            Self::SubnetMemory => (Ratio::Less, Some((0.3, 0.15))),
+            Self::Path => (Ratio::More, Some((1.5, 3.0))),
+            Self::Paths => (Ratio::More, Some((2.0, 5.0))),
+            Self::Joins => (Ratio::More, Some((1.5, 4.0))),
+            Self::PathGrowth => (Ratio::Less, Some((1.3, 1.0))),
             Self::Memory => (Ratio::Less, Some((16384.0, 4096.0))),
         }
     }

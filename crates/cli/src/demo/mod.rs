@@ -1,5 +1,6 @@
-//! `rdmux demo`: every operation, between processes, verified.
+//! `rdmux demo`: every operation, between processes, verified; and a fabric with its subnet manager.
 
+mod fabric;
 mod iwarp;
 mod part;
 mod protocol;
@@ -18,18 +19,21 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rdmux::{Context, DeviceChoice};
+use rdmux_fabric::proto::Status;
 use serde::Serialize;
 
 use self::rows::Row;
-use self::stage::{HOSTS, Link, Stage};
+use self::stage::{Done, HOSTS, Link, Stage};
 use crate::Global;
+use crate::fabric::status;
 use rdmux_command::child::Child;
 use rdmux_command::hosts::Hosts;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
 /// Starts two virtual hosts and runs every operation between processes on them: over UDP from
-/// host to host, through shared memory within one, and with iWARP over TCP. Each byte is compared, and for rows that
+/// host to host, through shared memory within one, and with iWARP over TCP. Then brings up an InfiniBand fabric of 40
+/// adapters with its subnet manager, and asks for paths and multicast groups. Each byte is compared, and for rows that
 /// cross UDP each host's packets are counted. Exits with 0 only if all rows passed.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
@@ -56,6 +60,35 @@ struct Outcome {
     error: Option<String>,
 }
 
+impl Outcome {
+    /// What came of a row: what it did, or why it failed.
+    fn new(
+        operation: &'static str,
+        link: &'static str,
+        crosses: bool,
+        result: Result<Done, String>,
+    ) -> Self {
+        let (bytes, time) =
+            result.as_ref().map_or((0, Duration::ZERO), |done| (done.bytes, done.time));
+        Self {
+            operation,
+            link,
+            crosses,
+            passed: result.is_ok(),
+            bytes,
+            microseconds: time.as_secs_f64() * 1e6,
+            packets: Default::default(),
+            error: result.err(),
+        }
+    }
+}
+
+impl DemoArgs {
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|text| name.contains(text))
+    }
+}
+
 /// What a host counted.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Packets {
@@ -74,11 +107,19 @@ const SETTLING: Duration = Duration::from_millis(100);
 
 /// Runs `rdmux demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
-    let outcomes = play(args)?;
+    let progress = progress()?;
+    let mut outcomes = play(args, &progress)?;
+    let (rows, managed) = manage(args, &progress);
+    outcomes.extend(rows);
+    progress.finish_and_clear();
     if args.json {
         output::json(&outcomes)?;
     } else {
         print(&outcomes)?;
+        if let Some(status) = managed {
+            say!("");
+            status::print_summary(&status);
+        }
     }
     let failed = outcomes.iter().filter(|o| !o.passed).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -96,15 +137,15 @@ pub(crate) fn receiver(global: &Global) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn play(args: &DemoArgs) -> Result<Vec<Outcome>> {
-    let wanted = |row: &&Row| args.only.as_ref().is_none_or(|text| row.name.contains(text));
+fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
+    let wanted = |row: &&Row| args.wants(row.name);
     let parts: [(Link, Vec<&Row>); 4] = [
         (Link::Udp, rows::all().filter(wanted).collect()),
         (Link::SameHost, rows::all().filter(wanted).collect()),
         (Link::Tcp, iwarp::ROWS.iter().filter(wanted).collect()),
         (Link::TcpCrc, iwarp::WITH_CRC.iter().filter(wanted).collect()),
     ];
-    let progress = progress(parts.iter().map(|(_, rows)| rows.len() as u64).sum())?;
+    progress.inc_length(parts.iter().map(|(_, rows)| rows.len() as u64).sum());
     progress.set_message("starting two hosts");
     let hosts = Rc::new(Hosts::up(&HOSTS)?);
     let mut outcomes = Vec::new();
@@ -136,8 +177,29 @@ fn play(args: &DemoArgs) -> Result<Vec<Outcome>> {
         // A connection that a failed row left behind is no reason to fail.
         let _ = stage.hang_up();
     }
-    progress.finish_and_clear();
     Ok(outcomes)
+}
+
+/// The rows on a fabric, and how that was in the end.
+fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Status>) {
+    let rows: Vec<_> = fabric::ROWS.iter().filter(|row| args.wants(row.name)).collect();
+    if rows.is_empty() {
+        return (Vec::new(), None);
+    }
+    progress.inc_length(rows.len() as u64);
+    progress.set_message("starting a fabric");
+    let ground = fabric::Ground::up();
+    let mut outcomes = Vec::new();
+    for row in rows {
+        progress.set_message(row.name);
+        let result = match &ground {
+            Ok(ground) => (row.run)(ground).map_err(|e| format!("{e:#}")),
+            Err(e) => Err(format!("{e:#}")),
+        };
+        outcomes.push(Outcome::new(row.name, "fabric", false, result));
+        progress.inc(1);
+    }
+    (outcomes, ground.ok().and_then(|ground| ground.status().ok()))
 }
 
 /// The hosts on which frames of iWARP have CRCs.
@@ -157,20 +219,9 @@ fn perform(row: &Row, stage: &mut Stage, hosts: &Hosts) -> Result<Outcome> {
     let result = (row.run)(stage);
     let counted = final_counts(hosts, &before)?;
     let result = result.and_then(|done| plausible(row, stage.link, &counted).map(|()| done));
-    let (bytes, time) = match &result {
-        Ok(done) => (done.bytes, done.time),
-        Err(_) => (0, Duration::ZERO),
-    };
-    Ok(Outcome {
-        operation: row.name,
-        link: stage.link.name(),
-        crosses: row.crosses,
-        passed: result.is_ok(),
-        bytes,
-        microseconds: time.as_secs_f64() * 1e6,
-        packets: counted,
-        error: result.err().map(|e| format!("{e:#}")),
-    })
+    let result = result.map_err(|e| format!("{e:#}"));
+    let outcome = Outcome::new(row.name, stage.link.name(), row.crosses, result);
+    Ok(Outcome { packets: counted, ..outcome })
 }
 
 /// What was counted since `before`. A process counts a packet after it has dealt with it, so the
@@ -250,8 +301,8 @@ fn print(outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-fn progress(rows: u64) -> Result<ProgressBar> {
-    let progress = ProgressBar::new(rows);
+fn progress() -> Result<ProgressBar> {
+    let progress = ProgressBar::new(0);
     if !std::io::stderr().is_terminal() {
         progress.set_draw_target(ProgressDrawTarget::hidden());
     }

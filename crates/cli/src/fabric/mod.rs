@@ -4,7 +4,7 @@ mod dot;
 mod layers;
 mod manager;
 mod route;
-mod status;
+pub(crate) mod status;
 mod svg;
 mod tree;
 
@@ -318,7 +318,8 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options() -> Result<ConnectOptions> {
+/// How to reach fabrics: what environment and configuration say.
+pub(crate) fn options() -> Result<ConnectOptions> {
     let config = rdmux_host::Config::of_environment()?;
     Ok(ConnectOptions::of_environment(config.fabric)?)
 }

@@ -45,6 +45,13 @@ pub(super) fn list(all: &[Status]) -> Result<()> {
     Ok(report.print()?)
 }
 
+/// One fabric and its manager, without hosts and programs.
+pub(crate) fn print_summary(s: &Status) {
+    say!("fabric     {}", s.fabric);
+    say!("has        {}; {} ports active", size(s), s.active_ports);
+    print_manager(s);
+}
+
 /// One fabric in full.
 pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
     say!("fabric     {}", s.fabric);
@@ -134,7 +141,8 @@ fn print_manager(s: &Status) {
         1 => "; 1 problem:".to_owned(),
         n => format!("; {n} problems:"),
     };
-    say!("sweep      {} ago, took {}{problems}", time(last.ago_us), time(last.took_us));
+    let (ago, took, nodes) = (time(last.ago_us), time(last.took_us), last.nodes);
+    say!("sweep      {ago} ago, took {took}, reached {nodes} nodes{problems}");
     for problem in &last.problems {
         say!("           {problem}");
     }
