@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -173,4 +174,30 @@ fn answers_that_no_fabric_gives_are_errors_that_say_so() {
         assert!(matches!(e, FabricError::Gone { .. }), "{e}");
         assert_eq!(e.errno(), libc::EIO);
     }
+}
+
+#[test]
+fn down_waits_until_the_fabric_listens_no_more() {
+    let tmp = temp_dir();
+    let user = UserDir::at(tmp.path().join("r")).unwrap();
+    let name = FabricName::new("a").unwrap();
+    let dir = FabricDir::open(&user, &name).unwrap();
+    let options = ConnectOptions { user, config: Config::default(), embedded: true, program: None };
+    let mut listener = Listener::open(&dir, dir.lock_service().unwrap().unwrap()).unwrap();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // It closes the connection by which it is told to end, and takes its time for the rest.
+            for _ in 0..2 {
+                while listener.accept().unwrap().is_none() {
+                    thread::yield_now();
+                }
+            }
+            ended.store(true, Ordering::SeqCst);
+            drop(listener);
+        });
+        admin::down(&options, &name).unwrap();
+        assert!(ended.load(Ordering::SeqCst));
+    });
+    assert!(matches!(admin::down(&options, &name), Err(FabricError::NotUp { .. })));
 }

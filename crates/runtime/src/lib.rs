@@ -2,13 +2,14 @@
 //!
 //! - [`UserDir`]: where a user's services live in the file system, for each network namespace
 //! - [`ServiceDir`]: the directory of one service, with its socket, its locks and its log
-//! - [`Listener`]: the socket that clients connect to, and [`connect`], their side
+//! - [`Listener`]: the socket that clients connect to, and [`connect`], their side; [`wait_for_end`] waits until it is gone
 //! - [`start`]: a service as a process of its own, started by the client that needs it
 //! - [`socket`]: messages and descriptors over Unix sockets
 //! - [`file`](mod@file): files that are replaced as a whole
 #![forbid(unsafe_code)]
 
 pub mod connect;
+mod end;
 mod error;
 pub mod file;
 mod listener;
@@ -20,6 +21,7 @@ pub mod socket;
 pub mod start;
 mod user_dir;
 
+pub use end::wait_for_end;
 pub use error::{DirectoryError, process};
 pub use listener::Listener;
 pub use network::NetworkNamespace;

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use rdmux_runtime::socket;
+use rdmux_runtime::{socket, wait_for_end};
 use rdmux_subnet::{Fault, Topology};
 use rdmux_wire::Guid;
+use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
 
 use super::ConnectOptions;
@@ -68,22 +69,28 @@ pub fn up(
     options.greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "let it stay"))
 }
 
-/// Ends a fabric, or the bridge to one.
+/// Ends a fabric, or the bridge to one, and waits until it listens no more: then it can be brought up again.
 ///
 /// # Errors
-/// [`FabricError::NotUp`] and those of the connection.
+/// [`FabricError::NotUp`] and those of the connection; [`FabricError::Unresponsive`] if it does not end.
 pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricError> {
     let what = || format!("end fabric \"{fabric}\"");
-    let ended = Link::open::<()>(fabric, options.connect(fabric)?, Role::Shutdown, what);
-    match ended {
-        Err(FabricError::Gone { .. }) => {}
+    let (dir, socket) = (options.dir(fabric)?, options.connect(fabric)?);
+    let pid = socket_peercred(&socket).ok().map(|peer| peer.pid);
+    let connection = socket.try_clone().map_err(|e| FabricError::io("duplicate a socket", e))?;
+    match Link::open::<()>(fabric, socket, Role::Shutdown, what) {
+        Ok(_) | Err(FabricError::Gone { .. }) => {}
         Err(e) => return Err(e),
-        // Its end is the end of the connection.
-        Ok((mut link, ())) => {
-            let _ = link.receive_bytes();
-        }
     }
-    Ok(())
+    match wait_for_end(&dir, &connection, pid, TIMEOUT) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(FabricError::Unresponsive {
+            fabric: fabric.clone(),
+            pid: dir.service_lock_holder(),
+            why: "it said that it ends, and did not".to_owned(),
+        }),
+        Err(e) => Err(FabricError::io(format!("connect to {}", dir.socket().display()), e)),
+    }
 }
 
 /// How a fabric is.

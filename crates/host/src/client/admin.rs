@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rdmux_runtime::wait_for_end;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -14,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::connect::{ConnectOptions, TIMEOUT, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
-use crate::names::{DeviceChoice, HostDir, HostName, Registry, RuntimeDir};
+use crate::names::{DeviceChoice, HostName, Registry, RuntimeDir};
 use crate::proto::{ClientKind, Request, Response, Status, socket};
 use crate::view::namespace::Namespaces;
 
@@ -98,50 +99,21 @@ fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(
     };
     match session.call(&Request::Shutdown, || format!("end the service of host {host}")) {
         Ok(Response::Done) | Err(HostError::ServiceGone { .. }) => {
-            wait_for_end(&host_dir, &session, peer.ok().map(|peer| peer.pid), timeout)
+            let pid = peer.ok().map(|peer| peer.pid);
+            match wait_for_end(&host_dir, &session, pid, timeout) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(HostError::Unresponsive {
+                    host: host.clone(),
+                    pid: host_dir.service_lock_holder(),
+                    why: "it said that it ends, and did not".to_owned(),
+                }),
+                Err(e) => {
+                    Err(HostError::io(format!("connect to {}", host_dir.socket().display()), e))
+                }
+            }
         }
         Ok(other) => Err(session.unexpected(&other)),
         Err(e) => Err(e),
-    }
-}
-
-/// Waits until a service that ends listens no more: until then the host would be taken for one that is up.
-fn wait_for_end(
-    dir: &HostDir,
-    session: &Session,
-    pid: Option<Pid>,
-    timeout: Duration,
-) -> Result<(), HostError> {
-    /// Between two looks once it has closed our connection. Nothing tells that it has closed its socket.
-    const LOOK: Duration = Duration::from_millis(1);
-    let start = Instant::now();
-    let unresponsive = || HostError::Unresponsive {
-        host: dir.name().clone(),
-        pid: dir.service_lock_holder(),
-        why: "it said that it ends, and did not".to_owned(),
-    };
-    let limit = Timespec::try_from(timeout).map_err(|_| unresponsive())?;
-    // It says nothing more: what can be read is the end.
-    let closed = poll(&mut [PollFd::new(session, PollFlags::IN)], Some(&limit));
-    if closed.is_ok_and(|ready| ready == 0) {
-        return Err(unresponsive());
-    }
-    loop {
-        match connect_socket(dir, LOOK) {
-            Ok(None) => return Ok(()),
-            // The next one has begun already.
-            Ok(Some(socket))
-                if socket_peercred(&socket).is_ok_and(|peer| Some(peer.pid) != pid) =>
-            {
-                return Ok(());
-            }
-            Ok(Some(_)) | Err(HostError::Unresponsive { .. }) => {}
-            Err(e) => return Err(e),
-        }
-        if start.elapsed() >= timeout {
-            return Err(unresponsive());
-        }
-        std::thread::sleep(LOOK);
     }
 }
 

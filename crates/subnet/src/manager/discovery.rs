@@ -22,6 +22,7 @@ use super::model::{Node, Port, Switch};
 use super::pkeys::{MAX_PKEY_BLOCKS, PKEY_BLOCK, capacity};
 use super::requests::{Request, What};
 use super::status::ProblemKind;
+use super::sweep::Phase;
 use super::tables::Dirty;
 use crate::topology::PortRef;
 
@@ -107,6 +108,9 @@ impl Manager {
         let Some(node) = self.found.node_mut(port.node) else { return };
         let (forwarding, multicast) = (vec![], BTreeMap::new());
         node.switch = Some(Box::new(Switch { info, forwarding, multicast }));
+        if info.port_state_change {
+            self.doubt.note_change();
+        }
         if info.port_state_change && self.state == SmState::MASTER && !self.fresh {
             self.ask(port.node, 0, What::ClearChange);
         } else {
@@ -115,6 +119,11 @@ impl Manager {
     }
 
     pub(super) fn cleared_change(&mut self, port: PortRef, smp: &Smp) {
+        if self.phase != Phase::Discovery {
+            // The ports were read before, and are to be read again.
+            self.stale = true;
+            return;
+        }
         let mut stuck = false;
         if let Some(switch) = self.found.node_mut(port.node).and_then(|n| n.switch.as_deref_mut())
             && let Ok(info) = SwitchInfo::parse(&smp.data[..])

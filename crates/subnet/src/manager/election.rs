@@ -96,6 +96,7 @@ impl Manager {
             port.manager = Some(own);
         }
         self.assign_lids();
+        self.settle_doubt();
         if let Some(heir) = self.heir(Some(rank(&self.sm_info(SmState::MASTER)))) {
             self.begin_handover(now, heir, false, out);
             return false;

@@ -22,6 +22,7 @@
 mod config;
 mod configure;
 mod discovery;
+mod doubt;
 mod election;
 mod encode;
 mod graph;
@@ -52,9 +53,10 @@ pub use pkeys::{DefaultPartition, PkeyTables};
 pub use sink::{Event, ManagerSink};
 pub use status::{Problem, ProblemKind, Report, Status};
 
+use self::doubt::Doubt;
 use self::election::{Command, Rival};
 use self::graph::Graph;
-use self::requests::{MAX_OUTSTANDING, Overdue, Request, Requests, What};
+use self::requests::{MAX_OUTSTANDING, Overdue, Request, Requests};
 use self::routing::Routing;
 use self::status::Tally;
 use self::sweep::Phase;
@@ -87,8 +89,8 @@ pub struct Manager {
     /// Which node the requests of this phase have come to.
     cursor: usize,
     tally: Tally,
-    /// Tables were set since the last discovery: they may have gone to other switches, if cables were moved meanwhile.
-    tables_set: bool,
+    /// Whether tables are at the switches to which they were sent.
+    doubt: Doubt,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
     job: Option<Box<Routing>>,
@@ -143,7 +145,7 @@ impl Manager {
             requests: Requests::default(),
             cursor: 0,
             tally: Tally::default(),
-            tables_set: false,
+            doubt: Doubt::default(),
             graph: Graph::default(),
             job: None,
             lids: config.lids.clone(),
@@ -317,7 +319,7 @@ impl Manager {
         let tid = self.requests.add(request, key, due, self.config.retries);
         smp.header.tid = tid.into();
         self.tally.sets += u64::from(request.what.is_set());
-        self.tables_set |= matches!(request.what, What::Linear(_) | What::Multicast { .. });
+        self.doubt.note_sent(request.what);
         out.send(UserAddress::directed(), Box::new(smp.to_bytes()));
     }
 

@@ -282,6 +282,12 @@ impl Model {
         true
     }
 
+    /// Nothing is known of the SLtoVL tables of any port.
+    pub(super) fn forget_sl_to_vl(&mut self) {
+        let ports = self.nodes.iter_mut().flat_map(|node| node.ports.iter_mut());
+        ports.for_each(|port| port.sl_to_vl.clear());
+    }
+
     /// Forgets everything, before a sweep from the beginning.
     pub fn clear(&mut self) {
         *self = Self::default();

@@ -128,6 +128,9 @@ impl Manager {
             Phase::Light => {
                 self.phase = Phase::Idle;
                 if self.heavy_due.is_none() {
+                    if self.tally.count == 0 {
+                        self.doubt.note_quiet();
+                    }
                     self.light_due = Some(now.after(self.config.sweep_interval));
                 }
                 return false;
@@ -288,7 +291,7 @@ impl Manager {
             },
             place,
         );
-        if request.what == What::ClearChange {
+        if request.what == What::ClearChange && self.phase == Phase::Discovery {
             self.queue_ports(place.node);
         }
     }

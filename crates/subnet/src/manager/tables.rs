@@ -30,14 +30,15 @@ pub(super) struct Dirty {
     linear: [u64; 12],
     /// Position and block.
     multicast: BTreeSet<(u8, u16)>,
-    /// Nothing is known of what the multicast table has.
-    unknown: bool,
+    /// So many blocks of the multicast table are as the model has them, but for those above. Of the others nothing is known: an
+    /// earlier manager may have left groups there.
+    multicast_known: u16,
 }
 
 impl Dirty {
     /// Of a switch of which nothing is known.
     pub(super) fn everything() -> Self {
-        Self { linear: [u64::MAX; 12], multicast: BTreeSet::new(), unknown: true }
+        Self { linear: [u64::MAX; 12], multicast: BTreeSet::new(), multicast_known: 0 }
     }
 
     pub(super) fn mark_linear(&mut self, block: u16) {
@@ -147,15 +148,13 @@ impl Manager {
             return;
         };
         let Some(dirty) = self.dirty.get_mut(index).and_then(Option::as_deref_mut) else { return };
-        if core::mem::take(&mut dirty.unknown) {
-            // Groups that an earlier manager has left behind would be answered by nobody: all blocks up to the last one in use now are
-            // written, those of no group as well.
-            let last = self.groups.keys().next_back();
-            let blocks = last.map_or(0, |lid| lid.0 - Lid::FIRST_MULTICAST.0) / MULTICAST_BLOCK;
-            for block in 0..=blocks {
-                (0..=node.info.num_ports / 16).for_each(|p| dirty.mark_multicast(p, block));
-            }
+        // All blocks up to the last one in use are written once, those of no group as well.
+        let last = self.groups.keys().next_back();
+        let blocks = 1 + last.map_or(0, |lid| lid.0 - Lid::FIRST_MULTICAST.0) / MULTICAST_BLOCK;
+        for block in dirty.multicast_known..blocks {
+            (0..=node.info.num_ports / 16).for_each(|p| dirty.mark_multicast(p, block));
         }
+        dirty.multicast_known = dirty.multicast_known.max(blocks);
         for (position, block) in core::mem::take(&mut dirty.multicast) {
             if block.saturating_mul(MULTICAST_BLOCK) < cap && position <= node.info.num_ports / 16 {
                 let what = What::Multicast { position, block };

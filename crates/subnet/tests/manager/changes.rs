@@ -1,14 +1,18 @@
 //! Cables, switches and adapters that come, go and change places.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use rdmux_subnet::manager::Event;
 use rdmux_subnet::topology::LinkRate;
-use rdmux_subnet::{NodeId, PortId};
+use rdmux_subnet::{NodeId, PortId, Subnet, Time};
 use rdmux_wire::Lid;
-use rdmux_wire::sm::PortState;
+use rdmux_wire::mad::{MadHeader, Method};
+use rdmux_wire::sm::{LinearForwardingTable, PortState};
 
-use crate::net::{Net, config, port};
+use crate::net::{Net, Way, config, port};
 
 /// Long enough for everything that a manager does by itself after a change.
 const QUIET: Duration = Duration::from_secs(60);
@@ -90,6 +94,129 @@ fn cables_that_change_places_at_any_moment_of_a_sweep_are_found() {
         }
         net.assert_configured();
         net.assert_routed();
+    }
+}
+
+/// Two cables between switches, with four switches at their ends.
+fn two_cables(net: &Net) -> [PortId; 2] {
+    let far = |id: &PortId| net.subnet.peer(*id).filter(|far| net.is_switch(far.node));
+    let all = net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node));
+    let cables: Vec<(PortId, PortId)> = all.filter_map(|id| Some((id, far(&id)?))).collect();
+    let apart = |a: &(PortId, PortId), b: &(PortId, PortId)| {
+        BTreeSet::from([a.0.node, a.1.node, b.0.node, b.1.node]).len() == 4
+    };
+    let pair = cables.iter().find_map(|a| Some([a.0, cables.iter().find(|b| apart(a, b))?.0]));
+    pair.expect("two cables that have no switch in common")
+}
+
+/// The cables of two ports change their other ends.
+fn swap(subnet: &mut Subnet, [a, b]: [PortId; 2]) {
+    let far = [a, b].map(|end| subnet.unplug(Time::ZERO, end, &mut ()).expect("a cable"));
+    for (end, far) in [(a, far[1]), (b, far[0])] {
+        subnet.plug(Time::ZERO, end, far, LinkRate::DEFAULT, &mut ()).expect("free");
+    }
+}
+
+#[test]
+fn tables_that_went_astray_while_cables_were_swapped_for_a_moment_are_set_again() {
+    for (shape, step, length) in
+        [("torus:4x1x1", 5, 2), ("torus:4x1x1", 5, 12), ("fattree:40", 21, 40)]
+    {
+        let ended = (0..).step_by(step).find(|&moment| !survives_swap(shape, moment, length));
+        assert!(ended > Some(100), "a sweep has more datagrams");
+    }
+}
+
+/// Cables are swapped at a moment of a first sweep, and back again; false if the sweeps have ended before.
+fn survives_swap(shape: &str, moment: usize, length: usize) -> bool {
+    let mut net = Net::of(shape);
+    let cables = two_cables(&net);
+    let (mut count, done) = (0, Rc::new(Cell::new(0)));
+    let swaps = Rc::clone(&done);
+    net.meddler = Box::new(move |subnet, _, _| {
+        count += 1;
+        if count == moment + 1 || count == moment + 1 + length {
+            swap(subnet, cables);
+            swaps.set(swaps.get() + 1);
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(300));
+    net.assert_configured();
+    net.assert_routed();
+    done.get() > 0
+}
+
+/// Counts the Sets of forwarding tables from now on.
+fn count_tables(net: &mut Net) -> Rc<Cell<usize>> {
+    let count = Rc::new(Cell::new(0));
+    let sets = Rc::clone(&count);
+    net.meddler = Box::new(move |_, way, mad| {
+        let is_set = MadHeader::parse(&mad[..]).is_ok_and(|header| {
+            header.method == Method::SET && header.attr_id == LinearForwardingTable::ATTR_ID
+        });
+        sets.set(sets.get() + usize::from(way == Way::ToSubnet && is_set));
+        true
+    });
+    count
+}
+
+/// A cable fails and is back at once.
+fn flap(net: &mut Net, cable: PortId) {
+    net.change(|subnet, now, inbox| {
+        subnet.set_cable(now, cable, false, inbox).expect("a cable");
+        subnet.set_cable(now, cable, true, inbox).expect("a cable");
+    });
+}
+
+#[test]
+fn a_link_that_flaps_has_tables_set_again_only_where_they_may_have_gone_astray() {
+    let mut net = Net::up("fattree:40", config());
+    let [cable, _] = two_cables(&net);
+    let adapter = net.ends().into_iter().rfind(|end| end.number != 0).expect("one");
+    let sets = count_tables(&mut net);
+    flap(&mut net, adapter);
+    net.pass(Duration::from_secs(1));
+    assert_eq!(sets.get(), 0, "no route leads through an adapter");
+    // The adapter's switch was asked after the tables were set: what happens from now on is later than they are.
+    net.pass(QUIET);
+    flap(&mut net, cable);
+    net.pass(QUIET);
+    assert_eq!(sets.get(), 0, "a light sweep has found nothing in between");
+    net.assert_configured();
+}
+
+#[test]
+fn a_switch_that_is_reset_at_any_moment_of_a_sweep_gets_everything_again() {
+    for (moment, twice) in (0..).step_by(2).flat_map(|moment| [(moment, false), (moment, true)]) {
+        let mut net = Net::up("fattree:40", config());
+        net.pass(QUIET);
+        let (before, start) = (net.subnet.linear_table(NodeId(2)), net.now);
+        let (mut count, done) = (0, Rc::new(Cell::new(false)));
+        let reset = Rc::clone(&done);
+        net.meddler = Box::new(move |subnet, _, _| {
+            count += 1;
+            if count == moment + 1 {
+                subnet.reset_switch(start, NodeId(2), &mut ()).expect("a switch");
+                reset.set(true);
+            }
+            true
+        });
+        if twice {
+            net.change(|subnet, now, inbox| subnet.reset_switch(now, NodeId(2), inbox))
+                .expect("a switch");
+        } else {
+            net.with(0, |manager, now, _| manager.sweep(now));
+        }
+        net.pass(QUIET);
+        assert_eq!(net.subnet.linear_table(NodeId(2)), before, "moment {moment}, twice: {twice}");
+        net.assert_configured();
+        net.assert_routed();
+        if !done.get() {
+            assert!(moment > 100, "a sweep has more datagrams");
+            break;
+        }
     }
 }
 

@@ -9,4 +9,5 @@ mod multicast;
 mod net;
 mod partitions;
 mod routing;
+mod timeouts;
 mod traps;

@@ -127,3 +127,19 @@ fn a_group_that_exists_before_the_first_sweep_is_there_after_it() {
     net.settle();
     assert_reached(&net, MLID, &ends);
 }
+
+#[test]
+fn a_group_of_an_earlier_manager_is_overwritten_when_its_mlid_is_used_again() {
+    let mut net = Net::up("fattree:40", config());
+    // Behind the first block of the tables.
+    let mlid = Lid(0xc045);
+    let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
+    let list = guids(&net, &adapters);
+    net.with(0, |manager, _, _| manager.set_group(mlid, list));
+    net.kill(0);
+    net.start(crate::net::port(30, 1), config());
+    net.pass(Duration::from_secs(60));
+    let list = guids(&net, &adapters[..2]);
+    net.with(1, |manager, _, _| manager.set_group(mlid, list));
+    assert_reached(&net, mlid, &adapters[..2]);
+}

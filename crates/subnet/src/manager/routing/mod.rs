@@ -138,10 +138,6 @@ impl Manager {
     pub(super) fn begin_routing(&mut self) -> bool {
         self.check_links();
         let graph = Graph::new(&self.model);
-        if core::mem::take(&mut self.tables_set) && !graph.has_cables_of(&self.graph) {
-            // Routes to switches led elsewhere perhaps, and so did tables: nothing is known of what any switch has.
-            self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
-        }
         let has_routes = |&switch: &usize| {
             let node = self.model.node(graph.node(switch));
             node.and_then(|n| n.switch.as_ref()).is_some_and(|s| !s.forwarding.is_empty())

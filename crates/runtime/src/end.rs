@@ -1,0 +1,102 @@
+//! Waiting for a service that ends.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
+
+use crate::ServiceDir;
+use crate::connect::{ConnectError, connect};
+
+/// Between two looks once it has closed our connection. Nothing tells that it has closed its socket.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits until a service that was told to end listens no more: until then it would be taken for one that is up. `connection` is one to
+/// it, on which nothing more is expected, and `pid` its process. False if that takes longer than `timeout`.
+///
+/// # Errors
+/// Those of socket(2) and connect(2).
+pub fn wait_for_end(
+    dir: &ServiceDir,
+    connection: impl AsFd,
+    pid: Option<Pid>,
+    timeout: Duration,
+) -> io::Result<bool> {
+    let start = Instant::now();
+    let limit = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    // It says nothing more: what can be read is the end.
+    let closed = poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit));
+    if closed.is_ok_and(|ready| ready == 0) {
+        return Ok(false);
+    }
+    loop {
+        match connect(dir, LOOK) {
+            Ok(None) => return Ok(true),
+            // The next one has begun already.
+            Ok(Some(socket))
+                if socket_peercred(&socket).is_ok_and(|peer| Some(peer.pid) != pid) =>
+            {
+                return Ok(true);
+            }
+            Ok(Some(_)) | Err(ConnectError::Busy(_)) => {}
+            Err(ConnectError::Io(e)) => return Err(e),
+        }
+        if start.elapsed() >= timeout {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rdmux_testing::temp_dir;
+    use rustix::process::getpid;
+
+    use super::*;
+    use crate::{Listener, UserDir};
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    #[test]
+    fn a_service_that_has_closed_the_connection_and_listens_still_is_waited_for() {
+        let tmp = temp_dir();
+        let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
+        let lock = dir.lock_service().unwrap().unwrap();
+        let mut listener = Listener::open(&dir, lock).unwrap();
+        let connection = connect(&dir, LONG).unwrap().unwrap();
+        drop(listener.accept().unwrap().unwrap());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // It is looked for, and found.
+                while listener.accept().unwrap().is_none() {
+                    std::thread::yield_now();
+                }
+                ended.store(true, Ordering::SeqCst);
+                drop(listener);
+            });
+            assert!(wait_for_end(&dir, &connection, Some(getpid()), LONG).unwrap());
+            assert!(ended.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn a_service_that_does_not_end_is_waited_for_no_longer_than_allowed() {
+        let tmp = temp_dir();
+        let dir = UserDir::at(tmp.path().join("r")).unwrap().service("hosts", "a").unwrap();
+        let lock = dir.lock_service().unwrap().unwrap();
+        let mut listener = Listener::open(&dir, lock).unwrap();
+        let connection = connect(&dir, LONG).unwrap().unwrap();
+        let wait = |pid| wait_for_end(&dir, &connection, pid, Duration::ZERO).unwrap();
+        assert!(!wait(Some(getpid())), "the connection is there");
+        drop(listener.accept().unwrap());
+        assert!(!wait(Some(getpid())), "it listens");
+        assert!(wait(None), "another process has taken its place");
+    }
+}
