@@ -206,10 +206,12 @@ impl Manager {
             let dirty = node.switch.as_deref_mut().map(|switch| {
                 let was = before.and_then(|at| Some((at, old.node_mut(at)?)));
                 let kept = was.filter(|_| !self.fresh).and_then(|(at, was)| {
-                    let lid = was.ports.first()?.lid();
+                    // A switch that was reset has no LID; one that another manager has configured has that one's.
+                    let lids = |port: &Port| port.info.map(|info| (info.lid, info.sm_lid));
+                    let told = lids(was.ports.first()?);
                     let known = was.switch.as_deref_mut()?;
                     let same = known.info.linear_fdb_top == switch.info.linear_fdb_top
-                        && lid == node.ports.first()?.lid();
+                        && told == lids(node.ports.first()?);
                     let dirty = old_dirty.get_mut(at)?.take()?;
                     switch.forwarding = core::mem::take(&mut known.forwarding);
                     switch.multicast = core::mem::take(&mut known.multicast);

@@ -8,9 +8,12 @@
 //! cable, or the manager's own port, has seen the link go down and come up. So that switch says that the state of a port has changed,
 //! and the link is not active, unless it was not active either when the tables were set, and was made active since. Where an adapter was
 //! unplugged and plugged again, the links between switches are as they were: that is no reason to set all tables again.
+//!
+//! Tables are also others where two managers were masters, of which each has set its own. Discoveries show other masters; and one that
+//! has had its answer by then, or is gone, has told the ports that it is their manager.
 
 use rdmux_wire::Guid;
-use rdmux_wire::sm::PortState;
+use rdmux_wire::sm::{PortState, SmState};
 
 use super::Manager;
 use super::graph::Graph;
@@ -28,6 +31,8 @@ pub(super) struct Doubt {
     changed: bool,
     /// A link by which directed routes lead was not active when the last discovery saw it.
     young: bool,
+    /// Another manager was a master as well, and may have set tables since the last discovery.
+    rivalled: bool,
     /// Where the manager's own cable leads.
     root: Option<(Guid, u8)>,
 }
@@ -50,6 +55,11 @@ impl Doubt {
         self.changed = true;
     }
 
+    /// Another manager is a master, or was until now.
+    pub(super) fn note_rival(&mut self) {
+        self.rivalled = true;
+    }
+
     /// A light sweep has asked all switches, and none has said that the state of a port has changed: until now everything went
     /// where it should.
     pub(super) fn note_quiet(&mut self) {
@@ -61,17 +71,21 @@ impl Manager {
     /// The model is new. Where it is doubtful that tables are where they were sent, all of them are to be set again.
     pub(super) fn settle_doubt(&mut self) {
         let graph = Graph::new(&self.model);
+        // One that is found now may still set tables after this manager has set them.
+        let rivalled = self.rivals.iter().any(|rival| rival.info.state == SmState::MASTER);
         let was = core::mem::replace(
             &mut self.doubt,
             Doubt {
                 young: has_young_link(&self.model, self.own),
                 root: root(&self.model, self.own),
+                rivalled,
                 ..Doubt::default()
             },
         );
         let moved = !graph.has_cables_of(&self.graph) || self.doubt.root != was.root;
         let may_have_moved = was.changed && (was.young || self.doubt.young);
-        if was.sent && (moved || may_have_moved) {
+        let astray = was.sent && (moved || may_have_moved);
+        if astray || was.rivalled || rivalled {
             self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
             self.model.forget_sl_to_vl();
         }

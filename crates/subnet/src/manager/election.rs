@@ -177,6 +177,9 @@ impl Manager {
         let Some(rival) = self.rivals.get_mut(index) else { return };
         let changed = rival.info.guid != info.guid || info.state == SmState::MASTER;
         rival.info = info;
+        if info.state == SmState::MASTER {
+            self.doubt.note_rival();
+        }
         if changed || info.state != SmState::NOT_ACTIVE && rank(&info) > own {
             self.heavy_due = Some(now);
         }
@@ -275,7 +278,10 @@ impl Manager {
     pub(super) fn obey(&mut self, now: Time, out: &mut impl ManagerSink) {
         match self.command.take() {
             None => {}
-            Some(Command::Sweep) => self.request_sweep(now),
+            Some(Command::Sweep) => {
+                self.doubt.note_rival();
+                self.request_sweep(now);
+            }
             Some(Command::Discover) => self.discover_again(now, out),
             Some(Command::BecomeMaster) => {
                 self.abandon();

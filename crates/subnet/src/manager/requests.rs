@@ -60,7 +60,8 @@ pub(super) enum What {
     Activate,
     /// SwitchInfo in a light sweep.
     Changed,
-    /// PortInfo of an adapter's port on which the manager is, in a light sweep: no switch tells of that end of the cable.
+    /// PortInfo of the manager's own port, in a light sweep: of an adapter no switch tells of that end of the cable; and another
+    /// master, of which this one does not know, has told the port that it is its manager.
     OwnPort,
     /// SMInfo of the master, asked by a standby.
     Poll,

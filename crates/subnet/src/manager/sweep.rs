@@ -77,9 +77,7 @@ impl Manager {
                 self.queue.push_back(Request { port: port(0), what: What::Description });
             }
         }
-        if self.model.node(self.own.node).is_some_and(|node| !node.is_switch()) {
-            self.queue.push_back(Request { port: self.own, what: What::OwnPort });
-        }
+        self.queue.push_back(Request { port: self.own, what: What::OwnPort });
         for index in 0..self.rivals.len() {
             let port = PortRef { node: index, port: 0 };
             self.queue.push_back(Request { port, what: What::Rival });
@@ -251,9 +249,9 @@ impl Manager {
                 }
             }
             What::OwnPort => {
-                let state = PortInfo::from_bytes(&smp.data).port_state;
+                let told = |info: PortInfo| (info.port_state, info.lid, info.sm_lid);
                 let known = self.model.port(place).and_then(|port| port.info);
-                if known.is_none_or(|info| info.port_state != state) {
+                if known.map(told) != Some(told(PortInfo::from_bytes(&smp.data))) {
                     self.heavy_due = Some(now);
                 }
             }

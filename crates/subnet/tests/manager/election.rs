@@ -1,11 +1,16 @@
 //! Several managers: one is the master, and when it goes another one is.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use rdmux_subnet::PortEvent;
-use rdmux_subnet::manager::{Config, Event};
-use rdmux_wire::mad::MadHeader;
+use rdmux_subnet::manager::{Config, Event, Manager};
+use rdmux_subnet::rmpp::Mad;
+use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{SmInfo, SmState};
+use rdmux_wire::{Guid, Lid};
 
 use crate::net::{Net, Way, config, port};
 
@@ -91,10 +96,7 @@ fn a_priority_that_is_raised_makes_a_standby_the_master() {
 #[test]
 fn managers_that_do_not_hear_each_other_at_first_agree_later() {
     let mut net = Net::up("two", with_priority(1));
-    net.meddler = Box::new(|_, way, mad| {
-        let about_managers = MadHeader::parse(&mad[..]).is_ok_and(|h| h.attr_id == SmInfo::ATTR_ID);
-        way == Way::ToManager || !about_managers
-    });
+    net.meddler = Box::new(|_, way, mad| way == Way::ToManager || !is_sm_info(mad));
     net.start(port(1, 1), with_priority(5));
     net.pass(Duration::from_secs(3));
     net.meddler = Box::new(|_, _, _| true);
@@ -142,4 +144,68 @@ fn two_subnets_that_are_joined_keep_one_master() {
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
     net.assert_configured();
     net.assert_routed();
+}
+
+/// Whether a datagram is one by which managers know of each other.
+fn is_sm_info(mad: &Mad) -> bool {
+    MadHeader::parse(&mad[..]).is_ok_and(|header| header.attr_id == SmInfo::ATTR_ID)
+}
+
+#[test]
+fn tables_that_a_second_master_has_set_are_set_again() {
+    // The other manager gives the adapters each other's LIDs.
+    for moment in (0..).step_by(7) {
+        let mut net = Net::up("torus:3x1x1", with_priority(5));
+        let ends = net.ends();
+        let view = |end| net.subnet.port(end).expect("a port");
+        let guids = ends.iter().map(|end| view(*end).guid());
+        let lids: Vec<Lid> = ends.iter().map(|end| view(*end).lid()).collect();
+        let adapters = ends.iter().filter(|end| end.number != 0).count();
+        let (switches, others) = lids.split_at(lids.len() - adapters);
+        let turned = switches.iter().chain(others.iter().rev()).copied();
+        let lids: BTreeMap<Guid, Lid> = guids.zip(turned).collect();
+        let other = *ends.last().expect("an adapter");
+        // They do not hear each other, and the first one sweeps while the other one sets its tables.
+        let count = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&count);
+        net.meddler = Box::new(move |_, way, mad| {
+            counted.set(counted.get() + 1);
+            way == Way::ToManager || !is_sm_info(mad)
+        });
+        net.managers.push((other, Manager::new(Config { lids, ..with_priority(1) }, net.now)));
+        net.dead.push(false);
+        net.subnet.set_attached(other, true);
+        net.subnet.set_is_sm(net.now, other, true, &mut net.inbox);
+        net.settle_until(|| count.get() >= moment);
+        let (ended, now) = (count.get() < moment, net.now);
+        net.manager().sweep(now);
+        net.pass(Duration::from_secs(1));
+        assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
+        net.meddler = Box::new(|_, _, _| true);
+        net.pass(MINUTE);
+        assert_eq!(states(&net), [SmState::MASTER, SmState::STANDBY], "moment {moment}");
+        net.assert_configured();
+        net.assert_routed();
+        if ended {
+            assert!(moment > 100, "a sweep has more datagrams");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_master_that_does_not_know_of_a_better_one_finds_that_its_port_has_another_manager() {
+    let mut net = Net::up("torus:3x1x1", with_priority(1));
+    let better = net.ends().into_iter().next_back().expect("an adapter");
+    // Neither hears the other, and no trap tells of the new one.
+    net.meddler = Box::new(|_, _, mad| {
+        let is_trap = MadHeader::parse(&mad[..]).is_ok_and(|h| h.method == Method::TRAP);
+        !is_trap && !is_sm_info(mad)
+    });
+    net.start(better, with_priority(5));
+    net.pass(Duration::from_secs(5));
+    assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
+    net.meddler = Box::new(|_, _, _| true);
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
 }

@@ -173,8 +173,15 @@ impl Net {
 
     /// Lets everything happen that takes no time.
     pub(crate) fn settle(&mut self) {
+        self.settle_until(|| false);
+    }
+
+    /// The same, but stops as soon as something has come about.
+    pub(crate) fn settle_until(&mut self, come_about: impl Fn() -> bool) {
         for _ in 0..50_000_000_u64 {
-            if let Some((index, to, mad)) = self.out.sent.pop_front() {
+            if come_about() {
+                return;
+            } else if let Some((index, to, mad)) = self.out.sent.pop_front() {
                 self.transmit(index, to, mad);
             } else if let Some((at, packet)) = self.inbox.packets.pop_front() {
                 self.arrive(at, packet);
