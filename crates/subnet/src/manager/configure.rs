@@ -91,7 +91,7 @@ impl Manager {
     pub(super) fn queue_identity(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };
         if self.fresh && node.switch.as_ref().is_some_and(|switch| switch.info.port_state_change) {
-            // Who is not yet master may not clear it when it is read. It is cleared before tables are set: what it says later is news.
+            // A manager that is not yet the master leaves it as it is when it reads it. It is cleared before tables are set: a later one is news.
             let port = PortRef { node: index, port: 0 };
             self.queue.push_back(Request { port, what: What::ClearChange });
         }
