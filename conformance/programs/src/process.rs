@@ -123,6 +123,14 @@ impl Process {
         Ok(())
     }
 
+    /// Sends it a signal, which does not end it.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(self.process_id()?, signal).with_context(|| self.name.clone())
+    }
+
     /// Kills it and what it started, and waits for its end.
     ///
     /// # Errors

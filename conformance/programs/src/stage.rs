@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use self::namespace::Whose;
 pub(crate) use self::side::{Side, find_program, is_assignment};
-use crate::management::Ground;
+use crate::management::{Ground, ManagedBy};
 use crate::ports;
 use crate::process::Process;
 use crate::row::{Device, Row, Trouble, Way};
@@ -125,22 +125,44 @@ impl Stage {
     /// # Errors
     /// When it does not come up.
     pub(crate) fn ground(&mut self, shape: &str, title: &str) -> Result<Ground> {
+        self.ground_with(shape, &["--no-sm"], title)
+    }
+
+    /// A fabric of a row's own, with hosts. The options are those of `rdmux fabric up` for its manager.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) fn ground_with(
+        &mut self,
+        shape: &str,
+        options: &[&str],
+        title: &str,
+    ) -> Result<Ground> {
         self.rows += 1;
         self.leave_ground();
         let dir = self.work.join(format!("fabric-{}", self.rows));
         side::private_folder(&dir)?;
-        Ground::up(&self.work.join("rdmux"), dir, shape, self.logs_of(title))
+        Ground::up(&self.work.join("rdmux"), dir, shape, options, self.logs_of(title))
     }
 
     /// A fabric of this shape with a manager, which rows share.
     ///
     /// # Errors
     /// When it does not come up.
-    pub(crate) fn managed_ground(&mut self, shape: &str, title: &str) -> Result<&Ground> {
-        if self.ground.as_ref().is_some_and(|ground| ground.has_shape(shape)) {
+    pub(crate) fn managed_ground(
+        &mut self,
+        shape: &str,
+        by: ManagedBy,
+        title: &str,
+    ) -> Result<&Ground> {
+        if self.ground.as_ref().is_some_and(|ground| ground.is_like(shape, by)) {
             self.rows += 1;
         } else {
-            self.ground = Some(self.ground(shape, title)?.managed()?);
+            let ground = match by {
+                ManagedBy::OpenSm => self.ground(shape, title)?.managed_by_opensm()?,
+                ManagedBy::Fabric => self.ground_with(shape, &[], title)?.managed_by_itself()?,
+            };
+            self.ground = Some(ground);
         }
         let logs = self.logs_of(title);
         let ground = self.ground.as_mut().context("a fabric")?;

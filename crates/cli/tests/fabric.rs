@@ -76,7 +76,7 @@ fn subnet_is_shown_in_every_form() {
 fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
     let net = Net::new();
     let options =
-        ["--sm-priority", "3", "--sm-routing", "updn", "--sm-lmc", "1", "--sm-sweep", "5"];
+        ["--sm-priority=3", "--sm-routing=updn", "--sm-lmc=1", "--sm-sweep=5", "--sm-poll=0.5"];
     net.ok(&[&["fabric", "up", "--shape", "switch:3"][..], &options].concat());
     let one = ["fabric", "status", "--fabric", "default"];
     let status = || json(&net.ok(&[&one[..], &["--json"]].concat()));
@@ -101,9 +101,13 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
     net.ok(&["fabric", "up", "--no-sm"]);
     assert_eq!(status()["manager"], Value::Null);
     assert!(net.ok(&one).contains("manager    none in the fabric"));
-    for bad in
-        [["--sm-priority", "16"], ["--sm-lmc", "8"], ["--sm-routing", "ring"], ["--sm-sweep", "0"]]
-    {
+    for bad in [
+        ["--sm-priority", "16"],
+        ["--sm-lmc", "8"],
+        ["--sm-routing", "ring"],
+        ["--sm-sweep", "0"],
+        ["--sm-poll", "0"],
+    ] {
         net.fails(&["fabric", "up", bad[0], bad[1]], 2);
     }
     net.fails(&["fabric", "up", "--no-sm", "--sm-priority", "1"], 2);

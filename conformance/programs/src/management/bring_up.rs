@@ -1,7 +1,7 @@
 //! OpenSM brings a subnet up.
 
 use anyhow::{Context, Result, ensure};
-use rdmux_fabric::proto::{NodeView, Snapshot};
+use rdmux_fabric::proto::Snapshot;
 
 use super::ground::{self, Ground, HOSTS, Shown};
 use super::opensm::{Conf, OpenSm};
@@ -179,14 +179,10 @@ fn torus(shape: &str, shown: &Snapshot) -> Option<String> {
 /// The P_Key of the partition that rows make, and who is in it how.
 const LAB: u16 = 0x0011;
 
-/// The GUID of an adapter's first port.
-fn port_guid(node: &NodeView) -> u64 {
-    node.guid.0 + 1
-}
-
 fn partitions(shown: &Snapshot) -> Result<String> {
     let [full, limited] = HOSTS;
-    let (full, limited) = (port_guid(shown.node(full)?), port_guid(shown.node(limited)?));
+    let (full, limited) =
+        (ground::port_guid(shown.node(full)?), ground::port_guid(shown.node(limited)?));
     Ok(format!(
         "Default=0x7fff, ipoib, defmember=full : ALL=full, SELF=full;\n\
          lab={LAB:#06x}, ipoib : {full:#x}=full, {limited:#x}=limited;\n"

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use rdmux_fabric::FabricName;
 use rdmux_fabric::client::MadFile;
-use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_fabric::proto::{NodeRef, PortRef, Snapshot};
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_wire::mad::{Method, MgmtClass};
 use rdmux_wire::rmpp::{RmppFlags, RmppType};
@@ -34,6 +34,11 @@ impl Client {
     /// Opens the port, beside whatever else has it open.
     pub(super) fn open(ground: &Ground) -> Result<Self> {
         let shown = ground.show()?;
+        Self::to(ground, &shown, ground::lid(ground.manager_in(&shown)?)?)
+    }
+
+    /// The same, to ask the manager with this LID.
+    pub(super) fn to(ground: &Ground, shown: &Snapshot, manager: Lid) -> Result<Self> {
         let node = shown.node(HOSTS[1])?;
         let port = PortRef { node: NodeRef::Guid(node.guid), port: 1 };
         let file = MadFile::open(&ground.connect_options()?, &FabricName::default(), &port)?;
@@ -44,7 +49,6 @@ impl Client {
             rmpp_version: 1,
             ..Registration::default()
         })?;
-        let manager = ground::lid(shown.node(HOSTS[0])?)?;
         Ok(Self { file, agent, manager, next: 1, gid: Gid(own::gid(node).octets()) })
     }
 
@@ -63,10 +67,7 @@ impl Client {
                 (1, RmppType::DATA, RmppFlags::ACTIVE);
         }
         self.next += 1;
-        let (agent, address) = (self.agent, UserAddress::gsi(self.manager));
-        let data = mad.to_bytes().to_vec();
-        let (status, timeout_ms, retries) = (0, ANSWER_MS, 0);
-        self.file.send_mad(&UserMad { agent, status, timeout_ms, retries, address, data })?;
+        self.send(mad.to_bytes().to_vec(), ANSWER_MS)?;
         let got = self.receive()?;
         ensure!(got.status == 0, "the manager did not answer: status {}", got.status);
         let mad = SaMad::parse(&got.data)?;
@@ -74,7 +75,15 @@ impl Client {
         Ok(got.data)
     }
 
-    fn receive(&self) -> Result<UserMad> {
+    /// Sends a datagram to the manager, whose answer may take so long.
+    pub(super) fn send(&self, data: Vec<u8>, timeout_ms: u32) -> Result<()> {
+        let (agent, address) = (self.agent, UserAddress::gsi(self.manager));
+        let mad = UserMad { agent, status: 0, timeout_ms, retries: 0, address, data };
+        Ok(self.file.send_mad(&mad)?)
+    }
+
+    /// The next datagram that comes.
+    pub(super) fn receive(&self) -> Result<UserMad> {
         let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(mad) = self.file.try_recv_mad()? {

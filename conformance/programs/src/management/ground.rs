@@ -16,8 +16,9 @@ use rdmux_wire::Lid;
 use serde::de::DeserializeOwned;
 use std::time::Instant;
 
-use super::TIMEOUT;
+use super::bring_up::all_is_active;
 use super::opensm::{Conf, OpenSm};
+use super::{ManagedBy, TIMEOUT};
 use crate::process::Process;
 use crate::row::Device;
 use crate::stage::{SHORTLY, find_program, is_assignment};
@@ -36,20 +37,35 @@ pub(crate) struct Ground {
     /// Where the row's logs go: they begin with this.
     logs: PathBuf,
     started: Cell<u32>,
-    /// The manager that rows share.
+    /// The manager that rows share, if it is a program.
     manager: Option<OpenSm>,
+    /// Whether it is that or the fabric's own, once there is one that rows share.
+    managed: Option<ManagedBy>,
 }
 
 impl Ground {
-    /// Brings a fabric up. `shape` is that of `rdmux fabric up`, or the path of a topology file.
+    /// Brings a fabric up. `shape` is that of `rdmux fabric up`, or the text of a topology file; `options` are its options for the
+    /// manager.
     ///
     /// # Errors
     /// When it does not come up.
-    pub(crate) fn up(rdmux: &Path, dir: PathBuf, shape: &str, logs: PathBuf) -> Result<Self> {
-        let (rdmux, shape) = (rdmux.to_path_buf(), shape.to_owned());
-        let ground = Self { rdmux, dir, shape, logs, started: Cell::new(0), manager: None };
-        let way = if ground.shape.contains('/') { "--topology" } else { "--shape" };
-        ground.rdmux(&["fabric", "up", "--no-sm", way, &ground.shape])?;
+    pub(crate) fn up(
+        rdmux: &Path,
+        dir: PathBuf,
+        shape: &str,
+        options: &[&str],
+        logs: PathBuf,
+    ) -> Result<Self> {
+        let (rdmux, shape, started) = (rdmux.to_path_buf(), shape.to_owned(), Cell::new(0));
+        let ground = Self { rdmux, dir, shape, logs, started, manager: None, managed: None };
+        let file = ground.dir.join("topology.net");
+        let (way, value) = if ground.shape.contains('\n') {
+            fs::write(&file, &ground.shape)?;
+            ("--topology", file.to_str().context("a path")?)
+        } else {
+            ("--shape", &*ground.shape)
+        };
+        ground.rdmux(&[&["fabric", "up", way, value], options].concat())?;
         for host in HOSTS {
             ground.attach(host)?;
         }
@@ -64,8 +80,9 @@ impl Ground {
         self.until("attached", there)
     }
 
-    /// The same, with a manager that rows share.
-    pub(crate) fn managed(mut self) -> Result<Self> {
+    /// The same, with OpenSM, which rows share.
+    pub(crate) fn managed_by_opensm(mut self) -> Result<Self> {
+        self.managed = Some(ManagedBy::OpenSm);
         let manager = OpenSm::start(&self, HOSTS[0], "shared-opensm", &Conf::default())?;
         self.manager = Some(manager);
         let manager = self.manager.as_mut().context("a manager")?;
@@ -73,14 +90,40 @@ impl Ground {
         Ok(self)
     }
 
+    /// The same, whose own manager has brought it up.
+    pub(crate) fn managed_by_itself(mut self) -> Result<Self> {
+        self.managed = Some(ManagedBy::Fabric);
+        self.until("managed", || {
+            let manager = self.status()?.manager.context("the fabric has no manager")?;
+            let swept = manager.state == "master" && manager.sweeps > 0 && !manager.sweeping;
+            Ok(swept && all_is_active(&self.show()?).is_ok())
+        })?;
+        Ok(self)
+    }
+
+    /// Which manager rows share.
+    pub(super) fn managed_by(&self) -> Result<ManagedBy> {
+        self.managed.context("no manager that rows share")
+    }
+
+    /// The node on which the manager is that rows share.
+    pub(super) fn manager_in<'s>(&self, shown: &'s Snapshot) -> Result<&'s NodeView> {
+        match self.managed_by()? {
+            ManagedBy::OpenSm => shown.node(HOSTS[0]),
+            ManagedBy::Fabric => {
+                shown.switches().chain(shown.adapters()).next().context("a fabric without nodes")
+            }
+        }
+    }
+
     /// How many times the manager that rows share has logged something.
     pub(super) fn manager_said(&self, what: &str) -> usize {
         self.manager.as_ref().map_or(0, |manager| manager.said(what))
     }
 
-    /// Whether it is of this shape.
-    pub(crate) fn has_shape(&self, shape: &str) -> bool {
-        self.shape == shape
+    /// Whether it is of this shape, and has this manager.
+    pub(crate) fn is_like(&self, shape: &str, by: ManagedBy) -> bool {
+        self.shape == shape && self.managed == Some(by)
     }
 
     /// For another row: its logs are elsewhere.
@@ -291,6 +334,11 @@ impl Shown for Snapshot {
 /// The port that manages a node: port 0 of a switch, the first of an adapter.
 pub(super) fn own_port(node: &NodeView) -> Result<&PortView> {
     node.ports.first().with_context(|| format!("{} has no port", node.id))
+}
+
+/// The GUID of that port: switches have one for all ports, adapters one for each behind the node's.
+pub(super) fn port_guid(node: &NodeView) -> u64 {
+    node.guid.0 + u64::from(!node.is_switch)
 }
 
 /// The LID of a node.

@@ -1,16 +1,18 @@
 //! The distribution's subnet manager and diagnostics on a fabric.
 //!
-//! A row has a [`Ground`]: a fabric of some shape, in a runtime directory of its own, with two hosts attached. What a program
+//! A row has a [`Ground`]: a fabric of some shape, in a runtime directory of its own, with two hosts attached. OpenSM manages it, or
+//! the fabric's own manager ([`ManagedBy`]). What a program
 //! prints is compared with what the fabric shows ([`rdmux_fabric::proto::Snapshot`]), with its forwarding tables, or with the
 //! topology that it was given; an exit status proves nothing.
 //!
-//! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`diags`] those of
-//! infiniband-diags, [`client`] asks for what they do not, [`ibsim`] compares what is made of a topology file.
+//! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
+//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`client`] asks for what they do not, [`ibsim`] compares what is made of a topology file.
 
 mod bring_up;
 mod client;
 pub(crate) mod diags;
 mod ground;
+pub(crate) mod handover;
 pub(crate) mod ibsim;
 mod opensm;
 pub(crate) mod two_managers;
@@ -21,11 +23,21 @@ use anyhow::Result;
 
 pub(crate) use self::bring_up::{BringUp, Extra};
 pub(crate) use self::ground::Ground;
+pub(crate) use self::handover::Handover;
 use crate::row::Outcome;
 use crate::stage::Stage;
 
 /// How long a program may take here. A slow machine runs others at the same time.
 const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Which manager a subnet has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ManagedBy {
+    /// OpenSM, on the first host.
+    OpenSm,
+    /// The manager that is part of the fabric, at port 0 of the first switch.
+    Fabric,
+}
 
 /// What a row of this section does.
 #[derive(Clone, Debug)]
@@ -34,8 +46,10 @@ pub(crate) enum Management {
     BringUp(BringUp),
     /// Two managers, on a fabric of their own.
     Two(fn(&Ground) -> Result<()>),
-    /// A program looks at a subnet that a manager has brought up. Rows of one shape share it.
-    Look(&'static str, fn(&Ground) -> Result<()>),
+    /// OpenSM and the fabric's own manager, on a fabric of their own.
+    Handover(Handover),
+    /// A program looks at a subnet that a manager has brought up. Rows of one shape and one manager share it.
+    Look(&'static str, ManagedBy, fn(&Ground) -> Result<()>),
 }
 
 impl Management {
@@ -44,8 +58,12 @@ impl Management {
         match self {
             Self::BringUp(row) => row.run(&stage.ground(row.shape, title)?)?,
             Self::Two(row) => row(&stage.ground("switch:8", title)?)?,
-            Self::Look(shape, row) => {
-                let ground = stage.managed_ground(shape, title)?;
+            Self::Handover(row) => {
+                let ground = stage.ground_with(&row.subnet.shape(), &row.options(), title)?;
+                (row.run)(&ground)?;
+            }
+            Self::Look(shape, by, row) => {
+                let ground = stage.managed_ground(shape, *by, title)?;
                 let outcome = row(ground).and_then(|()| ground.nothing_is_left());
                 if outcome.is_err() {
                     // The next row shall not find what this one has left.

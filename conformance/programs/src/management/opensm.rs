@@ -9,6 +9,9 @@ use rustix::process::Signal;
 use super::{Ground, TIMEOUT};
 use crate::process::Process;
 
+/// The name of its configuration file.
+const CONF: &str = "opensm.conf";
+
 /// How a manager is configured. What is not here is as OpenSM has it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
@@ -34,6 +37,8 @@ impl Conf {
 #[derive(Debug)]
 pub(crate) struct OpenSm {
     process: Process,
+    /// Where its files are.
+    dir: PathBuf,
     log: PathBuf,
 }
 
@@ -48,7 +53,7 @@ impl OpenSm {
         let log = ground.log(&format!("{role}-log"));
         // It appends.
         let _ = fs::remove_file(&log);
-        let file = dir.join("opensm.conf");
+        let file = dir.join(CONF);
         fs::write(&file, conf.write(&dir, &log)?)?;
         let shown = dir.display();
         let line = format!(
@@ -56,7 +61,16 @@ impl OpenSm {
             file.display(),
             log.display()
         );
-        Ok(Self { process: ground.start(host, role, &line)?, log })
+        Ok(Self { process: ground.start(host, role, &line)?, dir, log })
+    }
+
+    /// Gives it another configuration, which it reads before it sweeps the subnet anew, as it is told to.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn reconfigure(&self, conf: &Conf) -> Result<()> {
+        fs::write(self.dir.join(CONF), conf.write(&self.dir, &self.log)?)?;
+        self.process.signal(Signal::HUP)
     }
 
     /// Waits until it has said so many times that the subnet is up.

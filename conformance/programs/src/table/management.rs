@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use crate::management::{BringUp, Extra, Ground, Management, diags, ibsim, two_managers};
+use crate::management::{
+    BringUp, Extra, Ground, ManagedBy, Management, diags, handover, ibsim, two_managers,
+};
 use crate::row::{Device, Row, Run, Way};
 
 /// The shape on which programs look around: two levels of switches, several cables between two of them, free ports.
@@ -11,9 +13,21 @@ const TREE: &str = "fattree:40";
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = bring_ups();
     rows.extend(two());
-    rows.extend(looks());
-    rows.extend(more());
+    let handovers = handover::ROWS.iter();
+    rows.extend(handovers.map(|(it, brief)| row(it.title, *brief, Management::Handover(*it))));
+    rows.extend(looks(ManagedBy::OpenSm));
+    rows.extend(more(ManagedBy::OpenSm));
+    rows.extend(looks(ManagedBy::Fabric));
+    rows.extend(more(ManagedBy::Fabric));
     rows
+}
+
+/// The title of a row of the fabric's own manager says so.
+fn managed(title: &str, by: ManagedBy) -> String {
+    match by {
+        ManagedBy::OpenSm => title.to_owned(),
+        ManagedBy::Fabric => format!("{title}, managed by the fabric"),
+    }
 }
 
 fn row(title: impl Into<String>, brief: bool, management: Management) -> Row {
@@ -88,25 +102,37 @@ fn two() -> Vec<Row> {
 }
 
 /// Rows beside those of one program each. Brief is the one of the program that no other row has.
-fn more() -> Vec<Row> {
+fn more(by: ManagedBy) -> Vec<Row> {
     type Case = (&'static str, fn(&Ground) -> Result<()>);
-    let rows: [Case; 9] = [
+    /// Those in which the manager is OpenSM, or none.
+    const WITHOUT_OURS: &[&str] = &[
+        "ibsim reads the same file",
+        "ibidsverify and a LID of two ports",
+        "opensm and traps of faults",
+    ];
+    const ROWS: &[Case] = &[
         ("ibsim reads the same file", ibsim::same_file),
         ("ibidsverify and a LID of two ports", diags::discover::ibidsverify_duplicate),
         ("saquery ServiceRecord of a service", diags::registered::services),
         ("saquery InformInfoRecord of a subscriber", diags::registered::subscriptions),
         ("opensm and traps of faults", diags::registered::traps),
-        ("opensm and GetMulti of MultiPathRecord", diags::registered::multi_paths),
+        ("GetMulti of MultiPathRecord", diags::registered::multi_paths),
         ("perfquery by service level", diags::counters::by_level),
         ("perfquery of what was dropped", diags::counters::details),
         ("perfquery of faults", diags::counters::faults),
     ];
-    rows.map(|(title, run)| row(title, title.starts_with("ibsim"), Management::Look(TREE, run)))
-        .into()
+    let suits = |title: &str| by == ManagedBy::OpenSm || !WITHOUT_OURS.contains(&title);
+    let rows = ROWS.iter().filter(|(title, _)| suits(title));
+    rows.map(|&(title, run)| {
+        let look = Management::Look(TREE, by, run);
+        row(managed(title, by), title.starts_with("ibsim"), look)
+    })
+    .collect()
 }
 
-/// What a program finds on a shape. Brief is the first one of each.
-fn looks() -> Vec<Row> {
+/// What a program finds on a shape. Brief is the first one of each with OpenSM, and with the fabric's own manager those that
+/// read what it has made, or ask its administration.
+fn looks(by: ManagedBy) -> Vec<Row> {
     type Look = (&'static str, fn(&Ground) -> Result<()>);
     const LOOKS: &[Look] = &[
         ("ibstat", diags::own::ibstat),
@@ -152,14 +178,34 @@ fn looks() -> Vec<Row> {
         "saquery LinkRecord",
         "ibqueryerrors",
     ];
-    let on = |shape: &'static str, brief: bool| {
-        move |&(title, look): &Look| {
-            row(format!("{title} on {shape}"), brief, Management::Look(shape, look))
-        }
+    /// What CI runs with the fabric's own manager.
+    const BRIEF: &[&str] = &[
+        "ibstat",
+        "sminfo",
+        "ibnetdiscover",
+        "iblinkinfo",
+        "smpquery portinfo",
+        "ibroute",
+        "ibtracert",
+        "dump_fts",
+        "check_lft_balance",
+        "saquery NodeRecord",
+        "saquery PortInfoRecord",
+        "saquery SwitchInfoRecord, LFTRecord, MFTRecord",
+        "saquery LinkRecord",
+        "saquery PathRecord",
+        "saquery MCMemberRecord",
+        "ibportstate",
+    ];
+    let is_brief = |title: &str| by == ManagedBy::OpenSm || BRIEF.contains(&title);
+    let on = |shape: &'static str, &(title, look): &Look, brief: bool| {
+        let look = Management::Look(shape, by, look);
+        row(managed(&format!("{title} on {shape}"), by), brief, look)
     };
-    let mut rows: Vec<Row> = LOOKS.iter().map(on(TREE, true)).collect();
-    rows.extend(
-        LOOKS.iter().filter(|(title, _)| LARGE.contains(title)).map(on("fattree:648", false)),
-    );
-    rows
+    let large = LOOKS.iter().filter(|(title, _)| LARGE.contains(title));
+    // Administration has no record of its own manager, and reads no tables of service levels without QoS.
+    let suits = |title: &str| by == ManagedBy::OpenSm || title != "saquery of tables";
+    let looks = LOOKS.iter().filter(|(title, _)| suits(title));
+    let rows = looks.map(|look| on(TREE, look, is_brief(look.0)));
+    rows.chain(large.map(|look| on("fattree:648", look, false))).collect()
 }

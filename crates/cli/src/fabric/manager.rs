@@ -11,7 +11,7 @@ use rdmux_subnet::manager::RoutingEngine;
 #[derive(Args)]
 pub(crate) struct Options {
     /// No subnet manager in the fabric: OpenSM on some host manages the subnet
-    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "partitions"])]
+    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "partitions"])]
     no_sm: bool,
     /// Of several managers the one with the highest priority manages the subnet, of equal ones that with the lowest GUID
     #[arg(long, value_name = "0..15", value_parser = clap::value_parser!(u8).range(0..=15))]
@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// How often the switches are asked whether something has changed [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     sm_sweep: Option<u64>,
+    /// While another manager is the master: how often that is asked whether it is still there [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
+    sm_poll: Option<u64>,
     /// Who is in which partition, as OpenSM's partitions.conf says; otherwise all ports are full members of the default partition
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
@@ -49,6 +52,7 @@ impl Options {
             || self.sm_routing.is_some()
             || self.sm_lmc.is_some()
             || self.sm_sweep.is_some()
+            || self.sm_poll.is_some()
             || self.partitions.is_some()
     }
 
@@ -61,6 +65,7 @@ impl Options {
             routing: self.sm_routing.unwrap_or_default(),
             lmc: self.sm_lmc.unwrap_or_default(),
             sweep_ms: self.sm_sweep,
+            poll_ms: self.sm_poll,
             partitions,
         })
     }

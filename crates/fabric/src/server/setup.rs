@@ -56,6 +56,8 @@ pub struct ManagerSetup {
     pub lmc: u8,
     /// Milliseconds between light sweeps; 10 s if absent.
     pub sweep_ms: Option<u64>,
+    /// Milliseconds between two questions of a standby to the master; 10 s if absent.
+    pub poll_ms: Option<u64>,
     /// Who is in which partition; without it all ports are full members of the default partition.
     pub partitions: Option<PartitionsFile>,
 }
@@ -115,6 +117,9 @@ impl ManagerSetup {
         };
         if let Some(ms) = self.sweep_ms {
             config.sweep_interval = Duration::from_millis(ms.max(1));
+        }
+        if let Some(ms) = self.poll_ms {
+            config.poll_interval = Duration::from_millis(ms.max(1));
         }
         (!self.off).then_some(config)
     }
@@ -311,6 +316,7 @@ mod tests {
                 priority: 3,
                 routing: RoutingEngine::Updn,
                 sweep_ms: Some(50),
+                poll_ms: Some(500),
                 partitions: Some(PartitionsFile {
                     name: "a \"file\"".into(),
                     text: "Default=0x7fff:\n\tALL='full'; # \"\"\"\n".into(),

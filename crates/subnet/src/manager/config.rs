@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use rdmux_wire::sm::SlToVlTable;
-use rdmux_wire::{Gid, Guid, Lid, Mkey};
+use rdmux_wire::{Gid, Guid, Lid, Mkey, SmKey};
 
 /// How a manager finds routes between switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +63,9 @@ pub struct Config {
     pub prefix: u64,
     /// The key that is shown to all ports, and set at them; 0 protects nothing.
     pub mkey: Mkey,
+    /// What managers of one subnet have in common: it is shown to who asks for SMInfo, and OpenSM takes no notice of a manager that
+    /// has another one.
+    pub sm_key: SmKey,
     /// Which virtual lane each service level takes, everywhere; none leaves the tables as they are.
     pub sl_to_vl: Option<SlToVlTable>,
     /// How long after a sweep the switches are asked whether something has changed.
@@ -93,6 +96,7 @@ impl Default for Config {
             lids: BTreeMap::new(),
             prefix: Gid::DEFAULT_PREFIX,
             mkey: Mkey(0),
+            sm_key: SmKey(1),
             sl_to_vl: None,
             sweep_interval: Duration::from_secs(10),
             retry_interval: Duration::from_secs(1),

@@ -19,7 +19,7 @@ use core::cmp::Reverse;
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sm::{SmInfo, SmState};
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Guid, Lid, SmKey};
+use rdmux_wire::{Guid, Lid};
 
 use super::requests::{Request, What};
 use super::sweep::Phase;
@@ -53,8 +53,8 @@ fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
 impl Manager {
     /// What this manager says of itself.
     pub(super) fn sm_info(&self, state: SmState) -> SmInfo {
-        let (guid, priority) = (self.guid, self.config.priority);
-        SmInfo { guid, sm_key: SmKey(0), act_count: self.act_count, priority, state }
+        let (guid, sm_key, priority) = (self.guid, self.config.sm_key, self.config.priority);
+        SmInfo { guid, sm_key, act_count: self.act_count, priority, state }
     }
 
     /// Another manager's SMInfo has come in a discovery.

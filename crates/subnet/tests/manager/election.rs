@@ -1,6 +1,6 @@
 //! Several managers: one is the master, and when it goes another one is.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
 use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{SmInfo, SmState};
-use rdmux_wire::{Guid, Lid};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid, SmKey};
 
 use crate::net::{Net, Way, config, port};
 
@@ -38,6 +39,26 @@ fn a_better_newcomer_gets_the_subnet_by_handover() {
     }
     net.assert_configured();
     net.assert_routed();
+}
+
+/// OpenSM takes no notice of a manager without the key, and would be a second master.
+#[test]
+fn sm_info_has_the_key_that_opensm_has_by_default() {
+    let mut net = Net::up("switch:4", with_priority(1));
+    let keys: Rc<RefCell<Vec<SmKey>>> = Rc::default();
+    let seen = Rc::clone(&keys);
+    net.meddler = Box::new(move |_, way, mad| {
+        let smp = Smp::parse(mad).expect("an SMP");
+        let answer = smp.header.method == Method::GET_RESP && smp.header.attr_id == SmInfo::ATTR_ID;
+        if way == Way::ToManager && answer {
+            seen.borrow_mut().push(SmInfo::parse(&smp.data[..]).expect("SMInfo").sm_key);
+        }
+        true
+    });
+    net.start(port(2, 1), with_priority(0));
+    net.pass(MINUTE);
+    assert!(!keys.borrow().is_empty());
+    assert!(keys.borrow().iter().all(|key| *key == SmKey(1)), "{:?}", keys.borrow());
 }
 
 #[test]

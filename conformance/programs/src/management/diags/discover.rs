@@ -168,7 +168,7 @@ pub(crate) fn ibidsverify_duplicate(ground: &Ground) -> Result<()> {
     std::fs::write(&file, text)?;
     let (fabric, host) = (["--fabric", "twice"], "twice");
     let path = file.to_str().context("a path")?;
-    ground.rdmux(&[&["fabric", "up", "--topology", path], &fabric[..]].concat())?;
+    ground.rdmux(&[&["fabric", "up", "--no-sm", "--topology", path], &fabric[..]].concat())?;
     let verified = ground.rdmux(&[&["host", "up", host], &fabric[..]].concat()).and_then(|_| {
         let mut process = ground.start(host, "ibidsverify-twice", &ibidsverify_in(&dir))?;
         Ok((process.finish(super::super::TIMEOUT)?, process.printed()))

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::{NodeView, Snapshot};
 
+use super::super::ManagedBy;
 use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::{contains, number, says};
 use crate::row::Device;
@@ -18,7 +19,7 @@ const PREFIX: u64 = 0xfe80_0000_0000_0000;
 /// ibstat tells the adapter's GUIDs, and the port's state, LID and manager.
 pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
-    let (node, manager) = (own(&shown)?, shown.node(HOSTS[0])?);
+    let (node, manager) = (own(&shown)?, ground.manager_in(&shown)?);
     let output = ground.said("ibstat")?;
     contains(&output, &format!("CA '{}'", Device::Ib.name()))?;
     says(&output, "Number of ports", node.ports.len())?;
@@ -31,14 +32,24 @@ pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
     says(&output, "SM lid", ground::lid(manager)?.0)?;
     says(&output, "Link layer", "InfiniBand")?;
     // The manager's own port says that it is one.
-    let flags = |output: &str| -> Result<u64> {
-        let flags = super::field(output, "Capability mask")?;
+    let flags = |output: &str, name: &str| -> Result<u64> {
+        let flags = super::field(output, name)?;
         number(&flags).with_context(|| flags.clone())
     };
     const IS_SM: u64 = 2;
-    let managers = ground.said_on(HOSTS[0], "ibstat")?;
-    ensure!(flags(&output)? & IS_SM == 0, "a port without manager has the IsSM bit");
-    ensure!(flags(&managers)? & IS_SM != 0, "the manager's port lacks the IsSM bit");
+    let managers = match ground.managed_by()? {
+        ManagedBy::OpenSm => flags(&ground.said_on(HOSTS[0], "ibstat")?, "Capability mask")?,
+        // No host is at a switch.
+        ManagedBy::Fabric => {
+            let lid = ground::lid(manager)?.0;
+            flags(&ground.said(&format!("smpquery portinfo {lid} 0"))?, "CapMask")?
+        }
+    };
+    ensure!(
+        flags(&output, "Capability mask")? & IS_SM == 0,
+        "a port without manager has the IsSM bit"
+    );
+    ensure!(managers & IS_SM != 0, "the manager's port lacks the IsSM bit");
     let named = ground.said("ibstat -l")?;
     ensure!(named.lines().any(|name| name == Device::Ib.name()), "ibstat -l: {named}");
     let guids = ground.said("ibstat -p")?;
@@ -48,7 +59,7 @@ pub(crate) fn ibstat(ground: &Ground) -> Result<()> {
 /// ibstatus tells the port's GID, LID, manager, state and rate.
 pub(crate) fn ibstatus(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
-    let (node, manager) = (own(&shown)?, shown.node(HOSTS[0])?);
+    let (node, manager) = (own(&shown)?, ground.manager_in(&shown)?);
     let output = ground.said(&format!("ibstatus {}:1", Device::Ib.name()))?;
     let gid = std::net::Ipv6Addr::from((u128::from(PREFIX) << 64) | u128::from(node.guid.0 + 1));
     let groups = gid.segments().map(|group| format!("{group:04x}")).join(":");
@@ -87,10 +98,10 @@ pub(in super::super) fn gid(node: &NodeView) -> std::net::Ipv6Addr {
 /// sminfo tells the manager's LID, GUID and state; a port without manager refuses to tell.
 pub(crate) fn sminfo(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
-    let manager = shown.node(HOSTS[0])?;
+    let manager = ground.manager_in(&shown)?;
     let lid = ground::lid(manager)?.0;
-    let expected =
-        format!("sminfo: sm lid {lid} sm guid {:#x}, activity count ", manager.guid.0 + 1);
+    let guid = ground::port_guid(manager);
+    let expected = format!("sminfo: sm lid {lid} sm guid {guid:#x}, activity count ");
     for line in ["sminfo".to_owned(), format!("sminfo {lid}")] {
         let output = ground.said(&line)?;
         contains(&output, &expected)?;

@@ -73,7 +73,7 @@ pub(crate) fn ports(ground: &Ground) -> Result<()> {
     says(&output, "Lid", lid)?;
     says(&output, "LMC", 0)?;
     says(&output, "LocalPort", 1)?;
-    says(&output, "SMLid", ground::lid(shown.node(ground::HOSTS[0])?)?.0)?;
+    says(&output, "SMLid", ground::lid(ground.manager_in(&shown)?)?.0)?;
     says(&output, "GidPrefix", "0xfe80000000000000")
 }
 

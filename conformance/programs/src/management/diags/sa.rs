@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::{NodeView, Snapshot};
 
-use super::super::ground::{self, Ground, HOSTS, Shown};
+use super::super::ground::{self, Ground, Shown};
 use super::{contains, field, number, own, same};
 
 /// What it prints of a record: lines `name....value`.
@@ -87,7 +87,7 @@ pub(crate) fn ports(ground: &Ground) -> Result<()> {
     same("PortInfoRecords", printed, expected)?;
     let output = ground.said("saquery -s")?;
     let found = records(&output);
-    let manager = ground::lid(shown.node(HOSTS[0])?)?;
+    let manager = ground::lid(ground.manager_in(&shown)?)?;
     ensure!(found.len() == 1, "saquery -s finds {} managers: {output}", found.len());
     ensure!(found[0].number("EndPortLid")? == u64::from(manager.0), "saquery -s: {output}");
     Ok(())
@@ -217,12 +217,12 @@ fn all_paths(ground: &Ground, shown: &Snapshot, line: &str, from: Option<u64>) -
 /// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration.
 pub(crate) fn tables(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
-    let manager = shown.node(HOSTS[0])?;
+    let manager = ground.manager_in(&shown)?;
     let output = ground.said("saquery SMInfoRecord")?;
     let found = records(&output);
     ensure!(found.len() == 1, "{} managers", found.len());
     ensure!(found[0].number("LID")? == u64::from(ground::lid(manager)?.0), "{output}");
-    ensure!(found[0].number("GUID")? == manager.guid.0 + 1, "{output}");
+    ensure!(found[0].number("GUID")? == ground::port_guid(manager), "{output}");
     ensure!(found[0].number("SMState")? == 3, "{output}");
     let output = ground.said("saquery -c")?;
     let info = Record(&output);

@@ -121,6 +121,9 @@ fn selectors_say_how_mtu_and_rate_are_meant() {
         (greater, Rate::GBPS_100, Err(status::SA_NO_RECORDS)),
         (less, Rate::GBPS_40, Ok(Rate::GBPS_28)),
         (less, Rate::GBPS_30, Ok(Rate::GBPS_20)),
+        // In OpenSM's order of rates 25 Gb/s is above 30.
+        (less, Rate::GBPS_25, Ok(Rate::GBPS_30)),
+        (less, Rate::GBPS_28, Ok(Rate::GBPS_25)),
         (less, Rate::GBPS_200, Ok(Rate::GBPS_100)),
         (less, Rate::GBPS_2_5, Err(status::SA_NO_RECORDS)),
         (exactly, Rate::GBPS_100, Ok(Rate::GBPS_100)),
@@ -186,6 +189,23 @@ fn lid_masks_give_diagonal_pairs_first() {
     assert_eq!(pairs, [(0, 0, 0), (1, 1, 0), (0, 1, 2), (1, 0, 2)]);
     let one = get(&mut net, (Mask::SGID | Mask::DGID, question)).expect("a path");
     assert_eq!((one.slid, one.dlid), (lids[0], lids[1]));
+}
+
+#[test]
+fn lid_mask_2_has_four_diagonal_pairs_and_twelve_others() {
+    let mut net = Net::new("switch:2", 2);
+    let lids = adapters(&net);
+    let (sgid, dgid) = (gid(&net, lids[0]), gid(&net, lids[1]));
+    let question = PathRecord { sgid, dgid, ..PathRecord::default() };
+    let paths = net.table(ID, (Mask::SGID | Mask::DGID).bits(), &question);
+    let bits = |p: &PathRecord| (p.slid.0 - lids[0].0, p.dlid.0 - lids[1].0);
+    let (diagonal, others) = paths.split_at(4);
+    assert!(diagonal.iter().map(bits).eq((0..4).map(|n| (n, n))));
+    assert!(diagonal.iter().all(|p| p.preference == 0) && others.iter().all(|p| p.preference == 2));
+    let mut pairs: Vec<_> = paths.iter().map(bits).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    assert_eq!(pairs.len(), 16, "each pair once");
 }
 
 #[test]

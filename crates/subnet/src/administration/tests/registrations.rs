@@ -246,6 +246,42 @@ fn groups_that_come_and_go_are_reported() {
 }
 
 #[test]
+fn who_makes_a_group_is_told_of_it_beside_the_answer() {
+    let mut net = Net::new("switch:3", 0);
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    net.asks = Lid(2);
+    let record = McMemberRecord {
+        mgid: Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        port_gid: gid(&net, 2),
+        pkey: Pkey::DEFAULT,
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    };
+    let mut mad = SaMad::new(Method::SET, McMemberRecord::ATTR_ID, &[]);
+    let bytes = record.to_bytes();
+    (mad.data, mad.header.tid) = (&bytes, 0x77);
+    let needed = McMemberRecordMask::MGID
+        | McMemberRecordMask::PORT_GID
+        | McMemberRecordMask::JOIN_STATE
+        | McMemberRecordMask::QKEY
+        | McMemberRecordMask::TCLASS
+        | McMemberRecordMask::PKEY
+        | McMemberRecordMask::FLOW_LABEL
+        | McMemberRecordMask::SL;
+    mad.sa.component_mask = needed.bits();
+    net.put(mad.to_bytes().to_vec());
+    let mut sent: Vec<_> = net
+        .out
+        .sent
+        .iter()
+        .map(|mad| SaMad::parse(&mad.data).unwrap().header)
+        .map(|header| (header.method, header.tid == 0x77))
+        .collect();
+    sent.sort_unstable_by_key(|(method, _)| method.0);
+    assert_eq!(sent, [(Method::REPORT, false), (Method::GET_RESP, true)], "in either order");
+}
+
+#[test]
 fn traps_of_ports_are_forwarded_with_the_gid_of_their_issuer() {
     let mut net = Net::new("switch:3", 0);
     assert_eq!(subscribe(&mut net, 2, &to_trap(144)), 0);

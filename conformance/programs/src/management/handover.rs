@@ -1,0 +1,318 @@
+//! OpenSM and the manager that is part of the fabric: which of them is the master, and how one takes over from the other.
+//!
+//! Both ask every second whether something has changed, and a standby asks its master twice a second.
+
+use anyhow::{Context, Result, ensure};
+use rdmux_fabric::FabricName;
+use rdmux_fabric::client::Attachment;
+use rdmux_fabric::proto::{ManagerStatus, NodeView, Snapshot};
+use rdmux_subnet::PortEvent;
+use rdmux_wire::{Guid, Lid};
+
+use super::Ground;
+use super::bring_up::all_is_active;
+use super::ground::{self, HOSTS, Shown};
+use super::opensm::{Conf, OpenSm};
+
+/// A row: the subnet, the priority of the fabric's manager, and what happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handover {
+    /// The title.
+    pub(crate) title: &'static str,
+    /// The subnet.
+    pub(crate) subnet: Subnet,
+    /// Of the fabric's manager.
+    pub(crate) priority: &'static str,
+    /// What happens.
+    pub(crate) run: fn(&Ground) -> Result<()>,
+}
+
+/// Where the managers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Subnet {
+    /// On a switch with adapters.
+    Switch,
+    /// On two switches with a cable between them, the first of which has this GUID: the fabric's manager is on that, OpenSM on an
+    /// adapter of the second.
+    Cable(u64),
+}
+
+impl Subnet {
+    /// A shape, or the text of a topology file.
+    pub(crate) fn shape(self) -> String {
+        match self {
+            Self::Switch => "switch:8".to_owned(),
+            Self::Cable(guid) => include_str!("handover/two.net")
+                .replace("{near}", &format!("{guid:#x}"))
+                .replace("{far}", &format!("{:#x}", guid + 0x100)),
+        }
+    }
+}
+
+impl Handover {
+    /// The options of `rdmux fabric up` for the manager.
+    pub(crate) fn options(&self) -> [&'static str; 6] {
+        ["--sm-priority", self.priority, "--sm-sweep", "1", "--sm-poll", "0.5"]
+    }
+}
+
+/// The rows, and whether CI runs them.
+pub(crate) const ROWS: [(Handover, bool); 6] = [
+    (
+        row("opensm, and the fabric's manager with a lower priority", Subnet::Switch, "3", lower),
+        true,
+    ),
+    (
+        row(
+            "opensm, whose priority falls below that of the fabric's manager",
+            Subnet::Switch,
+            "3",
+            falls,
+        ),
+        true,
+    ),
+    (
+        row(
+            "opensm, and the fabric's manager with the same priority and a lower GUID",
+            LOW,
+            "5",
+            lower_guid,
+        ),
+        false,
+    ),
+    (
+        row(
+            "opensm, and the fabric's manager with the same priority and a higher GUID",
+            HIGH,
+            "5",
+            higher_guid,
+        ),
+        false,
+    ),
+    (
+        row("opensm, killed as the master of the fabric's manager", Subnet::Switch, "2", killed),
+        true,
+    ),
+    (
+        row(
+            "opensm, in a subnet that is joined to that of a worse manager in the fabric",
+            LOW,
+            "1",
+            joined,
+        ),
+        false,
+    ),
+];
+
+const fn row(
+    title: &'static str,
+    subnet: Subnet,
+    priority: &'static str,
+    run: fn(&Ground) -> Result<()>,
+) -> Handover {
+    Handover { title, subnet, priority, run }
+}
+
+/// Switches whose GUIDs are lower than those of adapters.
+const LOW: Subnet = Subnet::Cable(0x1000);
+/// Switches whose GUIDs are higher.
+const HIGH: Subnet = Subnet::Cable(0x5000);
+/// The ends of the cable.
+const CABLE: [&str; 2] = ["near:2", "far:1"];
+
+/// OpenSM with this priority, which looks after its master every half second, and gives it up when it has not answered twice.
+fn conf(priority: u8) -> Conf {
+    Conf::default()
+        .with("sm_priority", priority)
+        .with("sweep_interval", 1)
+        .with("sminfo_polling_timeout", 500)
+        .with("polling_retry_number", 2)
+}
+
+/// OpenSM, on the first host.
+fn start(ground: &Ground, priority: u8) -> Result<OpenSm> {
+    OpenSm::start(ground, HOSTS[0], "opensm", &conf(priority))
+}
+
+/// OpenSM has the higher priority, and takes over from the fabric's manager. When it ends, that one takes over again. Both ask
+/// the ports to register again, and no port gets another LID.
+fn lower(ground: &Ground) -> Result<()> {
+    ours_is_master(ground, 3)?;
+    let lids = lids(&ground.show()?)?;
+    let mut witness = Witness::attach(ground)?;
+    let mut opensm = start(ground, 7)?;
+    opensm.says("Entering MASTER state", 1)?;
+    opensm.subnet_is_up(1)?;
+    opensm_is_master(ground, 7)?;
+    witness.is_asked_to_register(ground, "by OpenSM")?;
+    ensure!(self::lids(&ground.show()?)? == lids, "OpenSM gave ports other LIDs");
+    opensm.stop()?;
+    ours_is_master(ground, 3)?;
+    witness.is_asked_to_register(ground, "by the fabric's manager")?;
+    ensure!(self::lids(&ground.show()?)? == lids, "the fabric's manager gave ports other LIDs");
+    Ok(())
+}
+
+/// OpenSM is the master until its priority is changed: then it hands over to the fabric's manager, and stands by; and back.
+fn falls(ground: &Ground) -> Result<()> {
+    let mut witness = Witness::attach(ground)?;
+    let mut opensm = start(ground, 7)?;
+    opensm.subnet_is_up(1)?;
+    opensm_is_master(ground, 7)?;
+    witness.is_asked_to_register(ground, "by OpenSM")?;
+    opensm.reconfigure(&conf(1))?;
+    opensm.says("Entering STANDBY state", 1)?;
+    ours_is_master(ground, 3)?;
+    witness.is_asked_to_register(ground, "by the fabric's manager")?;
+    opensm.reconfigure(&conf(9))?;
+    opensm.says("Entering MASTER state", 2)?;
+    opensm_is_master(ground, 9)?;
+    opensm.end()
+}
+
+/// Of two managers with the same priority the one with the lower port GUID is the master: the fabric's stays it.
+fn lower_guid(ground: &Ground) -> Result<()> {
+    ours_is_master(ground, 5)?;
+    let mut opensm = start(ground, 5)?;
+    opensm.says("Entering STANDBY state", 1)?;
+    ours_is_master(ground, 5)?;
+    opensm.has_no_complaint()?;
+    opensm.end()
+}
+
+/// The same: OpenSM becomes it, though it starts later.
+fn higher_guid(ground: &Ground) -> Result<()> {
+    ours_is_master(ground, 5)?;
+    let mut opensm = start(ground, 5)?;
+    opensm.subnet_is_up(1)?;
+    opensm_is_master(ground, 5)?;
+    opensm.stop()
+}
+
+/// OpenSM is killed: its port has no IsSM bit any more, and the fabric's manager takes over, until OpenSM is back.
+fn killed(ground: &Ground) -> Result<()> {
+    let mut witness = Witness::attach(ground)?;
+    let mut opensm = start(ground, 9)?;
+    opensm.subnet_is_up(1)?;
+    opensm_is_master(ground, 9)?;
+    witness.is_asked_to_register(ground, "by OpenSM")?;
+    opensm.kill()?;
+    ours_is_master(ground, 2)?;
+    witness.is_asked_to_register(ground, "by the fabric's manager")?;
+    let shown = ground.show()?;
+    let left = ground::own_port(shown.node(HOSTS[0])?)?;
+    ensure!(!left.is_sm, "the killed manager left its IsSM bit");
+    let mut back = start(ground, 9)?;
+    back.subnet_is_up(1)?;
+    opensm_is_master(ground, 9)?;
+    back.stop()
+}
+
+/// Two subnets, each with a manager, get a cable between them: OpenSM, which is the better one, is the master of both. When the
+/// cable is taken away, each is master of its own part.
+fn joined(ground: &Ground) -> Result<()> {
+    ours_is_master(ground, 1)?;
+    cable(ground, "down")?;
+    let mut opensm = start(ground, 3)?;
+    opensm.subnet_is_up(1)?;
+    cable(ground, "up")?;
+    opensm_is_master(ground, 3)?;
+    cable(ground, "down")?;
+    ground.until("without its master", || Ok(own(ground)?.state == "master"))?;
+    cable(ground, "up")?;
+    opensm_is_master(ground, 3)?;
+    opensm.end()
+}
+
+/// Takes the link between the switches down, or up.
+fn cable(ground: &Ground, way: &str) -> Result<()> {
+    ground.rdmux(&["fabric", "link", way, CABLE[0], CABLE[1]]).map(drop)
+}
+
+fn own(ground: &Ground) -> Result<ManagerStatus> {
+    ground.status()?.manager.context("the fabric has no manager")
+}
+
+/// The fabric's manager becomes the master of the whole subnet.
+fn ours_is_master(ground: &Ground, priority: u8) -> Result<()> {
+    let state = |state: &str| Ok(own(ground)?.state == state && !own(ground)?.sweeping);
+    ground.until("master", || state("master"))?;
+    is_master(ground, priority, |shown| shown.switches().next().context("a switch"))
+}
+
+/// OpenSM becomes it, and the fabric's manager stands by.
+fn opensm_is_master(ground: &Ground, priority: u8) -> Result<()> {
+    ground.until("standing by", || Ok(own(ground)?.state == "standby"))?;
+    is_master(ground, priority, |shown| shown.node(HOSTS[0]))?;
+    let (own, shown) = (own(ground)?, ground.show()?);
+    let master = Guid(ground::port_guid(shown.node(HOSTS[0])?));
+    ensure!(own.master == Some(master), "the fabric's manager has another master: {own:?}");
+    Ok(())
+}
+
+/// All ports have the LID of this manager, and are active; sminfo finds it, and every port reaches every other one.
+fn is_master(
+    ground: &Ground,
+    priority: u8,
+    which: for<'s> fn(&'s Snapshot) -> Result<&'s NodeView>,
+) -> Result<()> {
+    ground.until("the manager of all ports", || {
+        let shown = ground.show()?;
+        let lid = ground::own_port(which(&shown)?)?.lid;
+        // While LIDs and routes change, a port may not be reached.
+        let is_its = |node| manager_of(ground, node).is_ok_and(|manager| manager == lid);
+        Ok(all_is_active(&shown).is_ok() && shown.adapters().all(is_its))
+    })?;
+    ground.ways_are_whole()?;
+    let shown = ground.show()?;
+    let master = which(&shown)?;
+    let said = ground.said("sminfo")?;
+    let expected = [
+        format!("sm lid {} sm guid {:#x},", ground::lid(master)?.0, ground::port_guid(master)),
+        format!("priority {priority} state 3 SMINFO_MASTER"),
+    ];
+    for text in &expected {
+        ensure!(said.contains(text), "sminfo does not say {text:?}: {said}");
+    }
+    ensure!(ground::own_port(master)?.is_sm, "the master's port has no IsSM bit");
+    Ok(())
+}
+
+/// Which manager's LID a port has.
+fn manager_of(ground: &Ground, node: &NodeView) -> Result<Lid> {
+    let lid = ground::lid(node)?.0;
+    let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
+    Ok(Lid(super::diags::field(&info, "SMLid")?.parse()?))
+}
+
+fn lids(shown: &Snapshot) -> Result<Vec<Lid>> {
+    shown.nodes.iter().map(ground::lid).collect()
+}
+
+/// A third host, which tells what happens to its port.
+struct Witness {
+    attachment: Attachment,
+}
+
+impl Witness {
+    /// Attaches it to the subnet, which has a master.
+    fn attach(ground: &Ground) -> Result<Self> {
+        let options = ground.connect_options()?;
+        let guid = Guid(0x0002_0000_0077_0000);
+        let (attachment, _) = Attachment::open(&options, &FabricName::default(), "witness", guid)?;
+        Ok(Self { attachment })
+    }
+
+    /// Waits until a manager asks the programs of the port to register again.
+    fn is_asked_to_register(&mut self, ground: &Ground, what: &str) -> Result<()> {
+        let asked = || {
+            while let Some(update) = self.attachment.poll_update()? {
+                if update.events.contains(&PortEvent::ClientReregister) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        ground.until("asked to register again", asked).with_context(|| what.to_owned())
+    }
+}
