@@ -111,6 +111,8 @@ fn the_fabrics_manager_brings_the_subnet_up_and_status_tells_of_it() {
         net.fails(&["fabric", "up", bad[0], bad[1]], 2);
     }
     net.fails(&["fabric", "up", "--no-sm", "--sm-priority", "1"], 2);
+    net.fails(&["fabric", "up", "--m-key", "0"], 2);
+    net.fails(&["fabric", "up", "--m-key-protect", "2"], 2);
 }
 
 #[test]

@@ -6,13 +6,16 @@ use common::asker::Asker;
 use common::managed;
 use rdmux_fabric::client::admin;
 use rdmux_fabric::proto::{NodeRef, PortRef};
-use rdmux_fabric::server::Setup;
+use rdmux_fabric::server::{ManagerSetup, Setup};
+use rdmux_wire::layout::Layout;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{
     GuidInfoRecord, GuidInfoRecordMask, JoinState, McMemberRecord, McMemberRecordMask, NodeRecord,
-    PathRecord, PathRecordMask,
+    PathRecord, PathRecordMask, SlToVlTableRecord, SlToVlTableRecordMask, SmInfoRecord,
+    VlArbitrationRecord,
 };
-use rdmux_wire::{Gid, Guid, Pkey, Qkey};
+use rdmux_wire::sm::{SmState, Vl};
+use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 
 /// No records are found.
 const NO_RECORDS: u16 = 0x0300;
@@ -113,6 +116,62 @@ fn an_alias_guid_is_set_at_its_port() {
         let info = rdmux_wire::sm::GuidInfo::parse(&info.data[..]).unwrap();
         assert_eq!(info.guids[0], asker.guid);
         if info.guids[3] == Guid(0x77) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_manager_itself_is_among_the_records_of_managers() {
+    let manager = ManagerSetup { priority: 5, ..ManagerSetup::default() };
+    let (fabric, shown) = managed("switch:2", Setup { manager, ..Setup::default() });
+    let asker = Asker::new(&fabric, &shown, 0);
+    let own: SmInfoRecord = asker.get(Method::GET, SmInfoRecord::ATTR_ID, 0, &[]);
+    assert_eq!((own.lid, own.sm_info.guid), (asker.sm_lid, shown.nodes[0].guid));
+    assert_eq!((own.sm_info.state, own.sm_info.priority), (SmState::MASTER, 5));
+    assert_ne!(own.sm_info.act_count, 0);
+}
+
+#[test]
+fn tables_of_service_levels_are_records_where_they_are_set() {
+    for (sl_to_vl, expected) in [(None, None), (Some([0; 16]), Some([Vl(0); 16]))] {
+        let manager = ManagerSetup { sl_to_vl, ..ManagerSetup::default() };
+        let (fabric, shown) = managed("switch:2", Setup { manager, ..Setup::default() });
+        let asker = Asker::new(&fabric, &shown, 0);
+        let mask = SlToVlTableRecordMask::LID.bits();
+        let question = SlToVlTableRecord { lid: asker.lid, ..SlToVlTableRecord::default() };
+        let (status, _, data) =
+            asker.ask(Method::GET, SlToVlTableRecord::ATTR_ID, mask, &question.to_bytes());
+        let found = (status == 0).then(|| SlToVlTableRecord::read(&data).unwrap().table.vls);
+        assert_eq!(found, expected);
+        let (_, _, data) = asker.ask(Method::GET_TABLE, VlArbitrationRecord::ATTR_ID, 0, &[]);
+        assert_eq!(data.is_empty(), sl_to_vl.is_none());
+    }
+}
+
+#[test]
+fn a_member_that_only_sends_has_no_way_back() {
+    let (fabric, shown) = managed("switch:3", Setup::default());
+    let mgid: Gid = "ff12:401b:ffff::ffff:ffff".parse::<std::net::Ipv6Addr>().unwrap().into();
+    let mask =
+        McMemberRecordMask::MGID | McMemberRecordMask::PORT_GID | McMemberRecordMask::JOIN_STATE;
+    let states = [JoinState::FULL_MEMBER, JoinState::SEND_ONLY_NON_MEMBER, JoinState::FULL_MEMBER];
+    let mut mlid = Lid::NONE;
+    for (n, join_state) in states.into_iter().enumerate() {
+        let asker = Asker::new(&fabric, &shown, n);
+        let record = McMemberRecord { mgid, port_gid: asker.gid, join_state, ..Default::default() };
+        let joined: McMemberRecord =
+            asker.get(Method::SET, McMemberRecord::ATTR_ID, mask.bits(), &record.to_bytes());
+        mlid = joined.mlid;
+    }
+    // The switch has the ports of both full members sooner or later, and never the other one.
+    loop {
+        let tables = admin::tables(&fabric.options, &fabric.name).unwrap();
+        let group = tables.switches[0].multicast.iter().find(|(known, _)| *known == mlid);
+        let ports = group.map(|(_, ports)| ports.clone()).unwrap_or_default();
+        assert!(!ports.contains(&2), "{ports:?}");
+        if ports == [1, 3] {
             break;
         }
         std::thread::yield_now();

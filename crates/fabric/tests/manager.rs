@@ -14,8 +14,10 @@ use rdmux_subnet::Time;
 use rdmux_subnet::manager::{self, Event, Manager, ManagerSink};
 use rdmux_subnet::rmpp::Mad;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
-use rdmux_wire::sm::SmState;
-use rdmux_wire::{Guid, Lid};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{NodeInfo, SmState};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid, Mkey};
 
 fn managed(shape: &str, manager: ManagerSetup) -> Fabric {
     Fabric::with(shape, Setup { manager, ..Setup::default() }, Config::default())
@@ -214,4 +216,28 @@ fn commands_are_answered_while_a_large_subnet_comes_up() {
     assert_eq!(first.sweeps, 0, "{first:?}");
     until(&fabric, is_up);
     assert_configured(&fabric);
+}
+
+#[test]
+fn a_fabric_with_a_key_answers_only_who_shows_it_also_after_a_restart() {
+    let key = Mkey(0xfeed_0000_0000_0001);
+    let setup = ManagerSetup { m_key: key, m_key_protect: 2, ..ManagerSetup::default() };
+    let mut fabric = managed("switch:2", setup);
+    for _ in 0..2 {
+        let manager = until(&fabric, |m| is_up(m) && !m.sweeping);
+        assert_eq!(manager.last.expect("a sweep").problem_count, 0);
+        assert_configured(&fabric);
+        let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 0 };
+        let mut program = common::Manager::open(&fabric.options, &fabric.name, &port);
+        let mut question = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, &[1]);
+        let without = UserMad { timeout_ms: 1, ..program.request(&question) };
+        program.file.send_mad(&without).unwrap();
+        let answer = program.file.recv_mad().unwrap();
+        assert_eq!(answer.status, u32::try_from(libc::ETIMEDOUT).unwrap());
+        question.mkey = key;
+        program.ask(&question);
+        drop(program);
+        fabric.stop();
+        fabric.start();
+    }
 }

@@ -6,12 +6,13 @@ use anyhow::Result;
 use clap::Args;
 use rdmux_fabric::server::{ManagerSetup, PartitionsFile};
 use rdmux_subnet::manager::RoutingEngine;
+use rdmux_wire::Mkey;
 
 /// The subnet manager.
 #[derive(Args)]
 pub(crate) struct Options {
     /// No subnet manager in the fabric: OpenSM on some host manages the subnet
-    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "partitions"])]
+    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "sm_sl_to_vl", "m_key", "partitions"])]
     no_sm: bool,
     /// Of several managers the one with the highest priority manages the subnet, of equal ones that with the lowest GUID
     #[arg(long, value_name = "0..15", value_parser = clap::value_parser!(u8).range(0..=15))]
@@ -28,6 +29,19 @@ pub(crate) struct Options {
     /// While another manager is the master: how often that is asked whether it is still there [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     sm_poll: Option<u64>,
+    /// The virtual lane of each service level, 0 to 14, or 15 to drop it: 16 numbers as in OpenSM's qos_sl2vl, or "default", which is 0 to 14 and 7. A lane that a
+    /// port does not have is taken modulo those that it has. Without this nodes keep what they have
+    #[arg(long, value_name = "LANES", value_parser = lanes)]
+    sm_sl_to_vl: Option<[u8; 16]>,
+    /// Protect all ports with this key: nobody without it sets anything. A number other than 0, hexadecimal with 0x
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    m_key: Option<Mkey>,
+    /// What else ports refuse without the key: 0 nothing, 1 to show the key, 2 and 3 any question [default: 0]
+    #[arg(long, value_name = "0..3", requires = "m_key", value_parser = clap::value_parser!(u8).range(0..=3))]
+    m_key_protect: Option<u8>,
+    /// How long a port stays protected after a wrong key, unless the right one is shown [default: 0, which is for ever]
+    #[arg(long, value_name = "SECONDS", requires = "m_key")]
+    m_key_lease: Option<u16>,
     /// Who is in which partition, as OpenSM's partitions.conf says; otherwise all ports are full members of the default partition
     #[arg(long, value_name = "FILE")]
     partitions: Option<PathBuf>,
@@ -44,6 +58,28 @@ fn milliseconds(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millis()).map_err(|e| e.to_string())
 }
 
+/// A virtual lane for each service level.
+fn lanes(text: &str) -> Result<[u8; 16], String> {
+    if text == "default" {
+        return Ok(rdmux_subnet::manager::Config::SL_TO_VL.vls.map(|vl| vl.0));
+    }
+    let lane = |word: &str| word.trim().parse().ok().filter(|lane| *lane <= 15);
+    let lanes: Option<Vec<u8>> = text.split(',').map(lane).collect();
+    let lanes = lanes.and_then(|lanes| lanes.try_into().ok());
+    lanes.ok_or_else(|| "use 16 numbers from 0 to 15 with commas in between, or `default`".into())
+}
+
+/// A key other than zero.
+fn key(text: &str) -> Result<Mkey, String> {
+    let plain = text.bytes().all(|b| b.is_ascii_alphanumeric());
+    let key = match text.strip_prefix("0x").filter(|_| plain) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok().filter(|_| plain),
+    };
+    let key = key.filter(|key| *key != 0).map(Mkey);
+    key.ok_or_else(|| "use a number of 64 bits other than 0".into())
+}
+
 impl Options {
     /// Whether anything is said about the manager.
     pub(super) fn changes(&self) -> bool {
@@ -53,6 +89,8 @@ impl Options {
             || self.sm_lmc.is_some()
             || self.sm_sweep.is_some()
             || self.sm_poll.is_some()
+            || self.sm_sl_to_vl.is_some()
+            || self.m_key.is_some()
             || self.partitions.is_some()
     }
 
@@ -66,6 +104,10 @@ impl Options {
             lmc: self.sm_lmc.unwrap_or_default(),
             sweep_ms: self.sm_sweep,
             poll_ms: self.sm_poll,
+            m_key: self.m_key.unwrap_or(Mkey(0)),
+            m_key_protect: self.m_key_protect.unwrap_or_default(),
+            m_key_lease: self.m_key_lease.unwrap_or_default(),
+            sl_to_vl: self.sm_sl_to_vl,
             partitions,
         })
     }
@@ -74,6 +116,22 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lanes_are_16_numbers_and_keys_are_numbers() {
+        assert_eq!(lanes("default").unwrap()[13..], [13, 14, 7]);
+        assert_eq!(lanes("0,1,0,1,0,1,0,1,0,1,0,1,0,1,0,15").unwrap()[14..], [0, 15]);
+        for bad in
+            ["", "0", "0,1,0,1,0,1,0,1,0,1,0,1,0,1,0,16", "0,1,0,1,0,1,0,1,0,1,0,1,0,1,0,1,0"]
+        {
+            assert!(lanes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(key("0xffffffffffffffff"), Ok(Mkey(u64::MAX)));
+        assert_eq!(key("17"), Ok(Mkey(17)));
+        for bad in ["0", "0x0", "", "0x", "+1", "0x+1", "0x10000000000000000", "key"] {
+            assert!(key(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sweep_intervals_are_seconds_with_a_fraction() {

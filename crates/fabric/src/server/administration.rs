@@ -13,8 +13,7 @@ use rdmux_subnet::topology::PortRef;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_wire::mad::{Method, MgmtClass};
 use rdmux_wire::sa::CLASS_VERSION;
-use rdmux_wire::sm::{GuidInfo, SmState};
-use rdmux_wire::smp::Smp;
+use rdmux_wire::sm::SmState;
 use rdmux_wire::{Guid, Lid};
 
 /// Administration's agent.
@@ -31,9 +30,6 @@ pub(super) const REGISTRATION: Registration = Registration {
     rmpp_version: 1,
     flags: 0,
 };
-
-/// How many GUIDs a block of GUIDInfo has.
-const GUIDS: usize = 8;
 
 /// Administration, and what comes out of it.
 #[derive(Debug)]
@@ -140,37 +136,20 @@ impl Administered {
     /// Gives the manager what it is to do.
     fn settle(&mut self, manager: &mut Manager, directed: u32) {
         for mlid in self.out.groups.drain(..) {
-            manager.set_group(mlid, self.administration.members(mlid).map(|(guid, _)| guid));
+            manager.set_group_members(mlid, self.administration.members(mlid));
         }
         for (port, index, guid) in std::mem::take(&mut self.out.aliases) {
-            manager.model_mut().set_alias(port, index, guid);
-            if let Some(request) = set_guid_info(manager, port, index, directed) {
+            if let Some(request) = manager.set_alias(port, index, guid) {
                 // Before the answer to who asked for it.
-                self.out.sent.push_front(request);
+                self.out.sent.push_front(UserMad {
+                    agent: directed,
+                    status: 0,
+                    timeout_ms: 200,
+                    retries: 3,
+                    address: UserAddress::directed(),
+                    data: request.to_bytes().to_vec(),
+                });
             }
         }
     }
-}
-
-/// Sets the block of a port's GUIDs that this one is in.
-fn set_guid_info(manager: &Manager, port: PortRef, index: u8, agent: u32) -> Option<UserMad> {
-    let (node, entry) = (manager.model().node(port.node)?, manager.model().port(port)?);
-    let block = usize::from(index) / GUIDS;
-    let guid = |at: usize| match at.checked_sub(1) {
-        None => entry.guid,
-        Some(alias) => entry.aliases.get(alias).copied().unwrap_or_default(),
-    };
-    let guids = std::array::from_fn(|n| guid(block * GUIDS + n));
-    let modifier = u32::try_from(block).ok()?;
-    let mut smp = Smp::directed(Method::SET, GuidInfo::ATTR_ID, modifier, &node.route);
-    smp.mkey = manager.config().mkey;
-    smp.set_attribute(&GuidInfo { guids }.into());
-    Some(UserMad {
-        agent,
-        status: 0,
-        timeout_ms: 200,
-        retries: 3,
-        address: UserAddress::directed(),
-        data: smp.to_bytes().to_vec(),
-    })
 }

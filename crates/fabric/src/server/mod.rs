@@ -14,6 +14,7 @@ mod counters;
 mod facts;
 mod files;
 mod manager;
+mod manager_setup;
 mod nodes;
 mod options;
 mod outgoing;
@@ -30,8 +31,9 @@ use rdmux_link::Doorbell;
 use rdmux_link::spin_wait::ask_for_short_slices;
 use rdmux_runtime::{Listener, start};
 
+pub use manager_setup::{ManagerSetup, PartitionsFile};
 pub use options::{ServerHandle, ServerOptions};
-pub use setup::{DEFAULT_SHAPE, FIRST_GUID, ManagerSetup, PartitionsFile, Setup, read_topology};
+pub use setup::{DEFAULT_SHAPE, FIRST_GUID, Setup, read_topology};
 
 use self::core::Core;
 use self::counters::Count;

@@ -5,16 +5,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use rdmux_runtime::file::replace;
 use rdmux_subnet::Topology;
-use rdmux_subnet::manager::{self, RoutingEngine};
-use rdmux_subnet::partitions::Partitions;
 use rdmux_subnet::topology::{Included, Shape};
 use rdmux_wire::Guid;
 use serde::{Deserialize, Serialize};
 
+use super::manager_setup::ManagerSetup;
 use crate::{FabricDir, FabricError};
 
 /// The most bytes of a file that are read. Ten thousand adapters with their switches are 5 MB.
@@ -40,94 +38,6 @@ pub struct Setup {
     pub join: Option<SocketAddr>,
     /// The subnet manager that is part of the fabric.
     pub manager: ManagerSetup,
-}
-
-/// The subnet manager that is part of a fabric.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ManagerSetup {
-    /// There is none: a program on some host manages the subnet, or nobody.
-    pub off: bool,
-    /// 0 to 15: of several managers the one with the highest is the master.
-    pub priority: u8,
-    /// How routes are found.
-    pub routing: RoutingEngine,
-    /// LID mask control, 0 to 7.
-    pub lmc: u8,
-    /// Milliseconds between light sweeps; 10 s if absent.
-    pub sweep_ms: Option<u64>,
-    /// Milliseconds between two questions of a standby to the master; 10 s if absent.
-    pub poll_ms: Option<u64>,
-    /// Who is in which partition; without it all ports are full members of the default partition.
-    pub partitions: Option<PartitionsFile>,
-}
-
-/// OpenSM's partitions.conf as it was when it was read: changes of the file count when it is read again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PartitionsFile {
-    /// The name of the file, for messages.
-    pub name: String,
-    /// What is in it.
-    pub text: String,
-}
-
-impl PartitionsFile {
-    /// Reads a file that a person wrote.
-    ///
-    /// # Errors
-    /// [`FabricError::File`], which names the file, the line, the token and what is wrong there; [`FabricError::Io`].
-    pub fn read(path: &Path) -> Result<Self, FabricError> {
-        let none = || FabricError::File { path: path.to_owned(), why: "no such file".to_owned() };
-        let text = read(path)?.ok_or_else(none)?;
-        let file = Self { name: path.display().to_string(), text };
-        file.parse().map(|_| file)
-    }
-
-    /// The partitions.
-    ///
-    /// # Errors
-    /// [`FabricError::File`].
-    pub fn parse(&self) -> Result<Partitions, FabricError> {
-        Partitions::parse(&self.name, &self.text).map_err(|e| {
-            let at = if e.token.is_empty() {
-                "at the end".to_owned()
-            } else {
-                format!("at `{}`", e.token.escape_debug())
-            };
-            let why = format!("line {}, {at}: {}", e.line, e.rule);
-            FabricError::File { path: self.name.clone().into(), why }
-        })
-    }
-}
-
-impl ManagerSetup {
-    /// No manager in the fabric.
-    pub fn off() -> Self {
-        Self { off: true, ..Self::default() }
-    }
-
-    /// The manager's options; none if there is no manager.
-    pub(super) fn config(&self) -> Option<manager::Config> {
-        let mut config = manager::Config {
-            priority: self.priority.min(15),
-            routing: self.routing,
-            lmc: self.lmc.min(7),
-            ..manager::Config::default()
-        };
-        if let Some(ms) = self.sweep_ms {
-            config.sweep_interval = Duration::from_millis(ms.max(1));
-        }
-        if let Some(ms) = self.poll_ms {
-            config.poll_interval = Duration::from_millis(ms.max(1));
-        }
-        (!self.off).then_some(config)
-    }
-
-    /// The partitions of the subnet.
-    pub(super) fn partitions(&self) -> Result<Partitions, FabricError> {
-        self.partitions.as_ref().map_or_else(|| Ok(Partitions::default()), PartitionsFile::parse)
-    }
 }
 
 impl Setup {
@@ -220,7 +130,7 @@ pub(super) fn hosts_text(hosts: &Hosts) -> String {
     hosts.iter().map(line).collect()
 }
 
-fn read(path: &Path) -> Result<Option<String>, FabricError> {
+pub(super) fn read(path: &Path) -> Result<Option<String>, FabricError> {
     let fail = |e: io::Error| match e.kind() {
         io::ErrorKind::FileTooLarge => {
             FabricError::File { path: path.to_owned(), why: e.to_string() }
@@ -262,9 +172,12 @@ fn damaged(path: &Path, e: &impl ToString) -> FabricError {
 mod tests {
     use rdmux_testing::temp_dir;
 
+    use super::super::manager_setup::PartitionsFile;
     use super::*;
     use crate::FabricName;
     use rdmux_runtime::UserDir;
+    use rdmux_subnet::manager::RoutingEngine;
+    use rdmux_wire::Mkey;
 
     #[test]
     fn included_files_are_looked_for_beside_the_file_that_includes_them() {
@@ -317,6 +230,10 @@ mod tests {
                 routing: RoutingEngine::Updn,
                 sweep_ms: Some(50),
                 poll_ms: Some(500),
+                m_key: Mkey(u64::MAX),
+                m_key_protect: 2,
+                m_key_lease: 60,
+                sl_to_vl: Some([1; 16]),
                 partitions: Some(PartitionsFile {
                     name: "a \"file\"".into(),
                     text: "Default=0x7fff:\n\tALL='full'; # \"\"\"\n".into(),
@@ -353,28 +270,6 @@ mod tests {
         let two = Shape::Two.topology(FIRST_GUID);
         std::fs::write(&path, two.to_string()).unwrap();
         assert_eq!(read_topology(&path).unwrap(), two);
-    }
-
-    #[test]
-    fn partitions_that_are_wrong_say_where() {
-        let tmp = temp_dir();
-        let path = tmp.path().join("partitions.conf");
-        let fails = || PartitionsFile::read(&path).unwrap_err().to_string();
-        assert!(fails().ends_with("partitions.conf: no such file"));
-        std::fs::write(&path, "Default=0x7fff: ALL;\nA=1,\n rate=99: ALL;").unwrap();
-        let named = path.display();
-        assert!(
-            fails().starts_with(&format!("{named}: line 3, at `99`: a rate is")),
-            "{}",
-            fails()
-        );
-        std::fs::write(&path, "A=1: ALL").unwrap();
-        assert!(fails().starts_with(&format!("{named}: line 1, at the end: ")), "{}", fails());
-        std::fs::write(&path, "A=1: ALL;").unwrap();
-        let file = PartitionsFile::read(&path).unwrap();
-        assert_eq!(file.parse().unwrap().iter().count(), 2);
-        let setup = ManagerSetup { partitions: Some(file), ..ManagerSetup::default() };
-        assert_eq!(setup.partitions().unwrap().iter().count(), 2);
     }
 
     #[test]

@@ -66,7 +66,13 @@ pub struct Config {
     /// What managers of one subnet have in common: it is shown to who asks for SMInfo, and OpenSM takes no notice of a manager that
     /// has another one.
     pub sm_key: SmKey,
-    /// Which virtual lane each service level takes, everywhere; none leaves the tables as they are.
+    /// How a wrong key is dealt with, 0 to 3 (PortInfo's M_KeyProtectBits): without the key nothing is set; from 1 on the key is not shown, from 2
+    /// on no question is answered. It counts with a key only.
+    pub mkey_protect: u8,
+    /// After how many seconds without the right key, once a wrong one was shown, a port is protected no more (M_KeyLeasePeriod); 0 is never.
+    pub mkey_lease: u16,
+    /// Which virtual lane each service level takes, at each port with more than one; a lane that a port does not have is taken modulo those that
+    /// it has, as [`Config::SL_TO_VL`] and OpenSM's `qos_sl2vl` have it. None leaves the tables as they are, and does not read them.
     pub sl_to_vl: Option<SlToVlTable>,
     /// How long after a sweep the switches are asked whether something has changed.
     pub sweep_interval: Duration,
@@ -97,6 +103,8 @@ impl Default for Config {
             prefix: Gid::DEFAULT_PREFIX,
             mkey: Mkey(0),
             sm_key: SmKey(1),
+            mkey_protect: 0,
+            mkey_lease: 0,
             sl_to_vl: None,
             sweep_interval: Duration::from_secs(10),
             retry_interval: Duration::from_secs(1),

@@ -1,10 +1,10 @@
 //! What ports are told: LID, manager, partitions, MTU and virtual lanes, and then the states of links.
 
-use rdmux_wire::Lid;
 use rdmux_wire::sm::{
     CapabilityMask, LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortInfo,
     PortState,
 };
+use rdmux_wire::{Lid, Mkey};
 
 use super::Manager;
 use super::model::{Model, Port};
@@ -39,8 +39,11 @@ impl Manager {
     pub(super) fn identity(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
         let port = model.port(place)?;
         let info = port.info.as_ref().filter(|_| port.assigned != Lid::NONE)?;
+        let is_protected = self.config.mkey != Mkey(0);
         let mut new = PortInfo {
             mkey: self.config.mkey,
+            mkey_protect_bits: if is_protected { self.config.mkey_protect.min(3) } else { 0 },
+            mkey_lease_period: if is_protected { self.config.mkey_lease } else { 0 },
             gid_prefix: self.config.prefix,
             lid: port.assigned,
             lmc: self.lmc_of(model, place),
@@ -100,6 +103,7 @@ impl Manager {
         for number in ends {
             let port = PortRef { node: index, port: number };
             let Some(info) = self.model.port(port).and_then(|p| p.info) else { continue };
+            self.queue_aliases(port);
             let Some(new) = self.identity(&self.model, port) else { continue };
             if new.port_state == PortState::DOWN {
                 self.stale = true;
@@ -109,24 +113,6 @@ impl Manager {
             }
         }
         self.queue_sl_to_vl(index);
-    }
-
-    /// The tables of service levels that are not as they should be.
-    fn queue_sl_to_vl(&mut self, index: usize) {
-        let Some(table) = self.config.sl_to_vl else { return };
-        let Some(node) = self.model.node(index) else { return };
-        let inputs = if node.switch.is_some() { 0..=node.info.num_ports } else { 0..=0 };
-        for (number, port) in (0..=u8::MAX).zip(&node.ports) {
-            if port.peer.is_none() {
-                continue;
-            }
-            for input in inputs.clone() {
-                if port.sl_to_vl.get(usize::from(input)) != Some(&table) {
-                    let port = PortRef { node: index, port: number };
-                    self.queue.push_back(Request { port, what: What::SlToVl(input) });
-                }
-            }
-        }
     }
 
     /// The links of a node that are not yet in the state that `what` brings them to.

@@ -12,7 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use rdmux_wire::sm::{
-    CapabilityMask, NodeDescription, NodeInfo, NodeType, PortInfo, SmState, SwitchInfo,
+    CapabilityMask, NodeDescription, NodeInfo, NodeType, PortInfo, PortState, SmState, SwitchInfo,
 };
 use rdmux_wire::smp::{MAX_HOPS, Smp};
 use rdmux_wire::{Guid, Lid};
@@ -62,8 +62,10 @@ impl Manager {
                 self.ask_enforced(from);
             }
         } else if known.is_none() {
-            self.found.set_guid(PortRef { node: index, port: 0 }, info.port_guid);
+            let zero = PortRef { node: index, port: 0 };
+            self.found.set_guid(zero, info.port_guid);
             self.ask(here.node, 0, What::SwitchInfo);
+            self.ask_aliases(zero, info.port_guid);
         }
     }
 
@@ -101,6 +103,7 @@ impl Manager {
         }
         self.ask(port.node, port.port, What::PortInfo);
         self.ask_pkeys(port);
+        self.ask_aliases(port, guid);
     }
 
     pub(super) fn found_switch(&mut self, port: PortRef, smp: &Smp) {
@@ -153,12 +156,17 @@ impl Manager {
         let Some(node) = self.found.node(place.node) else { return };
         let (is_switch, found_by) = (node.is_switch(), node.info.local_port_num);
         let switch_guid = node.ports.first().map_or(Guid(0), |port| port.guid);
+        let is_external = is_switch && place.port != 0;
         let Some(port) = self.found.port_mut(place) else { return };
         port.info = Some(info);
-        let is_up = port.is_up();
-        let is_external = is_switch && place.port != 0;
         if is_external {
             port.guid = switch_guid;
+        }
+        let is_up = port.is_up();
+        if place.port != 0 {
+            self.ask_arbitration(place);
+        }
+        if is_external {
             if is_up && place.port != found_by {
                 self.ask(place.node, place.port, What::Probe);
             }
@@ -225,6 +233,9 @@ impl Manager {
                     Box::new(Dirty::everything())
                 })
             });
+            if dirty.is_none() && !self.fresh {
+                keep_sl_to_vl(node, before.and_then(|at| old.node_mut(at)));
+            }
             self.dirty.push(dirty);
             let Some(node) = self.model.node(index) else { continue };
             let mut aliases = vec![];
@@ -256,5 +267,15 @@ impl Manager {
     /// The manager's own LID.
     pub(super) fn own_lid(&self) -> Lid {
         super::encode::lid_of(&self.model, self.own)
+    }
+}
+
+/// Ports of an adapter that were not reset meanwhile still have their tables.
+fn keep_sl_to_vl(node: &mut Node, was: Option<&mut Node>) {
+    let was = was.into_iter().flat_map(|was| &mut was.ports);
+    for (port, was) in node.ports.iter_mut().zip(was) {
+        if port.info.is_some_and(|info| info.port_state > PortState::INIT) {
+            port.sl_to_vl = core::mem::take(&mut was.sl_to_vl);
+        }
     }
 }

@@ -57,6 +57,14 @@ impl Manager {
         SmInfo { guid, sm_key, act_count: self.act_count, priority, state }
     }
 
+    /// What this manager says of itself is in the model as that of others is.
+    pub(super) fn know_itself(&mut self) {
+        let info = self.sm_info(self.state);
+        if let Some(port) = self.model.port_mut(self.own) {
+            port.manager = Some(info);
+        }
+    }
+
     /// Another manager's SMInfo has come in a discovery.
     pub(super) fn found_manager(&mut self, place: PortRef, smp: &Smp) {
         let Ok(info) = SmInfo::parse(&smp.data[..]) else { return };
@@ -91,10 +99,7 @@ impl Manager {
             self.become_master(out);
         }
         let (appeared, gone) = self.adopt();
-        let own = self.sm_info(SmState::MASTER);
-        if let Some(port) = self.model.port_mut(self.own) {
-            port.manager = Some(own);
-        }
+        self.know_itself();
         self.assign_lids();
         self.settle_doubt();
         if let Some(heir) = self.heir(Some(rank(&self.sm_info(SmState::MASTER)))) {

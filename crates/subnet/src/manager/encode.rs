@@ -2,8 +2,9 @@
 
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{
-    Attribute, LinearForwardingTable, MulticastForwardingTable, NodeDescription, NodeInfo,
-    PkeyTable, PortInfo, PortState, SlToVlTable, SmInfo, SmState, SwitchInfo,
+    Attribute, GuidInfo, LinearForwardingTable, MulticastForwardingTable, NodeDescription,
+    NodeInfo, PkeyTable, PortInfo, PortState, SlToVlTable, SmInfo, SmState, SwitchInfo,
+    VlArbitration,
 };
 use rdmux_wire::smp::{DATA_LEN, MAX_HOPS, Smp};
 use rdmux_wire::{Lid, Pkey};
@@ -109,7 +110,8 @@ impl Manager {
                 port_masks: multicast_block(&switch()?.multicast, position, block),
             }
             .into(),
-            What::SlToVl(_) => self.config.sl_to_vl?.into(),
+            What::SlToVl(_) => self.wanted_sl_to_vl(model, port)?.into(),
+            What::SetGuids(block) => self.wanted_guids(model, port, block)?.into(),
             What::Handover => self.sm_info(SmState::MASTER).into(),
             What::Acknowledge => self.sm_info(SmState::STANDBY).into(),
             _ => return None,
@@ -146,6 +148,8 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
         What::SlToVl(input) => {
             (SlToVlTable::ATTR_ID, if is_switch() { u32::from(input) << 8 | number } else { 0 })
         }
+        What::Arbitration(block) => (VlArbitration::ATTR_ID, u32::from(block) << 16 | table_port()),
+        What::Guids(block) | What::SetGuids(block) => (GuidInfo::ATTR_ID, block.into()),
         What::SmInfo | What::Poll | What::Rival => (SmInfo::ATTR_ID, 0),
         What::Handover => (SmInfo::ATTR_ID, SmInfo::HANDOVER),
         What::Acknowledge => (SmInfo::ATTR_ID, SmInfo::ACKNOWLEDGE),
@@ -161,6 +165,8 @@ pub(super) fn is_kept(wanted: &Attribute, data: &[u8; DATA_LEN]) -> bool {
             (wanted.lid, wanted.lmc, wanted.sm_lid) == (now.lid, now.lmc, now.sm_lid)
                 && wanted.partition_enforcement_inbound == now.partition_enforcement_inbound
                 && wanted.partition_enforcement_outbound == now.partition_enforcement_outbound
+                && (wanted.mkey_protect_bits, wanted.mkey_lease_period)
+                    == (now.mkey_protect_bits, now.mkey_lease_period)
                 && (state == PortState::NO_CHANGE
                     || state == PortState::DOWN
                     || now.port_state >= state)

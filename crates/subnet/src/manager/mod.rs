@@ -19,6 +19,7 @@
 //! whether something has changed; if so, or when a trap says so, a heavy one follows. What a sweep does not reach, or what does not do as
 //! it is told, is reported ([`Status`]), and the rest of the subnet is managed without it.
 
+mod aliases;
 mod config;
 mod configure;
 mod discovery;
@@ -32,6 +33,7 @@ mod multicast;
 mod pkeys;
 mod requests;
 mod routing;
+mod service_levels;
 mod sink;
 mod status;
 mod sweep;
@@ -97,8 +99,10 @@ pub struct Manager {
     /// Who had which LID last.
     lids: BTreeMap<Guid, Lid>,
     pkeys: Box<dyn PkeyTables + Send>,
-    /// Multicast LIDs, and the GUIDs of the ports that are members.
-    groups: BTreeMap<Lid, BTreeSet<Guid>>,
+    /// Blocks of alias GUIDs, by the GUID of the port, that a discovery did not find.
+    lost_aliases: BTreeSet<(Guid, u8)>,
+    /// By multicast LID: the GUIDs of the ports that are members, and whether each receives. One that does not only sends.
+    groups: BTreeMap<Lid, BTreeMap<Guid, bool>>,
     /// Those that have members or routes other than before.
     changed_groups: BTreeSet<Lid>,
     trees: multicast::Trees,
@@ -150,6 +154,7 @@ impl Manager {
             job: None,
             lids: config.lids.clone(),
             pkeys: Box::new(DefaultPartition),
+            lost_aliases: BTreeSet::new(),
             groups: BTreeMap::new(),
             changed_groups: BTreeSet::new(),
             trees: multicast::Trees::default(),

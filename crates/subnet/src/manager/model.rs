@@ -51,8 +51,8 @@ pub struct Port {
     pub aliases: Vec<Guid>,
     /// The port at the other end of the cable.
     pub peer: Option<PortRef>,
-    /// SLtoVL tables by the port that a packet comes in by (an adapter has one).
-    pub sl_to_vl: Vec<SlToVlTable>,
+    /// SLtoVL tables by the port that a packet comes in by (an adapter has one); none where it is not known.
+    pub sl_to_vl: Vec<Option<SlToVlTable>>,
     /// The VL arbitration tables as far as they are known: blocks 1 to 4 in their order.
     pub vl_arbitration: Vec<VlArbitration>,
     /// The manager on this port, if it has one; also the manager whose model this is.

@@ -3,6 +3,8 @@
 //! A few switches far from the adapters are roots; from each of them hangs a tree of shortest ways to all switches. A group
 //! takes one of these trees by its LID, and of the tree what connects its members. So a member that comes or goes changes only the
 //! switches on its way.
+//!
+//! A member that only sends has a way up to the rest of the tree, and none leads back to it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -50,8 +52,13 @@ impl Trees {
         self.trees = tops.iter().step_by(stride).map(|&root| tree(graph, root)).collect();
     }
 
-    /// The ports of a group by switch.
-    fn ports(&self, mlid: Lid, members: &BTreeSet<(usize, u8)>) -> BTreeMap<usize, PortSet> {
+    /// The ports of a group by switch: of members that receive, and of the switches of those that only send.
+    fn ports(
+        &self,
+        mlid: Lid,
+        members: &BTreeSet<(usize, u8)>,
+        senders: &BTreeSet<usize>,
+    ) -> BTreeMap<usize, PortSet> {
         let mut all: BTreeMap<usize, PortSet> = BTreeMap::new();
         let number = usize::from(mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0));
         let Some(tree) = self.trees.get(number % self.trees.len().max(1)) else { return all };
@@ -70,8 +77,24 @@ impl Trees {
                 at = above;
             }
         }
+        if all.is_empty() {
+            return all;
+        }
+        for &sender in senders {
+            let mut at = sender;
+            while !all.contains_key(&at)
+                && let Some(&Some((above, up, _))) = tree.get(at)
+            {
+                all.entry(at).or_default().insert(up);
+                below.entry(above).or_default().push(at);
+                at = above;
+            }
+        }
         // What only leads from the root to where the members are is not needed.
-        let is_member = |switch| members.range((switch, 0)..=(switch, u8::MAX)).next().is_some();
+        let is_member = |switch| {
+            let mut ports = members.range((switch, 0)..=(switch, u8::MAX));
+            ports.next().is_some() || senders.contains(&switch)
+        };
         let root =
             all.keys().copied().find(|&switch| tree.get(switch).is_some_and(Option::is_none));
         let mut at = root;
@@ -119,22 +142,37 @@ impl Manager {
     /// Says which ports, by GUID, get the packets of a multicast LID; none ends the group. The switches are told soon: see
     /// [`Manager::next_timeout`].
     pub fn set_group(&mut self, mlid: Lid, members: impl IntoIterator<Item = Guid>) {
+        self.set_group_members(mlid, members.into_iter().map(|guid| (guid, true)));
+    }
+
+    /// The same, with whether each member receives. To one that does not no packet of the group is sent, but what it sends reaches the others.
+    pub fn set_group_members(
+        &mut self,
+        mlid: Lid,
+        members: impl IntoIterator<Item = (Guid, bool)>,
+    ) {
         if mlid.is_multicast() {
-            self.groups.insert(mlid, members.into_iter().collect());
+            let mut all = BTreeMap::new();
+            for (guid, receives) in members {
+                // A port may be a member for several GUIDs.
+                *all.entry(guid).or_insert(receives) |= receives;
+            }
+            self.groups.insert(mlid, all);
             self.changed_groups.insert(mlid);
         }
     }
 
     /// A port, by its GUID, comes to a group.
     pub fn add_member(&mut self, mlid: Lid, port: Guid) {
-        if mlid.is_multicast() && self.groups.entry(mlid).or_default().insert(port) {
+        let is_new = |members: &mut BTreeMap<Guid, bool>| members.insert(port, true) != Some(true);
+        if mlid.is_multicast() && is_new(self.groups.entry(mlid).or_default()) {
             self.changed_groups.insert(mlid);
         }
     }
 
     /// A port leaves a group.
     pub fn remove_member(&mut self, mlid: Lid, port: Guid) {
-        if self.groups.get_mut(&mlid).is_some_and(|members| members.remove(&port)) {
+        if self.groups.get_mut(&mlid).is_some_and(|members| members.remove(&port).is_some()) {
             self.changed_groups.insert(mlid);
         }
     }
@@ -173,8 +211,15 @@ impl Manager {
     fn route_group(&mut self, mlid: Lid, touched: &mut BTreeSet<usize>) {
         self.trees.make(&self.graph);
         let Some(members) = self.groups.get(&mlid) else { return };
-        let places = members.iter().filter_map(|&guid| place(&self.model, &self.graph, guid));
-        let ports = self.trees.ports(mlid, &places.collect());
+        let (mut receivers, mut senders) = (BTreeSet::new(), BTreeSet::new());
+        for (&guid, &receives) in members {
+            match place(&self.model, &self.graph, guid) {
+                Some(place) if receives => drop(receivers.insert(place)),
+                Some((switch, _)) => drop(senders.insert(switch)),
+                None => {}
+            }
+        }
+        let ports = self.trees.ports(mlid, &receivers, &senders);
         let ended = members.is_empty();
         let new: Vec<usize> = ports.keys().copied().collect();
         let old = self.trees.placed.insert(mlid, new.clone());

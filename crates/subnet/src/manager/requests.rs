@@ -56,6 +56,11 @@ pub(super) enum What {
     },
     /// By the port that packets come in by.
     SlToVl(u8),
+    /// A block of the arbitration of virtual lanes, from 1.
+    Arbitration(u8),
+    /// A block of GUIDInfo.
+    Guids(u8),
+    SetGuids(u8),
     Arm,
     Activate,
     /// SwitchInfo in a light sweep.
@@ -86,6 +91,7 @@ impl What {
                 | Self::Linear(_)
                 | Self::Multicast { .. }
                 | Self::SlToVl(_)
+                | Self::SetGuids(_)
                 | Self::Arm
                 | Self::Activate
                 | Self::Handover

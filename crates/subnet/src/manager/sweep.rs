@@ -58,6 +58,7 @@ impl Manager {
         self.tally = Tally::new(now);
         self.phase = Phase::Discovery;
         self.rivals.clear();
+        self.lost_aliases.clear();
         self.queue.push_back(Request { port: self.own, what: What::Own });
         self.proceed(now, out);
     }
@@ -125,6 +126,7 @@ impl Manager {
             }
             Phase::Light => {
                 self.phase = Phase::Idle;
+                self.know_itself();
                 if self.heavy_due.is_none() {
                     if self.tally.count == 0 {
                         self.doubt.note_quiet();
@@ -212,9 +214,11 @@ impl Manager {
         if smp.status() != status::OK && !tolerated {
             return self.handle_failure(now, request, Some(smp.status()), out);
         }
+        let mut kept = true;
         if request.what.is_set() {
             let wanted = self.value(self.working(), request);
-            if !wanted.is_some_and(|wanted| is_kept(&wanted, &smp.data)) {
+            kept = wanted.is_some_and(|wanted| is_kept(&wanted, &smp.data));
+            if !kept {
                 self.undo(request);
                 self.problem(ProblemKind::NotKept, request.port);
             }
@@ -239,7 +243,9 @@ impl Manager {
                 }
             }
             What::SwitchSetup => self.know_switch(place, smp),
-            What::SlToVl(input) => self.know_sl_to_vl(place, input),
+            What::SlToVl(input) if kept => self.know_sl_to_vl(place, input),
+            What::Arbitration(block) => self.know_arbitration(place, block, smp),
+            What::Guids(block) => self.found_aliases(place, block, smp),
             What::Changed => {
                 let known = self.model.node(place.node).and_then(|node| node.switch.as_ref());
                 let top = known.map(|switch| switch.info.linear_fdb_top);
@@ -257,7 +263,12 @@ impl Manager {
             }
             What::Rival => self.rival_answers(now, place.node, smp),
             What::Poll => self.master_answers(now, smp, out),
-            What::Linear(_) | What::Multicast { .. } | What::Handover | What::Acknowledge => {}
+            What::Linear(_)
+            | What::Multicast { .. }
+            | What::SlToVl(_)
+            | What::SetGuids(_)
+            | What::Handover
+            | What::Acknowledge => {}
         }
     }
 
@@ -322,18 +333,11 @@ impl Manager {
         }
     }
 
-    fn know_sl_to_vl(&mut self, place: PortRef, input: u8) {
-        let table = self.config.sl_to_vl.unwrap_or_default();
-        let Some(port) = self.model.port_mut(place) else { return };
-        let at = usize::from(input);
-        if port.sl_to_vl.len() <= at {
-            port.sl_to_vl.resize(at + 1, Default::default());
-        }
-        port.sl_to_vl[at] = table;
-    }
-
     /// What is set at a port is not there: it is to be set again.
     fn undo(&mut self, request: Request) {
+        if let What::SlToVl(input) = request.what {
+            self.forget_sl_to_vl(request.port, input);
+        }
         let dirty = self.dirty.get_mut(request.port.node).and_then(Option::as_deref_mut);
         match (request.what, dirty) {
             (What::Linear(block), Some(dirty)) => dirty.mark_linear(block),

@@ -3,11 +3,13 @@
 mod bring_up;
 mod changes;
 mod election;
+mod keys;
 mod lids;
 mod lies;
 mod multicast;
 mod net;
 mod partitions;
 mod routing;
+mod service_levels;
 mod timeouts;
 mod traps;

@@ -143,3 +143,51 @@ fn a_group_of_an_earlier_manager_is_overwritten_when_its_mlid_is_used_again() {
     net.with(1, |manager, _, _| manager.set_group(mlid, list));
     assert_reached(&net, mlid, &adapters[..2]);
 }
+
+#[test]
+fn members_that_only_send_reach_the_others_and_get_nothing() {
+    for shape in ["switch:8", "fattree:40", "torus:3x3x2", "dragonfly:3,1,1"] {
+        let mut net = Net::up(shape, config());
+        let ends = net.ends();
+        let receivers: BTreeSet<PortId> = ends.iter().copied().step_by(4).collect();
+        let senders: Vec<PortId> = ends.iter().copied().skip(1).step_by(3).collect();
+        let senders: Vec<_> = senders.into_iter().filter(|s| !receivers.contains(s)).collect();
+        let all: Vec<PortId> = receivers.iter().chain(&senders).copied().collect();
+        let list = guids(&net, &all).into_iter().zip(all.iter().map(|p| receivers.contains(p)));
+        let list: Vec<_> = list.collect();
+        net.with(0, |manager, _, _| manager.set_group_members(MLID, list.clone()));
+        for &from in &all {
+            let others: BTreeSet<_> = receivers.iter().copied().filter(|r| *r != from).collect();
+            assert_eq!(reached(&net, from, MLID), others, "{shape} from {from}");
+        }
+        // One receiver alone, and all others send, from every switch of the tree; then nobody receives.
+        for &one in &receivers {
+            let list: Vec<_> =
+                guids(&net, &ends).into_iter().zip(ends.iter().map(|p| *p == one)).collect();
+            net.with(0, |manager, _, _| manager.set_group_members(MLID, list));
+            for &from in ends.iter().filter(|from| **from != one) {
+                assert_eq!(reached(&net, from, MLID), BTreeSet::from([one]), "{shape} from {from}");
+            }
+        }
+        let list: Vec<_> = list.iter().filter(|(_, receives)| !receives).copied().collect();
+        net.with(0, |manager, _, _| manager.set_group_members(MLID, list));
+        let switches = (0..net.subnet.node_count()).map(|n| NodeId(u32::try_from(n).expect("few")));
+        assert!(switches.clone().all(|node| net.subnet.routes(node, MLID).is_empty()), "{shape}");
+    }
+}
+
+#[test]
+fn the_way_of_a_sender_is_one_way() {
+    let mut net = Net::up("fattree:40", config());
+    let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
+    let (receiver, sender) = (adapters[0], adapters[39]);
+    let [a, b] = [receiver, sender].map(|end| net.subnet.port(end).expect("a port").guid());
+    net.with(0, |manager, _, _| manager.set_group_members(MLID, [(a, true), (b, false)]));
+    let place = net.subnet.peer(sender).expect("a switch");
+    assert_ne!(net.subnet.peer(receiver).expect("a switch").node, place.node);
+    let up = net.subnet.routes(place.node, MLID);
+    assert_eq!(up.len(), 1, "to the tree, not to the sender");
+    let above = net.subnet.peer(PortId::new(place.node, up[0])).expect("a switch");
+    assert!(!net.subnet.routes(above.node, MLID).contains(&above.number), "no way back");
+    assert_eq!(reached(&net, receiver, MLID), BTreeSet::new());
+}

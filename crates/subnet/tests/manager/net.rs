@@ -10,6 +10,7 @@ use rdmux_subnet::umad::UserAddress;
 use rdmux_subnet::{Config, MadPacket, NodeId, PortEvent, PortId, Sink, Subnet, Time, Topology};
 use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{PortState, SmState};
+use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
 
 /// What comes out of managers, by their index.
@@ -253,6 +254,24 @@ impl Net {
         let mut inbox = Inbox::default();
         self.subnet.send(self.now, from, packet, &mut inbox);
         inbox.packets.into_iter().map(|(to, _)| to).collect()
+    }
+
+    /// What a node answers to a request of a port's program, if it does.
+    pub(crate) fn ask(&mut self, from: PortId, mut smp: Smp) -> Option<Smp> {
+        const TID: u64 = 0x7777_0000_0001;
+        smp.header.tid = TID;
+        let own = self.subnet.port(from).expect("a port").lid();
+        let packet = MadPacket {
+            slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
+            src_qpn: Qpn::QP0,
+            dst_qpn: Qpn::QP0,
+            qkey: Qkey(0),
+            ..qp1(own, Lid::PERMISSIVE, smp.to_bytes())
+        };
+        let mut inbox = Inbox::default();
+        self.subnet.send(self.now, from, packet, &mut inbox);
+        let answers = inbox.packets.iter().map(|(_, p)| Smp::parse(&p.mad[..]).expect("a MAD"));
+        answers.into_iter().find(|answer| answer.header.tid == TID)
     }
 
     fn arrive(&mut self, at: PortId, mut packet: MadPacket) {

@@ -74,7 +74,8 @@ pub(in super::super) fn sl_to_vl(
     let pattern = request.pattern::<SlToVlTableRecord>(mask)?;
     let wanted = request.lid(mask, request.record::<SlToVlTableRecord>()?.lid);
     for (_, output_port_num, port, lid) in ports(view.model, request, wanted) {
-        for (input_port_num, &entries) in (0..).zip(&port.sl_to_vl) {
+        let known = (0..=u8::MAX).zip(&port.sl_to_vl);
+        for (input_port_num, entries) in known.filter_map(|(n, table)| Some((n, (*table)?))) {
             let record = SlToVlTableRecord {
                 lid,
                 input_port_num,

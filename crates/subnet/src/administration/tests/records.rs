@@ -297,7 +297,7 @@ fn tables_of_service_levels_and_lanes_are_by_port() {
     let mut net = Net::new("switch:2", 0);
     let entries = |vl| SlToVlTable { vls: [Vl(vl); 16] };
     let switch = net.model.node_mut(0).unwrap();
-    switch.ports[2].sl_to_vl = [entries(0), entries(1), entries(2)].into();
+    switch.ports[2].sl_to_vl = [0, 1, 2].map(|n| Some(entries(n))).into();
     switch.ports[2].vl_arbitration = [VlArbitration::default(); 4].into();
     let id = SlToVlTableRecord::ATTR_ID;
     let wanted = SlToVlTableRecord {

@@ -1,0 +1,161 @@
+//! How the subnet manager that is part of a fabric is set up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rdmux_subnet::manager::{self, RoutingEngine};
+use rdmux_subnet::partitions::Partitions;
+use rdmux_wire::Mkey;
+use rdmux_wire::sm::{SlToVlTable, Vl};
+use serde::{Deserialize, Serialize};
+
+use super::setup::read;
+use crate::FabricError;
+
+/// The subnet manager that is part of a fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ManagerSetup {
+    /// There is none: a program on some host manages the subnet, or nobody.
+    pub off: bool,
+    /// 0 to 15: of several managers the one with the highest is the master.
+    pub priority: u8,
+    /// How routes are found.
+    pub routing: RoutingEngine,
+    /// LID mask control, 0 to 7.
+    pub lmc: u8,
+    /// Milliseconds between light sweeps; 10 s if absent.
+    pub sweep_ms: Option<u64>,
+    /// Milliseconds between two questions of a standby to the master; 10 s if absent.
+    pub poll_ms: Option<u64>,
+    /// The key that ports are given, and that is shown to them; 0 protects nothing.
+    #[serde(with = "hex")]
+    pub m_key: Mkey,
+    /// What ports do about a wrong key, 0 to 3: see [`manager::Config::mkey_protect`].
+    pub m_key_protect: u8,
+    /// Seconds until a port to which nobody shows the right key is protected no more; 0 is never.
+    pub m_key_lease: u16,
+    /// The virtual lane of each service level, 0 to 15; none leaves that to the nodes.
+    pub sl_to_vl: Option<[u8; 16]>,
+    /// Who is in which partition; without it all ports are full members of the default partition.
+    pub partitions: Option<PartitionsFile>,
+}
+
+/// OpenSM's partitions.conf as it was when it was read: changes of the file count when it is read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartitionsFile {
+    /// The name of the file, for messages.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+impl PartitionsFile {
+    /// Reads a file that a person wrote.
+    ///
+    /// # Errors
+    /// [`FabricError::File`], which names the file, the line, the token and what is wrong there; [`FabricError::Io`].
+    pub fn read(path: &Path) -> Result<Self, FabricError> {
+        let none = || FabricError::File { path: path.to_owned(), why: "no such file".to_owned() };
+        let text = read(path)?.ok_or_else(none)?;
+        let file = Self { name: path.display().to_string(), text };
+        file.parse().map(|_| file)
+    }
+
+    /// The partitions.
+    ///
+    /// # Errors
+    /// [`FabricError::File`].
+    pub fn parse(&self) -> Result<Partitions, FabricError> {
+        Partitions::parse(&self.name, &self.text).map_err(|e| {
+            let at = if e.token.is_empty() {
+                "at the end".to_owned()
+            } else {
+                format!("at `{}`", e.token.escape_debug())
+            };
+            let why = format!("line {}, {at}: {}", e.line, e.rule);
+            FabricError::File { path: self.name.clone().into(), why }
+        })
+    }
+}
+
+impl ManagerSetup {
+    /// No manager in the fabric.
+    pub fn off() -> Self {
+        Self { off: true, ..Self::default() }
+    }
+
+    /// The manager's options; none if there is no manager.
+    pub(super) fn config(&self) -> Option<manager::Config> {
+        let mut config = manager::Config {
+            priority: self.priority.min(15),
+            routing: self.routing,
+            lmc: self.lmc.min(7),
+            mkey: self.m_key,
+            mkey_protect: self.m_key_protect.min(3),
+            mkey_lease: self.m_key_lease,
+            sl_to_vl: self.sl_to_vl.map(|vls| SlToVlTable { vls: vls.map(|vl| Vl(vl & 0xf)) }),
+            ..manager::Config::default()
+        };
+        if let Some(ms) = self.sweep_ms {
+            config.sweep_interval = Duration::from_millis(ms.max(1));
+        }
+        if let Some(ms) = self.poll_ms {
+            config.poll_interval = Duration::from_millis(ms.max(1));
+        }
+        (!self.off).then_some(config)
+    }
+
+    /// The partitions of the subnet.
+    pub(super) fn partitions(&self) -> Result<Partitions, FabricError> {
+        self.partitions.as_ref().map_or_else(|| Ok(Partitions::default()), PartitionsFile::parse)
+    }
+}
+
+/// A key as text: TOML's numbers have 63 bits.
+mod hex {
+    use rdmux_wire::Mkey;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(key: &Mkey, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{:#018x}", key.0))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mkey, D::Error> {
+        let text = String::deserialize(from)?;
+        let digits = text.strip_prefix("0x").filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let key = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        key.map(Mkey).ok_or_else(|| D::Error::custom("an M_Key is 0x and hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    #[test]
+    fn partitions_that_are_wrong_say_where() {
+        let tmp = temp_dir();
+        let path = tmp.path().join("partitions.conf");
+        let fails = || PartitionsFile::read(&path).unwrap_err().to_string();
+        assert!(fails().ends_with("partitions.conf: no such file"));
+        std::fs::write(&path, "Default=0x7fff: ALL;\nA=1,\n rate=99: ALL;").unwrap();
+        let named = path.display();
+        assert!(
+            fails().starts_with(&format!("{named}: line 3, at `99`: a rate is")),
+            "{}",
+            fails()
+        );
+        std::fs::write(&path, "A=1: ALL").unwrap();
+        assert!(fails().starts_with(&format!("{named}: line 1, at the end: ")), "{}", fails());
+        std::fs::write(&path, "A=1: ALL;").unwrap();
+        let file = PartitionsFile::read(&path).unwrap();
+        assert_eq!(file.parse().unwrap().iter().count(), 2);
+        let setup = ManagerSetup { partitions: Some(file), ..ManagerSetup::default() };
+        assert_eq!(setup.partitions().unwrap().iter().count(), 2);
+    }
+}

@@ -1,0 +1,75 @@
+//! Alias GUIDs: administration chooses them, and the manager sets them again at ports that have lost them.
+//!
+//! They are in the model as long as their port is. In a discovery a port that should have some is asked for them, and told again where it
+//! has others: a port that was reset has none.
+
+use rdmux_wire::Guid;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::GuidInfo;
+use rdmux_wire::smp::Smp;
+
+use super::Manager;
+use super::model::{Model, Port};
+use super::requests::{Request, What};
+use crate::topology::PortRef;
+
+/// GUIDs of a block.
+const GUID_BLOCK: usize = 8;
+
+/// A block of the table that a port should have; the first GUID of all is its own.
+fn block_of(port: &Port, block: u8) -> GuidInfo {
+    let guid = |index: usize| match index.checked_sub(1) {
+        None => port.guid,
+        Some(alias) => port.aliases.get(alias).copied().unwrap_or_default(),
+    };
+    GuidInfo { guids: core::array::from_fn(|n| guid(usize::from(block) * GUID_BLOCK + n)) }
+}
+
+impl Manager {
+    /// Gives a port another alias GUID, or none where it is zero. Returns the request by directed route, without transaction ID, that
+    /// sets it at the port; none if there is no such port.
+    pub fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) -> Option<Smp> {
+        self.model.set_alias(port, index, guid);
+        let block = index / u8::try_from(GUID_BLOCK).unwrap_or(u8::MAX);
+        let hops = self.hops_to(&self.model, port)?;
+        let mut smp = Smp::directed(Method::SET, GuidInfo::ATTR_ID, block.into(), hops.as_slice());
+        smp.mkey = self.config.mkey;
+        smp.set_attribute(&self.wanted_guids(&self.model, port, block)?.into());
+        Some(smp)
+    }
+
+    pub(super) fn wanted_guids(&self, model: &Model, port: PortRef, block: u8) -> Option<GuidInfo> {
+        Some(block_of(model.port(port)?, block))
+    }
+
+    /// In a discovery: asks a port that should have aliases for the blocks with some.
+    pub(super) fn ask_aliases(&mut self, place: PortRef, guid: Guid) {
+        let known = self.model.by_port_guid(guid).and_then(|at| self.model.port(at));
+        let Some(known) = known.filter(|port| port.guid == guid) else { return };
+        let Some(last) = known.aliases.iter().rposition(|alias| *alias != Guid(0)) else { return };
+        for block in 0..=u8::try_from((last + 1) / GUID_BLOCK).unwrap_or(u8::MAX) {
+            self.queue.push_back(Request { port: place, what: What::Guids(block) });
+        }
+    }
+
+    /// What a port has is compared with what is known of it from before this discovery.
+    pub(super) fn found_aliases(&mut self, place: PortRef, block: u8, smp: &Smp) {
+        let Some(guid) = self.found.port(place).map(|port| port.guid) else { return };
+        let known = self.model.by_port_guid(guid).and_then(|at| self.model.port(at));
+        if known.is_some_and(|port| block_of(port, block) != GuidInfo::from_bytes(&smp.data)) {
+            self.lost_aliases.insert((guid, block));
+        }
+    }
+
+    /// Asks for the blocks of a port's table that it has lost.
+    pub(super) fn queue_aliases(&mut self, place: PortRef) {
+        let Some(guid) = self.model.port(place).map(|port| port.guid) else { return };
+        let range = (guid, 0)..=(guid, u8::MAX);
+        let blocks: alloc::vec::Vec<_> =
+            self.lost_aliases.range(range).map(|&(_, block)| block).collect();
+        for block in blocks {
+            self.lost_aliases.remove(&(guid, block));
+            self.queue.push_back(Request { port: place, what: What::SetGuids(block) });
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The M_Key, and alias GUIDs that ports lose.
+
+use std::time::Duration;
+
+use rdmux_subnet::manager::Config;
+use rdmux_subnet::topology::PortRef;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{GuidInfo, NodeInfo, PortInfo};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Mkey};
+
+use crate::net::{Net, config, port};
+
+const QUIET: Duration = Duration::from_secs(60);
+
+const KEY: Mkey = Mkey(0xfeed_0000_0000_0042);
+
+fn keyed() -> Config {
+    Config { mkey: KEY, mkey_protect: 2, mkey_lease: 30, ..config() }
+}
+
+fn assert_keyed(net: &Net) {
+    for end in net.ends() {
+        let info = net.subnet.port(end).expect("a port").info();
+        let key = (info.mkey, info.mkey_protect_bits, info.mkey_lease_period);
+        assert_eq!(key, (KEY, 2, 30), "{end}");
+    }
+    let last = net.managers.last().expect("one").1.status().last.expect("a sweep");
+    assert_eq!(last.problem_count, 0, "{:?}", last.problems);
+}
+
+#[test]
+fn ports_are_protected_and_the_manager_shows_the_key() {
+    let mut net = Net::up("fattree:40", keyed());
+    net.pass(QUIET);
+    net.assert_configured();
+    assert_keyed(&net);
+    let mut question = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, &[1]);
+    assert!(net.ask(port(0, 0), question).is_none(), "without the key");
+    question.mkey = KEY;
+    assert!(net.ask(port(0, 0), question).is_some());
+    net.sets = 0;
+    net.with(0, |manager, now, _| manager.sweep(now));
+    net.pass(QUIET);
+    assert_eq!(net.sets, 0);
+    // A switch that was reset has no key, and a trap is repressed with it.
+    net.change(|s, now, inbox| s.reset_switch(now, rdmux_subnet::NodeId(2), inbox)).expect("one");
+    net.pass(QUIET);
+    assert_keyed(&net);
+}
+
+#[test]
+fn a_manager_that_starts_again_with_the_key_goes_on() {
+    let mut net = Net::up("fattree:40", keyed());
+    net.pass(QUIET);
+    net.kill(0);
+    let lids = net.managers[0].1.lids().clone();
+    net.start(port(0, 0), Config { lids, ..keyed() });
+    net.pass(QUIET);
+    assert!(net.managers[1].1.is_up());
+    net.assert_configured();
+    assert_keyed(&net);
+}
+
+#[test]
+fn a_protection_without_a_key_is_none() {
+    let mut net = Net::up("switch:2", Config { mkey: Mkey(0), ..keyed() });
+    let smp = Smp::directed(Method::GET, PortInfo::ATTR_ID, 0, &[1]);
+    let info = PortInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data);
+    assert_eq!((info.mkey, info.mkey_protect_bits, info.mkey_lease_period), (Mkey(0), 0, 0));
+}
+
+/// GUIDs of a block of a port behind a route.
+fn guids(net: &mut Net, route: &[u8], block: u32) -> [Guid; 8] {
+    let smp = Smp::directed(Method::GET, GuidInfo::ATTR_ID, block, route);
+    GuidInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data).guids
+}
+
+#[test]
+fn aliases_that_a_port_has_lost_are_set_again_by_the_next_sweep() {
+    let mut net = Net::up("switch:3", config());
+    net.pass(QUIET);
+    let guid = net.subnet.port(port(2, 1)).expect("a port").guid();
+    let at: PortRef = net.manager().model().by_port_guid(guid).expect("known");
+    for (index, alias) in [(3, 0x77), (9, 0x78)] {
+        let request = net.manager().set_alias(at, index, Guid(alias)).expect("a request");
+        assert_eq!(net.ask(port(0, 0), request).expect("an answer").status(), 0);
+    }
+    let expected = (Guid(0x77), Guid(0x78), guid);
+    let now =
+        |net: &mut Net| (guids(net, &[2], 0)[3], guids(net, &[2], 1)[1], guids(net, &[2], 0)[0]);
+    assert_eq!(now(&mut net), expected);
+    net.sets = 0;
+    net.with(0, |manager, now, _| manager.sweep(now));
+    assert_eq!(net.sets, 0, "they are there");
+    for block in [0, 1] {
+        let mut smp = Smp::directed(Method::SET, GuidInfo::ATTR_ID, block, &[2]);
+        smp.set_attribute(&GuidInfo { guids: [Guid(0); 8] }.into());
+        net.ask(port(0, 0), smp).expect("an answer");
+    }
+    assert_eq!(now(&mut net), (Guid(0), Guid(0), guid));
+    net.with(0, |manager, now, _| manager.sweep(now));
+    net.pass(QUIET);
+    assert_eq!(now(&mut net), expected);
+    assert_eq!(net.sets, 2);
+    assert_eq!(net.manager().model().by_port_guid(Guid(0x78)), Some(at));
+}
