@@ -8,6 +8,7 @@ pub mod host;
 pub mod ib_subnet;
 pub mod iwarp;
 pub mod iwarp_wire;
+pub mod manager;
 pub mod qp;
 pub mod ring;
 pub mod umad;
@@ -54,6 +55,7 @@ targets! {
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";
     "subnet_administration" administration::subnet_administration, administration::scripts, "subnet administration: any datagrams, events and timeouts in any order";
+    "subnet_manager" manager::subnet_manager, manager::scripts, "a subnet manager: any answers, traps and other managers, and a subnet that changes";
     "subnet_partitions" administration::subnet_partitions, administration::files, "files of partitions: read, or refused with the place of the error";
     "qp_rc" qp::qp_rc, corpus::noise, "an RC queue pair: any packets, posts and timeouts in any order";
     "qp_uc" qp::qp_uc, corpus::noise, "the same for UC";

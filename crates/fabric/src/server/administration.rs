@@ -112,7 +112,7 @@ impl Administered {
             Event::SweepEnded(_) if manager.is_up() => {
                 administration.set_master(Some(manager.status().guid));
             }
-            Event::SweepEnded(_) => {}
+            Event::SweepEnded(_) | Event::PortDisabled { .. } => {}
             Event::PortAppeared(guid) => {
                 administration.port_appeared(now, manager.model(), *guid, out);
             }

@@ -178,6 +178,9 @@ impl Core {
                 let (nodes, took) = (report.nodes, report.took);
                 tracing::debug!("the subnet manager has swept {nodes} nodes in {took:?}");
             }
+            Event::PortDisabled { node, port } => {
+                tracing::warn!("port {port} of {:#018x} babbles and is disabled", node.0);
+            }
             Event::PortAppeared(_) | Event::PortGone(_) | Event::Trap(_) => {}
         }
     }

@@ -88,6 +88,12 @@ pub struct Config {
     pub timeout: Duration,
     /// How often a request is sent again.
     pub retries: u32,
+    /// Whether the port is disabled of which so many traps of link errors (129 to 131) come one after the other that nobody is told of them
+    /// any more: OpenSM's `babbling_port_policy`. The switch's port stays disabled until somebody enables it.
+    pub disable_babbling: bool,
+    /// The most ports of all nodes together, port 0 of adapters too, that are looked at. Nodes that are found when there are more are reported
+    /// and left out: what says that it is a subnet without end takes no more memory than that.
+    pub max_ports: usize,
     /// How many cables a call of `handle_timeout` looks at while routes are computed; then `next_timeout` is due at once.
     pub routing_slice: usize,
 }
@@ -113,6 +119,8 @@ impl Default for Config {
             outstanding: 64,
             timeout: Duration::from_millis(200),
             retries: 3,
+            disable_babbling: false,
+            max_ports: 1 << 20,
             routing_slice: 1 << 20,
         }
     }

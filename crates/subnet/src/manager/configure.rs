@@ -90,6 +90,12 @@ impl Manager {
         Some(self.enforcing(model, place, unchanged(info)))
     }
 
+    /// What PortInfo of a port should be that is to have no link.
+    pub(super) fn disabled(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
+        let info = unchanged(model.port(place)?.info.as_ref()?);
+        Some(PortInfo { port_physical_state: PhysState::DISABLED, ..info })
+    }
+
     /// What a node must be told before there are routes.
     pub(super) fn queue_identity(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };

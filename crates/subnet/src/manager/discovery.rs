@@ -79,11 +79,16 @@ impl Manager {
             self.problem(ProblemKind::TooFar, from.unwrap_or(self.own));
             return None;
         }
+        let ports = usize::from(info.num_ports) + 1;
+        if self.found.port_count() + ports > self.config.max_ports {
+            self.problem(ProblemKind::TooMany, from.unwrap_or(self.own));
+            return None;
+        }
         route.shrink_to_fit();
         let index = self.found.add(Node {
             info,
             description: NodeDescription::default(),
-            ports: vec![Port::default(); usize::from(info.num_ports) + 1],
+            ports: vec![Port::default(); ports],
             switch: None,
             route,
         })?;

@@ -97,6 +97,7 @@ impl Manager {
             What::Enforce => self.enforce(model, port)?.into(),
             What::Arm => self.link(model, port, PortState::ARMED)?.into(),
             What::Activate => self.link(model, port, PortState::ACTIVE)?.into(),
+            What::Disable => self.disabled(model, port)?.into(),
             What::SetPkeys(block) => {
                 let mut wanted = self.wanted_pkeys(model, port)?;
                 wanted.resize(PKEY_BLOCK * (usize::from(block) + 1), Pkey(0));
@@ -137,7 +138,8 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
         | What::Identity
         | What::Enforce
         | What::Arm
-        | What::Activate => (PortInfo::ATTR_ID, number),
+        | What::Activate
+        | What::Disable => (PortInfo::ATTR_ID, number),
         What::Pkeys(block) | What::SetPkeys(block) => {
             (PkeyTable::ATTR_ID, table_port() << 16 | u32::from(block))
         }

@@ -20,6 +20,7 @@
 //! it is told, is reported ([`Status`]), and the rest of the subnet is managed without it.
 
 mod aliases;
+mod babble;
 mod config;
 mod configure;
 mod discovery;
@@ -55,6 +56,7 @@ pub use pkeys::{DefaultPartition, PkeyTables};
 pub use sink::{Event, ManagerSink};
 pub use status::{Problem, ProblemKind, Report, Status};
 
+use self::babble::Babble;
 use self::doubt::Doubt;
 use self::election::{Command, Rival};
 use self::graph::Graph;
@@ -93,6 +95,8 @@ pub struct Manager {
     tally: Tally,
     /// Whether tables are at the switches to which they were sent.
     doubt: Doubt,
+    /// Traps of link errors that come again and again.
+    babble: Babble,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
     job: Option<Box<Routing>>,
@@ -150,6 +154,7 @@ impl Manager {
             cursor: 0,
             tally: Tally::default(),
             doubt: Doubt::default(),
+            babble: Babble::default(),
             graph: Graph::default(),
             job: None,
             lids: config.lids.clone(),

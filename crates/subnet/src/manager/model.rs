@@ -21,6 +21,8 @@ pub struct Model {
     by_port_guid: BTreeMap<Guid, PortRef>,
     /// Who has a LID, by the LID: 2^LMC entries for each port.
     by_lid: Vec<Option<PortRef>>,
+    /// Of all nodes together.
+    ports: usize,
 }
 
 /// A node.
@@ -152,6 +154,11 @@ impl Model {
         &self.nodes
     }
 
+    /// How many ports all nodes have together, port 0 of each too.
+    pub fn port_count(&self) -> usize {
+        self.ports
+    }
+
     /// A node by its index.
     pub fn node(&self, node: usize) -> Option<&Node> {
         self.nodes.get(node)
@@ -210,6 +217,7 @@ impl Model {
             return None;
         }
         self.by_node_guid.insert(node.info.node_guid, index);
+        self.ports += node.ports.len();
         self.nodes.push(node);
         let ports: Vec<_> = self.nodes[index].end_ports().collect();
         for number in ports {

@@ -63,6 +63,8 @@ pub(super) enum What {
     SetGuids(u8),
     Arm,
     Activate,
+    /// The port babbles.
+    Disable,
     /// SwitchInfo in a light sweep.
     Changed,
     /// PortInfo of the manager's own port, in a light sweep: of an adapter no switch tells of that end of the cable; and another
@@ -94,6 +96,7 @@ impl What {
                 | Self::SetGuids(_)
                 | Self::Arm
                 | Self::Activate
+                | Self::Disable
                 | Self::Handover
                 | Self::Acknowledge
         )

@@ -32,6 +32,13 @@ pub enum Event {
     ModelChanged,
     /// A heavy sweep of the master has ended.
     SweepEnded(Report),
-    /// The master has got a trap.
+    /// A port that babbles is disabled, by the GUID of its node and its number.
+    PortDisabled {
+        /// NodeGUID.
+        node: Guid,
+        /// The number of the port.
+        port: u8,
+    },
+    /// The master has got a trap, unless it is one of so many that it is ignored.
     Trap(Notice),
 }

@@ -80,6 +80,8 @@ pub enum ProblemKind {
     DuplicateGuid,
     /// More hops from the manager than a directed route can have.
     TooFar,
+    /// There are more ports than are looked at: what is behind this one is left out.
+    TooMany,
     /// No LID is free for a port, or the table of a switch is too small for the LIDs.
     NoLid,
     /// A port is in more partitions than its P_Key table has entries.
@@ -104,6 +106,7 @@ impl fmt::Display for Problem {
                 f.write_str("a second node has its GUID, or a cable was moved during the sweep")
             }
             ProblemKind::TooFar => f.write_str("it is too many hops away"),
+            ProblemKind::TooMany => f.write_str("what is behind it is left out: too many ports"),
             ProblemKind::NoLid => f.write_str("no LID is left for it"),
             ProblemKind::NoPkey => {
                 f.write_str("it is in more partitions than its P_Key table has entries")

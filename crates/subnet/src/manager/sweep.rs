@@ -242,6 +242,8 @@ impl Manager {
                     port.info = Some(PortInfo::from_bytes(&smp.data));
                 }
             }
+            // The switch does not tell of what it is told to do.
+            What::Disable => self.request_sweep(now),
             What::SwitchSetup => self.know_switch(place, smp),
             What::SlToVl(input) if kept => self.know_sl_to_vl(place, input),
             What::Arbitration(block) => self.know_arbitration(place, block, smp),

@@ -1,4 +1,4 @@
-//! Traps: the master represses each, acts on some, and tells administration of all.
+//! Traps: the master represses each, acts on some, and tells administration of all but those of ports that babble.
 
 use alloc::boxed::Box;
 
@@ -31,6 +31,9 @@ impl Manager {
         repress.mkey = self.config.mkey;
         repress.data = smp.data;
         out.send(UserAddress::smi(from.lid), Box::new(repress.to_bytes()));
+        if self.is_babble(now, self.model.by_lid(from.lid), &notice, out) {
+            return;
+        }
         // What a LID says that nobody has is told on, but nothing is done about it.
         let known = self.model.by_lid(notice.issuer_lid);
         match notice.trap().filter(|_| known.is_some()) {

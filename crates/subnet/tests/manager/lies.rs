@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use rdmux_subnet::manager::{Config, ProblemKind};
-use rdmux_subnet::{PortId, Topology};
-use rdmux_wire::Guid;
+use rdmux_subnet::manager::{Config, Manager, ProblemKind};
+use rdmux_subnet::umad::UserAddress;
+use rdmux_subnet::{PortId, Time, Topology};
 use rdmux_wire::mad::{MAD_LEN, Method};
-use rdmux_wire::sm::{LinearForwardingTable, NodeInfo, NodeType, PortState, SwitchInfo};
+use rdmux_wire::sm::{LinearForwardingTable, NodeInfo, NodeType, PortInfo, PortState, SwitchInfo};
 use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
 
-use crate::net::{Net, Way, config};
+use crate::net::{Net, Out, Way, config};
 
 /// Meddles with the answers of the node that was reached by a route that ends with these ports.
 fn lie(net: &mut Net, route: &[u8], lie: impl Fn(&mut Smp) -> bool + 'static) {
@@ -165,4 +166,104 @@ fn a_switch_that_always_says_that_something_has_changed_does_not_cost_sweep_afte
     net.pass(Duration::from_secs(100));
     net.assert_configured();
     assert!(net.managers[0].1.status().sweeps < 25, "{}", net.managers[0].1.status().sweeps);
+}
+
+#[test]
+fn an_adapter_that_does_not_keep_its_lid_costs_only_itself() {
+    let mut net = Net::of("switch:5");
+    lie(&mut net, &[3], |smp| {
+        if smp.header.attr_id == PortInfo::ATTR_ID {
+            let info = PortInfo::from_bytes(&smp.data);
+            smp.set_attribute(&PortInfo { lid: Lid(info.lid.0 + 1), ..info }.into());
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(30));
+    assert_others_work(&net);
+    assert!(problems(&net).contains(&ProblemKind::NotKept), "{:?}", problems(&net));
+}
+
+#[test]
+fn a_switch_whose_cable_leads_to_a_port_without_a_link_costs_no_other_node() {
+    let mut net = Net::of("fattree:40");
+    let number = to_switch(&net);
+    let liar = net.subnet.peer(crate::net::port(0, number)).expect("a cable").node;
+    let is_free = |n: &u8| {
+        let port = PortId::new(liar, *n);
+        net.subnet.port(port).is_some() && net.subnet.peer(port).is_none()
+    };
+    let free = (1..=36).find(is_free).expect("a port without a cable");
+    lie(&mut net, &[number], move |smp| {
+        if smp.header.attr_id == NodeInfo::ATTR_ID {
+            let info = NodeInfo::parse(&smp.data).expect("long enough");
+            smp.set_attribute(&NodeInfo { local_port_num: free, ..info }.into());
+        }
+        true
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(30));
+    assert_ne!(problems(&net), []);
+    let others: Vec<PortId> = net.ends().into_iter().filter(|end| end.node != liar).collect();
+    let behind = |end: &PortId| net.subnet.peer(*end).is_some_and(|far| far.node == liar);
+    let others: Vec<PortId> = others.into_iter().filter(|end| !behind(end)).collect();
+    assert!(others.len() > 30, "{}", others.len());
+    for &from in &others {
+        for &to in &others {
+            let lid = net.subnet.port(to).expect("a port").lid();
+            assert!(net.hops(from, lid).is_some(), "{from} to {to}");
+        }
+    }
+}
+
+/// An answer of a subnet without end: behind each port of a switch is another one, of 255 ports.
+fn endless(request: &[u8; MAD_LEN]) -> [u8; MAD_LEN] {
+    let mut smp = Smp::parse(request).expect("an SMP");
+    let path = &smp.initial_path[1..=usize::from(smp.hop_count())];
+    let mixed = |hash: u64, port: &u8| (hash ^ u64::from(*port)).wrapping_mul(0x0100_0000_01b3);
+    let guid = Guid(path.iter().fold(0xcbf2_9ce4_8422_2325, mixed));
+    let is_adapter = path.is_empty();
+    if smp.header.method == Method::GET {
+        match smp.header.attr_id {
+            NodeInfo::ATTR_ID => smp.set_attribute(
+                &NodeInfo {
+                    node_type: if is_adapter { NodeType::CA } else { NodeType::SWITCH },
+                    num_ports: if is_adapter { 1 } else { 255 },
+                    node_guid: guid,
+                    port_guid: guid,
+                    local_port_num: 1,
+                    ..NodeInfo::default()
+                }
+                .into(),
+            ),
+            SwitchInfo::ATTR_ID => smp.set_attribute(
+                &SwitchInfo { linear_fdb_cap: 0xbfff, ..SwitchInfo::default() }.into(),
+            ),
+            PortInfo::ATTR_ID => smp.set_attribute(
+                &PortInfo { port_state: PortState::INIT, ..PortInfo::default() }.into(),
+            ),
+            _ => {}
+        }
+    }
+    smp.header.method = Method::GET_RESP;
+    smp.to_bytes()
+}
+
+#[test]
+fn a_subnet_without_end_is_looked_at_no_further_than_allowed() {
+    let max_ports = 3000;
+    let mut manager = Manager::new(Config { max_ports, ..config() }, Time::ZERO);
+    let (mut out, mut now, mut count) = (Out::default(), Time::ZERO, 0);
+    while manager.status().sweeps == 0 {
+        now = now.max(manager.next_timeout().expect("something to do"));
+        manager.handle_timeout(now, &mut out);
+        while let Some(request) = out.next() {
+            count += 1;
+            manager.handle_mad(now, &UserAddress::directed(), &endless(&request), &mut out);
+            assert!(manager.model().port_count() <= max_ports && count < 100_000);
+        }
+    }
+    let last = manager.status().last.expect("a sweep");
+    assert!(last.problems.iter().any(|problem| problem.what == ProblemKind::TooMany));
+    assert!(last.switches >= max_ports / 256 - 1, "{}", last.switches);
 }

@@ -21,6 +21,13 @@ pub(crate) struct Out {
     pub(crate) events: Vec<(usize, Event)>,
 }
 
+impl Out {
+    /// The next datagram that was sent.
+    pub(crate) fn next(&mut self) -> Option<Box<Mad>> {
+        self.sent.pop_front().map(|(_, _, mad)| mad)
+    }
+}
+
 impl ManagerSink for Out {
     fn send(&mut self, to: UserAddress, mad: Box<Mad>) {
         self.sent.push_back((self.from, to, mad));

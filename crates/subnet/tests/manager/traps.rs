@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use rdmux_subnet::manager::Event;
-use rdmux_subnet::{Fault, NodeId};
-use rdmux_wire::Guid;
-use rdmux_wire::sm::Trap;
+use rdmux_subnet::manager::{Config, Event};
+use rdmux_subnet::umad::UserAddress;
+use rdmux_subnet::{Fault, NodeId, PortId};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{LinkError, Notice, PortState, Producer, Trap};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
 
 use crate::net::{Net, config, port};
 
@@ -65,4 +68,81 @@ fn a_new_system_guid_is_known_from_the_trap() {
     let node = model.node(model.by_lid(lid).expect("a port").node).expect("a node");
     assert_eq!(node.info.system_image_guid, Guid(0x77));
     assert_eq!(traps(&net), [145]);
+}
+
+/// A port has so many faults, each long enough after the one before that a trap of its own tells of it.
+fn babble(net: &mut Net, at: PortId, times: u32) {
+    for _ in 0..times {
+        net.change(|subnet, now, inbox| subnet.fault(now, at, Fault::Watchdog, 1, inbox));
+        net.pass(Duration::from_millis(1500));
+    }
+}
+
+#[test]
+fn traps_that_come_without_end_are_told_nine_times_and_again_after_a_minute_without() {
+    let mut net = Net::up("switch:4", config());
+    net.pass(Duration::from_secs(30));
+    net.out.events.clear();
+    babble(&mut net, port(2, 1), 300);
+    assert_eq!(traps(&net), [131; 9]);
+    babble(&mut net, port(3, 1), 1);
+    assert_eq!(traps(&net), [131; 10], "another port is heard");
+    net.pass(Duration::from_secs(50));
+    babble(&mut net, port(2, 1), 1);
+    assert_eq!(traps(&net), [131; 10]);
+    net.pass(Duration::from_secs(61));
+    babble(&mut net, port(2, 1), 1);
+    assert_eq!(traps(&net), [131; 11]);
+    net.assert_configured();
+}
+
+#[test]
+fn a_port_that_babbles_is_disabled_if_that_is_the_policy() {
+    for at in [port(2, 1), port(0, 3)] {
+        let mut net = Net::up("switch:4", Config { disable_babbling: true, ..config() });
+        net.pass(Duration::from_secs(30));
+        let switch = if at.number == 1 { net.subnet.peer(at).expect("a cable") } else { at };
+        babble(&mut net, at, 249);
+        assert_eq!(net.subnet.port(at).expect("a port").state(), PortState::ACTIVE);
+        babble(&mut net, at, 1);
+        assert_eq!(net.subnet.port(switch).expect("a port").state(), PortState::DOWN);
+        let node = net.manager().model().nodes()[0].info.node_guid;
+        let disabled = Event::PortDisabled { node, port: switch.number };
+        assert_eq!(net.out.events.iter().filter(|(_, event)| *event == disabled).count(), 1);
+        net.pass(Duration::from_secs(60));
+        assert_eq!(net.manager().model().end_ports().count(), 4, "the port and the adapter");
+        assert_eq!(net.managers[0].1.status().last.expect("a sweep").problem_count, 0);
+    }
+}
+
+#[test]
+fn nobody_has_another_ports_traps_ignored_or_that_port_disabled() {
+    let mut net = Net::up("switch:4", Config { disable_babbling: true, ..config() });
+    net.pass(Duration::from_secs(30));
+    let [victim, liar] = [2, 3].map(|node| net.subnet.port(port(node, 1)).expect("a port").lid());
+    net.out.events.clear();
+    let tell = |net: &mut Net, issuer: Lid, about: u8, times: u32| {
+        let error = LinkError { lid: issuer, port: about, ..LinkError::default() };
+        let notice = Notice::new(&Trap::LinkIntegrity(error), Producer::CA, issuer);
+        let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+        smp.set_attribute(&notice.into());
+        for _ in 0..times {
+            let from = UserAddress::smi(liar);
+            net.with(0, |manager, now, out| manager.handle_mad(now, &from, &smp.to_bytes(), out));
+        }
+    };
+    tell(&mut net, victim, 1, 1000);
+    assert_eq!(traps(&net), [0; 0]);
+    // Of itself it may say what it likes, about whatever port.
+    for about in 0..=u8::MAX {
+        tell(&mut net, liar, about, 10);
+    }
+    assert_eq!(traps(&net), [129; 9]);
+    let state = |net: &Net, number| net.subnet.port(port(0, number)).expect("a port").state();
+    assert_eq!(
+        [2, 3, 4].map(|number| state(&net, number) == PortState::ACTIVE),
+        [true, false, true]
+    );
+    net.change(|subnet, now, inbox| subnet.fault(now, port(2, 1), Fault::Watchdog, 1, inbox));
+    assert_eq!(traps(&net).last(), Some(&131));
 }
