@@ -191,3 +191,20 @@ fn the_way_of_a_sender_is_one_way() {
     assert!(!net.subnet.routes(above.node, MLID).contains(&above.number), "no way back");
     assert_eq!(reached(&net, receiver, MLID), BTreeSet::new());
 }
+
+#[test]
+fn a_sender_reaches_the_only_receiver_from_any_place_in_the_tree() {
+    for shape in ["torus:3x3x1", "dragonfly:3,1,1"] {
+        let mut net = Net::up(shape, config());
+        let ends = net.ends();
+        let guids = guids(&net, &ends);
+        for (&sender, &from) in guids.iter().zip(&ends) {
+            for (&receiver, &to) in guids.iter().zip(&ends).filter(|(_, to)| **to != from) {
+                let members = [(sender, false), (receiver, true)];
+                net.with(0, |manager, _, _| manager.set_group_members(MLID, members));
+                assert_eq!(reached(&net, from, MLID), BTreeSet::from([to]), "{shape} from {from}");
+                assert_eq!(reached(&net, to, MLID), BTreeSet::new(), "{shape} from {to}");
+            }
+        }
+    }
+}
