@@ -24,8 +24,8 @@ const LARGE: Shape = Shape::FatTree(10_368);
 /// Paths of a round.
 const PATHS: u32 = 20_000;
 /// Groups that are joined in a round, and how many ports join each.
-const GROUPS: u32 = 32;
-const MEMBERS: u32 = 32;
+const GROUPS: u32 = 64;
+const MEMBERS: u32 = 128;
 /// How many joins are outstanding.
 const JOINS_OUT: u32 = 16;
 /// In which a manager has done what leaving groups left to do. Nothing is timed here.

@@ -1,9 +1,10 @@
 //! Subnet administration beside the embedded manager: what programs ask of the subnet, answered from what the manager knows.
 //!
-//! It reads and writes whole messages by an agent with RMPP in the manager's file. What it wants of the manager is done before its
-//! answer goes out: groups are given to the manager, which sets the switches soon, and alias GUIDs are set at their port.
+//! It reads and writes whole messages by an agent with RMPP in the manager's file. Alias GUIDs are set at their port before the answer
+//! goes out. Groups are given to the manager when it works next, each once for all who have joined meanwhile; it sets the
+//! switches soon.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use rdmux_subnet::Time;
 use rdmux_subnet::administration::{Administration, AdministrationSink, Config};
@@ -41,7 +42,8 @@ pub(super) struct Administered {
 #[derive(Debug, Default)]
 struct Out {
     sent: VecDeque<UserMad>,
-    groups: Vec<Lid>,
+    /// Groups whose members are others than the manager knows.
+    groups: BTreeSet<Lid>,
     aliases: Vec<(PortRef, u8, Guid)>,
 }
 
@@ -52,7 +54,7 @@ impl AdministrationSink for Out {
     }
 
     fn group_changed(&mut self, mlid: Lid) {
-        self.groups.push(mlid);
+        self.groups.insert(mlid);
     }
 
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
@@ -78,7 +80,11 @@ impl Administered {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.administration.next_timeout()
+        if self.out.groups.is_empty() {
+            self.administration.next_timeout()
+        } else {
+            Some(Time::ZERO)
+        }
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
@@ -133,11 +139,15 @@ impl Administered {
         self.administration.set_master(None);
     }
 
-    /// Gives the manager what it is to do.
-    fn settle(&mut self, manager: &mut Manager, directed: u32) {
-        for mlid in self.out.groups.drain(..) {
+    /// Gives the manager the groups that have changed.
+    pub(super) fn settle_groups(&mut self, manager: &mut Manager) {
+        for mlid in std::mem::take(&mut self.out.groups) {
             manager.set_group_members(mlid, self.administration.members(mlid));
         }
+    }
+
+    /// Gives ports the aliases that have changed.
+    fn settle(&mut self, manager: &mut Manager, directed: u32) {
         for (port, index, guid) in std::mem::take(&mut self.out.aliases) {
             if let Some(request) = manager.set_alias(port, index, guid) {
                 // Before the answer to who asked for it.

@@ -100,6 +100,7 @@ impl Managed {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.administered.settle_groups(&mut self.manager);
         if self.manager.next_timeout().is_some_and(|due| due <= now) {
             self.manager.handle_timeout(now, &mut self.out);
             self.tell_administration(now);

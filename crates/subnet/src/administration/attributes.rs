@@ -117,6 +117,11 @@ const ROWS: &[Row] = &[
 ];
 
 impl Row {
+    /// Whether its answers are paths.
+    pub(super) fn follows_paths(&self) -> bool {
+        [PathRecord::ATTR_ID, MultiPathRecord::ATTR_ID].contains(&self.id)
+    }
+
     /// The row of an attribute.
     pub(super) fn of(id: u16) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.id == id)

@@ -43,6 +43,7 @@ use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
 use self::attributes::{Outcome, Row};
 use self::groups::Groups;
+use self::path::Links;
 use self::request::Request;
 use self::services::Services;
 use self::subscriptions::{Audience, Subscriptions};
@@ -82,6 +83,8 @@ pub struct Administration {
     state: State,
     throttle: Throttle,
     counters: Counters,
+    /// What is followed to find paths.
+    links: Links,
 }
 
 /// What programs have registered.
@@ -113,6 +116,7 @@ struct View<'a> {
     cx: Context<'a>,
     model: &'a Model,
     state: &'a State,
+    links: &'a Links,
 }
 
 /// The context, borrowed from fields of an [`Administration`] that are not its state; none while it is not master.
@@ -139,6 +143,7 @@ impl Administration {
             state,
             throttle: Throttle::default(),
             counters: Counters::default(),
+            links: Links::default(),
         }
     }
 
@@ -302,7 +307,11 @@ impl Administration {
             }
             Outcome::Status(status) => Err(status),
             Outcome::Read(read) => {
-                read(&View { cx, model, state: &self.state }, &request, &mut table)
+                if row.follows_paths() {
+                    self.links.prepare(model, request.method() != Method::GET);
+                }
+                let view = View { cx, model, state: &self.state, links: &self.links };
+                read(&view, &request, &mut table)
             }
             Outcome::Write(write) => write(&mut self.state, &cx, &request, &mut table, sink),
         };

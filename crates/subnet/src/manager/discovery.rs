@@ -211,6 +211,7 @@ impl Manager {
     /// ports that are new, and of those that are gone.
     pub(super) fn adopt(&mut self) -> (Vec<Guid>, Vec<Guid>) {
         let mut old = core::mem::replace(&mut self.model, core::mem::take(&mut self.found));
+        self.model.replaces(&old);
         let mut old_dirty = core::mem::take(&mut self.dirty);
         let (mut appeared, mut gone) = (Vec::new(), Vec::new());
         for index in 0..self.model.nodes().len() {

@@ -23,6 +23,7 @@ pub struct Model {
     by_lid: Vec<Option<PortRef>>,
     /// Of all nodes together.
     ports: usize,
+    version: u64,
 }
 
 /// A node.
@@ -149,6 +150,15 @@ impl Port {
 }
 
 impl Model {
+    /// Another number whenever something may have changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn changes(&mut self) {
+        self.version = self.version.wrapping_add(1);
+    }
+
     /// All nodes, in the order in which they were found.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -166,6 +176,7 @@ impl Model {
 
     /// A node by its index, to be changed. Its GUIDs and LIDs stay.
     pub fn node_mut(&mut self, node: usize) -> Option<&mut Node> {
+        self.changes();
         self.nodes.get_mut(node)
     }
 
@@ -176,6 +187,7 @@ impl Model {
 
     /// A port, to be changed. Its GUIDs and LIDs are changed by [`Model::set_lid`] and [`Model::set_alias`].
     pub fn port_mut(&mut self, port: PortRef) -> Option<&mut Port> {
+        self.changes();
         self.nodes.get_mut(port.node)?.ports.get_mut(usize::from(port.port))
     }
 
@@ -216,6 +228,7 @@ impl Model {
         if self.by_node_guid.contains_key(&node.info.node_guid) {
             return None;
         }
+        self.changes();
         self.by_node_guid.insert(node.info.node_guid, index);
         self.ports += node.ports.len();
         self.nodes.push(node);
@@ -298,7 +311,13 @@ impl Model {
 
     /// Forgets everything, before a sweep from the beginning.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        let version = self.version.wrapping_add(1);
+        *self = Self { version, ..Self::default() };
+    }
+
+    /// Says that this is there instead of another one.
+    pub(super) fn replaces(&mut self, old: &Self) {
+        self.version = self.version.max(old.version).wrapping_add(1);
     }
 
     fn know_guid(&mut self, guid: Guid, port: PortRef) {
@@ -364,6 +383,33 @@ mod tests {
         model.set_alias(port, 2, Guid(78));
         assert_eq!(model.by_port_guid(Guid(77)), None);
         assert_eq!(model.port(port).unwrap().aliases, [Guid(0), Guid(78)]);
+    }
+
+    #[test]
+    fn whatever_may_change_a_model_gives_it_another_version() {
+        let mut model = Model::default();
+        let port = PortRef { node: 0, port: 1 };
+        let changes: [fn(&mut Model, PortRef); 9] = [
+            |model, _| assert!(model.add(adapter(8)).is_some()),
+            |model, port| drop(model.node_mut(port.node)),
+            |model, port| drop(model.port_mut(port)),
+            |model, port| model.set_lid(port, Lid(4), 0),
+            |model, port| model.set_alias(port, 1, Guid(77)),
+            |model, port| model.assign(port, Lid(5), 0),
+            |model, port| assert!(model.connect(port, PortRef { node: 0, port: 0 })),
+            |model, _| model.clear(),
+            |model, _| {
+                let mut other = Model::default();
+                other.replaces(model);
+                *model = other;
+            },
+        ];
+        let mut seen = vec![model.version()];
+        for change in changes {
+            change(&mut model, port);
+            assert!(!seen.contains(&model.version()));
+            seen.push(model.version());
+        }
     }
 
     #[test]

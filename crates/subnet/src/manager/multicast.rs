@@ -237,8 +237,8 @@ impl Manager {
             touched.insert(switch);
         }
         if ended {
+            // It is known to be on no switch, so the next group with its LID concerns only those where that will be.
             self.groups.remove(&mlid);
-            self.trees.placed.remove(&mlid);
         }
     }
 }

@@ -112,8 +112,9 @@ impl<'a> Finder<'a> {
     fn path(&self, pair: &Pair<'_>, [slid, dlid]: [Lid; 2], preference: u8) -> Option<PathRecord> {
         let (model, wants) = (self.view.model, self.wants);
         let (from, to) = (pair.from.place, pair.to.place);
-        let there = route::follow(model, from, to, dlid)?;
-        let reversible = route::follow(model, to, from, slid).is_some();
+        let links = self.view.links;
+        let there = route::follow(model, links, from, to, dlid)?;
+        let reversible = route::follow(model, links, to, from, slid).is_some();
         if wants.reversible && !reversible {
             return None;
         }
@@ -129,7 +130,7 @@ impl<'a> Finder<'a> {
             mtu_selector: Selector::EXACTLY,
             mtu: wants.mtu(there.mtu)?,
             rate_selector: Selector::EXACTLY,
-            rate: wants.rate(there.rate)?,
+            rate: wants.rate(there.rate())?,
             packet_life_time_selector: Selector::EXACTLY,
             packet_life_time: wants.life(life)?,
             preference,

@@ -1,9 +1,10 @@
 //! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
 //!
-//! A question by GID or LID takes a look-up of either end and a walk along the switches of the way, there and back: it does
-//! not depend on the number of nodes.
+//! A question by GID or LID takes a look-up of either end and a walk along the switches of the way, there and back. That does not
+//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports.
 
 mod find;
+mod links;
 mod multi_path;
 pub(super) mod rate;
 mod route;
@@ -19,6 +20,7 @@ use super::request::Request;
 use super::table::Table;
 use super::{Status, View};
 
+pub(super) use links::Links;
 pub(super) use multi_path::read as read_multi;
 
 pub(super) fn read(

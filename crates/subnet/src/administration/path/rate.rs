@@ -14,6 +14,11 @@ pub(in super::super) fn rank(rate: Rate) -> Option<usize> {
     ASCENDING.iter().position(|&code| code == rate.0)
 }
 
+/// The rate that has a place among all; the highest of all behind the last one.
+pub(super) fn at(rank: u8) -> Rate {
+    ASCENDING.get(usize::from(rank)).map_or(HIGHEST, |&code| Rate(code))
+}
+
 /// The next higher rate.
 pub(in super::super) fn above(rate: Rate) -> Option<Rate> {
     ASCENDING.get(rank(rate)? + 1).map(|&code| Rate(code))
@@ -53,6 +58,8 @@ mod tests {
         assert_eq!(below(Rate::GBPS_40), Some(Rate::GBPS_28));
         assert_eq!((below(Rate::GBPS_2_5), above(HIGHEST)), (None, None));
         assert_eq!(lower(Rate::GBPS_25, Rate::GBPS_30), Rate::GBPS_30);
+        assert!((0..21).all(|place| rank(at(place)) == Some(place.into())));
+        assert_eq!(at(u8::MAX), HIGHEST);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use rdmux_wire::Lid;
 use rdmux_wire::sa::Rate;
 
+use super::links::{Link, Links};
 use super::rate;
 use crate::manager::Model;
-use crate::manager::model::Port;
 use crate::topology::PortRef;
 
 /// The most switches on a way.
@@ -16,47 +16,52 @@ const MAX_HOPS: usize = 64;
 pub(super) struct Route {
     /// A code of an MTU: the smallest of all ports'.
     pub(super) mtu: u8,
-    /// The lowest of all links'.
-    pub(super) rate: Rate,
+    /// The lowest of all links', by its place among all rates.
+    rate: u8,
 }
 
 impl Route {
+    /// The lowest rate of all links.
+    pub(super) fn rate(self) -> Rate {
+        rate::at(self.rate)
+    }
+
     /// A packet passes this port.
-    fn pass(&mut self, port: &Port) -> Option<()> {
-        let info = port.info.as_ref()?;
-        self.mtu = self.mtu.min(info.mtu_cap);
-        if let Some(rate) = rate::of(info) {
-            self.rate = rate::lower(self.rate, rate);
-        }
-        Some(())
+    fn pass(&mut self, link: Option<Link>) -> Option<Link> {
+        let link = link?;
+        self.mtu = self.mtu.min(link.mtu);
+        self.rate = self.rate.min(link.rate.unwrap_or(u8::MAX));
+        Some(link)
     }
 }
 
 /// Follows the route of a LID. None where it ends elsewhere, is longer than 64 switches, or runs in a circle.
-pub(super) fn follow(model: &Model, from: PortRef, to: PortRef, dlid: Lid) -> Option<Route> {
-    let mut route = Route { mtu: u8::MAX, rate: rate::HIGHEST };
-    route.pass(model.port(from)?)?;
+pub(super) fn follow(
+    model: &Model,
+    links: &Links,
+    from: PortRef,
+    to: PortRef,
+    dlid: Lid,
+) -> Option<Route> {
+    let mut route = Route { mtu: u8::MAX, rate: u8::MAX };
+    let mut link = route.pass(links.get(model, from))?;
     if from == to {
         return Some(route);
     }
-    let mut at = match model.node(from.node)?.switch.as_ref() {
-        None => from,
-        Some(switch) => {
-            let egress = PortRef { node: from.node, port: switch.egress(dlid)? };
-            route.pass(model.port(egress)?)?;
-            egress
-        }
-    };
+    if let Some(switch) = model.node(from.node)?.switch.as_ref() {
+        let egress = PortRef { node: from.node, port: switch.egress(dlid)? };
+        link = route.pass(links.get(model, egress))?;
+    }
     for _ in 0..MAX_HOPS {
-        let next = model.port(at)?.peer?;
-        route.pass(model.port(next)?)?;
+        let next = link.peer?;
+        route.pass(links.get(model, next))?;
         if next == to {
             return Some(route);
         }
         let switch = model.node(next.node)?.switch.as_ref()?;
-        at = PortRef { node: next.node, port: switch.egress(dlid)? };
+        let at = PortRef { node: next.node, port: switch.egress(dlid)? };
         // Port 0 is the end, without a cable.
-        route.pass(model.port(at)?)?;
+        link = route.pass(links.get(model, at))?;
         if at == to {
             return Some(route);
         }

@@ -1,0 +1,161 @@
+//! What of ports matters to the ways of packets, in so little room that it stays in the processor's caches: a way through a
+//! large subnet passes ten ports, and what a [`Model`] knows of each of them is several cache lines far from all others.
+
+use alloc::vec::Vec;
+
+use super::rate;
+use crate::manager::Model;
+use crate::manager::model::Port;
+use crate::topology::PortRef;
+
+/// How many questions are answered from a model that has changed before a summary is made of it: while a sweep
+/// changes it all the time, none is made.
+const STALE_QUESTIONS: u32 = 32;
+
+/// A summary of the ports of a model, or none while that is not worth it.
+#[derive(Debug, Default)]
+pub(in crate::administration) struct Links {
+    /// By node where its ports begin in `ports`; behind the last node the end.
+    first: Vec<u32>,
+    ports: Vec<Packed>,
+    /// The model of which this was made.
+    version: Option<u64>,
+    /// The model that was seen last, and how many questions it was asked without a summary.
+    seen: (u64, u32),
+    is_fresh: bool,
+}
+
+/// What matters of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// The port at the other end of the cable.
+    pub(super) peer: Option<PortRef>,
+    /// The code of the largest MTU that the port can have.
+    pub(super) mtu: u8,
+    /// The place of the link's rate among all rates; of a port without a link none.
+    pub(super) rate: Option<u8>,
+}
+
+/// A [`Link`], or that nothing is known of a port.
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    node: u32,
+    port: u8,
+    mtu: u8,
+    rate: u8,
+    known: bool,
+}
+
+/// Of a node without number, and of a rate without place.
+const NO_NODE: u32 = u32::MAX;
+const NO_RATE: u8 = u8::MAX;
+
+impl Link {
+    /// Of a port, if something is known of it.
+    fn of(port: &Port) -> Option<Self> {
+        let info = port.info.as_ref()?;
+        let rate = rate::of(info).and_then(rate::rank).and_then(|rank| u8::try_from(rank).ok());
+        Some(Self { peer: port.peer, mtu: info.mtu_cap, rate })
+    }
+}
+
+impl Packed {
+    fn of(port: &Port) -> Self {
+        let none = Self { node: NO_NODE, port: 0, mtu: 0, rate: NO_RATE, known: false };
+        let Some(link) = Link::of(port) else { return none };
+        let peer = link.peer.and_then(|peer| Some((u32::try_from(peer.node).ok()?, peer.port)));
+        let (node, port) = peer.unwrap_or((NO_NODE, 0));
+        Self { node, port, mtu: link.mtu, rate: link.rate.unwrap_or(NO_RATE), known: true }
+    }
+
+    fn link(self) -> Option<Link> {
+        let peer = PortRef { node: self.node as usize, port: self.port };
+        self.known.then_some(Link {
+            peer: (self.node != NO_NODE).then_some(peer),
+            mtu: self.mtu,
+            rate: (self.rate != NO_RATE).then_some(self.rate),
+        })
+    }
+}
+
+impl Links {
+    /// Before a question about a model: makes a summary of it if this is the time. `many`: the answer may be long.
+    pub(in crate::administration) fn prepare(&mut self, model: &Model, many: bool) {
+        let version = model.version();
+        if self.version != Some(version) {
+            let asked = if self.seen.0 == version { self.seen.1 } else { 0 };
+            self.seen = (version, asked + 1);
+            if many || asked >= STALE_QUESTIONS {
+                self.make(model);
+                self.version = Some(version);
+            }
+        }
+        self.is_fresh = self.version == Some(version);
+    }
+
+    fn make(&mut self, model: &Model) {
+        self.first.clear();
+        self.ports.clear();
+        for node in model.nodes() {
+            self.first.push(u32::try_from(self.ports.len()).unwrap_or(u32::MAX));
+            self.ports.extend(node.ports.iter().map(Packed::of));
+        }
+        self.first.push(u32::try_from(self.ports.len()).unwrap_or(u32::MAX));
+    }
+
+    /// A port, if something is known of it.
+    pub(super) fn get(&self, model: &Model, at: PortRef) -> Option<Link> {
+        if !self.is_fresh {
+            return Link::of(model.port(at)?);
+        }
+        let &[first, end] = self.first.get(at.node..at.node + 2)? else { return None };
+        let index = first as usize + usize::from(at.port);
+        self.ports.get(index).filter(|_| index < end as usize)?.link()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::administration::tests::model;
+    use crate::topology::Shape;
+    use rdmux_wire::Guid;
+
+    fn every_port(model: &Model) -> Vec<PortRef> {
+        let ports = model.nodes().iter().enumerate();
+        let ports = ports.flat_map(|(node, n)| {
+            let count = u8::try_from(n.ports.len()).unwrap();
+            // One further than there are.
+            (0..=count).map(move |port| PortRef { node, port })
+        });
+        ports.chain([PortRef { node: model.nodes().len(), port: 0 }]).collect()
+    }
+
+    #[test]
+    fn a_summary_says_what_the_model_says() {
+        let mut model = model(&Shape::FatTree(40).topology(Guid(0x1000)), 0);
+        let last = PortRef { node: model.nodes().len() - 1, port: 1 };
+        model.port_mut(last).unwrap().info = None;
+        let (without, mut with) = (Links::default(), Links::default());
+        with.prepare(&model, true);
+        assert!(with.is_fresh && !without.is_fresh);
+        assert_eq!(with.get(&model, last), None);
+        for at in every_port(&model) {
+            assert_eq!(with.get(&model, at), without.get(&model, at), "{at:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_changes_is_summed_up_once_it_rests() {
+        let mut model = model(&Shape::Two.topology(Guid(0x1000)), 0);
+        let (mut links, at) = (Links::default(), PortRef { node: 0, port: 1 });
+        for mtu in 1..=5 {
+            model.port_mut(at).unwrap().info.as_mut().unwrap().mtu_cap = mtu;
+            for question in 0..=STALE_QUESTIONS {
+                links.prepare(&model, false);
+                assert_eq!(links.is_fresh, question == STALE_QUESTIONS);
+                assert_eq!(links.get(&model, at).unwrap().mtu, mtu);
+            }
+        }
+    }
+}
