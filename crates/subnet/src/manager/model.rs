@@ -305,6 +305,7 @@ impl Model {
 
     /// Nothing is known of the SLtoVL tables of any port.
     pub(super) fn forget_sl_to_vl(&mut self) {
+        self.changes();
         let ports = self.nodes.iter_mut().flat_map(|node| node.ports.iter_mut());
         ports.for_each(|port| port.sl_to_vl.clear());
     }
@@ -389,7 +390,7 @@ mod tests {
     fn whatever_may_change_a_model_gives_it_another_version() {
         let mut model = Model::default();
         let port = PortRef { node: 0, port: 1 };
-        let changes: [fn(&mut Model, PortRef); 9] = [
+        let changes: [fn(&mut Model, PortRef); 10] = [
             |model, _| assert!(model.add(adapter(8)).is_some()),
             |model, port| drop(model.node_mut(port.node)),
             |model, port| drop(model.port_mut(port)),
@@ -397,6 +398,7 @@ mod tests {
             |model, port| model.set_alias(port, 1, Guid(77)),
             |model, port| model.assign(port, Lid(5), 0),
             |model, port| assert!(model.connect(port, PortRef { node: 0, port: 0 })),
+            |model, _| model.forget_sl_to_vl(),
             |model, _| model.clear(),
             |model, _| {
                 let mut other = Model::default();
