@@ -392,8 +392,8 @@ mod tests {
         let port = PortRef { node: 0, port: 1 };
         let changes: [fn(&mut Model, PortRef); 10] = [
             |model, _| assert!(model.add(adapter(8)).is_some()),
-            |model, port| drop(model.node_mut(port.node)),
-            |model, port| drop(model.port_mut(port)),
+            |model, port| assert!(model.node_mut(port.node).is_some()),
+            |model, port| assert!(model.port_mut(port).is_some()),
             |model, port| model.set_lid(port, Lid(4), 0),
             |model, port| model.set_alias(port, 1, Guid(77)),
             |model, port| model.assign(port, Lid(5), 0),
