@@ -24,7 +24,8 @@ const ANSWER_MS: u32 = 60_000;
 pub(super) struct Client {
     file: MadFile,
     agent: u32,
-    manager: Lid,
+    /// The LID of the manager.
+    pub(super) manager: Lid,
     next: u64,
     /// The port's GID.
     pub(super) gid: Gid,

@@ -10,6 +10,7 @@
 
 mod bring_up;
 mod client;
+pub(crate) mod compare;
 pub(crate) mod diags;
 mod ground;
 pub(crate) mod handover;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 pub(crate) use self::bring_up::{BringUp, Extra};
+pub(crate) use self::compare::Compare;
 pub(crate) use self::ground::Ground;
 pub(crate) use self::handover::Handover;
 use crate::row::Outcome;
@@ -48,6 +50,8 @@ pub(crate) enum Management {
     Two(fn(&Ground) -> Result<()>),
     /// OpenSM and the fabric's own manager, on a fabric of their own.
     Handover(Handover),
+    /// The same questions are put to OpenSM and to the fabric's own administration.
+    Compare(Compare),
     /// A program looks at a subnet that a manager has brought up. Rows of one shape and one manager share it.
     Look(&'static str, ManagedBy, fn(&Ground) -> Result<()>),
 }
@@ -61,6 +65,11 @@ impl Management {
             Self::Handover(row) => {
                 let ground = stage.ground_with(&row.subnet.shape(), &row.options(), title)?;
                 (row.run)(&ground)?;
+            }
+            Self::Compare(row) => {
+                let options = row.options();
+                let options = options.each_ref().map(String::as_str);
+                row.run(&stage.ground_with(row.shape, &options, title)?)?;
             }
             Self::Look(shape, by, row) => {
                 let ground = stage.managed_ground(shape, *by, title)?;

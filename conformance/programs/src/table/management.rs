@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::management::{
-    BringUp, Extra, Ground, ManagedBy, Management, diags, handover, ibsim, two_managers,
+    BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim, two_managers,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -15,6 +15,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(two());
     let handovers = handover::ROWS.iter();
     rows.extend(handovers.map(|(it, brief)| row(it.title, *brief, Management::Handover(*it))));
+    rows.extend(comparisons());
     rows.extend(looks(ManagedBy::OpenSm));
     rows.extend(more(ManagedBy::OpenSm));
     rows.extend(looks(ManagedBy::Fabric));
@@ -91,6 +92,19 @@ fn matrix() -> Vec<BringUp> {
     all
 }
 
+/// Administration beside OpenSM's, on each kind of subnet and with path bits.
+fn comparisons() -> Vec<Row> {
+    let all = [
+        (Compare { shape: "two", lmc: 0 }, false),
+        (Compare { shape: "switch:8", lmc: 0 }, true),
+        (Compare { shape: "switch:8", lmc: 1 }, false),
+        (Compare { shape: "fattree:36", lmc: 0 }, false),
+        (Compare { shape: "fattree:36", lmc: 1 }, true),
+        (Compare { shape: "torus:3x3x3", lmc: 0 }, false),
+    ];
+    all.map(|(it, brief)| row(it.title(), brief, Management::Compare(it))).into()
+}
+
 fn two() -> Vec<Row> {
     type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
     let rows: [Case; 3] = [
@@ -101,7 +115,7 @@ fn two() -> Vec<Row> {
     rows.map(|(title, brief, run)| row(title, brief, Management::Two(run))).into()
 }
 
-/// Rows beside those of one program each. Brief is the one of the program that no other row has.
+/// Rows beside those of one program each. Brief are those of what no other row has.
 fn more(by: ManagedBy) -> Vec<Row> {
     type Case = (&'static str, fn(&Ground) -> Result<()>);
     /// Those in which the manager is OpenSM, or none.
@@ -125,7 +139,8 @@ fn more(by: ManagedBy) -> Vec<Row> {
     let rows = ROWS.iter().filter(|(title, _)| suits(title));
     rows.map(|&(title, run)| {
         let look = Management::Look(TREE, by, run);
-        row(managed(title, by), title.starts_with("ibsim"), look)
+        let brief = title.starts_with("ibsim") || title.starts_with("GetMulti");
+        row(managed(title, by), brief, look)
     })
     .collect()
 }
@@ -203,7 +218,7 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         row(managed(&format!("{title} on {shape}"), by), brief, look)
     };
     let large = LOOKS.iter().filter(|(title, _)| LARGE.contains(title));
-    // Administration has no record of its own manager, and reads no tables of service levels without QoS.
+    // Administration tells an adapter's service levels by its port number, where saquery asks for those of port 0.
     let suits = |title: &str| by == ManagedBy::OpenSm || title != "saquery of tables";
     let looks = LOOKS.iter().filter(|(title, _)| suits(title));
     let rows = looks.map(|look| on(TREE, look, is_brief(look.0)));

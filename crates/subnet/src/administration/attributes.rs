@@ -25,8 +25,6 @@ pub(super) struct Row {
 /// What is done with a method.
 #[derive(Clone, Copy)]
 enum Way {
-    /// It gets no answer.
-    Silent,
     /// It is refused with a status.
     Refused(Status),
     /// It is answered.
@@ -49,18 +47,12 @@ pub(super) enum Outcome {
 
 const UNSUPPORTED: Way = Way::Refused(status::UNSUPPORTED_METHOD_ATTRIBUTE);
 
-const SILENT: Row = Row {
-    id: 0,
-    get: Way::Silent,
-    get_table: Way::Silent,
-    get_multi: Way::Silent,
-    set: Way::Silent,
-    delete: Way::Silent,
-};
+const INVALID: Way = Way::Refused(status::SA_REQUEST_INVALID);
 
 /// Get and GetTable, as most have them.
 const fn readable(id: u16, read: Read) -> Row {
-    Row { id, get: Way::Read(read), get_table: Way::Read(read), get_multi: UNSUPPORTED, ..SILENT }
+    let (get, get_table) = (Way::Read(read), Way::Read(read));
+    Row { id, get, get_table, get_multi: UNSUPPORTED, set: UNSUPPORTED, delete: UNSUPPORTED }
 }
 
 /// All attributes. Those that are not here get no answer.
@@ -68,9 +60,10 @@ const ROWS: &[Row] = &[
     Row {
         id: ClassPortInfo::ATTR_ID,
         get: Way::Read(class_port_info::read),
-        get_table: Way::Refused(status::SA_REQUEST_INVALID),
-        get_multi: Way::Refused(status::SA_REQUEST_INVALID),
-        ..SILENT
+        get_table: INVALID,
+        get_multi: INVALID,
+        set: INVALID,
+        delete: INVALID,
     },
     Row {
         id: InformInfo::ATTR_ID,
@@ -108,10 +101,11 @@ const ROWS: &[Row] = &[
     },
     Row {
         id: MultiPathRecord::ATTR_ID,
-        get: Way::Refused(status::SA_REQUEST_INVALID),
-        get_table: Way::Refused(status::SA_REQUEST_INVALID),
+        get: INVALID,
+        get_table: INVALID,
         get_multi: Way::Read(path::read_multi),
-        ..SILENT
+        set: INVALID,
+        delete: INVALID,
     },
     readable(InformInfoRecord::ATTR_ID, subscriptions::read),
 ];
@@ -135,10 +129,9 @@ impl Row {
             Method::GET_MULTI => self.get_multi,
             Method::SET => self.set,
             Method::DELETE => self.delete,
-            _ => Way::Silent,
+            _ => return Outcome::Silent,
         };
         match way {
-            Way::Silent => Outcome::Silent,
             Way::Read(read) => Outcome::Read(read),
             Way::Write(write) => Outcome::Write(write),
             Way::Refused(status) => Outcome::Status(status),

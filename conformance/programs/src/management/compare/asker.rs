@@ -1,0 +1,77 @@
+//! Puts questions to whichever manager is the master.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use rdmux_fabric::proto::Snapshot;
+use rdmux_wire::Lid;
+use rdmux_wire::mad::MadHeader;
+
+use super::super::client::Client;
+use super::super::ground::Ground;
+use super::question::{Answer, Question};
+
+/// How long an answer may take, and how long one is waited for that is not expected.
+const ANSWER_MS: u32 = 20_000;
+const SILENCE_MS: u32 = 1_500;
+/// How many questions that should have an answer may have none, before administration is taken for dead.
+const LOST: usize = 16;
+/// How many questions are outstanding at a time.
+const WINDOW: usize = 64;
+
+/// The second host's port, with an agent that gets answers.
+pub(super) struct Asker {
+    client: Client,
+    next: u32,
+}
+
+impl Asker {
+    /// Opens the port, to ask the manager with this LID.
+    pub(super) fn open(ground: &Ground, shown: &Snapshot, manager: Lid) -> Result<Self> {
+        Ok(Self { client: Client::to(ground, shown, manager)?, next: 1 })
+    }
+
+    /// Asks questions that change nothing, many at a time.
+    pub(super) fn ask_all(&mut self, questions: &[Question]) -> Result<Vec<Answer>> {
+        self.ask(questions, WINDOW)
+    }
+
+    /// Asks one question after the other.
+    pub(super) fn ask_in_order(&mut self, questions: &[Question]) -> Result<Vec<Answer>> {
+        self.ask(questions, 1)
+    }
+
+    fn ask(&mut self, questions: &[Question], window: usize) -> Result<Vec<Answer>> {
+        let mut answers: Vec<Option<Answer>> = vec![None; questions.len()];
+        let mut outstanding: HashMap<u32, usize> = HashMap::new();
+        let mut waiting = questions.iter().enumerate();
+        let mut lost = 0;
+        loop {
+            while outstanding.len() < window {
+                let Some((index, question)) = waiting.next() else { break };
+                outstanding.insert(self.next, index);
+                self.send(question)?;
+            }
+            if outstanding.is_empty() {
+                break;
+            }
+            let came = self.client.receive()?;
+            let header = MadHeader::parse(&came.data)?;
+            let [_, _, _, _, low @ ..] = header.tid.to_be_bytes();
+            // A Report has a number of its own.
+            let Some(index) = outstanding.remove(&u32::from_be_bytes(low)) else { continue };
+            let answered = came.status == 0;
+            lost += usize::from(!answered && !questions[index].silent);
+            ensure!(lost <= LOST, "administration does not answer any more: {}", questions[index]);
+            answers[index] =
+                Some(if answered { Answer::parse(&came.data)? } else { Answer::Silence });
+        }
+        answers.into_iter().collect::<Option<_>>().context("an answer is missing")
+    }
+
+    fn send(&mut self, question: &Question) -> Result<()> {
+        let data = question.mad(self.next.into(), self.client.manager);
+        self.next += 1;
+        self.client.send(data, if question.silent { SILENCE_MS } else { ANSWER_MS })
+    }
+}
