@@ -1,5 +1,5 @@
 //! Subnet administration beside OpenSM's: the same questions are put to both on the same fabric, first while the fabric's manager is
-//! the master, then while OpenSM is. Each difference is a failure, unless it is one of [`differences::NAMED`].
+//! the master, then while OpenSM is. Each difference is a failure, unless it is one of those that [`differences`] names.
 //!
 //! Reading order: [`question`] is what is asked and answered, [`asker`] asks, [`records`], [`paths`], [`wrong`] and [`changes`] are
 //! the questions, [`differences`] says which answers may differ, and why.
