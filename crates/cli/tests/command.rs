@@ -159,6 +159,8 @@ fn a_capture_can_be_decoded() {
 fn the_demo_passes_and_leaves_nothing_behind() {
     let net = Net::new().hosts(&["demo-a", "demo-b"]);
     net.ok(&["host", "down"]);
+    // As a demo that was interrupted leaves it.
+    net.ok(&["fabric", "up", "--fabric", "demo", "--shape", "two"]);
     let rows = json(&net.ok(&["demo", "--json"]));
     let rows = rows.as_array().unwrap();
     assert!(rows.len() > 70, "{} rows", rows.len());

@@ -8,12 +8,12 @@ use rdmux::umad::sa::{
     CLASS_VERSION, JoinState, McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, SaMad,
 };
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass};
-use rdmux_fabric::FabricName;
 use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::proto::{Snapshot, Status};
 use rdmux_fabric::routes::Routes;
 use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::{FabricError, FabricName};
 use rdmux_subnet::topology::Shape;
 use rdmux_wire::layout::Layout;
 use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
@@ -65,13 +65,20 @@ impl Ground {
     /// Brings the fabric up, and waits until its manager has swept it.
     ///
     /// # Errors
-    /// When it does not come up, or is up already.
+    /// When it does not come up.
     pub(super) fn up() -> Result<Self> {
         let options = crate::fabric::options()?;
         let name = FabricName::new(NAME)?;
         let setup = Setup { source: SHAPE.to_string(), ..Setup::default() };
         let topology = Some(SHAPE.topology(FIRST_GUID));
-        admin::up(&options, &name, Some(&Plan { setup, topology, secret: None }))?;
+        let plan = Plan { setup, topology, secret: None };
+        let mut up = admin::up(&options, &name, Some(&plan));
+        if let Err(FabricError::AlreadyUp { .. }) = up {
+            // A demo that was interrupted has left it.
+            admin::down(&options, &name)?;
+            up = admin::up(&options, &name, Some(&plan));
+        }
+        up?;
         let shown = Snapshot { fabric: NAME.to_owned(), nodes: Vec::new(), links: Vec::new() };
         let mut this = Self { options, name, fabric: Fabric::open(NAME)?, shown };
         until("the manager to sweep", || {
