@@ -214,6 +214,7 @@ impl Manager {
         self.model.replaces(&old);
         let mut old_dirty = core::mem::take(&mut self.dirty);
         let (mut appeared, mut gone) = (Vec::new(), Vec::new());
+        let mut all_known = true;
         for index in 0..self.model.nodes().len() {
             let Some(node) = self.model.node_mut(index) else { continue };
             let before = old.by_node_guid(node.info.node_guid);
@@ -235,6 +236,7 @@ impl Manager {
                     same.then_some(dirty)
                 });
                 kept.unwrap_or_else(|| {
+                    all_known = false;
                     node.ports.iter_mut().for_each(|port| port.sl_to_vl.clear());
                     Box::new(Dirty::everything())
                 })
@@ -260,6 +262,9 @@ impl Manager {
                     self.model.set_alias(PortRef { node: index, port: number }, alias, guid);
                 }
             }
+        }
+        if !all_known {
+            self.trees.forget_places();
         }
         for (_, port) in old.end_ports().filter(|(_, port)| port.info.is_some()) {
             let now = self.model.by_port_guid(port.guid).and_then(|at| self.model.port(at));

@@ -87,6 +87,7 @@ impl Manager {
         let astray = was.sent && (moved || may_have_moved);
         if astray || was.rivalled || rivalled {
             self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
+            self.trees.forget_places();
             self.model.forget_sl_to_vl();
         }
     }

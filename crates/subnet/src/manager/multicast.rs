@@ -27,7 +27,8 @@ const MAX_TREES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     trees: Vec<Tree>,
-    /// On which switches a group has ports, by the indices of the graph; not known of groups that are not here.
+    /// On which switches a group has ports, by the indices of the graph; not known of groups that are not here. One that has
+    /// ended is on none.
     placed: BTreeMap<Lid, Vec<usize>>,
 }
 
@@ -38,6 +39,11 @@ impl Trees {
     /// Other switches or cables.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
+    }
+
+    /// Nothing is known of what some switch has: all switches are told of the next group with any LID.
+    pub(super) fn forget_places(&mut self) {
+        self.placed.clear();
     }
 
     fn make(&mut self, graph: &Graph) {
@@ -223,6 +229,7 @@ impl Manager {
         let ended = members.is_empty();
         let new: Vec<usize> = ports.keys().copied().collect();
         let old = self.trees.placed.insert(mlid, new.clone());
+        let was_placed = old.is_some();
         let concerned: Vec<usize> = match old {
             Some(old) => old.into_iter().chain(new).collect(),
             None => (0..self.graph.len()).collect(),
@@ -237,8 +244,12 @@ impl Manager {
             touched.insert(switch);
         }
         if ended {
-            // It is known to be on no switch, so the next group with its LID concerns only those where that will be.
+            // It is known to be on no switch, so the next group with its LID concerns only those where that will be; but not if it
+            // ended before any switch was told of it.
             self.groups.remove(&mlid);
+            if !was_placed {
+                self.trees.placed.remove(&mlid);
+            }
         }
     }
 }

@@ -208,3 +208,31 @@ fn a_sender_reaches_the_only_receiver_from_any_place_in_the_tree() {
         }
     }
 }
+
+#[test]
+fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
+    // Behind the first block of the tables.
+    let mlid = Lid(0xc045);
+    let sets_of_a_sweep = |net: &mut Net| {
+        net.with(0, |manager, now, _| manager.sweep(now));
+        net.settle();
+        net.manager().status().last.expect("a sweep").sets
+    };
+    for reset in [false, true] {
+        let mut net = Net::up("torus:3x1x1", config());
+        let members: Vec<PortId> = net.ends().into_iter().filter(|end| end.number != 0).collect();
+        let list = guids(&net, &members[..1]);
+        if reset {
+            net.with(0, |manager, _, _| manager.set_group(mlid, list.clone()));
+        }
+        // It ends, in the first round before any switch has heard of it.
+        net.with(0, |manager, _, _| manager.set_group(mlid, []));
+        if reset {
+            let last = NodeId(2);
+            net.change(|subnet, now, inbox| subnet.reset_switch(now, last, inbox)).expect("a switch");
+            net.pass(Duration::from_secs(60));
+        }
+        net.with(0, |manager, _, _| manager.set_group(mlid, list));
+        assert_eq!(sets_of_a_sweep(&mut net), 0, "after a reset: {reset}");
+    }
+}
