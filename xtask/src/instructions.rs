@@ -1,8 +1,9 @@
 //! `cargo xtask instructions`: how many instructions the hot paths take, beside the last recorded figures.
 //!
 //! A loop runs twice under callgrind, with two counts; what the longer run has more, divided by the difference
-//! of the counts, is what one time costs. Unlike times, these figures are the same on a busy machine. They depend on the
-//! compiler: record them anew when it changes.
+//! of the counts, is what one time costs. Unlike times, these figures are nearly the same on a busy machine: where a thread waits long
+//! for a processor, timers expire, and what they do is counted as well. So a path that has grown is counted again, and the least
+//! counts. They depend on the compiler: record them anew when it changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,8 @@ use crate::{programs, sh};
 const COUNTS: [u64; 2] = [200, 20_200];
 /// How many percent more than recorded are no difference.
 const TOLERANCE: f64 = 2.0;
+/// How often a path that has grown is counted again.
+const AGAIN: usize = 2;
 const NAME: &str = "instructions";
 const PROGRAM: &str = "rdmux-instructions";
 
@@ -53,10 +56,19 @@ fn count(args: &Args) -> Result<()> {
     println!("{:>12} {:>12} {:>9}  PATH", "INSTRUCTIONS", "RECORDED", "CHANGE");
     let mut grown = Vec::new();
     for path in paths {
-        let [short, long] = [counted(&program, path, 0)?, counted(&program, path, 1)?];
-        let each = long.saturating_sub(short) / (COUNTS[1] - COUNTS[0]);
-        let old = recorded.insert(path.to_owned(), each);
-        let change = old.filter(|old| *old > 0).map(|old| (each as f64 / old as f64 - 1.0) * 100.0);
+        let old = recorded.get(path).copied();
+        let change_of = |each: u64| {
+            old.filter(|old| *old > 0).map(|old| (each as f64 / old as f64 - 1.0) * 100.0)
+        };
+        let mut each = of_one(&program, path)?;
+        for _ in 0..AGAIN {
+            if change_of(each).is_none_or(|change| change <= TOLERANCE) {
+                break;
+            }
+            each = each.min(of_one(&program, path)?);
+        }
+        let change = change_of(each);
+        recorded.insert(path.to_owned(), each);
         let shown = change.map_or(String::new(), |c| format!("{c:+.1} %"));
         println!("{each:>12} {:>12} {shown:>9}  {path}", old.map_or("-".into(), |o| o.to_string()));
         if change.is_some_and(|c| c > TOLERANCE) {
@@ -78,6 +90,12 @@ fn read(file: &Path) -> Result<BTreeMap<String, u64>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
         Err(e) => Err(e).with_context(|| file.display().to_string()),
     }
+}
+
+/// Instructions of one round of a path.
+fn of_one(program: &Path, path: &str) -> Result<u64> {
+    let [short, long] = [counted(program, path, 0)?, counted(program, path, 1)?];
+    Ok(long.saturating_sub(short) / (COUNTS[1] - COUNTS[0]))
 }
 
 /// All instructions of a run with the n-th of the counts.

@@ -229,7 +229,8 @@ fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
         net.with(0, |manager, _, _| manager.set_group(mlid, []));
         if reset {
             let last = NodeId(2);
-            net.change(|subnet, now, inbox| subnet.reset_switch(now, last, inbox)).expect("a switch");
+            net.change(|subnet, now, inbox| subnet.reset_switch(now, last, inbox))
+                .expect("a switch");
             net.pass(Duration::from_secs(60));
         }
         net.with(0, |manager, _, _| manager.set_group(mlid, list));
