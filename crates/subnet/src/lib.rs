@@ -17,7 +17,7 @@
 //!
 //! Programs reach it through the user MAD device ([`umad`]). One of them may be the subnet manager ([`manager`]), which gives LIDs and
 //! writes the forwarding tables; what programs ask of the subnet as a whole is answered by [`administration`], from what the manager
-//! knows.
+//! knows; [`service`] is both beside each other.
 //!
 //! Time and input are arguments, and what comes out goes to a [`Sink`]; nothing is allocated for each
 //! hop of a datagram. [`Subnet::next_timeout`] says when [`Subnet::handle_timeout`] has something to do.
@@ -36,6 +36,7 @@ pub mod packet;
 pub mod partitions;
 pub mod port;
 pub mod rmpp;
+pub mod service;
 pub mod sink;
 pub mod subnet;
 pub mod topology;

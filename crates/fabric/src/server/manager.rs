@@ -6,16 +6,17 @@
 
 use std::collections::VecDeque;
 
+use rdmux_subnet::administration;
 pub(super) use rdmux_subnet::manager::Config;
 use rdmux_subnet::manager::{Event, Manager, ManagerSink};
 use rdmux_subnet::partitions::{PartitionTables, Partitions};
 use rdmux_subnet::rmpp::Mad;
+use rdmux_subnet::service::Service;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_subnet::{MadPacket, PortId, Subnet, Time};
 use rdmux_wire::mad::{MAD_LEN, Method, MgmtClass};
 use rdmux_wire::{Lid, Pkey, Qkey, Qpn};
 
-use super::administration::{self, Administered};
 use super::core::Core;
 use crate::proto::{ManagerStatus, SweepStatus};
 
@@ -26,7 +27,7 @@ pub(super) const SLICE: usize = 256;
 pub(super) const REGISTRATIONS: [Registration; 3] = [
     agent(MgmtClass::SUBN_LID, 1 << Method::GET.0 | 1 << Method::SET.0 | 1 << Method::TRAP.0),
     agent(MgmtClass::SUBN_DIRECTED, 1 << Method::GET.0 | 1 << Method::SET.0),
-    administration::REGISTRATION,
+    Service::REGISTRATION,
 ];
 /// The number that the second of them has in the manager's file.
 const DIRECTED: u32 = 1;
@@ -40,7 +41,7 @@ const fn agent(class: MgmtClass, methods: u128) -> Registration {
 #[derive(Debug)]
 pub(super) struct Managed {
     manager: Manager,
-    administered: Administered,
+    service: Service,
     port: PortId,
     out: Out,
     /// What administration knows already, for the log.
@@ -71,7 +72,7 @@ impl Managed {
         manager.set_pkey_tables(Time::ZERO, Box::new(tables));
         Self {
             manager,
-            administered: Administered::new(partitions),
+            service: Service::new(administration::Config::default(), partitions, DIRECTED),
             port,
             out: Out::default(),
             events: Vec::new(),
@@ -95,30 +96,29 @@ impl Managed {
         if !self.out.sent.is_empty() {
             return Some(Time::ZERO);
         }
-        let due = [self.manager.next_timeout(), self.administered.next_timeout()];
+        let due = [self.manager.next_timeout(), self.service.next_timeout()];
         due.into_iter().flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time) {
-        self.administered.settle_groups(&mut self.manager);
+        self.service.handle_timeout(now, &mut self.manager);
         if self.manager.next_timeout().is_some_and(|due| due <= now) {
             self.manager.handle_timeout(now, &mut self.out);
             self.tell_administration(now);
         }
-        self.administered.handle_timeout(now);
     }
 
     /// What the manager has told is for administration, too.
     fn tell_administration(&mut self, now: Time) {
         while let Some(event) = self.out.events.pop_front() {
-            self.administered.handle_event(now, &mut self.manager, &event, DIRECTED);
+            self.service.handle_event(now, &mut self.manager, &event);
             self.events.push(event);
         }
     }
 
     /// What administration writes next to the manager's file.
     pub(super) fn next_mad(&mut self) -> Option<UserMad> {
-        self.administered.next_mad()
+        self.service.next_mad()
     }
 
     /// The next datagram that it sends, and from where.
@@ -157,8 +157,8 @@ impl Managed {
 
     /// A trap, what another manager asks, or a question to administration.
     pub(super) fn handle_request(&mut self, now: Time, request: &UserMad) {
-        if Administered::is_asked(request) {
-            self.administered.handle_mad(now, &mut self.manager, request, DIRECTED);
+        if Service::is_asked(request) {
+            self.service.handle_mad(now, &mut self.manager, request);
         } else if let Some(mad) = request.data.first_chunk::<MAD_LEN>() {
             self.manager.handle_mad(now, &request.address, mad, &mut self.out);
             self.tell_administration(now);

@@ -6,7 +6,6 @@
 //! ask; `setup` is what survives a restart.
 
 mod admin;
-mod administration;
 mod attachments;
 mod connection;
 mod core;

@@ -27,17 +27,22 @@ impl World {
         Ok(())
     }
 
-    fn is_switch(&self, node: NodeId) -> bool {
+    pub(super) fn is_switch(&self, node: NodeId) -> bool {
         self.subnet.port(PortId::new(node, 0)).is_some()
     }
 
     /// The port at the other end of a link.
-    fn far(&self, port: PortId) -> Option<PortId> {
+    pub(super) fn far(&self, port: PortId) -> Option<PortId> {
         self.subnet.peer(port).filter(|_| !self.subnet.is_cable_down(port))
     }
 
+    /// Whether a node lies so that it cannot be managed.
+    fn is_lost(&self, node: NodeId) -> bool {
+        self.liar.as_ref().is_some_and(|liar| liar.is_lost() && liar.node == node)
+    }
+
     /// The end ports that are connected with this one. An adapter does not connect its ports.
-    fn part(&self, from: PortId) -> BTreeSet<PortId> {
+    pub(super) fn part(&self, from: PortId) -> BTreeSet<PortId> {
         let (mut ends, mut next) = (BTreeSet::from([from]), vec![from]);
         while let Some(end) = next.pop() {
             let numbers = if end.number == 0 { 1..=u8::MAX } else { end.number..=end.number };
@@ -46,7 +51,9 @@ impl World {
                 if self.subnet.port(port).is_none() {
                     break;
                 }
-                let Some(far) = self.far(port) else { continue };
+                let Some(far) = self.far(port).filter(|far| !self.is_lost(far.node)) else {
+                    continue;
+                };
                 let far = if self.is_switch(far.node) { PortId::new(far.node, 0) } else { far };
                 if ends.insert(far) {
                     next.push(far);
@@ -70,14 +77,18 @@ impl World {
         let master = master.into_iter().find(|m| m.status().state == SmState::MASTER);
         let Some(master) = master else { return Ok(()) };
         self.check_ports(part, master)?;
-        self.check_groups(part)?;
+        match self.programs.is_empty() {
+            true => self.check_groups(part)?,
+            false => self.check_administration(part)?,
+        }
         self.stats.pairs += self.check_routes(part)?;
         Ok(())
     }
 
     fn check_ports(&self, part: &BTreeSet<PortId>, master: &Manager) -> Checked {
         if let Some(last) = master.status().last
-            && last.problem_count > 0
+            && (last.problem_count > last.problems.len() as u64
+                || last.problems.iter().any(|p| !self.is_problem_of_liar(p.node, p.port)))
         {
             return Err(format!("the last sweep had problems: {:?}", last.problems));
         }
@@ -88,7 +99,8 @@ impl World {
             if !part.contains(&end) {
                 continue;
             }
-            if self.far(id).is_some() && view.state() != PortState::ACTIVE {
+            let far = self.far(id).filter(|far| !self.is_lost(far.node));
+            if far.is_some() && view.state() != PortState::ACTIVE {
                 return Err(format!("{id} is in state {}", view.state()));
             }
             if !is_end(&self.subnet, id) {
@@ -128,7 +140,7 @@ impl World {
         Ok(pairs)
     }
 
-    fn reaches(&self, from: PortId, to: PortId, lid: Lid) -> bool {
+    pub(super) fn reaches(&self, from: PortId, to: PortId, lid: Lid) -> bool {
         let mut at = if from.number == 0 { Some(from) } else { self.far(from) };
         for _ in 0..=self.subnet.node_count() {
             let Some(here) = at else { return false };
@@ -141,40 +153,76 @@ impl World {
         false
     }
 
-    /// Members of a group reach each other, once.
+    /// Members of the groups of a run without programs reach each other, once.
     fn check_groups(&self, part: &BTreeSet<PortId>) -> Checked {
         for (mlid, members) in GROUPS.into_iter().zip(&self.members) {
-            let members: BTreeSet<PortId> = members.intersection(part).copied().collect();
-            // Without a switch there are no tables: an adapter hears all that its peer sends.
-            let has_switch = |end: &&PortId| {
-                end.number == 0 || self.far(**end).is_some_and(|far| self.is_switch(far.node))
-            };
-            for &from in members.iter().filter(has_switch) {
-                let mut reached = BTreeSet::from([from]);
-                let mut coming = match from.number {
-                    0 => self.leaving(from.node, 0, mlid),
-                    _ => vec![from],
-                };
-                let mut steps = 0;
-                while let Some(egress) = coming.pop() {
-                    steps += 1;
-                    let at = if egress.number == 0 { Some(egress) } else { self.far(egress) };
-                    let Some(at) = at else { continue };
-                    if steps > 10_000 {
-                        return Err(format!("packets to group {mlid} from {from} run in a circle"));
-                    }
-                    if egress.number != 0 && self.is_switch(at.node) {
-                        coming.extend(self.leaving(at.node, at.number, mlid));
-                    } else if !reached.insert(at) {
-                        return Err(format!("{at} gets packets to {mlid} from {from} twice"));
-                    }
-                }
-                if reached != members {
-                    return Err(format!("group {mlid} of {members:?}: {from} reaches {reached:?}"));
+            let members: BTreeMap<PortId, bool> =
+                members.intersection(part).map(|&member| (member, true)).collect();
+            self.check_group(part, mlid, &members)?;
+        }
+        Ok(())
+    }
+
+    /// No switch has ports of other groups than these.
+    pub(super) fn check_no_group(&self, part: &BTreeSet<PortId>, used: &BTreeSet<Lid>) -> Checked {
+        for switch in part.iter().filter(|end| end.number == 0) {
+            for (mlid, ports) in self.subnet.multicast_table(switch.node) {
+                if !used.contains(&mlid) && !ports.is_empty() {
+                    return Err(format!("{switch} sends packets to {mlid}, which nobody is in"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// What members send reaches all that receive, once, and no other port. Of each member: whether it receives.
+    pub(super) fn check_group(
+        &self,
+        part: &BTreeSet<PortId>,
+        mlid: Lid,
+        members: &BTreeMap<PortId, bool>,
+    ) -> Checked {
+        // Without a switch there are no tables: an adapter hears all that its peer sends.
+        let has_switch = |end: &&PortId| {
+            end.number == 0 || self.far(**end).is_some_and(|far| self.is_switch(far.node))
+        };
+        debug_assert!(members.keys().all(|member| part.contains(member)));
+        for &from in members.keys().filter(has_switch) {
+            let receivers = members.iter().filter(|(port, receives)| **receives && **port != from);
+            let receivers: BTreeSet<PortId> = receivers.map(|(&port, _)| port).collect();
+            let reached = self.reached(mlid, from)?;
+            if reached != receivers {
+                return Err(format!(
+                    "group {mlid} of {members:?}: {from} reaches {reached:?}, not {receivers:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The other ports that get what a port sends to a group.
+    fn reached(&self, mlid: Lid, from: PortId) -> Result<BTreeSet<PortId>, String> {
+        let mut reached = BTreeSet::from([from]);
+        let mut coming = match from.number {
+            0 => self.leaving(from.node, 0, mlid),
+            _ => vec![from],
+        };
+        let mut steps = 0;
+        while let Some(egress) = coming.pop() {
+            steps += 1;
+            let at = if egress.number == 0 { Some(egress) } else { self.far(egress) };
+            let Some(at) = at else { continue };
+            if steps > 10_000 {
+                return Err(format!("packets to group {mlid} from {from} run in a circle"));
+            }
+            if egress.number != 0 && self.is_switch(at.node) {
+                coming.extend(self.leaving(at.node, at.number, mlid));
+            } else if !reached.insert(at) {
+                return Err(format!("{at} gets packets to {mlid} from {from} twice"));
+            }
+        }
+        reached.remove(&from);
+        Ok(reached)
     }
 
     /// The ports by which packets to a group leave a switch that come in by a port.

@@ -1,11 +1,21 @@
 //! Subnet managers and the subnet that they manage: datagrams are lost and late, cables fail and change places, switches are reset,
-//! managers die and come back, while ports join groups and leave them.
+//! managers die and come back, while programs join groups and leave them, register services, subscribe to events and ask for paths. A
+//! node may lie.
 //!
 //! What must be true once all that has ended and some time has passed, in each part of the subnet in which a manager lives: one manager is
 //! the master; every cabled port is active; no two ports have one LID, and the master knows whose each is; every port reaches every
-//! other without a loop; members of a group reach each other, once; and a further sweep sets nothing.
+//! other without a loop; members of a group reach each other, once; and a further sweep sets nothing. Administration has what its
+//! programs have registered, and nothing else; services are there as long as their leases; paths lead where they say, and back; and
+//! who has subscribed reads of a new group.
 
 mod check;
+mod device;
+mod lies;
+mod programs;
+mod registered;
+mod traffic;
+mod trouble;
+mod wishes;
 mod world;
 
 use std::fmt;
@@ -15,6 +25,8 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_subnet::manager::RoutingEngine;
 use rdmux_transport::Time;
+
+pub use self::lies::Lie;
 
 /// Everything that is decided before the clock starts.
 #[derive(Clone, Debug)]
@@ -27,6 +39,10 @@ pub struct SubnetScenario {
     pub routing: RoutingEngine,
     /// Each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
+    /// How many programs there are that ask subnet administration; without any, managers are told who is in which group.
+    pub programs: usize,
+    /// What one node says and does that is not true, and whether it stops with the last trouble.
+    pub lie: Option<(Lie, bool)>,
     /// How many requests a manager has outstanding.
     pub outstanding: usize,
     /// How likely it is that a datagram of a manager, or to one, is lost: out of one.
@@ -51,11 +67,19 @@ impl SubnetScenario {
             "fattree:24",
             "dragonfly:2,1,1",
         ];
+        let programs = if rng.random_bool(0.75) { rng.random_range(1..=6) } else { 0 };
+        let lie = rng.random_bool(0.3).then(|| {
+            let passes = programs == 0 || rng.random_bool(0.5);
+            let lies = if passes { &Lie::PASSING[..] } else { &Lie::LASTING };
+            (lies[rng.random_range(0..lies.len())], passes)
+        });
         Self {
             shape: SHAPES[rng.random_range(0..SHAPES.len())],
             managers: rng.random_range(1..=3),
             routing: if rng.random_bool(0.5) { RoutingEngine::Minhop } else { RoutingEngine::Updn },
             lmc: if rng.random_bool(0.3) { rng.random_range(1..=3) } else { 0 },
+            programs,
+            lie,
             outstanding: rng.random_range(1..=64),
             loss: if rng.random_bool(0.7) { rng.random_range(0.0..0.15) } else { 0.0 },
             delay: Duration::from_micros(rng.random_range(1..10_000)),
@@ -88,6 +112,18 @@ pub struct SubnetStats {
     pub resets: u64,
     /// Managers that died.
     pub deaths: u64,
+    /// What programs registered with administration, or withdrew.
+    pub registrations: u64,
+    /// Requests of programs that were refused, or got no answer.
+    pub refusals: u64,
+    /// How often a program was asked to register again.
+    pub reregistrations: u64,
+    /// Path records that were compared with the tables.
+    pub paths: u64,
+    /// What a node said or did that was not true.
+    pub lies: u64,
+    /// Reports of events that programs read.
+    pub reports: u64,
     /// Pairs of port and LID that were walked.
     pub pairs: u64,
     /// How long it took, on its own clock.
@@ -108,6 +144,12 @@ impl AddAssign for SubnetStats {
         self.swaps += other.swaps;
         self.resets += other.resets;
         self.deaths += other.deaths;
+        self.registrations += other.registrations;
+        self.refusals += other.refusals;
+        self.reregistrations += other.reregistrations;
+        self.paths += other.paths;
+        self.reports += other.reports;
+        self.lies += other.lies;
         self.pairs += other.pairs;
         self.virtual_time += other.virtual_time;
         // Whatever the order in which they ran.
@@ -127,15 +169,21 @@ impl fmt::Display for SubnetStats {
             self.masters,
             self.pairs
         )?;
+        writeln!(
+            f,
+            "{} registrations with administration ({} refused or without answer), {} times again after a manager asked for it, {} paths compared, {} reports read",
+            self.registrations, self.refusals, self.reregistrations, self.paths, self.reports
+        )?;
         write!(
             f,
-            "{} datagrams, {} lost; {} cables failed or came back, {} swapped, {} switches reset, {} managers died; fingerprint {:016x}",
+            "{} datagrams, {} lost; {} cables failed or came back, {} swapped, {} switches reset, {} managers died, {} lies; fingerprint {:016x}",
             self.datagrams,
             self.lost,
             self.flaps,
             self.swaps,
             self.resets,
             self.deaths,
+            self.lies,
             self.fingerprint
         )
     }
@@ -200,6 +248,8 @@ mod tests {
             "{all:?}"
         );
         assert!(all.deaths > 50 && all.problems > 100 && all.masters > 300, "{all:?}");
+        assert!(all.registrations > 1000 && all.refusals > 500 && all.paths > 1000, "{all:?}");
+        assert!(all.reregistrations > 500 && all.reports > 50 && all.lies > 500, "{all:?}");
     }
 
     #[test]

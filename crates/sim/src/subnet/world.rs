@@ -7,13 +7,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rdmux_subnet::manager::{self, Event as Told, Manager, ManagerSink};
 use rdmux_subnet::rmpp::Mad;
-use rdmux_subnet::topology::{LinkRate, Shape};
-use rdmux_subnet::umad::UserAddress;
-use rdmux_subnet::{Config, MadPacket, NodeId, PortEvent, PortId, Sink, Subnet, Time};
-use rdmux_wire::mad::{MadHeader, Method};
-use rdmux_wire::sm::SmState;
-use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
+use rdmux_subnet::service::Service;
+use rdmux_subnet::topology::Shape;
+use rdmux_subnet::umad::{self, FileId, Umad, UserAddress};
+use rdmux_subnet::{Config, MadPacket, PortEvent, PortId, Sink, Subnet, Time};
+use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Qpn};
 
+use super::lies::Liar;
+use super::programs::Program;
 use super::{SubnetFailure, SubnetScenario, SubnetStats};
 use crate::agenda::Agenda;
 
@@ -24,19 +25,41 @@ const EVENTS: u64 = 20_000_000;
 /// sweep is over.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The groups.
+/// So long before the first look at everything programs ask for paths.
+const QUESTIONS: Duration = Duration::from_secs(20);
+
+/// So long everything may take that follows from a new group.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// The groups of a run without programs.
 pub(super) const GROUPS: [Lid; 3] = [Lid(0xc000), Lid(0xc001), Lid(0xc040)];
 
-enum Event {
+pub(super) enum Event {
     Transmit {
         from: PortId,
         to: UserAddress,
         mad: Box<Mad>,
     },
+    /// A datagram of a program's agent, or of administration's.
+    Depart {
+        from: PortId,
+        packet: MadPacket,
+    },
     Arrive {
         at: PortId,
         packet: MadPacket,
     },
+    /// A program goes on.
+    Act {
+        program: usize,
+    },
+    DeviceWakes,
+    /// The node that lies sends a trap.
+    Babble,
+    /// Programs ask for paths.
+    Questions,
+    /// A program makes a group.
+    Create,
     Wake {
         index: usize,
     },
@@ -52,15 +75,18 @@ enum Event {
 pub(super) struct Seat {
     pub(super) port: PortId,
     pub(super) manager: Option<Manager>,
+    /// Administration, where there are programs.
+    pub(super) service: Option<Service>,
+    /// Its file.
+    pub(super) file: FileId,
     priority: u8,
-    /// Which life it is: the dead get nothing.
     wake: Option<Time>,
 }
 
 #[derive(Default)]
-struct Out {
-    sent: Vec<(UserAddress, Box<Mad>)>,
-    told: Vec<Told>,
+pub(super) struct Out {
+    pub(super) sent: Vec<(UserAddress, Box<Mad>)>,
+    pub(super) told: Vec<Told>,
 }
 
 impl ManagerSink for Out {
@@ -73,29 +99,43 @@ impl ManagerSink for Out {
 }
 
 #[derive(Default)]
-struct Inbox(Vec<(PortId, MadPacket)>);
+pub(super) struct Inbox {
+    packets: Vec<(PortId, MadPacket)>,
+    events: Vec<(PortId, PortEvent)>,
+}
 
 impl Sink for Inbox {
     fn deliver(&mut self, port: PortId, packet: MadPacket) {
-        self.0.push((port, packet));
+        self.packets.push((port, packet));
     }
-    fn port_event(&mut self, _: PortId, _: PortEvent) {}
+    fn port_event(&mut self, port: PortId, event: PortEvent) {
+        self.events.push((port, event));
+    }
 }
 
 pub(super) struct World {
-    scenario: SubnetScenario,
-    agenda: Agenda<Event>,
-    rng: ChaCha8Rng,
+    pub(super) scenario: SubnetScenario,
+    pub(super) agenda: Agenda<Event>,
+    pub(super) rng: ChaCha8Rng,
     pub(super) subnet: Subnet,
-    inbox: Inbox,
+    pub(super) inbox: Inbox,
     subnet_wake: Option<Time>,
     pub(super) seats: Vec<Seat>,
+    /// The device of all ports.
+    pub(super) umad: Umad,
+    device_wake: Option<Time>,
+    pub(super) programs: Vec<Program>,
+    /// Which of them makes a group in the end.
+    pub(super) maker: Option<usize>,
+    /// Ports that administration reports to though they have not asked for it.
+    pub(super) mistaken: BTreeSet<Gid>,
+    pub(super) liar: Option<Liar>,
     /// Members of the groups.
     pub(super) members: [BTreeSet<PortId>; GROUPS.len()],
     /// Whether datagrams are lost.
-    lossy: bool,
+    pub(super) lossy: bool,
     /// Sets that were sent since the last sweep was asked for.
-    sets: u64,
+    pub(super) sets: u64,
     pub(super) stats: SubnetStats,
     tracing: bool,
 }
@@ -106,6 +146,7 @@ impl World {
         let scenario = SubnetScenario::draw(&mut rng);
         let shape: Result<Shape, _> = scenario.shape.parse();
         let topology = shape.map(|shape| shape.topology(Guid(0x10_0000))).unwrap_or_default();
+        let guids: Vec<Guid> = topology.nodes.iter().map(|node| node.guid).collect();
         let subnet = Subnet::new(&topology, Config::default());
         let ends: Vec<PortId> =
             subnet.ports().map(|v| v.id()).filter(|id| is_end(&subnet, *id)).collect();
@@ -115,6 +156,12 @@ impl World {
             inbox: Inbox::default(),
             subnet_wake: None,
             seats: Vec::new(),
+            umad: Umad::new(umad::Config::default()),
+            device_wake: None,
+            programs: Vec::new(),
+            maker: None,
+            mistaken: BTreeSet::new(),
+            liar: None,
             members: Default::default(),
             lossy: true,
             sets: 0,
@@ -127,12 +174,15 @@ impl World {
             let port = ends[world.rng.random_range(0..ends.len())];
             if world.seats.iter().all(|seat| seat.port != port) {
                 let priority = world.rng.random_range(0..3);
-                world.seats.push(Seat { port, manager: None, priority, wake: None });
+                let (manager, service, file) = (None, None, FileId(0));
+                world.seats.push(Seat { port, manager, service, file, priority, wake: None });
             }
         }
         for index in 0..world.seats.len() {
             world.start(index);
         }
+        world.start_programs(&ends);
+        world.pick_liar(&guids);
         for _ in 0..world.scenario.troubles {
             let when = world.rng.random_range(Duration::ZERO..world.scenario.span);
             world.agenda.after(when, Event::Trouble);
@@ -140,7 +190,13 @@ impl World {
         world.agenda.after(world.scenario.span, Event::Calm);
         let quiet = world.scenario.span + QUIET;
         world.agenda.after(quiet, Event::Sweep);
-        world.agenda.after(quiet + QUIET, Event::End);
+        if world.programs.is_empty() {
+            world.agenda.after(quiet + QUIET, Event::End);
+        } else {
+            world.agenda.after(quiet - QUESTIONS, Event::Questions);
+            world.agenda.after(quiet + QUIET, Event::Create);
+            world.agenda.after(quiet + QUIET + SHORT, Event::End);
+        }
         world
     }
 
@@ -159,11 +215,12 @@ impl World {
             match self.agenda.next_event() {
                 None => return Err("nothing is to come".to_owned()),
                 Some(Event::End) => {
-                    self.check()?;
-                    return match self.sets {
-                        0 => Ok(()),
-                        n => Err(format!("a sweep without a reason has sent {n} Sets")),
-                    };
+                    if self.programs.is_empty() {
+                        self.check_quiet()?;
+                    } else {
+                        self.check_reports()?;
+                    }
+                    return self.check();
                 }
                 Some(event) => self.happen(event)?,
             }
@@ -172,10 +229,36 @@ impl World {
         Err("it does not end".to_owned())
     }
 
+    /// Nothing has happened since the last sweep was asked for.
+    fn check_quiet(&self) -> Result<(), String> {
+        match self.sets {
+            0 => Ok(()),
+            n => Err(format!("a sweep without a reason has sent {n} Sets")),
+        }
+    }
+
     fn happen(&mut self, event: Event) -> Result<(), String> {
         let now = self.agenda.now();
         match event {
-            Event::Transmit { from, to, mad } => {
+            Event::Depart { from, packet } => {
+                self.subnet.send(now, from, packet, &mut self.inbox);
+            }
+            Event::Act { program } => self.act(program)?,
+            Event::DeviceWakes => {
+                self.device_wake = None;
+                self.device(|umad, _, agents| umad.handle_timeout(now, agents))?;
+            }
+            Event::Questions => self.questions(),
+            Event::Create => {
+                self.check_quiet()?;
+                self.check()?;
+                self.check_silence()?;
+                self.create_group();
+            }
+            Event::Transmit { from, to, mut mad } => {
+                if !self.tamper_request(from, &mut mad) {
+                    return Ok(());
+                }
                 let own = self.subnet.port(from).map_or(Lid::NONE, |view| view.lid());
                 let packet = MadPacket {
                     slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
@@ -190,33 +273,39 @@ impl World {
                 };
                 self.subnet.send(now, from, packet, &mut self.inbox);
             }
-            Event::Arrive { at, packet } => {
-                let seat = self.seats.iter().position(|seat| seat.port == at);
-                if let Some(index) = seat {
-                    let from = UserAddress::smi(packet.slid);
-                    self.with(index, |manager, out| {
-                        manager.handle_mad(now, &from, &packet.mad, out)
-                    });
-                }
+            Event::Arrive { at, mut packet } => {
+                self.tamper_answer(at, &mut packet.mad);
+                self.arrive(at, &packet)?;
             }
+            Event::Babble => self.babble(),
             Event::Wake { index } => {
                 self.seats[index].wake = None;
-                let due = |m: &Manager| m.next_timeout().is_some_and(|due| due <= now);
-                while self.seats[index].manager.as_ref().is_some_and(due) {
-                    self.with(index, |manager, out| manager.handle_timeout(now, out));
+                while self.seats[index].next_timeout().is_some_and(|due| due <= now) {
+                    self.with(index, |manager, service, out| {
+                        if let Some(service) = service {
+                            service.handle_timeout(now, manager);
+                        }
+                        if manager.next_timeout().is_some_and(|due| due <= now) {
+                            manager.handle_timeout(now, out);
+                        }
+                    })?;
                 }
             }
             Event::SubnetWakes => {
                 self.subnet_wake = None;
                 self.subnet.handle_timeout(now, &mut self.inbox);
             }
-            Event::Trouble => self.trouble(),
-            Event::Calm => self.lossy = false,
+            Event::Trouble => self.trouble()?,
+            Event::Calm => {
+                self.lossy = false;
+                self.liar_reforms();
+            }
             Event::Sweep => {
                 self.check()?;
                 self.sets = 0;
+                self.programs.iter_mut().for_each(Program::begin_silence);
                 for index in 0..self.seats.len() {
-                    self.with(index, |manager, _| manager.sweep(now));
+                    self.with(index, |manager, _, _| manager.sweep(now))?;
                 }
             }
             Event::End => {}
@@ -226,10 +315,20 @@ impl World {
 
     /// Puts down what comes of what has happened.
     fn settle(&mut self) {
-        for (at, packet) in std::mem::take(&mut self.inbox.0) {
-            if self.seats.iter().any(|seat| seat.port == at && seat.manager.is_some()) {
+        for (at, packet) in std::mem::take(&mut self.inbox.packets) {
+            let is_there = |seat: &Seat| seat.port == at && seat.manager.is_some();
+            if !self.programs.is_empty() || self.seats.iter().any(is_there) {
                 self.travel(Event::Arrive { at, packet });
             }
+        }
+        for (at, event) in std::mem::take(&mut self.inbox.events) {
+            self.port_event(at, event);
+        }
+        if let Some(due) = self.umad.next_timeout()
+            && self.device_wake.is_none_or(|wake| due < wake)
+        {
+            self.device_wake = Some(due);
+            self.agenda.at(due, Event::DeviceWakes);
         }
         if let Some(due) = self.subnet.next_timeout()
             && self.subnet_wake.is_none_or(|wake| due < wake)
@@ -238,53 +337,16 @@ impl World {
             self.agenda.at(due, Event::SubnetWakes);
         }
         for (index, seat) in self.seats.iter_mut().enumerate() {
-            let due = seat.manager.as_ref().and_then(Manager::next_timeout);
-            if let Some(due) = due.filter(|due| seat.wake.is_none_or(|wake| *due < wake)) {
+            if let Some(due) =
+                seat.next_timeout().filter(|due| seat.wake.is_none_or(|wake| *due < wake))
+            {
                 seat.wake = Some(due);
                 self.agenda.at(due, Event::Wake { index });
             }
         }
     }
 
-    /// Does something with a manager that lives.
-    fn with(&mut self, index: usize, f: impl FnOnce(&mut Manager, &mut Out)) {
-        let seat = &mut self.seats[index];
-        let (port, mut out) = (seat.port, Out::default());
-        let Some(manager) = &mut seat.manager else { return };
-        f(manager, &mut out);
-        for told in out.told {
-            self.trace(|| format!("manager {index}: {told:?}"));
-            match told {
-                Told::SweepEnded(report) => {
-                    self.stats.sweeps += 1;
-                    self.stats.problems += report.problem_count;
-                }
-                Told::State(SmState::MASTER) => self.stats.masters += 1,
-                _ => {}
-            }
-        }
-        for (to, mad) in out.sent {
-            if MadHeader::parse(&mad[..]).is_ok_and(|header| header.method == Method::SET) {
-                self.sets += 1;
-            }
-            self.travel(Event::Transmit { from: port, to, mad });
-        }
-    }
-
-    /// A datagram takes some time, or is lost.
-    fn travel(&mut self, event: Event) {
-        self.stats.datagrams += 1;
-        let mixed = self.agenda.now().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.stats.fingerprint = self.stats.fingerprint.rotate_left(7) ^ mixed;
-        if self.lossy && self.rng.random_bool(self.scenario.loss) {
-            self.stats.lost += 1;
-            return;
-        }
-        let delay = self.rng.random_range(Duration::ZERO..=self.scenario.delay);
-        self.agenda.after(delay, event);
-    }
-
-    fn start(&mut self, index: usize) {
+    pub(super) fn start(&mut self, index: usize) {
         let (now, seat) = (self.agenda.now(), &mut self.seats[index]);
         let config = manager::Config {
             priority: seat.priority,
@@ -299,6 +361,10 @@ impl World {
             ..manager::Config::default()
         };
         let mut manager = Manager::new(config, now);
+        if self.scenario.programs > 0 {
+            let (service, file) = super::device::open_service(&mut self.umad, seat.port);
+            (seat.service, seat.file) = (Some(service), file);
+        }
         for (mlid, members) in GROUPS.into_iter().zip(&self.members) {
             let guids = members.iter().filter_map(|port| Some(self.subnet.port(*port)?.guid()));
             manager.set_group(mlid, guids);
@@ -309,99 +375,18 @@ impl World {
         self.subnet.set_is_sm(now, port, true, &mut self.inbox);
     }
 
-    /// Something happens.
-    fn trouble(&mut self) {
-        let now = self.agenda.now();
-        let ports: Vec<PortId> = self.subnet.ports().map(|view| view.id()).collect();
-        let cabled: Vec<PortId> =
-            ports.iter().copied().filter(|port| self.subnet.peer(*port).is_some()).collect();
-        let ends: Vec<PortId> =
-            ports.iter().copied().filter(|port| is_end(&self.subnet, *port)).collect();
-        match self.rng.random_range(0..6) {
-            0 if !cabled.is_empty() => {
-                let cable = cabled[self.rng.random_range(0..cabled.len())];
-                let up = self.subnet.is_cable_down(cable);
-                self.trace(|| format!("cable of {cable}: up {up}"));
-                self.stats.flaps += 1;
-                let _ = self.subnet.set_cable(now, cable, up, &mut self.inbox);
-                if !up && self.rng.random_bool(0.7) {
-                    self.stats.flaps += 1;
-                    let _ = self.subnet.set_cable(now, cable, true, &mut self.inbox);
-                }
-            }
-            1 if cabled.len() > 2 => {
-                let a = cabled[self.rng.random_range(0..cabled.len())];
-                let b = cabled[self.rng.random_range(0..cabled.len())];
-                self.swap(a, b);
-            }
-            2 => {
-                let switches: Vec<NodeId> =
-                    ports.iter().filter(|port| port.number == 0).map(|port| port.node).collect();
-                if !switches.is_empty() {
-                    let node = switches[self.rng.random_range(0..switches.len())];
-                    self.trace(|| format!("{node} is reset"));
-                    self.stats.resets += 1;
-                    let _ = self.subnet.reset_switch(now, node, &mut self.inbox);
-                    // The driver of a manager there sets the bit again.
-                    for seat in
-                        self.seats.iter().filter(|s| s.port.node == node && s.manager.is_some())
-                    {
-                        self.subnet.set_is_sm(now, seat.port, true, &mut self.inbox);
-                    }
-                }
-            }
-            3 => {
-                let index = self.rng.random_range(0..self.seats.len());
-                if self.seats[index].manager.take().is_some() {
-                    self.trace(|| format!("manager {index} dies"));
-                    self.stats.deaths += 1;
-                    self.subnet.set_is_sm(now, self.seats[index].port, false, &mut self.inbox);
-                } else {
-                    self.trace(|| format!("manager {index} comes back"));
-                    self.start(index);
-                }
-            }
-            _ => {
-                let (group, end) = (
-                    self.rng.random_range(0..GROUPS.len()),
-                    ends[self.rng.random_range(0..ends.len())],
-                );
-                let guid = self.subnet.port(end).map(|view| view.guid()).unwrap_or_default();
-                let joins = self.members[group].insert(end);
-                if !joins {
-                    self.members[group].remove(&end);
-                }
-                for index in 0..self.seats.len() {
-                    self.with(index, |manager, _| match joins {
-                        true => manager.add_member(GROUPS[group], guid),
-                        false => manager.remove_member(GROUPS[group], guid),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Two cables change their ends.
-    fn swap(&mut self, a: PortId, b: PortId) {
-        let now = self.agenda.now();
-        let (Some(to_a), Some(to_b)) = (self.subnet.peer(a), self.subnet.peer(b)) else { return };
-        if a == b || to_a == b {
-            return;
-        }
-        self.trace(|| format!("{a} and {b} change places"));
-        self.stats.swaps += 1;
-        for end in [a, b] {
-            let _ = self.subnet.unplug(now, end, &mut self.inbox);
-        }
-        for (end, far) in [(a, to_b), (b, to_a)] {
-            let _ = self.subnet.plug(now, end, far, LinkRate::DEFAULT, &mut self.inbox);
-        }
-    }
-
-    fn trace(&self, what: impl FnOnce() -> String) {
+    pub(super) fn trace(&self, what: impl FnOnce() -> String) {
         if self.tracing {
             eprintln!("{:>15} {}", self.agenda.now().0, what());
         }
+    }
+}
+
+impl Seat {
+    fn next_timeout(&self) -> Option<Time> {
+        let service = self.service.as_ref().and_then(Service::next_timeout);
+        let manager = self.manager.as_ref()?.next_timeout();
+        [manager, service].into_iter().flatten().min()
     }
 }
 

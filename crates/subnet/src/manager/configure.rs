@@ -4,7 +4,7 @@ use rdmux_wire::sm::{
     CapabilityMask, LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortInfo,
     PortState,
 };
-use rdmux_wire::{Lid, Mkey};
+use rdmux_wire::{Guid, Lid, Mkey};
 
 use super::Manager;
 use super::model::{Model, Port};
@@ -61,8 +61,29 @@ impl Manager {
             }
         }
         let can = info.capability_mask.contains(CapabilityMask::CLIENT_REREGISTRATION);
-        new.client_reregister = can && (self.fresh || self.appeared.contains(&port.guid));
+        new.client_reregister = can && self.unasked.contains(&port.guid);
         Some(new)
+    }
+
+    /// All ports have to register everything again.
+    pub(super) fn ask_all_again(&mut self) {
+        let known = self.model.end_ports().filter(|(_, port)| port.info.is_some());
+        self.unasked.extend(known.map(|(_, port)| port.guid));
+    }
+
+    /// Notes which ports have to register everything again: all that are new to this manager, those that another one has managed
+    /// meanwhile, which may have registered with that, and those that have had another port's LID, and so its name.
+    pub(super) fn note_unasked(&mut self, gone: &[Guid]) {
+        let own = self.own_lid();
+        self.unasked.retain(|guid| !gone.contains(guid));
+        for (_, port) in self.model.end_ports() {
+            let Some(info) = &port.info else { continue };
+            let is_foreign = info.sm_lid != Lid::NONE && info.sm_lid != own;
+            let is_mistaken = info.lid != Lid::NONE && info.lid != port.assigned;
+            if self.fresh || is_foreign || is_mistaken || self.appeared.contains(&port.guid) {
+                self.unasked.insert(port.guid);
+            }
+        }
     }
 
     fn lmc_of(&self, model: &Model, place: PortRef) -> u8 {

@@ -85,6 +85,10 @@ impl Manager {
         let moved = !graph.has_cables_of(&self.graph) || self.doubt.root != was.root;
         let may_have_moved = was.changed && (was.young || self.doubt.young);
         let astray = was.sent && (moved || may_have_moved);
+        if was.rivalled && !rivalled {
+            // Programs may have registered with the other one, whose LID may have been the same.
+            self.ask_all_again();
+        }
         if astray || was.rivalled || rivalled {
             self.dirty.iter_mut().flatten().for_each(|dirty| **dirty = Dirty::everything());
             self.trees.forget_places();

@@ -102,16 +102,29 @@ impl Manager {
         self.know_itself();
         self.assign_lids();
         self.settle_doubt();
+        self.changed |= !gone.is_empty() || !appeared.is_empty();
+        self.appeared.extend(appeared);
+        self.note_unasked(&gone);
+        for guid in gone {
+            out.event(Event::PortGone(guid));
+        }
         if let Some(heir) = self.heir(Some(rank(&self.sm_info(SmState::MASTER)))) {
             self.begin_handover(now, heir, false, out);
             return false;
         }
-        self.changed |= !gone.is_empty() || !appeared.is_empty();
-        for guid in gone {
-            out.event(Event::PortGone(guid));
-        }
-        self.appeared.extend(appeared);
+        self.wake_worse_masters();
         true
+    }
+
+    /// Tells masters that are worse to look around: then they find this one, and hand over. They may not notice by themselves, since this
+    /// manager clears what switches say of changes.
+    fn wake_worse_masters(&mut self) {
+        for (index, rival) in self.rivals.iter().enumerate() {
+            if rival.info.state == SmState::MASTER {
+                let port = PortRef { node: index, port: 0 };
+                self.queue.push_back(Request { port, what: What::Discover });
+            }
+        }
     }
 
     /// The best of the other managers, if it is better than `than`.

@@ -69,9 +69,11 @@ impl Manager {
         let model = self.working();
         let hops = match what {
             What::Own => Hops::new(&[], None),
-            What::Probe => Hops::new(&model.node(port.node)?.route, Some(port.port)),
+            What::Probe | What::Neighbour => {
+                Hops::new(&model.node(port.node)?.route, Some(port.port))
+            }
             What::Poll => Hops::new(&self.master.as_ref()?.route, None),
-            What::Rival | What::Handover | What::Acknowledge => {
+            What::Rival | What::Handover | What::Acknowledge | What::Discover => {
                 Hops::new(&self.rivals.get(port.node)?.route, None)
             }
             _ => self.hops_to(model, port),
@@ -113,7 +115,7 @@ impl Manager {
             .into(),
             What::SlToVl(_) => self.wanted_sl_to_vl(model, port)?.into(),
             What::SetGuids(block) => self.wanted_guids(model, port, block)?.into(),
-            What::Handover => self.sm_info(SmState::MASTER).into(),
+            What::Handover | What::Discover => self.sm_info(SmState::MASTER).into(),
             What::Acknowledge => self.sm_info(SmState::STANDBY).into(),
             _ => return None,
         })
@@ -128,7 +130,7 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
     // The port whose table it is: only a switch has more than one behind one agent.
     let table_port = || if is_switch() { number } else { 0 };
     Some(match what {
-        What::Own | What::Probe => (NodeInfo::ATTR_ID, 0),
+        What::Own | What::Probe | What::Neighbour => (NodeInfo::ATTR_ID, 0),
         What::Description => (NodeDescription::ATTR_ID, 0),
         What::SwitchInfo | What::ClearChange | What::SwitchSetup | What::Changed => {
             (SwitchInfo::ATTR_ID, 0)
@@ -155,6 +157,7 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
         What::SmInfo | What::Poll | What::Rival => (SmInfo::ATTR_ID, 0),
         What::Handover => (SmInfo::ATTR_ID, SmInfo::HANDOVER),
         What::Acknowledge => (SmInfo::ATTR_ID, SmInfo::ACKNOWLEDGE),
+        What::Discover => (SmInfo::ATTR_ID, SmInfo::DISCOVER),
     })
 }
 

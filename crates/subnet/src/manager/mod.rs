@@ -112,6 +112,8 @@ pub struct Manager {
     trees: multicast::Trees,
     /// Ports that the last discovery has found for the first time.
     appeared: BTreeSet<Guid>,
+    /// Ports that are to be asked to register everything again with administration, and have not answered that they were.
+    unasked: BTreeSet<Guid>,
     /// Other managers that the last discovery has found.
     rivals: Vec<Rival>,
     /// The manager that a standby waits for, and how often it did not answer.
@@ -164,6 +166,7 @@ impl Manager {
             changed_groups: BTreeSet::new(),
             trees: multicast::Trees::default(),
             appeared: BTreeSet::new(),
+            unasked: BTreeSet::new(),
             rivals: Vec::new(),
             master: None,
             misses: 0,

@@ -70,6 +70,9 @@ pub(super) enum What {
     /// PortInfo of the manager's own port, in a light sweep: of an adapter no switch tells of that end of the cable; and another
     /// master, of which this one does not know, has told the port that it is its manager.
     OwnPort,
+    /// NodeInfo of what is at the other end of the manager's own cable, in a light sweep: without a switch nobody tells that it is another
+    /// node.
+    Neighbour,
     /// SMInfo of the master, asked by a standby.
     Poll,
     /// SMInfo of another manager, asked by the master in a light sweep.
@@ -78,6 +81,8 @@ pub(super) enum What {
     Handover,
     /// Its handover has been heard.
     Acknowledge,
+    /// A worse master is to look around again.
+    Discover,
 }
 
 impl What {
@@ -99,6 +104,7 @@ impl What {
                 | Self::Disable
                 | Self::Handover
                 | Self::Acknowledge
+                | Self::Discover
         )
     }
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use rdmux_wire::mad::status;
-use rdmux_wire::sm::{NodeDescription, PkeyTable, PortInfo, SmState, SwitchInfo};
+use rdmux_wire::sm::{NodeDescription, NodeInfo, PkeyTable, PortInfo, SmState, SwitchInfo};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Pkey};
 
@@ -79,6 +79,10 @@ impl Manager {
             }
         }
         self.queue.push_back(Request { port: self.own, what: What::OwnPort });
+        let is_end = self.model.node(self.own.node).is_some_and(|node| !node.is_switch());
+        if is_end && self.model.port(self.own).is_some_and(|port| port.peer.is_some()) {
+            self.queue.push_back(Request { port: self.own, what: What::Neighbour });
+        }
         for index in 0..self.rivals.len() {
             let port = PortRef { node: index, port: 0 };
             self.queue.push_back(Request { port, what: What::Rival });
@@ -239,7 +243,13 @@ impl Manager {
             What::Pkeys(block) | What::SetPkeys(block) => self.know_pkeys(place, block, smp),
             What::Identity | What::Enforce | What::Arm | What::Activate => {
                 if let Some(port) = self.model.port_mut(place) {
+                    let was_up = port.is_up();
                     port.info = Some(PortInfo::from_bytes(&smp.data));
+                    // Its link has come up since it was looked for; of an adapter's port that is the manager's own no switch tells.
+                    self.stale |= !was_up && port.is_up();
+                    if request.what == What::Identity && kept {
+                        self.unasked.remove(&port.guid);
+                    }
                 }
             }
             // The switch does not tell of what it is told to do.
@@ -263,6 +273,15 @@ impl Manager {
                     self.heavy_due = Some(now);
                 }
             }
+            What::Neighbour => {
+                let known = self.model.port(place).and_then(|port| port.peer);
+                let known =
+                    known.and_then(|at| Some((self.model.node(at.node)?.info.node_guid, at.port)));
+                let now_is = NodeInfo::parse(&smp.data[..]).ok();
+                if now_is.map(|info| (info.node_guid, info.local_port_num)) != known {
+                    self.heavy_due = Some(now);
+                }
+            }
             What::Rival => self.rival_answers(now, place.node, smp),
             What::Poll => self.master_answers(now, smp, out),
             What::Linear(_)
@@ -270,7 +289,8 @@ impl Manager {
             | What::SlToVl(_)
             | What::SetGuids(_)
             | What::Handover
-            | What::Acknowledge => {}
+            | What::Acknowledge
+            | What::Discover => {}
         }
     }
 
@@ -286,10 +306,10 @@ impl Manager {
         let place = request.port;
         match request.what {
             What::Poll => return self.master_is_silent(now, out),
-            What::Changed | What::OwnPort => self.heavy_due = Some(now),
+            What::Changed | What::OwnPort | What::Neighbour => self.heavy_due = Some(now),
             What::Rival => return self.request_sweep(now),
             What::Handover => return self.handover_failed(now, out),
-            What::Acknowledge => return,
+            What::Acknowledge | What::Discover => return,
             // Another manager that has gone meanwhile. One that does not answer is asked again by the next sweep.
             What::SmInfo if refused.is_some() => return,
             _ => {}

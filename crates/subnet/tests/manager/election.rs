@@ -167,6 +167,45 @@ fn two_subnets_that_are_joined_keep_one_master() {
     net.assert_routed();
 }
 
+/// The worse master is told of no change: this one clears it first.
+#[test]
+fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
+    let mut net = Net::of("torus:2x1x1");
+    let between: Vec<_> = (1..=6)
+        .map(|n| port(0, n))
+        .filter(|cable| net.subnet.peer(*cable).is_some_and(|far| net.is_switch(far.node)))
+        .collect();
+    for &cable in &between {
+        net.change(|subnet, now, inbox| subnet.set_cable(now, cable, false, inbox))
+            .expect("a cable");
+    }
+    net.start(port(0, 0), Config { sweep_interval: MINUTE * 60 * 24, ..with_priority(3) });
+    net.start(port(1, 0), with_priority(7));
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
+    let told: Rc<RefCell<Vec<SmInfo>>> = Rc::default();
+    let seen = Rc::clone(&told);
+    net.meddler = Box::new(move |_, way, mad| {
+        let smp = Smp::parse(mad).expect("an SMP");
+        let is_set = smp.header.method == Method::SET && smp.header.attr_id == SmInfo::ATTR_ID;
+        if way == Way::ToManager && is_set && smp.header.attr_mod == SmInfo::DISCOVER {
+            seen.borrow_mut().push(SmInfo::parse(&smp.data[..]).expect("SMInfo"));
+        }
+        smp.header.method != Method::TRAP
+    });
+    for &cable in &between {
+        net.change(|subnet, now, inbox| subnet.set_cable(now, cable, true, inbox))
+            .expect("a cable");
+    }
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+    let told = told.borrow();
+    let first = told.first().expect("a Set of SMInfo with modifier DISCOVER");
+    assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
+    net.assert_configured();
+    net.assert_routed();
+}
+
 /// Whether a datagram is one by which managers know of each other.
 fn is_sm_info(mad: &Mad) -> bool {
     MadHeader::parse(&mad[..]).is_ok_and(|header| header.attr_id == SmInfo::ATTR_ID)

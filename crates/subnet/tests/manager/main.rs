@@ -9,6 +9,7 @@ mod lies;
 mod multicast;
 mod net;
 mod partitions;
+mod reregister;
 mod routing;
 mod service_levels;
 mod timeouts;

@@ -1,0 +1,168 @@
+//! Subnet administration beside a manager: what programs ask of the subnet, answered from what the manager knows.
+//!
+//! ```text
+//!   Manager --- Event ---> Service ---> Administration <--- questions, Reports' ends
+//!      ^                      |               |
+//!      +---- groups, aliases -+               +---> answers, Reports: Service::next_mad
+//! ```
+//!
+//! It reads and writes whole messages by an agent with RMPP, [`Service::REGISTRATION`], on the manager's port. Alias GUIDs are set at their
+//! port before the answer goes out. Groups are given to the manager when it works next, each once for all who have joined meanwhile; it sets
+//! the switches soon.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use rdmux_wire::mad::{Method, MgmtClass};
+use rdmux_wire::sa::CLASS_VERSION;
+use rdmux_wire::sm::SmState;
+use rdmux_wire::{Guid, Lid};
+
+use crate::Time;
+use crate::administration::{Administration, AdministrationSink, Config};
+use crate::manager::{Event, Manager};
+use crate::partitions::Partitions;
+use crate::topology::PortRef;
+use crate::umad::{Registration, UserAddress, UserMad};
+
+/// Administration, and what comes out of it.
+#[derive(Debug)]
+pub struct Service {
+    administration: Administration,
+    /// The agent of directed routes by which aliases are set.
+    directed: u32,
+    out: Out,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    sent: VecDeque<UserMad>,
+    /// Groups whose members are others than the manager knows.
+    groups: BTreeSet<Lid>,
+    aliases: Vec<(PortRef, u8, Guid)>,
+}
+
+impl AdministrationSink for Out {
+    fn send(&mut self, mad: UserMad) -> bool {
+        self.sent.push_back(mad);
+        true
+    }
+
+    fn group_changed(&mut self, mlid: Lid) {
+        self.groups.insert(mlid);
+    }
+
+    fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
+        self.aliases.push((port, index, guid));
+    }
+}
+
+impl Service {
+    /// Administration's agent.
+    pub const REGISTRATION: Registration = Registration {
+        qpn: 1,
+        class: MgmtClass::SUBN_ADM.0,
+        class_version: CLASS_VERSION,
+        oui: [0; 3],
+        methods: 1 << Method::GET.0
+            | 1 << Method::SET.0
+            | 1 << Method::GET_TABLE.0
+            | 1 << Method::GET_MULTI.0
+            | 1 << Method::DELETE.0,
+        rmpp_version: 1,
+        flags: 0,
+    };
+
+    /// Administration beside a manager that is not yet the master. `directed` is the agent of the same file that sends by directed
+    /// routes.
+    pub fn new(config: Config, partitions: Partitions, directed: u32) -> Self {
+        let administration = Administration::new(config, partitions);
+        Self { administration, directed, out: Out::default() }
+    }
+
+    /// What programs have registered.
+    pub const fn administration(&self) -> &Administration {
+        &self.administration
+    }
+
+    /// Whether a message is for administration, and not for the manager.
+    pub fn is_asked(mad: &UserMad) -> bool {
+        const CLASS: usize = 1;
+        mad.data.get(CLASS) == Some(&MgmtClass::SUBN_ADM.0)
+    }
+
+    /// What is to be written next to the file with the agents.
+    pub fn next_mad(&mut self) -> Option<UserMad> {
+        self.out.sent.pop_front()
+    }
+
+    /// When [`Service::handle_timeout`] has something to do.
+    pub fn next_timeout(&self) -> Option<Time> {
+        if self.out.groups.is_empty() {
+            self.administration.next_timeout()
+        } else {
+            Some(Time::ZERO)
+        }
+    }
+
+    /// Ends leases, and gives the manager the groups that have changed. To be called before the manager's own
+    /// [`Manager::handle_timeout`].
+    pub fn handle_timeout(&mut self, now: Time, manager: &mut Manager) {
+        for mlid in core::mem::take(&mut self.out.groups) {
+            manager.set_group_members(mlid, self.administration.members(mlid));
+        }
+        self.administration.handle_timeout(now);
+    }
+
+    /// A question, or what became of a Report.
+    pub fn handle_mad(&mut self, now: Time, manager: &mut Manager, mad: &UserMad) {
+        self.administration.handle_mad(now, manager.model(), mad, &mut self.out);
+        self.set_aliases(manager);
+    }
+
+    /// The manager has told something.
+    pub fn handle_event(&mut self, now: Time, manager: &mut Manager, event: &Event) {
+        let Self { administration, out, .. } = self;
+        match event {
+            Event::State(SmState::MASTER) => {}
+            Event::State(_) => self.resign(manager),
+            Event::SweepEnded(_) if manager.is_up() => {
+                administration.set_master(Some(manager.status().guid));
+            }
+            Event::SweepEnded(_) | Event::PortDisabled { .. } => {}
+            Event::PortAppeared(guid) => {
+                administration.port_appeared(now, manager.model(), *guid, out);
+            }
+            Event::PortGone(guid) => administration.port_gone(now, manager.model(), *guid, out),
+            Event::ModelChanged => administration.model_changed(manager.model()),
+            Event::Trap(notice) => {
+                administration.handle_notice(now, manager.model(), notice, out);
+            }
+        }
+        self.set_aliases(manager);
+    }
+
+    /// Groups end with the master: the next one asks their members to join again.
+    fn resign(&mut self, manager: &mut Manager) {
+        for mlid in self.administration.groups().collect::<Vec<_>>() {
+            manager.set_group(mlid, []);
+        }
+        self.administration.set_master(None);
+    }
+
+    /// Gives ports the aliases that have changed, before the answer to the one who asked for them.
+    fn set_aliases(&mut self, manager: &mut Manager) {
+        for (port, index, guid) in core::mem::take(&mut self.out.aliases) {
+            if let Some(request) = manager.set_alias(port, index, guid) {
+                self.out.sent.push_front(UserMad {
+                    agent: self.directed,
+                    status: 0,
+                    timeout_ms: 200,
+                    retries: 3,
+                    address: UserAddress::directed(),
+                    data: request.to_bytes().to_vec(),
+                });
+            }
+        }
+    }
+}

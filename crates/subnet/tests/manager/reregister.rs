@@ -1,0 +1,152 @@
+//! Which ports are asked to register again with administration, and what a manager notices late.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rdmux_subnet::manager::{Config, Event, Manager};
+use rdmux_subnet::rmpp::Mad;
+use rdmux_subnet::topology::LinkRate;
+use rdmux_subnet::{PortEvent, PortId, Subnet, Time, Topology};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{PortInfo, SmInfo, SmState};
+use rdmux_wire::smp::Smp;
+
+use crate::net::{Net, Way, config, port};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How often a port was asked.
+fn asked(net: &Net, port: PortId) -> usize {
+    net.inbox.events.iter().filter(|event| **event == (port, PortEvent::ClientReregister)).count()
+}
+
+fn is_set(mad: &Mad, attr_id: u16) -> bool {
+    let header = Smp::parse(mad).expect("an SMP").header;
+    header.method == Method::SET && header.attr_id == attr_id
+}
+
+/// Something happens to the subnet just before the first port is told its LID.
+fn before_the_first_set(net: &mut Net, happen: impl Fn(&mut Subnet) + 'static) {
+    let done = Cell::new(false);
+    net.meddler = Box::new(move |subnet, way, mad| {
+        if way == Way::ToSubnet && is_set(mad, PortInfo::ATTR_ID) && !done.replace(true) {
+            happen(subnet);
+        }
+        true
+    });
+}
+
+/// Whether the second master has another LID than the first one, or the same one: then ports know no other manager's LID.
+#[test]
+fn all_ports_are_asked_again_when_a_second_master_has_given_up() {
+    for has_same_lid in [false, true] {
+        let mut net = Net::up("switch:4", Config { priority: 5, ..config() });
+        net.meddler = Box::new(|_, _, mad| {
+            Smp::parse(mad).expect("an SMP").header.attr_id != SmInfo::ATTR_ID
+        });
+        let second = port(2, 1);
+        let view = |at| net.subnet.port(at).expect("a port");
+        let (first, other) = (view(net.managers[0].0), view(second));
+        let lids = [(first.guid(), other.lid()), (other.guid(), first.lid())];
+        let lids = lids.into_iter().filter(|_| has_same_lid).collect();
+        net.managers.push((second, Manager::new(Config { lids, ..config() }, net.now)));
+        net.dead.push(false);
+        net.subnet.set_attached(second, true);
+        net.subnet.set_is_sm(net.now, second, true, &mut net.inbox);
+        net.pass(Duration::from_secs(1));
+        assert_eq!((net.state(0), net.state(1)), (SmState::MASTER, SmState::MASTER));
+        let managers = [0, 1].map(|index| net.managers[index].1.model());
+        let [one, two] = [0, 1]
+            .map(|index| managers[index].port(net.managers[index].1.port()).expect("a port").lid());
+        assert_eq!(one == two, has_same_lid);
+        net.meddler = Box::new(|_, _, _| true);
+        net.inbox.events.clear();
+        net.pass(MINUTE);
+        assert_eq!((net.state(0), net.state(1)), (SmState::MASTER, SmState::STANDBY));
+        for end in net.ends() {
+            assert!(asked(&net, end) > 0, "{end}, {has_same_lid}");
+        }
+        net.inbox.events.clear();
+        net.pass(MINUTE);
+        assert!(net.ends().into_iter().all(|end| asked(&net, end) == 0), "once is enough");
+    }
+}
+
+#[test]
+fn a_port_that_did_not_get_its_request_to_register_again_is_asked_by_a_later_sweep() {
+    let mut net = Net::of("switch:4");
+    let lost = Rc::new(Cell::new(true));
+    let loses = Rc::clone(&lost);
+    net.meddler = Box::new(move |_, way, mad| {
+        let is_port_3 = mad[128 + 1] == 3;
+        way == Way::ToManager || !loses.get() || !is_port_3 || !is_set(mad, PortInfo::ATTR_ID)
+    });
+    net.start_first(config());
+    net.pass(Duration::from_secs(5));
+    assert!(net.manager().is_up());
+    assert_eq!(asked(&net, port(3, 1)), 0);
+    lost.set(false);
+    net.pass(Duration::from_secs(200));
+    assert!(asked(&net, port(3, 1)) > 0);
+    net.assert_configured();
+}
+
+#[test]
+fn a_port_that_had_the_lid_of_another_is_asked_again() {
+    let mut net = Net::of("switch:4");
+    before_the_first_set(&mut net, |subnet| {
+        for end in [port(2, 1), port(3, 1)] {
+            subnet.unplug(Time::ZERO, end, &mut ()).expect("a cable");
+        }
+        for (end, at) in [(port(2, 1), port(0, 3)), (port(3, 1), port(0, 2))] {
+            subnet.plug(Time::ZERO, end, at, LinkRate::DEFAULT, &mut ()).expect("free ports");
+        }
+    });
+    net.start_first(config());
+    net.pass(MINUTE);
+    net.assert_configured();
+    for end in [port(2, 1), port(3, 1)] {
+        let last = |what| net.inbox.events.iter().rposition(|event| *event == (end, what));
+        let (changed, asked) = (last(PortEvent::LidChange), last(PortEvent::ClientReregister));
+        assert!(changed.is_some() && asked > changed, "{end}: {changed:?} {asked:?}");
+    }
+}
+
+#[test]
+fn a_port_that_is_gone_is_told_of_although_a_better_manager_takes_no_handover() {
+    let mut net = Net::up("switch:4", Config { priority: 1, ..config() });
+    net.pass(MINUTE);
+    net.meddler = Box::new(|_, _, mad| !is_set(mad, SmInfo::ATTR_ID));
+    let guid = net.subnet.port(port(3, 1)).expect("a port").guid();
+    net.subnet.set_cable(net.now, port(3, 1), false, &mut net.inbox).expect("a cable");
+    net.start(port(2, 1), Config { priority: 5, ..config() });
+    net.pass(MINUTE);
+    assert!(net.out.events.contains(&(0, Event::PortGone(guid))));
+}
+
+#[test]
+fn a_link_that_comes_up_while_its_port_is_told_its_lid_is_looked_at() {
+    let mut net = Net::of("two");
+    net.subnet.set_cable(Time::ZERO, port(0, 1), false, &mut ()).expect("a cable");
+    before_the_first_set(&mut net, |subnet| {
+        subnet.set_cable(Time::ZERO, port(0, 1), true, &mut ()).expect("a cable");
+    });
+    net.start_first(config());
+    net.pass(MINUTE);
+    net.assert_configured();
+}
+
+#[test]
+fn another_adapter_at_the_managers_own_cable_is_noticed_without_a_switch() {
+    let text = "Ca 1 \"a\"\n[1] \"b\"[1]\n\nCa 1 \"b\"\n\nCa 1 \"c\"\n";
+    let mut net = Net::new(&Topology::parse(text).expect("a file"));
+    before_the_first_set(&mut net, |subnet| {
+        subnet.unplug(Time::ZERO, port(0, 1), &mut ()).expect("a cable");
+        let rate = LinkRate::DEFAULT;
+        subnet.plug(Time::ZERO, port(0, 1), port(2, 1), rate, &mut ()).expect("free ports");
+    });
+    net.start_first(config());
+    net.pass(MINUTE);
+    net.assert_configured();
+}
