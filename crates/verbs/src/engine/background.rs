@@ -48,10 +48,17 @@ struct Habit {
 }
 
 impl Habit {
-    /// Takes the present count of polls. A caller that asks more often than once a tick, because packets wake
+    /// Takes the present count of polls, and whether one is in a round right now: with messages of a MiB a round may last
+    /// longer than a tick. A caller that asks more often than once a tick, because packets wake
     /// it, hears the verdict on the last tick unless this one is already beyond doubt.
-    fn judge(&mut self, polls: u64, now: Time, usage: impl FnOnce() -> Usage) -> bool {
-        let many = polls.wrapping_sub(self.polls) > POLLING;
+    fn judge(
+        &mut self,
+        polls: u64,
+        in_round: bool,
+        now: Time,
+        usage: impl FnOnce() -> Usage,
+    ) -> bool {
+        let many = in_round || polls.wrapping_sub(self.polls) > POLLING;
         if many || now.since(self.since) >= TICK {
             let usage = usage();
             if many {
@@ -97,7 +104,7 @@ fn run(device: &Weak<Device>) {
         if engine.is_stopped() {
             return;
         }
-        let polling = habit.judge(engine.polls(), strong.now(), Usage::now);
+        let polling = habit.judge(engine.polls(), engine.is_in_round(), strong.now(), Usage::now);
         let (waiter, how) = engine.look_around(&strong, polling, undisturbed);
         let short = !engine.throughput.is_high(strong.counters(), strong.now());
         drop(strong);
@@ -169,7 +176,12 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_transport::attr::QpType;
+    use rdmux_transport::wr::{Completion, SendOp, WcStatus};
+
     use super::*;
+    use crate::handles::pd::Pd;
+    use crate::lab::{Lab, Node};
 
     fn ticks(n: u32) -> Time {
         Time::ZERO.after(TICK * n)
@@ -183,7 +195,7 @@ mod tests {
     #[test]
     fn who_polls_often_is_seen_however_often_one_looks() {
         let mut habit = Habit::default();
-        let mut look = |polls| habit.judge(polls, ticks(0).after(TICK / 2), Usage::default);
+        let mut look = |polls| habit.judge(polls, false, ticks(0).after(TICK / 2), Usage::default);
         assert!(!look(1), "a few polls prove nothing");
         assert!((2..=POLLING).all(|polls| !look(polls)));
         assert!(look(POLLING + 1) && look(POLLING + 2));
@@ -193,16 +205,49 @@ mod tests {
     fn who_polls_no_more_is_seen_a_tick_later() {
         let mut habit = Habit::default();
         let usage = Usage::default;
-        assert!(habit.judge(POLLING + 1, ticks(1), usage));
-        assert!(habit.judge(POLLING + 2, ticks(1).after(TICK / 2), usage));
-        assert!(!habit.judge(POLLING + 3, ticks(2), usage));
-        assert!(!habit.judge(POLLING + 4, ticks(9), usage), "now and then is not often");
+        assert!(habit.judge(POLLING + 1, false, ticks(1), usage));
+        assert!(habit.judge(POLLING + 2, false, ticks(1).after(TICK / 2), usage));
+        assert!(!habit.judge(POLLING + 3, false, ticks(2), usage));
+        assert!(!habit.judge(POLLING + 4, false, ticks(9), usage), "now and then is not often");
+    }
+
+    #[test]
+    fn a_poll_whose_round_lasts_for_ticks_is_seen() {
+        let mut habit = Habit::default();
+        assert!((1..9).all(|tick| habit.judge(0, true, ticks(tick), Usage::default)));
+        assert!(!habit.judge(1, false, ticks(9), Usage::default), "it has ended");
+    }
+
+    #[test]
+    fn a_poll_that_takes_in_a_message_counts_for_many() {
+        let lab = Lab::new(true);
+        let [from, to] = ["127.77.208.1"; 2].map(|ip| {
+            let (device, control) = lab.process(ip);
+            Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None)
+        });
+        from.connect(&to);
+        to.connect(&from);
+        let engine = to.device.engine();
+        let (before, mut calls) = (engine.polls(), 0);
+        // The thread of this module may be faster, but not always.
+        let counted = (0..100_000).any(|n| {
+            to.recv(n, 0, 8);
+            from.send(n, SendOp::Send, 0, 8);
+            let received = &mut [Completion::EMPTY];
+            while to.cq.poll(received) == 0 {
+                calls += 1;
+            }
+            calls += 1;
+            assert_eq!((received[0].status, from.wait().status), [WcStatus::Success; 2].into());
+            engine.polls() - before > calls
+        });
+        assert!(counted);
     }
 
     #[test]
     fn who_waits_for_the_processor_is_given_some_time() {
         let mut habit = Habit::default();
-        let mut at = |tick, polls, usage| habit.judge(polls, ticks(tick), || usage);
+        let mut at = |tick, polls, usage| habit.judge(polls, false, ticks(tick), || usage);
         assert!(at(1, 100, used(1, 0)));
         // It loses the processor in the second tick, after some polls.
         assert!(at(2, 200, used(2, 1)));

@@ -87,8 +87,8 @@ const FULL_ROUND: u32 = 64;
 /// The least time between looks at the sockets, which are system calls: a thread that polls several
 /// queues in turn need not pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
-/// How many polls one counts for, in addition, that found something: what it found takes time, in which a
-/// program that has nothing else to do would have polled on.
+/// How many polls one counts for, in addition, that found something, and each message that it took in from a neighbour:
+/// what it found takes time, in which a program that has nothing else to do would have polled on.
 const FRUITFUL: u64 = 16;
 /// How often a round looks at the same kind of work before it lets others look.
 const TURNS: usize = 64;
@@ -313,6 +313,7 @@ impl Engine {
         round.polls = 0;
         let owed = round.owed.len();
         let received = round.inbound.receive_near(device, now, &mut round.owed);
+        self.count_polls(FRUITFUL * received as u64);
         device.xrc().flush(device);
         if received > FEW {
             self.flush_acks(device, round, now);
@@ -444,6 +445,10 @@ impl Engine {
     }
     fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
+    }
+    /// Whether a thread runs a round.
+    fn is_in_round(&self) -> bool {
+        self.round.is_locked()
     }
 
     /// How long the background thread may sleep.
