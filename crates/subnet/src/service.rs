@@ -7,10 +7,10 @@
 //! ```
 //!
 //! It reads and writes whole messages by an agent with RMPP, [`Service::REGISTRATION`], on the manager's port. Alias GUIDs are set at their
-//! port before the answer goes out. Groups are given to the manager when it works next, each once for all who have joined meanwhile; it sets
-//! the switches soon.
+//! port before the answer goes out. Groups are given to the manager when it works next: one that ports have only joined with these ports,
+//! any other with all its members, once for everything that has changed meanwhile. The manager sets the switches soon.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use rdmux_wire::mad::{Method, MgmtClass};
@@ -39,6 +39,8 @@ struct Out {
     sent: VecDeque<UserMad>,
     /// Groups whose members are others than the manager knows.
     groups: BTreeSet<Lid>,
+    /// Members that the manager does not know, and whether they receive.
+    joined: BTreeMap<(Lid, Guid), bool>,
     aliases: Vec<(PortRef, u8, Guid)>,
 }
 
@@ -50,6 +52,10 @@ impl AdministrationSink for Out {
 
     fn group_changed(&mut self, mlid: Lid) {
         self.groups.insert(mlid);
+    }
+
+    fn member_joined(&mut self, mlid: Lid, port: Guid, receives: bool) {
+        *self.joined.entry((mlid, port)).or_default() |= receives;
     }
 
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
@@ -98,7 +104,7 @@ impl Service {
 
     /// When [`Service::handle_timeout`] has something to do.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.out.groups.is_empty() {
+        if self.out.groups.is_empty() && self.out.joined.is_empty() {
             self.administration.next_timeout()
         } else {
             Some(Time::ZERO)
@@ -108,6 +114,12 @@ impl Service {
     /// Ends leases, and gives the manager the groups that have changed. To be called before the manager's own
     /// [`Manager::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Time, manager: &mut Manager) {
+        let joined = core::mem::take(&mut self.out.joined).into_iter();
+        for ((mlid, port), receives) in
+            joined.filter(|((mlid, _), _)| !self.out.groups.contains(mlid))
+        {
+            manager.add_member(mlid, port, receives);
+        }
         for mlid in core::mem::take(&mut self.out.groups) {
             manager.set_group_members(mlid, self.administration.members(mlid));
         }
@@ -147,6 +159,7 @@ impl Service {
         for mlid in self.administration.groups().collect::<Vec<_>>() {
             manager.set_group(mlid, []);
         }
+        self.out.joined.clear();
         self.administration.set_master(None);
     }
 
@@ -164,5 +177,21 @@ impl Service {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manager;
+
+    #[test]
+    fn members_that_the_manager_does_not_know_yet_are_forgotten_with_the_master() {
+        let mut manager = Manager::new(manager::Config::default(), Time::ZERO);
+        let mut service = Service::new(Config::default(), Partitions::default(), 1);
+        service.out.member_joined(Lid(0xc001), Guid(7), true);
+        assert_eq!(service.next_timeout(), Some(Time::ZERO));
+        service.resign(&mut manager);
+        assert_eq!(service.next_timeout(), None);
     }
 }

@@ -78,7 +78,7 @@ impl World {
                 }
                 for index in 0..self.seats.len() {
                     self.with(index, |manager, _, _| match joins {
-                        true => manager.add_member(GROUPS[group], guid),
+                        true => manager.add_member(GROUPS[group], guid, true),
                         false => manager.remove_member(GROUPS[group], guid),
                     })?;
                 }

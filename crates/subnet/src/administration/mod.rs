@@ -68,6 +68,11 @@ pub trait AdministrationSink {
     /// The members of a group are others than before: [`Administration::members`] has them. Called before the answer is sent.
     fn group_changed(&mut self, mlid: Lid);
 
+    /// The same, if nothing has changed but that a port is a member now, or receives by now. The port is named by its own GUID.
+    fn member_joined(&mut self, mlid: Lid, _port: Guid, _receives: bool) {
+        self.group_changed(mlid);
+    }
+
     /// A port has another alias GUID, or none where it is zero: to be kept in the model before the next question, and set at
     /// the port. Called before the answer is sent.
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid);

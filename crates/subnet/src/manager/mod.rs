@@ -40,6 +40,7 @@ mod status;
 mod sweep;
 mod tables;
 mod traps;
+mod trees;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,8 +109,8 @@ pub struct Manager {
     /// By multicast LID: the GUIDs of the ports that are members, and whether each receives. One that does not only sends.
     groups: BTreeMap<Lid, BTreeMap<Guid, bool>>,
     /// Those that have members or routes other than before.
-    changed_groups: BTreeSet<Lid>,
-    trees: multicast::Trees,
+    changed_groups: BTreeMap<Lid, multicast::Changed>,
+    trees: trees::Trees,
     /// Ports that the last discovery has found for the first time.
     appeared: BTreeSet<Guid>,
     /// Ports that are to be asked to register everything again with administration, and have not answered that they were.
@@ -163,8 +164,8 @@ impl Manager {
             pkeys: Box::new(DefaultPartition),
             lost_aliases: BTreeSet::new(),
             groups: BTreeMap::new(),
-            changed_groups: BTreeSet::new(),
-            trees: multicast::Trees::default(),
+            changed_groups: BTreeMap::new(),
+            trees: trees::Trees::default(),
             appeared: BTreeSet::new(),
             unasked: BTreeSet::new(),
             rivals: Vec::new(),

@@ -1,13 +1,11 @@
-//! Multicast: a tree of switches for each group, and the ports of its members.
+//! Multicast: a tree of switches for each group ([`trees`](super::trees)), and the ports of its members.
 //!
-//! A few switches far from the adapters are roots; from each of them hangs a tree of shortest ways to all switches. A group
-//! takes one of these trees by its LID, and of the tree what connects its members. So a member that comes or goes changes only the
-//! switches on its way.
+//! A member that comes adds its way to the tree of its group, and only the switches on that way are told. Where members go, and in
+//! sweeps, the whole tree is computed; then, too, only switches are told whose ports are others.
 //!
 //! A member that only sends has a way up to the rest of the tree, and none leads back to it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use rdmux_wire::{Guid, Lid};
@@ -17,120 +15,17 @@ use super::model::PortSet;
 use super::status::Tally;
 use super::sweep::Phase;
 use super::tables::put_group;
+use super::trees::Placed;
 use super::{Manager, model::Model};
 use crate::Time;
 
-/// The most trees.
-const MAX_TREES: usize = 16;
-
-/// The trees of a graph.
-#[derive(Debug, Default)]
-pub(super) struct Trees {
-    trees: Vec<Tree>,
-    /// On which switches a group has ports, by the indices of the graph; not known of groups that are not here. One that has
-    /// ended is on none.
-    placed: BTreeMap<Lid, Vec<usize>>,
-}
-
-/// By switch: the switch above it, the port to it, and that one's port back; none at the root.
-type Tree = Vec<Option<(usize, u8, u8)>>;
-
-impl Trees {
-    /// Other switches or cables.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Nothing is known of what some switch has: all switches are told of the next group with any LID.
-    pub(super) fn forget_places(&mut self) {
-        self.placed.clear();
-    }
-
-    fn make(&mut self, graph: &Graph) {
-        if !self.trees.is_empty() || graph.len() == 0 {
-            return;
-        }
-        let leaves = (0..graph.len()).filter(|&switch| graph.has_adapters(switch));
-        let distance = graph.distances(leaves);
-        let top = distance.iter().filter(|&&d| d != u32::MAX).max().copied().unwrap_or(u32::MAX);
-        let tops: Vec<usize> = (0..graph.len()).filter(|&s| distance[s] == top).collect();
-        let stride = tops.len().div_ceil(MAX_TREES).max(1);
-        self.trees = tops.iter().step_by(stride).map(|&root| tree(graph, root)).collect();
-    }
-
-    /// The ports of a group by switch: of members that receive, and of the switches of those that only send.
-    fn ports(
-        &self,
-        mlid: Lid,
-        members: &BTreeSet<(usize, u8)>,
-        senders: &BTreeSet<usize>,
-    ) -> BTreeMap<usize, PortSet> {
-        let mut all: BTreeMap<usize, PortSet> = BTreeMap::new();
-        let number = usize::from(mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0));
-        let Some(tree) = self.trees.get(number % self.trees.len().max(1)) else { return all };
-        // By switch above: the only switch below that is connected to it, if it is only one.
-        let mut below: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for &(member, port) in members {
-            let known = all.contains_key(&member);
-            all.entry(member).or_default().insert(port);
-            let mut at = member;
-            let mut known = known;
-            while !known && let Some(&Some((above, up, down))) = tree.get(at) {
-                known = all.contains_key(&above);
-                all.entry(at).or_default().insert(up);
-                all.entry(above).or_default().insert(down);
-                below.entry(above).or_default().push(at);
-                at = above;
-            }
-        }
-        if all.is_empty() {
-            return all;
-        }
-        for &sender in senders {
-            let mut at = sender;
-            while !all.contains_key(&at)
-                && let Some(&Some((above, up, _))) = tree.get(at)
-            {
-                all.entry(at).or_default().insert(up);
-                below.entry(above).or_default().push(at);
-                at = above;
-            }
-        }
-        // What only leads from the root to where the members are is not needed.
-        let is_member = |switch| {
-            let mut ports = members.range((switch, 0)..=(switch, u8::MAX));
-            ports.next().is_some() || senders.contains(&switch)
-        };
-        let root =
-            all.keys().copied().find(|&switch| tree.get(switch).is_some_and(Option::is_none));
-        let mut at = root;
-        while let Some(switch) = at.filter(|&switch| !is_member(switch)) {
-            let Some(&[only]) = below.get(&switch).map(Vec::as_slice) else { break };
-            all.remove(&switch);
-            if let (Some(ports), Some(&Some((_, up, _)))) = (all.get_mut(&only), tree.get(only)) {
-                ports.remove(up);
-            }
-            at = Some(only);
-        }
-        all
-    }
-}
-
-fn tree(graph: &Graph, root: usize) -> Tree {
-    let mut above: Tree = vec![None; graph.len()];
-    let mut order = vec![root];
-    let mut next = 0;
-    while let Some(&switch) = order.get(next) {
-        next += 1;
-        for cable in graph.cables(switch) {
-            let to = cable.to as usize;
-            if to != root && above[to].is_none() {
-                above[to] = Some((switch, cable.back, cable.port));
-                order.push(to);
-            }
-        }
-    }
-    above
+/// What is to be done for a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// The tree is to be computed.
+    All,
+    /// Nothing but that these ports have come, or receive by now.
+    Added(BTreeSet<Guid>),
 }
 
 /// Where a port is: its switch, and the port there.
@@ -164,22 +59,30 @@ impl Manager {
                 *all.entry(guid).or_insert(receives) |= receives;
             }
             self.groups.insert(mlid, all);
-            self.changed_groups.insert(mlid);
+            self.changed_groups.insert(mlid, Changed::All);
         }
     }
 
-    /// A port, by its GUID, comes to a group.
-    pub fn add_member(&mut self, mlid: Lid, port: Guid) {
-        let is_new = |members: &mut BTreeMap<Guid, bool>| members.insert(port, true) != Some(true);
-        if mlid.is_multicast() && is_new(self.groups.entry(mlid).or_default()) {
-            self.changed_groups.insert(mlid);
+    /// A port, by its GUID, comes to a group, or receives from now on. The others stay.
+    pub fn add_member(&mut self, mlid: Lid, port: Guid, receives: bool) {
+        if !mlid.is_multicast() {
+            return;
+        }
+        let members = self.groups.entry(mlid).or_default();
+        let was = members.get(&port).copied();
+        if was.is_none() || receives && was == Some(false) {
+            members.insert(port, receives);
+            let changed = self.changed_groups.entry(mlid);
+            if let Changed::Added(new) = changed.or_insert(Changed::Added(BTreeSet::new())) {
+                new.insert(port);
+            }
         }
     }
 
     /// A port leaves a group.
     pub fn remove_member(&mut self, mlid: Lid, port: Guid) {
         if self.groups.get_mut(&mlid).is_some_and(|members| members.remove(&port).is_some()) {
-            self.changed_groups.insert(mlid);
+            self.changed_groups.insert(mlid, Changed::All);
         }
     }
 
@@ -194,8 +97,14 @@ impl Manager {
             return;
         }
         let mut touched = BTreeSet::new();
-        for mlid in core::mem::take(&mut self.changed_groups) {
-            self.route_group(mlid, &mut touched);
+        for (mlid, changed) in core::mem::take(&mut self.changed_groups) {
+            let is_done = match changed {
+                Changed::All => false,
+                Changed::Added(new) => self.extend_group(mlid, &new, &mut touched),
+            };
+            if !is_done {
+                self.route_group(mlid, &mut touched);
+            }
         }
         self.tally = Tally::new(now);
         self.phase = Phase::Groups;
@@ -213,7 +122,43 @@ impl Manager {
         }
     }
 
-    /// Writes the ports of a group into the tables of the model; adds the switches that are concerned.
+    /// Adds members to the tree that a group has. False if it must be computed.
+    fn extend_group(
+        &mut self,
+        mlid: Lid,
+        new: &BTreeSet<Guid>,
+        touched: &mut BTreeSet<usize>,
+    ) -> bool {
+        let Some(members) = self.groups.get(&mlid) else { return true };
+        let Some((tree, placed)) = self.trees.of(mlid) else { return false };
+        for guid in new {
+            let Some(&receives) = members.get(guid) else { continue };
+            let Some((switch, port)) = place(&self.model, &self.graph, *guid) else { continue };
+            let Some(top) = placed.top else { return false };
+            let (model, graph) = (&self.model, &self.graph);
+            let has = |switch| group_ports(model, graph.node(switch), mlid);
+            let Some(branch) = tree.branch(top, switch, receives, has) else { return false };
+            placed.top = Some(branch.top);
+            let own = receives.then_some((switch, port));
+            for (switch, port) in branch.ports.into_iter().chain(own) {
+                let node = self.graph.node(switch);
+                let mut ports = group_ports(&self.model, node, mlid);
+                if ports.contains(port) {
+                    continue;
+                }
+                ports.insert(port);
+                let table = self.model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
+                if let (Some(table), Some(Some(dirty))) = (table, self.dirty.get_mut(node)) {
+                    put_group(table, dirty, mlid, ports);
+                    placed.switches.insert(switch);
+                    touched.insert(switch);
+                }
+            }
+        }
+        true
+    }
+
+    /// Computes the tree of a group and writes its ports into the tables of the model; adds the switches that are concerned.
     fn route_group(&mut self, mlid: Lid, touched: &mut BTreeSet<usize>) {
         self.trees.make(&self.graph);
         let Some(members) = self.groups.get(&mlid) else { return };
@@ -225,13 +170,13 @@ impl Manager {
                 None => {}
             }
         }
-        let ports = self.trees.ports(mlid, &receivers, &senders);
+        let (ports, top) = self.trees.ports(mlid, &receivers, &senders);
         let ended = members.is_empty();
-        let new: Vec<usize> = ports.keys().copied().collect();
-        let old = self.trees.placed.insert(mlid, new.clone());
+        let switches: BTreeSet<usize> = ports.keys().copied().collect();
+        let old = self.trees.place(mlid, Placed { switches: switches.clone(), top });
         let was_placed = old.is_some();
-        let concerned: Vec<usize> = match old {
-            Some(old) => old.into_iter().chain(new).collect(),
+        let concerned: BTreeSet<usize> = match old {
+            Some(old) => old.switches.union(&switches).copied().collect(),
             None => (0..self.graph.len()).collect(),
         };
         for switch in concerned {
@@ -248,8 +193,14 @@ impl Manager {
             // ended before any switch was told of it.
             self.groups.remove(&mlid);
             if !was_placed {
-                self.trees.placed.remove(&mlid);
+                self.trees.forget_place(mlid);
             }
         }
     }
+}
+
+/// The ports that a group has at a switch, as the model says.
+fn group_ports(model: &Model, node: usize, mlid: Lid) -> PortSet {
+    let switch = model.node(node).and_then(|node| node.switch.as_deref());
+    switch.and_then(|switch| switch.multicast.get(&mlid)).copied().unwrap_or_default()
 }

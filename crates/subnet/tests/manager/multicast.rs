@@ -1,8 +1,10 @@
 //! Groups: every member is reached from every port, once, whatever happens to the subnet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rdmux_subnet::{NodeId, PortId};
 use rdmux_wire::{Guid, Lid};
 
@@ -10,7 +12,7 @@ use crate::net::{Net, config};
 
 const MLID: Lid = Lid(0xc003);
 
-/// The ports that a packet from a port comes to; panics if it comes to one twice.
+/// The ports that a packet from a port comes to; panics if it comes to one twice, or goes in a circle.
 fn reached(net: &Net, from: PortId, mlid: Lid) -> BTreeSet<PortId> {
     let mut reached = BTreeSet::new();
     let mut coming = vec![];
@@ -23,7 +25,10 @@ fn reached(net: &Net, from: PortId, mlid: Lid) -> BTreeSet<PortId> {
     } else {
         coming.push(from);
     }
+    let mut steps = 0;
     while let Some(egress) = coming.pop() {
+        steps += 1;
+        assert!(steps < 10_000, "packets to {mlid} from {from} go in a circle");
         if egress.number == 0 {
             assert!(reached.insert(egress), "{egress} twice");
             continue;
@@ -74,7 +79,7 @@ fn members_reach_each_other_and_nobody_else() {
             net.with(0, |manager, _, _| manager.remove_member(MLID, guid));
             let rest: Vec<_> = members.iter().copied().filter(|m| *m != members[gone]).collect();
             assert_reached(&net, MLID, &rest);
-            net.with(0, |manager, _, _| manager.add_member(MLID, guid));
+            net.with(0, |manager, _, _| manager.add_member(MLID, guid, true));
         }
         assert_reached(&net, MLID, &members);
         net.with(0, |manager, _, _| manager.set_group(MLID, []));
@@ -235,5 +240,70 @@ fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
         }
         net.with(0, |manager, _, _| manager.set_group(mlid, list));
         assert_eq!(sets_of_a_sweep(&mut net), 0, "after a reset: {reset}");
+    }
+}
+
+/// What any member sends comes to all others that receive, and to no other port.
+fn assert_members(net: &Net, members: &BTreeMap<PortId, bool>, when: &str) {
+    for &from in members.keys() {
+        let others = members.iter().filter(|(port, receives)| **receives && **port != from);
+        let others: BTreeSet<PortId> = others.map(|(port, _)| *port).collect();
+        assert_eq!(reached(net, from, MLID), others, "from {from}, {when}");
+    }
+}
+
+/// Cables between switches.
+fn trunks(net: &Net) -> Vec<PortId> {
+    let all = net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node));
+    all.filter(|id| net.subnet.peer(*id).is_some_and(|far| net.is_switch(far.node))).collect()
+}
+
+#[test]
+fn members_that_join_and_leave_at_random_are_reached_by_the_tree_that_is_computed_at_once() {
+    const SHAPES: [&str; 4] = ["fattree:40", "torus:4x4x1", "dragonfly:3,1,1", "torus:3x3x2"];
+    for seed in 0..60 {
+        let shape = SHAPES[usize::try_from(seed).expect("few") % SHAPES.len()];
+        let mut net = Net::up(shape, config());
+        let (ends, trunks) = (net.ends(), trunks(&net));
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut below = |count: usize| rng.next_u32() as usize % count;
+        let mut members: BTreeMap<PortId, bool> = BTreeMap::new();
+        let mut broken = None;
+        for step in 0..120 {
+            let when = format!("seed {seed}, step {step}, {shape}");
+            // Some changes are made before the manager works again.
+            let changes: Vec<_> =
+                (0..=below(3)).map(|_| (ends[below(ends.len())], below(8))).collect();
+            for &(end, what) in &changes {
+                let guid = net.subnet.port(end).expect("a port").guid();
+                let (_, manager) = &mut net.managers[0];
+                if what < 2 {
+                    members.remove(&end);
+                    manager.remove_member(MLID, guid);
+                } else {
+                    *members.entry(end).or_default() |= what > 3;
+                    manager.add_member(MLID, guid, what > 3);
+                }
+            }
+            net.settle();
+            assert_members(&net, &members, &when);
+            if below(10) == 0 {
+                // Nothing is to be set for the tree of all members.
+                let all =
+                    members.iter().map(|(end, receives)| (guids(&net, &[*end])[0], *receives));
+                let (all, sets) = (all.collect::<Vec<_>>(), net.sets);
+                net.with(0, |manager, _, _| manager.set_group_members(MLID, all));
+                assert_eq!(net.sets, sets, "{when}");
+            }
+            if below(20) == 0 {
+                let cable = broken.take().unwrap_or_else(|| trunks[below(trunks.len())]);
+                let up = net.subnet.is_cable_down(cable);
+                net.change(|subnet, now, inbox| subnet.set_cable(now, cable, up, inbox))
+                    .expect("a cable");
+                broken = (!up).then_some(cable);
+                net.pass(Duration::from_secs(60));
+                assert_members(&net, &members, &when);
+            }
+        }
     }
 }

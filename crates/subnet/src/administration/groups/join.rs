@@ -57,8 +57,10 @@ pub(in super::super) fn join(
         }
         _ => join.create(state, cx)?,
     };
-    let (answer, mlid, first) = join.enter(state, mgid).ok_or(status::SA_REQUEST_INVALID)?;
-    sink.group_changed(mlid);
+    let (answer, first) = join.enter(state, mgid).ok_or(status::SA_REQUEST_INVALID)?;
+    if let Some(member) = state.groups.get(mgid).and_then(|g| g.members.get(&answer.port_gid)) {
+        sink.member_joined(answer.mlid, member.port, member.receives());
+    }
     table.push(&answer)?;
     if first {
         events::group_created(state, cx, mgid, answer.pkey, sink);
@@ -181,8 +183,8 @@ impl Join<'_> {
         }
     }
 
-    /// The port is a member. The answer, the group's LID, and whether the group has its first full member.
-    fn enter(&self, state: &mut State, mgid: Gid) -> Option<(McMemberRecord, Lid, bool)> {
+    /// The port is a member. The answer, and whether the group has its first full member.
+    fn enter(&self, state: &mut State, mgid: Gid) -> Option<(McMemberRecord, bool)> {
         let group = state.groups.by_mgid.get_mut(&mgid)?;
         let wanted = self.record.join_state;
         let by = self.request.requester.guid;
@@ -201,9 +203,8 @@ impl Join<'_> {
             proxy_join,
             ..group.record()
         };
-        let mlid = group.mlid;
         state.groups.by_port.entry(self.port.guid).or_default().insert(mgid);
-        Some((answer, mlid, first))
+        Some((answer, first))
     }
 }
 

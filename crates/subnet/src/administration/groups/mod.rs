@@ -75,6 +75,13 @@ struct Member {
     proxy: bool,
 }
 
+impl Member {
+    /// One that does not only sends.
+    fn receives(&self) -> bool {
+        self.state.intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER)
+    }
+}
+
 /// Kinds of members while which a group exists.
 const FULL: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
 
@@ -109,11 +116,10 @@ impl Groups {
 
     /// The members' ports by MLID, and whether each receives: one that only sends does not.
     pub(super) fn members(&self, mlid: Lid) -> impl Iterator<Item = (Guid, bool)> + '_ {
-        let receives = JoinState::FULL_MEMBER | JoinState::NON_MEMBER;
         let group = self.by_mlid(mlid).into_iter();
         group
             .flat_map(|group| group.members.values())
-            .map(move |member| (member.port, member.state.intersects(receives)))
+            .map(|member| (member.port, member.receives()))
     }
 
     pub(super) fn mlids(&self) -> impl Iterator<Item = Lid> + '_ {

@@ -166,7 +166,6 @@ fn group_is_created_for_a_full_member_with_all_it_needs() {
         ..wanted
     };
     assert_eq!(created, expected);
-    assert_eq!(net.out.changed.last(), Some(&Lid(0xc001)));
     assert_eq!(members(&net, 0xc001), [(gid(&net, 2).guid(), true)]);
 }
 
@@ -371,6 +370,26 @@ fn groups_are_found_by_their_values() {
     let place = net.model.by_lid(net.asks).unwrap();
     net.model.port_mut(place).unwrap().pkeys = [Pkey(0x8001)].into();
     assert_eq!(net.table(ID, 0, &mlid), [], "not in its partition");
+}
+
+#[test]
+fn manager_is_told_which_port_has_joined_and_whether_it_receives() {
+    let mut net = Net::new("switch:3", 0);
+    let [a, b] = [2, 3].map(|lid| gid(&net, lid).guid());
+    let created = record(&net, OWN, 2, SEND_FULL);
+    join(&mut net, CREATE, 2, &created).expect("created");
+    let joins = [(3, FULL), (2, SEND_ONLY), (2, NON)];
+    for (lid, state) in joins {
+        let wanted = record(&net, OWN, lid, state);
+        join(&mut net, JOIN, lid, &wanted).expect("joined");
+    }
+    let expected = [(a, false), (b, true), (a, false), (a, true)];
+    let expected = expected.map(|(port, receives)| (Lid(0xc001), port, receives));
+    assert_eq!(net.out.joined, expected);
+    assert_eq!(net.out.changed, []);
+    let left = record(&net, OWN, 2, NON);
+    leave(&mut net, 2, &left).expect("left");
+    assert_eq!(net.out.changed, [Lid(0xc001)]);
 }
 
 #[test]
