@@ -1,15 +1,17 @@
 //! What a manager knows of its subnet: nodes, ports, cables, and the tables that it has set.
+//!
+//! [`Model`] finds nodes and ports by GUIDs and LIDs; what is known of each is in [`Node`], [`Port`] and [`Switch`].
 
-use alloc::boxed::Box;
+mod node;
+mod port_set;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use rdmux_wire::sm::{
-    NO_ROUTE, NodeDescription, NodeInfo, NodeType, PortInfo, PortState, SlToVlTable, SmInfo,
-    SwitchInfo, VlArbitration,
-};
-use rdmux_wire::{Guid, Lid, Pkey};
+use rdmux_wire::{Guid, Lid};
 
+pub use self::node::{Node, Port, Switch};
+pub use self::port_set::PortSet;
 use crate::topology::PortRef;
 
 /// All nodes that a manager has found. A [`PortRef`] names a port by the index of its node and its number.
@@ -24,129 +26,6 @@ pub struct Model {
     /// Of all nodes together.
     ports: usize,
     version: u64,
-}
-
-/// A node.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// What it says of itself, by the port that was asked first.
-    pub info: NodeInfo,
-    /// Its name.
-    pub description: NodeDescription,
-    /// Its ports by number. Of an adapter port 0 stands for nothing, as do ports that are not cabled to the subnet.
-    pub ports: Vec<Port>,
-    /// What only a switch has.
-    pub switch: Option<Box<Switch>>,
-    /// The way to it from the manager's port: port numbers to leave by.
-    pub route: Vec<u8>,
-}
-
-/// A port of a node.
-#[derive(Clone, Debug, Default)]
-pub struct Port {
-    /// PortGUID; of a switch's external port that of port 0.
-    pub guid: Guid,
-    /// PortInfo as it was read or set last; none while it was not.
-    pub info: Option<PortInfo>,
-    /// The P_Key table up to its last entry in use; zero where there is none.
-    pub pkeys: Vec<Pkey>,
-    /// Alias GUIDs by their index, from 1; zero where there is none.
-    pub aliases: Vec<Guid>,
-    /// The port at the other end of the cable.
-    pub peer: Option<PortRef>,
-    /// SLtoVL tables by the port that a packet comes in by (an adapter has one); none where it is not known.
-    pub sl_to_vl: Vec<Option<SlToVlTable>>,
-    /// The VL arbitration tables as far as they are known: blocks 1 to 4 in their order.
-    pub vl_arbitration: Vec<VlArbitration>,
-    /// The manager on this port, if it has one; also the manager whose model this is.
-    pub manager: Option<SmInfo>,
-    /// The base LID that the port is given, or 0. The port has it once [`Port::lid`] says so.
-    pub assigned: Lid,
-}
-
-/// What only a switch has.
-#[derive(Clone, Debug)]
-pub struct Switch {
-    /// SwitchInfo as it was read or set last.
-    pub info: SwitchInfo,
-    /// The port to leave by, by LID; [`NO_ROUTE`] and what is behind the end is no route.
-    pub forwarding: Vec<u8>,
-    /// The ports to leave by, by multicast LID.
-    pub multicast: BTreeMap<Lid, PortSet>,
-}
-
-/// A set of ports of a switch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortSet([u64; 4]);
-
-impl PortSet {
-    /// Adds a port.
-    pub fn insert(&mut self, port: u8) {
-        self.0[usize::from(port) / 64] |= 1 << (port % 64);
-    }
-
-    /// Takes a port away.
-    pub fn remove(&mut self, port: u8) {
-        self.0[usize::from(port) / 64] &= !(1 << (port % 64));
-    }
-
-    /// Whether a port is in it.
-    pub fn contains(&self, port: u8) -> bool {
-        self.0[usize::from(port) / 64] & (1 << (port % 64)) != 0
-    }
-
-    /// Whether no port is in it.
-    pub fn is_empty(&self) -> bool {
-        self.0 == [0; 4]
-    }
-
-    /// Its ports in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
-        (0..=u8::MAX).filter(|&port| self.contains(port))
-    }
-
-    /// The mask of 16 ports from `16 * position` on, as a multicast forwarding table has it.
-    pub fn mask(&self, position: u8) -> u16 {
-        let bit = usize::from(position % 16) * 16;
-        u16::try_from((self.0[bit / 64] >> (bit % 64)) & 0xffff).unwrap_or_default()
-    }
-}
-
-impl Switch {
-    /// The port by which packets to a LID leave; none where there is no route.
-    pub fn egress(&self, lid: Lid) -> Option<u8> {
-        self.forwarding.get(usize::from(lid.0)).copied().filter(|&port| port != NO_ROUTE)
-    }
-}
-
-impl Node {
-    /// Whether it is a switch.
-    pub fn is_switch(&self) -> bool {
-        self.info.node_type == NodeType::SWITCH
-    }
-
-    /// The numbers of ports that have a LID of their own: port 0 of a switch, all of another node.
-    pub fn end_ports(&self) -> impl Iterator<Item = u8> + use<> {
-        let (first, last) = if self.is_switch() { (0, 0) } else { (1, self.info.num_ports) };
-        first..=last
-    }
-}
-
-impl Port {
-    /// Whether it has a link, as far as it says.
-    pub fn is_up(&self) -> bool {
-        self.info.as_ref().is_some_and(|info| info.port_state >= PortState::INIT)
-    }
-
-    /// The base LID, if it has one.
-    pub fn lid(&self) -> Option<Lid> {
-        self.info.as_ref().map(|info| info.lid).filter(|lid| lid.is_unicast())
-    }
-
-    /// How many low bits of the LID are path bits.
-    pub fn lmc(&self) -> u8 {
-        self.info.as_ref().map_or(0, |info| info.lmc)
-    }
 }
 
 impl Model {
@@ -346,8 +225,11 @@ fn lids(lid: Lid, lmc: u8) -> impl Iterator<Item = Lid> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::vec;
+
+    use rdmux_wire::sm::{NodeDescription, NodeInfo, NodeType, PortInfo};
+
+    use super::*;
 
     fn adapter(guid: u64) -> Node {
         Node {
@@ -412,16 +294,5 @@ mod tests {
             assert!(!seen.contains(&model.version()));
             seen.push(model.version());
         }
-    }
-
-    #[test]
-    fn sets_of_ports_are_masks_of_16() {
-        let mut set = PortSet::default();
-        assert!(set.is_empty());
-        for port in [0, 3, 17, 255] {
-            set.insert(port);
-        }
-        assert_eq!([set.mask(0), set.mask(1), set.mask(2), set.mask(15)], [0b1001, 2, 0, 0x8000]);
-        assert!(set.iter().eq([0, 3, 17, 255]) && !set.contains(4));
     }
 }

@@ -1,0 +1,54 @@
+//! Sets of ports, as multicast forwarding tables have them.
+
+/// A set of ports of a switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSet([u64; 4]);
+
+impl PortSet {
+    /// Adds a port.
+    pub fn insert(&mut self, port: u8) {
+        self.0[usize::from(port) / 64] |= 1 << (port % 64);
+    }
+
+    /// Takes a port away.
+    pub fn remove(&mut self, port: u8) {
+        self.0[usize::from(port) / 64] &= !(1 << (port % 64));
+    }
+
+    /// Whether a port is in it.
+    pub fn contains(&self, port: u8) -> bool {
+        self.0[usize::from(port) / 64] & (1 << (port % 64)) != 0
+    }
+
+    /// Whether no port is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    /// Its ports in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
+        (0..=u8::MAX).filter(|&port| self.contains(port))
+    }
+
+    /// The mask of 16 ports from `16 * position` on, as a multicast forwarding table has it.
+    pub fn mask(&self, position: u8) -> u16 {
+        let bit = usize::from(position % 16) * 16;
+        u16::try_from((self.0[bit / 64] >> (bit % 64)) & 0xffff).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_ports_are_masks_of_16() {
+        let mut set = PortSet::default();
+        assert!(set.is_empty());
+        for port in [0, 3, 17, 255] {
+            set.insert(port);
+        }
+        assert_eq!([set.mask(0), set.mask(1), set.mask(2), set.mask(15)], [0b1001, 2, 0, 0x8000]);
+        assert!(set.iter().eq([0, 3, 17, 255]) && !set.contains(4));
+    }
+}
