@@ -52,6 +52,8 @@ pub(crate) enum Management {
     Handover(Handover),
     /// The same questions are put to OpenSM and to the fabric's own administration.
     Compare(Compare),
+    /// A program looks at a subnet of its own, which the fabric's manager has brought up with these options.
+    With(&'static [&'static str], fn(&Ground) -> Result<()>),
     /// A program looks at a subnet that a manager has brought up. Rows of one shape and one manager share it.
     Look(&'static str, ManagedBy, fn(&Ground) -> Result<()>),
 }
@@ -70,6 +72,9 @@ impl Management {
                 let options = row.options();
                 let options = options.each_ref().map(String::as_str);
                 row.run(&stage.ground_with(row.shape, &options, title)?)?;
+            }
+            Self::With(options, row) => {
+                row(&stage.ground_with("switch:8", options, title)?.managed_by_itself()?)?;
             }
             Self::Look(shape, by, row) => {
                 let ground = stage.managed_ground(shape, *by, title)?;

@@ -20,6 +20,11 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(more(ManagedBy::OpenSm));
     rows.extend(looks(ManagedBy::Fabric));
     rows.extend(more(ManagedBy::Fabric));
+    rows.push(row(
+        managed("saquery and smpquery of service levels", ManagedBy::Fabric),
+        true,
+        Management::With(&["--sm-sl-to-vl", "default"], diags::sa::levels),
+    ));
     rows
 }
 
@@ -209,6 +214,7 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         "saquery SwitchInfoRecord, LFTRecord, MFTRecord",
         "saquery LinkRecord",
         "saquery PathRecord",
+        "saquery of tables",
         "saquery MCMemberRecord",
         "ibportstate",
     ];
@@ -218,9 +224,6 @@ fn looks(by: ManagedBy) -> Vec<Row> {
         row(managed(&format!("{title} on {shape}"), by), brief, look)
     };
     let large = LOOKS.iter().filter(|(title, _)| LARGE.contains(title));
-    // Administration tells an adapter's service levels by its port number, where saquery asks for those of port 0.
-    let suits = |title: &str| by == ManagedBy::OpenSm || title != "saquery of tables";
-    let looks = LOOKS.iter().filter(|(title, _)| suits(title));
-    let rows = looks.map(|look| on(TREE, look, is_brief(look.0)));
+    let rows = LOOKS.iter().map(|look| on(TREE, look, is_brief(look.0)));
     rows.chain(large.map(|look| on("fattree:648", look, false))).collect()
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::{NodeView, Snapshot};
+use rdmux_wire::Lid;
 
+use super::super::ManagedBy;
 use super::super::ground::{self, Ground, Shown};
 use super::{contains, field, number, own, same};
 
@@ -214,7 +216,8 @@ fn all_paths(ground: &Ground, shown: &Snapshot, line: &str, from: Option<u64>) -
     same(line, printed, expected)
 }
 
-/// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration.
+/// SMInfoRecord, ClassPortInfo, and the records of ports' tables: GUIDs, P_Keys, service levels, arbitration. Of the last two OpenSM
+/// tells tables of zeros where it does not set any, and the fabric's manager none.
 pub(crate) fn tables(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let manager = ground.manager_in(&shown)?;
@@ -228,21 +231,76 @@ pub(crate) fn tables(ground: &Ground) -> Result<()> {
     let info = Record(&output);
     ensure!(info.number("Class version")? == 2 && info.number("Base version")? == 1, "{output}");
     let node = shown.adapters().last().context("an adapter")?;
-    let lid = ground::lid(node)?.0;
-    let one = |query: &str| -> Result<String> {
-        let output = ground.said(&format!("saquery {query}"))?;
-        let count = records(&output).len();
-        ensure!(count == 1, "saquery {query}: {count} records");
-        ensure!(records(&output)[0].number("LID")? == u64::from(lid), "{output}");
-        Ok(output)
-    };
-    let guids = one(&format!("GUIDInfoRecord {lid}/0"))?;
+    let lid = ground::lid(node)?;
+    let guids = one(ground, lid, &format!("GUIDInfoRecord {lid}/0"))?;
     contains(&guids, &format!("GUID 0.....................{:#018x}", node.guid.0 + 1))?;
-    contains(&one(&format!("--smkey 1 PKeyTableRecord {lid}/1/0"))?, "0xffff 0x0000")?;
-    contains(&one(&format!("SL2VLTableRecord {lid}/0/0"))?, "VL: ")?;
-    contains(&one(&format!("VLArbitrationTableRecord {lid}/1/1"))?, "Weight:")?;
+    let keys = one(ground, lid, &format!("--smkey 1 PKeyTableRecord {lid}/1/0"))?;
+    contains(&keys, "0xffff 0x0000")?;
     // Who is not trusted is told nothing of P_Keys.
-    contains(&ground.refused(&format!("saquery PKeyTableRecord {lid}/1/0"))?, "SA_ERR_REQ_INVALID")
+    let refused = ground.refused(&format!("saquery PKeyTableRecord {lid}/1/0"))?;
+    contains(&refused, "SA_ERR_REQ_INVALID")?;
+    match ground.managed_by()? {
+        ManagedBy::OpenSm => of_lanes(ground, lid).map(drop),
+        ManagedBy::Fabric => {
+            for query in ["SL2VLTableRecord", "VLArbitrationTableRecord"] {
+                let output = ground.said(&format!("saquery {query}"))?;
+                ensure!(records(&output).is_empty(), "{query} of nobody: {output}");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The only record that a question for something of one port has.
+fn one(ground: &Ground, lid: Lid, query: &str) -> Result<String> {
+    let output = ground.said(&format!("saquery {query}"))?;
+    let count = records(&output).len();
+    ensure!(count == 1, "saquery {query}: {count} records");
+    ensure!(records(&output)[0].number("LID")? == u64::from(lid.0), "{output}");
+    Ok(output)
+}
+
+/// The records of an adapter's service levels and arbitration; the former is returned.
+fn of_lanes(ground: &Ground, lid: Lid) -> Result<String> {
+    contains(&one(ground, lid, &format!("VLArbitrationTableRecord {lid}/1/1"))?, "Weight:")?;
+    let levels = one(ground, lid, &format!("SL2VLTableRecord {lid}/0/0"))?;
+    contains(&levels, "VL: ")?;
+    // An adapter has one, whatever port is asked for.
+    let other = one(ground, lid, &format!("SL2VLTableRecord {lid}/1/1"))?;
+    ensure!(other == levels, "another table of port 1: {other}");
+    Ok(levels)
+}
+
+/// Service levels that the manager sets: the records are what the ports say.
+pub(crate) fn levels(ground: &Ground) -> Result<()> {
+    let shown = ground.show()?;
+    let lid = ground::lid(shown.adapters().last().context("an adapter")?)?;
+    let of_port = ground.said(&format!("smpquery sl2vl {lid} 1"))?;
+    let lanes = lanes(&of_port).next().context("a table")?;
+    ensure!(lanes.iter().any(|lane| *lane != 0), "all levels take one lane: {of_port}");
+    same_lanes(&of_lanes(ground, lid)?, &lanes)?;
+    // Of a switch's port there is one for each port that packets come in by.
+    let lid = ground::lid(shown.switches().next().context("a switch")?)?;
+    let of_port = ground.said(&format!("smpquery sl2vl {lid} 2"))?;
+    let lanes = self::lanes(&of_port).nth(1).context("a table for port 1")?;
+    same_lanes(&one(ground, lid, &format!("SL2VLTableRecord {lid}/1/2"))?, &lanes)
+}
+
+/// The tables that smpquery prints: 16 lanes behind the port that packets come in by and that by which they leave.
+fn lanes(output: &str) -> impl Iterator<Item = Vec<u64>> {
+    output.lines().filter_map(|line| {
+        let (_, lanes) = line.strip_prefix("ports: in")?.split_once(": |")?;
+        Some(lanes.split('|').filter_map(|lane| lane.trim().parse().ok()).collect())
+    })
+}
+
+/// That a record, as saquery prints it, has these lanes.
+fn same_lanes(record: &str, expected: &[u64]) -> Result<()> {
+    let line = record.lines().find_map(|line| line.trim().strip_prefix("VL:"));
+    let line = line.with_context(|| format!("a record without lanes: {record}"))?;
+    let printed: Vec<u64> = line.split('|').filter_map(|lane| lane.trim().parse().ok()).collect();
+    ensure!(printed == expected, "the record has {printed:?}, the port {expected:?}");
+    Ok(())
 }
 
 /// MCMemberRecords: the group of all interfaces, which OpenSM makes. Services and subscriptions: nobody has any.
@@ -265,7 +323,14 @@ pub(crate) fn groups(ground: &Ground) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{pairs, records};
+    use super::{lanes, pairs, records};
+
+    #[test]
+    fn tables_of_smpquery_are_lanes() {
+        let text = "# SL2VL table: Lid 2\n#                 SL: | 0| 1|15|\n\
+                    ports: in  0, out  0: | 0| 1|15|\nports: in  1, out  0: | 7| 0| 2|\n";
+        assert_eq!(lanes(text).collect::<Vec<_>>(), [[0, 1, 15], [7, 0, 2]]);
+    }
 
     #[test]
     fn records_begin_with_their_names() {

@@ -71,9 +71,14 @@ pub(in super::super) fn sl_to_vl(
     table: &mut Table,
 ) -> Result<(), Status> {
     let mask = SlToVlTableRecordMask::LID.bits();
-    let pattern = request.pattern::<SlToVlTableRecord>(mask)?;
+    let of_switch = request.pattern::<SlToVlTableRecord>(mask)?;
+    // Another node's port has one table, which is that of port 0 whatever ports are asked for, as OpenSM has it.
+    let numbers = SlToVlTableRecordMask::INPUT_PORT_NUM | SlToVlTableRecordMask::OUTPUT_PORT_NUM;
+    let of_other = request.pattern::<SlToVlTableRecord>(mask | numbers.bits())?;
     let wanted = request.lid(mask, request.record::<SlToVlTableRecord>()?.lid);
-    for (_, output_port_num, port, lid) in ports(view.model, request, wanted) {
+    for (node, number, port, lid) in ports(view.model, request, wanted) {
+        let (pattern, output_port_num) =
+            if node.is_switch() { (&of_switch, number) } else { (&of_other, 0) };
         let known = (0..=u8::MAX).zip(&port.sl_to_vl);
         for (input_port_num, entries) in known.filter_map(|(n, table)| Some((n, (*table)?))) {
             let record = SlToVlTableRecord {
@@ -83,7 +88,7 @@ pub(in super::super) fn sl_to_vl(
                 table: entries,
                 ..SlToVlTableRecord::default()
             };
-            table.push_if(&pattern, &record)?;
+            table.push_if(pattern, &record)?;
         }
     }
     Ok(())
@@ -95,9 +100,13 @@ pub(in super::super) fn vl_arbitration(
     table: &mut Table,
 ) -> Result<(), Status> {
     let mask = VlArbitrationRecordMask::LID.bits();
-    let pattern = request.pattern::<VlArbitrationRecord>(mask)?;
+    let of_switch = request.pattern::<VlArbitrationRecord>(mask)?;
+    // A LID says which port it is but for a switch.
+    let number = VlArbitrationRecordMask::OUTPUT_PORT_NUM.bits();
+    let of_other = request.pattern::<VlArbitrationRecord>(mask | number)?;
     let wanted = request.lid(mask, request.record::<VlArbitrationRecord>()?.lid);
-    for (_, output_port_num, port, lid) in ports(view.model, request, wanted) {
+    for (node, output_port_num, port, lid) in ports(view.model, request, wanted) {
+        let pattern = if node.is_switch() { &of_switch } else { &of_other };
         for (block_num, &entries) in (1..).zip(&port.vl_arbitration) {
             let record = VlArbitrationRecord {
                 lid,
@@ -106,7 +115,7 @@ pub(in super::super) fn vl_arbitration(
                 table: entries,
                 ..VlArbitrationRecord::default()
             };
-            table.push_if(&pattern, &record)?;
+            table.push_if(pattern, &record)?;
         }
     }
     Ok(())

@@ -317,6 +317,40 @@ fn tables_of_service_levels_and_lanes_are_by_port() {
 }
 
 #[test]
+fn tables_of_an_adapter_are_found_whatever_port_is_asked_for() {
+    let mut net = Net::new("switch:2", 0);
+    let (place, lid) = net.ports()[1];
+    let entries = SlToVlTable { vls: [Vl(3); 16] };
+    let port = net.model.port_mut(place).unwrap();
+    port.sl_to_vl = [Some(entries)].into();
+    port.vl_arbitration = [VlArbitration::default(); 4].into();
+    for number in [0, 1, 7, 255] {
+        let wanted = SlToVlTableRecord {
+            lid,
+            input_port_num: number,
+            output_port_num: number,
+            ..SlToVlTableRecord::default()
+        };
+        let mask = SlToVlTableRecordMask::all().bits();
+        let found = net.get(SlToVlTableRecord::ATTR_ID, mask, &wanted);
+        let expected = SlToVlTableRecord { lid, table: entries, ..SlToVlTableRecord::default() };
+        assert_eq!(found.records, [expected], "port {number}");
+        let wanted = VlArbitrationRecord {
+            lid,
+            output_port_num: number,
+            block_num: 2,
+            ..VlArbitrationRecord::default()
+        };
+        let mask = VlArbitrationRecordMask::all().bits();
+        let found = net.get(VlArbitrationRecord::ATTR_ID, mask, &wanted).records;
+        assert_eq!((found[0].output_port_num, found[0].block_num), (place.port, 2));
+        let wanted = VlArbitrationRecord { block_num: 5, ..wanted };
+        let none = net.get(VlArbitrationRecord::ATTR_ID, mask, &wanted);
+        assert_eq!(none.status, status::SA_NO_RECORDS);
+    }
+}
+
+#[test]
 fn guid_info_records_have_the_port_s_guid_and_aliases() {
     let mut net = Net::new("switch:2", 0);
     let (place, lid) = net.ports()[1];
