@@ -63,6 +63,12 @@ impl Rows {
         self.ended.values().any(|e| matches!(e, None | Some(Ended::Failed(_))))
     }
 
+    /// The same with this before the name of each: a program that is run twice has rows of the same names.
+    pub(crate) fn named(mut self, prefix: &str) -> Self {
+        self.ended = self.ended.into_iter().map(|(row, e)| (format!("{prefix}{row}"), e)).collect();
+        self
+    }
+
     /// Counts all of them.
     pub(crate) fn report(self, report: &mut Report) {
         for (row, ended) in self.ended {
@@ -106,6 +112,9 @@ mod tests {
         assert!(rows.any_failed());
         rows.take("skip | part 3 | c | MTU 1024 | no namespaces");
         assert!(!rows.any_failed());
+        let named = rows.named("again: ");
+        assert_eq!(named.len(), 3);
+        assert_eq!(named.ended["again: part 3 | b | MTU 1024"], Some(Ended::Passed));
     }
 
     #[test]

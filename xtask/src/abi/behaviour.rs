@@ -1,6 +1,6 @@
 //! The C programs of `conformance/c` on the shared object, on virtual hosts of their own.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +36,9 @@ const PROGRAMS: &[&str] = &[
     "cycles",
 ];
 
+/// Those that run a second time, on a subnet that the fabric's manager manages. In the others that are on a fabric the test is the manager.
+const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
+
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
 
@@ -64,23 +67,62 @@ pub(super) fn run(report: &mut Report) {
             report.skip(program, "no headers (libibumad-dev)");
             continue;
         }
-        let mut rows = Rows::default();
-        if let Err(e) = host.run(program, &mut rows) {
-            report.fail(program, &format!("{e:#}"));
+        let twice = MANAGED_TOO.contains(program).then_some(Subnet::Managed);
+        for subnet in [Some(Subnet::Plain), twice].into_iter().flatten() {
+            let mut rows = Rows::default();
+            let prefix = subnet.prefix();
+            if let Err(e) = host.run(program, subnet, &mut rows) {
+                report.fail(&format!("{prefix}{program}"), &format!("{e:#}"));
+            }
+            rows.named(prefix).report(report);
+            report.check(&format!("{prefix}{program} leaves nothing"), host.is_empty());
         }
-        rows.report(report);
-        report.check(&format!("{program} leaves nothing"), host.is_empty());
     }
 }
 
-/// A virtual host, and two more that programs may open, in a runtime directory of their own.
+/// The subnets that programs run on if they need one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subnet {
+    /// Nobody manages it.
+    Plain,
+    /// The fabric's manager does.
+    Managed,
+}
+
+impl Subnet {
+    /// The fabric.
+    const fn fabric(self) -> &'static str {
+        match self {
+            Self::Plain => "default",
+            Self::Managed => "managed",
+        }
+    }
+
+    /// The host that is on it.
+    const fn host(self) -> &'static str {
+        match self {
+            Self::Plain => Host::NAME,
+            Self::Managed => Host::MANAGED,
+        }
+    }
+
+    /// What names of rows on it begin with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Managed => "managed: ",
+        }
+    }
+}
+
+/// A virtual host, two more that programs may open, and one on a managed subnet, in a runtime directory of their own.
 struct Host {
     /// Where programs and links to the library are.
     place: PathBuf,
     runtime: PathBuf,
     rdmux: PathBuf,
-    /// Whether a fabric was brought up.
-    fabric: Cell<bool>,
+    /// The fabrics that were brought up.
+    fabrics: RefCell<Vec<Subnet>>,
 }
 
 impl Host {
@@ -88,7 +130,9 @@ impl Host {
     const OTHER: &str = "abi-other";
     /// One whose device has small limits.
     const SMALL: &str = "abi-small";
-    const ALL: [&str; 3] = [Self::NAME, Self::OTHER, Self::SMALL];
+    /// One on a managed subnet.
+    const MANAGED: &str = "abi-managed";
+    const ALL: [&str; 4] = [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED];
     /// What its device is to have.
     const LIMITS: &str = "[limits]\n\
         max_qp = 6\nmax_cq = 5\nmax_pd = 4\nmax_mr = 5\nmax_mw = 3\nmax_srq = 3\nmax_ah = 4\n\
@@ -115,17 +159,21 @@ impl Host {
         let _ = fs::remove_dir_all(&runtime);
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let rdmux = sh::target_dir().join("debug/rdmux");
-        let host = Self { place, runtime, rdmux, fabric: Cell::new(false) };
+        let host = Self { place, runtime, rdmux, fabrics: RefCell::default() };
         let [.., high, low] = std::process::id().to_be_bytes();
         let config = host.runtime.join("small.toml");
         fs::write(&config, Self::LIMITS).with_context(|| config.display().to_string())?;
         for (name, net) in Self::ALL.into_iter().zip(79..) {
             let address = format!("127.{net}.{high}.{low}");
             let mut up = host.command(&host.rdmux);
+            up.args(["host", "up", name, "--addr", &address]);
             if name == Self::SMALL {
                 up.env("RDMUX_CONFIG", &config);
             }
-            sh::run(up.args(["host", "up", name, "--addr", &address]))?;
+            if name == Self::MANAGED {
+                up.args(["--fabric", Subnet::Managed.fabric()]);
+            }
+            sh::run(&mut up)?;
         }
         Ok(host)
     }
@@ -137,7 +185,7 @@ impl Host {
     }
 
     /// Compiles a program and runs its tests.
-    fn run(&self, name: &str, rows: &mut Rows) -> Result<()> {
+    fn run(&self, name: &str, subnet: Subnet, rows: &mut Rows) -> Result<()> {
         let program = self.compile(name)?;
         let library = self.place.join("lib");
         let mut list = sh::command(&program);
@@ -145,7 +193,7 @@ impl Host {
         let source = fs::read_to_string(sources().join(format!("{name}.c")))?;
         let on_fabric = source.contains(ON_FABRIC);
         let mut run = if on_fabric {
-            self.bring_fabric_up()?;
+            self.bring_up(subnet)?;
             // The program looks at the files of the adapter, which the command shows.
             let mut run = self.command(&self.rdmux);
             run.args(["run", "--device", "ib", "--"]).arg(&program);
@@ -153,7 +201,7 @@ impl Host {
         } else {
             self.command(&program)
         };
-        run.env("LD_LIBRARY_PATH", &library);
+        run.env("LD_LIBRARY_PATH", &library).env("RDMUX_HOST", subnet.host());
         run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
         if name == "umad" {
             // Its tests say what files there are.
@@ -161,30 +209,46 @@ impl Host {
         }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
-        if on_fabric { self.fabric_has_no_files() } else { Ok(()) }
+        if on_fabric { self.has_no_files(subnet) } else { Ok(()) }
     }
 
-    /// Brings a fabric up that the host attaches to. It stays for further programs.
-    fn bring_fabric_up(&self) -> Result<()> {
-        if !self.fabric.replace(true) {
-            let mut up = self.command(&self.rdmux);
-            sh::run(up.args(["fabric", "up", "--no-sm", "--shape", "switch:4"]))?;
+    /// Brings a fabric up that the host of this subnet attaches to. It stays for further programs.
+    fn bring_up(&self, subnet: Subnet) -> Result<()> {
+        if self.fabrics.borrow().contains(&subnet) {
+            return Ok(());
         }
-        Ok(())
+        self.fabrics.borrow_mut().push(subnet);
+        let mut up = self.command(&self.rdmux);
+        up.args(["fabric", "up", "--shape", "switch:4", "--fabric", subnet.fabric()]);
+        if subnet == Subnet::Managed {
+            sh::run(&mut up)?;
+            let devices = ["devices", "--device", "ib", "--json"];
+            return self.until_told(subnet, &devices, "\"state\":\"active\"");
+        }
+        sh::run(up.arg("--no-sm"))
     }
 
     /// Waits until the fabric has no open management interface: those of programs that were killed are gone, too.
-    fn fabric_has_no_files(&self) -> Result<()> {
+    fn has_no_files(&self, subnet: Subnet) -> Result<()> {
+        let status = ["fabric", "status", "--fabric", subnet.fabric(), "--json"];
+        self.until_told(subnet, &status, "\"files\":[]")
+    }
+
+    /// Waits until our program, on the host of this subnet, tells something, however it is laid out.
+    fn until_told(&self, subnet: Subnet, line: &[&str], what: &str) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let mut status = self.command(&self.rdmux);
-            let status = sh::output(status.args(["fabric", "status", "--json"]))?;
-            // However it is laid out.
-            let text: String = status.split_whitespace().collect();
-            if text.contains("\"files\":[]") {
+            let mut command = self.command(&self.rdmux);
+            let told = sh::output(command.args(line).env("RDMUX_HOST", subnet.host()))?;
+            let text: String = told.split_whitespace().collect();
+            if text.contains(what) {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "left behind:\n{status}");
+            ensure!(
+                Instant::now() < deadline,
+                "`rdmux {}` never told {what}:\n{told}",
+                line.join(" ")
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -243,9 +307,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if self.fabric.get() {
+        for subnet in self.fabrics.take() {
             let mut down = self.command(&self.rdmux);
-            let _ = sh::run(down.args(["fabric", "down"]));
+            let _ = sh::run(down.args(["fabric", "down", "--fabric", subnet.fabric()]));
         }
         for name in Self::ALL {
             let mut down = self.command(&self.rdmux);
