@@ -57,7 +57,7 @@ impl Handover {
 }
 
 /// The rows, and whether CI runs them.
-pub(crate) const ROWS: [(Handover, bool); 6] = [
+pub(crate) const ROWS: [(Handover, bool); 7] = [
     (
         row("opensm, and the fabric's manager with a lower priority", Subnet::Switch, "3", lower),
         true,
@@ -101,6 +101,15 @@ pub(crate) const ROWS: [(Handover, bool); 6] = [
             joined,
         ),
         false,
+    ),
+    (
+        row(
+            "opensm, in a subnet that is joined to that of a better manager in the fabric",
+            LOW,
+            "7",
+            woken,
+        ),
+        true,
     ),
 ];
 
@@ -221,6 +230,22 @@ fn joined(ground: &Ground) -> Result<()> {
     ground.until("without its master", || Ok(own(ground)?.state == "master"))?;
     cable(ground, "up")?;
     opensm_is_master(ground, 3)?;
+    opensm.end()
+}
+
+/// The same, but OpenSM is the worse one, and looks for changes neither by itself nor because of traps: the fabric's manager tells it to.
+fn woken(ground: &Ground) -> Result<()> {
+    ours_is_master(ground, 7)?;
+    cable(ground, "down")?;
+    let deaf = conf(3).with("sweep_interval", 0).with("sweep_on_trap", "FALSE");
+    let mut opensm = OpenSm::start(ground, HOSTS[0], "opensm", &deaf)?;
+    opensm.subnet_is_up(1)?;
+    cable(ground, "up")?;
+    opensm.says("Entering STANDBY state", 1)?;
+    ours_is_master(ground, 7)?;
+    // It does not do what it is told by DISCOVER while it is the master: then it is told of a handover.
+    let refused = opensm.said("OSM_SM_SIGNAL_DISCOVER in state MASTER");
+    ensure!(refused > 0, "OpenSM does not say that it refuses to discover");
     opensm.end()
 }
 

@@ -127,6 +127,11 @@ impl Manager {
         }
     }
 
+    /// One of them refuses that, as OpenSM does while it is the master. It looks around when another master tells it of a handover.
+    pub(super) fn wake(&mut self, port: PortRef) {
+        self.queue.push_back(Request { port, what: What::Wake });
+    }
+
     /// The best of the other managers, if it is better than `than`.
     pub(super) fn heir(&self, than: Option<(u8, Reverse<Guid>)>) -> Option<usize> {
         let active = |(_, rival): &(usize, &Rival)| rival.info.state != SmState::NOT_ACTIVE;

@@ -73,7 +73,7 @@ impl Manager {
                 Hops::new(&model.node(port.node)?.route, Some(port.port))
             }
             What::Poll => Hops::new(&self.master.as_ref()?.route, None),
-            What::Rival | What::Handover | What::Acknowledge | What::Discover => {
+            What::Rival | What::Handover | What::Acknowledge | What::Discover | What::Wake => {
                 Hops::new(&self.rivals.get(port.node)?.route, None)
             }
             _ => self.hops_to(model, port),
@@ -115,7 +115,7 @@ impl Manager {
             .into(),
             What::SlToVl(_) => self.wanted_sl_to_vl(model, port)?.into(),
             What::SetGuids(block) => self.wanted_guids(model, port, block)?.into(),
-            What::Handover | What::Discover => self.sm_info(SmState::MASTER).into(),
+            What::Handover | What::Discover | What::Wake => self.sm_info(SmState::MASTER).into(),
             What::Acknowledge => self.sm_info(SmState::STANDBY).into(),
             _ => return None,
         })
@@ -155,7 +155,7 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
         What::Arbitration(block) => (VlArbitration::ATTR_ID, u32::from(block) << 16 | table_port()),
         What::Guids(block) | What::SetGuids(block) => (GuidInfo::ATTR_ID, block.into()),
         What::SmInfo | What::Poll | What::Rival => (SmInfo::ATTR_ID, 0),
-        What::Handover => (SmInfo::ATTR_ID, SmInfo::HANDOVER),
+        What::Handover | What::Wake => (SmInfo::ATTR_ID, SmInfo::HANDOVER),
         What::Acknowledge => (SmInfo::ATTR_ID, SmInfo::ACKNOWLEDGE),
         What::Discover => (SmInfo::ATTR_ID, SmInfo::DISCOVER),
     })

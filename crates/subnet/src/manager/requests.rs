@@ -83,6 +83,8 @@ pub(super) enum What {
     Acknowledge,
     /// A worse master is to look around again.
     Discover,
+    /// The same for one that refuses that: it is told of a handover, which a master takes as a reason to look around.
+    Wake,
 }
 
 impl What {
@@ -105,6 +107,7 @@ impl What {
                 | Self::Handover
                 | Self::Acknowledge
                 | Self::Discover
+                | Self::Wake
         )
     }
 }

@@ -290,7 +290,8 @@ impl Manager {
             | What::SetGuids(_)
             | What::Handover
             | What::Acknowledge
-            | What::Discover => {}
+            | What::Discover
+            | What::Wake => {}
         }
     }
 
@@ -309,7 +310,8 @@ impl Manager {
             What::Changed | What::OwnPort | What::Neighbour => self.heavy_due = Some(now),
             What::Rival => return self.request_sweep(now),
             What::Handover => return self.handover_failed(now, out),
-            What::Acknowledge | What::Discover => return,
+            What::Discover if refused.is_some() => return self.wake(place),
+            What::Acknowledge | What::Discover | What::Wake => return,
             // Another manager that has gone meanwhile. One that does not answer is asked again by the next sweep.
             What::SmInfo if refused.is_some() => return,
             _ => {}

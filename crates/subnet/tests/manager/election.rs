@@ -167,9 +167,31 @@ fn two_subnets_that_are_joined_keep_one_master() {
     net.assert_routed();
 }
 
-/// The worse master is told of no change: this one clears it first.
 #[test]
 fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
+    let told = told_by_a_better_master(|_| {});
+    assert!(told.contains_key(&SmInfo::DISCOVER) && !told.contains_key(&SmInfo::HANDOVER));
+    let first = &told[&SmInfo::DISCOVER];
+    assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
+}
+
+/// OpenSM does not discover as a master, but sweeps when another master tells it of a handover.
+#[test]
+fn a_worse_master_that_refuses_to_discover_is_told_of_a_handover() {
+    // Only a master may ask for it.
+    let refused = |mad: &mut Mad| mad[SM_STATE_AT] &= 0xf0;
+    let told = told_by_a_better_master(refused);
+    assert!(told.contains_key(&SmInfo::DISCOVER));
+    let first = told.get(&SmInfo::HANDOVER).expect("a Set of SMInfo with modifier HANDOVER");
+    assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
+}
+
+/// Where a datagram with SMInfo has the manager's priority and state.
+const SM_STATE_AT: usize = 64 + 20;
+
+/// Two subnets with a master each get a cable. The worse master is told of no change: the better one clears it first. What that tells it
+/// instead, by the modifier, each for the first time; `change` is done to what asks it to discover.
+fn told_by_a_better_master(change: fn(&mut Mad)) -> BTreeMap<u32, SmInfo> {
     let mut net = Net::of("torus:2x1x1");
     let between: Vec<_> = (1..=6)
         .map(|n| port(0, n))
@@ -183,13 +205,18 @@ fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
     net.start(port(1, 0), with_priority(7));
     net.pass(MINUTE);
     assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
-    let told: Rc<RefCell<Vec<SmInfo>>> = Rc::default();
+    let told: Rc<RefCell<BTreeMap<u32, SmInfo>>> = Rc::default();
     let seen = Rc::clone(&told);
     net.meddler = Box::new(move |_, way, mad| {
         let smp = Smp::parse(mad).expect("an SMP");
         let is_set = smp.header.method == Method::SET && smp.header.attr_id == SmInfo::ATTR_ID;
-        if way == Way::ToManager && is_set && smp.header.attr_mod == SmInfo::DISCOVER {
-            seen.borrow_mut().push(SmInfo::parse(&smp.data[..]).expect("SMInfo"));
+        let info = SmInfo::parse(&smp.data[..]).unwrap_or_default();
+        // What the worse one tells when it hands over is something else.
+        if way == Way::ToManager && is_set && info.priority == 7 {
+            seen.borrow_mut().entry(smp.header.attr_mod).or_insert(info);
+            if smp.header.attr_mod == SmInfo::DISCOVER {
+                change(mad);
+            }
         }
         smp.header.method != Method::TRAP
     });
@@ -199,11 +226,9 @@ fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
     }
     net.pass(MINUTE);
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
-    let told = told.borrow();
-    let first = told.first().expect("a Set of SMInfo with modifier DISCOVER");
-    assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
     net.assert_configured();
     net.assert_routed();
+    told.take()
 }
 
 /// Whether a datagram is one by which managers know of each other.
