@@ -12,7 +12,7 @@ use rdmux_wire::Mkey;
 #[derive(Args)]
 pub(crate) struct Options {
     /// No subnet manager in the fabric: OpenSM on some host manages the subnet
-    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "sm_sl_to_vl", "m_key", "partitions"])]
+    #[arg(long, conflicts_with_all = ["sm_priority", "sm_routing", "sm_lmc", "sm_sweep", "sm_poll", "sm_sl_to_vl", "sm_babbling_port_policy", "m_key", "partitions"])]
     no_sm: bool,
     /// Of several managers the one with the highest priority manages the subnet, of equal ones that with the lowest GUID
     #[arg(long, value_name = "0..15", value_parser = clap::value_parser!(u8).range(0..=15))]
@@ -33,6 +33,10 @@ pub(crate) struct Options {
     /// port does not have is taken modulo those that it has. Without this nodes keep what they have
     #[arg(long, value_name = "LANES", value_parser = lanes)]
     sm_sl_to_vl: Option<[u8; 16]>,
+    /// Disable a port that has sent 250 traps of the same link error in a row, as OpenSM does with its babbling_port_policy; ibportstate(8) enables it
+    /// again. Without this such traps are only ignored
+    #[arg(long)]
+    sm_babbling_port_policy: bool,
     /// Protect all ports with this key: nobody without it sets anything. A number other than 0, hexadecimal with 0x
     #[arg(long, value_name = "KEY", value_parser = key)]
     m_key: Option<Mkey>,
@@ -90,6 +94,7 @@ impl Options {
             || self.sm_sweep.is_some()
             || self.sm_poll.is_some()
             || self.sm_sl_to_vl.is_some()
+            || self.sm_babbling_port_policy
             || self.m_key.is_some()
             || self.partitions.is_some()
     }
@@ -108,6 +113,7 @@ impl Options {
             m_key_protect: self.m_key_protect.unwrap_or_default(),
             m_key_lease: self.m_key_lease.unwrap_or_default(),
             sl_to_vl: self.sm_sl_to_vl,
+            babbling_port_policy: self.sm_babbling_port_policy,
             partitions,
         })
     }
@@ -115,7 +121,42 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn each_option_changes_what_the_manager_is_to_be() {
+        let options =
+            |line: &[&str]| Line::try_parse_from([&["up"], line].concat()).map(|line| line.options);
+        let usual = options(&[]).unwrap();
+        assert!(!usual.changes() && usual.setup().unwrap() == ManagerSetup::default());
+        let lines: [&[&str]; 8] = [
+            &["--sm-priority", "3"],
+            &["--sm-routing", "updn"],
+            &["--sm-lmc", "2"],
+            &["--sm-sweep", "1"],
+            &["--sm-poll", "1"],
+            &["--sm-sl-to-vl", "default"],
+            &["--sm-babbling-port-policy"],
+            &["--m-key", "7"],
+        ];
+        for line in lines {
+            let said = options(line).unwrap();
+            assert!(said.changes() && said.setup().unwrap() != ManagerSetup::default(), "{line:?}");
+            assert!(options(&[line, &["--no-sm"]].concat()).is_err(), "{line:?}");
+        }
+        assert!(
+            options(&["--sm-babbling-port-policy"]).unwrap().setup().unwrap().babbling_port_policy
+        );
+        assert!(options(&["--no-sm"]).unwrap().setup().unwrap().off);
+    }
 
     #[test]
     fn lanes_are_16_numbers_and_keys_are_numbers() {

@@ -37,6 +37,8 @@ pub struct ManagerSetup {
     pub m_key_lease: u16,
     /// The virtual lane of each service level, 0 to 15; none leaves that to the nodes.
     pub sl_to_vl: Option<[u8; 16]>,
+    /// Whether ports that send traps of link errors without end are disabled: see [`manager::Config::disable_babbling`].
+    pub babbling_port_policy: bool,
     /// Who is in which partition; without it all ports are full members of the default partition.
     pub partitions: Option<PartitionsFile>,
 }
@@ -95,6 +97,7 @@ impl ManagerSetup {
             mkey: self.m_key,
             mkey_protect: self.m_key_protect.min(3),
             mkey_lease: self.m_key_lease,
+            disable_babbling: self.babbling_port_policy,
             sl_to_vl: self.sl_to_vl.map(|vls| SlToVlTable { vls: vls.map(|vl| Vl(vl & 0xf)) }),
             ..manager::Config::default()
         };
@@ -136,6 +139,14 @@ mod tests {
     use rdmux_testing::temp_dir;
 
     use super::*;
+
+    #[test]
+    fn ports_that_babble_are_disabled_if_that_is_the_policy() {
+        for policy in [false, true] {
+            let setup = ManagerSetup { babbling_port_policy: policy, ..ManagerSetup::default() };
+            assert_eq!(setup.config().unwrap().disable_babbling, policy);
+        }
+    }
 
     #[test]
     fn partitions_that_are_wrong_say_where() {
