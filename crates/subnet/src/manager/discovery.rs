@@ -18,7 +18,7 @@ use rdmux_wire::smp::{MAX_HOPS, Smp};
 use rdmux_wire::{Guid, Lid};
 
 use super::Manager;
-use super::model::{Node, Port, Switch};
+use super::model::{Model, Node, Port, Switch};
 use super::pkeys::{MAX_PKEY_BLOCKS, PKEY_BLOCK, capacity};
 use super::requests::{Request, What};
 use super::status::ProblemKind;
@@ -252,8 +252,15 @@ impl Manager {
                 if port.info.is_none() {
                     continue;
                 }
-                match old.by_port_guid(port.guid).and_then(|at| old.port(at)) {
-                    Some(was) if was.info.is_some() => aliases.push((number, was.aliases.clone())),
+                let was = old.by_port_guid(port.guid).and_then(|at| Some((at, old.port(at)?)));
+                match was {
+                    Some((at, was)) if was.info.is_some() => {
+                        aliases.push((number, was.aliases.clone()));
+                        // What had this GUID at another place was another node, which may be what was asked to register again.
+                        if !has_cable(&self.model, index, cable(&old, at)) {
+                            self.unasked.insert(port.guid);
+                        }
+                    }
                     _ => appeared.push(port.guid),
                 }
             }
@@ -279,6 +286,27 @@ impl Manager {
     pub(super) fn own_lid(&self) -> Lid {
         super::encode::lid_of(&self.model, self.own)
     }
+}
+
+/// The end of a cable, and what is at the other end: its node and port.
+type Cable = (u8, (Guid, u8));
+
+/// The cable by which requests reach an end port; none of the manager's own switch, or without a cable.
+fn cable(model: &Model, end: PortRef) -> Option<Cable> {
+    let node = model.node(end.node)?;
+    let number = if node.is_switch() { node.info.local_port_num } else { end.port };
+    Some((number, far_end(model, PortRef { port: number, ..end })?))
+}
+
+/// Whether a node has this cable.
+fn has_cable(model: &Model, node: usize, cable: Option<Cable>) -> bool {
+    cable.is_none_or(|(port, far)| far_end(model, PortRef { node, port }) == Some(far))
+}
+
+/// What is at the other end of a port's cable.
+pub(super) fn far_end(model: &Model, end: PortRef) -> Option<(Guid, u8)> {
+    let peer = model.port(end)?.peer?;
+    Some((model.node(peer.node)?.info.node_guid, peer.port))
 }
 
 /// Ports of an adapter that were not reset meanwhile still have their tables.

@@ -16,6 +16,7 @@ use rdmux_wire::Guid;
 use rdmux_wire::sm::{PortState, SmState};
 
 use super::Manager;
+use super::discovery::far_end;
 use super::graph::Graph;
 use super::model::Model;
 use super::requests::What;
@@ -33,7 +34,7 @@ pub(super) struct Doubt {
     young: bool,
     /// Another manager was a master as well, and may have set tables since the last discovery.
     rivalled: bool,
-    /// Where the manager's own cable leads.
+    /// Where the manager's own cable leads; none of a switch, from which routes lead by all ports.
     root: Option<(Guid, u8)>,
 }
 
@@ -77,7 +78,7 @@ impl Manager {
             &mut self.doubt,
             Doubt {
                 young: has_young_link(&self.model, self.own),
-                root: root(&self.model, self.own),
+                root: far_end(&self.model, self.own),
                 rivalled,
                 ..Doubt::default()
             },
@@ -95,12 +96,6 @@ impl Manager {
             self.model.forget_sl_to_vl();
         }
     }
-}
-
-/// The port at the other end of the manager's own cable; none of a switch, from which routes lead by all ports.
-fn root(model: &Model, own: PortRef) -> Option<(Guid, u8)> {
-    let peer = model.port(own)?.peer?;
-    Some((model.node(peer.node)?.info.node_guid, peer.port))
 }
 
 /// Whether a link between switches, or of the manager's own port, is up and not active.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
-use rdmux_subnet::topology::LinkRate;
+use rdmux_subnet::topology::{LinkRate, Shape};
 use rdmux_subnet::{PortEvent, PortId, Subnet, Time, Topology};
+use rdmux_wire::Guid;
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{PortInfo, SmInfo, SmState};
+use rdmux_wire::sm::{NodeInfo, PortInfo, SmInfo, SmState};
 use rdmux_wire::smp::Smp;
 
 use crate::net::{Net, Way, config, port};
@@ -149,4 +150,47 @@ fn another_adapter_at_the_managers_own_cable_is_noticed_without_a_switch() {
     net.start_first(config());
     net.pass(MINUTE);
     net.assert_configured();
+}
+
+/// A node says that it is another one until that is over. The true one is reached by another cable.
+#[test]
+fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
+    const SWITCHES: &str =
+        "Switch 4 \"a\"\n[1] \"b\"[1]\n[2] \"c\"[2]\n\nSwitch 4 \"b\"\n\nSwitch 4 \"c\"\n";
+    let adapters: Shape = "switch:4".parse().expect("a shape");
+    let cases = [
+        (adapters.topology(Guid(0x10_0000)), port(1, 1), port(2, 1)),
+        (Topology::parse(SWITCHES).expect("a file"), port(1, 0), port(2, 0)),
+    ];
+    for (topology, liar, truthful) in cases {
+        for is_seen in [true, false] {
+            let mut net = Net::new(&topology);
+            let port_guid = net.subnet.port(truthful).expect("a port").guid();
+            let node_guid = Guid(port_guid.0 - u64::from(truthful.number));
+            let lies = Rc::new(Cell::new(true));
+            let still = Rc::clone(&lies);
+            net.meddler = Box::new(move |_, way, mad| {
+                let mut smp = Smp::parse(mad).expect("an SMP");
+                let is_answer = way == Way::ToManager && smp.header.attr_id == NodeInfo::ATTR_ID;
+                if !still.get() || !is_answer || smp.hop_count() != 1 {
+                    return true;
+                }
+                let info = NodeInfo::parse(&smp.data).expect("NodeInfo");
+                if smp.initial_path[1] == 1 {
+                    smp.set_attribute(&NodeInfo { node_guid, port_guid, ..info }.into());
+                    *mad = smp.to_bytes();
+                }
+                is_seen || smp.initial_path[1] != 2
+            });
+            net.start_first(config());
+            net.pass(MINUTE);
+            assert_eq!((asked(&net, liar), asked(&net, truthful)), (1, 0), "{truthful} {is_seen}");
+            lies.set(false);
+            net.inbox.events.clear();
+            net.with(0, |manager, now, _| manager.sweep(now));
+            net.pass(MINUTE);
+            net.assert_configured();
+            assert_eq!((asked(&net, liar), asked(&net, truthful)), (1, 1), "{truthful} {is_seen}");
+        }
+    }
 }
