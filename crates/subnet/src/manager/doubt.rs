@@ -86,6 +86,11 @@ impl Manager {
         let moved = !graph.has_cables_of(&self.graph) || self.doubt.root != was.root;
         let may_have_moved = was.changed && (was.young || self.doubt.young);
         let astray = was.sent && (moved || may_have_moved);
+        let asked = core::mem::take(&mut self.asked);
+        if was.sent && moved {
+            // What was asked to register again may have been another port.
+            self.unasked.extend(asked);
+        }
         if was.rivalled && !rivalled {
             // Programs may have registered with the other one, whose LID may have been the same.
             self.ask_all_again();

@@ -115,6 +115,8 @@ pub struct Manager {
     appeared: BTreeSet<Guid>,
     /// Ports that are to be asked to register everything again with administration, and have not answered that they were.
     unasked: BTreeSet<Guid>,
+    /// Those that have answered so since the last discovery: cables may have been moved on the way to them.
+    asked: BTreeSet<Guid>,
     /// Other managers that the last discovery has found.
     rivals: Vec<Rival>,
     /// The manager that a standby waits for, and how often it did not answer.
@@ -168,6 +170,7 @@ impl Manager {
             trees: trees::Trees::default(),
             appeared: BTreeSet::new(),
             unasked: BTreeSet::new(),
+            asked: BTreeSet::new(),
             rivals: Vec::new(),
             master: None,
             misses: 0,

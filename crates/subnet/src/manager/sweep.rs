@@ -3,11 +3,14 @@
 use core::time::Duration;
 
 use rdmux_wire::mad::status;
-use rdmux_wire::sm::{NodeDescription, NodeInfo, PkeyTable, PortInfo, SmState, SwitchInfo};
+use rdmux_wire::sm::{
+    CapabilityMask, NodeDescription, NodeInfo, PkeyTable, PortInfo, SmState, SwitchInfo,
+};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Pkey};
 
 use super::encode::is_kept;
+use super::model::Port;
 use super::pkeys::PKEY_BLOCK;
 use super::requests::{Request, What};
 use super::status::{ProblemKind, Report, Tally};
@@ -244,11 +247,14 @@ impl Manager {
             What::Identity | What::Enforce | What::Arm | What::Activate => {
                 if let Some(port) = self.model.port_mut(place) {
                     let was_up = port.is_up();
+                    let had_manager = has_manager(port);
                     port.info = Some(PortInfo::from_bytes(&smp.data));
+                    // A port that does not know its manager yet tells nobody that it has one of its own now.
+                    self.stale |= !had_manager && has_manager(port);
                     // Its link has come up since it was looked for; of an adapter's port that is the manager's own no switch tells.
                     self.stale |= !was_up && port.is_up();
-                    if request.what == What::Identity && kept {
-                        self.unasked.remove(&port.guid);
+                    if request.what == What::Identity && kept && self.unasked.remove(&port.guid) {
+                        self.asked.insert(port.guid);
                     }
                 }
             }
@@ -371,4 +377,9 @@ impl Manager {
             _ => {}
         }
     }
+}
+
+/// Whether a port says that a manager is on it.
+fn has_manager(port: &Port) -> bool {
+    port.info.is_some_and(|info| info.capability_mask.contains(CapabilityMask::SM))
 }

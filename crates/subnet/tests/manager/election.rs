@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rdmux_subnet::PortEvent;
 use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
+use rdmux_subnet::{PortEvent, Time};
 use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{SmInfo, SmState};
 use rdmux_wire::smp::Smp;
@@ -291,6 +291,24 @@ fn a_master_that_does_not_know_of_a_better_one_finds_that_its_port_has_another_m
     net.pass(Duration::from_secs(5));
     assert_eq!(states(&net), [SmState::MASTER, SmState::MASTER]);
     net.meddler = Box::new(|_, _, _| true);
+    net.pass(MINUTE);
+    assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+}
+
+/// The port does not know its manager yet, so that no trap is sent.
+#[test]
+fn a_better_manager_that_comes_between_discovery_and_the_first_set_gets_the_subnet() {
+    let mut net = Net::of("two");
+    let done = Cell::new(false);
+    net.meddler = Box::new(move |subnet, way, mad| {
+        let header = MadHeader::parse(&mad[..]).expect("a MAD");
+        if way == Way::ToSubnet && header.method == Method::SET && !done.replace(true) {
+            subnet.set_is_sm(Time::ZERO, port(1, 1), true, &mut ());
+        }
+        true
+    });
+    net.start_first(with_priority(1));
+    net.start(port(1, 1), with_priority(5));
     net.pass(MINUTE);
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
 }

@@ -194,3 +194,27 @@ fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
         }
     }
 }
+
+/// The request for a port goes to another one: a switch on the way was moved after the discovery. Both have the LIDs that they should
+/// have all the same, since a manager before has given them those.
+#[test]
+fn a_port_behind_a_cable_that_was_moved_meanwhile_is_asked_again() {
+    const SWITCHES: &str = "Switch 4 \"m\"\n[1] \"s\"[1]\n[2] \"t\"[1]\n\nSwitch 4 \"s\"\n[2] \"a\"[1]\n\n\
+        Switch 4 \"t\"\n[2] \"b\"[1]\n\nCa 1 \"a\"\n\nCa 1 \"b\"\n";
+    let mut net = Net::new(&Topology::parse(SWITCHES).expect("a file"));
+    net.start_first(config());
+    net.pass(MINUTE);
+    net.kill(0);
+    let (now, rate) = (net.now, LinkRate::DEFAULT);
+    before_the_first_set(&mut net, move |subnet| {
+        subnet.unplug(now, port(0, 1), &mut ()).expect("a cable");
+        for (end, at) in [(port(0, 1), port(2, 3)), (port(1, 1), port(2, 4))] {
+            subnet.plug(now, end, at, rate, &mut ()).expect("free ports");
+        }
+    });
+    net.inbox.events.clear();
+    net.start(port(0, 0), config());
+    net.pass(MINUTE);
+    net.assert_configured();
+    assert!(asked(&net, port(3, 1)) > 0);
+}
