@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 pub(crate) use self::bring_up::{BringUp, Extra};
-pub(crate) use self::compare::Compare;
+pub(crate) use self::compare::{Also, Compare};
 pub(crate) use self::ground::Ground;
 pub(crate) use self::handover::Handover;
 use crate::row::Outcome;
@@ -70,7 +70,7 @@ impl Management {
             }
             Self::Compare(row) => {
                 let options = row.options();
-                let options = options.each_ref().map(String::as_str);
+                let options: Vec<&str> = options.iter().map(String::as_str).collect();
                 row.run(&stage.ground_with(row.shape, &options, title)?)?;
             }
             Self::With(options, row) => {

@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use crate::management::{
-    BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim, two_managers,
+    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim,
+    two_managers,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -100,12 +101,13 @@ fn matrix() -> Vec<BringUp> {
 /// Administration beside OpenSM's, on each kind of subnet and with path bits.
 fn comparisons() -> Vec<Row> {
     let all = [
-        (Compare { shape: "two", lmc: 0 }, false),
-        (Compare { shape: "switch:8", lmc: 0 }, true),
-        (Compare { shape: "switch:8", lmc: 1 }, false),
-        (Compare { shape: "fattree:36", lmc: 0 }, false),
-        (Compare { shape: "fattree:36", lmc: 1 }, true),
-        (Compare { shape: "torus:3x3x3", lmc: 0 }, false),
+        (Compare { shape: "two", lmc: 0, also: Also::Nothing }, false),
+        (Compare { shape: "switch:8", lmc: 0, also: Also::Nothing }, true),
+        (Compare { shape: "switch:8", lmc: 1, also: Also::Nothing }, false),
+        (Compare { shape: "switch:8", lmc: 0, also: Also::Qos }, false),
+        (Compare { shape: "fattree:36", lmc: 0, also: Also::Nothing }, false),
+        (Compare { shape: "fattree:36", lmc: 1, also: Also::Nothing }, true),
+        (Compare { shape: "torus:3x3x3", lmc: 0, also: Also::Nothing }, false),
     ];
     all.map(|(it, brief)| row(it.title(), brief, Management::Compare(it))).into()
 }

@@ -70,7 +70,7 @@ impl Asker {
     }
 
     fn send(&mut self, question: &Question) -> Result<()> {
-        let data = question.mad(self.next.into(), self.client.manager);
+        let data = question.mad(self.next.into());
         self.next += 1;
         self.client.send(data, if question.silent { SILENCE_MS } else { ANSWER_MS })
     }

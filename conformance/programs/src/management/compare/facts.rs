@@ -25,6 +25,10 @@ pub(super) struct Facts {
     pub(super) last: Port,
     /// Port 0 of the first switch, where there is one.
     pub(super) switch: Option<Port>,
+    /// The adapters, in the order of the fabric.
+    pub(super) adapters: Vec<Port>,
+    /// The switches.
+    pub(super) switches: Vec<Port>,
     /// LID mask control.
     pub(super) lmc: u8,
     /// A LID that no port has.
@@ -46,9 +50,17 @@ impl Facts {
             other: port(shown.node(HOSTS[0])?)?,
             last: port(shown.adapters().last().context("an adapter")?)?,
             switch: shown.switches().next().map(port).transpose()?,
+            adapters: shown.adapters().map(port).collect::<Result<_>>()?,
+            switches: shown.switches().map(port).collect::<Result<_>>()?,
             lmc,
             free: Lid(highest + (1 << lmc) + 7),
             all,
         })
+    }
+
+    /// Whether a record begins with the LID of an adapter.
+    pub(super) fn is_adapters(&self, record: &[u8]) -> bool {
+        let lid = record.first_chunk().map(|lid| Lid(u16::from_be_bytes(*lid)));
+        self.adapters.iter().any(|port| Some(port.lid) == lid)
     }
 }

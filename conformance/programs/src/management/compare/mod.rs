@@ -1,13 +1,19 @@
 //! Subnet administration beside OpenSM's: the same questions are put to both on the same fabric, first while the fabric's manager is
 //! the master, then while OpenSM is. Each difference is a failure, unless it is one of those that [`differences`] names.
 //!
-//! Reading order: [`question`] is what is asked and answered, [`asker`] asks, [`records`], [`paths`], [`wrong`] and [`changes`] are
-//! the questions, [`differences`] says which answers may differ, and why.
+//! What is asked for by components is also compared with all that the same manager has ([`own`]), and forwarding tables with the
+//! switches ([`forwarding`]): a difference that is meant hides nothing else.
+//!
+//! Reading order: [`question`] is what is asked and answered, [`asker`] asks, [`records`], [`paths`], [`wrong`], [`forwarding`],
+//! [`changes`] and [`groups`] are the questions, [`differences`] says which answers may differ, and why.
 
 mod asker;
 mod changes;
 mod differences;
 mod facts;
+mod forwarding;
+mod groups;
+mod own;
 mod paths;
 mod question;
 mod records;
@@ -16,24 +22,39 @@ mod wrong;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
+use rdmux_fabric::proto::Snapshot;
 
 use self::asker::Asker;
+use self::differences::Case;
 use self::facts::Facts;
+use self::own::Own;
 use self::question::{Answer, Question};
 use super::Ground;
 use super::bring_up::all_is_active;
 use super::ground::{self, HOSTS, Shown};
 use super::opensm::{Conf, OpenSm};
 
-/// A row: a subnet whose ports have so many LIDs each.
+/// A row: a subnet, and what both managers are told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compare {
     /// What `rdmux fabric up --shape` takes.
     pub(crate) shape: &'static str,
     /// Each port has 2 to the power of this LIDs.
     pub(crate) lmc: u8,
+    /// What they are told beside that.
+    pub(crate) also: Also,
+}
+
+/// What both managers are told beside LMC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Also {
+    /// Nothing.
+    Nothing,
+    /// The virtual lane of each service level.
+    Qos,
 }
 
 /// The fewest questions that a row has: fewer would show that a part of the table is gone.
@@ -43,12 +64,29 @@ impl Compare {
     /// How the row is called.
     pub(crate) fn title(&self) -> String {
         let lmc = if self.lmc > 0 { format!(" -l {}", self.lmc) } else { String::new() };
-        format!("opensm{lmc}, and administration's answers beside its own on {}", self.shape)
+        let also = match self.also {
+            Also::Nothing => "",
+            Also::Qos => " -Q",
+        };
+        format!("opensm{lmc}{also}, and administration's answers beside its own on {}", self.shape)
     }
 
     /// The options of `rdmux fabric up` for the manager.
-    pub(crate) fn options(&self) -> [String; 2] {
-        ["--sm-lmc".to_owned(), self.lmc.to_string()]
+    pub(crate) fn options(&self) -> Vec<String> {
+        let mut options = vec!["--sm-lmc".to_owned(), self.lmc.to_string()];
+        if self.also == Also::Qos {
+            options.extend(["--sm-sl-to-vl", "default"].map(str::to_owned));
+        }
+        options
+    }
+
+    /// The configuration of OpenSM.
+    fn conf(&self) -> Conf {
+        let conf = Conf::default()
+            .with("sm_priority", 1)
+            .with("lmc", self.lmc)
+            .with("single_thread", "TRUE");
+        if self.also == Also::Qos { conf.with("qos", "TRUE") } else { conf }
     }
 
     /// Asks both, and compares.
@@ -66,8 +104,11 @@ impl Compare {
         let tables = records::tables();
         let mut ours = asker.ask_all(&tables)?;
         let mut questions = records::questions(&tables, &ours);
-        let mut counts = format!("{} tables, {} by components", tables.len(), questions.len());
+        let by_components = questions.len();
+        let mut counts = format!("{} tables, {by_components} by components", tables.len());
         let changes = changes::questions(&facts);
+        let forwarding = forwarding::questions(&facts);
+        let _ = write!(counts, ", {} for forwarding tables", forwarding.len());
         for (what, more) in [
             ("for paths", paths::questions(&facts)),
             ("between several ports", paths::several(&facts)),
@@ -77,52 +118,98 @@ impl Compare {
             questions.extend(more);
         }
         let _ = write!(counts, ", {} changes", changes.len());
-        ours.extend(asker.ask_all(&questions)?);
-        ours.extend(asker.ask_in_order(&changes)?);
+        let ask = |asker: &mut Asker, shown: &Snapshot| -> Result<Vec<Answer>> {
+            let mut all = asker.ask_all(&questions)?;
+            all.extend(forwarding::ask(ground, shown, &facts, asker, &forwarding)?);
+            all.extend(asker.ask_in_order(&changes)?);
+            Ok(all)
+        };
+        ours.extend(ask(&mut asker, &shown)?);
         drop(asker);
 
-        let conf = Conf::default()
-            .with("sm_priority", 1)
-            .with("lmc", self.lmc)
-            .with("single_thread", "TRUE");
         // Without a switch the fabric's manager is on the first host's port.
         let host = HOSTS[usize::from(shown.switches().next().is_none())];
-        let mut opensm = OpenSm::start(ground, host, "opensm", &conf)?;
+        let mut opensm = OpenSm::start(ground, host, "opensm", &self.conf())?;
         opensm.says("SUBNET UP", 1)?;
         let then = ground.show()?;
         ensure!(Facts::new(&then, self.lmc)? == facts, "OpenSM gives ports other LIDs");
         let mut asker = Asker::open(ground, &then, ground::lid(then.node(host)?)?)?;
         let mut theirs = asker.ask_all(&tables)?;
-        theirs.extend(asker.ask_all(&questions)?);
-        theirs.extend(asker.ask_in_order(&changes)?);
+        theirs.extend(ask(&mut asker, &then)?);
         drop(asker);
         opensm.end()?;
 
-        let all: Vec<&Question> = tables.iter().chain(&questions).chain(&changes).collect();
-        self.compare(ground, &counts, &all, (&ours, &theirs))
+        let count = tables.len();
+        let all: Vec<Question> = [&tables[..], &questions, &forwarding, &changes].concat();
+        let of = |answers: &'_ [Answer]| -> Vec<Answer> { answers[..count].to_vec() };
+        let (our_tables, their_tables) = (of(&ours), of(&theirs));
+        let both = Both {
+            questions: &all,
+            ours: &ours,
+            theirs: &theirs,
+            our_tables: Own { questions: &tables, answers: &our_tables },
+            their_tables: Own { questions: &tables, answers: &their_tables },
+            by_components: count..count + by_components,
+            facts: &facts,
+            qos: self.also == Also::Qos,
+        };
+        both.compare(ground, &counts)
+    }
+}
+
+/// What was asked, and what both have answered.
+struct Both<'a> {
+    questions: &'a [Question],
+    ours: &'a [Answer],
+    theirs: &'a [Answer],
+    /// All records of each kind.
+    our_tables: Own<'a>,
+    their_tables: Own<'a>,
+    /// Which questions are for records of a table by its components.
+    by_components: Range<usize>,
+    facts: &'a Facts,
+    qos: bool,
+}
+
+impl Both<'_> {
+    /// Whether our answer to a question by components is what our own table has.
+    fn is_own(&self, index: usize) -> bool {
+        let (question, answer) = (&self.questions[index], &self.ours[index]);
+        let asked = self.by_components.contains(&index)
+            && !differences::depends_on_question(question)
+            && self.our_tables.table(question).is_some();
+        let counts = |record: &[u8]| differences::counts(self.facts, question, record);
+        !asked || self.our_tables.says(question, answer, counts)
     }
 
     /// Writes all differences to a log, and counts those that have no name.
-    fn compare(
-        &self,
-        ground: &Ground,
-        counts: &str,
-        questions: &[&Question],
-        (ours, theirs): (&[Answer], &[Answer]),
-    ) -> Result<()> {
+    fn compare(&self, ground: &Ground, counts: &str) -> Result<()> {
+        let Self { questions, ours, theirs, .. } = self;
         ensure!(
             questions.len() == ours.len() && ours.len() == theirs.len(),
             "an answer is missing"
         );
         let (mut log, mut failures) = (String::new(), Vec::new());
         let mut named: BTreeMap<&str, usize> = BTreeMap::new();
-        for ((question, ours), theirs) in questions.iter().zip(ours).zip(theirs) {
-            let (ours, theirs) = (ours.of(question), theirs.of(question));
+        for (index, question) in questions.iter().enumerate() {
+            let (ours, theirs) = (ours[index].of(question), theirs[index].of(question));
+            if !self.is_own(index) {
+                failures.push(format!("{question}\n  our own table has other records\n"));
+            }
             if ours == theirs {
                 continue;
             }
             let told = format!("{question}\n{}", question::difference(question, &theirs, &ours));
-            match differences::name(question, &ours, &theirs, self.lmc) {
+            let case = Case {
+                question,
+                ours: &ours,
+                theirs: &theirs,
+                came: &self.theirs[index],
+                own: self.their_tables,
+                facts: self.facts,
+                qos: self.qos,
+            };
+            match differences::name(&case) {
                 Some(name) => *named.entry(name).or_default() += 1,
                 None => failures.push(told),
             }

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-use rdmux_wire::Lid;
 use rdmux_wire::SmKey;
 use rdmux_wire::mad::Method;
 use rdmux_wire::rmpp::{RmppFlags, RmppType};
@@ -17,12 +16,10 @@ pub(super) struct Question {
     name: String,
     pub(super) method: Method,
     pub(super) attr_id: u16,
-    modifier: u32,
+    pub(super) modifier: u32,
     key: SmKey,
     pub(super) mask: u64,
-    data: Vec<u8>,
-    /// Where the LID of the manager is to be put.
-    manager: Option<usize>,
+    pub(super) data: Vec<u8>,
     /// Without the RMPP header that GetMulti must have.
     plain: bool,
     /// Administration is expected not to answer: that is not waited for for long.
@@ -39,7 +36,6 @@ impl Question {
             key: SmKey(0),
             mask: 0,
             data: Vec::new(),
-            manager: None,
             plain: false,
             silent: false,
         }
@@ -58,11 +54,6 @@ impl Question {
         Self { key: SmKey(key), ..self }
     }
 
-    /// With the LID of the master at this place of the record.
-    pub(super) fn manager_at(self, at: usize) -> Self {
-        Self { manager: Some(at), ..self }
-    }
-
     pub(super) fn plain(self) -> Self {
         Self { plain: true, ..self }
     }
@@ -71,18 +62,29 @@ impl Question {
         Self { silent: true, ..self }
     }
 
+    /// Whether the one who asks shows the SA key.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.key.0 == 1
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn reads(&self) -> bool {
+        matches!(self.method, Method::GET | Method::GET_TABLE)
+    }
+
+    /// Whether one of these components is asked for.
+    pub(super) fn has(&self, mask: u64) -> bool {
+        self.mask & mask != 0
+    }
+
     /// Whether it has this name.
     pub(super) fn is(&self, name: &str) -> bool {
         self.name == name
     }
 
     /// The datagram.
-    pub(super) fn mad(&self, tid: u64, manager: Lid) -> Vec<u8> {
-        let mut data = self.data.clone();
-        if let Some(bytes) = self.manager.and_then(|at| data.get_mut(at..at + 2)) {
-            bytes.copy_from_slice(&manager.0.to_be_bytes());
-        }
-        let mut mad = SaMad::new(self.method, self.attr_id, &data);
+    pub(super) fn mad(&self, tid: u64) -> Vec<u8> {
+        let mut mad = SaMad::new(self.method, self.attr_id, &self.data);
         (mad.header.tid, mad.header.attr_mod) = (tid, self.modifier);
         (mad.sa.component_mask, mad.sa.sm_key) = (self.mask, self.key);
         if self.method == Method::GET_MULTI && !self.plain {
@@ -144,6 +146,13 @@ impl Answer {
         }
     }
 
+    /// Keeps some records only.
+    pub(super) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        if let Self::Came { records, .. } = self {
+            records.retain(|record| keep(record));
+        }
+    }
+
     /// Its status.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
@@ -153,7 +162,7 @@ impl Answer {
     }
 
     /// With something taken out of each record.
-    pub(super) fn without(&self, clear: fn(&mut [u8])) -> Self {
+    pub(super) fn without(&self, clear: impl Fn(&mut [u8])) -> Self {
         let mut answer = self.clone();
         if let Self::Came { records, .. } = &mut answer {
             records.iter_mut().for_each(|record| clear(record));

@@ -34,6 +34,39 @@ macro_rules! kinds {
     };
 }
 
+/// The records that have the components of a question, of which those count that `counts` says for a record.
+pub(super) fn matching<'r>(
+    question: &Question,
+    records: &'r [Vec<u8>],
+    counts: impl Fn(&[u8]) -> u64,
+) -> Option<Vec<&'r [u8]>> {
+    let kind = kinds().into_iter().find(|kind| kind.attr_id == question.attr_id)?;
+    let mut wanted = vec![0; kind.len];
+    let given = question.data.len().min(kind.len);
+    wanted[..given].copy_from_slice(&question.data[..given]);
+    let matches = |record: &&[u8]| {
+        let mask = question.mask & counts(record);
+        let mut care = vec![0; kind.len];
+        (kind.copy)(mask, &vec![0xff; kind.len], &mut care);
+        for (bit, component) in CAPABILITIES {
+            if kind.attr_id == PortInfoRecord::ATTR_ID && question.modifier & bit != 0 {
+                // Bits that are asked for must be set; the others do not count.
+                (kind.copy)(mask & component.bits(), &wanted, &mut care);
+            }
+        }
+        let mut pairs = care.iter().zip(record.iter().zip(&wanted));
+        pairs.all(|(care, (have, wanted))| (have ^ wanted) & care == 0)
+    };
+    let all = records.iter().filter_map(|record| record.get(..kind.len));
+    Some(all.filter(matches).collect())
+}
+
+/// The bits of a modifier that say how capability masks are compared.
+const CAPABILITIES: [(u32, PortInfoRecordMask); 2] = [
+    (MATCH_CAPABILITY_BITS, PortInfoRecordMask::CAPABILITY_MASK),
+    (MATCH_CAPABILITY2_BITS, PortInfoRecordMask::CAPABILITY_MASK2),
+];
+
 fn kinds() -> Vec<Kind> {
     kinds![
         NodeRecord NodeRecordMask,
@@ -50,9 +83,6 @@ fn kinds() -> Vec<Kind> {
         McMemberRecord McMemberRecordMask
     ]
 }
-
-/// Where a PortInfoRecord has the LID of the manager: behind the record's own fields, in PortInfo.
-const SM_LID_AT: usize = 4 + 18;
 
 /// All records of each kind, by one who shows the SA key, and by one who does not.
 pub(super) fn tables() -> Vec<Question> {
@@ -103,10 +133,7 @@ fn by_component(kind: &Kind, n: usize, record: &[u8]) -> Vec<Question> {
         (kind.copy)(wrong, &inverted, &mut data);
         // P_Keys are for those who are trusted.
         let key = u64::from(kind.attr_id == PkeyTableRecord::ATTR_ID);
-        let question = Question::new(name, method, kind.attr_id).with(mask, &data).key(key);
-        let manager = kind.attr_id == PortInfoRecord::ATTR_ID
-            && mask & !wrong & PortInfoRecordMask::SM_LID.bits() != 0;
-        if manager { question.manager_at(SM_LID_AT) } else { question }
+        Question::new(name, method, kind.attr_id).with(mask, &data).key(key)
     };
     let mut all = Vec::new();
     for (name, bit) in &kind.components {
