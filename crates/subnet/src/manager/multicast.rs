@@ -147,7 +147,7 @@ impl Manager {
                     continue;
                 }
                 ports.insert(port);
-                let table = self.model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
+                let table = self.model.multicast_mut(node);
                 if let (Some(table), Some(Some(dirty))) = (table, self.dirty.get_mut(node)) {
                     put_group(table, dirty, mlid, ports);
                     placed.switches.insert(switch);
@@ -181,7 +181,7 @@ impl Manager {
         };
         for switch in concerned {
             let node = self.graph.node(switch);
-            let table = self.model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
+            let table = self.model.multicast_mut(node);
             let (Some(table), Some(Some(dirty))) = (table, self.dirty.get_mut(node)) else {
                 continue;
             };

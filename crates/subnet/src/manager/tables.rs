@@ -7,7 +7,7 @@ use rdmux_wire::Lid;
 use rdmux_wire::sm::{NO_ROUTE, SwitchInfo};
 
 use super::Manager;
-use super::model::{PortSet, Switch};
+use super::model::PortSet;
 use super::requests::{Request, What};
 use crate::topology::PortRef;
 
@@ -76,16 +76,21 @@ pub(super) fn put_route(forwarding: &mut Vec<u8>, dirty: &mut Dirty, lid: u16, p
 }
 
 /// Writes the ports of a multicast LID.
-pub(super) fn put_group(switch: &mut Switch, dirty: &mut Dirty, mlid: Lid, ports: PortSet) {
-    let old = switch.multicast.get(&mlid).copied().unwrap_or_default();
+pub(super) fn put_group(
+    table: &mut BTreeMap<Lid, PortSet>,
+    dirty: &mut Dirty,
+    mlid: Lid,
+    ports: PortSet,
+) {
+    let old = table.get(&mlid).copied().unwrap_or_default();
     let block = mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0) / MULTICAST_BLOCK;
     for position in (0..16).filter(|&position| old.mask(position) != ports.mask(position)) {
         dirty.mark_multicast(position, block);
     }
     if ports.is_empty() {
-        switch.multicast.remove(&mlid);
+        table.remove(&mlid);
     } else {
-        switch.multicast.insert(mlid, ports);
+        table.insert(mlid, ports);
     }
 }
 
@@ -188,21 +193,20 @@ mod tests {
 
     #[test]
     fn a_group_that_gains_a_port_makes_the_block_of_its_position_dirty() {
-        let (info, forwarding) = (SwitchInfo::default(), vec![]);
-        let mut switch = Switch { info, forwarding, multicast: BTreeMap::new() };
+        let mut table = BTreeMap::new();
         let (mut dirty, mut ports) = (Dirty::default(), PortSet::default());
         ports.insert(2);
         ports.insert(17);
-        put_group(&mut switch, &mut dirty, Lid(0xc021), ports);
+        put_group(&mut table, &mut dirty, Lid(0xc021), ports);
         assert_eq!(dirty.multicast, BTreeSet::from([(0, 1), (1, 1)]));
-        assert_eq!(multicast_block(&switch.multicast, 0, 1)[1], 4);
-        assert_eq!(multicast_block(&switch.multicast, 1, 1)[1], 2);
-        assert_eq!(multicast_block(&switch.multicast, 1, 0), [0; 32]);
+        assert_eq!(multicast_block(&table, 0, 1)[1], 4);
+        assert_eq!(multicast_block(&table, 1, 1)[1], 2);
+        assert_eq!(multicast_block(&table, 1, 0), [0; 32]);
         dirty.multicast.clear();
         ports.insert(3);
-        put_group(&mut switch, &mut dirty, Lid(0xc021), ports);
+        put_group(&mut table, &mut dirty, Lid(0xc021), ports);
         assert_eq!(dirty.multicast, BTreeSet::from([(0, 1)]));
-        put_group(&mut switch, &mut dirty, Lid(0xc021), PortSet::default());
-        assert!(switch.multicast.is_empty());
+        put_group(&mut table, &mut dirty, Lid(0xc021), PortSet::default());
+        assert!(table.is_empty());
     }
 }

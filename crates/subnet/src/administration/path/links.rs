@@ -3,7 +3,11 @@
 
 use alloc::vec::Vec;
 
+use rdmux_wire::Lid;
+
 use super::rate;
+use super::route::Way;
+use super::ways::Ways;
 use crate::manager::Model;
 use crate::manager::model::Port;
 use crate::topology::PortRef;
@@ -18,6 +22,7 @@ pub(in crate::administration) struct Links {
     /// By node where its ports begin in `ports`; behind the last node the end.
     first: Vec<u32>,
     ports: Vec<Packed>,
+    ways: Ways,
     /// The model of which this was made.
     version: Option<u64>,
     /// The model that was seen last, and how many questions it was asked without a summary.
@@ -101,6 +106,17 @@ impl Links {
             self.ports.extend(node.ports.iter().map(Packed::of));
         }
         self.first.push(u32::try_from(self.ports.len()).unwrap_or(u32::MAX));
+        self.ways.clear();
+    }
+
+    /// The way from a switch to where packets with a LID end, which `follow` finds if it is not known.
+    pub(super) fn way(
+        &self,
+        switch: usize,
+        dlid: Lid,
+        follow: impl FnOnce() -> Option<Way>,
+    ) -> Option<Way> {
+        if self.is_fresh { self.ways.get(switch, dlid, follow) } else { follow() }
     }
 
     /// A port, if something is known of it.
@@ -117,6 +133,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::administration::path::route::follow;
     use crate::administration::tests::model;
     use crate::topology::Shape;
     use rdmux_wire::Guid;
@@ -156,6 +173,31 @@ mod tests {
                 assert_eq!(links.is_fresh, question == STALE_QUESTIONS);
                 assert_eq!(links.get(&model, at).unwrap().mtu, mtu);
             }
+        }
+    }
+
+    #[test]
+    fn ways_that_were_followed_before_are_those_of_the_model() {
+        let mut model = model(&Shape::FatTree(40).topology(Guid(0x1000)), 0);
+        let ends: Vec<_> = model.end_ports().filter_map(|(at, p)| Some((at, p.lid()?))).collect();
+        let switch = ends.iter().position(|(at, _)| model.nodes()[at.node].is_switch()).unwrap();
+        let (without, mut with) = (Links::default(), Links::default());
+        for has_all in [true, false] {
+            with.prepare(&model, true);
+            for _ in 0..2 {
+                let mut count = 0;
+                for (&(from, _), &(to, lid)) in
+                    ends.iter().flat_map(|a| ends.iter().map(move |b| (a, b)))
+                {
+                    let way = follow(&model, &with, from, to, lid);
+                    assert_eq!(way, follow(&model, &without, from, to, lid), "{from:?} {to:?}");
+                    count += usize::from(way.is_some());
+                }
+                assert_eq!(count == ends.len().pow(2), has_all);
+            }
+            // A switch has no routes any more.
+            let node = model.node_mut(ends[switch].0.node).unwrap();
+            node.switch.as_deref_mut().unwrap().forwarding.clear();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
 //!
 //! A question by GID or LID takes a look-up of either end and a walk along the switches of the way, there and back. That does not
-//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports.
+//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports, and `ways`
+//! where a walk has ended before.
 
 mod find;
 mod links;
@@ -9,6 +10,7 @@ mod multi_path;
 pub(super) mod rate;
 mod route;
 pub(super) mod wants;
+mod ways;
 
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sa::{PathRecord, PathRecordMask, Selector};

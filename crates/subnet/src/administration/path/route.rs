@@ -20,7 +20,19 @@ pub(super) struct Route {
     rate: u8,
 }
 
+/// The way from a switch to where packets with a LID end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// An adapter's port, or port 0 of a switch.
+    pub(super) end: PortRef,
+    /// As of a [`Route`].
+    pub(super) mtu: u8,
+    pub(super) rate: u8,
+}
+
 impl Route {
+    const ANY: Self = Self { mtu: u8::MAX, rate: u8::MAX };
+
     /// The lowest rate of all links.
     pub(super) fn rate(self) -> Rate {
         rate::at(self.rate)
@@ -43,28 +55,42 @@ pub(super) fn follow(
     to: PortRef,
     dlid: Lid,
 ) -> Option<Route> {
-    let mut route = Route { mtu: u8::MAX, rate: u8::MAX };
-    let mut link = route.pass(links.get(model, from))?;
+    let mut route = Route::ANY;
+    let link = route.pass(links.get(model, from))?;
     if from == to {
         return Some(route);
     }
-    if let Some(switch) = model.node(from.node)?.switch.as_ref() {
-        let egress = PortRef { node: from.node, port: switch.egress(dlid)? };
-        link = route.pass(links.get(model, egress))?;
-    }
-    for _ in 0..MAX_HOPS {
+    let switch = if model.node(from.node)?.switch.is_some() {
+        from.node
+    } else {
         let next = link.peer?;
         route.pass(links.get(model, next))?;
         if next == to {
             return Some(route);
         }
-        let switch = model.node(next.node)?.switch.as_ref()?;
-        let at = PortRef { node: next.node, port: switch.egress(dlid)? };
+        next.node
+    };
+    let way = links.way(switch, dlid, || way(model, links, switch, dlid))?;
+    let Route { mtu, rate } = route;
+    (way.end == to).then(|| Route { mtu: mtu.min(way.mtu), rate: rate.min(way.rate) })
+}
+
+/// Follows the route of a LID from a switch to its end.
+fn way(model: &Model, links: &Links, from: usize, dlid: Lid) -> Option<Way> {
+    let (mut route, mut node) = (Route::ANY, from);
+    for _ in 0..MAX_HOPS {
+        let switch = model.node(node)?.switch.as_ref()?;
+        let mut at = PortRef { node, port: switch.egress(dlid)? };
+        let link = route.pass(links.get(model, at))?;
         // Port 0 is the end, without a cable.
-        link = route.pass(links.get(model, at))?;
-        if at == to {
-            return Some(route);
+        if at.port != 0 {
+            at = link.peer?;
+            route.pass(links.get(model, at))?;
         }
+        if at.port == 0 || model.node(at.node)?.switch.is_none() {
+            return Some(Way { end: at, mtu: route.mtu, rate: route.rate });
+        }
+        node = at.node;
     }
     None
 }

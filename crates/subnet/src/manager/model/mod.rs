@@ -29,7 +29,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Another number whenever something may have changed.
+    /// Another number whenever something other than the ports of multicast groups may have changed.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -57,6 +57,11 @@ impl Model {
     pub fn node_mut(&mut self, node: usize) -> Option<&mut Node> {
         self.changes();
         self.nodes.get_mut(node)
+    }
+
+    /// The ports of multicast groups at a switch, to be changed.
+    pub(super) fn multicast_mut(&mut self, node: usize) -> Option<&mut BTreeMap<Lid, PortSet>> {
+        Some(&mut self.nodes.get_mut(node)?.switch.as_deref_mut()?.multicast)
     }
 
     /// A port.
