@@ -8,6 +8,8 @@
 //! programs have registered, and nothing else; services are there as long as their leases; paths lead where they say, and back; and
 //! who has subscribed reads of a new group.
 
+#[cfg(test)]
+mod broken;
 mod check;
 mod device;
 mod lies;

@@ -194,7 +194,7 @@ impl World {
     }
 
     /// Paths lead where they say, and back; those that programs have got, and those between some ports.
-    fn check_paths(&mut self, part: &BTreeSet<PortId>, seat: usize) -> Checked {
+    pub(super) fn check_paths(&mut self, part: &BTreeSet<PortId>, seat: usize) -> Checked {
         let mut found = Vec::new();
         for (index, program) in self.programs_of(part) {
             for other in self.programs_of(part).map(|(_, other)| other.port) {

@@ -210,18 +210,21 @@ impl World {
     }
 
     fn all_events(&mut self) -> Result<(), String> {
+        self.until_end()?;
+        match self.programs.is_empty() {
+            true => self.check_quiet()?,
+            false => self.check_reports()?,
+        }
+        self.check()
+    }
+
+    /// Everything but the last checks.
+    pub(super) fn until_end(&mut self) -> Result<(), String> {
         self.settle();
         for _ in 0..EVENTS {
             match self.agenda.next_event() {
                 None => return Err("nothing is to come".to_owned()),
-                Some(Event::End) => {
-                    if self.programs.is_empty() {
-                        self.check_quiet()?;
-                    } else {
-                        self.check_reports()?;
-                    }
-                    return self.check();
-                }
+                Some(Event::End) => return Ok(()),
                 Some(event) => self.happen(event)?,
             }
             self.settle();
