@@ -104,7 +104,7 @@ fn comparisons() -> Vec<Row> {
         (Compare { shape: "two", lmc: 0, also: Also::Nothing }, false),
         (Compare { shape: "switch:8", lmc: 0, also: Also::Nothing }, true),
         (Compare { shape: "switch:8", lmc: 1, also: Also::Nothing }, false),
-        (Compare { shape: "switch:8", lmc: 0, also: Also::Qos }, false),
+        (Compare { shape: "switch:8", lmc: 0, also: Also::Qos }, true),
         (Compare { shape: "fattree:36", lmc: 0, also: Also::Nothing }, false),
         (Compare { shape: "fattree:36", lmc: 1, also: Also::Nothing }, true),
         (Compare { shape: "torus:3x3x3", lmc: 0, also: Also::Nothing }, false),
