@@ -1,6 +1,6 @@
 //! Programs that read counters: perfquery and ibqueryerrors.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rdmux_fabric::proto::NodeView;
 
 use super::super::TIMEOUT;
@@ -153,12 +153,16 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
     let node = shown.adapters().last().context("an adapter")?;
     let lid = ground::lid(node)?.0;
     let at = node.guid.to_string();
+    let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
+    let each = |name: &str| -> Result<u64> { Ok(counter(&info, name)? + 1) };
+    let (each_integrity, each_overrun) = (each("LocalPhysErr")?, each("OverrunErr")?);
+    // Errors of other rows may be on the way to the next that counts.
+    until_counted(ground, &at, lid, ("integrity", "LocalLinkIntegrityErrors"), each_integrity)?;
+    until_counted(ground, &at, lid, ("overrun", "ExcessiveBufferOverrunErrors"), each_overrun)?;
     ground.said(&format!("perfquery -R {lid} 1"))?;
     ground.rdmux(&["fabric", "fault", &at, "integrity", "--times", "33"])?;
     ground.rdmux(&["fabric", "fault", &at, "overrun", "--times", "34"])?;
-    let info = ground.said(&format!("smpquery portinfo {lid} 1"))?;
-    let each = |name: &str| -> Result<u64> { Ok(counter(&info, name)? + 1) };
-    let (integrity, overruns) = (33 / each("LocalPhysErr")?, 34 / each("OverrunErr")?);
+    let (integrity, overruns) = (33 / each_integrity, 34 / each_overrun);
     let output = ground.said(&format!("perfquery {lid} 1"))?;
     says(&output, "SymbolErrorCounter", 33)?;
     // Fields of four bits, which stay at their largest value.
@@ -170,6 +174,24 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
         contains(&ground.refused(&format!("perfquery {option} {lid} 1"))?, "failed")?;
     }
     Ok(())
+}
+
+/// Faults of a kind, one at a time, until the counter with that name counts one more, as it does with one of `each`.
+fn until_counted(
+    ground: &Ground,
+    at: &str,
+    lid: u16,
+    (fault, name): (&str, &str),
+    each: u64,
+) -> Result<()> {
+    ground.said(&format!("perfquery -R {lid} 1"))?;
+    for _ in 0..each {
+        ground.rdmux(&["fabric", "fault", at, fault, "--times", "1"])?;
+        if counter(&ground.said(&format!("perfquery {lid} 1"))?, name)? == 1 {
+            return Ok(());
+        }
+    }
+    bail!("{name} did not count after {each} faults")
 }
 
 /// ibqueryerrors finds a link that was down, at both of its ends, and nothing else; after a reset it finds nothing.
