@@ -159,7 +159,10 @@ pub(crate) fn faults(ground: &Ground) -> Result<()> {
     // Errors of other rows may be on the way to the next that counts.
     until_counted(ground, &at, lid, ("integrity", "LocalLinkIntegrityErrors"), each_integrity)?;
     until_counted(ground, &at, lid, ("overrun", "ExcessiveBufferOverrunErrors"), each_overrun)?;
-    ground.said(&format!("perfquery -R {lid} 1"))?;
+    // ibqueryerrors reads the extended counters.
+    for option in ["", "-x "] {
+        ground.said(&format!("perfquery {option}-R {lid} 1"))?;
+    }
     ground.rdmux(&["fabric", "fault", &at, "integrity", "--times", "33"])?;
     ground.rdmux(&["fabric", "fault", &at, "overrun", "--times", "34"])?;
     let (integrity, overruns) = (33 / each_integrity, 34 / each_overrun);
