@@ -46,10 +46,9 @@ pub(super) fn capacity(node: &Node, port: u8) -> u16 {
     }
 }
 
-/// The end port, not of a switch, that an external port of a switch leads to.
+/// The end port, not of a switch, that this external port of a switch leads to.
 fn guarded(model: &Model, port: PortRef) -> Option<PortRef> {
-    let is_external = port.port != 0 && model.node(port.node)?.is_switch();
-    let peer = model.port(port)?.peer.filter(|_| is_external)?;
+    let peer = model.port(port)?.peer?;
     (!model.node(peer.node)?.is_switch()).then_some(peer)
 }
 
