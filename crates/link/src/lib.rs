@@ -13,6 +13,7 @@
 //! - [`spin_wait`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
+//! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
 //! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`namespace`]: other files for a process and its children
 //!
@@ -44,6 +45,7 @@ pub mod namespace;
 #[expect(unsafe_code, reason = "reads and writes another process's memory by pointer")]
 pub mod procmem;
 pub mod ring;
+pub mod routes;
 mod shared;
 pub mod shm;
 pub mod spin_wait;

@@ -15,6 +15,8 @@ pub(crate) mod fence;
 pub(crate) mod memory;
 #[cfg(test)]
 mod ring;
+#[cfg(test)]
+mod routes;
 
 /// Goes through all that `body`'s threads can do with so many switches away from a thread that could have gone on.
 #[cfg(test)]

@@ -1,0 +1,121 @@
+//! A table as others see it.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rdmux_wire::Lid;
+
+use super::{
+    LINE, MAGIC, MAX_PEERS, NEXT, OWN_WORDS, OwnPort, Peer, PeerId, ROWS, Way, Words, at, first,
+    lid_entry, mlid_entry, peer_entry,
+};
+use crate::shared::{Ordering, ReadMapping, fence, size};
+
+/// How often an entry is read that changes while it is read.
+const TRIES: usize = size(16, 2);
+
+/// A table that another process writes.
+#[derive(Debug)]
+pub struct RouteView {
+    map: ReadMapping,
+}
+
+impl RouteView {
+    /// Maps a table that a peer may have made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for anything else than a table; `ENOMEM`.
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        let map = ReadMapping::map(fd, at::END)?;
+        if map.load(0, Ordering::Acquire) != MAGIC {
+            let what = "not a route table, or of another version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(Self { map })
+    }
+
+    /// The epoch. What was looked up after it was read holds as long as it stays.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.map.load(at::EPOCH, Ordering::Acquire)
+    }
+
+    /// The port whose table it is; [`OwnPort::default`] if the table does not say.
+    pub fn own(&self) -> OwnPort {
+        let port = self.settled(at::OWN, |place| {
+            let at = match place {
+                1 => at::OWN_PLACES,
+                2 => at::OWN_PLACES + at::OWN_SIZE,
+                _ => return None,
+            };
+            let mut words = [0; OWN_WORDS];
+            self.load(at, &mut words);
+            OwnPort::from_words(&words)
+        });
+        port.unwrap_or_default()
+    }
+
+    /// The way to the port that has a LID, if there is one.
+    pub fn way(&self, dlid: Lid) -> Option<Way> {
+        self.settled(lid_entry(dlid)?, |row| Way::from_words(self.row(row)?.0))
+    }
+
+    /// A peer, if there is one of this number.
+    pub fn peer(&self, id: PeerId) -> Option<Peer> {
+        self.settled(peer_entry(id), |row| Peer::from_words(self.row(row)?.0))
+    }
+
+    /// The ways to those that get a copy of what is sent to a group, in place of what `ways` has. None if there is no such
+    /// group.
+    pub fn group(&self, mlid: Lid, ways: &mut Vec<Way>) {
+        let found = mlid_entry(mlid).and_then(|entry| {
+            self.settled(entry, |mut row| {
+                ways.clear();
+                while row != 0 {
+                    let (words, next) = self.row(row)?;
+                    if ways.len() == MAX_PEERS.into() {
+                        return None;
+                    }
+                    ways.push(Way::from_words(words)?);
+                    row = next;
+                }
+                Some(())
+            })
+        });
+        if found.is_none() {
+            ways.clear();
+        }
+    }
+
+    /// What `read` makes of an entry's rows, if they are all of one change.
+    fn settled<T>(&self, entry: usize, mut read: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        for _ in 0..TRIES {
+            let word = self.map.load(entry, Ordering::Acquire);
+            if first(word) == 0 {
+                return None;
+            }
+            let value = read(first(word));
+            fence(Ordering::Acquire);
+            if self.map.load(entry, Ordering::Relaxed) == word {
+                return value;
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// A row and the number of the one after it.
+    fn row(&self, row: u32) -> Option<(Words, u32)> {
+        let at = (1..=ROWS).contains(&row).then(|| at::ROWS + (row as usize - 1) * LINE)?;
+        let mut words = Words::default();
+        self.load(at, &mut words);
+        Some((words, first(self.map.load(at + 8 * NEXT, Ordering::Relaxed))))
+    }
+
+    fn load(&self, at: usize, words: &mut [u64]) {
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = self.map.load(at + 8 * i, Ordering::Relaxed);
+        }
+    }
+}

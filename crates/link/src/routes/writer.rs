@@ -1,0 +1,222 @@
+//! The writer of a table.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rdmux_wire::Lid;
+
+use super::{
+    LINE, MAGIC, MAX_PEERS, NEXT, OwnPort, Peer, PeerId, ROWS, Way, Words, at, first, lid_entry,
+    mlid_entry, peer_entry,
+};
+use crate::shared::{Mapping, Ordering, fence};
+
+/// Why an entry was not written. What it was before is gone, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// All rows are in use.
+    #[error("the route table is full")]
+    Full,
+    /// A LID that is not of a port, a multicast LID that is not of a group, a group of more than [`MAX_PEERS`] ways, an
+    /// LMC above 7, or a peer without an address.
+    #[error("a route table has no such entry")]
+    OutOfRange,
+}
+
+/// The table of one port, of which only this process can change anything.
+#[derive(Debug)]
+pub struct RouteTable {
+    fd: OwnedFd,
+    map: Mapping,
+    /// Rows that were in use: numbers, from 1 on.
+    free: Vec<u32>,
+    /// Rows from 1 to this one have been in use.
+    pub(super) used: u32,
+    /// Whether anything was changed since the last [`publish`](Self::publish).
+    changed: bool,
+}
+
+impl RouteTable {
+    /// A new one, of a port that is not active and reaches nothing. The epoch is 1.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn create() -> io::Result<Self> {
+        let (fd, map) = Mapping::create_readable("rdmux-routes", at::END)?;
+        map.word(at::EPOCH).store(1, Ordering::Relaxed);
+        map.word(0).store(MAGIC, Ordering::Release);
+        Ok(Self { fd, map, free: Vec::new(), used: 0, changed: false })
+    }
+
+    /// The descriptor, to hand over. Those who have it can only read.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Says how the port is.
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError::OutOfRange`]; nothing was changed.
+    pub fn set_own(&mut self, port: &OwnPort) -> Result<(), RouteError> {
+        if port.lmc > 7 {
+            return Err(RouteError::OutOfRange);
+        }
+        let (entry, words) = (self.map.word(at::OWN), port.to_words());
+        let old = entry.load(Ordering::Relaxed);
+        // Its two places are used in turn.
+        let place = |first: u32| at::OWN_PLACES + (first as usize - 1) % 2 * at::OWN_SIZE;
+        if first(old) != 0 {
+            let there = self.map.row(place(first(old)), words.len());
+            if there.zip(words).all(|(there, word)| there.load(Ordering::Relaxed) == word) {
+                return Ok(());
+            }
+        }
+        let next = if first(old) == 1 { 2 } else { 1 };
+        // See `put`.
+        fence(Ordering::Release);
+        for (there, word) in self.map.row(place(next), words.len()).zip(words) {
+            there.store(word, Ordering::Relaxed);
+        }
+        entry.store(written_again(old, next), Ordering::Release);
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Says where a peer's packets go, or that it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError`]; then there is no such peer.
+    pub fn set_peer(&mut self, id: PeerId, peer: Option<&Peer>) -> Result<(), RouteError> {
+        let checked = peer.and_then(|peer| peer.checked());
+        self.set(peer_entry(id), checked.iter().map(|peer| peer.to_words()))?;
+        if peer.is_some() && checked.is_none() { Err(RouteError::OutOfRange) } else { Ok(()) }
+    }
+
+    /// Says how packets come to the port that has a LID, or that none come. The own LIDs need no way.
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError`]; then packets to this LID are lost.
+    pub fn set_way(&mut self, dlid: Lid, way: Option<&Way>) -> Result<(), RouteError> {
+        let entry = lid_entry(dlid).ok_or(RouteError::OutOfRange)?;
+        self.set(entry, way.iter().map(|way| way.to_words()))
+    }
+
+    /// Says who gets a copy of what is sent to a group, and how it comes there.
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError`]; then packets to this group are lost.
+    pub fn set_group(&mut self, mlid: Lid, ways: &[Way]) -> Result<(), RouteError> {
+        let entry = mlid_entry(mlid).ok_or(RouteError::OutOfRange)?;
+        let fits = ways.len() <= MAX_PEERS.into();
+        let ways = if fits { ways } else { &[] };
+        self.set(entry, ways.iter().map(|way| way.to_words()))?;
+        if fits { Ok(()) } else { Err(RouteError::OutOfRange) }
+    }
+
+    /// Raises the epoch if anything was changed since the last time: those who kept what they found look again. Returns
+    /// the epoch that holds now.
+    pub fn publish(&mut self) -> u64 {
+        let word = self.map.word(at::EPOCH);
+        let epoch = word.load(Ordering::Relaxed);
+        if !std::mem::take(&mut self.changed) {
+            return epoch;
+        }
+        let epoch = epoch.wrapping_add(1);
+        word.store(epoch, Ordering::Release);
+        epoch
+    }
+
+    /// Writes an entry, unless it is what it would be.
+    fn set(
+        &mut self,
+        entry: usize,
+        rows: impl DoubleEndedIterator<Item = Words> + ExactSizeIterator + Clone,
+    ) -> Result<(), RouteError> {
+        if self.holds(entry, rows.clone()) {
+            return Ok(());
+        }
+        if self.room() < rows.len() {
+            // What the entry has makes room for what it gets. Readers see none in between.
+            self.point(entry, 0);
+            if self.room() < rows.len() {
+                return Err(RouteError::Full);
+            }
+        }
+        let row = rows.rev().fold(0, |next, words| self.put(words, next));
+        self.point(entry, row);
+        Ok(())
+    }
+
+    /// Whether an entry has these rows.
+    fn holds(&self, entry: usize, rows: impl Iterator<Item = Words>) -> bool {
+        let mut row = first(self.map.word(entry).load(Ordering::Relaxed));
+        for words in rows {
+            let Some(at) = self.row_at(row) else { return false };
+            let there = self.map.row(at, words.len());
+            if !there.zip(words).all(|(there, word)| there.load(Ordering::Relaxed) == word) {
+                return false;
+            }
+            row = self.next(at);
+        }
+        row == 0
+    }
+
+    /// How many rows nothing has.
+    fn room(&self) -> usize {
+        self.free.len() + (ROWS - self.used) as usize
+    }
+
+    /// Writes a row that no entry has, and returns its number. There must be room.
+    fn put(&mut self, words: Words, next: u32) -> u32 {
+        let row = self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used
+        });
+        if let Some(at) = self.row_at(row) {
+            // A reader that sees any of these words while it follows an entry that had this row sees, too, that the
+            // entry does not have it any more.
+            fence(Ordering::Release);
+            for (there, word) in self.map.row(at, words.len()).zip(words) {
+                there.store(word, Ordering::Relaxed);
+            }
+            self.map.word(at + 8 * NEXT).store(next.into(), Ordering::Relaxed);
+        }
+        row
+    }
+
+    /// Has an entry start with another row, none if it is zero. Those that it had are free.
+    fn point(&mut self, entry: usize, row: u32) {
+        let word = self.map.word(entry);
+        let old = word.load(Ordering::Relaxed);
+        word.store(written_again(old, row), Ordering::Release);
+        self.changed = true;
+        let mut gone = first(old);
+        // What is read here only this process can have written, where the kernel has that seal. Elsewhere no more
+        // than there is becomes free.
+        while let Some(at) = self.row_at(gone) {
+            if self.free.len() >= self.used as usize {
+                break;
+            }
+            self.free.push(gone);
+            gone = self.next(at);
+        }
+    }
+
+    fn row_at(&self, row: u32) -> Option<usize> {
+        (1..=self.used).contains(&row).then(|| at::ROWS + (row as usize - 1) * LINE)
+    }
+
+    fn next(&self, at: usize) -> u32 {
+        first(self.map.word(at + 8 * NEXT).load(Ordering::Relaxed))
+    }
+}
+
+/// An entry that is written once more.
+const fn written_again(old: u64, row: u32) -> u64 {
+    ((old >> 32).wrapping_add(1) << 32) | row as u64
+}
