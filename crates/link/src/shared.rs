@@ -1,7 +1,7 @@
 //! What rings, boards and route tables are made of: memory that processes share, the words in it, and fences.
 //!
 //! Built with `--cfg loom`, all of it is a model, and the same [`ring`](crate::ring), [`board`](crate::board) and [`routes`](crate::routes) run on that:
-//! the tests in [`model`](crate::model) then see every order in which their threads' accesses can happen, and every value
+//! the tests in `model` then see every order in which their threads' accesses can happen, and every value
 //! that a load may return by the rules of the language.
 
 #[cfg(not(loom))]

@@ -47,7 +47,7 @@ pub(super) unsafe fn write(to: *mut u8, from: *const u8, len: usize) -> Result<(
 ///
 /// # Safety
 ///
-/// As for [`write`].
+/// As for [`write()`].
 pub(super) unsafe fn update(cell: *mut u64, f: impl Fn(u64) -> u64) -> Result<u64, Unmapped> {
     static TURN: Turn = Turn::new();
     let once = || {
