@@ -161,7 +161,8 @@ impl<'a> Iterator for Datagrams<'a> {
                 let icrc = Some(message.index);
                 message.index = message.index.saturating_add(1);
                 let (tos, ttl) = (message.tos, message.ttl);
-                return Some(Arrival { src, dst: self.batch.dst, bytes, icrc, tos, ttl });
+                let dst = self.batch.dst;
+                return Some(Arrival { src, dst, bytes, icrc, tos, ttl, ib: None });
             }
             self.message = Some(self.batch.message(self.next)?);
             self.next += 1;

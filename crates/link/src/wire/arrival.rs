@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux_transport::Source;
-use rdmux_wire::Gid;
 use rdmux_wire::icrc::Icrc;
+use rdmux_wire::{Gid, Grh, Lid};
 
 use crate::udp::ROCE_PORT;
 use crate::udp::checksum::{self, IcrcCheck};
@@ -31,22 +31,40 @@ impl Ends {
     }
 }
 
-/// A packet that has arrived.
+/// What the link and network headers of an InfiniBand packet said (IBTA 7.7, 8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IbRoute {
+    /// The LID that it came from.
+    pub slid: Lid,
+    /// The LID that it was sent to: one of the port's, or a group's.
+    pub dlid: Lid,
+    /// The service level, 0 to 15.
+    pub sl: u8,
+    /// The path bits of the DLID, 0 to 127; 0 if it is a group's.
+    pub dlid_path_bits: u8,
+    /// The GRH, if there was one.
+    pub grh: Option<[u8; Grh::LEN]>,
+}
+
+/// A packet that has arrived, over an IP network or over InfiniBand.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Who sent it.
+    /// Who sent it. If it is an InfiniBand packet: who sent the datagrams that carried it.
     pub src: SocketAddr,
-    /// Where it was sent to: one of our addresses, or a multicast group.
+    /// Where it was sent to: one of our addresses, or a multicast group. If it is an InfiniBand packet: where the datagrams
+    /// were sent to.
     pub dst: SocketAddr,
     /// From its BTH to its pad, and to its ICRC if it has one. Of any length and content.
     pub bytes: &'a [u8],
     /// With an ICRC, the IPv4 Identification that it probably covers: the position among the datagrams that the kernel
-    /// merged. None if the wire has no ICRC.
+    /// merged. None if the wire has no ICRC, or has checked it.
     pub icrc: Option<u16>,
     /// The traffic class (IPv4 TOS), if the wire tells it.
     pub tos: Option<u8>,
     /// The hop limit (IPv4 TTL), if the wire tells it.
     pub ttl: Option<u8>,
+    /// Its headers below the BTH, if it is an InfiniBand packet.
+    pub ib: Option<&'a IbRoute>,
 }
 
 impl<'a> Arrival<'a> {
@@ -84,7 +102,11 @@ impl<'a> Arrival<'a> {
     }
 
     /// Its source as the transport knows it. `grh` is what [`grh`](Self::grh) says, or anything if nobody will look.
+    #[inline]
     pub fn source<'g>(&self, grh: &'g [u8; 40]) -> Source<'g> {
+        if let Some(ib) = self.ib {
+            return ib.source(grh);
+        }
         Source {
             sgid: Gid::from(self.src.ip()),
             dgid: Gid::from(self.dst.ip()),
@@ -94,6 +116,12 @@ impl<'a> Arrival<'a> {
             dlid_path_bits: 0,
             has_grh: true,
         }
+    }
+
+    /// The GID that it was sent to: of one of our addresses, or of a multicast group. Zero if it is an InfiniBand packet
+    /// without a GRH.
+    pub fn dgid(&self) -> Gid {
+        self.ib.map_or_else(|| Gid::from(self.dst.ip()), |ib| ib.gids().1)
     }
 
     /// What stands for the service level, of which RoCEv2 has none: the kind of packet, which IBTA A17.4.5.1
@@ -108,8 +136,11 @@ impl<'a> Arrival<'a> {
 
     /// The network header as the 40-byte GRH area of a UD receive shows it: an IPv6 header, or an
     /// IPv4 header in the last 20 bytes (IBTA A17.4.5.1). Fields that a wire does not tell are zero:
-    /// flow label, Identification, and what was not asked for.
+    /// flow label, Identification, and what was not asked for. The GRH if it is an InfiniBand packet, zeros if it had none.
     pub fn grh(&self) -> [u8; 40] {
+        if let Some(ib) = self.ib {
+            return ib.grh.unwrap_or([0; 40]);
+        }
         let mut grh = [0; 40];
         let udp_len = u16::try_from(8 + self.bytes.len()).unwrap_or(u16::MAX);
         let (tos, ttl) = (self.tos.unwrap_or(0), self.ttl.unwrap_or(0));
@@ -145,6 +176,20 @@ impl<'a> Arrival<'a> {
     }
 }
 
+impl IbRoute {
+    /// The sender's and the receiver's GID; both zero without a GRH.
+    fn gids(&self) -> (Gid, Gid) {
+        let grh = self.grh.as_ref().and_then(|grh| Grh::parse(grh).ok());
+        grh.map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid))
+    }
+
+    fn source<'g>(&self, grh: &'g [u8; 40]) -> Source<'g> {
+        let (sgid, dgid) = self.gids();
+        let Self { slid, sl, dlid_path_bits, .. } = *self;
+        Source { sgid, dgid, grh, slid: slid.0, sl, dlid_path_bits, has_grh: self.grh.is_some() }
+    }
+}
+
 const IPPROTO_UDP: u8 = 17;
 
 /// The checksum of an IPv4 header whose checksum field is zero (RFC 1071).
@@ -161,8 +206,16 @@ fn ipv4_checksum(header: &[u8]) -> u16 {
 #[derive(Debug, Default)]
 pub struct Arrivals {
     data: Vec<u8>,
-    /// Where each ends in the data, and its ends.
-    list: Vec<(usize, Ends)>,
+    list: Vec<Arrived>,
+}
+
+/// A packet, and what is told of it.
+#[derive(Debug)]
+struct Arrived {
+    /// Where it ends in the data.
+    end: usize,
+    ends: Ends,
+    ib: Option<IbRoute>,
 }
 
 impl Arrivals {
@@ -183,12 +236,31 @@ impl Arrivals {
         &mut self,
         receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends)>,
     ) -> io::Result<()> {
-        let start = self.list.last().map_or(0, |(end, _)| *end);
+        self.put(|buffer| receive(buffer).map(|(len, ends)| (len, ends, None)))
+    }
+
+    /// Adds an InfiniBand packet, from its BTH to its pad, in the same way. Its ICRC was checked.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn add_ib(
+        &mut self,
+        receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends, IbRoute)>,
+    ) -> io::Result<()> {
+        self.put(|buffer| receive(buffer).map(|(len, ends, route)| (len, ends, Some(route))))
+    }
+
+    fn put(
+        &mut self,
+        receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends, Option<IbRoute>)>,
+    ) -> io::Result<()> {
+        let start = self.list.last().map_or(0, |last| last.end);
         if self.data.len() < start + Self::ROOM {
             self.data.resize(start + Self::ROOM, 0);
         }
-        let (len, ends) = receive(&mut self.data[start..start + Self::ROOM])?;
-        self.list.push((start + len.min(Self::ROOM), ends));
+        let (len, ends, ib) = receive(&mut self.data[start..start + Self::ROOM])?;
+        self.list.push(Arrived { end: start + len.min(Self::ROOM), ends, ib });
         Ok(())
     }
 
@@ -204,11 +276,11 @@ impl Arrivals {
 
     /// All of them, in order. They have no ICRC.
     pub fn iter(&self) -> impl Iterator<Item = Arrival<'_>> {
-        let starts = std::iter::once(0).chain(self.list.iter().map(|(end, _)| *end));
-        starts.zip(&self.list).map(|(start, (end, ends))| {
+        let starts = std::iter::once(0).chain(self.list.iter().map(|arrived| arrived.end));
+        starts.zip(&self.list).map(|(start, Arrived { end, ends, ib })| {
             let Ends { src, dst, tos, ttl } = *ends;
-            let bytes = &self.data[start..*end];
-            Arrival { src, dst, bytes, icrc: None, tos: Some(tos), ttl: Some(ttl) }
+            let (bytes, ib) = (&self.data[start..*end], ib.as_ref());
+            Arrival { src, dst, bytes, icrc: None, tos: Some(tos), ttl: Some(ttl), ib }
         })
     }
 }
@@ -240,5 +312,43 @@ mod tests {
             assert!(arrivals.iter().all(|a| a.ends() == ends && a.without_icrc() == a.bytes));
             assert!(arrivals.iter().all(|a| a.check_icrc() == IcrcCheck::Absent));
         }
+    }
+
+    fn arrived(src: &str, dst: &str, route: IbRoute) -> Arrivals {
+        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+        let mut arrivals = Arrivals::default();
+        let ends = Ends { src, dst, tos: 0, ttl: 64 };
+        arrivals.add_ib(|_| Ok((12, ends, route))).unwrap();
+        arrivals
+    }
+
+    const LOCAL: IbRoute =
+        IbRoute { slid: Lid(7), dlid: Lid(0x43), sl: 5, dlid_path_bits: 3, grh: None };
+
+    #[test]
+    fn of_an_infiniband_packet_without_a_grh_the_source_has_lids_only() {
+        let arrivals = arrived("10.0.0.1:1", "10.0.0.2:2", LOCAL);
+        let arrival = arrivals.iter().next().unwrap();
+        let grh = arrival.grh();
+        let source = arrival.source(&grh);
+        assert_eq!((source.slid, source.sl, source.dlid_path_bits), (7, 5, 3));
+        assert_eq!((source.sgid, source.dgid, source.has_grh), (Gid::ZERO, Gid::ZERO, false));
+        assert_eq!((source.grh, arrival.dgid()), (&[0; 40], Gid::ZERO));
+        assert_eq!(arrival.check_icrc(), IcrcCheck::Absent);
+    }
+
+    #[test]
+    fn of_one_with_a_grh_the_source_has_its_gids() {
+        let [sgid, dgid] = [5, 6].map(|guid| Gid::new(Gid::DEFAULT_PREFIX, rdmux_wire::Guid(guid)));
+        let grh =
+            Grh { tclass: 9, flow_label: 7, pay_len: 0, next_hdr: 0x1b, hop_limit: 3, sgid, dgid };
+        let route = IbRoute { grh: Some(grh.to_bytes()), ..LOCAL };
+        let arrivals = arrived("10.0.0.1:1", "10.0.0.2:2", route);
+        let arrival = arrivals.iter().next().unwrap();
+        assert_eq!((arrival.grh(), arrival.dgid()), (grh.to_bytes(), dgid));
+        let area = arrival.grh();
+        let source = arrival.source(&area);
+        assert_eq!((source.sgid, source.dgid, source.has_grh), (sgid, dgid, true));
+        assert_eq!((source.grh, source.slid), (&grh.to_bytes(), 7));
     }
 }

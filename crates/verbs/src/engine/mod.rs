@@ -507,7 +507,7 @@ impl Engine {
                 let port = src.port();
                 let dst = (dst, port).into();
                 let (icrc, tos, ttl) = (Some(0), None, None);
-                let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl };
+                let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl, ib: None };
                 self.deliver(device, &device.qps().read(), std::iter::once(arrival));
             }
             event => self.wire_event(device, event),

@@ -102,7 +102,7 @@ impl Engine {
 
     /// Hands a group's packet to every member.
     pub(crate) fn deliver_multicast(&self, device: &Arc<Device>, arrival: &Arrival<'_>) {
-        let mgid = Gid::from(arrival.dst.ip());
+        let mgid = arrival.dgid();
         let groups = self.groups().0.read();
         let Some(group) = groups.get(&mgid) else {
             return count(device, Counter::RxNoQp);

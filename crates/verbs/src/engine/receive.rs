@@ -58,7 +58,10 @@ impl Engine {
         if !ours && (slot != SERVICE_SLOT || qpn == Qpn::QP1 || target) {
             // The kernel merged packets of several owners into one.
             count(device, Counter::RxStray);
-            device.control().stray(arrival.src, arrival.dst.ip(), arrival.bytes);
+            // An InfiniBand wire passes them on itself.
+            if arrival.ib.is_none() {
+                device.control().stray(arrival.src, arrival.dst.ip(), arrival.bytes);
+            }
         } else {
             count(device, Counter::RxNoQp);
         }
