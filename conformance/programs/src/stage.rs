@@ -113,6 +113,11 @@ impl Stage {
         })
     }
 
+    /// The place for files of rows, which is gone afterwards.
+    pub(crate) fn work(&self) -> &Path {
+        &self.work
+    }
+
     /// What the names of a row's logs begin with.
     fn logs_of(&self, title: &str) -> PathBuf {
         let name = title.chars().map(|c| if c.is_alphanumeric() { c } else { '_' });

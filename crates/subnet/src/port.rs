@@ -122,6 +122,11 @@ impl PortData {
         pkey.0 & 0x7fff != 0 && self.pkeys.iter().any(|own| pkey.admits(*own))
     }
 
+    /// The own key of the partition, with which the port answers a packet that this key has let in.
+    pub(crate) fn own_key(&self, pkey: Pkey) -> Pkey {
+        self.pkeys.iter().copied().find(|own| pkey.admits(*own)).unwrap_or(pkey)
+    }
+
     /// Whether a packet with this key may come from behind the port, whose table is that of its neighbour: it is the neighbour's own key, so
     /// limited members send limited ones. Whether the other side admits it is for the port that it leaves by, and for the receiver.
     #[inline]

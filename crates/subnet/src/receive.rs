@@ -159,6 +159,8 @@ impl Subnet {
         };
         MadHeader { method: Method::GET_RESP, status, ..header }.emit(&mut packet.mad[..]);
         self.turn_around(at, &mut packet);
+        // A limited member's key would not get back to it.
+        packet.pkey = self.ports[at].own_key(packet.pkey);
         packet.qkey = Qkey::QP1;
         Some(packet)
     }

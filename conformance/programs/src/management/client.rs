@@ -20,7 +20,7 @@ use super::ground::{self, Ground, HOSTS, Shown};
 /// How long the manager may take for an answer.
 const ANSWER_MS: u32 = 60_000;
 
-/// A port of the second host, with an agent that gets answers.
+/// A port, with an agent that gets answers.
 pub(super) struct Client {
     file: MadFile,
     agent: u32,
@@ -32,15 +32,16 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Opens the port, beside whatever else has it open.
+    /// Opens the second host's port, beside whatever else has it open.
     pub(super) fn open(ground: &Ground) -> Result<Self> {
         let shown = ground.show()?;
-        Self::to(ground, &shown, ground::lid(ground.manager_in(&shown)?)?)
+        let manager = ground::lid(ground.manager_in(&shown)?)?;
+        Self::to(ground, &shown, HOSTS[1], manager)
     }
 
-    /// The same, to ask the manager with this LID.
-    pub(super) fn to(ground: &Ground, shown: &Snapshot, manager: Lid) -> Result<Self> {
-        let node = shown.node(HOSTS[1])?;
+    /// The same of an adapter with this name, to ask the manager with this LID.
+    pub(super) fn to(ground: &Ground, shown: &Snapshot, own: &str, manager: Lid) -> Result<Self> {
+        let node = shown.node(own)?;
         let port = PortRef { node: NodeRef::Guid(node.guid), port: 1 };
         let file = MadFile::open(&ground.connect_options()?, &FabricName::default(), &port)?;
         let agent = file.register(&Registration {

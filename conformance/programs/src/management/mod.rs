@@ -69,7 +69,7 @@ impl Management {
                 (row.run)(&ground)?;
             }
             Self::Compare(row) => {
-                let options = row.options();
+                let options = row.options(stage.work())?;
                 let options: Vec<&str> = options.iter().map(String::as_str).collect();
                 row.run(&stage.ground_with(row.shape, &options, title)?)?;
             }

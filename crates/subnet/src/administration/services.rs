@@ -157,11 +157,14 @@ pub(super) fn unregister(
     _: &mut dyn AdministrationSink,
 ) -> Result<(), Status> {
     let record: ServiceRecord = request.record()?;
-    let key = (record.service_id, record.service_gid, record.service_pkey);
+    let pkey = record.service_pkey;
+    let sees = pkey == Pkey(0) || has_partition(&request.requester.pkeys, pkey);
+    if request.has(Mask::SERVICE_PKEY.bits()) && !sees {
+        return Err(status::SA_REQUEST_INVALID);
+    }
+    let key = (record.service_id, record.service_gid, pkey);
     let services = &mut state.services;
     let service = services.by_key.get(&key).ok_or(status::SA_NO_RECORDS)?;
-    let pkey = service.record.service_pkey;
-    let sees = pkey == Pkey(0) || has_partition(&request.requester.pkeys, pkey);
     if !service.is_shown(&record.service_key) || !sees {
         return Err(status::SA_REQUEST_INVALID);
     }

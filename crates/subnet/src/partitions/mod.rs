@@ -12,8 +12,11 @@
 //! # Ok::<(), rdmux_subnet::partitions::ParseError>(())
 //! ```
 //!
-//! Differences from OpenSM: a word that the format does not know is an error, not ignored; and a file with an error is
-//! refused as a whole.
+//! Of several rules for a port the last one counts, and of several groups with a GID the first one, as OpenSM has it.
+//!
+//! Differences from OpenSM: a word that the format does not know is an error, not ignored; a file with an error is
+//! refused as a whole; the manager's port is a full member of the default partition whatever rules say; and `both` means both keys
+//! without another option.
 
 mod parse;
 mod scan;
@@ -36,11 +39,16 @@ pub const DEFAULT_PARTITION: u16 = 0x7fff;
 /// The most multicast groups of all partitions: about as many as there are multicast LIDs.
 pub const MAX_GROUPS: usize = 0x3ffe;
 
+/// Link-local scope (RFC 4291, section 2.7), which groups have unless the file says another.
+const LINK_LOCAL: u8 = 2;
+
 /// All partitions of a subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions {
     /// By their P_Key without the membership bit.
     all: BTreeMap<u16, Partition>,
+    /// The multicast groups that they have from the start, in the order of the file.
+    groups: Vec<PartitionGroup>,
 }
 
 /// A partition.
@@ -50,14 +58,22 @@ pub struct Partition {
     pub name: String,
     /// It is at index 0 of tables instead of the default partition.
     pub index0: bool,
-    /// The service level of its paths, if it has one of its own.
+    /// The service level of its paths, if its last definition says one.
     pub sl: Option<u8>,
-    /// The multicast groups that it has from the start; an IP over IB partition's broadcast group is the first.
-    pub groups: Vec<PartitionGroup>,
     /// Members that are named by what they are: a rule for each kind of [`Ports`] at most.
-    kinds: Vec<(Ports, Membership)>,
+    kinds: Vec<(Ports, Member)>,
     /// Members that are named by their GUID.
-    guids: BTreeMap<Guid, Membership>,
+    guids: BTreeMap<Guid, Member>,
+    /// How many rules there were.
+    rules: u32,
+}
+
+/// What a rule says of some ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    /// Of several rules for a port the one with the highest number counts.
+    number: u32,
+    membership: Membership,
 }
 
 /// A multicast group that a partition has from the start.
@@ -123,28 +139,35 @@ impl Ports {
 
 impl Partition {
     fn new(name: String) -> Self {
-        let (groups, kinds, guids) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { name, index0: false, sl: None, groups, kinds, guids }
+        let (kinds, guids) = (Vec::new(), BTreeMap::new());
+        Self { name, index0: false, sl: None, kinds, guids, rules: 0 }
     }
 
     /// What a port may do in the partition; none if it is not in it.
     pub fn membership(&self, port: &EndPort) -> Option<Membership> {
-        let rules = self.kinds.iter().filter(|(ports, _)| ports.contain(port));
-        rules.map(|&(_, membership)| membership).chain(self.guids.get(&port.guid).copied()).max()
+        let kinds = self.kinds.iter().filter(|(ports, _)| ports.contain(port));
+        let rules = kinds.map(|(_, rule)| rule).chain(self.guids.get(&port.guid));
+        rules.max_by_key(|rule| rule.number).map(|rule| rule.membership)
     }
 
-    /// Adds members. Who is a member already becomes the stronger kind of the two.
+    fn rule(&mut self, membership: Membership) -> Member {
+        self.rules = self.rules.saturating_add(1);
+        Member { number: self.rules, membership }
+    }
+
+    /// Adds members. Those who are members already are what this says from then on.
     fn add_kind(&mut self, ports: Ports, membership: Membership) {
+        let rule = self.rule(membership);
         match self.kinds.iter_mut().find(|(known, _)| *known == ports) {
-            Some((_, known)) => *known = membership.max(*known),
-            None => self.kinds.push((ports, membership)),
+            Some((_, known)) => *known = rule,
+            None => self.kinds.push((ports, rule)),
         }
     }
 
     /// The same for a port of its own.
     fn add_guid(&mut self, guid: Guid, membership: Membership) {
-        let known = self.guids.entry(guid).or_insert(membership);
-        *known = membership.max(*known);
+        let rule = self.rule(membership);
+        self.guids.insert(guid, rule);
     }
 }
 
@@ -153,8 +176,8 @@ impl Default for Partitions {
     fn default() -> Self {
         let mut default = Partition::new("Default".into());
         default.add_kind(Ports::All, Membership::Full);
-        default.groups.push(PartitionGroup::broadcast(DEFAULT_PARTITION, 2));
-        Self { all: [(DEFAULT_PARTITION, default)].into() }
+        let groups = [PartitionGroup::broadcast(DEFAULT_PARTITION)].into();
+        Self { all: [(DEFAULT_PARTITION, default)].into(), groups }
     }
 }
 
@@ -179,9 +202,16 @@ impl Partitions {
         self.all.iter().map(|(&base, partition)| (Pkey(base | 0x8000), partition))
     }
 
-    /// All groups that exist from the start.
+    /// All groups that exist from the start, in the order of the file.
     pub fn groups(&self) -> impl Iterator<Item = &PartitionGroup> {
-        self.all.values().flat_map(|partition| &partition.groups)
+        self.groups.iter()
+    }
+
+    /// What a port may do in a partition. Without the manager as a full member of the default partition limited ones would not reach it.
+    fn membership(&self, base: u16, partition: &Partition, port: &EndPort) -> Option<Membership> {
+        let membership = partition.membership(port);
+        let is_manager = base == DEFAULT_PARTITION && port.is_manager;
+        if is_manager { membership.max(Some(Membership::Full)) } else { membership }
     }
 
     /// The P_Key table of a port: the default partition first, unless another one has `indx0`, then the others in the order
@@ -191,7 +221,7 @@ impl Partitions {
         keys.sort_by_key(|&(&base, partition)| (!partition.index0, base != DEFAULT_PARTITION));
         let mut table = Vec::new();
         for (&base, partition) in keys {
-            let Some(membership) = partition.membership(port) else { continue };
+            let Some(membership) = self.membership(base, partition, port) else { continue };
             if membership != Membership::Limited {
                 table.push(Pkey(base | 0x8000));
             }
@@ -205,10 +235,10 @@ impl Partitions {
 
 impl PartitionGroup {
     /// The IP over IB broadcast group of a partition (RFC 4391, section 4), with OpenSM's values.
-    fn broadcast(base: u16, scope: u8) -> Self {
+    fn broadcast(base: u16) -> Self {
         let [high, low] = (base | 0x8000).to_be_bytes();
         let mut mgid = [0; 16];
-        mgid[..6].copy_from_slice(&[0xff, 0x10 | scope & 0xf, 0x40, 0x1b, high, low]);
+        mgid[..6].copy_from_slice(&[0xff, 0x10 | LINK_LOCAL, 0x40, 0x1b, high, low]);
         mgid[12..].copy_from_slice(&[0xff; 4]);
         Self {
             mgid: Gid(mgid),
@@ -220,6 +250,11 @@ impl PartitionGroup {
             tclass: 0,
             flow_label: 0,
         }
+    }
+
+    /// The hop limit of its packets: those of a link-local group stay in the subnet.
+    pub fn hop_limit(&self) -> u8 {
+        if self.mgid.0[1] & 0xf == LINK_LOCAL { 0 } else { u8::MAX }
     }
 }
 

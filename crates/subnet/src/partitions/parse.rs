@@ -1,5 +1,6 @@
 //! The format of `partitions.conf`.
 
+use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,7 +12,8 @@ use rdmux_wire::{Gid, Guid, Mtu, Qkey};
 
 use super::scan::Scanner;
 use super::{
-    DEFAULT_PARTITION, MAX_GROUPS, Membership, Partition, PartitionGroup, Partitions, Ports,
+    DEFAULT_PARTITION, LINK_LOCAL, MAX_GROUPS, Membership, Partition, PartitionGroup, Partitions,
+    Ports,
 };
 
 /// Why a file is refused.
@@ -53,9 +55,12 @@ pub enum Rule {
     /// An MTU.
     #[error("an MTU is a code of the specification: 1 (256 bytes) to 5 (4096 bytes)")]
     Mtu,
-    /// A number of 4 bits.
-    #[error("a service level or scope is a number from 0 to 15")]
-    FourBits,
+    /// A service level.
+    #[error("a service level is a number from 0 to 15")]
+    ServiceLevel,
+    /// A scope.
+    #[error("a scope is a number from 1 to 15")]
+    Scope,
     /// A Q_Key.
     #[error("a Q_Key is a number of 32 bits")]
     Qkey,
@@ -81,7 +86,7 @@ pub enum Rule {
     #[error("the P_Key in the GID of an IP group is that of its partition, or zero")]
     MgidPkey,
     /// The values of an IP group.
-    #[error("an IP group has the rate and the MTU of its partition's broadcast group")]
+    #[error("an IP group has the rate and the MTU that its partition's definition says")]
     NotAsBroadcast,
     /// The number of groups.
     #[error("there are more groups than multicast LIDs")]
@@ -124,7 +129,8 @@ struct GroupFlags {
     rate: Option<Rate>,
     mtu: Option<Mtu>,
     sl: Option<u8>,
-    scopes: Vec<u8>,
+    /// A bit for each.
+    scopes: u16,
     qkey: Option<Qkey>,
     tclass: u8,
     flow_label: u32,
@@ -136,8 +142,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
     default.add_kind(Ports::Manager, Membership::Full);
     let mut parser = Parser {
         scan: Scanner::new(name, text),
-        partitions: Partitions { all: [(DEFAULT_PARTITION, default)].into() },
-        groups: 0,
+        partitions: Partitions { all: [(DEFAULT_PARTITION, default)].into(), groups: Vec::new() },
+        mgids: BTreeSet::new(),
     };
     while !parser.scan.is_at_end() {
         parser.partition()?;
@@ -148,7 +154,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
 struct Parser<'a> {
     scan: Scanner<'a>,
     partitions: Partitions,
-    groups: usize,
+    /// Those of all groups.
+    mgids: BTreeSet<Gid>,
 }
 
 impl<'a> Parser<'a> {
@@ -158,13 +165,10 @@ impl<'a> Parser<'a> {
         let entry =
             self.partitions.all.entry(base).or_insert_with(|| Partition::new(name.to_string()));
         entry.index0 |= definition.index0;
-        entry.sl = definition.group.sl.or(entry.sl);
+        entry.sl = definition.group.sl;
         if definition.ipoib {
-            for scope in definition.group.scopes() {
-                let broadcast = PartitionGroup::broadcast(base, scope.unwrap_or(2));
-                let group = definition.group.apply(broadcast);
-                self.add_group(base, group, "ipoib")?;
-            }
+            let group = definition.group.apply(PartitionGroup::broadcast(base));
+            self.add_groups(group, definition.group.scopes, "ipoib")?;
         }
         loop {
             if self.scan.is_at_end() {
@@ -245,9 +249,12 @@ impl<'a> Parser<'a> {
             }
             "sl" => {
                 to.sl = byte(15);
-                to.sl.map(drop).ok_or(Rule::FourBits)
+                to.sl.map(drop).ok_or(Rule::ServiceLevel)
             }
-            "scope" => byte(15).map(|scope| to.scope(scope)).ok_or(Rule::FourBits),
+            "scope" => {
+                let scope = byte(15).filter(|&scope| scope > 0);
+                scope.map(|scope| to.scopes |= 1 << scope).ok_or(Rule::Scope)
+            }
             "Q_Key" => {
                 to.qkey = value.and_then(|n| u32::try_from(n).ok()).map(Qkey);
                 to.qkey.map(drop).ok_or(Rule::Qkey)
@@ -319,7 +326,9 @@ impl<'a> Parser<'a> {
             let token = if text.is_empty() { self.scan.next_token() } else { text };
             return Err(self.scan.error(token, Rule::Mgid));
         };
-        let mut flags = GroupFlags::default();
+        let of = &definition.group;
+        // What the definition says counts for its groups, too.
+        let mut flags = GroupFlags { tclass: 0, ..of.clone() };
         while !self.scan.is_at_line_end() && self.scan.take(',') {
             if self.scan.is_at_line_end() {
                 break;
@@ -328,74 +337,52 @@ impl<'a> Parser<'a> {
             self.group_flag(word, &mut flags, Rule::GroupFlag)?;
         }
         let base = definition.base;
-        let mut group = PartitionGroup { qkey: Qkey(0), ..PartitionGroup::broadcast(base, 2) };
+        let broadcast = PartitionGroup::broadcast(base);
+        let mut like = PartitionGroup { qkey: Qkey(0), ..broadcast };
         if is_ip(&mgid) {
             let key = [mgid[4], mgid[5]];
-            if key != [0, 0] && u16::from_be_bytes(key) & 0x7fff != base {
+            let is_broadcast = mgid == PartitionGroup::broadcast(DEFAULT_PARTITION).mgid.0;
+            let fits = key == [0, 0] || u16::from_be_bytes(key) & 0x7fff == base;
+            if !fits && !is_broadcast {
                 return Err(self.scan.error(text, Rule::MgidPkey));
             }
             mgid[4..6].copy_from_slice(&(base | 0x8000).to_be_bytes());
-            let like = self.broadcast(base).unwrap_or(PartitionGroup::broadcast(base, 2));
-            let differs = flags.rate.is_some_and(|rate| rate != like.rate)
-                || flags.mtu.is_some_and(|mtu| mtu != like.mtu);
-            if differs {
+            let (said, defined) = (flags.apply(broadcast), of.apply(broadcast));
+            if (said.rate, said.mtu) != (defined.rate, defined.mtu) {
                 return Err(self.scan.error(text, Rule::NotAsBroadcast));
             }
-            group = PartitionGroup { sl: 0, tclass: 0, flow_label: 0, ..like };
+            like = broadcast;
         }
-        group.mgid = Gid(mgid);
-        for scope in flags.scopes() {
-            let mut group = flags.apply(group);
-            if let Some(scope) = scope {
-                group.mgid.0[1] = group.mgid.0[1] & 0xf0 | scope;
-            }
-            self.add_group(base, group, text)?;
-        }
-        Ok(())
-    }
-
-    /// The broadcast group of a partition.
-    fn broadcast(&self, base: u16) -> Option<PartitionGroup> {
-        let groups = &self.partitions.all.get(&base)?.groups;
-        groups.iter().find(|group| is_ip(&group.mgid.0) && group.mgid.0[12..] == [0xff; 4]).copied()
-    }
-
-    /// A group that is there already is replaced.
-    fn add_group(
-        &mut self,
-        base: u16,
-        group: PartitionGroup,
-        token: &str,
-    ) -> Result<(), ParseError> {
-        let Some(partition) = self.partitions.all.get_mut(&base) else { return Ok(()) };
-        if let Some(old) = partition.groups.iter_mut().find(|old| old.mgid == group.mgid) {
-            *old = group;
+        like.mgid = Gid(mgid);
+        if self.mgids.contains(&like.mgid) {
             return Ok(());
         }
-        if self.groups == MAX_GROUPS {
-            return Err(self.scan.error(token, Rule::Groups));
+        self.add_groups(flags.apply(like), flags.scopes, text)
+    }
+
+    /// A group for each scope, or one with the usual one. One that is there already stays as it is.
+    fn add_groups(
+        &mut self,
+        mut group: PartitionGroup,
+        scopes: u16,
+        token: &str,
+    ) -> Result<(), ParseError> {
+        let scopes = if scopes == 0 { 1 << LINK_LOCAL } else { scopes };
+        for scope in (0..=15).filter(|scope| scopes & 1 << scope != 0) {
+            group.mgid.0[1] = group.mgid.0[1] & 0xf0 | scope;
+            if !self.mgids.insert(group.mgid) {
+                continue;
+            }
+            if self.partitions.groups.len() == MAX_GROUPS {
+                return Err(self.scan.error(token, Rule::Groups));
+            }
+            self.partitions.groups.push(group);
         }
-        self.groups += 1;
-        partition.groups.push(group);
         Ok(())
     }
 }
 
 impl GroupFlags {
-    fn scope(&mut self, scope: u8) {
-        if !self.scopes.contains(&scope) {
-            self.scopes.push(scope);
-        }
-    }
-
-    /// The scopes that are said, or none once.
-    fn scopes(&self) -> Vec<Option<u8>> {
-        if self.scopes.is_empty() {
-            return [None].into();
-        }
-        self.scopes.iter().copied().map(Some).collect()
-    }
-
     /// A group with what is said.
     fn apply(&self, group: PartitionGroup) -> PartitionGroup {
         PartitionGroup {

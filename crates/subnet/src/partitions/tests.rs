@@ -125,12 +125,77 @@ fn flags_of_a_definition_are_those_of_its_broadcast_group() {
 }
 
 #[test]
-fn a_port_with_several_rules_has_the_strongest() {
-    assert_eq!(keys("A=3: ALL=full, 0x9=limited;", adapter(9)), [0x7fff, 0x8003]);
+fn of_several_rules_for_a_port_the_last_one_counts() {
+    assert_eq!(keys("A=3: ALL=full, 0x9=limited;", adapter(9)), [0x7fff, 0x0003]);
+    assert_eq!(keys("A=3: 0x9=limited, ALL=full;", adapter(9)), [0x7fff, 0x8003]);
     assert_eq!(keys("A=3: ALL=full, 0x9=both;", adapter(9)), [0x7fff, 0x8003, 0x0003]);
+    assert_eq!(keys("A=3: 0x9=full, ALL_CAS; A=3: ALL=full;", adapter(9)), [0x7fff, 0x8003]);
+    assert_eq!(keys("A=3: ALL=full, ALL_CAS, ALL=full, 0x9;", adapter(9)), [0x7fff, 0x0003]);
     let kinds = "A=3: ALL_CAS=full; B=4: ALL_ROUTERS; C=5: ALL_SWITCHES;";
     assert_eq!(keys(kinds, adapter(9)), [0x7fff, 0x8003]);
     assert_eq!(keys(kinds, EndPort { kind: NodeType::ROUTER, ..adapter(9) }), [0x7fff, 4]);
+}
+
+#[test]
+fn the_manager_is_a_full_member_of_the_default_partition_whatever_rules_say() {
+    let manager = EndPort { is_manager: true, ..adapter(9) };
+    assert_eq!(keys("Default=0x7fff: ALL=limited; A=3: 0x9;", manager), [0xffff, 3]);
+    assert_eq!(keys("Default=0x7fff: SELF=both;", manager), [0xffff, 0x7fff]);
+}
+
+#[test]
+fn the_service_level_of_a_partition_is_that_of_its_last_definition() {
+    let sl = |text: &str| parse(text).get(Pkey(3)).expect("it is there").sl;
+    assert_eq!(sl("A=3,sl=2: ALL; A=3,sl=5:;"), Some(5));
+    assert_eq!(sl("A=3,sl=2: ALL; A=3: 0x9;"), None);
+}
+
+#[test]
+fn what_a_definition_says_counts_for_its_groups_whose_scope_is_2_otherwise() {
+    let text = "A=3,rate=7,mtu=5,sl=1,Q_Key=9,TClass=4,FlowLabel=6:
+        mgid=ff15:c0de::1
+        mgid=ff12:401b::1
+        mgid=ff1e:c0de::2,scope=5,scope=14,rate=3,mtu=2,sl=0,Q_Key=8,TClass=7,FlowLabel=5
+        mgid=ff12:401b:ffff::ffff:ffff # the key is replaced
+        ;
+        B=4,scope=5: mgid=ff12:c0de::3;";
+    let partitions = parse(text);
+    let groups: Vec<_> = partitions.groups().copied().collect();
+    let gids = [
+        "ff12:c0de::1",
+        "ff12:401b:8003::1",
+        "ff15:c0de::2",
+        "ff1e:c0de::2",
+        "ff12:401b:8003::ffff:ffff",
+        "ff15:c0de::3",
+    ];
+    assert!(groups.iter().map(|group| group.mgid).eq(gids.map(gid)));
+    let inherited = PartitionGroup {
+        mgid: gid("ff12:c0de::1"),
+        pkey: Pkey(0x8003),
+        qkey: Qkey(9),
+        mtu: Mtu::M4096,
+        rate: Rate::GBPS_40,
+        sl: 1,
+        // This alone is not inherited.
+        tclass: 0,
+        flow_label: 6,
+    };
+    assert_eq!(groups[0], inherited);
+    let PartitionGroup { qkey, mtu, rate, sl, tclass, flow_label, .. } = groups[3];
+    assert_eq!((qkey, mtu, rate), (Qkey(8), Mtu::M512, Rate::GBPS_10));
+    assert_eq!((sl, tclass, flow_label), (0, 7, 5));
+    let limits = groups.iter().map(PartitionGroup::hop_limit);
+    assert!(limits.eq([0, 0, 255, 255, 0, 255]), "beyond the link packets pass routers");
+}
+
+#[test]
+fn of_several_groups_with_a_gid_the_first_one_counts() {
+    let text = "B=4,ipoib: mgid=ff12:c0de::1,sl=1\n;
+        A=3,ipoib,rate=7: mgid=ff12:c0de::1,sl=2\n; A=3,ipoib,rate=2:;";
+    let partitions = parse(text);
+    let groups: Vec<_> = partitions.groups().map(|g| (g.pkey.0, g.sl, g.rate.0)).collect();
+    assert_eq!(groups, [(0x8004, 0, 3), (0x8004, 1, 3), (0x8003, 0, 7)], "in the file's order");
 }
 
 #[test]
@@ -157,7 +222,8 @@ fn errors_name_file_line_and_token() {
         ("A=1,ipoib", "p.conf:1: the file ends", Rule::Definition),
         ("A=1,rate=1:;", "p.conf:1: `1`", Rule::Rate),
         ("A=1,mtu=6:;", "p.conf:1: `6`", Rule::Mtu),
-        ("A=1,sl=16:;", "p.conf:1: `16`", Rule::FourBits),
+        ("A=1,sl=16:;", "p.conf:1: `16`", Rule::ServiceLevel),
+        ("A=1,scope=0:;", "p.conf:1: `0`", Rule::Scope),
         ("A=1,Q_Key=0x100000000:;", "p.conf:1: `0x100000000`", Rule::Qkey),
         ("A=1,TClass=256:;", "p.conf:1: `256`", Rule::Tclass),
         ("A=1,FlowLabel=0x100000:;", "p.conf:1: `0x100000`", Rule::FlowLabel),

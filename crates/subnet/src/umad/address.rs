@@ -70,6 +70,8 @@ impl Envelope {
     pub(super) fn answer(port: PortId, to: &MadPacket, ports: &impl Ports) -> Self {
         let own = ports.lid(port).map_or(Lid(0), |(lid, _)| lid);
         let unicast = to.dlid < MULTICAST || to.dlid == PERMISSIVE;
+        // The port's own key of the partition: a limited member's would not get back to it.
+        let pkey = ports.pkey_index(port, to.pkey).and_then(|index| ports.pkey(port, index));
         let grh = to.grh.map(|grh| Grh { sgid: grh.dgid, dgid: grh.sgid, hop_limit: 0xff, ..grh });
         Self {
             slid: if unicast { to.dlid } else { own },
@@ -78,7 +80,7 @@ impl Envelope {
             src_qpn: to.dst_qpn,
             dst_qpn: to.src_qpn,
             qkey: if to.dst_qpn == Qpn::QP0 { Qkey(0) } else { Qkey::QP1 },
-            pkey: to.pkey,
+            pkey: pkey.unwrap_or(to.pkey),
             grh,
         }
     }

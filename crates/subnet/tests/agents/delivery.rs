@@ -77,6 +77,21 @@ fn limited_members_of_a_partition_do_not_hear_each_other() {
 }
 
 #[test]
+fn a_limited_member_gets_answers_with_the_key_of_a_full_one() {
+    let mut net = managed();
+    set_pkeys(&mut net, &[1, 1], 0, &[0x7fff]);
+    let mut mad = [0; MAD_LEN];
+    let header = MadHeader::new(MgmtClass::PERF, 1, Method::GET);
+    MadHeader { attr_id: 1, ..header }.emit(&mut mad);
+    let mut packet = qp1(lid(&net, A), lid(&net, B), mad);
+    packet.pkey = Pkey(0x7fff);
+    net.send(A, packet);
+    let (to, answer) = net.inbox.packets.pop_front().expect("an answer");
+    assert_eq!((to, answer.pkey), (A, Pkey(0xffff)));
+    assert_eq!(net.subnet.port(A).expect("a port").info().pkey_violations, 0);
+}
+
+#[test]
 fn a_pkey_that_is_taken_away_keeps_datagrams_out() {
     let mut net = managed();
     set_pkeys(&mut net, &[1, 2], 0, &[0x8001]);

@@ -19,16 +19,16 @@ const LOST: usize = 16;
 /// How many questions are outstanding at a time.
 const WINDOW: usize = 64;
 
-/// The second host's port, with an agent that gets answers.
+/// A port, with an agent that gets answers.
 pub(super) struct Asker {
     client: Client,
     next: u32,
 }
 
 impl Asker {
-    /// Opens the port, to ask the manager with this LID.
-    pub(super) fn open(ground: &Ground, shown: &Snapshot, manager: Lid) -> Result<Self> {
-        Ok(Self { client: Client::to(ground, shown, manager)?, next: 1 })
+    /// Opens the port of an adapter with this name, to ask the manager with this LID.
+    pub(super) fn open(ground: &Ground, shown: &Snapshot, own: &str, manager: Lid) -> Result<Self> {
+        Ok(Self { client: Client::to(ground, shown, own, manager)?, next: 1 })
     }
 
     /// Asks questions that change nothing, many at a time.

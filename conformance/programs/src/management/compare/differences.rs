@@ -1,20 +1,24 @@
 //! Which answers may differ, and why: docs/decisions.md, "Where subnet administration is not as OpenSM's", has the same list.
 
-use rdmux_wire::Lid;
+use std::collections::BTreeMap;
+
 use rdmux_wire::class_port_info::ClassPortInfo;
 use rdmux_wire::layout::Layout as _;
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sa::{
     GuidInfoRecord, GuidInfoRecordMask, InformInfo, InformInfoRecord, LinearForwardingTableRecord,
     LinkRecord, MATCH_CAPABILITY2_BITS, McMemberRecord, McMemberRecordMask, MultiPathRecord,
-    MulticastForwardingTableRecord, PkeyTableRecord, PkeyTableRecordMask, PortInfoRecord,
-    PortInfoRecordMask as Port, SlToVlTableRecord, SlToVlTableRecordMask, SmInfoRecord,
-    SmInfoRecordMask, VlArbitrationRecord, VlArbitrationRecordMask,
+    MultiPathRecordMask, MulticastForwardingTableRecord, PathRecord, PathRecordMask,
+    PkeyTableRecord, PkeyTableRecordMask, PortInfoRecord, PortInfoRecordMask as Port,
+    SlToVlTableRecord, SlToVlTableRecordMask, SmInfoRecord, SmInfoRecordMask, VlArbitrationRecord,
+    VlArbitrationRecordMask,
 };
 use rdmux_wire::sm::{CapabilityMask, PortInfo, SmState};
+use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::facts::Facts;
 use super::own::Own;
+use super::partitions;
 use super::question::{Answer, Question};
 
 /// Takes out of a record what is the manager's own, or a choice of routes: rows of `saquery` compare that with what the fabric
@@ -79,6 +83,8 @@ pub(super) struct Case<'a> {
     /// OpenSM's answer as it came, and all that it has of each kind.
     pub(super) came: &'a Answer,
     pub(super) own: Own<'a>,
+    /// The P_Keys of each port, by the LID of its node and its number.
+    pub(super) keys: &'a BTreeMap<(Lid, u8), Vec<Pkey>>,
     pub(super) facts: &'a Facts,
     /// Both managers set tables of service levels.
     pub(super) qos: bool,
@@ -98,6 +104,16 @@ impl Case<'_> {
     /// Whether the answers are the same when this has been taken out of each record.
     fn same_but(&self, clear: impl Fn(&mut [u8])) -> bool {
         self.ours.without(&clear) == self.theirs.without(&clear)
+    }
+
+    /// Whether the P_Key tables at both ends of a LinkRecord have a partition in common in which not both are limited members. A port
+    /// without keys has one in common with all.
+    fn ends_share_a_key(&self, link: &[u8]) -> bool {
+        let Ok(link) = LinkRecord::parse(link) else { return false };
+        let keys = |lid: Lid, port: u8| self.keys.get(&(lid, port)).map_or(&[][..], Vec::as_slice);
+        let (from, to) = (keys(link.from_lid, link.from_port), keys(link.to_lid, link.to_port));
+        let common = from.iter().any(|key| to.iter().any(|other| key.admits(*other)));
+        from.is_empty() || to.is_empty() || common
     }
 
     fn is_about(&self, attr_id: u16) -> bool {
@@ -177,24 +193,118 @@ const NAMED: &[Named] = &[
         },
     },
     Named {
-        name: "P_KeyTableRecords by port",
+        name: "P_KeyTableRecords by block or port",
         is: |case| {
-            let port = PkeyTableRecordMask::PORT_NUM.bits();
+            let (block, port) = (PkeyTableRecordMask::BLOCK_NUM, PkeyTableRecordMask::PORT_NUM);
+            let counts = |record: &[u8]| {
+                let adapters = if case.facts.is_adapters(record) { port.bits() } else { 0 };
+                !adapters
+            };
+            // A block that no port has is there, without keys.
+            let mut first = case.question.clone();
+            clear(&mut first.data, 2..4);
+            let asked = case.question.data.get(2..4);
+            let empty = |record: &mut [u8]| {
+                clear(record, 8..72);
+                if let (Some(block), Some([high, low])) = (record.get_mut(2..4), asked) {
+                    block.copy_from_slice(&[*low, *high]);
+                }
+            };
             case.is_about(PkeyTableRecord::ATTR_ID)
-                && case.question.has(port)
-                && case.is_own_but_for_adapters(port)
+                && case.question.has((block | port).bits())
+                && if case.question.has(block.bits()) && asked != Some(&[0, 0]) {
+                    case.own.says_changed(&first, case.came, counts, empty)
+                } else {
+                    case.is_own(counts)
+                }
         },
     },
     Named {
-        name: "P_Keys of switches' external ports",
+        name: "block numbers of P_KeyTableRecords; P_Keys of switches' ports that lead to no adapter; SELF in `partitions.conf`",
         is: |case| {
-            let keys = |record: &mut [u8]| {
-                clear(record, 2..4);
-                if !case.facts.is_adapters(record) && record.get(4) != Some(&0) {
+            let mut theirs = case.theirs.clone();
+            theirs.change(|record| {
+                if let Some(block) = record.get_mut(2..4) {
+                    block.reverse();
+                }
+                if case.facts.is_unguarded(record) && record.get(8..72) == Some(&ONLY_DEFAULT[..]) {
                     clear(record, 8..72);
                 }
+            });
+            case.is_about(PkeyTableRecord::ATTR_ID)
+                && theirs.without(clear_self) == case.ours.without(clear_self)
+        },
+    },
+    Named {
+        name: "SELF in `partitions.conf`: the path from the manager's port to itself",
+        is: |case| {
+            let Ok(asked) = PathRecord::parse(&case.question.data) else { return false };
+            let only = |answer: &Answer, gid: Option<Gid>| {
+                let mut paths = answer.records().iter().map(|record| PathRecord::parse(record));
+                paths
+                    .all(|path| path.is_ok_and(|path| [path.sgid, path.dgid].map(Some) == [gid; 2]))
             };
-            case.is_about(PkeyTableRecord::ATTR_ID) && case.same_but(keys)
+            case.is_about(PathRecord::ATTR_ID)
+                && case.question.has(PathRecordMask::PKEY.bits())
+                && asked.pkey.0 & 0x7fff == partitions::SELF
+                && only(case.theirs, Some(case.facts.other.gid))
+                && only(case.ours, case.facts.switch.map(|switch| switch.gid))
+        },
+    },
+    Named {
+        name: "LinkRecords between limited members",
+        is: |case| {
+            let all = case.question.mask == 0 && case.question.method == Method::GET_TABLE;
+            let mut ours = case.ours.clone();
+            ours.retain(|record| case.ends_share_a_key(record));
+            case.is_about(LinkRecord::ATTR_ID)
+                && if all { *case.theirs == ours } else { case.is_own(|_| u64::MAX) }
+        },
+    },
+    Named {
+        name: "the flow label of a path to a group",
+        is: |case| {
+            let mut ours = case.ours.clone();
+            ours.change(|record| {
+                // 20 bits before the hop limit.
+                if let Some([first, second, third, _]) = record.get_mut(44..48) {
+                    (*first, *second, *third) = (*first & 0xf0 | *second & 0x0f, *third, 0);
+                }
+            });
+            let is_group =
+                PathRecord::parse(&case.question.data).is_ok_and(|p| p.dgid.0[0] == 0xff);
+            case.is_about(PathRecord::ATTR_ID) && is_group && *case.theirs == ours
+        },
+    },
+    Named {
+        name: "the scope of a broadcast group in `partitions.conf`",
+        is: |case| {
+            let scope = |record: &mut [u8]| {
+                if record.get(40..42) == Some(&(partitions::SCOPED | 0x8000).to_be_bytes()) {
+                    clear(record, 1..2);
+                    clear(record, 47..49);
+                }
+            };
+            case.is_about(McMemberRecord::ATTR_ID)
+                && !case.question.has(McMemberRecordMask::MGID.bits())
+                && case.same_but(scope)
+        },
+    },
+    Named {
+        name: "the service level of a partition without QoS",
+        is: |case| {
+            let level = |record: &mut [u8]| {
+                if let Some(level) = record.get_mut(53) {
+                    *level &= 0xf0;
+                }
+            };
+            let is_zero = |record: &Vec<u8>| record.get(53).is_some_and(|level| level & 0xf == 0);
+            let asked = MultiPathRecordMask::SL.bits() | PathRecordMask::SL.bits();
+            (case.is_about(PathRecord::ATTR_ID) || case.is_about(MultiPathRecord::ATTR_ID))
+                && !case.qos
+                && !case.question.has(asked)
+                && case.theirs.records().iter().all(is_zero)
+                && case.same_but(level)
         },
     },
     Named {
@@ -248,7 +358,8 @@ const NAMED: &[Named] = &[
         is: |case| {
             case.is_about(MultiPathRecord::ATTR_ID)
                 && case.question.is("2 paths")
-                && case.ours.records().len() == case.theirs.records().len()
+                && case.ours.records().len() >= case.theirs.records().len()
+                && !case.theirs.records().is_empty()
         },
     },
     Named {
@@ -257,12 +368,12 @@ const NAMED: &[Named] = &[
             let sl_to_vl = case.is_about(SlToVlTableRecord::ATTR_ID);
             let ports = if sl_to_vl { SL_TO_VL_PORTS } else { ARBITRATION_PORT };
             let is_zero = |record: &Vec<u8>| record[8..].iter().all(|byte| *byte == 0);
-            let table = case.own.table(case.question);
+            let all = case.question.mask == 0 && case.question.method == Method::GET_TABLE;
             (sl_to_vl || case.is_about(VlArbitrationRecord::ATTR_ID))
                 && !case.qos
                 && case.ours.records().is_empty()
-                && table.is_some_and(|table| table.iter().all(is_zero))
-                && case.is_own_but_for_adapters(ports)
+                && case.theirs.records().iter().all(is_zero)
+                && (all || case.is_own_but_for_adapters(ports))
         },
     },
     Named {
@@ -286,14 +397,6 @@ const NAMED: &[Named] = &[
             (sl_to_vl || case.is_about(VlArbitrationRecord::ATTR_ID))
                 && case.qos
                 && if all { theirs == ours } else { case.is_own_but_for_adapters(ports) }
-        },
-    },
-    Named {
-        name: "block numbers of P_KeyTableRecords",
-        is: |case| {
-            case.is_about(PkeyTableRecord::ATTR_ID)
-                && (case.question.has(PkeyTableRecordMask::BLOCK_NUM.bits())
-                    || case.same_but(|record| clear(record, 2..4)))
         },
     },
     Named {
@@ -339,6 +442,13 @@ const SL_TO_VL_PORTS: u64 =
 
 const ARBITRATION_PORT: u64 = VlArbitrationRecordMask::OUTPUT_PORT_NUM.bits();
 
+/// A P_Key table with the default partition only.
+const ONLY_DEFAULT: [u8; 64] = {
+    let mut table = [0; 64];
+    (table[0], table[1]) = (0xff, 0xff);
+    table
+};
+
 /// The state of a master in SMInfo.
 const MASTER: u8 = SmState::MASTER.0;
 
@@ -365,6 +475,14 @@ pub(super) fn depends_on_question(question: &Question) -> bool {
 fn clear(record: &mut [u8], at: std::ops::Range<usize>) {
     if let Some(bytes) = record.get_mut(at) {
         bytes.fill(0);
+    }
+}
+
+/// The key of the partition that has the manager's port only.
+fn clear_self(record: &mut [u8]) {
+    let own = (partitions::SELF | 0x8000).to_be_bytes();
+    if let Some(keys) = record.get_mut(8..72) {
+        keys.chunks_exact_mut(2).filter(|key| *key == own).for_each(|key| key.fill(0));
     }
 }
 

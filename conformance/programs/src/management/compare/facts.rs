@@ -1,5 +1,7 @@
 //! What the questions are about: ports of the fabric.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use rdmux_fabric::proto::{NodeView, Snapshot};
 use rdmux_wire::{Gid, Guid, Lid};
@@ -35,6 +37,8 @@ pub(super) struct Facts {
     pub(super) free: Lid,
     /// All of them.
     all: Vec<Port>,
+    /// The ports of switches that lead to adapters, by the LID of the switch.
+    guards: BTreeSet<(Lid, u8)>,
 }
 
 impl Facts {
@@ -45,6 +49,14 @@ impl Facts {
         };
         let all = shown.nodes.iter().map(port).collect::<Result<Vec<Port>>>()?;
         let highest = all.iter().map(|port| port.lid.0).max().context("a port")?;
+        let mut guards = BTreeSet::new();
+        for node in shown.switches() {
+            let lid = ground::lid(node)?;
+            let numbers = node.ports.iter().map(|port| port.number);
+            let is_guard =
+                |port: &u8| shown.far(node, *port).is_some_and(|(far, _)| !far.is_switch);
+            guards.extend(numbers.filter(is_guard).map(|port| (lid, port)));
+        }
         Ok(Self {
             own: port(shown.node(HOSTS[1])?)?,
             other: port(shown.node(HOSTS[0])?)?,
@@ -55,7 +67,15 @@ impl Facts {
             lmc,
             free: Lid(highest + (1 << lmc) + 7),
             all,
+            guards,
         })
+    }
+
+    /// Whether a record of a P_Key table is of a switch's external port that leads to no adapter.
+    pub(super) fn is_unguarded(&self, record: &[u8]) -> bool {
+        let [high, low, _, _, port, ..] = *record else { return false };
+        let place = (Lid(u16::from_be_bytes([high, low])), port);
+        !self.is_adapters(record) && port != 0 && !self.guards.contains(&place)
     }
 
     /// Whether a record begins with the LID of an adapter.

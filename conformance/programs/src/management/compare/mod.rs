@@ -5,7 +5,7 @@
 //! switches ([`forwarding`]): a difference that is meant hides nothing else.
 //!
 //! Reading order: [`question`] is what is asked and answered, [`asker`] asks, [`records`], [`paths`], [`wrong`], [`forwarding`],
-//! [`changes`] and [`groups`] are the questions, [`differences`] says which answers may differ, and why.
+//! [`changes`], [`groups`] and [`partitions`] are the questions, [`differences`] says which answers may differ, and why.
 
 mod asker;
 mod changes;
@@ -14,6 +14,7 @@ mod facts;
 mod forwarding;
 mod groups;
 mod own;
+mod partitions;
 mod paths;
 mod question;
 mod records;
@@ -23,9 +24,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use rdmux_fabric::proto::Snapshot;
+use rdmux_wire::sa::PkeyTableRecord;
+use rdmux_wire::{Lid, Pkey};
 
 use self::asker::Asker;
 use self::differences::Case;
@@ -55,6 +59,20 @@ pub(crate) enum Also {
     Nothing,
     /// The virtual lane of each service level.
     Qos,
+    /// Partitions of a file.
+    Partitions,
+    /// Partitions of a file, and the virtual lane of each service level, which they use.
+    PartitionsAndQos,
+}
+
+impl Also {
+    fn qos(self) -> bool {
+        matches!(self, Self::Qos | Self::PartitionsAndQos)
+    }
+
+    fn partitions(self) -> bool {
+        matches!(self, Self::Partitions | Self::PartitionsAndQos)
+    }
 }
 
 /// The fewest questions that a row has: fewer would show that a part of the table is gone.
@@ -67,26 +85,39 @@ impl Compare {
         let also = match self.also {
             Also::Nothing => "",
             Also::Qos => " -Q",
+            Also::Partitions => " -P",
+            Also::PartitionsAndQos => " -P -Q",
         };
         format!("opensm{lmc}{also}, and administration's answers beside its own on {}", self.shape)
     }
 
-    /// The options of `rdmux fabric up` for the manager.
-    pub(crate) fn options(&self) -> Vec<String> {
+    /// The options of `rdmux fabric up` for the manager. Files that they name are written into `dir`.
+    pub(crate) fn options(&self, dir: &Path) -> Result<Vec<String>> {
         let mut options = vec!["--sm-lmc".to_owned(), self.lmc.to_string()];
-        if self.also == Also::Qos {
+        if self.also.qos() {
             options.extend(["--sm-sl-to-vl", "default"].map(str::to_owned));
         }
-        options
+        if self.also.partitions() {
+            let file = dir.join("partitions.conf");
+            fs::write(&file, partitions::file(self.shape, self.also.qos())?)?;
+            options.extend(["--partitions".to_owned(), file.display().to_string()]);
+        }
+        Ok(options)
     }
 
     /// The configuration of OpenSM.
-    fn conf(&self) -> Conf {
-        let conf = Conf::default()
+    fn conf(&self) -> Result<Conf> {
+        let mut conf = Conf::default()
             .with("sm_priority", 1)
             .with("lmc", self.lmc)
             .with("single_thread", "TRUE");
-        if self.also == Also::Qos { conf.with("qos", "TRUE") } else { conf }
+        if self.also.qos() {
+            conf = conf.with("qos", "TRUE");
+        }
+        if self.also.partitions() {
+            conf.partitions = Some(partitions::file(self.shape, self.also.qos())?);
+        }
+        Ok(conf)
     }
 
     /// Asks both, and compares.
@@ -99,14 +130,14 @@ impl Compare {
         let shown = ground.show()?;
         let facts = Facts::new(&shown, self.lmc)?;
         let own = shown.switches().chain(shown.adapters()).next().context("a node")?;
-        let mut asker = Asker::open(ground, &shown, ground::lid(own)?)?;
+        let mut asker = Asker::open(ground, &shown, HOSTS[1], ground::lid(own)?)?;
         // What the tables of records have is what the other questions ask for.
         let tables = records::tables();
         let mut ours = asker.ask_all(&tables)?;
         let mut questions = records::questions(&tables, &ours);
         let by_components = questions.len();
         let mut counts = format!("{} tables, {by_components} by components", tables.len());
-        let changes = changes::questions(&facts);
+        let mut changes = changes::questions(&facts);
         let forwarding = forwarding::questions(&facts);
         let _ = write!(counts, ", {} for forwarding tables", forwarding.len());
         for (what, more) in [
@@ -117,30 +148,45 @@ impl Compare {
             let _ = write!(counts, ", {} {what}", more.len());
             questions.extend(more);
         }
+        let mut others = Vec::new();
+        if self.also.partitions() {
+            let more = partitions::questions(&facts);
+            let _ = write!(counts, ", {} within partitions", more.len());
+            questions.extend(more);
+            changes.extend(partitions::changes(&facts));
+            others = partitions::by_others(&shown, &tables)?;
+            let count: usize = others.iter().map(|(_, questions)| questions.len()).sum();
+            let _ = write!(counts, ", {count} by others");
+        }
         let _ = write!(counts, ", {} changes", changes.len());
-        let ask = |asker: &mut Asker, shown: &Snapshot| -> Result<Vec<Answer>> {
+        let ask = |asker: &mut Asker, shown: &Snapshot, manager: Lid| -> Result<Vec<Answer>> {
             let mut all = asker.ask_all(&questions)?;
+            for (name, questions) in &others {
+                all.extend(Asker::open(ground, shown, name, manager)?.ask_all(questions)?);
+            }
             all.extend(forwarding::ask(ground, shown, &facts, asker, &forwarding)?);
             all.extend(asker.ask_in_order(&changes)?);
             Ok(all)
         };
-        ours.extend(ask(&mut asker, &shown)?);
+        ours.extend(ask(&mut asker, &shown, ground::lid(own)?)?);
         drop(asker);
 
         // Without a switch the fabric's manager is on the first host's port.
         let host = HOSTS[usize::from(shown.switches().next().is_none())];
-        let mut opensm = OpenSm::start(ground, host, "opensm", &self.conf())?;
+        let mut opensm = OpenSm::start(ground, host, "opensm", &self.conf()?)?;
         opensm.says("SUBNET UP", 1)?;
         let then = ground.show()?;
         ensure!(Facts::new(&then, self.lmc)? == facts, "OpenSM gives ports other LIDs");
-        let mut asker = Asker::open(ground, &then, ground::lid(then.node(host)?)?)?;
+        let manager = ground::lid(then.node(host)?)?;
+        let mut asker = Asker::open(ground, &then, HOSTS[1], manager)?;
         let mut theirs = asker.ask_all(&tables)?;
-        theirs.extend(ask(&mut asker, &then)?);
+        theirs.extend(ask(&mut asker, &then, manager)?);
         drop(asker);
         opensm.end()?;
 
         let count = tables.len();
-        let all: Vec<Question> = [&tables[..], &questions, &forwarding, &changes].concat();
+        let others: Vec<Question> = others.into_iter().flat_map(|(_, all)| all).collect();
+        let all = [&tables[..], &questions, &others, &forwarding, &changes].concat();
         let of = |answers: &'_ [Answer]| -> Vec<Answer> { answers[..count].to_vec() };
         let (our_tables, their_tables) = (of(&ours), of(&theirs));
         let both = Both {
@@ -151,7 +197,7 @@ impl Compare {
             their_tables: Own { questions: &tables, answers: &their_tables },
             by_components: count..count + by_components,
             facts: &facts,
-            qos: self.also == Also::Qos,
+            qos: self.also.qos(),
         };
         both.compare(ground, &counts)
     }
@@ -182,6 +228,19 @@ impl Both<'_> {
         !asked || self.our_tables.says(question, answer, counts)
     }
 
+    /// The P_Keys of each port, by the LID of its node and its number, as anybody has seen them.
+    fn keys(&self) -> BTreeMap<(Lid, u8), Vec<Pkey>> {
+        let mut all: BTreeMap<(Lid, u8), Vec<Pkey>> = BTreeMap::new();
+        let tables = self.questions.iter().zip(self.ours);
+        let tables = tables.filter(|(question, _)| question.attr_id == PkeyTableRecord::ATTR_ID);
+        for record in tables.flat_map(|(_, answer)| answer.records()) {
+            let Ok(record) = PkeyTableRecord::parse(record) else { continue };
+            let keys = record.table.pkeys.into_iter().filter(|key| key.0 & 0x7fff != 0);
+            all.entry((record.lid, record.port_num)).or_default().extend(keys);
+        }
+        all
+    }
+
     /// Writes all differences to a log, and counts those that have no name.
     fn compare(&self, ground: &Ground, counts: &str) -> Result<()> {
         let Self { questions, ours, theirs, .. } = self;
@@ -191,6 +250,7 @@ impl Both<'_> {
         );
         let (mut log, mut failures) = (String::new(), Vec::new());
         let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+        let keys = self.keys();
         for (index, question) in questions.iter().enumerate() {
             let (ours, theirs) = (ours[index].of(question), theirs[index].of(question));
             if !self.is_own(index) {
@@ -206,6 +266,7 @@ impl Both<'_> {
                 theirs: &theirs,
                 came: &self.theirs[index],
                 own: self.their_tables,
+                keys: &keys,
                 facts: self.facts,
                 qos: self.qos,
             };

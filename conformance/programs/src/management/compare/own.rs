@@ -31,10 +31,22 @@ impl<'a> Own<'a> {
         answer: &Answer,
         counts: impl Fn(&[u8]) -> u64,
     ) -> bool {
+        self.says_changed(question, answer, counts, |_| {})
+    }
+
+    /// The same, where each record of the table is changed before it is an answer.
+    pub(super) fn says_changed(
+        &self,
+        question: &Question,
+        answer: &Answer,
+        counts: impl Fn(&[u8]) -> u64,
+        change: impl Fn(&mut [u8]),
+    ) -> bool {
         let Some(table) = self.table(question) else { return false };
         let Some(wanted) = records::matching(question, table, counts) else { return false };
         let steady = |record: &[u8]| steady(question, record);
         let mut expected: Vec<_> = wanted.iter().map(|record| steady(record)).collect();
+        expected.iter_mut().for_each(|record| change(record));
         let len = wanted.first().map_or(0, |record| record.len());
         let came = answer.records().iter().filter_map(|record| record.get(..len));
         let mut came: Vec<_> = came.map(steady).collect();

@@ -41,6 +41,11 @@ impl Question {
         }
     }
 
+    /// The same, asked by somebody else.
+    pub(super) fn by(self, who: &str) -> Self {
+        Self { name: format!("{who}: {}", self.name), ..self }
+    }
+
     /// With a record, of which these components count.
     pub(super) fn with(self, mask: u64, data: &[u8]) -> Self {
         Self { mask, data: data.to_vec(), ..self }
@@ -150,6 +155,13 @@ impl Answer {
     pub(super) fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
         if let Self::Came { records, .. } = self {
             records.retain(|record| keep(record));
+        }
+    }
+
+    /// Changes each record.
+    pub(super) fn change(&mut self, change: impl Fn(&mut [u8])) {
+        if let Self::Came { records, .. } = self {
+            records.iter_mut().for_each(|record| change(record));
         }
     }
 

@@ -214,7 +214,8 @@ fn may_be_chosen(mgid: Gid) -> bool {
     mgid.0[0] == 0xff && !is_ours
 }
 
-/// Groups of IP over IB are like the broadcast group of their partition (RFC 4391, section 5), but for MTU and rate.
+/// Groups of IP over IB are like the broadcast group of their partition (RFC 4391, section 5), but for MTU and rate. Without one there are
+/// no others.
 fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
     if !matches!(group.mgid.0[2..4], [0x40 | 0x60, 0x1b]) {
         return true;
@@ -223,7 +224,10 @@ fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
     broadcast[..6].copy_from_slice(&group.mgid.0[..6]);
     broadcast[2] = 0x40;
     broadcast[12..].copy_from_slice(&[0xff; 4]);
-    state.groups.get(Gid(broadcast)).is_none_or(|like| {
+    if group.mgid == Gid(broadcast) {
+        return true;
+    }
+    state.groups.get(Gid(broadcast)).is_some_and(|like| {
         group.qkey == like.qkey
             && group.pkey.0 & 0x7fff == like.pkey.0 & 0x7fff
             && group.sl == like.sl

@@ -86,12 +86,10 @@ impl Member {
 const FULL: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
 
 impl Groups {
-    /// The groups of partitions, those of the default partition first.
+    /// The groups of partitions, whose LIDs are in the order of the file.
     pub(super) fn new(partitions: &Partitions) -> Self {
         let mut groups = Self::default();
-        let is_default = |group: &&PartitionGroup| group.pkey == Pkey::DEFAULT;
-        let others = partitions.groups().filter(|group| !is_default(group));
-        for group in partitions.groups().filter(is_default).chain(others) {
+        for group in partitions.groups() {
             groups.add(Group::of_partition(group), u16::MAX);
         }
         groups
@@ -226,7 +224,7 @@ impl Group {
             sl: of.sl,
             tclass: of.tclass,
             flow_label: of.flow_label,
-            hop_limit: 0,
+            hop_limit: of.hop_limit(),
             well_known: true,
             members: BTreeMap::new(),
             full_members: 0,

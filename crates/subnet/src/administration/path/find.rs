@@ -36,6 +36,7 @@ pub(super) struct Finder<'a> {
 struct Pair<'a> {
     from: &'a End<'a>,
     to: &'a End<'a>,
+    /// Of the answer: raw packets have none.
     pkey: Pkey,
     sl: u8,
 }
@@ -92,6 +93,7 @@ impl<'a> Finder<'a> {
         let Some(pkey) = self.pkey(from.port, to.port).filter(|_| visible) else { return Ok(()) };
         let partition = self.view.cx.partitions.get(pkey);
         let sl = self.wants.sl.or(partition.and_then(|p| p.sl)).unwrap_or(0);
+        let pkey = if self.wants.raw { Pkey(0) } else { pkey };
         let pair = Pair { from, to, pkey, sl };
         let mut left = self.wants.count;
         for (i, j, preference) in offsets(from.lids.1, to.lids.1) {
@@ -138,14 +140,12 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// The P_Key of paths between two ports, if they have one in common that will do.
+    /// The P_Key of paths between two ports, if they have one in common that will do. Raw packets have none, but the service level is that of
+    /// the first partition that the ports have in common.
     fn pkey(&self, from: &Port, to: &Port) -> Option<Pkey> {
-        if self.wants.raw {
-            return Some(Pkey(0));
-        }
         let has =
             |port: &Port, key: Pkey| port.pkeys.iter().any(|own| is_key(*own) && own.admits(key));
-        if let Some(asked) = self.wants.pkey {
+        if let Some(asked) = self.wants.pkey.filter(|_| !self.wants.raw) {
             let full = Pkey(asked.0 | 0x8000);
             let both = is_key(asked) && has(from, full) && has(to, full);
             let talks = |port: &Port| port.pkeys.contains(&full);

@@ -83,6 +83,26 @@ fn broadcast_groups_are_there_from_the_start_and_stay() {
 }
 
 #[test]
+fn groups_of_ip_need_the_broadcast_group_of_their_partition() {
+    let mut net = Net::new("switch:3", 0);
+    let mgid = |text: &str| Gid::from(text.parse::<core::net::Ipv6Addr>().unwrap());
+    for (place, _) in net.ports() {
+        net.model.port_mut(place).unwrap().pkeys = [Pkey(0x8011)].into();
+    }
+    let make = |net: &mut Net, text: &str| {
+        let wanted = McMemberRecord { pkey: Pkey(0x8011), ..record(net, mgid(text), 2, FULL) };
+        join(net, CREATE, 2, &wanted).map(|joined| joined.mgid)
+    };
+    let (v4, v6) = ("ff12:401b:8011::16", "ff12:601b:8011::2");
+    for text in [v4, v6, "ff12:601b:8011::ffff:ffff"] {
+        assert_eq!(make(&mut net, text), Err(status::SA_REQUEST_INVALID), "{text}");
+    }
+    for text in ["ff12:401b:8011::ffff:ffff", v4, v6] {
+        assert_eq!(make(&mut net, text), Ok(mgid(text)));
+    }
+}
+
+#[test]
 fn join_needs_its_components_and_what_fits_the_group() {
     let mut net = Net::new("switch:3", 0);
     let wanted = record(&net, BROADCAST, 2, FULL);

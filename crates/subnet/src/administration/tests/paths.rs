@@ -354,6 +354,19 @@ fn raw_paths_have_no_partition() {
 }
 
 #[test]
+fn raw_paths_have_the_service_level_of_the_common_partition_and_ignore_the_asked_one() {
+    let mut net = with_keys(&[0x8001, 0x8002], &[0x8001, 0x8002]);
+    let partitions = Partitions::parse("p", "A=1,sl=3: ALL=full; B=2,sl=4: ALL=full;").unwrap();
+    net.administration.set_partitions(partitions);
+    let (mask, record) = between(Lid(3), Lid(4));
+    for pkey in [0x8002, 0x8005] {
+        let record = PathRecord { raw_traffic: true, pkey: Pkey(pkey), ..record };
+        let path = get(&mut net, (mask | Mask::RAW_TRAFFIC | Mask::PKEY, record)).expect("a path");
+        assert_eq!((path.pkey, path.sl), (Pkey(0), 3));
+    }
+}
+
+#[test]
 fn requester_needs_a_partition_with_either_end() {
     let mut net = with_keys(&[0xffff, 0x8003], &[0x8003]);
     assert_eq!(get(&mut net, between(Lid(3), Lid(4))), Err(status::SA_NO_RECORDS));

@@ -113,6 +113,11 @@ fn services_of_other_partitions_are_not_shown() {
     let place = net.model.by_lid(Lid(3)).unwrap();
     net.model.port_mut(place).unwrap().pkeys = [Pkey(0x8001)].into();
     assert_eq!(net.table(SERVICE, 0, &record), []);
+    let refused = net.ask(Method::DELETE, SERVICE, mask.bits(), &record).status;
+    assert_eq!(refused, status::SA_REQUEST_INVALID);
+    let unknown = ServiceRecord { service_id: ServiceId(2), ..record };
+    let refused = net.ask(Method::DELETE, SERVICE, mask.bits(), &unknown).status;
+    assert_eq!(refused, status::SA_REQUEST_INVALID, "whether it is there is not told");
 }
 
 #[test]

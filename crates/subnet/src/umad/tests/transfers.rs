@@ -48,6 +48,20 @@ fn tables_arrive_whole_whatever_their_length() {
 }
 
 #[test]
+fn a_limited_member_gets_acknowledgements_with_the_key_of_a_full_one() {
+    let mut net = Net::new();
+    let (server, client) = pair(&mut net);
+    let asked = ask(&mut net, server, client);
+    net.write(server, response(&asked, long(GET_TABLE | RESPONSE, 0, 1000))).unwrap();
+    let mut segment = net.out.sent.front().expect("a segment").1.clone();
+    segment.pkey = Pkey(0x7fff);
+    net.out.sent.clear();
+    net.arrive(A, &segment);
+    let (_, ack) = net.out.sent.pop_front().expect("an acknowledgement");
+    assert_eq!((rmpp_of(&ack).kind, ack.pkey), (RmppType::ACK, Pkey(0xffff)));
+}
+
+#[test]
 fn lost_final_ack_does_not_give_the_program_a_second_table() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
