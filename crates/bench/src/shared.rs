@@ -70,7 +70,7 @@ impl Shared {
     pub(super) fn accept(&mut self, peer: &Hello) -> Result<u32> {
         self.end.to = peer.srqn;
         let Some(domain) = &self.domain else { return Ok(self.end.qp.qpn().get()) };
-        let peer = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(peer.qpn) };
+        let peer = Endpoint::new(Gid(peer.gid), Qpn::new(peer.qpn));
         let target = domain.alloc(peer, 0, Access::empty())?;
         self.target = Some(target);
         Ok(target.get())
@@ -78,7 +78,7 @@ impl Shared {
 
     /// Connects to what the other side accepts at.
     pub(super) fn connect(&self, peer: &Hello, number: u32) -> Result<()> {
-        let there = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(number) };
+        let there = Endpoint::new(Gid(peer.gid), Qpn::new(number));
         Ok(self.end.qp.connect(there, 0, Access::empty())?)
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use rdmux_transport::attr::AddressVector;
-use rdmux_wire::Gid;
+use rdmux_wire::{Gid, Lid};
 
 /// An address handle: the way to a host or to a multicast group. Datagrams name it with the queue
 /// pair and the key ([`SendWr::to`](crate::SendWr::to)).
@@ -28,6 +28,10 @@ impl Ah {
             port_num: 1,
             ..AddressVector::default()
         })
+    }
+    /// The way to a port of the subnet by its LID, without a GRH; InfiniBand only.
+    pub fn to_lid(dlid: Lid) -> Self {
+        Self(AddressVector { dlid: dlid.0, port_num: 1, ..AddressVector::default() })
     }
     /// The way that an event or a program of its own describes.
     pub fn from_vector(av: AddressVector) -> Self {

@@ -92,8 +92,8 @@ pub use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps,
 pub use rdmux_transport::env::QpEvent;
 pub use rdmux_transport::wr::{Completion, Sge, WcFlags, WcOpcode, WcStatus};
 pub use rdmux_verbs::control::{DeviceKind, Limits};
-pub use rdmux_verbs::port::GidEntry;
-pub use rdmux_wire::{AckTimeout, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use rdmux_verbs::port::{GidEntry, PortState};
+pub use rdmux_wire::{AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, RnrTimer};
 pub use srq::Srq;
 pub use wr::SendWr;
 pub use xrc::{XrcTarget, Xrcd, XrcdFlags};

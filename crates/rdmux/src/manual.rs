@@ -55,11 +55,16 @@ pub(crate) fn attr(
     access: Access,
 ) -> Result<QpAttr> {
     let limit = context.limits().max_rd_atomic;
+    let way = if context.kind().is_on_fabric() {
+        Ah::to_lid(peer.lid)
+    } else {
+        Ah::to_gid(peer.gid, sgid_index)
+    };
     Ok(QpAttr {
         access,
         port_num: 1,
         pkey_index: 0,
-        av: *Ah::to_gid(peer.gid, sgid_index).vector(),
+        av: *way.vector(),
         path_mtu: context.path_mtu(sgid_index)?,
         dest_qpn: peer.qpn,
         rq_psn: FIRST_PSN,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::RecvWr;
 use rdmux_verbs as verbs;
-use rdmux_wire::{Gid, Qpn};
+use rdmux_wire::{Gid, Lid, Qpn};
 
 use crate::error::{Attempt, Cause, Error, Result};
-use crate::{Cq, Pd, SendWr, Sge, Srq};
+use crate::{Context, Cq, Pd, SendWr, Sge, Srq};
 
 /// What a queue pair shall be. Made by [`Pd::qp`].
 ///
@@ -229,8 +229,7 @@ impl Qp {
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
     pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
-        let gid = self.0.pd.context.gid(sgid_index)?;
-        Ok(Endpoint { gid, qpn: self.qpn() })
+        Endpoint::of(&self.0.pd.context, sgid_index, self.qpn())
     }
 
     /// Brings an RC, UC or XRC queue pair up towards `peer` without the connection manager: INIT, RTR
@@ -283,31 +282,46 @@ impl fmt::Debug for Qp {
     }
 }
 
-/// A queue pair as a peer sees it. Travels as 19 bytes, by any channel.
+/// A queue pair as a peer sees it. Travels as 21 bytes, by any channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its host's GID.
     pub gid: Gid,
+    /// The LID of its port, by which it is reached on InfiniBand; elsewhere 0.
+    pub lid: Lid,
     /// Its number.
     pub qpn: Qpn,
 }
 
 impl Endpoint {
     /// The length of [`to_bytes`](Self::to_bytes).
-    pub const LEN: usize = 19;
+    pub const LEN: usize = 21;
 
-    /// GID and number, big-endian.
+    /// A queue pair that is reached by its host's GID, as on RoCE.
+    pub fn new(gid: Gid, qpn: Qpn) -> Self {
+        Self { gid, lid: Lid::NONE, qpn }
+    }
+
+    /// A queue pair of a device's port.
+    pub(crate) fn of(context: &Context, sgid_index: u8, qpn: Qpn) -> Result<Self> {
+        Ok(Self { gid: context.gid(sgid_index)?, lid: context.query_port()?.lid, qpn })
+    }
+
+    /// GID, LID and number, big-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[..16].copy_from_slice(&self.gid.0);
-        b[16..].copy_from_slice(&self.qpn.get().to_be_bytes()[1..]);
+        b[16..18].copy_from_slice(&self.lid.0.to_be_bytes());
+        b[18..].copy_from_slice(&self.qpn.get().to_be_bytes()[1..]);
         b
     }
     /// From [`to_bytes`](Self::to_bytes), if there are that many bytes.
     pub fn from_bytes(b: &[u8]) -> Option<Self> {
         let (gid, b) = b.split_first_chunk()?;
+        let (lid, b) = b.split_first_chunk()?;
         let [high, mid, low] = *b.first_chunk()?;
-        Some(Self { gid: Gid(*gid), qpn: Qpn::new(u32::from_be_bytes([0, high, mid, low])) })
+        let qpn = Qpn::new(u32::from_be_bytes([0, high, mid, low]));
+        Some(Self { gid: Gid(*gid), lid: Lid(u16::from_be_bytes(*lid)), qpn })
     }
 }
 
@@ -317,9 +331,9 @@ mod tests {
 
     #[test]
     fn an_endpoint_round_trips() {
-        let e = Endpoint { gid: Gid([7; 16]), qpn: Qpn::new(0x01_02_03) };
-        assert_eq!(e.to_bytes()[16..], [1, 2, 3]);
+        let e = Endpoint { gid: Gid([7; 16]), lid: Lid(0x0405), qpn: Qpn::new(0x01_02_03) };
+        assert_eq!(e.to_bytes()[16..], [4, 5, 1, 2, 3]);
         assert_eq!(Endpoint::from_bytes(&e.to_bytes()), Some(e));
-        assert_eq!(Endpoint::from_bytes(&[0; 18]), None);
+        assert_eq!(Endpoint::from_bytes(&[0; 20]), None);
     }
 }

@@ -41,7 +41,7 @@ use crate::{Context, Endpoint, manual};
 /// let target = domain.alloc(qp.endpoint(0)?, 0, Access::empty())?;
 ///
 /// // The sender connects to the target, and names the queue in each request.
-/// let there = rdmux::Endpoint { gid: context.gid(0)?, qpn: target };
+/// let there = rdmux::Endpoint::new(context.gid(0)?, target);
 /// qp.connect(there, 0, Access::empty())?;
 /// let number = srq.number().expect("a queue of a domain has a number");
 /// qp.post_send(&SendWr::send(2).srq(number).inline(&[b"hello"]))?;
@@ -184,7 +184,7 @@ impl XrcTarget {
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
     pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
-        Ok(Endpoint { gid: self.0.domain.context.gid(sgid_index)?, qpn: self.qpn() })
+        Endpoint::of(&self.0.domain.context, sgid_index, self.qpn())
     }
     /// All its attributes.
     ///

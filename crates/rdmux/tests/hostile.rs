@@ -229,10 +229,8 @@ fn be_forger() {
     let name = HostName::new("default").unwrap();
     let client = options.connect(&name, DeviceKind::default()).unwrap();
     let slot = client.info().slot.slot;
-    let own = Endpoint {
-        gid: client.info().addresses()[0].gid,
-        qpn: Qpn::new(u32::from(slot) << 12 | 5),
-    };
+    let gid = client.info().addresses()[0].gid;
+    let own = Endpoint::new(gid, Qpn::new(u32::from(slot) << 12 | 5));
     println!("SAYS {}", hex(&own.to_bytes()));
     let mut line = String::new();
     let mut words = || {

@@ -1,4 +1,4 @@
-//! An InfiniBand device, from the outside: it opens, and says what it cannot do yet.
+//! An InfiniBand device, from the outside.
 
 use std::io::ErrorKind;
 
@@ -6,20 +6,41 @@ use rdmux::cm::EventChannel;
 use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
-use rdmux::{Cause, Context, DeviceKind, QpType};
+use rdmux::{Access, Cause, Context, DeviceKind, PortState, QpType, SendWr, WcStatus};
 
 #[test]
-fn queue_pairs_and_connections_are_unsupported_and_say_why() {
+fn event_channels_and_xrc_are_unsupported_and_say_why() {
     let context = Context::builder().embedded().device(DeviceKind::Ib).open().unwrap();
     assert_eq!(context.query_port().unwrap().lid.0, 0, "there is no fabric");
-    let (cq, pd) = (context.cq(16).unwrap(), context.pd());
-    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        let error = pd.qp(qp_type).cq(&cq).build().unwrap_err();
-        assert!(error.to_string().contains("management datagrams only"), "{error}");
-    }
     let error = EventChannel::new(&context).unwrap_err();
     assert_eq!(error.cause().kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("no connections"), "{error}");
+    assert!(error.to_string().contains("no connection manager"), "{error}");
+    let (cq, pd) = (context.cq(16).unwrap(), context.pd());
+    let error = pd.qp(QpType::XrcSend).cq(&cq).build().unwrap_err();
+    assert!(error.to_string().contains("every type but XRC"), "{error}");
+}
+
+#[test]
+fn queue_pairs_of_one_host_connect_by_the_lid_of_its_port() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let builder = Context::builder().embedded().fabric(&fabric).host("a");
+    let context = builder.device(DeviceKind::Ib).open().unwrap();
+    while context.query_port().unwrap().state != PortState::Active {
+        context.next_event(None).unwrap();
+    }
+    let (cq, pd) = (context.cq(16).unwrap(), context.pd());
+    let [a, b] = [(); 2].map(|()| pd.qp(QpType::Rc).cq(&cq).build().unwrap());
+    let (to_a, to_b) = (a.endpoint(0).unwrap(), b.endpoint(0).unwrap());
+    assert_eq!((to_a.lid, to_a.gid), (context.query_port().unwrap().lid, to_b.gid));
+    a.connect(to_b, 0, Access::empty()).unwrap();
+    b.connect(to_a, 0, Access::empty()).unwrap();
+    let mr = pd.alloc(16, Access::LOCAL_WRITE).unwrap();
+    b.post_recv(7, &[mr.slice(..8)]).unwrap();
+    a.post_send(&SendWr::send(8).inline(&[b"by a LID"]).signaled()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(cq.wait_one(None).unwrap().status, WcStatus::Success);
+    }
+    assert_eq!(mr.to_vec(..8), b"by a LID");
 }
 
 /// Asks who is at the end of a route.

@@ -56,7 +56,7 @@ fn sender(context: &Context) -> Qp {
 }
 
 fn at(context: &Context, qpn: Qpn) -> Endpoint {
-    Endpoint { gid: context.gid(0).unwrap(), qpn }
+    Endpoint::new(context.gid(0).unwrap(), qpn)
 }
 
 fn file() -> File {

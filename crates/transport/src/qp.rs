@@ -21,7 +21,7 @@ use core::time::Duration;
 
 use rdmux_wire::{Packet, Qpn};
 
-use crate::attr::{QpAttr, QpCaps, QpState, QpType};
+use crate::attr::{AddressVector, QpAttr, QpCaps, QpState, QpType};
 use crate::env::{Drop, Env, Named, QpEvent, Side};
 use crate::error::PostError;
 use crate::optable::{self, Kind, RxRow};
@@ -60,7 +60,7 @@ pub struct Source<'a> {
     pub dgid: rdmux_wire::Gid,
     /// The GRH area as UD receivers see it: a GRH, or 20 bytes and an IPv4 header.
     pub grh: &'a [u8; 40],
-    /// The sender's LID; InfiniBand only.
+    /// The sender's LID; 0 where there are none.
     pub slid: u16,
     /// The service level. RoCE has none: there it is the kind of packet (IBTA A17.4.5.1), as adapters
     /// report it, 8 for a UDP header and 1 for IPv6 or 2 for IPv4.
@@ -69,6 +69,16 @@ pub struct Source<'a> {
     pub dlid_path_bits: u8,
     /// Whether the packet had a GRH (always on RoCE), so that `sgid`, `dgid` and `grh` mean something.
     pub has_grh: bool,
+}
+
+impl Source<'_> {
+    /// Whether this is the peer of a connected queue pair whose path is `av`: its GID, and on InfiniBand its LID, and a GRH if
+    /// the path has one (IBTA 9.6.1.5).
+    #[inline]
+    fn is_from(&self, av: &AddressVector) -> bool {
+        let same_lid = self.slid == 0 || self.slid == av.dlid && self.has_grh == av.is_global;
+        same_lid && !(self.has_grh && av.is_global && self.sgid != av.dgid)
+    }
 }
 
 /// An arrived packet, its ICRC checked.
@@ -283,7 +293,7 @@ impl Qp {
         if self.qp_type == QpType::Ud {
             return self.handle_datagram(rx, env);
         }
-        if rx.source.has_grh && self.attr.av.is_global && rx.source.sgid != self.attr.av.dgid {
+        if !rx.source.is_from(&self.attr.av) {
             return env.count(Drop::Source);
         }
         match row.kind {

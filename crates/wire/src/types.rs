@@ -216,9 +216,10 @@ impl Pkey {
     pub const DEFAULT: Self = Self(0xffff);
 
     /// Whether a packet with this key may enter where `table` is the key: the same partition,
-    /// and at least one of the two a full member (IBTA 10.9.3).
+    /// and at least one of the two a full member. There is no partition 0 (IBTA 10.9.3).
     pub const fn admits(self, table: Self) -> bool {
-        self.0 & 0x7fff == table.0 & 0x7fff && (self.0 | table.0) & 0x8000 != 0
+        let partition = self.0 & 0x7fff;
+        partition != 0 && partition == table.0 & 0x7fff && (self.0 | table.0) & 0x8000 != 0
     }
 }
 

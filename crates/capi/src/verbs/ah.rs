@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
+use rdmux_transport::attr::AddressVector;
 use rdmux_verbs::device::PORT;
 use rdmux_verbs::quota::Counted;
 use rdmux_wire::Gid;
@@ -99,32 +100,41 @@ unsafe fn way_back(
     wc: *mut ibv_wc,
     grh: *mut ibv_grh,
 ) -> Result<ibv_ah_attr> {
-    // SAFETY: the caller's promise; a GRH area may lie anywhere in the program's buffer.
-    let (opened, wc, header) = unsafe {
-        Context::get(context)?.opened.check_infiniband()?;
-        let wc = wc.as_ref().ok_or(Errno::EINVAL)?;
-        if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() || port != PORT {
-            return Err(Errno::EINVAL);
-        }
-        (&Context::get(context)?.opened, wc, grh.cast::<[u8; 40]>().read_unaligned())
+    // SAFETY: the caller's promise.
+    let (opened, wc) = unsafe {
+        let opened = &Context::get(context)?.opened;
+        opened.check_infiniband()?;
+        (opened, wc.as_ref().ok_or(Errno::EINVAL)?)
     };
-    let route = Route::of(&header).ok_or(Errno::EINVAL)?;
-    let sgid_index = opened.device.gid_index(route.to).ok_or(Errno::EINVAL)?;
-    Ok(ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: ibv_gid { raw: route.from.0 },
-            flow_label: route.flow_label,
-            sgid_index,
-            hop_limit: u8::MAX,
-            traffic_class: route.traffic_class,
-        },
+    let has_grh = wc.wc_flags & IBV_WC_GRH != 0;
+    if port != PORT || has_grh && grh.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // By LID alone, as InfiniBand can.
+    let local = AddressVector {
         dlid: wc.slid,
         sl: wc.sl,
         src_path_bits: wc.dlid_path_bits,
-        static_rate: 0,
-        is_global: 1,
         port_num: port,
-    })
+        ..AddressVector::default()
+    };
+    if !has_grh {
+        let needed = opened.device.kind().row().grh_required;
+        return if needed { Err(Errno::EINVAL) } else { Ok(attr::ah_attr(&local)) };
+    }
+    // SAFETY: the caller's promise; a GRH area may lie anywhere in the program's buffer.
+    let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+    let route = Route::of(&header).ok_or(Errno::EINVAL)?;
+    let sgid_index = opened.device.gid_index(route.to).ok_or(Errno::EINVAL)?;
+    Ok(attr::ah_attr(&AddressVector {
+        is_global: true,
+        dgid: route.from,
+        flow_label: route.flow_label,
+        sgid_index,
+        hop_limit: u8::MAX,
+        traffic_class: route.traffic_class,
+        ..local
+    }))
 }
 
 /// What the GRH area of a RoCEv2 datagram tells: an IPv6 header, or in its last 20 bytes an IPv4 header.

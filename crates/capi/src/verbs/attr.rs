@@ -3,7 +3,8 @@
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::Device;
 use rdmux_verbs::device::PORT;
-use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
+use rdmux_verbs::kind::LinkLayer;
+use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result};
@@ -59,26 +60,44 @@ pub(crate) fn cap(caps: &QpCaps) -> ibv_qp_cap {
 /// A path as the engine has it.
 ///
 /// # Errors
-/// EINVAL without a GRH, which RoCE needs, for a port that is not there, or for an empty entry of the GID table.
+/// EINVAL without a GRH, where the port needs one; for a port that is not there, or for an empty entry of the GID table; on
+/// InfiniBand for a LID that is none, or a service level above 15.
 pub(crate) fn address_vector(device: &Device, attr: &ibv_ah_attr) -> Result<AddressVector> {
-    let source = device.gid(attr.grh.sgid_index).filter(|entry| !entry.gid.is_zero());
-    if attr.is_global == 0 || attr.port_num != PORT || source.is_none() {
+    let row = device.kind().row();
+    let is_global = attr.is_global != 0;
+    if attr.port_num != PORT || row.grh_required && !is_global {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: every bit pattern is a GID.
-    let dgid = Gid(unsafe { attr.grh.dgid.raw });
-    Ok(AddressVector {
-        is_global: true,
-        dgid,
-        sgid_index: attr.grh.sgid_index,
-        flow_label: attr.grh.flow_label & 0xf_ffff,
-        hop_limit: attr.grh.hop_limit,
-        traffic_class: attr.grh.traffic_class,
+    if row.link_layer == LinkLayer::InfiniBand {
+        let dlid = Lid(attr.dlid);
+        if !(dlid.is_unicast() || dlid.is_multicast() && is_global) || attr.sl > 15 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let local = AddressVector {
         dlid: attr.dlid,
         sl: attr.sl,
         src_path_bits: attr.src_path_bits,
         static_rate: attr.static_rate,
         port_num: attr.port_num,
+        ..AddressVector::default()
+    };
+    if !is_global {
+        return Ok(local);
+    }
+    if device.gid(attr.grh.sgid_index).is_none_or(|entry| entry.gid.is_zero()) {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: every bit pattern is a GID.
+    let dgid = Gid(unsafe { attr.grh.dgid.raw });
+    Ok(AddressVector {
+        is_global,
+        dgid,
+        sgid_index: attr.grh.sgid_index,
+        flow_label: attr.grh.flow_label & 0xf_ffff,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        ..local
     })
 }
 

@@ -150,8 +150,8 @@ impl Opened {
     /// like this.
     pub(crate) fn check_infiniband(&self) -> Result<()> {
         match self.client.info().kind.row().services {
-            Services::All => Ok(()),
-            Services::ReliableConnections | Services::Management => Err(Errno::EOPNOTSUPP),
+            Services::All | Services::AllButExtended => Ok(()),
+            Services::ReliableConnections => Err(Errno::EOPNOTSUPP),
         }
     }
 

@@ -47,7 +47,8 @@ const INFINIBAND: c_uint =
 fn capabilities(services: Services) -> c_uint {
     match services {
         Services::All => EVERY_DEVICE | INFINIBAND,
-        Services::ReliableConnections | Services::Management => EVERY_DEVICE,
+        Services::AllButExtended => EVERY_DEVICE | (INFINIBAND & !IBV_DEVICE_XRC),
+        Services::ReliableConnections => EVERY_DEVICE,
     }
 }
 

@@ -125,7 +125,7 @@ impl Server {
         for (n, peer) in peers.iter().enumerate() {
             let at = n * MESSAGE;
             self.srq.post_recv(at as u64, &[self.memory.slice(at..at + MESSAGE)])?;
-            let peer = Endpoint { gid, qpn: Qpn::new(*peer) };
+            let peer = Endpoint::new(gid, Qpn::new(*peer));
             self.targets.push(self.domain.alloc(peer, 0, Access::empty())?.get());
         }
         Ok(self.targets.clone())
@@ -160,7 +160,7 @@ impl Client {
 
     fn send(&self, gid: Gid, targets: &[u32], srqn: u32) -> Result<()> {
         for (qp, &target) in self.qps.iter().zip(targets) {
-            let there = Endpoint { gid, qpn: Qpn::new(target) };
+            let there = Endpoint::new(gid, Qpn::new(target));
             qp.connect(there, 0, Access::empty())?;
             qp.post_send(&SendWr::send(0).srq(srqn).inline(&[&target.to_be_bytes()]))?;
         }

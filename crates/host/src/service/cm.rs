@@ -8,7 +8,6 @@ use rdmux_cm::{
     ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, Path,
     PathQuery, RouteQuery, Sink,
 };
-use rdmux_transport::attr::QpType;
 use rdmux_verbs::kind;
 
 use super::clients::{Client, ClientId};
@@ -146,9 +145,10 @@ impl Core {
         &mut self,
         client: ClientId,
     ) -> Result<(ChannelId, OwnedFd), Failure> {
-        let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default().row();
-        if !kind.services.include(QpType::Rc) {
-            let why = format!("{} has {}, no connections", kind.title, kind.services.title());
+        let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default();
+        if !kind.has_connections() {
+            let title = kind.row().title;
+            let why = format!("{title} has no connection manager: connect queue pairs by their LIDs");
             return Err(Failure::new(libc::EOPNOTSUPP, why));
         }
         let has = self.clients.get(client).map_or(0, |c| c.channels.len());

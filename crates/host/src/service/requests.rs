@@ -357,9 +357,11 @@ impl Core {
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
             return no_ring;
         };
+        // Devices of two kinds have no link between them.
+        let kind = self.clients.get(id).and_then(Client::device_kind);
         let first_slot = |id| {
             let client = self.clients.get(id).filter(|client| client.device.is_some())?;
-            client.slots.first().copied()
+            client.slots.first().copied().filter(|_| client.device_kind() == kind)
         };
         let (Some(slot), Some(peer)) = (first_slot(id), first_slot(owner)) else {
             return no_ring;

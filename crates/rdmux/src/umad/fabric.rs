@@ -95,18 +95,31 @@ impl Fabric {
     /// # Errors
     /// [`Cause::Invalid`] for what is no shape, [`Cause::Fabric`] and [`Cause::Os`] when it cannot be started.
     pub fn embedded(shape: &str) -> Result<Self> {
+        Self::made(shape, ManagerSetup::off())
+    }
+
+    /// As [`embedded`](Self::embedded), with a subnet manager and subnet administration of its own, which bring its ports up:
+    /// queue pairs exchange messages once [`Context::query_port`](crate::Context::query_port) says that their ports are active.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn managed(shape: &str) -> Result<Self> {
+        Self::made(shape, ManagerSetup::default())
+    }
+
+    fn made(shape: &str, manager: ManagerSetup) -> Result<Self> {
         let name = FabricName::default();
         let object = format!("fabric of shape {shape:?}");
         let shape: Result<Shape, _> = shape.parse();
         let shape = shape.map_err(|e| Cause::Invalid(e.to_string())).on(&object, "be made")?;
-        Self::start(name, &shape).on(&object, "be started")
+        Self::start(name, &shape, manager).on(&object, "be started")
     }
 
-    fn start(name: FabricName, shape: &Shape) -> Result<Self, Cause> {
+    fn start(name: FabricName, shape: &Shape, manager: ManagerSetup) -> Result<Self, Cause> {
         let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
         let user = UserDir::at(dir.path().join("r")).map_err(|e| Cause::Fabric(e.into()))?;
         let folder = FabricDir::open(&user, &name).map_err(|e| Cause::Fabric(e.into()))?;
-        let setup = Setup { manager: ManagerSetup::off(), ..Setup::default() };
+        let setup = Setup { manager, ..Setup::default() };
         setup.keep(&folder, Some(&shape.topology(FIRST_GUID)))?;
         let server = Server::spawn(ServerOptions::new(name.clone(), user.clone()))?;
         let config = Config::default();

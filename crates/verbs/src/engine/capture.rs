@@ -96,11 +96,6 @@ impl Capture {
         }
     }
 
-    /// Whether anybody captures.
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
-    }
-
     /// A packet leaves through shared memory.
     #[inline]
     pub(crate) fn sent_in_memory(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {

@@ -3,12 +3,13 @@
 //! The calls of programs on it are in `handles::device`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rdmux_link::{SharedMem, guarded};
 use rdmux_transport::Time;
-use rdmux_wire::{Gid, Mtu, Pkey, Qpn};
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Engine;
@@ -20,7 +21,8 @@ use crate::objects::cq::{CqCore, Overflow};
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
 use crate::objects::notify::NotifyQueue;
-use crate::objects::port::{GidEntry, Port, PortEvent};
+use crate::objects::kind::LinkLayer;
+use crate::objects::port::{GidEntry, Port, PortEvent, PortState};
 use crate::objects::qp::SlotUse;
 use crate::objects::quota::Quota;
 use crate::objects::reach::Reaches;
@@ -38,8 +40,8 @@ pub struct Device {
     control: Arc<dyn Control>,
     /// By number, from 1.
     ports: RwLock<Vec<Port>>,
-    /// The P_Key table of the port, as it was when the device was opened: every packet is compared with it.
-    pkeys: Vec<Pkey>,
+    /// The P_Key table of the port: every packet is compared with it. 0 in entries that are empty, or beyond the table.
+    pkeys: Box<[AtomicU16]>,
     regions: RwLock<Regions>,
     qps: RwLock<QpTable>,
     events: NotifyQueue<Raised>,
@@ -65,7 +67,7 @@ impl Device {
         let slot = info.slot;
         let device = Arc::new(Self {
             ports: RwLock::new(info.ports.clone()),
-            pkeys: info.ports.first().map(|port| port.pkeys.clone()).unwrap_or_default(),
+            pkeys: (0..max_pkeys(&info.ports, info.kind)).map(|_| AtomicU16::new(0)).collect(),
             regions: RwLock::new(Regions::new(control.board().cloned())),
             qps: RwLock::new(QpTable::new(slot.slot)),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
@@ -79,6 +81,7 @@ impl Device {
             control,
         });
         device.publish_slot(slot.slot);
+        device.follow_port(&device.ports.read());
         Engine::start(&device)?;
         Ok(device)
     }
@@ -111,14 +114,29 @@ impl Device {
     pub fn addresses(&self) -> Vec<GidEntry> {
         self.port(PORT, |port| port.addresses.clone()).unwrap_or_default()
     }
-    /// The index of a GID of ours.
+    /// The index of a GID of ours, or of an address.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
-        let at = |port: &Port| port.addresses.iter().position(|g| g.gid == gid);
+        let at = |port: &Port| {
+            let index = |table: &[GidEntry]| table.iter().position(|entry| entry.gid == gid);
+            index(port.gids()).or_else(|| index(&port.addresses))
+        };
         u8::try_from(self.port(PORT, at)??).ok()
     }
-    /// An entry of the P_Key table.
+    /// Whether a path leads back to this port: by its LID on InfiniBand, elsewhere by its GID.
+    pub(crate) fn is_own(&self, av: &AddressVector) -> bool {
+        let owns = |port: &Port| match port.attr.link_layer {
+            LinkLayer::Ethernet => port.addresses.iter().any(|entry| entry.gid == av.dgid),
+            LinkLayer::InfiniBand => {
+                let has_gid = || port.gids().iter().any(|entry| entry.gid == av.dgid);
+                port.attr.owns(Lid(av.dlid)) && (!av.is_global || has_gid())
+            }
+        };
+        self.port(PORT, owns).unwrap_or(false)
+    }
+    /// An entry of the P_Key table; 0 if it is empty.
+    #[inline]
     pub fn pkey(&self, index: u16) -> Option<Pkey> {
-        self.pkeys.get(usize::from(index)).copied()
+        self.pkeys.get(usize::from(index)).map(|key| Pkey(key.load(Ordering::Relaxed)))
     }
     /// The host service.
     pub fn control(&self) -> &Arc<dyn Control> {
@@ -191,10 +209,20 @@ impl Device {
     /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
     /// counts as the later one, so that a program that takes none has no more than one of each kind.
     pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[PortEvent]) {
+        self.follow_port(&ports);
         *self.ports.write() = ports;
         for &event in events {
             self.events.push_last(Raised::Port(event), |other| other.is_about_port(event));
         }
+    }
+    /// Takes over what packets are compared with, and whether any pass.
+    fn follow_port(&self, ports: &[Port]) {
+        let Some(port) = ports.first() else { return };
+        let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
+        for (entry, key) in self.pkeys.iter().zip(keys) {
+            entry.store(key, Ordering::Relaxed);
+        }
+        self.engine.detour().set_cut(port.attr.state != PortState::Active);
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {
@@ -241,6 +269,13 @@ impl Device {
         self.engine.forget(self, qp);
         Counters(self.counters()).sub(Counter::QpsOpen, 1);
     }
+}
+
+/// The entries of a P_Key table for which there is to be room. Where a fabric tells, the table may grow.
+fn max_pkeys(ports: &[Port], kind: DeviceKind) -> usize {
+    const MOST_OF_FABRIC: usize = 1024;
+    let now = ports.first().map_or(0, |port| port.pkeys.len());
+    if kind.is_on_fabric() { now.max(MOST_OF_FABRIC) } else { now }
 }
 
 impl Drop for Device {

@@ -77,7 +77,7 @@ impl<'a> Bound<'a> {
 
     /// Where the peer is, if anybody captures.
     pub(crate) fn capture_av(&mut self) -> Option<AddressVector> {
-        self.device.engine().capture().is_on().then(|| self.machine().attr().av)
+        self.device.engine().detour().is_captured().then(|| self.machine().attr().av)
     }
 
     /// Calls the machine with its surroundings, and sends what it gathered.

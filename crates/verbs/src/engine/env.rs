@@ -346,7 +346,7 @@ impl Env for QpEnv<'_> {
         else {
             return Ok(false);
         };
-        if device.engine().capture().is_on() {
+        if device.engine().detour().is_needed() {
             return Ok(false);
         }
         let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
@@ -377,7 +377,8 @@ impl Env for QpEnv<'_> {
         let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
             return false;
         };
-        !self.device.engine().capture().is_on() && neighbour.send_ack(self.device, dest_qpn, psn)
+        !self.device.engine().detour().is_needed()
+            && neighbour.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {

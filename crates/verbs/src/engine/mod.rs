@@ -10,6 +10,7 @@
 
 pub(crate) mod background;
 pub(crate) mod capture;
+pub(crate) mod detour;
 pub(crate) mod device;
 pub(crate) mod drive;
 pub(crate) mod env;
@@ -41,6 +42,7 @@ use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
 
 use self::capture::Capture;
+use self::detour::Detour;
 use self::drive::Bound;
 use self::multicast::Groups;
 use self::spin_time::SpinTime;
@@ -122,6 +124,7 @@ pub(crate) struct Engine {
     groups: Groups,
     timers: Timers,
     capture: Capture,
+    detour: Detour,
     loss: loss::Loss,
     /// Queue pairs that have more to send than they could.
     pending: Mutex<VecDeque<Qpn>>,
@@ -163,6 +166,7 @@ impl Engine {
             groups: Groups::default(),
             timers: Timers::new(),
             capture: Capture::default(),
+            detour: Detour::default(),
             loss: loss::Loss::of_environment().map_err(VerbsError::os("open the device"))?,
             pending: Mutex::default(),
             owed: Mutex::default(),
@@ -187,6 +191,11 @@ impl Engine {
     }
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture
+    }
+    /// Whether packets between processes of this host may take shortcuts.
+    #[inline]
+    pub(crate) fn detour(&self) -> &Detour {
+        &self.detour
     }
     pub(crate) fn promises(&self) -> &Arc<Promises> {
         &self.promises
@@ -501,7 +510,10 @@ impl Engine {
         match event {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
             ControlEvent::Ports { ports, events } => device.set_ports(ports, &events),
-            ControlEvent::Capture(fd) => self.capture.set(fd),
+            ControlEvent::Capture(fd) => {
+                self.detour.set_captured(fd.is_some());
+                self.capture.set(fd);
+            }
             ControlEvent::Target { qpn, event } => device.xrc().raise(device, qpn, event),
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
@@ -525,7 +537,7 @@ impl Engine {
             let connected = attr.state >= QpState::Rtr && core.is_connected();
             if connected
                 && slot_of(attr.dest_qpn) == slot
-                && device.gid_index(attr.av.dgid).is_some()
+                && device.is_own(&attr.av)
             {
                 let now = device.now();
                 bound.machine().peer_gone(now);

@@ -11,7 +11,7 @@ use super::drive::Bound;
 use super::machine::Machine;
 use super::wire::Path;
 use super::wire::short::SentFrom;
-use crate::engine::device::Device;
+use crate::engine::device::{Device, PORT};
 use crate::engine::xrc::place::TargetEnds;
 use crate::objects::brief;
 use crate::objects::cq::CqCore;
@@ -144,6 +144,7 @@ impl QpCore {
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
         check_depths(device, attr, mask)?;
+        check_pkey_index(device, attr, mask)?;
         let path = device.engine().path_for(device, self, attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
@@ -174,6 +175,16 @@ impl QpCore {
     pub(crate) fn is_connected(&self) -> bool {
         self.qp_type != QpType::Ud
     }
+}
+
+/// P_Keys are those of the port's table as it is now; an entry may be empty, and then nothing passes.
+fn check_pkey_index(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+    let entries = device.port(PORT, |port| port.attr.pkey_tbl_len).unwrap_or(0);
+    if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= entries {
+        let why = format!("P_Key index {}; the port's table has {entries}", attr.pkey_index);
+        return Err(VerbsError::invalid("modify a queue pair", why));
+    }
+    Ok(())
 }
 
 /// READs and atomics at a time, in both directions: no more than the device has room for (`max_qp_rd_atom`,

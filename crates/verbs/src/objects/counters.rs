@@ -129,6 +129,10 @@ counters! {
     RxWaits = 46 => "rx_waits_for_receive",
     /// Bytes of SENDs and WRITEs that the peer was told to fetch.
     OfferBytes = 47 => "direct_offer_bytes",
+    /// Packets to a process of this host that were lost because the port has no link.
+    TxNoLink = 48 => "tx_drop_no_link",
+    /// Packets from a process of this host, likewise.
+    RxNoLink = 49 => "rx_drop_no_link",
 }
 
 /// How many 64-bit words the page has.

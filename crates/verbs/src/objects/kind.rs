@@ -114,12 +114,12 @@ static ROWS: [KindRow; COUNT] = [
         kind: DeviceKind::Ib,
         word: "ib",
         title: "InfiniBand",
-        summary: "InfiniBand on a fabric, for management only",
-        protocols: "InfiniBand on a fabric (management only)",
+        summary: "InfiniBand on a fabric",
+        protocols: "InfiniBand on a fabric",
         device_name: "rdmux_ib0",
         node_type: NodeType::Ca,
         transport: TransportType::Ib,
-        services: Services::Management,
+        services: Services::AllButExtended,
         link_layer: LinkLayer::InfiniBand,
         gid_kind: GidKind::Node,
         gid_table: 1,
@@ -127,8 +127,8 @@ static ROWS: [KindRow; COUNT] = [
         // The fabric says what a port can do.
         port_capabilities: 0,
         ack_delay: 15,
-        rings: false,
-        limits: Limits::USUAL.without_datagrams(),
+        rings: true,
+        limits: Limits::USUAL,
     },
 ];
 
@@ -188,6 +188,17 @@ impl DeviceKind {
         self.row().link_layer == LinkLayer::InfiniBand
     }
 
+    /// Whether its QP1, and so the connection manager's datagrams, is the host service's: that of a port on a fabric is the
+    /// fabric's.
+    pub fn has_qp1_of_host(self) -> bool {
+        self.row().services.include(QpType::Ud) && !self.is_on_fabric()
+    }
+
+    /// Whether the connection manager makes connections over its ports.
+    pub fn has_connections(self) -> bool {
+        !self.is_on_fabric()
+    }
+
     /// Whether each connection is a stream, which the connection manager opens and a queue pair is given.
     pub fn has_streams(self) -> bool {
         self.transport_type() == TransportType::Iwarp
@@ -215,8 +226,8 @@ pub enum Services {
     All,
     /// RC only: no datagrams, no unreliable and no extended connections.
     ReliableConnections,
-    /// None: its ports carry management datagrams only.
-    Management,
+    /// Every type but extended reliable connections (XRC).
+    AllButExtended,
 }
 
 impl Services {
@@ -225,7 +236,7 @@ impl Services {
         match self {
             Self::All => true,
             Self::ReliableConnections => qp_type == QpType::Rc,
-            Self::Management => false,
+            Self::AllButExtended => !qp_type.is_xrc(),
         }
     }
 
@@ -234,7 +245,7 @@ impl Services {
         match self {
             Self::All => "queue pairs of every type",
             Self::ReliableConnections => "reliable connections only",
-            Self::Management => "management datagrams only",
+            Self::AllButExtended => "queue pairs of every type but XRC",
         }
     }
 }
@@ -375,7 +386,8 @@ mod tests {
         assert!(DeviceKind::Iwarp.has_streams() && !DeviceKind::Roce.has_streams());
         assert!(DeviceKind::Iwarp.row().services.include(QpType::Rc));
         assert!(!DeviceKind::Iwarp.row().services.include(QpType::Ud));
-        assert!(!DeviceKind::Ib.row().services.include(QpType::Rc));
+        assert!(DeviceKind::Ib.row().services.include(QpType::Ud));
+        assert!(!DeviceKind::Ib.row().services.include(QpType::XrcSend));
         let limits = Limits { max_mr: u32::MAX, ..Limits::of(DeviceKind::Roce) };
         assert_eq!(limits.possible_for(DeviceKind::Roce).max_mr, (1 << 24) - 1);
         assert_eq!(limits.possible_for(DeviceKind::Iwarp).max_ah, 0);

@@ -268,6 +268,11 @@ impl PortAttr {
         WIDTHS.iter().find(|(code, _)| *code == self.active_width).map_or(1, |&(_, lanes)| lanes)
     }
 
+    /// Whether this is one of the port's LIDs, with whatever path bits.
+    pub fn owns(&self, lid: Lid) -> bool {
+        lid.is_unicast() && (lid.0 ^ self.lid.0) >> self.lmc.min(7) == 0
+    }
+
     /// The name of a lane's speed, and all lanes' data rate in units of 100 Mb/s.
     pub fn rate(&self) -> (&'static str, u32) {
         let speed = SPEEDS.iter().find(|(code, ..)| *code == self.active_speed);

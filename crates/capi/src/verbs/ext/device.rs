@@ -58,11 +58,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
 fn odp(device: &Device) -> ibv_odp_caps {
     let mut caps = ODP;
     let services = device.kind().row().services;
-    if services != Services::All {
+    if services == Services::ReliableConnections {
         (caps.per_transport_caps.uc_odp_caps, caps.per_transport_caps.ud_odp_caps) = (0, 0);
-    }
-    if services == Services::Management {
-        caps.per_transport_caps.rc_odp_caps = 0;
     }
     caps
 }

@@ -77,7 +77,7 @@ impl Cast {
     /// Connects the queue pair to the target.
     pub(super) fn connect(&self) -> Result<()> {
         let qpn = Qpn::new(self.target.context("there is no target")?);
-        let target = Endpoint { gid: self.there, qpn };
+        let target = Endpoint::new(self.there, qpn);
         Ok(self.sender()?.qp.connect(target, 0, Access::empty())?)
     }
 

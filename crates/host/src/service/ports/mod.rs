@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use rdmux_cm::{IdHandle, LocalAddress, MadPath, PathQuery};
-use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
 use rdmux_verbs::port::{Adapter, Port};
@@ -97,9 +96,9 @@ pub(super) struct PortId {
 const ROCE: PortId = PortId { device: DeviceKind::Roce, number: 1 };
 
 impl PortId {
-    /// The ports that have a QP1, as those have that serve datagrams.
+    /// The ports whose QP1 is the service's.
     pub(super) fn with_qp1() -> impl Iterator<Item = Self> {
-        let rows = kind::rows().iter().filter(|row| row.services.include(QpType::Ud));
+        let rows = kind::rows().iter().filter(|row| row.kind.has_qp1_of_host());
         rows.map(|row| Self { device: row.kind, number: 1 })
     }
 }

@@ -42,6 +42,7 @@ use crate::engine::qp::QpCore;
 use crate::objects::control::{ControlEvent, is_target, slot_of};
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
+use crate::objects::kind::LinkLayer;
 
 /// The wires of a device, and what those who send by them share.
 #[derive(Default)]
@@ -354,7 +355,7 @@ impl Engine {
         let peer = slot_of(dest);
         // What belongs to no process is reached by the hub, save QP1.
         let nobody = peer == crate::objects::control::SERVICE_SLOT && !is_target(dest);
-        if device.gid_index(av.dgid).is_none() || nobody {
+        if !device.is_own(av) || nobody {
             return Ok(None);
         }
         if is_target(dest) {
@@ -365,7 +366,11 @@ impl Engine {
 
     /// Hears every address: a datagram may come to any of them.
     fn listen_everywhere(&self, device: &Arc<Device>, slot: u16) -> Result<(), VerbsError> {
-        let n = u8::try_from(device.gids().len()).unwrap_or(u8::MAX);
+        let n = match device.kind().row().link_layer {
+            LinkLayer::Ethernet => u8::try_from(device.gids().len()).unwrap_or(u8::MAX),
+            // A port has one wire, whatever its GIDs.
+            LinkLayer::InfiniBand => 1,
+        };
         (0..n).try_for_each(|index| {
             let shown = self.wire_of(device, index, slot)?.report_headers();
             shown.map_err(VerbsError::os("ask a socket for network headers"))
@@ -379,7 +384,11 @@ impl Engine {
         slot: u16,
         av: &AddressVector,
     ) -> Result<Route, VerbsError> {
-        self.wire_of(device, av.sgid_index, slot)?.route(av)
+        let index = match device.kind().row().link_layer {
+            LinkLayer::Ethernet => av.sgid_index,
+            LinkLayer::InfiniBand => 0,
+        };
+        self.wire_of(device, index, slot)?.route(av)
     }
 
     /// The wire of `slot` at the address of `gid_index`, asked for when first needed.

@@ -65,8 +65,8 @@ pub(crate) fn carry_out(
     copy: &Direct<'_>,
 ) -> bool {
     let Some(reach) = reach_of(core, path).filter(|reach| reach.is_open()) else { return false };
-    if device.engine().capture().is_on() {
-        // Who looks at packets is to see them.
+    if device.engine().detour().is_needed() {
+        // Who looks at packets is to see them, and without a link nothing passes.
         return false;
     }
     let Some(near) = near_end(objects, regions, copy) else { return false };

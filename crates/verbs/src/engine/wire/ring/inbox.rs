@@ -201,6 +201,12 @@ impl RingRx {
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
         let dest_qpn = Meta::parse(first.meta()).dest_qpn;
+        if device.engine().detour().is_cut() {
+            taken.add(first.len());
+            drop(rx.take(first));
+            count(device, Counter::RxNoLink);
+            return tx.wire.receive(rx);
+        }
         let Some((core, cached)) = qps.get(device, Qpn::new(dest_qpn)) else {
             taken.add(first.len());
             drop(rx.take(first));
@@ -275,7 +281,7 @@ fn is_for_qp(head: &Head, device: &Device) -> bool {
 
 /// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
 fn moves_only(device: &Device) -> bool {
-    device.xrc().is_hub() && !device.engine().capture().is_on()
+    device.xrc().is_hub() && !device.engine().detour().is_needed()
 }
 
 /// Hands over a packet with the payload where it lies. Only the headers are copied before they are looked at.

@@ -188,6 +188,11 @@ impl Neighbour {
         av: &AddressVector,
         frame: &Frame<'_>,
     ) -> Result<(), LinkError> {
+        if device.engine().detour().is_cut() {
+            // Lost, as on a cable that is not plugged in: the transport notices.
+            count(device, Counter::TxNoLink);
+            return Ok(());
+        }
         let mut tx = self.tx.lock();
         match self.wire.send(&mut tx.ring, &(), frame) {
             Ok(()) => {}

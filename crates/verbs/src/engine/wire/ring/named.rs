@@ -90,8 +90,8 @@ pub(crate) fn fetch(
     near: &[Piece],
 ) -> Result<(), FetchError> {
     let counters = Counters(device.counters());
-    // Who looks at packets is to see them.
-    let open = reach.is_open() && !device.engine().capture().is_on();
+    // Who looks at packets is to see them, and without a link nothing passes.
+    let open = reach.is_open() && !device.engine().detour().is_needed();
     let names = Parsed::parse(named.at).filter(|_| open).ok_or(FetchError::OutOfReach)?;
     let hazard = device.reaches().enter(reach).ok_or(FetchError::OutOfReach)?;
     if !reach.sends(own, &names.origin, &names.ranges, &names.keys) {

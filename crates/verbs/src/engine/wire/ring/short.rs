@@ -30,7 +30,7 @@ pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     else {
         return;
     };
-    if device.engine().capture().is_on() {
+    if device.engine().detour().is_needed() {
         return;
     }
     let mut short = Short::default();
