@@ -121,6 +121,14 @@ impl Exchange {
         self
     }
 
+    /// With all command lines changed.
+    pub(crate) fn lines(mut self, change: impl Fn(&str) -> String) -> Self {
+        for line in self.server.iter_mut().map(|s| &mut s.line).chain(&mut self.clients) {
+            *line = change(line);
+        }
+        self
+    }
+
     /// What the output must show.
     pub(crate) fn proof(mut self, proof: Proof) -> Self {
         self.proofs.push(proof);

@@ -186,7 +186,11 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = if self.device == Device::Iw { "iWARP, " } else { "" };
+        let device = match self.device {
+            Device::Iw => "iWARP, ",
+            Device::Ib if self.way != Way::Management => "InfiniBand, ",
+            Device::Roce | Device::Ib => "",
+        };
         write!(f, "{device}{:<10} | {}", self.way, self.title)
     }
 }

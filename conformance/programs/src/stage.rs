@@ -32,6 +32,8 @@ pub(crate) struct Stage {
     /// How many rows have been run.
     rows: u32,
     pair: Option<[Side; 2]>,
+    /// Two virtual hosts on a fabric.
+    subnet: Option<[Side; 2]>,
     solo: Option<Side>,
     wire: Option<Result<Wire, String>>,
     /// Two sides in network namespaces of their own, of each whom a row wanted them of.
@@ -65,6 +67,7 @@ impl Stage {
             work,
             rows: 0,
             pair: None,
+            subnet: None,
             solo: None,
             wire: None,
             namespaces: Vec::new(),
@@ -81,6 +84,11 @@ impl Stage {
     pub(crate) fn scene(&mut self, row: &Row) -> Result<Scene, Trouble> {
         self.rows += 1;
         let [server, client] = match row.way {
+            Way::Ring if row.device == Device::Ib => {
+                let [one, _] = self.subnet()?;
+                [one.clone(), one]
+            }
+            Way::Udp if row.device == Device::Ib => self.subnet()?,
             Way::Ring => {
                 let [one, _] = self.pair()?;
                 [one.clone(), one]
@@ -195,6 +203,25 @@ impl Stage {
         self.pair.clone().context("two virtual hosts")
     }
 
+    /// Two hosts on a fabric with a manager of its own, once their ports are up.
+    fn subnet(&mut self) -> Result<[Side; 2]> {
+        if self.subnet.is_none() {
+            let runtime = self.work.join("subnet");
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name);
+            let sides = [up("one")?, up("two")?];
+            sides[0].rdmux(&["fabric", "up", "--shape", "switch:4"])?;
+            let end = Instant::now() + SHORTLY;
+            for side in &sides {
+                while !side.is_active("ib")? {
+                    ensure!(Instant::now() < end, "the port of {} does not come up", side.name);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            self.subnet = Some(sides);
+        }
+        self.subnet.clone().context("two hosts on a fabric")
+    }
+
     fn solo(&mut self) -> Result<Side> {
         if self.solo.is_none() {
             let enter = match namespace::alone(&self.logs, Whose::Ours) {
@@ -263,7 +290,8 @@ impl Stage {
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
         let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
-        self.pair.iter().flatten().chain(&self.solo).chain(wire).chain(namespaces)
+        let virtuals = self.pair.iter().chain(&self.subnet).flatten();
+        virtuals.chain(&self.solo).chain(wire).chain(namespaces)
     }
 }
 
@@ -272,6 +300,9 @@ impl Drop for Stage {
         self.ground = None;
         for side in self.sides() {
             let _ = side.rdmux(&["host", "down"]);
+        }
+        if let Some([side, _]) = &self.subnet {
+            let _ = side.rdmux(&["fabric", "down"]);
         }
         let _ = fs::remove_dir_all(&self.work);
     }
@@ -308,8 +339,8 @@ impl Scene {
 
     /// The words of a command line, with what stands for the row's own things put in.
     pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
-        // An iWARP device has one.
-        let gid = if self.device == Device::Iw { 0 } else { side.gid_index };
+        // Others than RoCE have one that is no address.
+        let gid = if self.device == Device::Roce { side.gid_index } else { 0 };
         line.replace("{server}", &self.server.address)
             .replace("{host}", &self.server.name)
             .replace("{server4}", &self.server.address4)

@@ -2,6 +2,7 @@
 
 mod applications;
 mod ibverbs_utils;
+mod infiniband;
 mod iwarp;
 mod management;
 mod mpi;
@@ -18,7 +19,9 @@ use crate::row::Row;
 pub(crate) fn table() -> Vec<Row> {
     let mut rows = roce();
     let iwarp = iwarp::rows(&rows);
+    let infiniband = infiniband::rows(&rows);
     rows.extend(iwarp);
+    rows.extend(infiniband);
     rows.extend(namespaces::rows());
     rows.extend(management::rows());
     rows

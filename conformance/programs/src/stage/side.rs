@@ -132,6 +132,16 @@ impl Side {
         Ok(table.iter().filter_map(entry).collect())
     }
 
+    /// Whether the port of its device of a kind is active.
+    ///
+    /// # Errors
+    /// When its devices cannot be asked.
+    pub(super) fn is_active(&self, kind: &str) -> Result<bool> {
+        let devices: Value =
+            serde_json::from_str(&self.rdmux(&["devices", "--device", kind, "--json"])?)?;
+        Ok(devices[0]["ports"][0]["state"] == "active")
+    }
+
     /// What its service says of itself.
     ///
     /// # Errors

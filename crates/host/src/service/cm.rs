@@ -148,7 +148,8 @@ impl Core {
         let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default();
         if !kind.has_connections() {
             let title = kind.row().title;
-            let why = format!("{title} has no connection manager: connect queue pairs by their LIDs");
+            let why =
+                format!("{title} has no connection manager: connect queue pairs by their LIDs");
             return Err(Failure::new(libc::EOPNOTSUPP, why));
         }
         let has = self.clients.get(client).map_or(0, |c| c.channels.len());

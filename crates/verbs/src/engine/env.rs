@@ -377,8 +377,7 @@ impl Env for QpEnv<'_> {
         let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
             return false;
         };
-        !self.device.engine().detour().is_needed()
-            && neighbour.send_ack(self.device, dest_qpn, psn)
+        !self.device.engine().detour().is_needed() && neighbour.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {

@@ -535,10 +535,7 @@ impl Engine {
             let mut bound = Bound::lock(device, core);
             let attr = bound.machine().attr();
             let connected = attr.state >= QpState::Rtr && core.is_connected();
-            if connected
-                && slot_of(attr.dest_qpn) == slot
-                && device.is_own(&attr.av)
-            {
+            if connected && slot_of(attr.dest_qpn) == slot && device.is_own(&attr.av) {
                 let now = device.now();
                 bound.machine().peer_gone(now);
                 bound.schedule();

@@ -1,0 +1,99 @@
+//! The rows of InfiniBand: those of RoCE whose programs connect queue pairs by themselves, by LID without a GRH and, of the
+//! first of each kind, with one. The others are in [`NOT_THERE`], with the reason.
+
+use std::collections::BTreeSet;
+
+use crate::row::{Device, Row, Run, Way};
+
+/// What there is not, by words of the titles.
+const NOT_THERE: &[(&str, &str)] = &[
+    (" -R", "the connection manager does not know InfiniBand"),
+    (" -z", "the connection manager does not know InfiniBand"),
+    ("XRC", "the hub has a RoCE device only"),
+    ("ibv_xsrq", "the hub has a RoCE device only"),
+    ("ibv_devi", "what it shows differs, and the management rows look at it"),
+    ("ibv_asyncwatch", "events come when a manager does something: the management rows have that"),
+    ("ucx_info", "what it shows differs"),
+];
+
+/// The programs that leave it to their user how they connect.
+const BY_THEMSELVES: &[&str] = &["ibv_", "ib_", "qperf", "ucx_", "mpirun"];
+
+/// The options of the rows that are there with a GRH, too.
+const WITH_GRH: &[&str] = &[
+    "ibv_rc_pingpong -c -n 1000",
+    "ibv_uc_pingpong -c -n 1000",
+    "ibv_ud_pingpong -c -n 1000",
+    "ib_send_bw -a -n 50",
+    "ib_send_lat -c UD",
+    "ib_write_bw",
+    "ib_read_bw -a -n 50",
+    "ib_atomic_bw -A CMP_AND_SWAP",
+];
+
+/// Why a row of RoCE is none of InfiniBand, if it is not.
+fn why_not(title: &str) -> Option<&'static str> {
+    if !BY_THEMSELVES.iter().any(|program| title.starts_with(program)) {
+        return Some("its programs connect by the connection manager");
+    }
+    NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
+}
+
+/// The rows of InfiniBand, of those of RoCE.
+pub(super) fn rows(of: &[Row]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let permitted = of.iter().filter(|row| row.device == Device::Roce);
+    for row in permitted.filter(|row| Way::HERE.contains(&row.way) && why_not(&row.title).is_none())
+    {
+        let Run::Exchange(exchange) = &row.run else { continue };
+        let by_lid = exchange.clone().lines(|line| {
+            line.replace(" -x {gid}", "")
+                .replace(" -g {gid}", "")
+                .replace("UCX_IB_GID_INDEX={gid} ", "")
+        });
+        let row = Row { device: Device::Ib, ..row.clone() };
+        if WITH_GRH.contains(&row.title.as_str()) {
+            let title = format!("{}, with a GRH", row.title);
+            rows.push(Row { title, brief: true, ..row.clone() });
+        }
+        rows.push(Row { run: Run::Exchange(by_lid), ..row });
+    }
+    mark(&mut rows);
+    rows
+}
+
+/// What is brief on RoCE is so here. Of perftest, whose programs have the same options, CI runs each program, and each option
+/// with the first program that has it, with whichever number.
+fn mark(rows: &mut [Row]) {
+    let mut known = BTreeSet::new();
+    for row in rows.iter_mut().filter(|row| row.title.starts_with("ib_")) {
+        let Some((_, options)) = row.title.split_once(' ') else { continue };
+        if !options.contains("GRH") {
+            row.brief &= known.insert((row.way.to_string(), options.replace(char::is_numeric, "")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_one_of_a_row() {
+        let all = crate::table::roce();
+        for (word, why) in NOT_THERE {
+            let used = |row: &&Row| row.title.contains(word) && why_not(&row.title) == Some(why);
+            assert!(all.iter().any(|row| used(&row)), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_permitted_is_there_by_lid_and_with_a_grh() {
+        let rows = rows(&crate::table::roce());
+        for title in WITH_GRH {
+            let of = |title: &str| rows.iter().filter(|row| row.title == title).count();
+            assert_eq!((of(title), of(&format!("{title}, with a GRH"))), (2, 2), "{title}");
+        }
+        assert!(rows.iter().all(|row| row.device == Device::Ib));
+    }
+}
