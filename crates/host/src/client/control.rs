@@ -6,11 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::routes::RouteView;
+use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
+use rdmux_verbs::port::Port;
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
@@ -64,6 +68,8 @@ pub struct HostClient {
     board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
+    /// Which ways packets of an InfiniBand port take.
+    routes: Arc<Routes>,
     pub(super) hub: HubSession,
     /// Numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
@@ -115,11 +121,12 @@ impl HostClient {
         })?;
         Ok(Arc::new(Self {
             session,
-            info,
             port,
             board,
             counters,
             notify,
+            routes: routes_of(&info.ports),
+            info,
             hub: HubSession::new(),
             reserved: Mutex::default(),
             migrating: Mutex::default(),
@@ -240,7 +247,14 @@ impl HostClient {
             Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
-            Notify::Ports { ports, events } => ControlEvent::Ports { ports, events },
+            Notify::Ports { ports, events } => {
+                self.routes.set_gids(&gids_of(&ports));
+                ControlEvent::Ports { ports, events }
+            }
+            Notify::Routes => {
+                self.follow_table(fds.into_iter().next());
+                return Ok(None);
+            }
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
             Notify::Stream { qpn, number, params, receive_wait } => {
                 let stream = self.only_descriptor(fds)?;
@@ -255,6 +269,15 @@ impl HostClient {
                 return Ok(None);
             }
         }))
+    }
+
+    /// Packets take the ways of this table from now on.
+    fn follow_table(&self, table: Option<OwnedFd>) {
+        let view = table.as_ref().map(RouteView::map).transpose();
+        self.routes.set_view(view.unwrap_or_else(|error| {
+            throttled!(warn, "the table of ways of an InfiniBand port cannot be read: {error}");
+            None
+        }));
     }
 
     fn only_descriptor(&self, fds: Vec<OwnedFd>) -> Result<OwnedFd, HostError> {
@@ -283,6 +306,19 @@ impl HostClient {
             }
         }
     }
+}
+
+/// What packets of an InfiniBand port are sent by, before there is a table.
+fn routes_of(ports: &[Port]) -> Arc<Routes> {
+    let routes = Routes::new();
+    routes.set_gids(&gids_of(ports));
+    Arc::new(routes)
+}
+
+/// The GIDs of the first port.
+fn gids_of(ports: &[Port]) -> Vec<Gid> {
+    let gids = ports.iter().take(1).flat_map(|port| port.gids());
+    gids.map(|entry| entry.gid).collect()
 }
 
 /// What the device of a kind is told; none if the host has no such device.
@@ -325,6 +361,23 @@ impl Control for HostClient {
         self.descriptor(&Request::AttachAddress { gid_index, slot }, what)
             .map_err(control_error)?
             .ok_or(ControlError::Gone)
+    }
+
+    fn attach_wire(
+        &self,
+        gid_index: u8,
+        slot: u16,
+    ) -> Result<Option<Arc<PacketWire>>, ControlError> {
+        if !self.info.kind.is_on_fabric() {
+            return Ok(None);
+        }
+        let socket = self
+            .descriptor(&Request::AttachAddress { gid_index, slot }, || "attach the port".to_owned())
+            .map_err(control_error)?
+            .ok_or(ControlError::Gone)?;
+        let wire = IbWire::new(socket, slot, self.routes.clone());
+        let wire = wire.map_err(|e| control_error(HostError::io("use a socket", e)))?;
+        Ok(Some(Arc::new(wire)))
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {

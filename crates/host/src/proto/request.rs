@@ -36,7 +36,8 @@ pub enum Request {
         /// What for.
         kind: ClientKind,
     },
-    /// The socket of a slot on an address: one descriptor in the reply.
+    /// The socket of a slot on an address: one descriptor in the reply. On InfiniBand it is that of the port, and
+    /// [`Notify::Routes`] tells by which table packets leave.
     AttachAddress {
         /// Index of the GID table.
         gid_index: u8,
@@ -321,6 +322,8 @@ pub enum Notify {
         /// What happened to the first, in this order.
         events: Vec<PortEvent>,
     },
+    /// With a descriptor: the table of ways of the InfiniBand port from now on ([`rdmux_link::routes`]). Without: there is none.
+    Routes,
     /// Something happened to an XRC target that we hold.
     Target {
         /// The target.

@@ -264,6 +264,7 @@ impl Core {
     /// Takes a slot back, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
+        self.adapter.data.slot_gone(slot);
         self.slots.give_back(slot, next_index);
         let now = self.now();
         self.manager.handle_qps_gone(now, |qpn| slot_of(qpn) == slot, &mut self.outbox);

@@ -176,6 +176,7 @@ impl Service {
             Token::IsSm => self.core.is_sm_event(),
             Token::Issm => self.core.issm_opened(),
             Token::Lookout => self.core.lookout_event(),
+            Token::IbData => self.core.receive_ib(),
             Token::IssmFile(view) => self.core.issm_closed(view),
             // Of the hub's own poller.
             Token::Events => {}

@@ -48,6 +48,8 @@ pub(super) enum Token {
     IssmFile(DeviceChoice),
     /// What tells that a fabric may have come up.
     Lookout,
+    /// The service's socket for data of the adapter's port.
+    IbData,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -74,6 +76,7 @@ impl Token {
                 (0..).zip(DeviceChoice::every()).find(|(_, c)| *c == view).map_or(0, |(i, _)| i),
             ),
             Self::Lookout => (15, 0),
+            Self::IbData => (16, 0),
         };
         kind << KIND_SHIFT | id
     }
@@ -97,6 +100,7 @@ impl Token {
             13 => Self::Issm,
             14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
             15 => Self::Lookout,
+            16 => Self::IbData,
             _ => return None,
         })
     }

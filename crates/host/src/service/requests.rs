@@ -20,7 +20,7 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
-use super::ports::{self, PortId};
+use super::ports::{self, PortId, ServicePort};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
@@ -248,6 +248,7 @@ impl Core {
         let grant = self.slots.take(id).ok_or_else(|| full("all slots are in use".to_owned()))?;
         client.slots.push(grant.0);
         self.addresses.recycle(grant.0);
+        self.adapter.data.recycle(grant.0);
         Ok(grant)
     }
 
@@ -292,11 +293,12 @@ impl Core {
             Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
             Request::AttachMulticast { qpn, mgid } => self
                 .check_qpn(id, qpn)
-                .and_then(|()| self.attach_multicast(id, qpn, mgid))
+                .and_then(|()| self.port_of(id).attach_multicast(self, id, qpn, mgid))
                 .map(|fd| (Response::Done, fd.into_iter().collect()))
                 .into(),
             Request::DetachMulticast { qpn, mgid } => {
-                self.detach_multicast(id, qpn, mgid).map(|()| Response::Done).into()
+                let left = self.port_of(id).detach_multicast(self, id, qpn, mgid);
+                left.map(|()| Response::Done).into()
             }
             Request::Stray { src, dst, bytes } => {
                 self.handle_stray(src, dst, &bytes);
@@ -328,11 +330,20 @@ impl Core {
         }
     }
 
-    fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
+    fn attach_address(
+        &mut self,
+        id: ClientId,
+        index: u8,
+        slot: u16,
+    ) -> Result<OwnedFd, Failure> {
         self.check_slot(id, slot)?;
         let targets = self.is_hub(id);
-        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
-        ports::of(kind).socket(self, index, slot, targets)
+        self.port_of(id).socket(self, id, index, slot, targets)
+    }
+
+    /// The ports of the kind of device that a client has.
+    fn port_of(&self, id: ClientId) -> &'static dyn ServicePort {
+        ports::of(self.clients.get(id).and_then(Client::device_kind).unwrap_or_default())
     }
 
     fn release_slot(&mut self, id: ClientId, slot: u16, next_index: u16) -> Result<(), Failure> {

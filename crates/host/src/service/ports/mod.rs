@@ -16,8 +16,9 @@ use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
 use rdmux_verbs::port::{Adapter, Port};
 use rdmux_wire::mad::MAD_LEN;
-use rdmux_wire::{Guid, Qkey};
+use rdmux_wire::{Gid, Guid, Qkey, Qpn};
 
+use super::clients::ClientId;
 use super::core::Core;
 use super::counters::Count;
 use crate::names::Config;
@@ -56,16 +57,39 @@ pub(super) trait ServicePort: Sync {
     /// Finds out whether another host of this machine is up, which no neighbour discovery tells; else an errno.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
 
-    /// The socket on which the queue pairs of a slot exchange packets at a GID index; with `targets` it also gets what is
+    /// The socket on which the queue pairs of a client's slot exchange packets at a GID index; with `targets` it also gets what is
     /// for XRC targets.
     fn socket(
         &self,
         _core: &mut Core,
+        _client: ClientId,
         _gid_index: u8,
         _slot: u16,
         _targets: bool,
     ) -> Result<OwnedFd, Failure> {
         Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind exchange no packets"))
+    }
+
+    /// Lets a queue pair hear a group. The socket that hears it, where there is one, is for the first of a process.
+    fn attach_multicast(
+        &self,
+        core: &mut Core,
+        client: ClientId,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, Failure> {
+        core.attach_multicast(client, qpn, mgid)
+    }
+
+    /// Takes that back.
+    fn detach_multicast(
+        &self,
+        core: &mut Core,
+        client: ClientId,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<(), Failure> {
+        core.detach_multicast(client, qpn, mgid)
     }
 
     /// Sends a management datagram from QP1. What does not leave is lost, as on any network.

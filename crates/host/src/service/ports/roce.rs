@@ -16,6 +16,7 @@ use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qkey, Qpn};
 use super::{ROCE, ServicePort};
 use crate::names::Config;
 use crate::proto::Failure;
+use crate::service::clients::ClientId;
 use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::requests::failure;
@@ -51,6 +52,7 @@ impl ServicePort for Roce {
     fn socket(
         &self,
         core: &mut Core,
+        _client: ClientId,
         gid_index: u8,
         slot: u16,
         targets: bool,

@@ -406,6 +406,8 @@ impl Engine {
             return Err(VerbsError::invalid("find a path", why));
         };
         let wire = if let Some(wire) = device.control().attach_wire(gid_index, slot)? {
+            // What the service has told besides is known when the first packet leaves.
+            self.control_events(device);
             AnyWire::Other(wire)
         } else {
             let fd = device.control().attach_address(gid_index, slot)?;

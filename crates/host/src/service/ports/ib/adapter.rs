@@ -3,6 +3,7 @@
 //! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
 //! that does not come is given up.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rdmux_cm::Time;
@@ -14,6 +15,7 @@ use rdmux_verbs::port::{self, Port, PortEvent, PortState};
 use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 
+use super::data::Data;
 use super::greetings::Greeting;
 use super::lookout::Lookout;
 use super::manager::Manager;
@@ -49,6 +51,8 @@ pub(in crate::service) struct Adapter {
     refused: Option<String>,
     pub(super) waiting: Vec<Greeting>,
     pub(super) manager: Manager,
+    /// Where the port's data arrives.
+    pub(in crate::service) data: Data,
 }
 
 #[derive(Debug)]
@@ -89,6 +93,7 @@ impl Adapter {
             refused: None,
             waiting: Vec::new(),
             manager: Manager::default(),
+            data: Data::default(),
         }
     }
 
@@ -249,7 +254,10 @@ impl Core {
         if let Err(e) = self.poller.add(&attachment, Token::Fabric, Interest::Read) {
             return self.adapter_gone(&format!("it cannot be watched: {e}"));
         }
+        let table = attachment.routes().map(OwnedFd::try_clone).transpose();
         self.adapter.state = State::Held { attachment, pause: None };
+        self.take_table(table.unwrap_or_default());
+        self.tell_endpoint();
         self.adapter.retry = FIRST_RETRY;
         self.adapter.refused = None;
         self.end_lookout();
@@ -314,6 +322,14 @@ impl Core {
         }
     }
 
+    /// Tells the fabric where the port's data arrives. One that cannot be told is gone, which its socket tells.
+    pub(super) fn tell_endpoint(&mut self) {
+        let endpoint = self.adapter.data.endpoint();
+        if let (State::Held { attachment, .. }, Some(endpoint)) = (&mut self.adapter.state, endpoint) {
+            let _ = attachment.set_endpoint(endpoint);
+        }
+    }
+
     fn know(&mut self, described: &Described) -> Result<(), &'static str> {
         let adapter = facts::adapter(described)?;
         let node_guid = described.node_guid;
@@ -365,6 +381,7 @@ impl Core {
 
     fn forget_fabric(&mut self) {
         self.look_later(true);
+        self.take_table(None);
         self.clear_is_sm();
         if let Some(known) = &mut self.adapter.known {
             let before = known.port.clone();
@@ -388,6 +405,7 @@ impl Core {
     }
 
     fn tell_port(&mut self, events: Vec<PortEvent>) {
+        self.follow_gids();
         self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
     }

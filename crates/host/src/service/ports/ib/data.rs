@@ -1,0 +1,263 @@
+//! Where the data of the adapter's port arrives: sockets of the host's own, one for each process, which other hosts of the
+//! subnet send packets to. The service hands them out, with the table of ways that the fabric keeps ([`rdmux_link::routes`]), and
+//! touches no packet but those of multicast groups: each comes once for all processes of the host, and is passed on to those that
+//! are members.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rdmux_link::UdpGroup;
+use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::routes::RouteView;
+use rdmux_link::udp::{GroupOptions, OpenError};
+use rdmux_link::wire::{Arrivals, Wire};
+use rdmux_verbs::control::slot_of;
+use rdmux_wire::{Gid, Qpn};
+
+use super::Ib;
+use crate::proto::{Failure, Notify};
+use crate::service::clients::{Client, ClientId};
+use crate::service::core::Core;
+use crate::service::counters::Count;
+use crate::service::poller::{Interest, Token};
+use crate::service::requests::failure;
+
+/// The most queue pairs of a host that may be attached to groups.
+const MAX_MEMBERS: usize = 1 << 16;
+/// Rounds of receiving before others have their turn.
+const MAX_ROUNDS: usize = 4;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Data {
+    /// The sockets, once a process wants one.
+    open: Option<Open>,
+    /// The table of the fabric that the adapter is on.
+    table: Option<OwnedFd>,
+    /// Which queue pairs hear a group.
+    members: BTreeMap<Gid, Vec<Qpn>>,
+    /// How many they are, each for itself.
+    count: usize,
+    arrivals: Arrivals,
+}
+
+#[derive(Debug)]
+struct Open {
+    group: UdpGroup,
+    /// The socket that gets what is for no process.
+    own: IbWire,
+    routes: Arc<Routes>,
+}
+
+impl Data {
+    /// Takes the port that the system has free at an address.
+    fn open(&mut self, ip: IpAddr) -> Result<&mut Open, OpenError> {
+        let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
+        let mut group = UdpGroup::open(ip, &options)?;
+        let routes = Arc::new(Routes::new());
+        let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
+        let what = "use a UDP socket";
+        let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
+        Ok(self.open.insert(Open { group, own, routes }))
+    }
+
+    /// Where packets for this host go, if any can come.
+    pub(super) fn endpoint(&self) -> Option<SocketAddr> {
+        self.open.as_ref().map(|open| open.group.local_addr())
+    }
+
+    /// Drops what waits in a slot's socket, before another process gets it.
+    pub(in crate::service) fn recycle(&self, slot: u16) {
+        if let Some(open) = &self.open {
+            open.group.recycle(slot);
+        }
+    }
+
+    /// A process is gone, or a slot of its.
+    pub(in crate::service) fn slot_gone(&mut self, slot: u16) {
+        self.members.retain(|_, qps| {
+            qps.retain(|qpn| slot_of(*qpn) != slot);
+            !qps.is_empty()
+        });
+        self.count = self.members.values().map(Vec::len).sum();
+    }
+
+    fn join(&mut self, qpn: Qpn, mgid: Gid) -> Result<(), Failure> {
+        if self.count >= MAX_MEMBERS {
+            let why = format!("{MAX_MEMBERS} queue pairs are members of groups already");
+            return Err(Failure::new(libc::ENOMEM, why));
+        }
+        self.members.entry(mgid).or_default().push(qpn);
+        self.count += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self, qpn: Qpn, mgid: Gid) -> bool {
+        let Some(qps) = self.members.get_mut(&mgid) else { return false };
+        let Some(at) = qps.iter().position(|member| *member == qpn) else { return false };
+        qps.swap_remove(at);
+        if qps.is_empty() {
+            self.members.remove(&mgid);
+        }
+        self.count -= 1;
+        true
+    }
+
+    /// The slots of the processes that hear a group, each once.
+    fn slots_of(&self, mgid: Gid) -> Vec<u16> {
+        let qps = self.members.get(&mgid).into_iter().flatten();
+        let mut slots: Vec<u16> = qps.map(|qpn| slot_of(*qpn)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+}
+
+impl Core {
+    /// The socket of a client's slot. The client is told of the table of ways.
+    pub(super) fn ib_socket(&mut self, client: ClientId, slot: u16) -> Result<OwnedFd, Failure> {
+        if self.adapter.data.open.is_none() {
+            self.open_data()?;
+        }
+        let open = self.adapter.data.open.as_mut();
+        let socket = open.map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |open| open.group.socket(slot));
+        self.tell_table(client);
+        socket.map_err(|e| failure(&e))
+    }
+
+    /// Tells a process by which table its packets leave.
+    fn tell_table(&mut self, client: ClientId) {
+        let table = self.adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok());
+        self.notify(client, &Notify::Routes, table.into_iter().collect());
+    }
+
+    /// Opens the port's sockets at an address that only this machine reaches.
+    fn open_data(&mut self) -> Result<(), Failure> {
+        let is_loopback = |ip: &IpAddr| ip.is_loopback() && ip.is_ipv4();
+        let ip = self.addresses.rows().map(|(_, row)| row.ip).find(is_loopback);
+        let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let open = self.adapter.data.open(ip);
+        let open = open.map_err(|e| Failure::new(libc::EADDRNOTAVAIL, e.to_string()))?;
+        let watched =
+            self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
+        watched.map_err(|e| failure(&e))?;
+        self.follow_table();
+        self.tell_endpoint();
+        Ok(())
+    }
+
+    /// The fabric gives a table, or none any more: the processes take it over.
+    pub(super) fn take_table(&mut self, table: Option<OwnedFd>) {
+        self.adapter.data.table = table;
+        self.follow_table();
+        for id in self.clients.ids() {
+            if self.clients.get(id).and_then(Client::device_kind) == Some(Ib::KIND) {
+                self.tell_table(id);
+            }
+        }
+    }
+
+    /// The service's own socket lets in what the port does.
+    fn follow_table(&mut self) {
+        let data = &self.adapter.data;
+        let Some(open) = &data.open else { return };
+        let view = data.table.as_ref().map(RouteView::map).transpose();
+        open.routes.set_view(view.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the fabric's table of ways cannot be read");
+            None
+        }));
+    }
+
+    /// The port has these GIDs from now on.
+    pub(super) fn follow_gids(&mut self) {
+        if let Some(open) = &self.adapter.data.open {
+            let port = self.adapter.port(Ib::KIND, self.node_guid);
+            let gids: Vec<Gid> = port.gids().iter().map(|entry| entry.gid).collect();
+            open.routes.set_gids(&gids);
+        }
+    }
+
+    /// A queue pair hears a group of the subnet. Who may be a member administration says.
+    pub(in crate::service) fn attach_ib_group(
+        &mut self,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<(), Failure> {
+        self.adapter.data.join(qpn, mgid)
+    }
+
+    /// It hears it no more.
+    pub(in crate::service) fn detach_ib_group(
+        &mut self,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<(), Failure> {
+        if self.adapter.data.leave(qpn, mgid) {
+            return Ok(());
+        }
+        let why = format!("queue pair {qpn} is not attached to {mgid}");
+        Err(Failure::new(libc::EINVAL, why))
+    }
+
+    /// Packets have come that are for no process, or for several.
+    pub(in crate::service) fn receive_ib(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            let data = &mut self.adapter.data;
+            let mut arrivals = std::mem::take(&mut data.arrivals);
+            let Some(open) = &data.open else { return };
+            // The errors of earlier packets come up here; the next call receives again.
+            let got = open.own.receive(&mut arrivals).unwrap_or(0);
+            for arrival in arrivals.iter() {
+                self.counts.add(Count::RxPackets);
+                let mgid = arrival.dgid();
+                if arrival.dest_qpn() != Some(Qpn::MULTICAST.get()) || !mgid.is_multicast() {
+                    self.counts.add(Count::DropNoQp);
+                    continue;
+                }
+                for slot in data.slots_of(mgid) {
+                    // What a full socket does not take is lost, as any datagram may be.
+                    if open.own.pass_on(&arrival, slot).is_err() {
+                        self.counts.add(Count::TxErrors);
+                    }
+                }
+            }
+            data.arrivals = arrivals;
+            if got == 0 {
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: Gid = Gid([0xff; 16]);
+
+    #[test]
+    fn each_process_with_members_hears_a_group_once_until_the_last_has_left() {
+        let mut data = Data::default();
+        let [a, b, c] = [0x1001, 0x1002, 0x2001].map(Qpn::new);
+        for qpn in [a, b, c] {
+            data.join(qpn, GROUP).unwrap();
+        }
+        assert_eq!(data.slots_of(GROUP), [1, 2]);
+        assert_eq!(data.slots_of(Gid::ZERO), []);
+        assert!(data.leave(a, GROUP) && !data.leave(a, GROUP) && !data.leave(a, Gid::ZERO));
+        assert_eq!(data.slots_of(GROUP), [1, 2]);
+        data.slot_gone(2);
+        assert_eq!((data.slots_of(GROUP), data.count), (vec![1], 1));
+        assert!(data.leave(b, GROUP));
+        assert_eq!((data.members.len(), data.count), (0, 0));
+    }
+
+    #[test]
+    fn members_of_groups_are_bounded() {
+        let mut data = Data { count: MAX_MEMBERS, ..Data::default() };
+        assert_eq!(data.join(Qpn::new(0x1001), GROUP).unwrap_err().errno, libc::ENOMEM);
+    }
+}
