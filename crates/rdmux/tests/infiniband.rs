@@ -6,7 +6,10 @@ use rdmux::cm::EventChannel;
 use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
-use rdmux::{Access, Cause, Context, DeviceKind, PortState, QpType, SendWr, WcStatus};
+use rdmux::{
+    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Mr, PortState, Qkey, Qp,
+    QpType, SendWr, WcFlags, WcStatus,
+};
 
 #[test]
 fn event_channels_and_xrc_are_unsupported_and_say_why() {
@@ -23,11 +26,7 @@ fn event_channels_and_xrc_are_unsupported_and_say_why() {
 #[test]
 fn queue_pairs_of_one_host_connect_by_the_lid_of_its_port() {
     let fabric = Fabric::managed("switch:3").unwrap();
-    let builder = Context::builder().embedded().fabric(&fabric).host("a");
-    let context = builder.device(DeviceKind::Ib).open().unwrap();
-    while context.query_port().unwrap().state != PortState::Active {
-        context.next_event(None).unwrap();
-    }
+    let context = active(&fabric, "a");
     let (cq, pd) = (context.cq(16).unwrap(), context.pd());
     let [a, b] = [(); 2].map(|()| pd.qp(QpType::Rc).cq(&cq).build().unwrap());
     let (to_a, to_b) = (a.endpoint(0).unwrap(), b.endpoint(0).unwrap());
@@ -41,6 +40,99 @@ fn queue_pairs_of_one_host_connect_by_the_lid_of_its_port() {
         assert_eq!(cq.wait_one(None).unwrap().status, WcStatus::Success);
     }
     assert_eq!(mr.to_vec(..8), b"by a LID");
+}
+
+/// A host's device, once its port is up.
+fn active(fabric: &Fabric, host: &str) -> Context {
+    let builder = Context::builder().embedded().fabric(fabric).host(host);
+    let context = builder.device(DeviceKind::Ib).open().unwrap();
+    while context.query_port().unwrap().state != PortState::Active {
+        context.next_event(None).unwrap();
+    }
+    context
+}
+
+/// A queue pair, where it completes, and memory.
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(context: Context, qp_type: QpType) -> Self {
+        let (cq, pd) = (context.cq(64).unwrap(), context.pd());
+        let qp = pd.qp(qp_type).cq(&cq).build().unwrap();
+        let mr = pd.alloc(64 << 10, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        Self { context, cq, qp, mr }
+    }
+
+    fn wait(&self) -> Completion {
+        self.cq.wait_one(None).unwrap()
+    }
+}
+
+#[test]
+fn queue_pairs_of_two_hosts_exchange_messages_by_lid_while_the_route_is_whole() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, b] = ["a", "b"].map(|host| End::new(active(&fabric, host), QpType::Rc));
+    let (to_a, to_b) = (a.qp.endpoint(0).unwrap(), b.qp.endpoint(0).unwrap());
+    assert_ne!(to_a.lid, to_b.lid);
+    a.qp.connect(to_b, 0, Access::REMOTE_WRITE).unwrap();
+    b.qp.connect(to_a, 0, Access::REMOTE_WRITE).unwrap();
+    assert!(!a.qp.is_same_host(), "they are not processes of one host");
+    a.mr.write(0, &[7; 64 << 10]);
+    b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+    a.qp.post_send(&SendWr::send(2).sges(&[a.mr.slice(..)]).signaled()).unwrap();
+    assert_eq!((b.wait().byte_len, a.wait().status), (64 << 10, WcStatus::Success));
+    assert_eq!(b.mr.to_vec(..), [7; 64 << 10]);
+}
+
+#[test]
+fn datagrams_of_two_hosts_carry_lids_and_a_grh_where_one_is_asked_for() {
+    const QKEY: Qkey = Qkey(0x1111);
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, b] = ["a", "b"].map(|host| End::new(active(&fabric, host), QpType::Ud));
+    for end in [&a, &b] {
+        end.qp.activate(QKEY).unwrap();
+    }
+    let (lid_a, lid_b) = (a.context.query_port().unwrap().lid, b.context.query_port().unwrap().lid);
+    let local = Ah::to_lid(lid_b);
+    let global = Ah::from_vector(AddressVector {
+        is_global: true,
+        dgid: b.context.gid(0).unwrap(),
+        hop_limit: 1,
+        ..*local.vector()
+    });
+    for (ah, has_grh) in [(local, false), (global, true)] {
+        b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+        let datagram = SendWr::send(2).inline(&[b"hello"]).to(&ah, b.qp.qpn(), QKEY).signaled();
+        a.qp.post_send(&datagram).unwrap();
+        assert_eq!(a.wait().status, WcStatus::Success);
+        let got = b.wait();
+        assert_eq!((got.byte_len, got.slid, got.src_qp), (45, lid_a.0, a.qp.qpn()));
+        assert_eq!(got.flags.contains(WcFlags::GRH), has_grh);
+        assert_eq!(b.mr.to_vec(40..45), b"hello");
+        if has_grh {
+            assert_eq!(b.mr.to_vec(8..24), a.context.gid(0).unwrap().0);
+            assert_eq!(b.mr.to_vec(24..40), b.context.gid(0).unwrap().0);
+        }
+    }
+}
+
+#[test]
+fn a_datagram_to_the_own_lid_comes_back() {
+    let fabric = Fabric::managed("two").unwrap();
+    let a = End::new(active(&fabric, "a"), QpType::Ud);
+    a.qp.activate(Qkey(5)).unwrap();
+    let ah = Ah::to_lid(a.context.query_port().unwrap().lid);
+    a.qp.post_recv(1, &[a.mr.slice(..)]).unwrap();
+    let datagram = SendWr::send(2).inline(&[b"echo"]).to(&ah, a.qp.qpn(), Qkey(5)).signaled();
+    a.qp.post_send(&datagram).unwrap();
+    let mut both = [a.wait().wr_id, a.wait().wr_id];
+    both.sort_unstable();
+    assert_eq!((both, a.mr.to_vec(40..44)), ([1, 2], b"echo".to_vec()));
 }
 
 /// Asks who is at the end of a route.

@@ -372,7 +372,9 @@ impl Control for HostClient {
             return Ok(None);
         }
         let socket = self
-            .descriptor(&Request::AttachAddress { gid_index, slot }, || "attach the port".to_owned())
+            .descriptor(&Request::AttachAddress { gid_index, slot }, || {
+                "attach the port".to_owned()
+            })
             .map_err(control_error)?
             .ok_or(ControlError::Gone)?;
         let wire = IbWire::new(socket, slot, self.routes.clone());

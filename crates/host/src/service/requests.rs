@@ -330,12 +330,7 @@ impl Core {
         }
     }
 
-    fn attach_address(
-        &mut self,
-        id: ClientId,
-        index: u8,
-        slot: u16,
-    ) -> Result<OwnedFd, Failure> {
+    fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
         self.check_slot(id, slot)?;
         let targets = self.is_hub(id);
         self.port_of(id).socket(self, id, index, slot, targets)

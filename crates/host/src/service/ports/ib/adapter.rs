@@ -325,7 +325,9 @@ impl Core {
     /// Tells the fabric where the port's data arrives. One that cannot be told is gone, which its socket tells.
     pub(super) fn tell_endpoint(&mut self) {
         let endpoint = self.adapter.data.endpoint();
-        if let (State::Held { attachment, .. }, Some(endpoint)) = (&mut self.adapter.state, endpoint) {
+        if let (State::Held { attachment, .. }, Some(endpoint)) =
+            (&mut self.adapter.state, endpoint)
+        {
             let _ = attachment.set_endpoint(endpoint);
         }
     }

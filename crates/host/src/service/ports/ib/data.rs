@@ -123,7 +123,10 @@ impl Core {
             self.open_data()?;
         }
         let open = self.adapter.data.open.as_mut();
-        let socket = open.map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |open| open.group.socket(slot));
+        let socket = open.map_or_else(
+            || Err(io::ErrorKind::NotConnected.into()),
+            |open| open.group.socket(slot),
+        );
         self.tell_table(client);
         socket.map_err(|e| failure(&e))
     }
@@ -141,8 +144,7 @@ impl Core {
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let open = self.adapter.data.open(ip);
         let open = open.map_err(|e| Failure::new(libc::EADDRNOTAVAIL, e.to_string()))?;
-        let watched =
-            self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
+        let watched = self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
         watched.map_err(|e| failure(&e))?;
         self.follow_table();
         self.tell_endpoint();
