@@ -22,6 +22,8 @@ const TOLERANCE: f64 = 2.0;
 /// How often a path that has grown is counted again.
 const AGAIN: usize = 2;
 const NAME: &str = "instructions";
+/// What the names of paths on InfiniBand have before those of the same path on RoCE.
+const INFINIBAND: &str = "InfiniBand, ";
 const PROGRAM: &str = "rdmux-instructions";
 
 /// What to do with the figures.
@@ -54,7 +56,7 @@ fn count(args: &Args) -> Result<()> {
     let paths: Vec<&str> = list.lines().filter(wanted).collect();
     ensure!(!paths.is_empty(), "no path has this text");
     println!("{:>12} {:>12} {:>9}  PATH", "INSTRUCTIONS", "RECORDED", "CHANGE");
-    let mut grown = Vec::new();
+    let (mut grown, mut counted) = (Vec::new(), BTreeMap::new());
     for path in paths {
         let old = recorded.get(path).copied();
         let change_of = |each: u64| {
@@ -69,10 +71,17 @@ fn count(args: &Args) -> Result<()> {
         }
         let change = change_of(each);
         recorded.insert(path.to_owned(), each);
+        counted.insert(path, each);
         let shown = change.map_or(String::new(), |c| format!("{c:+.1} %"));
         println!("{each:>12} {:>12} {shown:>9}  {path}", old.map_or("-".into(), |o| o.to_string()));
         if change.is_some_and(|c| c > TOLERANCE) {
             grown.push(path);
+        }
+    }
+    for (path, each) in &counted {
+        let plain = path.strip_prefix(INFINIBAND).and_then(|plain| counted.get(plain));
+        if let Some(plain) = plain.filter(|plain| **plain > 0) {
+            println!("{:>12.3} by RoCE{:19}{path}", *each as f64 / *plain as f64, "");
         }
     }
     if args.record {

@@ -8,15 +8,20 @@ mod packet;
 mod ring;
 
 use anyhow::{Context as _, Result, bail};
+use rdmux::DeviceKind::{Ib, Roce};
 
 /// The name of a path, and the loop.
 type Path = (&'static str, fn(u32) -> Result<()>);
 
 const PATHS: &[Path] = &[
-    ("ring: SEND 8 B, posted, received, both polled", ring::send),
-    ("ring: SEND 8 B that answers another, one way", ring::answer),
-    ("ring: WRITE 8 B, posted, placed, polled", ring::write),
-    ("poll of an empty completion queue", ring::poll),
+    ("ring: SEND 8 B, posted, received, both polled", |n| ring::send(Roce, n)),
+    ("ring: SEND 8 B that answers another, one way", |n| ring::answer(Roce, n)),
+    ("ring: WRITE 8 B, posted, placed, polled", |n| ring::write(Roce, n)),
+    ("poll of an empty completion queue", |n| ring::poll(Roce, n)),
+    ("InfiniBand, ring: SEND 8 B, posted, received, both polled", |n| ring::send(Ib, n)),
+    ("InfiniBand, ring: SEND 8 B that answers another, one way", |n| ring::answer(Ib, n)),
+    ("InfiniBand, ring: WRITE 8 B, posted, placed, polled", |n| ring::write(Ib, n)),
+    ("InfiniBand, poll of an empty completion queue", |n| ring::poll(Ib, n)),
     ("RC machines: SEND 64 B and its ACK, both sides", machine::send),
     ("RC machines: WRITE 4 KiB and its ACK, both sides", machine::write),
     ("packet of 64 B: headers and ICRC made, checked, parsed", packet::small),

@@ -3,7 +3,21 @@
 use std::hint::black_box;
 
 use anyhow::{Result, bail, ensure};
-use rdmux::{Access, Context, Cq, EMPTY, Mr, Qp, QpType, SendWr, ok};
+use rdmux::umad::Fabric;
+use rdmux::{Access, Context, Cq, DeviceKind, EMPTY, Mr, PortState, Qp, QpType, SendWr, ok};
+
+/// A device of a kind, with its port up.
+fn device(kind: DeviceKind) -> Result<Context> {
+    let builder = Context::builder().embedded().device(kind);
+    if !kind.is_on_fabric() {
+        return Ok(builder.open()?);
+    }
+    let context = builder.fabric(&Fabric::managed("two")?).open()?;
+    while context.query_port()?.state != PortState::Active {
+        context.next_event(None)?;
+    }
+    Ok(context)
+}
 
 /// What is there of a connection.
 struct Pair {
@@ -15,8 +29,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Result<Self> {
-        let context = Context::builder().embedded().open()?;
+    fn new(kind: DeviceKind) -> Result<Self> {
+        let context = device(kind)?;
         let (pd, cq) = (context.pd(), context.cq(256)?);
         let qp = || pd.qp(QpType::Rc).cq(&cq).max_inline(64).build();
         let (a, b) = (qp()?, qp()?);
@@ -45,8 +59,8 @@ impl Pair {
     }
 }
 
-pub(crate) fn send(count: u32) -> Result<()> {
-    let pair = Pair::new()?;
+pub(crate) fn send(kind: DeviceKind, count: u32) -> Result<()> {
+    let pair = Pair::new(kind)?;
     let (piece, data) = ([pair.memory.slice(..64)], [7; 8]);
     for _ in 0..count {
         pair.b.post_recv(0, &piece)?;
@@ -57,8 +71,8 @@ pub(crate) fn send(count: u32) -> Result<()> {
 }
 
 /// Each answers the other's message, which takes the acknowledgement along: one way.
-pub(crate) fn answer(count: u32) -> Result<()> {
-    let pair = Pair::new()?;
+pub(crate) fn answer(kind: DeviceKind, count: u32) -> Result<()> {
+    let pair = Pair::new(kind)?;
     let (piece, data) = ([pair.memory.slice(..64)], [7; 8]);
     let mut both = [&pair.a, &pair.b];
     for i in 0..count {
@@ -72,8 +86,8 @@ pub(crate) fn answer(count: u32) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn write(count: u32) -> Result<()> {
-    let pair = Pair::new()?;
+pub(crate) fn write(kind: DeviceKind, count: u32) -> Result<()> {
+    let pair = Pair::new(kind)?;
     let to = pair.memory.remote();
     for _ in 0..count {
         pair.a.post_send(&SendWr::write(1, to).inline(&[&[7; 8]]).signaled())?;
@@ -82,8 +96,8 @@ pub(crate) fn write(count: u32) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn poll(count: u32) -> Result<()> {
-    let pair = Pair::new()?;
+pub(crate) fn poll(kind: DeviceKind, count: u32) -> Result<()> {
+    let pair = Pair::new(kind)?;
     let cq = pair.context.cq(16)?;
     for _ in 0..count {
         black_box(cq.poll(&mut [EMPTY]));

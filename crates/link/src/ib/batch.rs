@@ -1,0 +1,346 @@
+//! Datagrams out: several packets, or several parts of one, in one system call.
+//!
+//! The kernel cuts one message into datagrams of one size, of which the last may be shorter (`UDP_SEGMENT`). So a packet joins
+//! those that are gathered if it goes to the same process and its parts are as large; one in a single smaller part is the
+//! last. If the path turns out to be narrower than thought, packets are taken out of their parts and split anew.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use rdmux_wire::icrc::Icrc;
+use socket2::SockAddr;
+
+use super::Encap;
+use super::state::room;
+use crate::guarded::Unmapped;
+use crate::udp::control::ControlBuf;
+use crate::udp::{SLOT_SHIFT, UdpPort};
+use crate::wire::{Flushed, Frame, Payload};
+
+/// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
+const MAX_DATAGRAMS: usize = 64;
+/// The most bytes of one message.
+const MAX_BYTES: usize = 65_507;
+
+/// A packet's headers below the BTH, and what follows.
+#[derive(Clone, Copy)]
+pub(super) struct Contents<'a> {
+    /// LRH and GRH.
+    pub(super) route: &'a [u8],
+    pub(super) frame: &'a Frame<'a>,
+}
+
+impl Contents<'_> {
+    /// Bytes of the packet, LRH to ICRC.
+    pub(super) fn len(&self) -> usize {
+        self.route.len().saturating_add(self.frame.len()).saturating_add(Icrc::LEN)
+    }
+
+    /// Writes the packet into a buffer of its length.
+    pub(super) fn put(&self, to: &mut [u8]) -> Result<(), Unmapped> {
+        let (route, rest) = to.split_at_mut(self.route.len());
+        route.copy_from_slice(self.route);
+        let (transport, icrc) = rest.split_at_mut(rest.len() - Icrc::LEN);
+        let (header, mut rest) = transport.split_at_mut(self.frame.header.len());
+        header.copy_from_slice(self.frame.header);
+        let mut next = |len| rest.split_off_mut(..len).unwrap_or_default();
+        match self.frame.payload {
+            Payload::None => {}
+            Payload::Bytes(bytes) => next(bytes.len()).copy_from_slice(bytes),
+            Payload::Pieces(pieces) => {
+                pieces.iter().try_for_each(|piece| piece.copy_to(next(piece.len())))?;
+            }
+        }
+        rest.fill(0);
+        // Of the copy, since the program may write to its memory meanwhile.
+        let mut checksum = Icrc::of_route_headers(self.route);
+        checksum.update(transport);
+        icrc.copy_from_slice(&checksum.finish());
+        Ok(())
+    }
+}
+
+/// To which process a packet goes, and in how many parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) to: SocketAddr,
+    pub(super) steer: u32,
+    pub(super) total: u16,
+    pub(super) parts: u8,
+}
+
+impl Shape {
+    fn part(&self, part: u8, number: u32) -> Encap {
+        let Self { steer, total, parts, .. } = *self;
+        Encap { part, parts, steer, number, total }
+    }
+
+    /// Bytes of each of its datagrams.
+    fn datagram(&self) -> usize {
+        Encap::LEN + self.part(0, 0).size()
+    }
+
+    /// Bytes of all of them, before the last is cut short.
+    fn bytes(&self) -> usize {
+        self.datagram() * usize::from(self.parts)
+    }
+
+    /// How many of these say nothing.
+    fn filling(&self) -> usize {
+        self.part(0, 0).size() * usize::from(self.parts) - usize::from(self.total)
+    }
+}
+
+/// What is gathered for one process.
+pub(super) struct Batch {
+    /// Datagrams, one after the other.
+    arena: Box<[u8]>,
+    used: usize,
+    packets: Vec<(usize, Shape)>,
+    datagrams: usize,
+    to: Option<(SocketAddr, SockAddr)>,
+    /// The last one's datagram was smaller: no other may follow.
+    closed: bool,
+    /// A packet that is taken out of its parts.
+    whole: Vec<u8>,
+    /// The number of the next packet: the sender's slot above, and a count.
+    number: u32,
+    /// The MTU of the path that the kernel is made to have, for tests.
+    #[cfg(test)]
+    pub(super) pretended: Option<usize>,
+}
+
+/// What a flush found out.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) sent: Flushed,
+    /// Packets that the kernel refused.
+    pub(super) refused: u64,
+    /// To this address no larger parts go.
+    pub(super) narrowed: Option<(SocketAddr, usize)>,
+}
+
+/// The bits of a packet's number that count packets of one socket. Those above tell the sockets of an address apart.
+const COUNT_BITS: u32 = 21;
+
+impl Batch {
+    pub(super) fn new(slot: u16) -> Self {
+        Self {
+            arena: vec![0; MAX_BYTES].into_boxed_slice(),
+            used: 0,
+            packets: Vec::with_capacity(MAX_DATAGRAMS),
+            datagrams: 0,
+            to: None,
+            closed: false,
+            whole: Vec::with_capacity(Encap::MAX_TOTAL.into()),
+            number: u32::from(slot) << COUNT_BITS,
+            #[cfg(test)]
+            pretended: None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Whether a packet can be added without a flush.
+    pub(super) fn has_room(&self, shape: &Shape) -> bool {
+        let Some((_, first)) = self.packets.first() else { return shape.bytes() <= MAX_BYTES };
+        let same = shape.datagram() == first.datagram();
+        !self.closed
+            && shape.to == first.to
+            && shape.steer >> SLOT_SHIFT == first.steer >> SLOT_SHIFT
+            && (same || (shape.parts == 1 && shape.datagram() < first.datagram()))
+            && self.datagrams + usize::from(shape.parts) <= MAX_DATAGRAMS
+            && self.used + shape.bytes() <= MAX_BYTES
+    }
+
+    /// Adds a packet, for which there must be room. `put` writes it into a buffer of its length.
+    ///
+    /// # Errors
+    ///
+    /// What `put` says; nothing was added.
+    pub(super) fn push(
+        &mut self,
+        shape: &Shape,
+        put: impl FnOnce(&mut [u8]) -> Result<(), Unmapped>,
+    ) -> Result<(), Unmapped> {
+        let (start, headers) = (self.used, Encap::LEN * usize::from(shape.parts));
+        let place = &mut self.arena[start..start + shape.bytes()];
+        // Whole first, behind the room for all headers; then each part goes to its place, which is never behind it.
+        put(&mut place[headers..headers + usize::from(shape.total)])?;
+        let number = next_number(&mut self.number);
+        for part in 0..shape.parts {
+            let encap = shape.part(part, number);
+            let (from, at) = (encap.place(), usize::from(part) * shape.datagram());
+            if shape.parts > 1 {
+                place.copy_within(headers + from.start..headers + from.end, at + Encap::LEN);
+            }
+            place[at..at + Encap::LEN].copy_from_slice(&encap.to_bytes());
+        }
+        let end = place.len() - shape.filling();
+        place[end..].fill(0);
+        if self.to.as_ref().is_none_or(|(to, _)| *to != shape.to) {
+            self.to = Some((shape.to, SockAddr::from(shape.to)));
+        }
+        self.closed = self.packets.first().is_some_and(|(_, f)| shape.datagram() < f.datagram());
+        self.packets.push((start, *shape));
+        self.datagrams += usize::from(shape.parts);
+        self.used += shape.bytes();
+        Ok(())
+    }
+
+    /// Sends what was gathered.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` while the socket is full; all of it is kept.
+    pub(super) fn flush(&mut self, port: &UdpPort) -> io::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let (Some((_, first)), Some((_, last))) = (self.packets.first(), self.packets.last())
+        else {
+            return Ok(outcome);
+        };
+        let (segment, end) = (first.datagram(), self.used - last.filling());
+        let failed = if self.datagrams > 1 && !port.segments() {
+            Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+        } else {
+            self.send(port, segment, 0..end)
+        };
+        match failed.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) => {
+                outcome.sent.packets = self.packets.len();
+                outcome.sent.bytes =
+                    self.packets.iter().map(|(_, shape)| usize::from(shape.total)).sum();
+            }
+            Err((Some(libc::EAGAIN), error)) => return Err(error),
+            Err((Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP), _)) => {
+                self.send_singly(port, &mut outcome);
+            }
+            Err(_) => outcome.refused = self.packets.len() as u64,
+        }
+        self.clear();
+        Ok(outcome)
+    }
+
+    fn clear(&mut self) {
+        (self.used, self.datagrams, self.closed) = (0, 0, false);
+        self.packets.clear();
+    }
+
+    /// Sends a range of the arena as one message.
+    fn send(
+        &self,
+        port: &UdpPort,
+        segment: usize,
+        range: std::ops::Range<usize>,
+    ) -> io::Result<()> {
+        let Some((_, name)) = &self.to else { return Ok(()) };
+        self.transmit(port, name, segment, &self.arena[range])
+    }
+
+    fn transmit(
+        &self,
+        port: &UdpPort,
+        name: &SockAddr,
+        segment: usize,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        #[cfg(test)]
+        if self.pretended.is_some_and(|mtu| segment.min(bytes.len()) > mtu) {
+            let error = if bytes.len() > segment { libc::EINVAL } else { libc::EMSGSIZE };
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let mut control = ControlBuf::new();
+        if bytes.len() > segment {
+            let segment = u16::try_from(segment).unwrap_or(u16::MAX);
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+        }
+        port.send_message(name, bytes, &control)
+    }
+
+    /// Sends datagram by datagram, after the kernel did not take several at once: it does not segment here, or the path is
+    /// narrower than they are.
+    fn send_singly(&mut self, port: &UdpPort, outcome: &mut Outcome) {
+        let several = self.datagrams > 1;
+        let mut whole = std::mem::take(&mut self.whole);
+        for i in 0..self.packets.len() {
+            let (start, shape) = self.packets[i];
+            self.take_out(start, &shape, &mut whole);
+            match self.send_parts(port, shape, &whole, outcome) {
+                Ok(()) => {
+                    outcome.sent.packets += 1;
+                    outcome.sent.bytes += whole.len();
+                }
+                Err(_) => outcome.refused += 1,
+            }
+        }
+        self.whole = whole;
+        if several && outcome.narrowed.is_none() && outcome.refused == 0 {
+            port.refuse_segments();
+        }
+    }
+
+    /// Puts a packet together again.
+    fn take_out(&self, start: usize, shape: &Shape, whole: &mut Vec<u8>) {
+        whole.clear();
+        for part in 0..shape.parts {
+            let at = start + usize::from(part) * shape.datagram() + Encap::LEN;
+            whole.extend_from_slice(&self.arena[at..at + shape.part(part, 0).place().len()]);
+        }
+    }
+
+    /// Sends the parts of a packet, and smaller ones if they are too large.
+    fn send_parts(
+        &mut self,
+        port: &UdpPort,
+        mut shape: Shape,
+        whole: &[u8],
+        outcome: &mut Outcome,
+    ) -> io::Result<()> {
+        let name = SockAddr::from(shape.to);
+        let mut datagram = [0; Encap::LEN + Encap::MAX_TOTAL as usize];
+        loop {
+            if let Some((_, room)) = outcome.narrowed {
+                let parts = Encap::parts_for(shape.total, room);
+                shape.parts = parts.ok_or(io::ErrorKind::InvalidInput)?;
+            }
+            let number = next_number(&mut self.number);
+            let sent = (0..shape.parts).try_for_each(|part| {
+                let encap = shape.part(part, number);
+                let body = &whole[encap.place()];
+                datagram[..Encap::LEN].copy_from_slice(&encap.to_bytes());
+                datagram[Encap::LEN..][..body.len()].copy_from_slice(body);
+                let bytes = &datagram[..Encap::LEN + body.len()];
+                self.transmit(port, &name, bytes.len(), bytes)
+            });
+            let Err(error) = sent else { return Ok(()) };
+            let tried = outcome.narrowed.map_or(shape.part(0, 0).size(), |(_, room)| room);
+            match room::below(tried) {
+                Some(narrower) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    outcome.narrowed = Some((shape.to, narrower));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+fn next_number(number: &mut u32) -> u32 {
+    let count = (1 << COUNT_BITS) - 1;
+    let taken = *number;
+    *number = taken & !count | taken.wrapping_add(1) & count;
+    taken
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to = self.to.as_ref().map(|(to, _)| to);
+        f.debug_struct("Batch")
+            .field("to", &to)
+            .field("packets", &self.packets.len())
+            .field("bytes", &self.used)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! Why packets are dropped, and how often.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! drops {
+    ($($variant:ident $name:literal, $about:literal;)*) => {
+        /// Why a packet, or a part of one, was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum IbDrop {
+            $(#[doc = $about] $variant,)*
+        }
+
+        impl IbDrop {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name, as counters have it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+drops! {
+    TxInactive "tx_inactive", "The own port is not active, or has no LID.";
+    TxNoWay "tx_no_way", "No packets come to the destination LID.";
+    TxPkey "tx_pkey", "The P_Key is not in the own table, or does not pass an enforcement of partitions on the way.";
+    TxSl "tx_sl", "The service level has no virtual lane on the way.";
+    TxLength "tx_length", "The payload is larger than the MTU of a link on the way, or the packet cannot be at all.";
+    TxGid "tx_gid", "The GID table has no such index.";
+    TxRefused "tx_refused", "The kernel did not take it.";
+    RxVersion "rx_version", "An encapsulation of another version.";
+    RxMalformed "rx_malformed", "The encapsulation or the headers make no sense.";
+    RxPart "rx_part", "A part that had come already.";
+    RxGivenUp "rx_given_up", "Not all parts came before others needed the room.";
+    RxInactive "rx_inactive", "The own port is not active, or has no LID.";
+    RxManagement "rx_management", "It is for QP0 or on VL15, which no data is.";
+    RxLid "rx_lid", "The destination LID is neither the port's nor a group's, or the source LID is no port's.";
+    RxGid "rx_gid", "The destination GID is neither the port's nor a group's.";
+    RxPkey "rx_pkey", "No key of the P_Key table admits its P_Key.";
+    RxIcrc "rx_icrc", "The ICRC is wrong.";
+    RxStray "rx_stray", "It was for another process of this host, which got it a little later.";
+}
+
+/// How often each was.
+#[derive(Debug, Default)]
+pub(super) struct Drops([AtomicU64; IbDrop::ALL.len()]);
+
+impl Drops {
+    pub(super) fn count(&self, why: IbDrop, n: u64) {
+        self.0[why as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self, why: IbDrop) -> u64 {
+        self.0[why as usize].load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,180 @@
+//! The header before an InfiniBand packet, or a part of one, in a UDP datagram.
+//!
+//! ```text
+//!  0  version, 1        1  flags, 0       2  part      3  parts, 1 to 16
+//!  4  zero              5  steer (24 bits)
+//!  8  number of the packet, of the sender's choice
+//! 12  total length of the packet, LRH to ICRC, in bytes
+//! ```
+//!
+//! All numbers are big-endian. A packet goes from its LRH to its ICRC; it has no VCRC, since UDP has a checksum.
+//!
+//! The word at offset 4 is where a RoCEv2 packet has its BTH's destination QPN, so that one program steers datagrams of both
+//! to the socket of a process: it is that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host makes for
+//! one of its processes has a QPN of that process there.
+//!
+//! # Parts
+//!
+//! All parts of a packet have one size, which its total length and their number tell: `total / parts + 1`. So the last one
+//! has room for more than is left. It is filled with zeros, or is shorter. The sender fills all but the last datagram of a
+//! system call, so that the kernel can cut them, and leaves that one short, so that the receiver's kernel does not merge
+//! it with what comes next, which may be for another process.
+
+use std::ops::Range;
+
+use super::IbDrop;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encap {
+    /// Which part this is, from 0.
+    pub part: u8,
+    /// Of how many, 1 to [`MAX_PARTS`](Self::MAX_PARTS).
+    pub parts: u8,
+    /// What decides which socket of the destination's group gets it: 24 bits.
+    pub steer: u32,
+    /// What the parts of a packet have in common, and no others of this sender have at that time.
+    pub number: u32,
+    /// Bytes of the packet, LRH to ICRC.
+    pub total: u16,
+}
+
+impl Encap {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+    /// The version described here.
+    pub const VERSION: u8 = 1;
+    /// The most parts of a packet.
+    pub const MAX_PARTS: u8 = 16;
+    /// The shortest packet: LRH, BTH, ICRC.
+    pub const MIN_TOTAL: u16 = 24;
+    /// The longest that an LRH can tell of.
+    pub const MAX_TOTAL: u16 = 4 * 2047;
+
+    /// Takes the header off a datagram, and what it does not say to be filling.
+    ///
+    /// # Errors
+    ///
+    /// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] where the numbers do not fit each other or the datagram's length.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), IbDrop> {
+        let (header, body) =
+            datagram.split_first_chunk::<{ Self::LEN }>().ok_or(IbDrop::RxMalformed)?;
+        let [version, flags, part, parts, zero, s1, s2, s3, n1, n2, n3, n4, t1, t2, t3, t4] =
+            *header;
+        if version != Self::VERSION {
+            return Err(IbDrop::RxVersion);
+        }
+        let total = u16::try_from(u32::from_be_bytes([t1, t2, t3, t4]));
+        let total = total.map_err(|_| IbDrop::RxMalformed)?;
+        let (steer, number) =
+            (u32::from_be_bytes([0, s1, s2, s3]), u32::from_be_bytes([n1, n2, n3, n4]));
+        let encap = Self { part, parts, steer, number, total };
+        let fits = (Self::MIN_TOTAL..=Self::MAX_TOTAL).contains(&total)
+            && (1..=Self::MAX_PARTS).contains(&parts)
+            && part < parts;
+        if flags != 0 || zero != 0 || total % 4 != 0 || !fits {
+            return Err(IbDrop::RxMalformed);
+        }
+        let len = encap.place().len();
+        if len == 0 || (body.len() != len && body.len() != encap.size()) {
+            return Err(IbDrop::RxMalformed);
+        }
+        Ok((encap, &body[..len]))
+    }
+
+    /// The header as it goes on the wire.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let [_, s1, s2, s3] = self.steer.to_be_bytes();
+        let [n1, n2, n3, n4] = self.number.to_be_bytes();
+        let [t1, t2, t3, t4] = u32::from(self.total).to_be_bytes();
+        let Self { part, parts, .. } = *self;
+        [Self::VERSION, 0, part, parts, 0, s1, s2, s3, n1, n2, n3, n4, t1, t2, t3, t4]
+    }
+
+    /// Into how many parts a packet is split of which none may be larger than `room` bytes. None if there would be too many.
+    pub fn parts_for(total: u16, room: usize) -> Option<u8> {
+        let parts = usize::from(total).checked_div(room)? + 1;
+        u8::try_from(parts).ok().filter(|parts| *parts <= Self::MAX_PARTS)
+    }
+
+    /// How large the parts are.
+    pub fn size(&self) -> usize {
+        usize::from(self.total) / usize::from(self.parts.max(1)) + 1
+    }
+
+    /// Which bytes of the packet this part is.
+    pub fn place(&self) -> Range<usize> {
+        let (size, total) = (self.size(), usize::from(self.total));
+        let start = (usize::from(self.part) * size).min(total);
+        start..(start + size).min(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_of_one_size_and_make_up_the_packet() {
+        for total in (Encap::MIN_TOTAL..=Encap::MAX_TOTAL).step_by(4) {
+            for room in [512, 513, 1000, 1216, 1436, 4096, 8187, 8188, 8189, 65_491] {
+                let parts = Encap::parts_for(total, room).unwrap();
+                let mut next = 0;
+                for part in 0..parts {
+                    let encap = Encap { part, parts, steer: 0, number: 0, total };
+                    let place = encap.place();
+                    assert!(place.start == next && !place.is_empty(), "{encap:?}");
+                    assert!(encap.size() <= room, "{encap:?}");
+                    assert_eq!(place.len() == encap.size(), part + 1 < parts, "{encap:?}");
+                    next = place.end;
+                }
+                assert_eq!(next, total.into());
+            }
+        }
+        assert_eq!(Encap::parts_for(8188, 511), None);
+        assert_eq!(Encap::parts_for(24, 0), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let encap = Encap { part: 2, parts: 3, steer: 0x12_3456, number: 0x789a_bcde, total: 1000 };
+        let mut datagram = encap.to_bytes().to_vec();
+        assert_eq!(datagram[..8], [1, 0, 2, 3, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(datagram[8..], [0x78, 0x9a, 0xbc, 0xde, 0, 0, 3, 0xe8]);
+        datagram.resize(16 + 332, 7);
+        assert_eq!(Encap::parse(&datagram), Ok((encap, &[7; 332][..])));
+        datagram.resize(16 + 334, 0);
+        assert_eq!(Encap::parse(&datagram), Ok((encap, &[7; 332][..])), "filled");
+        for len in [16 + 335, 16 + 333, 16 + 331, 16, 15, 0] {
+            datagram.resize(len, 0);
+            assert_eq!(Encap::parse(&datagram), Err(IbDrop::RxMalformed), "{len}");
+        }
+    }
+
+    #[test]
+    fn headers_that_make_no_sense_are_refused() {
+        let good = Encap { part: 1, parts: 2, steer: 7, number: 7, total: 400 };
+        let mut datagram = good.to_bytes().to_vec();
+        datagram.resize(16 + 199, 0);
+        assert!(Encap::parse(&datagram).is_ok());
+        let changed = |at: usize, to: u8| {
+            let mut datagram = datagram.clone();
+            datagram[at] = to;
+            Encap::parse(&datagram).map(|_| ())
+        };
+        assert_eq!(changed(0, 2), Err(IbDrop::RxVersion));
+        for (at, to) in
+            [(1, 1), (2, 2), (2, 0), (3, 0), (3, 1), (3, 17), (4, 1), (12, 1), (13, 1), (15, 1)]
+        {
+            assert_eq!(changed(at, to), Err(IbDrop::RxMalformed), "{at}: {to}");
+        }
+        let short = Encap { part: 15, parts: 16, steer: 7, number: 7, total: 24 };
+        let mut datagram = short.to_bytes().to_vec();
+        for len in 16..24 {
+            datagram.resize(len, 0);
+            assert_eq!(Encap::parse(&datagram), Err(IbDrop::RxMalformed), "a part of nothing");
+        }
+    }
+}

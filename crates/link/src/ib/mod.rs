@@ -1,0 +1,34 @@
+//! InfiniBand packets over UDP: what carries data between the ports of an InfiniBand subnet whose switches are tables.
+//!
+//! The sender looks up where a packet would come out of the subnet ([`routes`](crate::routes)) and sends it there itself, to
+//! the socket of the process that has the destination queue pair. No third process touches it.
+//!
+//! - [`encap`]: the header before a packet, or a part of one, in a datagram
+//! - [`reassembly`]: packets from their parts, without I/O
+//! - [`Routes`]: the table that holds now, the port's GIDs, and counters
+//! - `batch`: datagrams out, several in one system call; `sender`: which packets leave, and where to
+//! - `receiver`: which packets are let in
+//! - [`IbWire`]: all of it as a wire
+//!
+//! # What is lost
+//!
+//! A packet for which there is no way, or which a switch or a port on the way would drop, is dropped and counted by its
+//! reason ([`IbDrop`]). To the queue pair it is lost, as on cables.
+
+mod batch;
+pub mod drops;
+pub mod encap;
+pub mod reassembly;
+mod receiver;
+mod sender;
+mod state;
+mod wire;
+
+pub use self::drops::IbDrop;
+pub use self::encap::Encap;
+pub use self::reassembly::Reassembly;
+pub use self::state::Routes;
+pub use self::wire::IbWire;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! Packets from their parts.
+//!
+//! A machine without I/O: what comes in is a part and who sent it, what comes out is a whole packet. It is bounded, since
+//! anybody may send parts: so many packets of a sender and so many in all are under way, and the oldest is given up for
+//! another one. There is no timer.
+
+use std::net::SocketAddr;
+
+use super::Encap;
+
+/// The parts of packets that are not whole yet.
+#[derive(Debug, Default)]
+pub struct Reassembly {
+    /// Those under way, and the memory of those that were.
+    packets: Vec<Partial>,
+    /// Counts packets that were begun.
+    begun: u64,
+    /// Which had a part last.
+    last: usize,
+    /// How many were given up.
+    given_up: u64,
+}
+
+/// A packet under way.
+#[derive(Debug)]
+struct Partial {
+    from: SocketAddr,
+    number: u32,
+    total: u16,
+    parts: u8,
+    /// Bit i: part i has come. None is set if the packet is not under way.
+    came: u16,
+    /// The less, the older.
+    begun: u64,
+    data: Vec<u8>,
+}
+
+/// What a part made.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Joined<'a> {
+    /// The packet is whole.
+    Whole(&'a [u8]),
+    /// It is the first one of a packet.
+    Begun {
+        /// Whether another packet was given up for it.
+        gave_up: bool,
+    },
+    /// Others are to come.
+    Waits,
+    /// It was there already.
+    Twice,
+}
+
+impl Reassembly {
+    /// The most packets under way.
+    pub const MOST: usize = 64;
+    /// The most of one sender. (All processes of a host may send from one address.)
+    pub const MOST_OF_SENDER: usize = 16;
+
+    /// Takes a part. `encap` and `body` are what [`Encap::parse`] returned.
+    pub fn join<'a>(&'a mut self, from: SocketAddr, encap: &Encap, body: &'a [u8]) -> Joined<'a> {
+        let place = encap.place();
+        if encap.parts == 1 {
+            return Joined::Whole(body);
+        }
+        if place.len() != body.len() || encap.part >= encap.parts.min(Encap::MAX_PARTS) {
+            return Joined::Twice;
+        }
+        let given_up = self.given_up;
+        let at = self.find(from, encap);
+        self.last = at;
+        let packet = &mut self.packets[at];
+        let bit = 1 << encap.part;
+        if packet.came & bit != 0 {
+            return Joined::Twice;
+        }
+        let is_first = packet.came == 0;
+        packet.came |= bit;
+        packet.data[place].copy_from_slice(body);
+        if is_first {
+            return Joined::Begun { gave_up: self.given_up != given_up };
+        }
+        if u32::from(packet.parts) != packet.came.count_ones() {
+            return Joined::Waits;
+        }
+        packet.came = 0;
+        Joined::Whole(&packet.data)
+    }
+
+    /// How many packets were given up because others needed the room, or because their sender began another one of the same
+    /// number.
+    pub fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// How many packets are under way.
+    pub fn under_way(&self) -> usize {
+        self.packets.iter().filter(|packet| packet.came != 0).count()
+    }
+
+    /// Where the packet is that a part belongs to; a new one if there is none.
+    fn find(&mut self, from: SocketAddr, encap: &Encap) -> usize {
+        let same = |packet: &Partial| {
+            packet.came != 0 && packet.number == encap.number && packet.from == from
+        };
+        let known = if self.packets.get(self.last).is_some_and(same) {
+            Some(self.last)
+        } else {
+            self.packets.iter().position(same)
+        };
+        if let Some(at) = known {
+            let packet = &self.packets[at];
+            if (packet.total, packet.parts) == (encap.total, encap.parts) {
+                return at;
+            }
+            self.given_up += 1;
+            return self.begin(at, from, encap);
+        }
+        let at = self.room(from);
+        self.begin(at, from, encap)
+    }
+
+    fn begin(&mut self, at: usize, from: SocketAddr, encap: &Encap) -> usize {
+        let Encap { number, total, parts, .. } = *encap;
+        self.begun += 1;
+        let packet = &mut self.packets[at];
+        let mut data = std::mem::take(&mut packet.data);
+        // Every byte of it is written before it is shown.
+        data.resize(total.into(), 0);
+        *packet = Partial { from, number, total, parts, came: 0, begun: self.begun, data };
+        at
+    }
+
+    /// Room for another packet of a sender.
+    fn room(&mut self, from: SocketAddr) -> usize {
+        let (mut free, mut oldest, mut own, mut owns) = (None, (u64::MAX, 0), (u64::MAX, 0), 0);
+        for (at, packet) in self.packets.iter().enumerate() {
+            if packet.came == 0 {
+                free = Some(at);
+                continue;
+            }
+            oldest = oldest.min((packet.begun, at));
+            if packet.from == from {
+                owns += 1;
+                own = own.min((packet.begun, at));
+            }
+        }
+        if owns >= Self::MOST_OF_SENDER {
+            self.given_up += 1;
+            return own.1;
+        }
+        if let Some(at) = free {
+            return at;
+        }
+        if self.packets.len() == Self::MOST {
+            self.given_up += 1;
+            return oldest.1;
+        }
+        let data = Vec::with_capacity(Encap::MAX_TOTAL.into());
+        self.packets.push(Partial { from, number: 0, total: 0, parts: 1, came: 0, begun: 0, data });
+        self.packets.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BEGUN: Joined<'_> = Joined::Begun { gave_up: false };
+
+    fn from(n: u16) -> SocketAddr {
+        ([10, 0, 0, 1], 1 + n).into()
+    }
+
+    /// The parts of a packet whose bytes tell what they are of.
+    fn parts(number: u32, total: u16, parts: u8) -> Vec<(Encap, Vec<u8>)> {
+        let bytes = packet(number, total);
+        let encap = |part| Encap { part, parts, steer: 0, number, total };
+        (0..parts).map(|part| (encap(part), bytes[encap(part).place()].to_vec())).collect()
+    }
+
+    fn packet(number: u32, total: u16) -> Vec<u8> {
+        (0..total).map(|i| (u32::from(i) * 7 + number).to_le_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn packets_become_whole_in_any_order_of_their_parts() {
+        let mut reassembly = Reassembly::default();
+        let (a, b) = (parts(1, 4120, 3), parts(2, 1000, 3));
+        let (c, d) = (parts(1, 404, 2), [parts(3, 100, 1)]);
+        let mut join = |sender, (encap, body): &(Encap, Vec<u8>)| match reassembly.join(
+            from(sender),
+            encap,
+            body,
+        ) {
+            Joined::Whole(bytes) => Some(bytes.to_vec()),
+            Joined::Begun { .. } | Joined::Waits => None,
+            Joined::Twice => panic!("{encap:?}"),
+        };
+        assert_eq!(
+            [join(1, &a[2]), join(1, &b[0]), join(2, &c[1]), join(1, &a[0])],
+            [None, None, None, None]
+        );
+        assert_eq!(join(1, &d[0][0]), Some(packet(3, 100)));
+        assert_eq!(join(2, &c[0]), Some(packet(1, 404)), "another sender's of the same number");
+        assert_eq!([join(1, &b[2]), join(1, &a[1])], [None, Some(packet(1, 4120))]);
+        assert_eq!(join(1, &b[1]), Some(packet(2, 1000)));
+        assert_eq!((reassembly.under_way(), reassembly.given_up()), (0, 0));
+    }
+
+    #[test]
+    fn a_part_that_comes_twice_counts_once() {
+        let mut reassembly = Reassembly::default();
+        let all = parts(1, 500, 2);
+        assert_eq!(reassembly.join(from(1), &all[0].0, &all[0].1), BEGUN);
+        assert_eq!(reassembly.join(from(1), &all[0].0, &[9; 251]), Joined::Twice);
+        assert_eq!(reassembly.join(from(1), &all[1].0, &all[1].1), Joined::Whole(&packet(1, 500)));
+    }
+
+    #[test]
+    fn a_packet_whose_number_begins_anew_is_given_up() {
+        let mut reassembly = Reassembly::default();
+        let (old, new) = (parts(1, 500, 2), parts(1, 400, 2));
+        assert_eq!(reassembly.join(from(1), &old[0].0, &old[0].1), BEGUN);
+        let gave_up = Joined::Begun { gave_up: true };
+        assert_eq!(reassembly.join(from(1), &new[1].0, &new[1].1), gave_up);
+        assert_eq!(reassembly.join(from(1), &new[0].0, &new[0].1), Joined::Whole(&packet(1, 400)));
+        assert_eq!((reassembly.given_up(), reassembly.under_way()), (1, 0));
+    }
+
+    #[test]
+    fn the_oldest_is_given_up_for_another() {
+        let mut reassembly = Reassembly::default();
+        let most = u32::try_from(Reassembly::MOST_OF_SENDER).unwrap();
+        let senders = u16::try_from(Reassembly::MOST).unwrap();
+        let first = |reassembly: &mut Reassembly, sender, number| {
+            let (encap, body) = &parts(number, 500, 2)[0];
+            let joined = reassembly.join(from(sender), encap, body);
+            assert!(matches!(joined, Joined::Begun { .. }));
+        };
+        let last = |reassembly: &mut Reassembly, sender, number| {
+            let (encap, body) = &parts(number, 500, 2)[1];
+            matches!(reassembly.join(from(sender), encap, body), Joined::Whole(_))
+        };
+        first(&mut reassembly, 9, 0);
+        (0..=most).for_each(|number| first(&mut reassembly, 1, number));
+        assert_eq!(
+            (reassembly.given_up(), reassembly.under_way()),
+            (1, 1 + Reassembly::MOST_OF_SENDER)
+        );
+        assert!(last(&mut reassembly, 9, 0), "another sender's stays");
+        assert!((1..=most).all(|number| last(&mut reassembly, 1, number)));
+        assert!(!last(&mut reassembly, 1, 0), "the oldest");
+        // Many senders with one each.
+        (0..senders).for_each(|sender| first(&mut reassembly, 100 + sender, 0));
+        assert_eq!((reassembly.given_up(), reassembly.under_way()), (2, Reassembly::MOST));
+        assert!((0..senders).all(|sender| last(&mut reassembly, 100 + sender, 0)));
+        assert_eq!((reassembly.packets.len(), reassembly.under_way()), (Reassembly::MOST, 0));
+    }
+
+    proptest! {
+        /// Whatever parts come, each packet that is whole is one that was sent, at most as often as its parts were.
+        #[test]
+        fn only_what_was_sent_becomes_whole(
+            order in proptest::collection::vec((0_u16..6, 0_u32..6, 0_usize..16), 0..400),
+        ) {
+            let shape = |sender: u16, number: u32| {
+                let total = 240 + 4 * (sender * 31 + u16::from(number.to_le_bytes()[0]) * 17);
+                (total, 1 + (number + u32::from(sender)).to_le_bytes()[0] % 12)
+            };
+            let (mut reassembly, mut came) = (Reassembly::default(), HashSet::new());
+            for (sender, number, part) in order {
+                let (total, count) = shape(sender, number);
+                let all = parts(number, total, count);
+                let (encap, body) = &all[part % all.len()];
+                came.insert((sender, number, encap.part));
+                if let Joined::Whole(bytes) = reassembly.join(from(sender), encap, body) {
+                    prop_assert_eq!(bytes, packet(number, total));
+                    let whole = (0..count).all(|part| came.remove(&(sender, number, part)));
+                    prop_assert!(whole, "each part came since the last time");
+                }
+                prop_assert!(reassembly.under_way() <= Reassembly::MOST);
+            }
+        }
+
+        /// Any datagrams at all are bounded, and never a packet of another length than they say.
+        #[test]
+        fn any_bytes_are_taken(
+            datagrams in proptest::collection::vec(
+                (0_u16..3, 1_u8..4, 0_u8..4, 0_u32..4, 6_u16..60, 0_usize..40), 0..300),
+        ) {
+            let mut reassembly = Reassembly::default();
+            for (sender, parts, part, number, words, more) in datagrams {
+                let encap = Encap { part, parts, steer: 0, number, total: 4 * words };
+                let mut datagram = encap.to_bytes().to_vec();
+                let len = if more < 30 { encap.place().len() } else { encap.size() + more - 38 };
+                datagram.resize(Encap::LEN + len, number.to_le_bytes()[0]);
+                let Ok((encap, body)) = Encap::parse(&datagram) else { continue };
+                if let Joined::Whole(bytes) = reassembly.join(from(sender), &encap, body) {
+                    prop_assert_eq!(bytes.len(), usize::from(encap.total));
+                }
+            }
+        }
+    }
+}

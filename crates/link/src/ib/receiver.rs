@@ -1,0 +1,141 @@
+//! Which packets are let in.
+
+use std::net::SocketAddr;
+
+use rdmux_wire::ib_packet::Parts;
+use rdmux_wire::{Gid, Grh, Pkey, Qpn};
+
+use super::reassembly::Joined;
+use super::state::Known;
+use super::{Encap, IbDrop, Reassembly, Routes};
+use crate::udp::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
+use crate::wire::IbRoute;
+
+/// What receivers have in turn.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    known: Known,
+    reassembly: Reassembly,
+}
+
+/// What a datagram brought.
+pub(super) enum Came<'a> {
+    /// A packet that is let in, from its BTH to its pad.
+    Packet(&'a [u8], IbRoute),
+    /// The same, but not in the datagram's memory.
+    Joined(&'a [u8], IbRoute),
+    /// A whole packet for another process of this host.
+    Stray,
+    /// Nothing yet, or nothing that is let in.
+    Nothing,
+}
+
+impl Receiver {
+    /// Brings it up to date: before each burst.
+    pub(super) fn refresh(&mut self, routes: &Routes) {
+        self.known.refresh(routes);
+    }
+
+    /// Takes a datagram. `slot` is whose socket it came to, zero if that is nobody's and gets what others do not.
+    pub(super) fn take<'a>(
+        &'a mut self,
+        routes: &Routes,
+        slot: u16,
+        from: SocketAddr,
+        is_passed_on: bool,
+        datagram: &'a [u8],
+    ) -> Came<'a> {
+        let (encap, body) = match Encap::parse(datagram) {
+            Ok(parsed) => parsed,
+            Err(why) => return lost(routes, why),
+        };
+        let Self { known, reassembly } = self;
+        if encap.parts == 1 {
+            if !is_passed_on && slot != 0 && is_of_another(encap.steer, slot) {
+                routes.count(IbDrop::RxStray, 1);
+                return Came::Stray;
+            }
+            return match known.admit(&encap, body) {
+                Ok((bytes, route)) => Came::Packet(bytes, route),
+                Err(why) => lost(routes, why),
+            };
+        }
+        match reassembly.join(from, &encap, body) {
+            Joined::Whole(packet) => match known.admit(&encap, packet) {
+                Ok((bytes, route)) => Came::Joined(bytes, route),
+                Err(why) => lost(routes, why),
+            },
+            Joined::Begun { gave_up: true } => lost(routes, IbDrop::RxGivenUp),
+            Joined::Twice => lost(routes, IbDrop::RxPart),
+            Joined::Begun { gave_up: false } | Joined::Waits => Came::Nothing,
+        }
+    }
+}
+
+fn lost<'a>(routes: &Routes, why: IbDrop) -> Came<'a> {
+    routes.count(why, 1);
+    Came::Nothing
+}
+
+/// Whether a datagram was meant for the socket of another process than `slot`'s. What belongs to no process, and groups, are
+/// not told apart here.
+fn is_of_another(steer: u32, slot: u16) -> bool {
+    steer & SERVICE_QPNS == 0 && (steer >> SLOT_SHIFT) & (u32::from(SLOTS) - 1) != u32::from(slot)
+}
+
+impl Known {
+    /// Checks a packet, LRH to ICRC. The ICRC comes last, since it takes the longest.
+    fn admit<'p>(&mut self, encap: &Encap, bytes: &'p [u8]) -> Result<(&'p [u8], IbRoute), IbDrop> {
+        let parts = Parts::split(bytes).map_err(|_| IbDrop::RxMalformed)?;
+        let lrh = parts.lrh;
+        if usize::from(lrh.pkt_len) * 4 != bytes.len() || lrh.lver != 0 {
+            return Err(IbDrop::RxMalformed);
+        }
+        let [_, _, p1, p2, _, q1, q2, q3, ..] = *parts.transport else {
+            return Err(IbDrop::RxMalformed);
+        };
+        let dest = Qpn::new(u32::from_be_bytes([0, q1, q2, q3]));
+        if lrh.vl == 15 || dest == Qpn::QP0 {
+            return Err(IbDrop::RxManagement);
+        }
+        let is_group = dest == Qpn::MULTICAST;
+        // A host steers its copies of a group's packet to its processes.
+        if !is_group && dest.get() != encap.steer {
+            return Err(IbDrop::RxMalformed);
+        }
+        if !self.is_active() {
+            return Err(IbDrop::RxInactive);
+        }
+        let bits = self.own.path_bits(lrh.dlid);
+        let fits = if is_group { lrh.dlid.is_multicast() } else { bits.is_some() };
+        if !fits || !lrh.slid.is_unicast() {
+            return Err(IbDrop::RxLid);
+        }
+        self.check_gid(parts.grh.as_ref(), is_group)?;
+        if self.admitted(Pkey(u16::from_be_bytes([p1, p2]))).is_none() {
+            return Err(IbDrop::RxPkey);
+        }
+        if parts.right_icrc() != parts.icrc {
+            return Err(IbDrop::RxIcrc);
+        }
+        let grh = parts.grh.and_then(|_| parts.route.last_chunk::<{ Grh::LEN }>().copied());
+        let (slid, dlid, sl) = (lrh.slid, lrh.dlid, lrh.sl);
+        let route = IbRoute { slid, dlid, sl, dlid_path_bits: bits.unwrap_or(0), grh };
+        Ok((parts.transport, route))
+    }
+
+    fn check_gid(&self, grh: Option<&Grh>, is_group: bool) -> Result<(), IbDrop> {
+        let fits = match grh {
+            // Multicast always has a GRH (IBTA 9.3).
+            None => !is_group,
+            Some(grh) if is_group => is_multicast(grh.dgid),
+            Some(grh) => self.has_gid(grh.dgid),
+        };
+        if fits { Ok(()) } else { Err(IbDrop::RxGid) }
+    }
+}
+
+/// Whether a GID is a group's: its first byte is 0xFF (IBTA 4.1.1).
+fn is_multicast(gid: Gid) -> bool {
+    gid.0[0] == 0xff
+}

@@ -1,0 +1,164 @@
+//! What an InfiniBand port's wires share: where packets go, the port's GIDs, and counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use rdmux_wire::{Gid, Guid, Pkey};
+
+use super::drops::Drops;
+use super::{Encap, IbDrop};
+use crate::routes::{OwnPort, RouteView};
+
+/// What holds for one port of a device now. All its wires look here, in all threads.
+///
+/// Without a table, as before the port is attached to a fabric and after that has gone, nothing is sent and nothing let in.
+#[derive(Debug, Default)]
+pub struct Routes {
+    now: RwLock<Now>,
+    /// Raised when what is there is replaced.
+    version: AtomicU64,
+    drops: Drops,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Now {
+    view: Option<Arc<RouteView>>,
+    gids: Arc<[Gid]>,
+}
+
+impl Routes {
+    /// Without a table and without GIDs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replaces the table, or takes it away.
+    pub fn set_view(&self, view: Option<RouteView>) {
+        self.now.write().view = view.map(Arc::new);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The table.
+    pub fn view(&self) -> Option<Arc<RouteView>> {
+        self.now.read().view.clone()
+    }
+
+    /// Says which GIDs the port has, by their index.
+    pub fn set_gids(&self, gids: &[Gid]) {
+        self.now.write().gids = gids.into();
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many packets were dropped for a reason.
+    pub fn dropped(&self, why: IbDrop) -> u64 {
+        self.drops.get(why)
+    }
+
+    /// All reasons for which packets were dropped, and how many: the name, as counters have it, and the count.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        IbDrop::ALL.iter().map(|why| (why.name(), self.dropped(*why)))
+    }
+
+    pub(super) fn count(&self, why: IbDrop, n: u64) {
+        self.drops.count(why, n);
+    }
+}
+
+/// What a sender or a receiver knows of the routes: a copy of its own, which it compares by two loads.
+#[derive(Debug)]
+pub(super) struct Known {
+    version: u64,
+    epoch: u64,
+    pub(super) view: Option<Arc<RouteView>>,
+    pub(super) gids: Arc<[Gid]>,
+    pub(super) own: OwnPort,
+    /// The P_Key that was looked up last, and what was found.
+    pkey: (Pkey, Option<usize>),
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let (version, epoch, view, gids) = (u64::MAX, 0, None, Arc::default());
+        Self { version, epoch, view, gids, own: OwnPort::default(), pkey: (Pkey(0), None) }
+    }
+}
+
+impl Known {
+    /// Brings it up to date. Whether anything has changed.
+    #[inline]
+    pub(super) fn refresh(&mut self, routes: &Routes) -> bool {
+        let version = routes.version.load(Ordering::Acquire);
+        let epoch = self.view.as_ref().map_or(0, |view| view.epoch());
+        if version == self.version && epoch == self.epoch {
+            return false;
+        }
+        self.renew(routes, version);
+        true
+    }
+
+    #[cold]
+    fn renew(&mut self, routes: &Routes, version: u64) {
+        let Now { view, gids } = routes.now.read().clone();
+        self.version = version;
+        // The epoch first: what is read after it is not older.
+        self.epoch = view.as_ref().map_or(0, |view| view.epoch());
+        self.own = view.as_ref().map(|view| view.own()).unwrap_or_default();
+        (self.view, self.gids, self.pkey) = (view, gids, (Pkey(0), None));
+    }
+
+    /// Whether the port sends and receives.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.own.active && self.own.lid.is_unicast()
+    }
+
+    /// Where a P_Key is in the port's table.
+    #[inline]
+    pub(super) fn pkey_index(&mut self, pkey: Pkey) -> Option<usize> {
+        if self.pkey.0 != pkey {
+            let at = || self.own.pkeys.iter().position(|key| *key == pkey);
+            self.pkey = (pkey, if is_partition(pkey) { at() } else { None });
+        }
+        self.pkey.1
+    }
+
+    /// Which key of the port's table admits a packet with a P_Key.
+    #[inline]
+    pub(super) fn admitted(&mut self, pkey: Pkey) -> Option<usize> {
+        if self.pkey.0 != pkey {
+            let at = || self.own.pkeys.iter().position(|key| pkey.admits(*key));
+            self.pkey = (pkey, if is_partition(pkey) { at() } else { None });
+        }
+        self.pkey.1
+    }
+
+    /// Whether a GID is one of the port's: of its table, or with the default prefix in place of the subnet's (IBTA 4.1.1).
+    pub(super) fn has_gid(&self, gid: Gid) -> bool {
+        let is_default = gid.prefix() == Gid::DEFAULT_PREFIX && gid.guid() != Guid(0);
+        self.gids.contains(&gid)
+            || (is_default && self.gids.iter().any(|own| own.guid() == gid.guid()))
+    }
+}
+
+/// Whether it is the key of a partition: no key is zero, with or without full membership (IBTA 10.9.1.1).
+fn is_partition(pkey: Pkey) -> bool {
+    pkey.0 & 0x7fff != 0
+}
+
+/// How many bytes of a packet a datagram to a host may have.
+pub(super) mod room {
+    use super::Encap;
+
+    /// What UDP itself takes over IPv4.
+    pub(in crate::ib) const WHOLE: usize = 65_507 - Encap::LEN;
+    /// The MTUs of usual paths, from wide to narrow; the last is what any path takes.
+    const PATHS: [usize; 6] = [9000, 1500, 1450, 1400, 1280, 576];
+    /// IPv6 and UDP headers, and ours.
+    const HEADERS: usize = 48 + Encap::LEN;
+
+    /// The next narrower.
+    pub(in crate::ib) fn below(room: usize) -> Option<usize> {
+        PATHS.iter().map(|mtu| mtu - HEADERS).find(|narrower| *narrower < room)
+    }
+}

@@ -1,0 +1,649 @@
+//! Wires between ports whose tables are written by hand.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Instant;
+
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::icrc::Icrc;
+use rdmux_wire::lrh::Lrh;
+use rdmux_wire::{Bth, Gid, Grh, Guid, IbPacket, Lid, Mtu, Opcode, Packet, Pkey, Psn, Qpn};
+
+use super::*;
+use crate::guarded::Unmapped;
+use crate::routes::{OwnPort, PKEYS, Peer, PeerId, RouteTable, RouteView, Way};
+use crate::udp::{GroupOptions, UdpGroup};
+use crate::wire::{Arrivals, Flushed, Frame, IbRoute, LinkError, Payload, Piece, Wire};
+
+use std::sync::Arc;
+
+const PARTITION: Pkey = Pkey(0x8012);
+const MGID: Gid = Gid([0xff, 0x12, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+const MLID: Lid = Lid(0xc005);
+
+/// A port with the LIDs 16 * n to 16 * n + 3.
+struct Port {
+    group: UdpGroup,
+    table: RouteTable,
+    routes: Arc<Routes>,
+    wire: IbWire,
+    rx: Arrivals,
+    n: u16,
+}
+
+fn lid(n: u16) -> Lid {
+    Lid(16 * n)
+}
+
+fn gid(n: u16) -> Gid {
+    Gid::new(0xfe80_0000_0000_0005, Guid(0x100 + u64::from(n)))
+}
+
+fn own(n: u16) -> OwnPort {
+    let mut pkeys = [Pkey(0); PKEYS];
+    (pkeys[0], pkeys[5]) = (Pkey::DEFAULT, PARTITION);
+    OwnPort {
+        active: true,
+        lid: lid(n),
+        lmc: 2,
+        mtu: Mtu::M4096,
+        gid_prefix: 0xfe80_0000_0000_0005,
+        port_guid: gid(n).guid(),
+        pkeys,
+    }
+}
+
+fn way(n: u16) -> Way {
+    let peer = PeerId::new(n).unwrap();
+    Way { peer, hops: 3, mtu: Mtu::M4096, rate: 3, sls: 0xff, pkeys: 1 | 1 << 5, back: 1 }
+}
+
+impl Port {
+    fn new(net: u8, n: u16) -> Self {
+        let options = GroupOptions { port: 0, ..GroupOptions::default() };
+        let ip = [127, 77, net, n.to_le_bytes()[0]];
+        let mut group = UdpGroup::open(ip.into(), &options).unwrap();
+        let mut table = RouteTable::create().unwrap();
+        table.set_own(&own(n)).unwrap();
+        let routes = Arc::new(Routes::new());
+        routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
+        routes.set_gids(&[gid(n), gid(n + 0x1000)]);
+        let wire = IbWire::new(group.socket(0).unwrap(), 0, routes.clone()).unwrap();
+        Self { group, table, routes, wire, rx: Arrivals::default(), n }
+    }
+
+    /// Ways to another's LIDs.
+    fn reaches(&mut self, other: &Self) {
+        let (addr, port_guid) = (other.group.local_addr(), gid(other.n).guid());
+        let id = PeerId::new(other.n).unwrap();
+        self.table.set_peer(id, Some(&Peer { addr, port_guid })).unwrap();
+        self.set_way(other.n, &way(other.n));
+    }
+
+    fn set_way(&mut self, n: u16, way: &Way) {
+        (0..4).for_each(|bits| self.table.set_way(Lid(lid(n).0 + bits), Some(way)).unwrap());
+        self.table.publish();
+    }
+
+    fn send(&self, av: &AddressVector, packet: &Sent) -> Result<(), LinkError> {
+        let payload = Payload::Bytes(&packet.payload);
+        let frame = Frame { header: &packet.header, payload, pad: packet.pad(), ack: None };
+        self.wire.send(&mut (), av, &frame)
+    }
+
+    fn flush(&self) -> Flushed {
+        self.wire.flush(&mut ()).unwrap()
+    }
+
+    /// Receives so many packets.
+    fn expect(&mut self, packets: usize) -> Vec<(Vec<u8>, IbRoute)> {
+        let (mut came, since) = (Vec::new(), Instant::now());
+        while came.len() < packets {
+            let n = self.wire.receive(&mut self.rx).unwrap();
+            assert_eq!((n, self.rx.len()), (self.rx.iter().count(), n));
+            came.extend(self.rx.iter().map(|a| (a.bytes.to_vec(), *a.ib.unwrap())));
+            assert!(since.elapsed().as_secs() < 20, "{} of {packets}", came.len());
+        }
+        assert_eq!(came.len(), packets);
+        came
+    }
+
+    fn dropped(&self) -> Vec<(&'static str, u64)> {
+        self.routes.counters().filter(|(_, n)| *n != 0).collect()
+    }
+}
+
+/// A packet that is sent, from its BTH on.
+#[derive(Clone)]
+struct Sent {
+    header: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Sent {
+    fn new(psn: u32, len: usize) -> Self {
+        Self::to(Qpn::new(0x234), psn, len, Pkey::DEFAULT)
+    }
+
+    fn to(qpn: Qpn, psn: u32, len: usize, pkey: Pkey) -> Self {
+        let pad = (len.next_multiple_of(4) - len).to_le_bytes()[0];
+        let bth = Bth { pkey, pad, ..Bth::new(Opcode::UC_SEND_ONLY, qpn, Psn::new(psn)) };
+        let payload = (0..len).map(|i| (i * 3 + psn as usize).to_le_bytes()[0]).collect();
+        Self { header: bth.to_bytes().to_vec(), payload }
+    }
+
+    fn pad(&self) -> u8 {
+        (self.payload.len().next_multiple_of(4) - self.payload.len()).to_le_bytes()[0]
+    }
+
+    /// As it arrives.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = [&self.header[..], &self.payload].concat();
+        bytes.resize(bytes.len() + usize::from(self.pad()), 0);
+        bytes
+    }
+}
+
+fn local(dlid: u16) -> AddressVector {
+    AddressVector { dlid, sl: 3, src_path_bits: 6, ..AddressVector::default() }
+}
+
+fn global(dlid: u16, dgid: Gid) -> AddressVector {
+    let (flow_label, hop_limit, traffic_class) = (0x12345, 7, 9);
+    AddressVector {
+        is_global: true,
+        dgid,
+        sgid_index: 1,
+        flow_label,
+        hop_limit,
+        traffic_class,
+        ..local(dlid)
+    }
+}
+
+fn pair(net: u8) -> (Port, Port) {
+    let (mut a, b) = (Port::new(net, 1), Port::new(net, 2));
+    a.reaches(&b);
+    (a, b)
+}
+
+#[test]
+fn a_packet_without_a_grh_arrives_with_its_lids() {
+    let (a, mut b) = pair(220);
+    for (len, bits) in [(0, 0), (1, 1), (255, 2), (4096, 3)] {
+        let sent = Sent::new(7, len);
+        a.send(&local(0x20 + bits), &sent).unwrap();
+        let flushed = a.flush();
+        assert_eq!(flushed, Flushed { packets: 1, bytes: 8 + sent.bytes().len() + 4 });
+        let (bytes, route) = b.expect(1).remove(0);
+        assert_eq!(bytes, sent.bytes());
+        let dlid_path_bits = bits.to_le_bytes()[0];
+        // Of six, the two low path bits are the port's.
+        let (slid, dlid) = (Lid(0x12), Lid(0x20 + bits));
+        assert_eq!(route, IbRoute { slid, dlid, sl: 3, dlid_path_bits, grh: None });
+    }
+    assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
+}
+
+#[test]
+fn a_packet_with_a_grh_arrives_with_it() {
+    let (a, mut b) = pair(221);
+    let default = Gid::new(Gid::DEFAULT_PREFIX, gid(2).guid());
+    for dgid in [gid(2), gid(0x1002), default] {
+        let sent = Sent::new(7, 64);
+        a.send(&global(0x20, dgid), &sent).unwrap();
+        a.flush();
+        let (bytes, route) = b.expect(1).remove(0);
+        assert_eq!(bytes, sent.bytes());
+        let grh = Grh::parse(&route.grh.unwrap()).unwrap();
+        assert_eq!((grh.sgid, grh.dgid), (gid(0x1001), dgid));
+        assert_eq!((grh.tclass, grh.flow_label, grh.hop_limit), (9, 0x12345, 7));
+        assert_eq!((grh.pay_len, grh.next_hdr), (12 + 64 + 4, Grh::NEXT_BTH));
+    }
+}
+
+#[test]
+fn the_own_lids_are_reached_without_a_way() {
+    let mut a = Port::new(222, 1);
+    for bits in 0..4 {
+        a.send(&local(0x10 + bits), &Sent::new(1, 100)).unwrap();
+        a.flush();
+        let (_, route) = a.expect(1).remove(0);
+        assert_eq!((route.slid, route.dlid_path_bits), (Lid(0x12), bits.to_le_bytes()[0]));
+    }
+    a.send(&local(0x14), &Sent::new(1, 100)).unwrap();
+    assert_eq!(a.dropped(), [("tx_no_way", 1)]);
+}
+
+#[test]
+fn every_member_of_a_group_gets_a_copy() {
+    let (mut a, mut b) = pair(223);
+    let mut c = Port::new(223, 3);
+    a.reaches(&c);
+    let narrow = Way { mtu: Mtu::M256, ..way(3) };
+    a.table.set_group(MLID, &[way(2), narrow]).unwrap();
+    a.table.publish();
+    let av = AddressVector { is_global: false, ..global(MLID.0, MGID) };
+    let sent = [40, 300].map(|len| Sent::to(Qpn::MULTICAST, 1, len, Pkey::DEFAULT));
+    sent.iter().for_each(|sent| a.send(&av, sent).unwrap());
+    assert_eq!(a.flush().packets, 3);
+    for (port, packets) in [(&mut b, 2), (&mut c, 1)] {
+        for ((bytes, route), sent) in port.expect(packets).iter().zip(&sent) {
+            assert_eq!((bytes, route.dlid, route.dlid_path_bits), (&sent.bytes(), MLID, 0));
+            assert_eq!(Grh::parse(&route.grh.unwrap()).unwrap().dgid, MGID);
+        }
+    }
+    assert_eq!(a.dropped(), [("tx_length", 1)]);
+    a.send(&AddressVector { dlid: 0xc006, ..av }, &sent[0]).unwrap();
+    assert_eq!(a.dropped(), [("tx_no_way", 1), ("tx_length", 1)]);
+}
+
+/// A socket of which each datagram is seen as it is.
+fn bare(net: u8) -> (UdpSocket, Peer) {
+    let socket = UdpSocket::bind(SocketAddr::from(([127, 77, net, 9], 0))).unwrap();
+    let peer = Peer { addr: socket.local_addr().unwrap(), port_guid: Guid(9) };
+    (socket, peer)
+}
+
+#[test]
+fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
+    let mut a = Port::new(224, 1);
+    let (socket, peer) = bare(224);
+    a.table.set_peer(PeerId::new(9).unwrap(), Some(&peer)).unwrap();
+    a.set_way(9, &way(9));
+    for (psn, len) in [(0, 100), (1, 100), (2, 100), (3, 20)] {
+        a.send(&local(0x90), &Sent::new(psn, len)).unwrap();
+    }
+    // Of another process, and larger: each takes a call.
+    a.send(&local(0x90), &Sent::to(Qpn::new(0x5234), 4, 100, Pkey::DEFAULT)).unwrap();
+    a.send(&local(0x90), &Sent::to(Qpn::new(0x5235), 5, 400, Pkey::DEFAULT)).unwrap();
+    let flushed = a.flush();
+    assert_eq!(flushed.packets, 6);
+    let mut datagram = [0; 2000];
+    for (psn, filled) in [(0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (5, 0)] {
+        let len = socket.recv(&mut datagram).unwrap();
+        let (encap, body) = Encap::parse(&datagram[..len]).unwrap();
+        assert_eq!((encap.part, encap.parts), (0, 1));
+        assert_eq!(len, Encap::LEN + body.len() + filled, "{psn}");
+        let parts = rdmux_wire::ib_packet::Parts::split(body).unwrap();
+        assert_eq!(parts.right_icrc(), parts.icrc);
+        let packet = Packet::parse(parts.transport).unwrap();
+        assert_eq!((packet.bth.psn.get(), packet.bth.dest_qpn.get()), (psn, encap.steer));
+    }
+    assert_eq!(a.dropped(), []);
+}
+
+#[test]
+fn packets_are_split_where_the_path_is_narrow() {
+    let (a, mut b) = pair(225);
+    let to = b.group.local_addr();
+    a.wire.with_sender(|sender| sender.narrow(&a.routes, to, 512));
+    let lens = [4096, 4096, 4096, 512, 480, 100, 4000, 0, 1500];
+    let sent: Vec<_> = (0..).zip(lens).map(|(psn, len)| Sent::new(psn, len)).collect();
+    sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
+    assert_eq!(a.flush().packets, sent.len());
+    let came = b.expect(sent.len());
+    for ((bytes, _), sent) in came.iter().zip(&sent) {
+        assert_eq!(bytes, &sent.bytes());
+    }
+    assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
+}
+
+#[test]
+fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
+    let (a, mut b) = pair(226);
+    let to = b.group.local_addr();
+    for (mtu, room) in [(9000, 8936), (1500, 1436), (1428, 1336), (600, 512)] {
+        a.wire.with_sender(|sender| sender.batch.pretended = Some(mtu - 48));
+        for round in 0..2 {
+            let sent: Vec<_> = (0..5).map(|psn| Sent::new(psn, 4096)).collect();
+            sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
+            assert_eq!(a.flush().packets, 5, "{mtu}, {round}");
+            let came = b.expect(5);
+            assert!(came.iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
+        }
+        let found = a.wire.with_sender(|sender| sender.room(to));
+        assert_eq!(found.min(8936), room, "{mtu}");
+    }
+    assert!(a.wire.port().segments(), "that the path is narrow is no reason to send singly");
+    // No part fits there.
+    a.wire.with_sender(|sender| sender.batch.pretended = Some(100));
+    a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
+    assert_eq!((a.flush().packets, a.dropped()), (0, vec![("tx_refused", 1)]));
+}
+
+#[test]
+fn without_segmentation_each_datagram_leaves_alone() {
+    let (a, mut b) = pair(227);
+    a.wire.port().refuse_segments();
+    let sent: Vec<_> = (0..5).map(|psn| Sent::new(psn, 1000)).collect();
+    sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
+    assert_eq!(a.flush().packets, 5);
+    assert!(b.expect(5).iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
+}
+
+#[test]
+fn payload_that_is_not_there_is_told_and_leaves_nothing() {
+    let (a, mut b) = pair(228);
+    let sent = Sent::new(1, 64);
+    let pieces =
+        [Piece::new(sent.payload.as_ptr(), 60), Piece::new(std::ptr::without_provenance(64), 4)];
+    let payload = Payload::Pieces(&pieces);
+    let frame = Frame { header: &sent.header, payload, pad: 0, ack: None };
+    let error = a.wire.send(&mut (), &local(0x20), &frame).unwrap_err();
+    assert!(matches!(error, LinkError::Unmapped(Unmapped)), "{error}");
+    a.send(&local(0x20), &sent).unwrap();
+    assert_eq!(a.flush().packets, 1);
+    assert_eq!(b.expect(1)[0].0, sent.bytes());
+}
+
+#[test]
+fn what_does_not_pass_the_way_is_lost_and_counted() {
+    let (mut a, mut b) = pair(229);
+    let big = Sent::new(1, 300);
+    let other = Sent::to(Qpn::new(0x234), 1, 40, PARTITION);
+    let limited = Sent::to(Qpn::new(0x234), 1, 40, Pkey(0x7fff));
+    let nobodys = Sent::to(Qpn::new(0x234), 1, 40, Pkey(0));
+    let uneven = Sent { header: Sent::new(1, 0).header, payload: vec![0; 40] };
+    let mut counts = [0; IbDrop::ALL.len()];
+    let mut lost = |a: &Port, why: IbDrop, av: &AddressVector, sent: &Sent| {
+        a.send(av, sent).unwrap();
+        counts[why as usize] += 1;
+        let counted: Vec<_> = IbDrop::ALL.iter().map(|why| a.routes.dropped(*why)).collect();
+        assert_eq!(counted, counts, "{why:?}");
+        assert_eq!(a.flush(), Flushed::default());
+    };
+    let small = Sent::new(1, 256);
+    lost(&a, IbDrop::TxNoWay, &local(0x30), &small);
+    lost(&a, IbDrop::TxNoWay, &local(0), &small);
+    lost(&a, IbDrop::TxNoWay, &local(0xffff), &small);
+    lost(&a, IbDrop::TxSl, &AddressVector { sl: 8, ..local(0x20) }, &small);
+    lost(&a, IbDrop::TxPkey, &local(0x20), &limited);
+    lost(&a, IbDrop::TxPkey, &local(0x20), &nobodys);
+    lost(&a, IbDrop::TxGid, &AddressVector { sgid_index: 2, ..global(0x20, gid(2)) }, &small);
+    lost(
+        &a,
+        IbDrop::TxLength,
+        &local(0x20),
+        &Sent { payload: vec![0; 41], ..uneven.clone() }.odd(),
+    );
+    lost(&a, IbDrop::TxLength, &local(0x20), &Sent { header: vec![1; 4], ..uneven });
+    lost(&a, IbDrop::TxLength, &local(0x20), &Sent::new(1, 4097));
+    a.set_way(2, &Way { pkeys: 1, mtu: Mtu::M256, ..way(2) });
+    lost(&a, IbDrop::TxPkey, &local(0x20), &other);
+    lost(&a, IbDrop::TxLength, &local(0x20), &big);
+    a.send(&local(0x20), &small).unwrap();
+    a.flush();
+    assert_eq!(b.expect(1).len(), 1, "and what passes arrives");
+    // A way whose peer is gone.
+    a.table.set_peer(PeerId::new(2).unwrap(), None).unwrap();
+    a.table.publish();
+    lost(&a, IbDrop::TxNoWay, &local(0x20), &small);
+    for port in [OwnPort { active: false, ..own(1) }, OwnPort { lid: Lid::NONE, ..own(1) }] {
+        a.table.set_own(&port).unwrap();
+        a.table.publish();
+        lost(&a, IbDrop::TxInactive, &local(0x20), &small);
+    }
+    a.table.set_own(&own(1)).unwrap();
+    a.table.publish();
+    a.routes.set_view(None);
+    lost(&a, IbDrop::TxInactive, &local(0x20), &small);
+}
+
+impl Sent {
+    /// With a header that is not as long as any.
+    fn odd(mut self) -> Self {
+        self.header.push(0);
+        self
+    }
+}
+
+#[test]
+fn a_new_way_holds_for_the_next_packet() {
+    let (mut a, mut b) = pair(230);
+    let mut c = Port::new(230, 3);
+    a.reaches(&c);
+    a.send(&local(0x20), &Sent::new(1, 40)).unwrap();
+    a.flush();
+    b.expect(1);
+    // The port that had the LID 0x20 is elsewhere now.
+    let mut moved = own(3);
+    moved.lid = lid(2);
+    c.table.set_own(&moved).unwrap();
+    c.table.publish();
+    a.set_way(2, &way(3));
+    a.send(&local(0x20), &Sent::new(2, 40)).unwrap();
+    a.flush();
+    assert_eq!(c.expect(1)[0].0, Sent::new(2, 40).bytes());
+    // Another fabric, with other tables.
+    let mut table = RouteTable::create().unwrap();
+    table.set_own(&own(5)).unwrap();
+    a.routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
+    a.send(&local(0x50), &Sent::new(3, 40)).unwrap();
+    a.flush();
+    assert_eq!(a.expect(1)[0].1.slid, Lid(0x52));
+}
+
+/// A packet from the LRH to the ICRC, as anybody may send it.
+fn forged(lrh: Lrh, grh: Option<Grh>, qpn: u32, pkey: Pkey, payload: &[u8]) -> Vec<u8> {
+    let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(qpn), Psn::new(1)) };
+    let packet = IbPacket { lrh, grh, packet: Packet::new(bth, payload) };
+    let mut bytes = vec![0; packet.wire_len()];
+    let len = packet.emit(&mut bytes);
+    bytes.truncate(len - 2);
+    bytes
+}
+
+const LRH: Lrh = Lrh { sl: 1, dlid: Lid(0x10), slid: Lid(0x20), ..Lrh::DEFAULT };
+
+/// Datagrams with the parts of a packet.
+fn datagrams(packet: &[u8], parts: u8, number: u32) -> Vec<Vec<u8>> {
+    let total = u16::try_from(packet.len()).unwrap();
+    let encap = |part| Encap { part, parts, steer: 0x234, number, total };
+    let datagram = |part| [&encap(part).to_bytes(), &packet[encap(part).place()]].concat();
+    (0..parts).map(datagram).collect()
+}
+
+/// Somebody who sends datagrams to a port.
+struct Stranger {
+    port: Port,
+    socket: UdpSocket,
+}
+
+impl Stranger {
+    fn new(net: u8) -> Self {
+        let (port, (socket, _)) = (Port::new(net, 1), bare(net));
+        Self { port, socket }
+    }
+
+    fn send(&self, datagram: &[u8]) {
+        self.socket.send_to(datagram, self.port.group.local_addr()).unwrap();
+    }
+
+    /// Sends datagrams, of which nothing must come, and one that must. Returns what was counted meanwhile.
+    fn lost(&mut self, datagrams: &[Vec<u8>]) -> Vec<(&'static str, u64)> {
+        let counts = |port: &Port| port.routes.counters().collect::<Vec<_>>();
+        let before = counts(&self.port);
+        datagrams.iter().for_each(|datagram| self.send(datagram));
+        let good = forged(LRH, None, 0x234, Pkey::DEFAULT, b"good");
+        self.send(&self::datagrams(&good, 1, 0)[0]);
+        assert_eq!(self.port.expect(1)[0].0[12..], *b"good");
+        let after = counts(&self.port).into_iter().zip(before);
+        after.map(|((name, n), (_, before))| (name, n - before)).filter(|(_, n)| *n != 0).collect()
+    }
+}
+
+#[test]
+fn parts_may_be_lost_come_twice_and_in_any_order() {
+    let mut s = Stranger::new(231);
+    let packets = [1, 2].map(|n| forged(LRH, None, 0x234, Pkey::DEFAULT, &[n; 1000]));
+    let [a, b] = [datagrams(&packets[0], 3, 1), datagrams(&packets[1], 4, 2)];
+    for datagram in [&a[1], &b[3], &b[0], &a[0], &b[0], &b[1], &a[2], &b[2]] {
+        s.send(datagram);
+    }
+    let came = s.port.expect(2);
+    assert_eq!([came[0].0[12], came[1].0[12]], [1, 2]);
+    assert_eq!(s.port.dropped(), [("rx_part", 1)]);
+    // One part is lost of each of many.
+    let lost: Vec<_> =
+        (0..20).flat_map(|number| datagrams(&packets[0], 3, 100 + number)[1..].to_vec()).collect();
+    assert_eq!(s.lost(&lost), [("rx_given_up", 4)]);
+}
+
+#[test]
+fn what_is_not_to_be_let_in_is_counted_by_its_reason() {
+    let mut s = Stranger::new(232);
+    let whole = |packet: Vec<u8>| vec![datagrams(&packet, 1, 0).remove(0)];
+    let plain = |lrh, qpn, pkey| whole(forged(lrh, None, qpn, pkey, b"bad!"));
+    let good = plain(LRH, 0x234, Pkey::DEFAULT);
+    let changed = |at: usize, with: u8| {
+        let mut datagram = good[0].clone();
+        datagram[at] ^= with;
+        vec![datagram]
+    };
+    let grh = |dgid| {
+        let sgid = gid(2);
+        Grh { tclass: 0, flow_label: 0, pay_len: 0, next_hdr: 0x1b, hop_limit: 1, sgid, dgid }
+    };
+    let to_group = Lrh { dlid: MLID, ..LRH };
+    let group = |lrh, grh| {
+        let mut datagrams = whole(forged(lrh, grh, 0xff_ffff, Pkey::DEFAULT, b"bad!"));
+        datagrams[0][5..8].fill(0xff);
+        datagrams
+    };
+    let fine = group(to_group, Some(grh(MGID)));
+    s.send(&fine[0]);
+    assert_eq!(s.port.expect(1)[0].1.dlid, MLID);
+    // A byte of the payload, the ICRC itself, the service level.
+    let table = [
+        ("rx_icrc", changed(16 + 8 + 12, 1)),
+        ("rx_icrc", changed(good[0].len() - 1, 0x80)),
+        ("rx_icrc", changed(16 + 1, 0x10)),
+        ("rx_version", changed(0, 3)),
+        ("rx_malformed", changed(1, 1)),
+        ("rx_malformed", changed(7, 1)),
+        ("rx_malformed", vec![good[0][..30].to_vec()]),
+        ("rx_malformed", vec![b"x".to_vec()]),
+        // The link version, the length, no BTH.
+        ("rx_malformed", changed(16, 1)),
+        ("rx_malformed", changed(16 + 5, 1)),
+        ("rx_malformed", changed(16 + 1, 2)),
+        ("rx_management", plain(Lrh { vl: 15, ..LRH }, 0x234, Pkey::DEFAULT)),
+        ("rx_lid", plain(Lrh { dlid: Lid(0x14), ..LRH }, 0x234, Pkey::DEFAULT)),
+        ("rx_lid", plain(Lrh { dlid: Lid::PERMISSIVE, ..LRH }, 0x234, Pkey::DEFAULT)),
+        ("rx_lid", plain(Lrh { slid: Lid::NONE, ..LRH }, 0x234, Pkey::DEFAULT)),
+        ("rx_lid", plain(to_group, 0x234, Pkey::DEFAULT)),
+        ("rx_lid", group(LRH, Some(grh(MGID)))),
+        ("rx_gid", group(to_group, None)),
+        ("rx_gid", group(to_group, Some(grh(gid(1))))),
+        ("rx_gid", whole(forged(LRH, Some(grh(gid(3))), 0x234, Pkey::DEFAULT, b"bad!"))),
+        ("rx_pkey", plain(LRH, 0x234, Pkey(0x8013))),
+        ("rx_pkey", plain(LRH, 0x234, Pkey(0x8000))),
+    ];
+    for (why, datagrams) in table {
+        assert_eq!(s.lost(&datagrams), [(why, 1)], "{datagrams:x?}");
+    }
+    let mut to_qp0 = plain(LRH, 0, Pkey::DEFAULT);
+    to_qp0[0][5..8].fill(0);
+    assert_eq!(s.lost(&to_qp0), [("rx_management", 1)]);
+    // A limited member of a partition of which the port is a full one.
+    s.send(&plain(LRH, 0x234, Pkey(0x0012))[0]);
+    assert_eq!(s.port.expect(1).len(), 1);
+}
+
+#[test]
+fn a_port_that_is_not_active_lets_nothing_in() {
+    let mut s = Stranger::new(233);
+    let good = datagrams(&forged(LRH, None, 0x234, Pkey::DEFAULT, b"good"), 1, 0).remove(0);
+    s.send(&good);
+    s.port.expect(1);
+    s.port.table.set_own(&OwnPort { active: false, ..own(1) }).unwrap();
+    s.port.table.publish();
+    s.send(&good);
+    while s.port.dropped().is_empty() {
+        assert_eq!(s.port.wire.receive(&mut s.port.rx).unwrap(), 0);
+    }
+    assert_eq!(s.port.dropped(), [("rx_inactive", 1)]);
+    s.port.table.set_own(&own(1)).unwrap();
+    s.port.table.publish();
+    s.send(&good);
+    s.port.expect(1);
+}
+
+#[test]
+fn what_came_to_the_wrong_process_goes_to_the_right_one() {
+    let mut s = Stranger::new(234);
+    let wire = |port: &mut Port, slot| {
+        let fd = port.group.socket(slot).unwrap();
+        IbWire::new(fd, slot, port.routes.clone()).unwrap()
+    };
+    let (first, second) = (wire(&mut s.port, 1), wire(&mut s.port, 2));
+    // Merged, and steered by the first of them.
+    let (mut rx, mut came) = (Arrivals::default(), Vec::new());
+    let to = |qpn: u32| {
+        let mut datagram =
+            datagrams(&forged(LRH, None, qpn, Pkey::DEFAULT, b"data"), 1, 0).remove(0);
+        datagram[4..8].copy_from_slice(&qpn.to_be_bytes());
+        datagram
+    };
+    let (mine, others) = (to(0x1234), to(0x2234));
+    let both = [mine.clone(), others].concat();
+    let socket = crate::UdpPort::new(s.socket.try_clone().unwrap().into()).unwrap();
+    let name = s.port.group.local_addr().into();
+    let mut control = crate::udp::control::ControlBuf::new();
+    let size = u16::try_from(mine.len()).unwrap();
+    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+    socket.send_message(&name, &both, &control).unwrap();
+    let since = Instant::now();
+    while came.len() < 2 {
+        for (slot, wire) in [(1, &first), (2, &second)] {
+            wire.receive(&mut rx).unwrap();
+            came.extend(rx.iter().map(|a| (slot, a.dest_qpn().unwrap())));
+        }
+        assert!(since.elapsed().as_secs() < 20, "{came:?}");
+    }
+    assert_eq!(came, [(1, 0x1234), (2, 0x2234)]);
+    assert_eq!(s.port.dropped(), [("rx_stray", 1)]);
+}
+
+#[test]
+fn a_packet_of_a_group_is_passed_on_to_a_process() {
+    let (mut a, mut b) = pair(235);
+    a.table.set_group(MLID, &[way(2)]).unwrap();
+    a.table.publish();
+    let member = IbWire::new(b.group.socket(3).unwrap(), 3, b.routes.clone()).unwrap();
+    let sent = Sent::to(Qpn::MULTICAST, 1, 41, Pkey::DEFAULT);
+    a.send(&global(MLID.0, MGID), &sent).unwrap();
+    a.flush();
+    let came = b.expect(1);
+    b.wire.pass_on(&b.rx.iter().next().unwrap(), 3).unwrap();
+    let mut rx = Arrivals::default();
+    let since = Instant::now();
+    while member.receive(&mut rx).unwrap() == 0 {
+        assert!(since.elapsed().as_secs() < 20);
+    }
+    let arrival = rx.iter().next().unwrap();
+    assert_eq!((arrival.bytes, arrival.ib), (&came[0].0[..], Some(&came[0].1)));
+    assert_eq!((arrival.bytes, arrival.dgid()), (&sent.bytes()[..], MGID));
+    assert_eq!(b.dropped(), []);
+    let crate::Arrival { src, dst, bytes, .. } = arrival;
+    let none = crate::Arrival { src, dst, bytes, icrc: None, tos: None, ttl: None, ib: None };
+    member.pass_on(&none, 3).unwrap_err();
+}
+
+#[test]
+fn a_packet_ends_with_the_icrc_of_the_standards_example() {
+    // IBTA 9.6.2.3, as the facts of `rdmux_wire::icrc` have it: a local packet.
+    let route = [0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2];
+    let header = [
+        0x0a, 0x20, 0x24, 0x87, 0x00, 0x87, 0xb1, 0xb3, 0x00, 0x0d, 0xec, 0x2a, 0x01, 0x71, 0x0a,
+        0x1c, 0x01, 0x5d, 0x40, 0x02, 0x38, 0xf2, 0x7a, 0x05, 0x00, 0x00, 0x00, 0x0e,
+    ];
+    let payload =
+        [0xbb, 0x88, 0x4d, 0x85, 0xfd, 0x5c, 0xfb, 0xa4, 0x72, 0x8b, 0xc0, 0x69, 0x0e, 0xd4];
+    let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad: 2, ack: None };
+    let contents = batch::Contents { route: &route, frame: &frame };
+    let mut bytes = vec![0xff; contents.len()];
+    contents.put(&mut bytes).unwrap();
+    let (rest, icrc) = bytes.split_last_chunk::<{ Icrc::LEN }>().unwrap();
+    assert_eq!((icrc, &rest[50..]), (&[0x96, 0x25, 0xb7, 0x5a], &[0, 0][..]));
+}

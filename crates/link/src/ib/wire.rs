@@ -1,0 +1,146 @@
+//! InfiniBand as a wire of packets.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::icrc::Icrc;
+use rdmux_wire::lrh::Lrh;
+use rdmux_wire::{Grh, Mtu};
+use socket2::SockAddr;
+
+use super::batch::{Contents, Shape};
+use super::receiver::{Came, Receiver};
+use super::sender::{Refused, RouteHeaders, Sender};
+use super::{IbDrop, Routes};
+use crate::udp::control::ControlBuf;
+use crate::udp::{SLOT_SHIFT, UdpPort};
+use crate::wire::{Arrival, Arrivals, Flushed, Frame, LinkCaps, LinkError, Payload, TxFail, Wire};
+
+/// What carries the packets of one process from and to an InfiniBand port: a UDP socket, and the table that says where to.
+///
+/// Packets that a switch or a port on the way would drop are dropped here and counted ([`Routes::counters`]); the queue pair
+/// is not told. Packets are gathered until the next flush as long as they go to one process.
+#[derive(Debug)]
+pub struct IbWire {
+    port: UdpPort,
+    /// Whose socket it is.
+    slot: u16,
+    routes: Arc<Routes>,
+    sender: Mutex<Sender>,
+    receiver: Mutex<Receiver>,
+}
+
+impl IbWire {
+    /// Takes over the socket of `slot` of a [`UdpGroup`](crate::UdpGroup).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UdpPort::new`].
+    pub fn new(fd: OwnedFd, slot: u16, routes: Arc<Routes>) -> io::Result<Self> {
+        let port = UdpPort::new(fd)?;
+        let (sender, receiver) = (Mutex::new(Sender::new(slot)), Mutex::default());
+        Ok(Self { port, slot, routes, sender, receiver })
+    }
+
+    /// The socket.
+    pub fn port(&self) -> &UdpPort {
+        &self.port
+    }
+
+    /// What it shares with other wires of its port.
+    pub fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    /// Gives a packet that has arrived to another process of this host: a group's, which arrives once for all of them. It
+    /// leaves at once.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Busy`] if the socket is full, [`LinkError::Io`]; `InvalidInput` for what did not come over InfiniBand.
+    pub fn pass_on(&self, arrival: &Arrival<'_>, slot: u16) -> Result<(), LinkError> {
+        let invalid = || LinkError::Io(io::ErrorKind::InvalidInput.into());
+        let route = arrival.ib.ok_or_else(invalid)?;
+        let grh = route.grh.as_ref().map(|grh| Grh::parse(grh)).transpose();
+        let grh = grh.map_err(|_| invalid())?;
+        let (sl, slid, dlid) = (route.sl, route.slid, route.dlid);
+        let lrh = Lrh { sl, slid, dlid, ..Lrh::DEFAULT };
+        let rest = arrival.bytes.len() + Icrc::LEN;
+        let headers = RouteHeaders::new(lrh, grh, rest).ok_or_else(invalid)?;
+        let frame = Frame { header: arrival.bytes, payload: Payload::None, pad: 0, ack: None };
+        let contents = Contents { route: headers.as_slice(), frame: &frame };
+        let total = u16::try_from(contents.len()).map_err(|_| invalid())?;
+        let steer = u32::from(slot) << SLOT_SHIFT | 0xfff;
+        let shape = Shape { to: self.port.local_addr(), steer, total, parts: 1 };
+        let sender = &mut *self.sender.lock();
+        sender.send_alone(&self.port, &self.routes, &shape, &contents)
+    }
+
+    /// Sends a datagram that came to the wrong socket, because the kernel merged it with others, to the right one.
+    fn give_back(&self, datagram: &[u8]) {
+        let name = SockAddr::from(self.port.local_addr());
+        if self.port.send_message(&name, datagram, &ControlBuf::new()).is_err() {
+            self.routes.count(IbDrop::TxRefused, 1);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_sender<R>(&self, f: impl FnOnce(&mut Sender) -> R) -> R {
+        f(&mut self.sender.lock())
+    }
+}
+
+impl Wire for IbWire {
+    type To = AddressVector;
+    type Tx = ();
+    type Rx = Arrivals;
+    type Arrived = io::Result<usize>;
+
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            max_payload: Mtu::M4096.bytes(),
+            lossless: false,
+            by_reference: false,
+            piggybacks_acks: false,
+        }
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.port.as_fd())
+    }
+
+    /// Never [`LinkError::Full`]: what does not go with what was gathered has it sent first.
+    fn send(&self, (): &mut (), to: &AddressVector, frame: &Frame<'_>) -> Result<(), LinkError> {
+        match self.sender.lock().send(&self.port, &self.routes, to, frame) {
+            Ok(()) => Ok(()),
+            Err(Refused::Lost(why)) => {
+                self.routes.count(why, 1);
+                Ok(())
+            }
+            Err(Refused::Link(error)) => Err(error),
+        }
+    }
+
+    fn flush(&self, (): &mut ()) -> Result<Flushed, TxFail> {
+        Ok(self.sender.lock().flush(&self.port, &self.routes))
+    }
+
+    /// Returns how many packets came; there may be more.
+    fn receive(&self, rx: &mut Arrivals) -> io::Result<usize> {
+        let receiver = &mut *self.receiver.lock();
+        receiver.refresh(&self.routes);
+        let local = self.port.local_addr();
+        rx.receive_ib(&self.port, |arrival, shown| {
+            let is_passed_on = arrival.src == local;
+            match receiver.take(&self.routes, self.slot, arrival.src, is_passed_on, arrival.bytes) {
+                Came::Packet(bytes, route) => shown.in_place(bytes, route),
+                Came::Joined(bytes, route) => shown.copied(bytes, route),
+                Came::Stray => self.give_back(arrival.bytes),
+                Came::Nothing => {}
+            }
+        })
+    }
+}
