@@ -60,7 +60,7 @@ impl<'a> Finder<'a> {
         let by_gid = match gid {
             None => None,
             Some(gid) if gid.prefix() != prefix => return Ok(None),
-            Some(gid) => match model.by_port_guid(gid.guid()) {
+            Some(gid) => match self.view.links.by_port_guid(model, gid.guid()) {
                 None => return Ok(None),
                 found => found,
             },

@@ -3,10 +3,11 @@
 
 use alloc::vec::Vec;
 
-use rdmux_wire::Lid;
+use rdmux_wire::{Guid, Lid};
 
 use super::rate;
 use super::route::Way;
+use super::sets::Sets;
 use super::ways::Ways;
 use crate::manager::Model;
 use crate::manager::model::Port;
@@ -16,13 +17,18 @@ use crate::topology::PortRef;
 /// changes it all the time, none is made.
 const STALE_QUESTIONS: u32 = 32;
 
+/// The most ports that are found by GUIDs in one step.
+const MOST_GUIDS: usize = 1 << 18;
+
 /// A summary of the ports of a model, or none while that is not worth it.
 #[derive(Debug, Default)]
 pub(in crate::administration) struct Links {
-    /// By node where its ports begin in `ports`; behind the last node the end.
-    first: Vec<u32>,
+    /// By node where its ports begin in `ports`, and whether it is a switch; behind the last node the end.
+    first: Vec<(u32, bool)>,
     ports: Vec<Packed>,
     ways: Ways,
+    /// Ports by GUIDs that were asked for.
+    guids: Sets<(u32, u8)>,
     /// The model of which this was made.
     version: Option<u64>,
     /// The model that was seen last, and how many questions it was asked without a summary.
@@ -101,12 +107,15 @@ impl Links {
     fn make(&mut self, model: &Model) {
         self.first.clear();
         self.ports.clear();
+        let place = |ports: usize| u32::try_from(ports).unwrap_or(u32::MAX);
         for node in model.nodes() {
-            self.first.push(u32::try_from(self.ports.len()).unwrap_or(u32::MAX));
+            self.first.push((place(self.ports.len()), node.switch.is_some()));
             self.ports.extend(node.ports.iter().map(Packed::of));
         }
-        self.first.push(u32::try_from(self.ports.len()).unwrap_or(u32::MAX));
-        self.ways.clear();
+        self.first.push((place(self.ports.len()), false));
+        let ends = model.end_ports().count();
+        self.ways.clear(ends);
+        self.guids.clear(ends.saturating_mul(2).min(MOST_GUIDS));
     }
 
     /// The way from a switch to where packets with a LID end, which `follow` finds if it is not known.
@@ -119,12 +128,33 @@ impl Links {
         if self.is_fresh { self.ways.get(switch, dlid, follow) } else { follow() }
     }
 
+    /// A port by its GUID or one of its alias GUIDs.
+    pub(super) fn by_port_guid(&self, model: &Model, guid: Guid) -> Option<PortRef> {
+        if !self.is_fresh {
+            return model.by_port_guid(guid);
+        }
+        let find = || {
+            let at = model.by_port_guid(guid)?;
+            Some((u32::try_from(at.node).ok()?, at.port))
+        };
+        let (node, port) = self.guids.get(guid.0, find)?;
+        Some(PortRef { node: node as usize, port })
+    }
+
+    /// Whether a node has the tables of a switch.
+    pub(super) fn is_switch(&self, model: &Model, node: usize) -> bool {
+        if self.is_fresh {
+            return self.first.get(node).is_some_and(|&(_, is_switch)| is_switch);
+        }
+        model.node(node).is_some_and(|node| node.switch.is_some())
+    }
+
     /// A port, if something is known of it.
     pub(super) fn get(&self, model: &Model, at: PortRef) -> Option<Link> {
         if !self.is_fresh {
             return Link::of(model.port(at)?);
         }
-        let &[first, end] = self.first.get(at.node..at.node + 2)? else { return None };
+        let &[(first, _), (end, _)] = self.first.get(at.node..at.node + 2)? else { return None };
         let index = first as usize + usize::from(at.port);
         self.ports.get(index).filter(|_| index < end as usize)?.link()
     }
@@ -136,7 +166,6 @@ mod tests {
     use crate::administration::path::route::follow;
     use crate::administration::tests::model;
     use crate::topology::Shape;
-    use rdmux_wire::Guid;
 
     fn every_port(model: &Model) -> Vec<PortRef> {
         let ports = model.nodes().iter().enumerate();
@@ -159,6 +188,12 @@ mod tests {
         assert_eq!(with.get(&model, last), None);
         for at in every_port(&model) {
             assert_eq!(with.get(&model, at), without.get(&model, at), "{at:?}");
+            assert_eq!(with.is_switch(&model, at.node), without.is_switch(&model, at.node));
+        }
+        for _ in 0..2 {
+            for guid in model.end_ports().map(|(_, port)| port.guid).chain([Guid(0), Guid(7)]) {
+                assert_eq!(with.by_port_guid(&model, guid), model.by_port_guid(guid), "{guid}");
+            }
         }
     }
 

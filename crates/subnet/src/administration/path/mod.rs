@@ -1,14 +1,15 @@
 //! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
 //!
 //! A question by GID or LID takes a look-up of either end and a walk along the switches of the way, there and back. That does not
-//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports, and `ways`
-//! where a walk has ended before.
+//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports, `ways`
+//! where a walk has ended before, and `sets` lets each look-up of either take one cache line.
 
 mod find;
 mod links;
 mod multi_path;
 pub(super) mod rate;
 mod route;
+mod sets;
 pub(super) mod wants;
 mod ways;
 

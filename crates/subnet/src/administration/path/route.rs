@@ -60,7 +60,7 @@ pub(super) fn follow(
     if from == to {
         return Some(route);
     }
-    let switch = if model.node(from.node)?.switch.is_some() {
+    let switch = if links.is_switch(model, from.node) {
         from.node
     } else {
         let next = link.peer?;

@@ -3,43 +3,34 @@
 //! To follow a way through a large subnet reads two dozen places far from each other. All ports of a switch ask for the same ways, and all
 //! answers to a port lead to the same LID, so that most ways were followed before.
 
-use alloc::boxed::Box;
-use alloc::vec;
-use core::cell::Cell;
-
 use rdmux_wire::Lid;
 
 use super::route::Way;
+use super::sets::Sets;
 use crate::topology::PortRef;
 
-/// How many ways are kept. One that has the place of another replaces it.
-const COUNT: usize = 1 << BITS;
-const BITS: u32 = 14;
+/// How many ways are kept for each port that has a LID: to it from the switches that ask most.
+const FOR_EACH_PORT: usize = 4;
+/// The most ways that are kept, as many bytes as 16 times that.
+const MOST: usize = 1 << 18;
 
 /// Ways by the switch where they begin and the LID.
 #[derive(Debug, Default)]
-pub(super) struct Ways(Box<[Cell<Entry>]>);
+pub(super) struct Ways(Sets<Entry>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    switch: u32,
-    lid: Lid,
     /// Where the way ends, its MTU and its rate.
+    node: u32,
     port: u8,
     mtu: u8,
-    node: u32,
     rate: u8,
 }
 
-const EMPTY: Entry = Entry { switch: u32::MAX, lid: Lid(0), port: 0, mtu: 0, node: 0, rate: 0 };
-
 impl Ways {
-    /// Forgets all.
-    pub(super) fn clear(&mut self) {
-        if self.0.is_empty() {
-            self.0 = vec![Cell::new(EMPTY); COUNT].into();
-        }
-        self.0.fill(Cell::new(EMPTY));
+    /// Forgets all, and makes room for those of a subnet with so many ports that have LIDs.
+    pub(super) fn clear(&mut self, ports: usize) {
+        self.0.clear(ports.saturating_mul(FOR_EACH_PORT).min(MOST));
     }
 
     /// The way from a switch, by its node, to where packets with a LID end. One that is not known is followed by `follow`.
@@ -49,30 +40,21 @@ impl Ways {
         lid: Lid,
         follow: impl FnOnce() -> Option<Way>,
     ) -> Option<Way> {
-        let place = u32::try_from(switch).ok().filter(|&switch| switch != EMPTY.switch);
-        let place = place.and_then(|switch| Some((switch, self.0.get(place_of(switch, lid))?)));
-        let Some((switch, place)) = place else { return follow() };
-        let entry = place.get();
-        if (entry.switch, entry.lid) == (switch, lid) {
-            let end = PortRef { node: entry.node as usize, port: entry.port };
-            return Some(Way { end, mtu: entry.mtu, rate: entry.rate });
-        }
-        let way = follow()?;
-        if let Ok(node) = u32::try_from(way.end.node) {
-            let Way { end, mtu, rate } = way;
-            place.set(Entry { switch, lid, port: end.port, mtu, node, rate });
-        }
-        Some(way)
+        let key = (switch as u64) << 16 | u64::from(lid.0);
+        let find = || {
+            let Way { end, mtu, rate } = follow()?;
+            let node = u32::try_from(end.node).ok()?;
+            Some(Entry { node, port: end.port, mtu, rate })
+        };
+        let Entry { node, port, mtu, rate } = self.0.get(key, find)?;
+        Some(Way { end: PortRef { node: node as usize, port }, mtu, rate })
     }
-}
-
-fn place_of(switch: u32, lid: Lid) -> usize {
-    let key = switch.wrapping_shl(16) ^ switch.wrapping_shr(16) ^ u32::from(lid.0);
-    (key.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS)) as usize
 }
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
 
     fn way(node: usize) -> Way {
@@ -96,21 +78,20 @@ mod tests {
             (1, 2),
             "nothing is kept before it is cleared"
         );
-        ways.clear();
+        ways.clear(4);
         assert_eq!((get(&ways, 7, 8), get(&ways, 7, 8), get(&ways, 8, 7)), (3, 3, 4));
-        ways.clear();
+        ways.clear(4);
         assert_eq!(get(&ways, 7, 8), 5);
         // More than there is room for: each is right, whatever was there.
         for (switch, lid) in (0..300).flat_map(|switch| (1..200).map(move |lid| (switch, lid))) {
             get(&ways, switch, lid);
         }
-        assert_eq!(ways.get(u32::MAX as usize, Lid(0), || None), None);
     }
 
     #[test]
     fn way_that_does_not_end_is_not_kept() {
         let mut ways = Ways::default();
-        ways.clear();
+        ways.clear(4);
         assert_eq!(ways.get(1, Lid(2), || None), None);
         assert_eq!(ways.get(1, Lid(2), || Some(way(9))), Some(way(9)));
     }

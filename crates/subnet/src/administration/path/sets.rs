@@ -1,0 +1,98 @@
+//! A table that remembers what takes long to find, at the cost of one cache line for each look-up.
+//!
+//! Keys may be chosen by somebody who wants them to collide: those of one set replace each other, and are found elsewhere again.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::cell::Cell;
+
+/// How many keys share a set: with 16 bytes for each, a cache line of 64 bytes.
+const WAYS: usize = 4;
+
+/// Values by keys other than 0.
+#[derive(Debug, Default)]
+pub(super) struct Sets<T: Copy>(Box<[Set<T>]>);
+
+/// What one set has, the newest first.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Set<T: Copy>([Cell<(u64, T)>; WAYS]);
+
+impl<T: Copy + Default> Sets<T> {
+    /// Forgets all, and makes room for so many keys.
+    pub(super) fn clear(&mut self, keys: usize) {
+        let sets = keys.div_ceil(WAYS).next_power_of_two();
+        let empty = Set([(); WAYS].map(|()| Cell::new((0, T::default()))));
+        if self.0.len() == sets {
+            self.0.fill(empty);
+        } else {
+            self.0 = vec![empty; sets].into();
+        }
+    }
+
+    /// The value of a key, which `find` finds if it is not here. What is not found is not remembered.
+    #[inline]
+    pub(super) fn get(&self, key: u64, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        let Some(Set(entries)) = self.0.get(self.place_of(key)).filter(|_| key != 0) else {
+            return find();
+        };
+        if let Some(entry) = entries.iter().map(Cell::get).find(|entry| entry.0 == key) {
+            return Some(entry.1);
+        }
+        let value = find()?;
+        let mut carried = (key, value);
+        for entry in entries {
+            carried = entry.replace(carried);
+        }
+        Some(value)
+    }
+
+    fn place_of(&self, key: u64) -> usize {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // A power of two, or 0 before it is cleared.
+        let mask = self.0.len().wrapping_sub(1) as u64;
+        usize::try_from(mixed >> 32 & mask).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_once_until_all_are_forgotten() {
+        let mut sets = Sets::default();
+        let finds = Cell::new(0);
+        let get = |sets: &Sets<u32>, key: u64| {
+            let found = sets.get(key, || {
+                finds.set(finds.get() + 1);
+                u32::try_from(key).ok().map(|key| key + 7)
+            });
+            assert_eq!(found, u32::try_from(key).ok().map(|key| key + 7));
+            finds.get()
+        };
+        assert_eq!((get(&sets, 1), get(&sets, 1)), (1, 2), "nothing is kept before it is cleared");
+        sets.clear(1);
+        assert_eq!((get(&sets, 1), get(&sets, 1)), (3, 3));
+        assert_eq!((get(&sets, 0), get(&sets, 0)), (4, 5), "there is no key 0");
+        assert_eq!((get(&sets, u64::MAX), get(&sets, u64::MAX)), (6, 7), "what there is not");
+        sets.clear(1);
+        assert_eq!(get(&sets, 1), 8);
+    }
+
+    #[test]
+    fn keys_of_one_set_replace_the_oldest() {
+        let mut sets = Sets::default();
+        sets.clear(WAYS);
+        let known = |sets: &Sets<u64>, key: u64| sets.get(key, || None).is_some();
+        for key in 1..=5 {
+            sets.get(key, || Some(key));
+        }
+        assert_eq!([1, 2, 3, 4, 5].map(|key| known(&sets, key)), [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn an_entry_with_a_small_value_is_sixteen_bytes_of_a_cache_line() {
+        assert_eq!(size_of::<Set<(u32, u8, u8, u8)>>(), 64);
+    }
+}
