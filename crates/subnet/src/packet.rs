@@ -64,6 +64,22 @@ pub struct MadPacket {
 }
 
 impl MadPacket {
+    /// A subnet management packet, from QP0 to QP0 and so without a queue key and a partition key that mean anything (IBTA 3.5.8.1). A sender
+    /// without a LID, 0, has the permissive one (IBTA 14.2.1.1).
+    pub fn smp(slid: Lid, dlid: Lid, sl: u8, mad: Box<[u8; MAD_LEN]>) -> Self {
+        Self {
+            slid: if slid == Lid::NONE { Lid::PERMISSIVE } else { slid },
+            dlid,
+            sl,
+            src_qpn: Qpn::QP0,
+            dst_qpn: Qpn::QP0,
+            qkey: Qkey(0),
+            pkey: Pkey::DEFAULT,
+            grh: None,
+            mad,
+        }
+    }
+
     /// Whether it travels on virtual lane 15, which is for QP0 alone (IBTA 3.5.8.1).
     pub fn is_vl15(&self) -> bool {
         self.src_qpn == Qpn::QP0
@@ -80,6 +96,14 @@ impl MadPacket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_smp_of_a_port_without_a_lid_comes_from_the_permissive_one_on_qp0() {
+        let packet = MadPacket::smp(Lid::NONE, Lid(5), 3, Box::new([0; MAD_LEN]));
+        assert_eq!((packet.slid, packet.dlid, packet.sl), (Lid::PERMISSIVE, Lid(5), 3));
+        assert!(packet.is_vl15() && packet.dst_qpn == Qpn::QP0);
+        assert_eq!(MadPacket::smp(Lid(7), Lid(5), 0, packet.mad).slid, Lid(7));
+    }
 
     #[test]
     fn a_datagram_counts_as_72_words_and_10_more_with_grh() {

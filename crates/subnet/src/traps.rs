@@ -7,13 +7,13 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use rdmux_transport::Time;
-use rdmux_wire::mad::{MAD_LEN, MadHeader, Method};
+use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{
     BadKey, BadMkey, BadSwitchPkey, CapabilityMask, LinkStateChange, LocalChange, LocalChangeFlags,
     Notice, PortState, Producer, SystemImageGuidChange, Trap,
 };
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Gid, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Lid};
 
 use crate::mkey;
 use crate::packet::MadPacket;
@@ -225,19 +225,8 @@ impl Outstanding {
         let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
         smp.header.tid = self.tid;
         self.notice.emit(&mut smp.data);
-        let mut mad = Box::new([0; MAD_LEN]);
-        *mad = smp.to_bytes();
-        MadPacket {
-            slid: port.info.lid,
-            dlid: port.info.sm_lid,
-            sl: port.info.master_smsl,
-            src_qpn: Qpn::QP0,
-            dst_qpn: Qpn::QP0,
-            qkey: Qkey(0),
-            pkey: Pkey(0),
-            grh: None,
-            mad,
-        }
+        let info = &port.info;
+        MadPacket::smp(info.lid, info.sm_lid, info.master_smsl, Box::new(smp.to_bytes()))
     }
 }
 

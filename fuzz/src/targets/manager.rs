@@ -14,7 +14,7 @@ use rdmux_subnet::{
 use rdmux_wire::mad::{MAD_LEN, Method, MgmtClass};
 use rdmux_wire::sm::{Notice, SmInfo};
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Guid, Lid};
 
 /// How many requests may be outstanding.
 const WINDOW: usize = 16;
@@ -151,17 +151,7 @@ impl World {
         }
         while let Some((to, mad)) = self.out.0.pop_front() {
             let own = self.subnet.port(self.at).map_or(Lid::NONE, |view| view.lid());
-            let packet = MadPacket {
-                slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
-                dlid: to.lid,
-                sl: 0,
-                src_qpn: Qpn::QP0,
-                dst_qpn: Qpn::QP0,
-                qkey: Qkey(0),
-                pkey: Pkey::DEFAULT,
-                grh: None,
-                mad,
-            };
+            let packet = MadPacket::smp(own, to.lid, 0, mad);
             self.subnet.send(self.now, self.at, packet, &mut self.inbox);
         }
         if self.subnet.next_timeout().is_some_and(|due| due <= self.now) {

@@ -15,7 +15,7 @@ use rdmux_subnet::service::Service;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_subnet::{MadPacket, PortId, Subnet, Time};
 use rdmux_wire::mad::{MAD_LEN, Method, MgmtClass};
-use rdmux_wire::{Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Lid, Qpn};
 
 use super::core::Core;
 use crate::proto::{ManagerStatus, SweepStatus};
@@ -125,18 +125,7 @@ impl Managed {
     pub(super) fn next_packet(&mut self, subnet: &Subnet) -> Option<(PortId, MadPacket)> {
         let (to, mad) = self.out.sent.pop_front()?;
         let own = subnet.port(self.port).map_or(Lid::NONE, |view| view.lid());
-        let packet = MadPacket {
-            slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
-            dlid: to.lid,
-            sl: to.sl,
-            src_qpn: Qpn::QP0,
-            dst_qpn: Qpn::QP0,
-            qkey: Qkey(0),
-            pkey: Pkey::DEFAULT,
-            grh: None,
-            mad,
-        };
-        Some((self.port, packet))
+        Some((self.port, MadPacket::smp(own, to.lid, to.sl, mad)))
     }
 
     /// Whether a datagram is an answer to the manager: agents of programs have numbers from 1 in the upper half of transaction IDs.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use rdmux_subnet::{MadPacket, NodeId, PortId};
+use rdmux_wire::Lid;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{Attribute, LinearForwardingTable, MulticastForwardingTable, NO_ROUTE};
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Lid, Pkey, Qkey, Qpn};
 
 use super::world::World;
 
@@ -43,17 +43,8 @@ fn part(world: &World) -> (BTreeSet<PortId>, usize) {
 fn set(world: &mut World, switch: NodeId, attr_id: u16, modifier: u32, table: Attribute) {
     let mut smp = Smp::directed(Method::SET, attr_id, modifier, &[]);
     smp.set_attribute(&table);
-    let packet = MadPacket {
-        slid: Lid::PERMISSIVE,
-        dlid: Lid::PERMISSIVE,
-        sl: 0,
-        src_qpn: Qpn::QP0,
-        dst_qpn: Qpn::QP0,
-        qkey: Qkey(0),
-        pkey: Pkey::DEFAULT,
-        grh: None,
-        mad: Box::new(smp.to_bytes()),
-    };
+    let mad = Box::new(smp.to_bytes());
+    let packet = MadPacket::smp(Lid::NONE, Lid::PERMISSIVE, 0, mad);
     let now = world.agenda.now();
     world.subnet.send(now, PortId::new(switch, 0), packet, &mut world.inbox);
 }

@@ -11,7 +11,7 @@ use rdmux_subnet::service::Service;
 use rdmux_subnet::topology::Shape;
 use rdmux_subnet::umad::{self, FileId, Umad, UserAddress};
 use rdmux_subnet::{Config, MadPacket, PortEvent, PortId, Sink, Subnet, Time};
-use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid};
 
 use super::lies::Liar;
 use super::programs::Program;
@@ -263,17 +263,7 @@ impl World {
                     return Ok(());
                 }
                 let own = self.subnet.port(from).map_or(Lid::NONE, |view| view.lid());
-                let packet = MadPacket {
-                    slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
-                    dlid: to.lid,
-                    sl: 0,
-                    src_qpn: Qpn::QP0,
-                    dst_qpn: Qpn::QP0,
-                    qkey: Qkey(0),
-                    pkey: Pkey::DEFAULT,
-                    grh: None,
-                    mad,
-                };
+                let packet = MadPacket::smp(own, to.lid, 0, mad);
                 self.subnet.send(now, from, packet, &mut self.inbox);
             }
             Event::Arrive { at, mut packet } => {

@@ -168,17 +168,7 @@ pub(crate) fn set(attribute: impl Into<Attribute>, modifier: u32) -> Smp {
 
 /// A packet from QP0 to QP0.
 pub(crate) fn qp0(slid: Lid, dlid: Lid, smp: &Smp) -> MadPacket {
-    MadPacket {
-        slid,
-        dlid,
-        sl: 0,
-        src_qpn: Qpn::QP0,
-        dst_qpn: Qpn::QP0,
-        qkey: Qkey(0),
-        pkey: Pkey(0),
-        grh: None,
-        mad: Box::new(smp.to_bytes()),
-    }
+    MadPacket::smp(slid, dlid, 0, Box::new(smp.to_bytes()))
 }
 
 /// A packet from QP1 to QP1 with the default keys.

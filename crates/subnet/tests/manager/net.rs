@@ -242,17 +242,7 @@ impl Net {
             return;
         }
         let own = self.subnet.port(from).expect("a port").lid();
-        let packet = MadPacket {
-            slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
-            dlid: to.lid,
-            sl: 0,
-            src_qpn: Qpn::QP0,
-            dst_qpn: Qpn::QP0,
-            qkey: Qkey(0),
-            pkey: Pkey::DEFAULT,
-            grh: None,
-            mad,
-        };
+        let packet = MadPacket::smp(own, to.lid, 0, mad);
         self.subnet.send(self.now, from, packet, &mut self.inbox);
     }
 
@@ -268,13 +258,7 @@ impl Net {
         const TID: u64 = 0x7777_0000_0001;
         smp.header.tid = TID;
         let own = self.subnet.port(from).expect("a port").lid();
-        let packet = MadPacket {
-            slid: if own == Lid::NONE { Lid::PERMISSIVE } else { own },
-            src_qpn: Qpn::QP0,
-            dst_qpn: Qpn::QP0,
-            qkey: Qkey(0),
-            ..qp1(own, Lid::PERMISSIVE, smp.to_bytes())
-        };
+        let packet = MadPacket::smp(own, Lid::PERMISSIVE, 0, Box::new(smp.to_bytes()));
         let mut inbox = Inbox::default();
         self.subnet.send(self.now, from, packet, &mut inbox);
         let answers = inbox.packets.iter().map(|(_, p)| Smp::parse(&p.mad[..]).expect("a MAD"));
