@@ -7,8 +7,8 @@
 //! ```
 //!
 //! It reads and writes whole messages by an agent with RMPP, [`Service::REGISTRATION`], on the manager's port. Alias GUIDs are set at their
-//! port before the answer goes out. Groups are given to the manager when it works next: one that ports have only joined with these ports,
-//! any other with all its members, once for everything that has changed meanwhile. The manager sets the switches soon.
+//! port before the answer goes out. Groups are given to the manager when it works next: those ports that have joined or left, or all
+//! members of a group that is new or has ended, once for everything that has changed meanwhile. The manager sets the switches soon.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -39,8 +39,8 @@ struct Out {
     sent: VecDeque<UserMad>,
     /// Groups whose members are others than the manager knows.
     groups: BTreeSet<Lid>,
-    /// Members that the manager does not know, and whether they receive.
-    joined: BTreeMap<(Lid, Guid), bool>,
+    /// What the manager does not know of single ports: whether one receives; none if it is no member any more.
+    members: BTreeMap<(Lid, Guid), Option<bool>>,
     aliases: Vec<(PortRef, u8, Guid)>,
 }
 
@@ -54,8 +54,8 @@ impl AdministrationSink for Out {
         self.groups.insert(mlid);
     }
 
-    fn member_joined(&mut self, mlid: Lid, port: Guid, receives: bool) {
-        *self.joined.entry((mlid, port)).or_default() |= receives;
+    fn member_changed(&mut self, mlid: Lid, port: Guid, receives: Option<bool>) {
+        self.members.insert((mlid, port), receives);
     }
 
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
@@ -104,7 +104,7 @@ impl Service {
 
     /// When [`Service::handle_timeout`] has something to do.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.out.groups.is_empty() && self.out.joined.is_empty() {
+        if self.out.groups.is_empty() && self.out.members.is_empty() {
             self.administration.next_timeout()
         } else {
             Some(Time::ZERO)
@@ -114,11 +114,10 @@ impl Service {
     /// Ends leases, and gives the manager the groups that have changed. To be called before the manager's own
     /// [`Manager::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Time, manager: &mut Manager) {
-        let joined = core::mem::take(&mut self.out.joined).into_iter();
-        for ((mlid, port), receives) in
-            joined.filter(|((mlid, _), _)| !self.out.groups.contains(mlid))
-        {
-            manager.add_member(mlid, port, receives);
+        for ((mlid, port), receives) in core::mem::take(&mut self.out.members) {
+            if !self.out.groups.contains(&mlid) {
+                manager.set_member(mlid, port, receives);
+            }
         }
         for mlid in core::mem::take(&mut self.out.groups) {
             manager.set_group_members(mlid, self.administration.members(mlid));
@@ -159,7 +158,7 @@ impl Service {
         for mlid in self.administration.groups().collect::<Vec<_>>() {
             manager.set_group(mlid, []);
         }
-        self.out.joined.clear();
+        self.out.members.clear();
         self.administration.set_master(None);
     }
 
@@ -189,7 +188,7 @@ mod tests {
     fn members_that_the_manager_does_not_know_yet_are_forgotten_with_the_master() {
         let mut manager = Manager::new(manager::Config::default(), Time::ZERO);
         let mut service = Service::new(Config::default(), Partitions::default(), 1);
-        service.out.member_joined(Lid(0xc001), Guid(7), true);
+        service.out.member_changed(Lid(0xc001), Guid(7), Some(true));
         assert_eq!(service.next_timeout(), Some(Time::ZERO));
         service.resign(&mut manager);
         assert_eq!(service.next_timeout(), None);

@@ -77,9 +77,9 @@ impl World {
                     self.members[group].remove(&end);
                 }
                 for index in 0..self.seats.len() {
-                    self.with(index, |manager, _, _| match joins {
-                        true => manager.add_member(GROUPS[group], guid, true),
-                        false => manager.remove_member(GROUPS[group], guid),
+                    let receives = joins.then_some(true);
+                    self.with(index, |manager, _, _| {
+                        manager.set_member(GROUPS[group], guid, receives);
                     })?;
                 }
             }

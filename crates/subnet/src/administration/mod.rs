@@ -68,8 +68,9 @@ pub trait AdministrationSink {
     /// The members of a group are others than before: [`Administration::members`] has them. Called before the answer is sent.
     fn group_changed(&mut self, mlid: Lid);
 
-    /// The same, if nothing has changed but that a port is a member now, or receives by now. The port is named by its own GUID.
-    fn member_joined(&mut self, mlid: Lid, _port: Guid, _receives: bool) {
+    /// The same, if nothing has changed but one port, named by its own GUID: by now it is a member that receives, or one that only
+    /// sends, or none.
+    fn member_changed(&mut self, mlid: Lid, _port: Guid, _receives: Option<bool>) {
         self.group_changed(mlid);
     }
 
@@ -241,9 +242,11 @@ impl Administration {
         let (state, cx) = (&mut self.state, context!(self, now, model));
         let mut deleted = Vec::new();
         state.groups.remove_port(guid, |mgid, mlid, pkey, last| {
-            sink.group_changed(mlid);
             if last {
+                sink.group_changed(mlid);
                 deleted.push((mgid, pkey));
+            } else {
+                sink.member_changed(mlid, guid, None);
             }
         });
         state.subscriptions.remove_port(guid);

@@ -1,7 +1,8 @@
 //! Multicast: a tree of switches for each group ([`trees`](super::trees)), and the ports of its members.
 //!
-//! A member that comes adds its way to the tree of its group, and only the switches on that way are told. Where members go, and in
-//! sweeps, the whole tree is computed; then, too, only switches are told whose ports are others.
+//! A member that comes adds its way to the tree of its group, and one that goes takes along what only it has needed: only these
+//! switches are told. In sweeps, and where the last member that receives goes, the whole tree is computed; then, too, only switches are
+//! told whose ports are others.
 //!
 //! A member that only sends has a way up to the rest of the tree, and none leads back to it.
 
@@ -24,8 +25,8 @@ use crate::Time;
 pub(super) enum Changed {
     /// The tree is to be computed.
     All,
-    /// Nothing but that these ports have come, or receive by now.
-    Added(BTreeSet<Guid>),
+    /// Nothing but these ports: they have come or gone, or receive from now on or no more.
+    Members(BTreeSet<Guid>),
 }
 
 /// Where a port is: its switch, and the port there.
@@ -63,26 +64,19 @@ impl Manager {
         }
     }
 
-    /// A port, by its GUID, comes to a group, or receives from now on. The others stay.
-    pub fn add_member(&mut self, mlid: Lid, port: Guid, receives: bool) {
-        if !mlid.is_multicast() {
-            return;
-        }
-        let members = self.groups.entry(mlid).or_default();
-        let was = members.get(&port).copied();
-        if was.is_none() || receives && was == Some(false) {
-            members.insert(port, receives);
-            let changed = self.changed_groups.entry(mlid);
-            if let Changed::Added(new) = changed.or_insert(Changed::Added(BTreeSet::new())) {
-                new.insert(port);
+    /// Says whether a port, by its GUID, is a member of a group that receives, or one that only sends, or none. The others stay.
+    pub fn set_member(&mut self, mlid: Lid, port: Guid, receives: Option<bool>) {
+        let was = match receives {
+            Some(receives) if mlid.is_multicast() => {
+                self.groups.entry(mlid).or_default().insert(port, receives)
             }
-        }
-    }
-
-    /// A port leaves a group.
-    pub fn remove_member(&mut self, mlid: Lid, port: Guid) {
-        if self.groups.get_mut(&mlid).is_some_and(|members| members.remove(&port).is_some()) {
-            self.changed_groups.insert(mlid, Changed::All);
+            _ => self.groups.get_mut(&mlid).and_then(|members| members.remove(&port)),
+        };
+        if was != receives && mlid.is_multicast() {
+            let changed = self.changed_groups.entry(mlid);
+            if let Changed::Members(ports) = changed.or_insert(Changed::Members(BTreeSet::new())) {
+                ports.insert(port);
+            }
         }
     }
 
@@ -100,7 +94,10 @@ impl Manager {
         for (mlid, changed) in core::mem::take(&mut self.changed_groups) {
             let is_done = match changed {
                 Changed::All => false,
-                Changed::Added(new) => self.extend_group(mlid, &new, &mut touched),
+                Changed::Members(ports) => {
+                    self.prune_group(mlid, &ports, &mut touched)
+                        && self.extend_group(mlid, &ports, &mut touched)
+                }
             };
             if !is_done {
                 self.route_group(mlid, &mut touched);
@@ -122,7 +119,43 @@ impl Manager {
         }
     }
 
-    /// Adds members to the tree that a group has. False if it must be computed.
+    /// Takes ports that do not receive any more out of the tree that a group has. False if it must be computed.
+    fn prune_group(
+        &mut self,
+        mlid: Lid,
+        ports: &BTreeSet<Guid>,
+        touched: &mut BTreeSet<usize>,
+    ) -> bool {
+        let Some(members) = self.groups.get(&mlid).filter(|members| !members.is_empty()) else {
+            return false;
+        };
+        let Some((tree, placed)) = self.trees.of(mlid) else { return false };
+        for guid in ports.iter().filter(|guid| members.get(guid) != Some(&true)) {
+            let (model, graph) = (&self.model, &self.graph);
+            let has = |switch| group_ports(model, graph.node(switch), mlid);
+            let sends = |switch| has_sender(model, graph, members, switch);
+            // Where the port was is not known if it is there no more: then nobody knows its branch.
+            let Some(place) = place(model, graph, *guid) else { return false };
+            let Some(top) = placed.top else { return false };
+            let Some(rest) = tree.without(graph, top, place, &has, &sends) else { return false };
+            placed.top = Some(rest.top);
+            for (switch, ports) in rest.ports {
+                let node = self.graph.node(switch);
+                let table = self.model.multicast_mut(node);
+                let (Some(table), Some(Some(dirty))) = (table, self.dirty.get_mut(node)) else {
+                    return false;
+                };
+                put_group(table, dirty, mlid, ports);
+                if ports.is_empty() {
+                    placed.switches.remove(&switch);
+                }
+                touched.insert(switch);
+            }
+        }
+        true
+    }
+
+    /// Adds those of some ports that are members to the tree that a group has. False if it must be computed.
     fn extend_group(
         &mut self,
         mlid: Lid,
@@ -197,6 +230,18 @@ impl Manager {
             }
         }
     }
+}
+
+/// Whether a member that only sends is at a switch.
+fn has_sender(model: &Model, graph: &Graph, members: &BTreeMap<Guid, bool>, switch: usize) -> bool {
+    let Some(node) = model.node(graph.node(switch)) else { return false };
+    (0..=u8::MAX).zip(&node.ports).any(|(number, port)| {
+        let end = if number == 0 { Some(port) } else { port.peer.and_then(|far| model.port(far)) };
+        let sends = |guid| members.get(&guid) == Some(&false);
+        end.is_some_and(|end| {
+            sends(end.guid) && place(model, graph, end.guid) == Some((switch, number))
+        })
+    })
 }
 
 /// The ports that a group has at a switch, as the model says.

@@ -2,7 +2,8 @@
 //!
 //! A few switches far from the adapters are roots; from each of them hangs a tree of shortest ways to all switches. A group
 //! has one of these trees by its LID, and of the tree what connects its members: the part below its *top*, the lowest switch that
-//! all of them are below. So another member adds the way from its switch to that part, and no more.
+//! all of them are below. So another member adds the way from its switch to that part, and no more; and one that leaves takes with
+//! it the way up to where the tree has another branch or member.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -57,6 +58,14 @@ pub(super) struct Branch {
     pub(super) top: usize,
     /// Ports of switches.
     pub(super) ports: Vec<(usize, u8)>,
+}
+
+/// What a group has without a member.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub(super) top: usize,
+    /// All ports of the switches where they are others than before.
+    pub(super) ports: BTreeMap<usize, PortSet>,
 }
 
 impl Trees {
@@ -219,6 +228,49 @@ impl Tree {
         Some(Branch { top: meeting, ports })
     }
 
+    /// What a group whose top this is keeps without the member at a switch's port, which may have only sent; none where nobody receives
+    /// any more. `has` says which ports the group had at a switch, `sends` whether a member that only sends is still there.
+    pub(super) fn without(
+        &self,
+        graph: &Graph,
+        top: usize,
+        (switch, port): (usize, u8),
+        has: &dyn Fn(usize) -> PortSet,
+        sends: &dyn Fn(usize) -> bool,
+    ) -> Option<Rest> {
+        let mut cut = Cut { tree: self, graph, has, ports: BTreeMap::new() };
+        cut.remove(switch, port);
+        let mut at = switch;
+        while at != top
+            && let Some(Link { above, up, down }) = self.link(at)
+        {
+            let mut receivers = cut.at(at);
+            receivers.remove(up);
+            if !receivers.is_empty() {
+                break;
+            }
+            let led_here = cut.remove(above, down);
+            let leads_up = !sends(at) && cut.below(at).next().is_none() && cut.remove(at, up);
+            if !led_here && !leads_up {
+                break;
+            }
+            at = above;
+        }
+        if cut.at(top).is_empty() {
+            return None;
+        }
+        let mut top = top;
+        // A top with one branch and no member leads nowhere else.
+        while let Some(only) = cut.only_branch(top).filter(|_| !sends(top))
+            && let Some(Link { up, down, .. }) = self.link(only)
+        {
+            cut.remove(top, down);
+            cut.remove(only, up);
+            top = only;
+        }
+        Some(Rest { top, ports: cut.ports })
+    }
+
     /// The lowest switch that two are below.
     fn meeting(&self, mut a: usize, mut b: usize) -> Option<usize> {
         while a != b {
@@ -229,5 +281,184 @@ impl Tree {
             }
         }
         Some(a)
+    }
+}
+
+/// A group's part of a tree while something is taken from it.
+struct Cut<'a> {
+    tree: &'a Tree,
+    graph: &'a Graph,
+    has: &'a dyn Fn(usize) -> PortSet,
+    /// Of switches that have lost ports: what is left.
+    ports: BTreeMap<usize, PortSet>,
+}
+
+impl Cut<'_> {
+    fn at(&self, switch: usize) -> PortSet {
+        self.ports.get(&switch).copied().unwrap_or_else(|| (self.has)(switch))
+    }
+
+    /// Takes a port away; false if the group had none there.
+    fn remove(&mut self, switch: usize, port: u8) -> bool {
+        let mut ports = self.at(switch);
+        if !ports.contains(port) {
+            return false;
+        }
+        ports.remove(port);
+        self.ports.insert(switch, ports);
+        true
+    }
+
+    /// The switches right below that lead up to this one.
+    fn below(&self, switch: usize) -> impl Iterator<Item = usize> + '_ {
+        let cables = self.graph.cables(switch).iter();
+        cables.filter_map(move |cable| {
+            let below = cable.to as usize;
+            let link = self.tree.link(below)?;
+            let is_tree = link.above == switch && link.down == cable.port;
+            (is_tree && self.at(below).contains(link.up)).then_some(below)
+        })
+    }
+
+    /// The switch right below a top that has no other port, and that no other switch leads up to.
+    fn only_branch(&self, top: usize) -> Option<usize> {
+        if self.at(top).len() > 1 {
+            return None;
+        }
+        let mut below = self.below(top);
+        let only = below.next().filter(|_| below.next().is_none())?;
+        let down = self.tree.link(only)?.down;
+        self.at(top).contains(down).then_some(only)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::administration::tests::model;
+    use crate::manager::model::{Model, Port};
+    use crate::topology::Shape;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{RngCore, SeedableRng};
+    use rdmux_wire::Guid;
+
+    /// Where members may be at a switch: its port 0 first, then the ports that adapters are at.
+    fn places(model: &Model, graph: &Graph, switch: usize) -> Vec<(usize, u8)> {
+        let node = model.node(graph.node(switch)).expect("a switch");
+        let far = |port: &Port| model.node(port.peer?.node);
+        let ports = (0..=u8::MAX).zip(&node.ports);
+        let is_end = |port: &Port| far(port).is_some_and(|far| !far.is_switch());
+        let ends = ports.filter(|(number, port)| *number == 0 || is_end(port));
+        ends.map(|(number, _)| (switch, number)).collect()
+    }
+
+    /// A group: its members, and the part of the tree that it has.
+    struct Group {
+        receivers: BTreeSet<(usize, u8)>,
+        senders: BTreeSet<(usize, u8)>,
+        ports: BTreeMap<usize, PortSet>,
+        top: Option<usize>,
+    }
+
+    impl Group {
+        fn whole(&self, tree: &Tree) -> (BTreeMap<usize, PortSet>, Option<usize>) {
+            let senders = self.senders.iter().map(|&(switch, _)| switch).collect();
+            tree.ports(&self.receivers, &senders)
+        }
+
+        /// Takes a member out of the tree; false if there is nothing left to take it from.
+        fn prune(&mut self, graph: &Graph, tree: &Tree, place: (usize, u8)) -> bool {
+            let Some(top) = self.top else { return false };
+            let has = |switch| self.ports.get(&switch).copied().unwrap_or_default();
+            let sends =
+                |switch| self.senders.range((switch, 0)..=(switch, u8::MAX)).next().is_some();
+            let Some(rest) = tree.without(graph, top, place, &has, &sends) else { return false };
+            self.top = Some(rest.top);
+            for (switch, ports) in rest.ports {
+                self.ports.insert(switch, ports);
+                if ports.is_empty() {
+                    self.ports.remove(&switch);
+                }
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn members_that_leave_one_after_the_other_leave_the_tree_of_those_that_stay() {
+        for (seed, shape) in (0..400)
+            .zip(["fattree:40", "torus:4x4x1", "dragonfly:3,1,1", "torus:3x3x2"].iter().cycle())
+        {
+            let shape: Shape = shape.parse().expect("a shape");
+            let model = model(&shape.topology(Guid(0x1000)), 0);
+            let graph = Graph::new(&model);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut below = |count: usize| rng.next_u32() as usize % count;
+            let tree = Tree::new(&graph, below(graph.len()));
+            let places: Vec<_> = (0..graph.len()).flat_map(|s| places(&model, &graph, s)).collect();
+            let mut group = Group {
+                receivers: BTreeSet::new(),
+                senders: BTreeSet::new(),
+                ports: BTreeMap::new(),
+                top: None,
+            };
+            for _ in 0..1 + below(2 * places.len()) {
+                let place = places[below(places.len())];
+                if below(3) == 0 && !group.receivers.contains(&place) {
+                    group.senders.insert(place);
+                } else if !group.senders.contains(&place) {
+                    group.receivers.insert(place);
+                }
+            }
+            (group.ports, group.top) = group.whole(&tree);
+            while !group.receivers.is_empty() {
+                let all: Vec<_> = group.receivers.union(&group.senders).copied().collect();
+                // Some leave at once; who received may go on to send.
+                let gone: Vec<_> = (0..=below(3)).map(|_| all[below(all.len())]).collect();
+                for place in &gone {
+                    let received = group.receivers.remove(place);
+                    group.senders.remove(place);
+                    if received && below(4) == 0 {
+                        group.senders.insert(*place);
+                    }
+                }
+                let pruned = gone.iter().all(|&place| group.prune(&graph, &tree, place));
+                assert_eq!(pruned, !group.receivers.is_empty(), "seed {seed}");
+                if pruned {
+                    assert_eq!((group.ports.clone(), group.top), group.whole(&tree), "seed {seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_of_two_members_at_a_switch_takes_its_own_port_only() {
+        let shape: Shape = "fattree:40".parse().expect("a shape");
+        let model = model(&shape.topology(Guid(0x1000)), 0);
+        let graph = Graph::new(&model);
+        let tree = Tree::new(&graph, 0);
+        let adapters: Vec<Vec<_>> = (0..graph.len())
+            .map(|switch| places(&model, &graph, switch).split_off(1))
+            .filter(|adapters| !adapters.is_empty())
+            .collect();
+        let (near, far) = (&adapters[0], &adapters[1]);
+        let receivers = BTreeSet::from([near[0], near[1], far[0]]);
+        let (all, top) = tree.ports(&receivers, &BTreeSet::new());
+        let has = |switch| all.get(&switch).copied().unwrap_or_default();
+        let without = |place| {
+            let top = top.expect("a top");
+            tree.without(&graph, top, place, &has, &|_| false).expect("others receive")
+        };
+        let rest = without(near[0]);
+        assert_eq!(rest.ports.keys().copied().collect::<Vec<_>>(), [near[0].0]);
+        assert_eq!(Some(rest.top), top);
+        // Without the far one everything is at one switch, which is the top then.
+        let rest = without(far[0]);
+        assert_eq!(rest.top, near[0].0);
+        assert!(rest.ports[&far[0].0].is_empty());
+        assert_eq!(rest.ports[&near[0].0].len(), 2);
+        assert!(
+            rest.ports.keys().all(|switch| *switch == near[0].0 || rest.ports[switch].is_empty())
+        );
     }
 }

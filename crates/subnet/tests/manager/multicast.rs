@@ -76,10 +76,10 @@ fn members_reach_each_other_and_nobody_else() {
         // One after the other goes, and comes again.
         for gone in 0..members.len() {
             let guid = guids(&net, &members)[gone];
-            net.with(0, |manager, _, _| manager.remove_member(MLID, guid));
+            net.with(0, |manager, _, _| manager.set_member(MLID, guid, None));
             let rest: Vec<_> = members.iter().copied().filter(|m| *m != members[gone]).collect();
             assert_reached(&net, MLID, &rest);
-            net.with(0, |manager, _, _| manager.add_member(MLID, guid, true));
+            net.with(0, |manager, _, _| manager.set_member(MLID, guid, Some(true)));
         }
         assert_reached(&net, MLID, &members);
         net.with(0, |manager, _, _| manager.set_group(MLID, []));
@@ -277,17 +277,14 @@ fn members_that_join_and_leave_at_random_are_reached_by_the_tree_that_is_compute
             for &(end, what) in &changes {
                 let guid = net.subnet.port(end).expect("a port").guid();
                 let (_, manager) = &mut net.managers[0];
-                if what < 2 {
-                    members.remove(&end);
-                    manager.remove_member(MLID, guid);
-                } else {
-                    *members.entry(end).or_default() |= what > 3;
-                    manager.add_member(MLID, guid, what > 3);
-                }
+                let receives = (what > 2).then_some(what > 4);
+                manager.set_member(MLID, guid, receives);
+                members.remove(&end);
+                members.extend(receives.map(|receives| (end, receives)));
             }
             net.settle();
             assert_members(&net, &members, &when);
-            if below(10) == 0 {
+            if below(3) == 0 {
                 // Nothing is to be set for the tree of all members.
                 let all =
                     members.iter().map(|(end, receives)| (guids(&net, &[*end])[0], *receives));

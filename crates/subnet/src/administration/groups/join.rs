@@ -59,7 +59,8 @@ pub(in super::super) fn join(
     };
     let (answer, first) = join.enter(state, mgid).ok_or(status::SA_REQUEST_INVALID)?;
     if let Some(member) = state.groups.get(mgid).and_then(|g| g.members.get(&answer.port_gid)) {
-        sink.member_joined(answer.mlid, member.port, member.receives());
+        let port = member.port;
+        sink.member_changed(answer.mlid, port, state.groups.receives(mgid, port));
     }
     table.push(&answer)?;
     if first {
@@ -194,7 +195,7 @@ impl Join<'_> {
         let was_full = member.state.intersects(FULL);
         member.state |= wanted;
         let becomes_full = !was_full && member.state.intersects(FULL);
-        let (all, proxy_join) = (member.state, member.proxy);
+        let (all, proxy_join, port) = (member.state, member.proxy, member.port);
         group.full_members += usize::from(becomes_full);
         let first = becomes_full && group.full_members == 1;
         let answer = McMemberRecord {
@@ -203,7 +204,7 @@ impl Join<'_> {
             proxy_join,
             ..group.record()
         };
-        state.groups.by_port.entry(self.port.guid).or_default().insert(mgid);
+        state.groups.by_port.entry(port).or_default().insert((mgid, self.record.port_gid));
         Some((answer, first))
     }
 }

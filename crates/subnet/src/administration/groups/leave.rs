@@ -33,7 +33,7 @@ pub(in super::super) fn leave(
     }
     let left = member.state.difference(bits);
     let was_full = member.state.intersects(FULL);
-    let (mlid, pkey) = (group.mlid, group.pkey);
+    let (mlid, pkey, port) = (group.mlid, group.pkey, member.port);
     // Who leaves is told what it is still, and nothing of the group.
     let mut answer = McMemberRecord {
         mgid: record.mgid,
@@ -61,8 +61,10 @@ pub(in super::super) fn leave(
     };
     if last {
         answer.join_state = JoinState::empty();
+        sink.group_changed(mlid);
+    } else {
+        sink.member_changed(mlid, port, state.groups.receives(record.mgid, port));
     }
-    sink.group_changed(mlid);
     table.push(&answer)?;
     if last {
         events::group_deleted(state, cx, record.mgid, pkey, sink);

@@ -38,8 +38,8 @@ pub(super) struct Groups {
     assigned: u32,
     /// How many groups all switches can have, if that was looked up.
     pub(super) capacity: Option<u16>,
-    /// In which groups a port is.
-    by_port: BTreeMap<Guid, BTreeSet<Gid>>,
+    /// In which groups a port is, and by which of its GIDs.
+    by_port: BTreeMap<Guid, BTreeSet<(Gid, Gid)>>,
 }
 
 /// A group.
@@ -105,7 +105,21 @@ impl Groups {
 
     /// Whether a port is a member of a group.
     pub(super) fn has_member(&self, mgid: Gid, port: Guid) -> bool {
-        self.by_port.get(&port).is_some_and(|groups| groups.contains(&mgid))
+        self.gids(mgid, port).next().is_some()
+    }
+
+    /// The GIDs by which a port is a member of a group.
+    fn gids(&self, mgid: Gid, port: Guid) -> impl Iterator<Item = Gid> + '_ {
+        let own = self.by_port.get(&port).into_iter();
+        own.flat_map(move |all| all.range((mgid, Gid([0; 16]))..=(mgid, Gid([0xff; 16]))))
+            .map(|&(_, gid)| gid)
+    }
+
+    /// Whether a port gets the packets of a group; none if it is no member.
+    pub(super) fn receives(&self, mgid: Gid, port: Guid) -> Option<bool> {
+        let members = &self.get(mgid)?.members;
+        let own = self.gids(mgid, port).filter_map(|gid| members.get(&gid));
+        own.map(Member::receives).reduce(|some, other| some || other)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
@@ -146,14 +160,11 @@ impl Groups {
     fn remove(&mut self, mgid: Gid, member: Gid) -> Option<(Lid, bool)> {
         let group = self.by_mgid.get_mut(&mgid)?;
         let old = group.members.remove(&member)?;
-        let stays = group.members.values().any(|other| other.port == old.port);
         let was_full = old.state.intersects(FULL);
         group.full_members -= usize::from(was_full);
         let last = was_full && group.full_members == 0;
         let mlid = group.mlid;
-        if !stays {
-            self.forget(old.port, mgid);
-        }
+        self.forget(old.port, mgid, member);
         if last {
             self.last_full_member_left(mgid);
         }
@@ -163,8 +174,8 @@ impl Groups {
     /// Without full members a group has no members, and does not exist unless it is a partition's.
     fn last_full_member_left(&mut self, mgid: Gid) {
         let Some(group) = self.by_mgid.get_mut(&mgid) else { return };
-        for member in core::mem::take(&mut group.members).into_values() {
-            self.forget(member.port, mgid);
+        for (gid, member) in core::mem::take(&mut group.members) {
+            self.forget(member.port, mgid, gid);
         }
         self.free_if_unknown(mgid);
     }
@@ -177,9 +188,9 @@ impl Groups {
         }
     }
 
-    fn forget(&mut self, port: Guid, mgid: Gid) {
+    fn forget(&mut self, port: Guid, mgid: Gid, member: Gid) {
         if let Some(groups) = self.by_port.get_mut(&port) {
-            groups.remove(&mgid);
+            groups.remove(&(mgid, member));
             if groups.is_empty() {
                 self.by_port.remove(&port);
             }
@@ -193,18 +204,12 @@ impl Groups {
         port: Guid,
         mut changed: impl FnMut(Gid, Lid, Pkey, bool),
     ) {
-        for mgid in self.by_port.get(&port).cloned().unwrap_or_default() {
-            let Some(group) = self.by_mgid.get(&mgid) else { continue };
-            let pkey = group.pkey;
-            let own = group.members.iter().filter(|(_, member)| member.port == port);
-            let own: alloc::vec::Vec<_> = own.map(|(&gid, _)| gid).collect();
-            let mut result = None;
-            for gid in own {
-                if let Some((mlid, last)) = self.remove(mgid, gid) {
-                    result = Some((mlid, last || result.is_some_and(|(_, last)| last)));
-                }
-            }
-            if let Some((mlid, last)) = result {
+        for (mgid, gid) in self.by_port.get(&port).cloned().unwrap_or_default() {
+            let Some(pkey) = self.by_mgid.get(&mgid).map(|group| group.pkey) else { continue };
+            // The last full member takes the others along, this port's other GIDs, too.
+            if let Some((mlid, last)) = self.remove(mgid, gid)
+                && (last || !self.has_member(mgid, port))
+            {
                 changed(mgid, mlid, pkey, last);
             }
         }

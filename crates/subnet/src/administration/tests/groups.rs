@@ -393,7 +393,7 @@ fn groups_are_found_by_their_values() {
 }
 
 #[test]
-fn manager_is_told_which_port_has_joined_and_whether_it_receives() {
+fn manager_is_told_which_port_has_joined_or_left_and_whether_it_receives() {
     let mut net = Net::new("switch:3", 0);
     let [a, b] = [2, 3].map(|lid| gid(&net, lid).guid());
     let created = record(&net, OWN, 2, SEND_FULL);
@@ -403,13 +403,58 @@ fn manager_is_told_which_port_has_joined_and_whether_it_receives() {
         let wanted = record(&net, OWN, lid, state);
         join(&mut net, JOIN, lid, &wanted).expect("joined");
     }
-    let expected = [(a, false), (b, true), (a, false), (a, true)];
-    let expected = expected.map(|(port, receives)| (Lid(0xc001), port, receives));
-    assert_eq!(net.out.joined, expected);
+    for (lid, state) in [(2, NON), (2, SEND_ONLY), (2, SEND_FULL)] {
+        let left = record(&net, OWN, lid, state);
+        leave(&mut net, lid, &left).expect("left");
+    }
+    let joined = [(a, Some(false)), (b, Some(true)), (a, Some(false)), (a, Some(true))];
+    let left = [(a, Some(false)), (a, Some(false)), (a, None)];
+    let expected = joined.into_iter().chain(left);
+    let expected: Vec<_> = expected.map(|(port, is)| (Lid(0xc001), port, is)).collect();
+    assert_eq!(net.out.members, expected);
     assert_eq!(net.out.changed, []);
-    let left = record(&net, OWN, 2, NON);
-    leave(&mut net, 2, &left).expect("left");
-    assert_eq!(net.out.changed, [Lid(0xc001)]);
+    let last = record(&net, OWN, 3, FULL);
+    leave(&mut net, 3, &last).expect("left");
+    assert_eq!((&net.out.changed[..], net.out.members.len()), (&[Lid(0xc001)][..], 7));
+}
+
+#[test]
+fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with_the_last() {
+    let mut net = Net::new("switch:4", 0);
+    let place = net.model.by_lid(Lid(2)).unwrap();
+    let port = gid(&net, 2).guid();
+    let own = record(&net, OWN, 2, SEND_FULL);
+    join(&mut net, CREATE, 2, &own).expect("created");
+    let other = record(&net, OWN, 3, FULL);
+    join(&mut net, JOIN, 3, &other).expect("joined");
+    // One that is in front of the port's own GID, and one that is behind it.
+    let aliases = [Guid(1), Guid(u64::MAX)].map(|alias| {
+        net.model.set_alias(place, u8::from(alias == Guid(1)) + 1, alias);
+        let port_gid = Gid::new(Gid::DEFAULT_PREFIX, alias);
+        McMemberRecord { port_gid, join_state: NON, ..own }
+    });
+    for alias in &aliases {
+        net.out.members.clear();
+        join(&mut net, JOIN, 2, alias).expect("joined");
+        leave(&mut net, 2, alias).expect("left");
+        join(&mut net, JOIN, 2, alias).expect("joined");
+        leave(&mut net, 2, &own).expect("left");
+        join(&mut net, JOIN, 2, &own).expect("joined");
+        leave(&mut net, 2, alias).expect("left");
+        let receives: Vec<_> = net.out.members.iter().map(|&(_, _, receives)| receives).collect();
+        let [yes, no] = [Some(true), Some(false)];
+        assert_eq!(receives, [yes, no, yes, yes, yes, no], "{}", alias.port_gid);
+        leave(&mut net, 2, &own).expect("left");
+        assert_eq!(net.out.members.pop(), Some((Lid(0xc001), port, None)));
+        join(&mut net, JOIN, 2, &own).expect("joined");
+    }
+    for alias in &aliases {
+        join(&mut net, JOIN, 2, alias).expect("joined");
+    }
+    net.out.members.clear();
+    net.administration.port_gone(net.now, &net.model, port, &mut net.out);
+    assert_eq!(net.out.members, [(Lid(0xc001), port, None)]);
+    assert_eq!(members(&net, 0xc001), [(gid(&net, 3).guid(), true)]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) struct Net {
 pub(super) struct Out {
     pub(super) sent: Vec<UserMad>,
     pub(super) changed: Vec<Lid>,
-    pub(super) joined: Vec<(Lid, Guid, bool)>,
+    pub(super) members: Vec<(Lid, Guid, Option<bool>)>,
     pub(super) aliases: Vec<(PortRef, u8, Guid)>,
     /// Nothing more can be sent.
     pub(super) full: bool,
@@ -47,8 +47,8 @@ impl AdministrationSink for Out {
     fn group_changed(&mut self, mlid: Lid) {
         self.changed.push(mlid);
     }
-    fn member_joined(&mut self, mlid: Lid, port: Guid, receives: bool) {
-        self.joined.push((mlid, port, receives));
+    fn member_changed(&mut self, mlid: Lid, port: Guid, receives: Option<bool>) {
+        self.members.push((mlid, port, receives));
     }
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
         self.aliases.push((port, index, guid));

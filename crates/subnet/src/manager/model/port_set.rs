@@ -25,6 +25,11 @@ impl PortSet {
         self.0 == [0; 4]
     }
 
+    /// How many ports are in it.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// Its ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
         (0..=u8::MAX).filter(|&port| self.contains(port))
@@ -49,6 +54,6 @@ mod tests {
             set.insert(port);
         }
         assert_eq!([set.mask(0), set.mask(1), set.mask(2), set.mask(15)], [0b1001, 2, 0, 0x8000]);
-        assert!(set.iter().eq([0, 3, 17, 255]) && !set.contains(4));
+        assert!(set.iter().eq([0, 3, 17, 255]) && set.len() == 4 && !set.contains(4));
     }
 }
