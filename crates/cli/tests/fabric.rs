@@ -135,6 +135,24 @@ fn partitions_of_a_file_are_kept_over_restarts_and_what_is_wrong_is_told_with_it
 }
 
 #[test]
+fn partitions_of_a_running_fabric_change_and_what_is_wrong_is_told_with_its_line() {
+    let net = Net::new();
+    let file = net.path().join("p.conf");
+    let name = file.to_str().unwrap();
+    net.fails(&["fabric", "partitions", name], 1);
+    std::fs::write(&file, "Default=0x7fff: ALL;\n\nA=0x10, rate=99: ALL;").unwrap();
+    net.ok(&["fabric", "up", "--shape", "two"]);
+    let said = net.fails(&["fabric", "partitions", name], 1);
+    assert!(said.contains(&format!("{name}: line 3, at `99`: ")), "{said}");
+    let status = || net.ok(&["fabric", "status", "--fabric", "default"]);
+    assert!(!status().contains("partitions "), "{}", status());
+    std::fs::write(&file, "Default=0x7fff: ALL;\nA=0x10: ALL=full;").unwrap();
+    let said = net.ok(&["fabric", "partitions", name]);
+    assert!(said.contains(&format!("2 partitions of {name}")), "{said}");
+    assert!(status().contains(&format!("partitions {name}\n")), "{}", status());
+}
+
+#[test]
 fn what_is_wrong_with_a_topology_is_told_with_its_file_and_line() {
     let net = Net::new();
     let file = net.path().join("bad");

@@ -115,3 +115,113 @@ fn a_fabric_does_not_start_with_partitions_that_make_no_sense() {
     let e = Server::spawn(ServerOptions::new(name, user)).unwrap_err().to_string();
     assert!(e.contains("p.conf: line 2, at `9`: "), "{e}");
 }
+
+/// Keys of a port's table, without what is behind the last of them.
+fn keys(program: &mut common::Manager, hops: &[u8], modifier: u32) -> Vec<u16> {
+    let table = PkeyTable::from_bytes(&program.get(hops, PkeyTable::ATTR_ID, modifier).data);
+    let mut keys: Vec<u16> = table.pkeys.iter().map(|key| key.0).collect();
+    keys.truncate(keys.iter().rposition(|key| *key != 0).map_or(0, |last| last + 1));
+    keys
+}
+
+/// Waits until a port has a table.
+fn until_set(program: &mut common::Manager, hops: &[u8], expected: &[u16]) {
+    while keys(program, hops, 0) != expected {
+        std::thread::yield_now();
+    }
+}
+
+fn change(fabric: &common::Fabric, text: &str) -> Result<String, String> {
+    let file = PartitionsFile { name: "other.conf".into(), text: text.into() };
+    let said = rdmux_fabric::client::admin::set_partitions(&fabric.options, &fabric.name, file);
+    said.map_err(|e| e.to_string())
+}
+
+#[test]
+fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() {
+    let (mut fabric, shown) = managed("switch:3", setup(TEXT));
+    let askers = [0, 1, 2].map(|n| Asker::new(&fabric, &shown, n));
+    let mgid = |text: &str| Gid::from(text.parse::<std::net::Ipv6Addr>().unwrap());
+    let member = |mgid: Gid, method: Method| {
+        let record = McMemberRecord {
+            mgid,
+            port_gid: askers[0].gid,
+            join_state: rdmux_wire::sa::JoinState::FULL_MEMBER,
+            ..McMemberRecord::default()
+        };
+        let mut mask = McMemberRecordMask::MGID;
+        if method != Method::GET {
+            mask |= McMemberRecordMask::PORT_GID | McMemberRecordMask::JOIN_STATE;
+        }
+        let id = McMemberRecord::ATTR_ID;
+        let (status, _, data) = askers[0].ask(method, id, mask.bits(), &record.to_bytes());
+        if status == 0 { Ok(McMemberRecord::read(&data).unwrap().mlid.0) } else { Err(status) }
+    };
+    let (default, storage, lab) = (
+        mgid("ff12:401b:ffff::ffff:ffff"),
+        mgid("ff12:401b:8010::ffff:ffff"),
+        mgid("ff12:401b:8020::ffff:ffff"),
+    );
+    assert_eq!(member(default, Method::SET), Ok(0xc000));
+    let mut program = fabric.manager("S-0002000000100000", 0);
+    let before = up(&fabric).sweeps;
+    let said = change(
+        &fabric,
+        "Default=0x7fff, ipoib: ALL, SELF=full; Low=5: ALL=full;
+         Lab=0x20, ipoib: 0x0002000000100101=full; Storage=0x10: 0x0002000000100101;",
+    );
+    assert!(said.unwrap().starts_with("4 partitions of other.conf: "));
+    // The first adapter keeps a partition, of which it is a limited member now, and has two more behind it.
+    until_set(&mut program, &[1], &[0x7fff, 0x0010, 0x8005, 0x8020]);
+    until_set(&mut program, &[2], &[0x7fff, 0, 0x8005]);
+    until_set(&mut program, &[3], &[0x7fff, 0x8005]);
+    // The switch has the same ones, and the manager knows them, once the sweep has ended.
+    while up(&fabric).sweeps == before {
+        std::thread::yield_now();
+    }
+    assert_eq!(keys(&mut program, &[], 2 << 16), [0x7fff, 0x8005]);
+    let mask = PathRecordMask::SGID | PathRecordMask::DGID;
+    let path = PathRecord { sgid: askers[1].gid, dgid: askers[2].gid, ..PathRecord::default() };
+    let (status, _, data) =
+        askers[1].ask(Method::GET, PathRecord::ATTR_ID, mask.bits(), &path.to_bytes());
+    assert_eq!((status, PathRecord::read(&data).unwrap().pkey), (0, Pkey(0x8005)));
+    // A group that has members stays, one that no partition has any more is gone, and its LID is that of a new one.
+    assert_eq!(member(default, Method::DELETE), Ok(0), "it is a member still");
+    assert_eq!(member(storage, Method::GET), Err(NO_RECORDS));
+    assert_eq!(member(lab, Method::GET), Ok(0xc001));
+    drop(program);
+    drop(askers);
+    fabric.stop();
+    fabric.start();
+    assert_eq!(up(&fabric).partitions.as_deref(), Some("other.conf"));
+    let mut program = fabric.manager("S-0002000000100000", 0);
+    assert_eq!(
+        keys(&mut program, &[1], 0),
+        [0x7fff, 0x8005, 0x0010, 0x8020],
+        "of a port without a table"
+    );
+}
+
+#[test]
+fn partitions_that_make_no_sense_change_nothing() {
+    let (fabric, _) = managed("switch:3", setup(TEXT));
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let before = Setup::load(&dir).unwrap();
+    let said = change(&fabric, "A=1: ALL;\n B=2, mtu=9: ALL;").unwrap_err();
+    assert!(said.contains("other.conf: line 2, at `9`: "), "{said}");
+    assert_eq!(Setup::load(&dir).unwrap(), before);
+    let status = rdmux_fabric::client::admin::status(&fabric.options, &fabric.name).unwrap();
+    assert_eq!(status.manager.unwrap().partitions.as_deref(), Some("p.conf"));
+    let mut program = fabric.manager("S-0002000000100000", 0);
+    assert_eq!(keys(&mut program, &[1], 0), [0x7fff, 0x8010]);
+}
+
+#[test]
+fn a_fabric_without_a_manager_has_no_partitions_to_change() {
+    let fabric = common::Fabric::up("switch:3");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let before = Setup::load(&dir).unwrap();
+    let said = change(&fabric, "A=1: ALL;").unwrap_err();
+    assert!(said.contains("no subnet manager of its own"), "{said}");
+    assert_eq!(Setup::load(&dir).unwrap(), before);
+}

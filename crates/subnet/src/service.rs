@@ -91,6 +91,11 @@ impl Service {
         &self.administration
     }
 
+    /// Other partitions: see [`Administration::set_partitions`].
+    pub fn set_partitions(&mut self, partitions: Partitions) {
+        self.administration.set_partitions(partitions);
+    }
+
     /// Whether a message is for administration, and not for the manager.
     pub fn is_asked(mad: &UserMad) -> bool {
         const CLASS: usize = 1;

@@ -6,7 +6,7 @@
 //! topology that it was given; an exit status proves nothing.
 //!
 //! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
-//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`client`] asks for what they do not, [`ibsim`] compares what is made of a topology file.
+//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
 
 mod bring_up;
 mod client;
@@ -16,6 +16,7 @@ mod ground;
 pub(crate) mod handover;
 pub(crate) mod ibsim;
 mod opensm;
+pub(crate) mod repartition;
 pub(crate) mod two_managers;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::management::{
     Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim,
-    two_managers,
+    repartition, two_managers,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -25,6 +25,11 @@ pub(super) fn rows() -> Vec<Row> {
         managed("saquery and smpquery of service levels", ManagedBy::Fabric),
         true,
         Management::With(&["--sm-sl-to-vl", "default"], diags::sa::levels),
+    ));
+    rows.push(row(
+        managed("smpquery pkeys and saquery -g of partitions that change", ManagedBy::Fabric),
+        true,
+        Management::With(&[], repartition::while_up),
     ));
     rows
 }

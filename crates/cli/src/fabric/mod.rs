@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::proto::{End, NodeRef};
-use rdmux_fabric::server::{self, FIRST_GUID, Setup, read_topology};
+use rdmux_fabric::server::{self, FIRST_GUID, PartitionsFile, Setup, read_topology};
 use rdmux_fabric::{FabricDir, FabricName};
 use rdmux_subnet::topology::Shape;
 use rdmux_wire::Guid;
@@ -56,6 +56,11 @@ pub(crate) enum FabricCommand {
     Fault(Fault),
     /// Change the GUID of the system that a node is in, and tell the manager by trap 145
     SystemGuid(SystemGuid),
+    /// Change who is in which partition, as OpenSM's partitions.conf says, while the fabric is up
+    ///
+    /// The manager sets the tables of ports; keys that a port keeps stay at their index. What the file says now is kept with the fabric's options.
+    /// If something is wrong in it, the partitions stay as they were.
+    Partitions(PartitionsArgs),
     /// Be a fabric (started by the others when needed)
     #[command(hide = true)]
     Serve(Serve),
@@ -264,6 +269,15 @@ fn guid(text: &str) -> Result<Guid, String> {
 }
 
 #[derive(Args)]
+pub(crate) struct PartitionsArgs {
+    #[command(flatten)]
+    which: Which,
+    /// A file in the form of OpenSM's partitions.conf
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+#[derive(Args)]
 pub(crate) struct Serve {
     /// The fabric's name
     #[arg(value_name = "NAME")]
@@ -309,6 +323,10 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         FabricCommand::SystemGuid(SystemGuid { which, node, guid }) => {
             let options = options()?;
             say!("{}", admin::set_system_guid(&options, &which.name(&options), node, *guid)?);
+        }
+        FabricCommand::Partitions(PartitionsArgs { which, file }) => {
+            let (options, file) = (options()?, PartitionsFile::read(file)?);
+            say!("{}", admin::set_partitions(&options, &which.name(&options), file)?);
         }
         FabricCommand::Serve(Serve { name, on_demand }) => {
             let options = options()?;

@@ -13,7 +13,7 @@ use super::ConnectOptions;
 use super::connect::{TIMEOUT, connect_socket};
 use super::link::Link;
 use crate::proto::{AdminRequest, End, NodeRef, Role, Snapshot, Status, Tables};
-use crate::server::Setup;
+use crate::server::{PartitionsFile, Setup};
 use crate::{FabricDir, FabricError, FabricName, bridge};
 
 /// The most bytes of an answer that are believed.
@@ -220,6 +220,38 @@ pub fn set_system_guid(
 ) -> Result<String, FabricError> {
     let request = AdminRequest::SystemGuid { node: node.clone(), guid };
     ask(options, fabric, &request, &format!("change the system GUID of {node}"))
+}
+
+/// Gives a fabric that is up other partitions, and keeps them with its options; says how many.
+///
+/// # Errors
+/// As [`plug`]; [`FabricError::File`] when the file of options cannot be read, [`FabricError::Io`] when it cannot be written. The partitions
+/// that the fabric had are in force then.
+pub fn set_partitions(
+    options: &ConnectOptions,
+    fabric: &FabricName,
+    file: PartitionsFile,
+) -> Result<String, FabricError> {
+    const WHAT: &str = "change its partitions";
+    let dir = FabricDir::open(&options.user, fabric)?;
+    let old = Setup::load(&dir)?;
+    let why = match (status(options, fabric)?.manager, old.join) {
+        (_, Some(_)) => "it is another machine's: do it there",
+        (None, None) => "it has no subnet manager of its own",
+        (Some(_), None) => "",
+    };
+    if !why.is_empty() {
+        let (what, why) = (WHAT.to_owned(), why.to_owned());
+        return Err(FabricError::Refused { what, why, errno: libc::ENODEV });
+    }
+    let mut new = old.clone();
+    new.manager.partitions = Some(file);
+    new.keep(&dir, None)?;
+    let said = ask(options, fabric, &AdminRequest::Partitions, WHAT);
+    if said.is_err() {
+        old.keep(&dir, None)?;
+    }
+    said
 }
 
 fn ask<T: DeserializeOwned>(

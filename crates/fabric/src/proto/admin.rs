@@ -121,6 +121,8 @@ pub enum AdminRequest {
         /// Its SystemImageGUID from now on.
         guid: Guid,
     },
+    /// To take the partitions that its options have now. Answer: text.
+    Partitions,
 }
 
 /// How a fabric is.

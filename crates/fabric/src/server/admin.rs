@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
+use super::setup::Setup;
+use crate::FabricError;
 use crate::proto::{
     AdminRequest, Attached, End, Failure, FileStatus, LinkView, NodeRef, NodeView, PortRef,
     PortView, Reply, Snapshot, Status,
@@ -44,6 +46,7 @@ impl Core {
             AdminRequest::SystemGuid { node, guid } => {
                 self.system_guid(&node, guid).and_then(|said| encoded(&said))
             }
+            AdminRequest::Partitions => self.partitions().and_then(|said| encoded(&said)),
         };
         let reply: Reply<u64> =
             answer.as_ref().map(|bytes| bytes.len() as u64).map_err(Clone::clone);
@@ -193,6 +196,22 @@ impl Core {
         self.nodes.set_system_guid(found, guid);
         let id = self.nodes.get(found).map_or_else(String::new, |named| named.id.clone());
         Ok(format!("{id} is in the system {guid}"))
+    }
+
+    /// Takes the partitions that its options have now; with an error those before are in force.
+    fn partitions(&mut self) -> Result<String, Failure> {
+        let wrong = |e: FabricError| Failure::new(libc::EINVAL, e.to_string());
+        let setup = Setup::load(&self.dir).map_err(wrong)?.manager;
+        let partitions = setup.partitions().map_err(wrong)?;
+        let count = partitions.iter().count();
+        let now = self.now();
+        if !self.world.set_partitions(now, partitions) {
+            return Err(Failure::new(libc::ENODEV, "it has no subnet manager of its own"));
+        }
+        self.setup.manager.partitions = setup.partitions;
+        let name = self.setup.manager.partitions.as_ref().map_or("no file", |file| &file.name);
+        let noun = if count == 1 { "partition" } else { "partitions" };
+        Ok(format!("{count} {noun} of {name}: the manager sets the tables of ports"))
     }
 
     /// Changes the subnet.

@@ -79,6 +79,14 @@ impl Managed {
         }
     }
 
+    /// Other partitions, whose tables a sweep sets.
+    pub(super) fn set_partitions(&mut self, now: Time, partitions: Partitions) {
+        let manager = self.manager.config().guid;
+        let tables = PartitionTables { partitions: partitions.clone(), manager };
+        self.manager.set_pkey_tables(now, Box::new(tables));
+        self.service.set_partitions(partitions);
+    }
+
     pub(super) fn manager(&self) -> &Manager {
         &self.manager
     }

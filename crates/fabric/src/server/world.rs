@@ -89,6 +89,12 @@ impl World {
         self.managed.as_ref().is_some_and(|managed| managed.port() == port)
     }
 
+    /// Gives the embedded manager other partitions; whether there is one.
+    pub(super) fn set_partitions(&mut self, now: Time, partitions: Partitions) -> bool {
+        let managed = self.managed.as_mut();
+        managed.map(|managed| managed.set_partitions(now, partitions)).is_some()
+    }
+
     /// The embedded manager.
     pub(super) fn manager(&self) -> Option<&Manager> {
         self.managed.as_ref().map(Managed::manager)

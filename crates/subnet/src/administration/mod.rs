@@ -163,10 +163,11 @@ impl Administration {
         self.own = port;
     }
 
-    /// Other partitions. Ports have to register again.
+    /// Other partitions. What ports have registered stays. Groups that partitions no longer have end when they have no members, and those
+    /// that have members stay as these know them.
     pub fn set_partitions(&mut self, partitions: Partitions) {
+        self.state.groups.set_partitions(&partitions);
         self.partitions = partitions;
-        self.reset();
     }
 
     fn reset(&mut self) {

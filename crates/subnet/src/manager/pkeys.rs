@@ -3,6 +3,7 @@
 //! A port of a switch that leads to an adapter gets the adapter's table and enforces it both ways (SwitchInfo's
 //! PartitionEnforcementCap and capability bits permitting), as OpenSM does it. Enforcement begins when the table is known to be there.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
@@ -52,17 +53,58 @@ fn guarded(model: &Model, port: PortRef) -> Option<PortRef> {
     (!model.node(peer.node)?.is_switch()).then_some(peer)
 }
 
+/// The keys of `wanted` in a table with room for all of them. The first is at index 0. The others stay where `known` has them, or another
+/// kind of membership of the same partition, so that queue pairs keep their partition; what is new comes behind all that, since an index
+/// that has become free may still be in use, as long as there is room.
+fn arrange(known: &[Pkey], wanted: Vec<Pkey>, capacity: usize) -> Vec<Pkey> {
+    let Some(&first) = wanted.first().filter(|_| *known != *wanted) else { return wanted };
+    let base = |key: Pkey| key.0 & 0x7fff;
+    let all = (1..capacity).zip(known.iter().skip(1)).filter(|(_, key)| base(**key) != 0);
+    let same: BTreeMap<Pkey, usize> = all.clone().map(|(at, key)| (*key, at)).collect();
+    let alike: BTreeMap<u16, usize> = all.map(|(at, key)| (base(*key), at)).collect();
+    let mut table = vec![Pkey(0); capacity];
+    table[0] = first;
+    let mut others = Vec::new();
+    for &key in &wanted[1..] {
+        match same.get(&key) {
+            Some(&at) => table[at] = key,
+            None => others.push(key),
+        }
+    }
+    let mut free = (known.len()..capacity).chain(1..known.len().min(capacity));
+    let mut new = Vec::new();
+    for key in others {
+        match alike.get(&base(key)).filter(|&&at| table[at] == Pkey(0)) {
+            Some(&at) => table[at] = key,
+            None => new.push(key),
+        }
+    }
+    for key in new {
+        let at = free.find(|&at| at > 0 && table[at] == Pkey(0));
+        if let Some(slot) = at.and_then(|at| table.get_mut(at)) {
+            *slot = key;
+        }
+    }
+    let used = table.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
+    table.truncate(used);
+    table
+}
+
 impl Manager {
-    /// The table that a port should have: an end port that of its partitions, as much of it as fits; a switch's port that of the end port
-    /// behind it, if all of it fits. None for ports that have no table of their own.
+    /// The table that a port should have: an end port that of its partitions, as much of it as fits, with the keys that it has already where
+    /// they are; a switch's port that of the end port behind it, if all of it fits, in any order. None for ports that have no table of their
+    /// own.
     pub(super) fn wanted_pkeys(&self, model: &Model, port: PortRef) -> Option<Vec<Pkey>> {
         let node = model.node(port.node)?;
         let is_external = port.port != 0 && node.is_switch();
         let end = if is_external { guarded(model, port)? } else { port };
         let mut table = self.pkeys.of(model, end);
         table.truncate(capacity(model.node(end.node)?, end.port).into());
-        let fits = table.len() <= usize::from(capacity(node, port.port));
-        (!is_external || fits && !table.is_empty()).then_some(table)
+        let capacity = usize::from(capacity(node, port.port));
+        if is_external {
+            return (table.len() <= capacity && !table.is_empty()).then_some(table);
+        }
+        Some(arrange(&model.port(port)?.pkeys, table, capacity))
     }
 
     /// What a port of a switch enforces, on packets that come in and on those that leave, once its table is there. None of other ports, and
@@ -129,8 +171,46 @@ impl Manager {
                 self.queue.push_back(Request { port, what: What::SetPkeys(block) });
             }
         }
-        if wanted.len() == cap && self.pkeys.of(&self.model, port).len() > cap {
+        if self.pkeys.of(&self.model, port).len() > cap {
             self.problem(ProblemKind::NoPkey, port);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_a_port_keeps_stay_at_their_index() {
+        let cases: &[(&[u16], &[u16], usize, &[u16])] = &[
+            (&[], &[0xffff, 0x8010], 8, &[0xffff, 0x8010]),
+            (&[0xffff], &[0xffff, 0x8010, 0x8020], 8, &[0xffff, 0x8010, 0x8020]),
+            // What is gone leaves a gap, and what is new comes behind.
+            (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8020], 8, &[0xffff, 0, 0x8020]),
+            (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8005, 0x8020], 8, &[0xffff, 0, 0x8020, 0x8005]),
+            (&[0xffff, 0x8010], &[0xffff], 8, &[0xffff]),
+            // Without room the gap is filled.
+            (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8005, 0x8020], 3, &[0xffff, 0x8005, 0x8020]),
+            // Another membership of the same partition is in its place; both kinds are in two.
+            (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x0010, 0x8020], 8, &[0xffff, 0x0010, 0x8020]),
+            (&[0xffff, 0x0010], &[0xffff, 0x8010, 0x0010], 8, &[0xffff, 0x0010, 0x8010]),
+            // Another one at index 0.
+            (&[0xffff, 0x8010], &[0x8010, 0xffff], 8, &[0x8010, 0, 0xffff]),
+            (&[0xffff, 0x8010], &[0x8010, 0xffff], 2, &[0x8010, 0xffff]),
+            (&[0, 0x8010, 0x8010], &[0xffff, 0x8010], 8, &[0xffff, 0, 0x8010]),
+            (&[0xffff; 4], &[0x7fff, 0x8001], 2, &[0x7fff, 0x8001]),
+            (&[0xffff], &[], 0, &[]),
+        ];
+        let table = |keys: &[u16]| keys.iter().map(|key| Pkey(*key)).collect::<Vec<_>>();
+        for (known, wanted, capacity, expected) in cases {
+            let arranged = arrange(&table(known), table(wanted), *capacity);
+            assert_eq!(arranged, table(expected), "{known:x?} {wanted:x?}");
+            assert_eq!(
+                arrange(&arranged, table(wanted), *capacity),
+                arranged,
+                "nothing is left to do"
+            );
         }
     }
 }

@@ -117,9 +117,15 @@ fn sweep_with_partitions_that_are_set_already_sends_no_set() {
 fn partitions_that_change_are_set_at_ports_that_are_active() {
     let mut net = up(TEXT);
     set(&mut net, "Other=0x20: 0x100101=full, 0x100301;");
-    for (end, table) in [(A, &[0x7fff, 0x8020][..]), (B, &[0x7fff]), (C, &[0x7fff, 0x0020])] {
+    // What A had at index 1 is gone, and what is new is not there.
+    let tables: [(PortId, &[u16], &[u16]); 3] = [
+        (A, &[0x7fff, 0, 0x8020], &[0x7fff, 0x8020]),
+        (B, &[0x7fff], &[0x7fff]),
+        (C, &[0x7fff, 0x0020], &[0x7fff, 0x0020]),
+    ];
+    for (end, table, guarded) in tables {
         let guard = net.subnet.peer(end).expect("a switch");
-        assert_eq!((keys(&net, end), keys(&net, guard)), (table.to_vec(), table.to_vec()));
+        assert_eq!((keys(&net, end), keys(&net, guard)), (table.to_vec(), guarded.to_vec()));
         assert_eq!(enforces(&net, guard), (true, true));
     }
     assert!(passes(&mut net, C, A, 0x0020) && !passes(&mut net, B, A, 0x0010));
@@ -213,7 +219,7 @@ fn enforcement_does_not_begin_before_the_table_is_there() {
     set(&mut net, "Other=0x20: 0x100101=full;");
     assert_eq!(
         (keys(&net, A), keys(&net, port(0, 1))),
-        (vec![0x7fff, 0x8020], vec![0x7fff, 0x8010])
+        (vec![0x7fff, 0, 0x8020], vec![0x7fff, 0x8010])
     );
     assert_eq!(enforces(&net, port(0, 1)), (false, false), "what it has is not enforced");
     net.meddler = Box::new(|_, _, _| true);
@@ -222,4 +228,17 @@ fn enforcement_does_not_begin_before_the_table_is_there() {
         (keys(&net, port(0, 1)), enforces(&net, port(0, 1))),
         (vec![0x7fff, 0x8020], (true, true))
     );
+}
+
+#[test]
+fn keys_that_a_port_keeps_stay_at_their_index_and_a_sweep_changes_nothing_then() {
+    let text = "Default=0x7fff: ALL, SELF=full; Low=0x05: 0x100101; Storage=0x10: 0x100101;";
+    let mut net = up(TEXT);
+    set(&mut net, text);
+    assert_eq!(keys(&net, A), [0x7fff, 0x0010, 0x0005]);
+    net.sets = 0;
+    net.with(0, |manager, now, _| manager.sweep(now));
+    net.pass(QUIET);
+    assert_eq!(net.sets, 0);
+    net.assert_configured();
 }

@@ -7,6 +7,7 @@ mod leave;
 mod query;
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use rdmux_wire::sa::{JoinState, McMemberRecord, Rate, Selector};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
@@ -93,6 +94,31 @@ impl Groups {
             groups.add(Group::of_partition(group), u16::MAX);
         }
         groups
+    }
+
+    /// Other partitions: groups that are new are there, and those that are gone stay as long as they have members. Those that have members
+    /// keep their parameters.
+    pub(super) fn set_partitions(&mut self, partitions: &Partitions) {
+        let known: Vec<Gid> = self.by_mgid.keys().copied().collect();
+        let wanted: BTreeMap<Gid, &PartitionGroup> =
+            partitions.groups().map(|group| (group.mgid, group)).collect();
+        for mgid in known {
+            let Some(group) = self.by_mgid.get_mut(&mgid) else { continue };
+            let new = wanted.get(&mgid).map(|of| Group::of_partition(of));
+            group.well_known = new.is_some();
+            if !group.members.is_empty() {
+                continue;
+            }
+            match new {
+                Some(new) => *group = Group { mlid: group.mlid, ..new },
+                None => self.free_if_unknown(mgid),
+            }
+        }
+        for group in partitions.groups() {
+            if !self.by_mgid.contains_key(&group.mgid) {
+                self.add(Group::of_partition(group), u16::MAX);
+            }
+        }
     }
 
     pub(super) fn get(&self, mgid: Gid) -> Option<&Group> {

@@ -83,6 +83,33 @@ fn broadcast_groups_are_there_from_the_start_and_stay() {
 }
 
 #[test]
+fn groups_of_other_partitions_come_and_those_of_former_ones_go_with_their_members() {
+    let mut net = Net::new("switch:3", 0);
+    let partitions = |text: &str| Partitions::parse("p", text).unwrap();
+    let a = "Default=0x7fff,ipoib: ALL=full; A=0x11,ipoib: ALL=full;";
+    net.administration.set_partitions(partitions(a));
+    for (place, _) in net.ports() {
+        let keys = [Pkey::DEFAULT, Pkey(0x8011), Pkey(0x8012)];
+        net.model.port_mut(place).unwrap().pkeys = keys.into();
+    }
+    let wanted = record(&net, BROADCAST, 2, FULL);
+    join(&mut net, JOIN, 2, &wanted).expect("joined");
+    let b = "Default=0x7fff: ALL=full; B=0x12,ipoib,rate=7: ALL=full; A=0x11,ipoib,mtu=5,rate=2:;";
+    net.administration.set_partitions(partitions(b));
+    let seen = |net: &mut Net| {
+        let all = net.table(ID, 0, &McMemberRecord::default());
+        all.iter().map(|r| (r.mlid.0, r.pkey.0, r.mtu, r.rate.0)).collect::<Vec<_>>()
+    };
+    // The default partition's group has a member; that of A has what the file says now.
+    let all = [(0xc001, 0x8011, 5, 2), (0xc002, 0x8012, 4, 7), (0xc000, 0xffff, 4, 3)];
+    assert_eq!(seen(&mut net), all);
+    leave(&mut net, 2, &wanted).expect("left");
+    assert_eq!(seen(&mut net), all[..2]);
+    net.administration.set_partitions(partitions("Default=0x7fff,ipoib: ALL=full;"));
+    assert_eq!(seen(&mut net), [(0xc000, 0xffff, 4, 3)]);
+}
+
+#[test]
 fn groups_of_ip_need_the_broadcast_group_of_their_partition() {
     let mut net = Net::new("switch:3", 0);
     let mgid = |text: &str| Gid::from(text.parse::<core::net::Ipv6Addr>().unwrap());
