@@ -181,9 +181,12 @@ impl Manager {
 mod tests {
     use super::*;
 
+    /// What a port has, what it should have, its room, and what it gets.
+    type Case = (&'static [u16], &'static [u16], usize, &'static [u16]);
+
     #[test]
     fn keys_that_a_port_keeps_stay_at_their_index() {
-        let cases: &[(&[u16], &[u16], usize, &[u16])] = &[
+        let cases: &[Case] = &[
             (&[], &[0xffff, 0x8010], 8, &[0xffff, 0x8010]),
             (&[0xffff], &[0xffff, 0x8010, 0x8020], 8, &[0xffff, 0x8010, 0x8020]),
             // What is gone leaves a gap, and what is new comes behind.
