@@ -5,6 +5,7 @@
 //! - UDP: batches of 4 KiB segments between two threads, ICRC computed and checked, payload copied
 //!   to its place, with as much in flight as a window allows; against one TCP stream that is read
 //!   into the same place
+//! - InfiniBand: packets of 4 KiB from port to port over UDP in the same way; against the same TCP stream
 //! - UDP latency: 64 bytes there and back through batches, both sides polling; against bare sendto
 //!   and recvfrom, polling likewise
 //! - ring: 64 bytes there and back, both sides polling; against one cache line that goes there and
@@ -12,16 +13,20 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use rdmux_link::ib::Routes;
+use rdmux_link::routes::{OwnPort, Peer, PeerId, RouteTable, RouteView, Way};
 use rdmux_link::udp::{GroupOptions, PushError};
-use rdmux_link::wire::{Frame, Payload, Piece};
+use rdmux_link::wire::{Arrivals, Frame, Payload, Piece};
 use rdmux_link::{
-    Consumer, Destination, IcrcCheck, PeerBell, Producer, Ring, RingPair, RxBatch, TxBatch,
+    Consumer, Destination, IbWire, IcrcCheck, PeerBell, Producer, Ring, RingPair, RxBatch, TxBatch,
     UdpGroup, UdpPort, Wire,
 };
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::{Bth, Guid, Lid, Mtu, Opcode, Pkey, Psn, Qpn};
 
 const ROUNDS: usize = 5;
 const SEGMENT: usize = 4096;
@@ -43,6 +48,15 @@ fn main() {
             "  not checked by the receiver        {:6.2} GB/s   {:.2} x TCP",
             bare,
             bare / tcp
+        );
+        println!("TCP, one stream                      {tcp:6.2} GB/s");
+    }
+    if wanted("ib") {
+        let whole = median(ib_bandwidth);
+        let tcp = median(tcp_bandwidth);
+        println!(
+            "InfiniBand 4 KiB, ICRC both ways     {whole:6.2} GB/s   {:.2} x TCP",
+            whole / tcp
         );
         println!("TCP, one stream                      {tcp:6.2} GB/s");
     }
@@ -136,6 +150,69 @@ fn udp_bandwidth(check: bool) -> f64 {
                 assert!(!check || d.check_icrc() == IcrcCheck::Right);
                 let payload = &d.without_icrc()[12..];
                 place[got % MESSAGE..][..SEGMENT].copy_from_slice(payload);
+                got += SEGMENT;
+            }
+            received.store(got as u64, Ordering::Release);
+        }
+        gigabytes_per_second(TOTAL, since.elapsed())
+    })
+}
+
+/// A port, whose table has a way to the LID that is twice its own.
+fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
+    let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
+    let mut group = UdpGroup::open([127, 77, 203, 10 + n].into(), &options).unwrap();
+    let mut table = RouteTable::create().unwrap();
+    let mut own =
+        OwnPort { active: true, lid: Lid(n.into()), mtu: Mtu::M4096, ..OwnPort::default() };
+    own.pkeys[0] = Pkey::DEFAULT;
+    table.set_own(&own).unwrap();
+    if let Some(peer) = peer {
+        let id = PeerId::new(1).unwrap();
+        let at = Peer { addr: peer.port().local_addr(), port_guid: Guid(1) };
+        table.set_peer(id, Some(&at)).unwrap();
+        let way = Way { peer: id, hops: 1, mtu: Mtu::M4096, rate: 3, sls: 1, pkeys: 1, back: 1 };
+        table.set_way(Lid(2 * u16::from(n)), Some(&way)).unwrap();
+    }
+    let routes = Arc::new(Routes::new());
+    routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
+    (IbWire::new(group.socket(0).unwrap(), 0, routes).unwrap(), table)
+}
+
+/// One direction from InfiniBand port to port, otherwise as [`udp_bandwidth`].
+fn ib_bandwidth() -> f64 {
+    let (rx, _there) = ib_port(2, None);
+    let (tx, _here) = ib_port(1, Some(&rx));
+    let received = AtomicU64::new(0);
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let message = vec![0x5a; MESSAGE];
+            let header = Bth::new(Opcode::UC_SEND_MIDDLE, Qpn::new(7), Psn::new(0)).to_bytes();
+            let av = AddressVector { dlid: 2, ..AddressVector::default() };
+            start.wait();
+            for at in (0..TOTAL).step_by(SEGMENT) {
+                while at as u64 > received.load(Ordering::Acquire) + WINDOW {
+                    tx.flush(&mut ()).unwrap();
+                    std::hint::spin_loop();
+                }
+                let piece = [Piece::new(message[at % MESSAGE..].as_ptr(), SEGMENT)];
+                let payload = Payload::Pieces(&piece);
+                let frame = Frame { header: &header, payload, pad: 0, ack: None };
+                tx.send(&mut (), &av, &frame).unwrap();
+            }
+            tx.flush(&mut ()).unwrap();
+        });
+        let mut place = vec![0; MESSAGE];
+        let (mut arrivals, mut got) = (Arrivals::default(), 0);
+        start.wait();
+        let since = Instant::now();
+        while got < TOTAL {
+            if rx.receive(&mut arrivals).unwrap() == 0 {
+                std::hint::spin_loop();
+            }
+            for arrival in arrivals.iter() {
+                place[got % MESSAGE..][..SEGMENT].copy_from_slice(&arrival.bytes[12..]);
                 got += SEGMENT;
             }
             received.store(got as u64, Ordering::Release);

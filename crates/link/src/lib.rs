@@ -13,6 +13,7 @@
 //! - [`spin_wait`]: looking for a moment before going to sleep
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
+//! - [`ib`]: InfiniBand packets over UDP, straight to where the subnet's switches would bring them
 //! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
 //! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`namespace`]: other files for a process and its children
@@ -33,6 +34,7 @@ pub mod doorbell;
 mod fence;
 #[expect(unsafe_code, reason = "touches memory that may not be there")]
 pub mod guarded;
+pub mod ib;
 mod inbox;
 #[cfg_attr(loom, allow(dead_code, reason = "only what is no model uses it"))]
 #[expect(unsafe_code, reason = "maps memory")]
@@ -59,6 +61,7 @@ pub mod wire;
 pub use board::{Board, PeerBoard};
 pub use doorbell::{Doorbell, PeerBell};
 pub use guarded::Unmapped;
+pub use ib::IbWire;
 pub use inbox::Inbox;
 pub use mmap::has_room;
 pub use procmem::{ProcMemError, ProcessMemory};

@@ -5,6 +5,7 @@ pub mod cm;
 pub mod cm_streams;
 pub mod fabric;
 pub mod host;
+pub mod ib_parts;
 pub mod ib_subnet;
 pub mod iwarp;
 pub mod iwarp_wire;
@@ -51,6 +52,7 @@ targets! {
     "iwarp_wire_mpa" iwarp_wire::iwarp_wire_mpa, corpus::startups, "iWARP: start-up frames, as they come in";
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
+    "ib_parts" ib_parts::ib_parts, ib_parts::datagrams, "InfiniBand over UDP: any datagrams, in any order, to the reassembly of packets";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";

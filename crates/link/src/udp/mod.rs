@@ -27,7 +27,7 @@ pub mod rx;
 pub mod tx;
 
 pub(crate) mod checksum;
-mod control;
+pub(crate) mod control;
 mod steer;
 
 pub use checksum::IcrcCheck;

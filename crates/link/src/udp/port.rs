@@ -89,7 +89,7 @@ impl UdpPort {
     }
 
     /// Sends one message, without blocking.
-    pub(super) fn send_message(
+    pub(crate) fn send_message(
         &self,
         name: &SockAddr,
         bytes: &[u8],
@@ -112,7 +112,7 @@ impl UdpPort {
     }
 
     /// Remembers that the kernel refuses to segment on this socket's way out.
-    pub(super) fn refuse_segments(&self) {
+    pub(crate) fn refuse_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }
 }

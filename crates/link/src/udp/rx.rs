@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ops::Range;
 
 use super::control;
 use super::port::UdpPort;
@@ -78,6 +79,17 @@ impl RxBatch {
     /// The packets of the last [`recv`](Self::recv), in order.
     pub fn arrivals(&self) -> Datagrams<'_> {
         Datagrams { batch: self, next: 0, message: None }
+    }
+
+    /// Where bytes of a packet lie, for [`bytes`](Self::bytes).
+    pub(crate) fn place_of(&self, bytes: &[u8]) -> Range<usize> {
+        let start = bytes.as_ptr().addr().wrapping_sub(self.data.as_ptr().addr());
+        start..start.saturating_add(bytes.len())
+    }
+
+    /// What lies there since the last [`recv`](Self::recv); nothing outside of all buffers.
+    pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
+        self.data.get(place).unwrap_or_default()
     }
 
     /// How many messages were ever longer than a buffer; their datagrams are not shown.

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use rdmux_transport::Source;
 use rdmux_wire::icrc::Icrc;
 use rdmux_wire::{Gid, Grh, Lid};
 
-use crate::udp::ROCE_PORT;
 use crate::udp::checksum::{self, IcrcCheck};
+use crate::udp::{ROCE_PORT, RxBatch, UdpPort};
 
 /// The two ends of a packet, as captures show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,16 +207,55 @@ fn ipv4_checksum(header: &[u8]) -> u16 {
 #[derive(Debug, Default)]
 pub struct Arrivals {
     data: Vec<u8>,
+    /// How much of it is filled.
+    used: usize,
+    /// What datagrams were received into, if they were.
+    datagrams: Option<RxBatch>,
     list: Vec<Arrived>,
 }
 
 /// A packet, and what is told of it.
 #[derive(Debug)]
 struct Arrived {
-    /// Where it ends in the data.
-    end: usize,
+    place: Place,
     ends: Ends,
     ib: Option<IbRoute>,
+}
+
+/// Where a packet lies.
+#[derive(Clone, Debug)]
+enum Place {
+    Data(Range<usize>),
+    Datagrams(Range<usize>),
+}
+
+/// What to show of a datagram.
+pub(crate) struct Shown<'a> {
+    datagrams: &'a RxBatch,
+    ends: Ends,
+    data: &'a mut Vec<u8>,
+    used: &'a mut usize,
+    list: &'a mut Vec<Arrived>,
+}
+
+impl Shown<'_> {
+    /// An InfiniBand packet, BTH to pad, which is part of the datagram.
+    pub(crate) fn in_place(&mut self, bytes: &[u8], route: IbRoute) {
+        self.add(Place::Datagrams(self.datagrams.place_of(bytes)), route);
+    }
+
+    /// One that is not.
+    pub(crate) fn copied(&mut self, bytes: &[u8], route: IbRoute) {
+        let start = *self.used;
+        self.data.truncate(start);
+        self.data.extend_from_slice(bytes);
+        *self.used = self.data.len();
+        self.add(Place::Data(start..*self.used), route);
+    }
+
+    fn add(&mut self, place: Place, route: IbRoute) {
+        self.list.push(Arrived { place, ends: self.ends, ib: Some(route) });
+    }
 }
 
 impl Arrivals {
@@ -225,6 +265,7 @@ impl Arrivals {
     /// Forgets what arrived before.
     pub fn clear(&mut self) {
         self.list.clear();
+        self.used = 0;
     }
 
     /// Adds a packet that `receive` puts into the buffer that it is given, and whose length and ends it returns.
@@ -255,13 +296,32 @@ impl Arrivals {
         &mut self,
         receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends, Option<IbRoute>)>,
     ) -> io::Result<()> {
-        let start = self.list.last().map_or(0, |last| last.end);
+        let start = self.used;
         if self.data.len() < start + Self::ROOM {
             self.data.resize(start + Self::ROOM, 0);
         }
         let (len, ends, ib) = receive(&mut self.data[start..start + Self::ROOM])?;
-        self.list.push(Arrived { end: start + len.min(Self::ROOM), ends, ib });
+        self.used = start + len.min(Self::ROOM);
+        self.list.push(Arrived { place: Place::Data(start..self.used), ends, ib });
         Ok(())
+    }
+
+    /// Receives datagrams, in place of what was there, and has `judge` say which packets they bring. Returns how many those
+    /// are.
+    pub(crate) fn receive_ib(
+        &mut self,
+        port: &UdpPort,
+        mut judge: impl FnMut(&Arrival<'_>, &mut Shown<'_>),
+    ) -> io::Result<usize> {
+        self.clear();
+        let Self { data, used, datagrams, list } = self;
+        let datagrams = datagrams.get_or_insert_with(|| RxBatch::new(RxBatch::USUAL));
+        datagrams.recv(port)?;
+        for arrival in datagrams.arrivals() {
+            let ends = arrival.ends();
+            judge(&arrival, &mut Shown { datagrams, ends, data, used, list });
+        }
+        Ok(list.len())
     }
 
     /// How many there are.
@@ -276,10 +336,14 @@ impl Arrivals {
 
     /// All of them, in order. They have no ICRC.
     pub fn iter(&self) -> impl Iterator<Item = Arrival<'_>> {
-        let starts = std::iter::once(0).chain(self.list.iter().map(|arrived| arrived.end));
-        starts.zip(&self.list).map(|(start, Arrived { end, ends, ib })| {
+        self.list.iter().map(|Arrived { place, ends, ib }| {
             let Ends { src, dst, tos, ttl } = *ends;
-            let (bytes, ib) = (&self.data[start..*end], ib.as_ref());
+            let bytes = match (place.clone(), &self.datagrams) {
+                (Place::Data(range), _) => &self.data[range],
+                (Place::Datagrams(range), Some(datagrams)) => datagrams.bytes(range),
+                (Place::Datagrams(_), None) => &[],
+            };
+            let ib = ib.as_ref();
             Arrival { src, dst, bytes, icrc: None, tos: Some(tos), ttl: Some(ttl), ib }
         })
     }

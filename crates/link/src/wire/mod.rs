@@ -3,11 +3,11 @@
 //! - `frame`: packets to send, and how their payload is named
 //! - `arrival`: packets that have arrived
 //!
-//! Three wires are in this crate. [`UdpPort`](crate::UdpPort) carries packets to any destination and gathers them into one
+//! Four wires are in this crate. [`UdpPort`](crate::UdpPort) carries packets to any destination and gathers them into one
 //! system call. [`Ring`](crate::Ring) carries records to one process, and a packet is one kind of record.
 //! [`TcpStream`](crate::TcpStream) carries bytes to one queue pair. Each has shortcuts besides, which its part of the engine
 //! knows. A wire that has none needs no part of the engine: it is a [`PacketWire`], which the device's control plane hands
-//! to the engine. `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
+//! to the engine; [`IbWire`](crate::IbWire) is one. `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
 
 mod arrival;
 mod frame;
