@@ -14,7 +14,7 @@ use crate::subnet::{Cx, Subnet};
 
 /// The most switches that a datagram crosses. Forwarding tables with circles make it go round until its
 /// time in the switches is over; here the hops are counted instead.
-const MAX_HOPS: usize = 1024;
+pub(crate) const MAX_HOPS: usize = 1024;
 
 /// Where a datagram has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,14 @@ impl Subnet {
         let mut entered = alloc::collections::BTreeSet::new();
         let mut leaving: Vec<usize> = match self.kind(from) {
             PortKind::Management => self.group_ports(from, None, packet.dlid),
-            _ => Vec::from([from]),
+            _ => {
+                let port = &self.ports[from];
+                if !packet.is_vl15() && port.lane(port.sl_to_vl.as_ref(), packet.sl).is_none() {
+                    self.drop(from, DropReason::NoVirtualLane);
+                    return reached;
+                }
+                Vec::from([from])
+            }
         };
         while let Some(egress) = leaving.pop() {
             let Some(ingress) = self.cross(egress, packet, cx) else { continue };
@@ -302,7 +309,7 @@ impl Subnet {
         reached
     }
 
-    fn group_ports(&self, end: usize, ingress: Option<usize>, mlid: Lid) -> Vec<usize> {
+    pub(crate) fn group_ports(&self, end: usize, ingress: Option<usize>, mlid: Lid) -> Vec<usize> {
         let node = self.node_of(end);
         let ports = node.switch.iter().flat_map(|switch| switch.group(mlid));
         ports.filter_map(|n| node.port(n)).filter(|at| Some(*at) != ingress).collect()

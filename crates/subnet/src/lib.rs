@@ -19,6 +19,8 @@
 //! writes the forwarding tables; what programs ask of the subnet as a whole is answered by [`administration`], from what the manager
 //! knows; [`service`] is both beside each other.
 //!
+//! Where packets of programs would go by the same tables is asked of [`ways`].
+//!
 //! Time and input are arguments, and what comes out goes to a [`Sink`]; nothing is allocated for each
 //! hop of a datagram. [`Subnet::next_timeout`] says when [`Subnet::handle_timeout`] has something to do.
 #![no_std]
@@ -41,7 +43,9 @@ pub mod sink;
 pub mod subnet;
 pub mod topology;
 pub mod umad;
+pub mod ways;
 
+mod changes;
 mod directed;
 mod forward;
 mod link;
@@ -54,6 +58,7 @@ mod sma;
 mod switch;
 mod traps;
 
+pub use changes::Change;
 pub use config::Config;
 pub use counters::{Counter, DropReason};
 pub use faults::Fault;
@@ -65,3 +70,4 @@ pub use rdmux_transport::Time;
 pub use sink::{PortEvent, Sink};
 pub use subnet::Subnet;
 pub use topology::Topology;
+pub use ways::{Lost, Trail, WayFound};

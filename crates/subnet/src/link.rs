@@ -18,6 +18,7 @@ impl Subnet {
             port.peer = Some(other);
             port.cable_up = true;
             port.set_rate(rate);
+            self.port_changed(end);
         }
     }
 
@@ -98,6 +99,9 @@ impl Subnet {
     pub(crate) fn set_state(&mut self, at: usize, new: PortState, cx: &mut Cx<'_, impl Sink>) {
         let port = &mut self.ports[at];
         let old = core::mem::replace(&mut port.info.port_state, new);
+        if old != new {
+            self.port_changed(at);
+        }
         let event = match (old == PortState::ACTIVE, new == PortState::ACTIVE) {
             (false, true) => PortEvent::Active,
             (true, false) => PortEvent::Error,

@@ -6,6 +6,7 @@ use rdmux_transport::Time;
 use rdmux_wire::Guid;
 use rdmux_wire::sm::{CapabilityMask, LocalChangeFlags, NodeDescription, PhysState};
 
+use crate::changes::Change;
 use crate::counters::Counters;
 use crate::packet::{NodeId, PortId};
 use crate::port::{PortData, PortKind};
@@ -79,6 +80,7 @@ impl Subnet {
         for end in [at, peer] {
             self.ports[end].peer = None;
             self.ports[end].cable_up = true;
+            self.port_changed(end);
         }
         self.expire(&mut cx);
         Ok(self.ports[peer].id)
@@ -144,6 +146,7 @@ impl Subnet {
         if let Some(switch) = &mut self.node_of_mut(first).switch {
             switch.reset(&config);
         }
+        self.changes.add(Change::Node(node));
         for at in all.skip(1) {
             self.train(at, &mut cx);
         }

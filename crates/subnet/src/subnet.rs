@@ -7,6 +7,7 @@ use rdmux_transport::Time;
 use rdmux_wire::sm::PortState;
 use rdmux_wire::{Lid, Qpn};
 
+use crate::changes::Changes;
 use crate::config::Config;
 use crate::counters::{Counter, DropReason};
 use crate::directed;
@@ -35,6 +36,7 @@ pub struct Subnet {
     /// By the port that it is about, and trap number.
     pub(crate) traps: BTreeMap<(usize, u16), Outstanding>,
     pub(crate) next_tid: u64,
+    pub(crate) changes: Changes,
 }
 
 /// What happens at a time.
@@ -64,6 +66,7 @@ impl Subnet {
             timers: BTreeSet::new(),
             traps: BTreeMap::new(),
             next_tid: 1,
+            changes: Changes::default(),
         };
         for node in &topology.nodes {
             subnet.add_node(node);

@@ -25,7 +25,7 @@ mod config;
 mod counters;
 mod events;
 mod groups;
-mod path;
+pub(crate) mod path;
 mod records;
 mod reply;
 mod request;

@@ -25,7 +25,11 @@ pub(super) fn answer(
         let new = PortInfo::from_bytes(data);
         let kind = subnet.kind(at);
         reregister = new.client_reregister && kind != PortKind::External;
+        let before = of_ways(&subnet.ports[at].info);
         let valid = set(subnet, at, kind, &new, r.modifier & EXTENDED_SPEEDS != 0, cx);
+        if of_ways(&subnet.ports[at].info) != before {
+            subnet.port_changed(at);
+        }
         if !valid {
             result = Err(Refused::Invalid);
         }
@@ -38,6 +42,12 @@ pub(super) fn answer(
     }
     put(data, &info.to_bytes());
     result
+}
+
+/// What a way depends on, beside the state, whose changes are noted where they happen.
+fn of_ways(info: &PortInfo) -> impl PartialEq + use<> {
+    let enforced = (info.partition_enforcement_inbound, info.partition_enforcement_outbound);
+    (info.lid, info.lmc, info.gid_prefix, info.neighbor_mtu, info.operational_vls, enforced)
 }
 
 /// The port that the modifier names: of a switch any; of an adapter the one that was asked, or for a Get

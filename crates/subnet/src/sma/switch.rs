@@ -3,6 +3,7 @@
 use rdmux_wire::sm::SwitchInfo;
 
 use super::{Data, Refused, Request, put};
+use crate::changes::Change;
 use crate::subnet::Subnet;
 use crate::switch::{MFT_BLOCK, Switch};
 
@@ -18,12 +19,14 @@ pub(super) fn info(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<
         return Err(Refused::Invalid);
     }
     let mut result = Ok(());
+    let mut has_other_top = false;
     if r.is_set {
         let mut new = SwitchInfo::default();
         if let Ok(theirs) = SwitchInfo::parse(&data[..]) {
             new = theirs;
         }
         let info = &mut switch.info;
+        let old_top = info.linear_fdb_top;
         if new.linear_fdb_top.0 < info.linear_fdb_cap {
             info.linear_fdb_top = new.linear_fdb_top;
         } else {
@@ -35,18 +38,28 @@ pub(super) fn info(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<
         info.life_time_value = new.life_time_value;
         // Writing 1 clears it.
         info.port_state_change &= !new.port_state_change;
+        has_other_top = info.linear_fdb_top != old_top;
     }
     put(data, &switch.info.to_bytes());
+    if has_other_top {
+        subnet.changes.add(Change::Node(subnet.ports[r.arrival.at].id.node));
+    }
     result
 }
 
 pub(super) fn linear(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<(), Refused> {
     let switch = switch(subnet, r)?;
     let block = usize::try_from(r.modifier).map_err(|_| Refused::Invalid)?;
-    if r.is_set && !switch.set_lft_block(block, data) {
-        return Err(Refused::Invalid);
+    let old = switch.lft_block(block).ok_or(Refused::Invalid)?;
+    if !r.is_set {
+        *data = old;
+    } else if old != *data {
+        switch.set_lft_block(block, data);
+        if let Ok(block) = u16::try_from(block) {
+            let node = subnet.ports[r.arrival.at].id.node;
+            subnet.changes.add(Change::Linear { node, block });
+        }
     }
-    *data = switch.lft_block(block).ok_or(Refused::Invalid)?;
     Ok(())
 }
 
@@ -59,17 +72,24 @@ pub(super) fn multicast(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Re
     if reserved != 0 || position > u32::from(ports) / 16 {
         return Err(Refused::Invalid);
     }
+    let mut changed = None;
     let [position, block] = [position, block].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     if r.is_set {
         let mut masks = [0; MFT_BLOCK];
         for (mask, bytes) in masks.iter_mut().zip(data.chunks_exact(2)) {
             *mask = u16::from_be_bytes([bytes[0], bytes[1]]);
         }
-        if !switch.set_mft_block(position, block, &masks) {
-            return Err(Refused::Invalid);
+        let old = switch.mft_block(position, block).ok_or(Refused::Invalid)?;
+        if old != masks {
+            switch.set_mft_block(position, block, &masks);
+            changed = u16::try_from(block).ok();
         }
     }
     let masks = switch.mft_block(position, block).ok_or(Refused::Invalid)?;
+    if let Some(block) = changed {
+        let node = subnet.ports[r.arrival.at].id.node;
+        subnet.changes.add(Change::Multicast { node, block });
+    }
     for (bytes, mask) in data.chunks_exact_mut(2).zip(masks) {
         bytes.copy_from_slice(&mask.to_be_bytes());
     }

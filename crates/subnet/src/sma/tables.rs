@@ -4,6 +4,7 @@ use rdmux_wire::sm::{GuidInfo, PkeyTable, VlArbitration};
 use rdmux_wire::{Guid, Pkey};
 
 use super::{Data, Refused, Request, put};
+use crate::changes::Change;
 use crate::port::{PortKind, default_sl_to_vl};
 use crate::sink::{PortEvent, Sink};
 use crate::subnet::{Cx, Subnet};
@@ -78,6 +79,7 @@ pub(super) fn pkeys(
     let key = |i| keys.get(first + i).copied().unwrap_or_default();
     put(data, &PkeyTable { pkeys: core::array::from_fn(key) }.to_bytes());
     if changed {
+        subnet.port_changed(at);
         subnet.event(at, PortEvent::PkeyChange, cx);
     }
     Ok(())
@@ -99,18 +101,28 @@ pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Res
     let now = match &mut node.switch {
         Some(_) if input > ports => return Err(Refused::Invalid),
         Some(switch) if r.is_set => {
+            // The first one that is set gives all others a value, too.
+            let is_first = switch.sl_to_vl(ports, input, output).is_none();
             let slot = switch.sl_to_vl_mut(ports, input, output, default);
-            *slot.ok_or(Refused::Invalid)? = new;
+            let old = core::mem::replace(slot.ok_or(Refused::Invalid)?, new);
+            let node = subnet.ports[at].id.node;
+            if is_first {
+                subnet.changes.add(Change::Node(node));
+            } else if old != new {
+                subnet.changes.add(Change::Lanes { node, input, output });
+            }
             new
         }
         Some(switch) => switch.sl_to_vl(ports, input, output).copied().unwrap_or(default),
         None if input != 0 => return Err(Refused::Invalid),
         None => {
             let port = &mut subnet.ports[at];
-            if r.is_set {
+            let old = port.sl_to_vl;
+            if r.is_set && old != Some(new) {
                 port.sl_to_vl = Some(new);
+                subnet.port_changed(at);
             }
-            port.sl_to_vl.unwrap_or(default)
+            if r.is_set { new } else { old.unwrap_or(default) }
         }
     };
     put(data, &now);

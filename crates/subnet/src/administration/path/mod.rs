@@ -7,7 +7,7 @@
 mod find;
 mod links;
 mod multi_path;
-pub(super) mod rate;
+pub(crate) mod rate;
 mod route;
 mod sets;
 pub(super) mod wants;

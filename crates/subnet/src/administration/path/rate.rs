@@ -31,15 +31,15 @@ pub(in super::super) fn below(rate: Rate) -> Option<Rate> {
 }
 
 /// The lower of two rates.
-pub(in super::super) fn lower(a: Rate, b: Rate) -> Rate {
+pub(crate) fn lower(a: Rate, b: Rate) -> Rate {
     if rank(a) <= rank(b) { a } else { b }
 }
 
 /// The highest rate of all.
-pub(in super::super) const HIGHEST: Rate = Rate::GBPS_600;
+pub(crate) const HIGHEST: Rate = Rate::GBPS_600;
 
 /// The rate of a port's link: none of a port that has none, such as port 0 of a switch.
-pub(in super::super) fn of(info: &PortInfo) -> Option<Rate> {
+pub(crate) fn of(info: &PortInfo) -> Option<Rate> {
     let lanes = u32::from(info.link_width_active.lanes());
     let (codes, ext) = (info.link_speed_active.bits(), info.link_speed_ext_active.bits());
     let mbps = lanes * Speed::fastest(codes, ext, 0)?.megabits();

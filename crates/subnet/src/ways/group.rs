@@ -1,0 +1,100 @@
+//! The same for multicast: a tree of ways.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use rdmux_wire::Lid;
+
+use super::{Met, Trail, WayFound};
+use crate::packet::PortId;
+use crate::port::PortKind;
+use crate::subnet::Subnet;
+
+/// Which packets have come in by a port: for each service level, the keys that they may have.
+type Entered = [u128; 16];
+
+impl Subnet {
+    /// The ways of packets from a port to all that get a copy of what it sends to a multicast LID: never out by the port of a switch that
+    /// they came in by, and in by each once, as [`Subnet::send`] does it. A port that gets more than one copy is there for each of
+    /// them. The sender itself gets none, unless tables lead back to it.
+    pub fn group_ways(&self, from: PortId, mlid: Lid) -> Vec<WayFound> {
+        self.group_ways_along(from, mlid, &mut Trail::default())
+    }
+
+    /// The same; adds to `trail` what the outcome depends on.
+    pub fn group_ways_along(&self, from: PortId, mlid: Lid, trail: &mut Trail) -> Vec<WayFound> {
+        let mut found = Vec::new();
+        let Some(start) = self.sender(from).filter(|_| mlid.is_multicast()) else { return found };
+        trail.push(&self.ports[start]);
+        let Ok(mut met) = self.begin(start) else { return found };
+        let mut leaving = VecDeque::new();
+        if self.kind(start) == PortKind::Management {
+            for egress in self.group_ports(start, None, mlid) {
+                trail.push(&self.ports[egress]);
+                leaving.push_back((egress, met));
+            }
+        } else if self.leave_adapter(start, &mut met).is_ok() {
+            leaving.push_back((start, met));
+        }
+        let mut entered: BTreeMap<usize, Entered> = BTreeMap::new();
+        while let Some((egress, mut met)) = leaving.pop_front() {
+            let Ok(ingress) = self.pass_link(egress, &mut met, trail) else { continue };
+            if self.kind(ingress) != PortKind::External {
+                found.push(met.arrived(self.ports[ingress].id));
+                continue;
+            }
+            for mut met in first_time(entered.entry(ingress).or_default(), met) {
+                if self.enter(ingress, &mut met).is_err() {
+                    continue;
+                }
+                let end = self.manager_of(ingress);
+                for next in self.group_ports(end, Some(ingress), mlid) {
+                    let mut met = met;
+                    if next == end {
+                        found.push(met.arrived(self.ports[end].id));
+                        continue;
+                    }
+                    trail.push(&self.ports[next]);
+                    if self.leave(ingress, next, &mut met).is_ok() {
+                        leaving.push_back((next, met));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Subnet {
+    /// The multicast LIDs for which [`Subnet::group_ways`] from an adapter's port can find somebody: those that the switch at the other
+    /// end of its cable has ports for. An adapter at the other end gets all that is sent to it; then these are as many as the configuration
+    /// says that a switch has.
+    pub fn groups_from(&self, from: PortId) -> Vec<Lid> {
+        let Some(peer) = self.index(from).and_then(|at| self.ports[at].peer) else {
+            return Vec::new();
+        };
+        match &self.node_of(peer).switch {
+            Some(switch) => switch.multicast_table().into_iter().map(|(mlid, _)| mlid).collect(),
+            None => {
+                let first = Lid::FIRST_MULTICAST.0;
+                let all = first..first + self.config.multicast_fdb_cap.min(0x3fff);
+                all.map(Lid).collect()
+            }
+        }
+    }
+}
+
+/// Those packets that have not come in before, apart by service levels if their keys are not the same for all.
+fn first_time<'a>(entered: &mut Entered, met: Met<'a>) -> Vec<Met<'a>> {
+    let mut parts: Vec<Met<'a>> = Vec::new();
+    for (sl, there) in entered.iter_mut().enumerate().filter(|(sl, _)| met.sls >> sl & 1 != 0) {
+        let new = met.pkeys & !*there;
+        *there |= new;
+        match parts.iter_mut().find(|part| part.pkeys == new) {
+            _ if new == 0 => {}
+            Some(part) => part.sls |= 1 << sl,
+            None => parts.push(Met { sls: 1 << sl, pkeys: new, ..met }),
+        }
+    }
+    parts
+}
