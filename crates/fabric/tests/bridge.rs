@@ -89,6 +89,19 @@ fn clients_of_a_bridge_end_with_it_and_the_fabric_notices() {
 }
 
 #[test]
+fn host_behind_a_bridge_is_managed_and_has_no_data() {
+    let fabric = listening();
+    let mut joined = join(&fabric, None);
+    let mut host = attach(&joined, &fabric);
+    assert!(host.routes().is_none());
+    let e = host.set_endpoint("127.0.0.1:9".parse().unwrap()).unwrap_err();
+    assert!(e.errno() == libc::EOPNOTSUPP && e.to_string().contains("another machine"), "{e}");
+    host.refresh().unwrap();
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+}
+
+#[test]
 fn bridge_on_demand_ends_after_its_last_client() {
     let fabric = listening();
     let mut joined = join(&fabric, Some(Duration::ZERO));

@@ -1,6 +1,7 @@
 //! A host's hold on an adapter.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_wire::Guid;
 
@@ -14,6 +15,7 @@ use crate::{FabricDir, FabricError, FabricName};
 #[derive(Debug)]
 pub struct Attachment {
     link: Link,
+    routes: Option<OwnedFd>,
 }
 
 impl Attachment {
@@ -32,8 +34,9 @@ impl Attachment {
     ) -> Result<(Self, Described), FabricError> {
         options.greet(fabric, |socket| {
             let role = Role::Attach { host: host.to_owned(), node_guid };
-            let (link, described) = Link::open(fabric, socket, role, || to_attach(host, fabric))?;
-            Ok((Self { link }, described))
+            let what = || to_attach(host, fabric);
+            let (link, described, fds) = Link::open_with(fabric, socket, role, what)?;
+            Ok((Self::new(link, fds), described))
         })
     }
 
@@ -50,6 +53,39 @@ impl Attachment {
         let role = Role::Attach { host: host.to_owned(), node_guid };
         let opening = Opening::begin(dir, role)?;
         Ok(opening.map(|opening| Attaching { opening, host: host.to_owned() }))
+    }
+
+    fn new(link: Link, fds: Vec<OwnedFd>) -> Self {
+        Self { link, routes: fds.into_iter().next() }
+    }
+
+    /// The route table of port 1, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
+    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None behind a bridge
+    /// to another machine, by which no descriptor comes: such a host is managed, but has no data.
+    pub fn routes(&self) -> Option<&OwnedFd> {
+        self.routes.as_ref()
+    }
+
+    /// Says where this host takes packets for port 1. From the next update on, which answers this, its route table is kept, and
+    /// the tables of others have ways to it. It may be said again.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for an address or a port that is zero;
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn set_endpoint(&mut self, addr: SocketAddr) -> Result<(), FabricError> {
+        let refused = |why: &str, errno| FabricError::Refused {
+            what: format!("take packets at {addr}"),
+            why: why.to_owned(),
+            errno,
+        };
+        if self.routes.is_none() {
+            let why = "the fabric is on another machine, and data goes between hosts of its own machine only";
+            return Err(refused(why, libc::EOPNOTSUPP));
+        }
+        if addr.ip().is_unspecified() || addr.port() == 0 {
+            return Err(refused("packets can be sent to one address and port only", libc::EINVAL));
+        }
+        self.link.tell(&AttachmentRequest::Endpoint(addr))
     }
 
     /// The next change of the ports, if there is one. The descriptor is readable when there is.
@@ -121,7 +157,9 @@ impl Attaching {
         let Self { opening, host } = self;
         let fabric = opening.fabric().clone();
         Ok(match opening.poll(|| to_attach(&host, &fabric))? {
-            Progress::Done((link, described)) => Progress::Done((Attachment { link }, described)),
+            Progress::Done((link, described, fds)) => {
+                Progress::Done((Attachment::new(link, fds), described))
+            }
             Progress::Pending(opening) => Progress::Pending(Self { opening, host }),
         })
     }

@@ -78,7 +78,7 @@ impl SettingIsSm {
     pub fn poll(self) -> Result<Progress<IsSm, Self>, FabricError> {
         let Self { opening, port } = self;
         Ok(match opening.poll(|| to_set(&port))? {
-            Progress::Done((link, ())) => Progress::Done(IsSm(link.into_socket())),
+            Progress::Done((link, (), _)) => Progress::Done(IsSm(link.into_socket())),
             Progress::Pending(opening) => Progress::Pending(Self { opening, port }),
         })
     }

@@ -11,6 +11,9 @@ use serde::de::DeserializeOwned;
 use crate::proto::{Greeting, Reply, Role, VERSION};
 use crate::{FabricError, FabricName};
 
+/// A connection, what the fabric answered, and the descriptors that came with it.
+pub(super) type Opened<T> = (Link, T, Vec<OwnedFd>);
+
 /// A connection, with the buffers for its messages. The caller sees to it that one thread at a time asks.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -31,10 +34,25 @@ impl Link {
         role: Role,
         what: impl FnOnce() -> String,
     ) -> Result<(Self, T), FabricError> {
-        let mut link = Self::greet(fabric, socket, role)?;
-        let message = link.receive_bytes()?.to_vec();
-        let value = link.welcomed(&message, what)?;
+        let (link, value, _) = Self::open_with(fabric, socket, role, what)?;
         Ok((link, value))
+    }
+
+    /// The same, with the descriptors that came with the answer.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_with<T: DeserializeOwned>(
+        fabric: &FabricName,
+        socket: OwnedFd,
+        role: Role,
+        what: impl FnOnce() -> String,
+    ) -> Result<Opened<T>, FabricError> {
+        let mut link = Self::greet(fabric, socket, role)?;
+        let mut fds = Vec::new();
+        let message = link.receive_with(&mut fds)?.to_vec();
+        let value = link.welcomed(&message, what)?;
+        Ok((link, value, fds))
     }
 
     /// Sends the greeting; [`welcomed`](Self::welcomed) reads what comes back.
@@ -105,8 +123,12 @@ impl Link {
     /// # Errors
     /// Those of the connection.
     pub(super) fn receive_bytes(&mut self) -> Result<&[u8], FabricError> {
+        self.receive_with(&mut Vec::new())
+    }
+
+    fn receive_with(&mut self, fds: &mut Vec<OwnedFd>) -> Result<&[u8], FabricError> {
         spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
-        match socket::recv_bytes(self.socket.as_fd(), &mut self.rx, &mut Vec::new()) {
+        match socket::recv_bytes(self.socket.as_fd(), &mut self.rx, fds) {
             Ok(message) => {
                 let len = message.len();
                 Ok(&self.rx[..len])
@@ -129,7 +151,18 @@ impl Link {
     /// # Errors
     /// Those of the connection.
     pub(super) fn try_receive_bytes(&mut self) -> Result<Option<&[u8]>, FabricError> {
-        match socket::try_recv_bytes(self.socket.as_fd(), &mut self.rx, &mut Vec::new()) {
+        self.try_receive_with(&mut Vec::new())
+    }
+
+    /// The same, with the descriptors that came with it.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn try_receive_with(
+        &mut self,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Option<&[u8]>, FabricError> {
+        match socket::try_recv_bytes(self.socket.as_fd(), &mut self.rx, fds) {
             Ok(message) => {
                 let len = message.len();
                 Ok(Some(&self.rx[..len]))

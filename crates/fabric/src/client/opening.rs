@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rdmux_runtime::connect::{ConnectError, connect_nonblocking};
 use serde::de::DeserializeOwned;
 
-use super::link::Link;
+use super::link::{Link, Opened};
 use crate::proto::Role;
 use crate::{FabricDir, FabricError, FabricName};
 
@@ -45,19 +45,20 @@ impl Opening {
         Ok(greeted.transpose()?.map(|link| Self { link }))
     }
 
-    /// The connection and what the fabric answered, or this again if it has not. `what` is for the error: what was tried.
+    /// The connection and what the fabric answered, with descriptors if there are any, or this again if it has not. `what` is for the error: what was tried.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.
     pub(super) fn poll<T: DeserializeOwned>(
         mut self,
         what: impl FnOnce() -> String,
-    ) -> Result<Progress<(Link, T), Self>, FabricError> {
-        let Some(message) = self.link.try_receive_bytes()?.map(<[u8]>::to_vec) else {
+    ) -> Result<Progress<Opened<T>, Self>, FabricError> {
+        let mut fds = Vec::new();
+        let Some(message) = self.link.try_receive_with(&mut fds)?.map(<[u8]>::to_vec) else {
             return Ok(Progress::Pending(self));
         };
         let value = self.link.welcomed(&message, what)?;
-        Ok(Progress::Done((self.link, value)))
+        Ok(Progress::Done((self.link, value, fds)))
     }
 
     /// Which fabric this leads to.

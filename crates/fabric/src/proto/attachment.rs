@@ -1,5 +1,7 @@
 //! What a host is told about its ports.
 
+use std::net::SocketAddr;
+
 use rdmux_subnet::PortEvent;
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,8 @@ pub enum AttachmentRequest {
     Refresh,
     /// To change the node's description, as writing `node_desc` in sysfs does.
     Describe(String),
+    /// Where the host takes packets for port 1. From the answer on its route table is kept, and others' tables have ways to it.
+    Endpoint(SocketAddr),
 }
 
 /// The adapter that a host has got.

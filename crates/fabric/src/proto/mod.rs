@@ -13,8 +13,9 @@
 //! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
-//! A message that does not decode or that is out of place closes that connection, and nobody else notices. No descriptors
-//! are passed, so all of this goes through a [bridge](crate::bridge) to another machine as it is.
+//! A message that does not decode or that is out of place closes that connection, and nobody else notices. The answer to `Attach` comes
+//! with a descriptor, the route table of the host's port 1 ([`rdmux_link::routes`]). No other message has one, and all but that one goes
+//! through a [bridge](crate::bridge) to another machine as it is.
 
 mod admin;
 mod attachment;
@@ -37,7 +38,7 @@ pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;

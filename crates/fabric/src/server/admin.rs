@@ -53,7 +53,7 @@ impl Core {
         self.send(id, &reply)?;
         let Some(connection) = self.connections.get_mut(id) else { return Ok(()) };
         for part in answer.as_deref().unwrap_or_default().chunks(PART) {
-            connection.out.send(&connection.socket, part)?;
+            connection.out.send(&connection.socket, part, None)?;
         }
         Ok(())
     }

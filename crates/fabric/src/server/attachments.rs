@@ -13,6 +13,7 @@ use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
 use super::counters::Count;
 use super::facts::facts;
+use super::published::data_port;
 use crate::proto::{
     AttachmentRequest, Described, Failure, MAX_PORTS, OtherPort, PortFacts, PortUpdate,
 };
@@ -55,7 +56,10 @@ impl Core {
             self.store.set_adapter(guid, named.guid);
         }
         match self.describe(node) {
-            Some(described) => self.welcome(id, Ok(described)),
+            Some(described) => {
+                let routes = self.published.open(data_port(node));
+                self.welcome_with(id, Ok(described), routes)
+            }
             None => Err(Ends::Closed),
         }
     }
@@ -64,6 +68,7 @@ impl Core {
     pub(super) fn detach(&mut self, id: ConnectionId, node: NodeId) {
         self.attachments.by_node.remove(&node);
         self.attachments.pending.remove(&id);
+        self.published.close(data_port(node));
         self.set_attached(node);
     }
 
@@ -212,12 +217,20 @@ impl Core {
             return Ok(());
         };
         let (node, now) = (*node, self.now());
-        if let AttachmentRequest::Describe(text) = &request {
-            let (world, mut programs) = self.world_and_programs();
-            world.change(&mut programs, now, |subnet, sink| {
-                subnet.set_node_description(now, node, text, sink);
-            });
-            self.store.touch();
+        match request {
+            AttachmentRequest::Refresh => {}
+            AttachmentRequest::Describe(text) => {
+                let (world, mut programs) = self.world_and_programs();
+                world.change(&mut programs, now, |subnet, sink| {
+                    subnet.set_node_description(now, node, &text, sink);
+                });
+                self.store.touch();
+            }
+            AttachmentRequest::Endpoint(addr) => {
+                if !self.set_endpoint(id, addr) {
+                    return Err(Ends::Broke("an address to which nothing can be sent"));
+                }
+            }
         }
         match self.update(node, &[], true) {
             Some(update) => self.send(id, &update),

@@ -17,6 +17,7 @@ use super::files::Files;
 use super::nodes::Nodes;
 use super::outgoing::Lost;
 use super::poller::{Poller, Ready, Token};
+use super::published::Published;
 use super::serving;
 use super::setup::{self, DEFAULT_SHAPE, FIRST_GUID, Setup};
 use super::store::Store;
@@ -38,6 +39,7 @@ pub(super) struct Core {
     pub(super) files: Files,
     pub(super) nodes: Nodes,
     pub(super) attachments: Attachments,
+    pub(super) published: Published,
     pub(super) counts: Counts,
     pub(super) store: Store,
     pub(super) started: Instant,
@@ -103,6 +105,7 @@ impl Core {
             files: Files::default(),
             nodes: Nodes::new(&topology),
             attachments: Attachments::default(),
+            published: Published::default(),
             counts: Counts::new(),
             store,
             started: Instant::now(),
@@ -294,11 +297,31 @@ impl Core {
         self.send(id, &(VERSION, reply))
     }
 
+    /// The same, with a descriptor.
+    pub(super) fn welcome_with<T: Serialize>(
+        &mut self,
+        id: ConnectionId,
+        reply: Reply<T>,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Ends> {
+        self.send_with(id, &(VERSION, reply), fd)
+    }
+
     /// Sends a message; what does not go now waits.
     pub(super) fn send(&mut self, id: ConnectionId, value: &impl Serialize) -> Result<(), Ends> {
+        self.send_with(id, value, None)
+    }
+
+    fn send_with(
+        &mut self,
+        id: ConnectionId,
+        value: &impl Serialize,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Ends> {
+        self.publish();
         let Some(c) = self.connections.get_mut(id) else { return Ok(()) };
         let message = postcard::to_stdvec(value).map_err(|_| Ends::Broke("no answer fits"))?;
-        Ok(c.out.send(&c.socket, &message)?)
+        Ok(c.out.send(&c.socket, &message, fd)?)
     }
 
     /// Ends a connection, and what the client had by it.

@@ -98,10 +98,6 @@ impl Reader for Programs<'_> {
         for message in mad::messages(self.scratch) {
             connection.out.push(message);
         }
-        if connection.out.bytes() >= MAX_TURN {
-            // The poller tells when a client has gone.
-            let _ = connection.out.try_flush(&connection.socket);
-        }
         if !std::mem::replace(&mut connection.due, true) {
             self.due.push(id);
         }
@@ -123,6 +119,7 @@ impl Core {
 
     /// Sends programs what they can read, several records in one call, so that a program is woken once for all.
     pub(super) fn send_records(&mut self) {
+        self.publish();
         let mut due = std::mem::take(&mut self.due);
         for id in due.drain(..) {
             let Some(connection) = self.connections.get_mut(id) else { continue };
@@ -211,6 +208,11 @@ impl Core {
                 programs.read(file, &back.record(e));
             }
             self.count(Count::MadsRefused);
+        }
+        let connections = &self.connections;
+        let waits = |id| connections.get(id).is_some_and(|c| c.out.bytes() >= MAX_TURN);
+        if self.due.iter().any(|id| waits(*id)) {
+            self.send_records();
         }
         Ok(())
     }

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::AsFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
+use rustix::net::{
+    MMsgHdr, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmmsg, sendmsg,
+};
 
 /// The client closed its end, or the socket is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +17,17 @@ pub(super) struct Lost;
 /// Messages that have not gone yet: the client's socket is full, or it is not their turn.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    waiting: VecDeque<Box<[u8]>>,
+    waiting: VecDeque<Message>,
     bytes: usize,
     /// Whether the socket was full the last time. Then nothing is tried before it has room.
     full: bool,
+}
+
+/// A message, and what comes with it.
+#[derive(Debug)]
+struct Message {
+    bytes: Box<[u8]>,
+    fd: Option<OwnedFd>,
 }
 
 /// The most messages that one call sends.
@@ -25,15 +35,24 @@ const AT_ONCE: usize = 32;
 
 impl Outgoing {
     /// Sends a message, or lets it wait behind the others.
-    pub(super) fn send(&mut self, socket: impl AsFd, message: &[u8]) -> Result<(), Lost> {
-        self.push(message);
+    pub(super) fn send(
+        &mut self,
+        socket: impl AsFd,
+        message: &[u8],
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Lost> {
+        self.push_with(message, fd);
         self.try_flush(socket)
     }
 
     /// Lets a message wait.
     pub(super) fn push(&mut self, message: &[u8]) {
+        self.push_with(message, None);
+    }
+
+    fn push_with(&mut self, message: &[u8], fd: Option<OwnedFd>) {
         self.bytes += message.len();
-        self.waiting.push_back(message.into());
+        self.waiting.push_back(Message { bytes: message.into(), fd });
     }
 
     /// Sends what waits, as far as it goes, unless the socket was full.
@@ -45,11 +64,13 @@ impl Outgoing {
     pub(super) fn flush(&mut self, socket: impl AsFd) -> Result<(), Lost> {
         self.full = false;
         while !self.waiting.is_empty() && !self.full {
-            let tried = self.waiting.len().min(AT_ONCE);
+            // What has a descriptor goes alone.
+            let alone = self.waiting.iter().take(AT_ONCE).position(|message| message.fd.is_some());
+            let tried = alone.map_or(self.waiting.len().min(AT_ONCE), |before| before.max(1));
             let went = try_send(&socket, self.waiting.range(..tried))?;
             self.full = went < tried;
             for message in self.waiting.drain(..went) {
-                self.bytes -= message.len();
+                self.bytes -= message.bytes.len();
             }
         }
         Ok(())
@@ -74,14 +95,22 @@ impl Outgoing {
 /// How many of the messages went, from the first on.
 fn try_send<'m>(
     socket: &impl AsFd,
-    mut messages: impl ExactSizeIterator<Item = &'m Box<[u8]>>,
+    mut messages: impl ExactSizeIterator<Item = &'m Message>,
 ) -> Result<usize, Lost> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = match (messages.len(), messages.next()) {
-        (1, Some(message)) => retry_on_intr(|| send(socket, message, flags)).map(|_| 1),
+        (1, Some(Message { bytes, fd: Some(fd) })) => {
+            let (bytes, fds) = ([IoSlice::new(bytes)], [fd.as_fd()]);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            // There is room for one.
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+            retry_on_intr(|| sendmsg(socket, &bytes, &mut control, flags)).map(|_| 1)
+        }
+        (1, Some(message)) => retry_on_intr(|| send(socket, &message.bytes, flags)).map(|_| 1),
         (_, first) => {
             let parts: Vec<_> =
-                first.into_iter().chain(messages).map(|message| [IoSlice::new(message)]).collect();
+                first.into_iter().chain(messages).map(|m| [IoSlice::new(&m.bytes)]).collect();
             let mut control: Vec<_> = parts.iter().map(|_| Control::default()).collect();
             let headers = parts.iter().zip(&mut control);
             let mut headers: Vec<_> = headers.map(|(part, c)| MMsgHdr::new(part, c)).collect();
@@ -109,7 +138,7 @@ mod tests {
         let mut out = Outgoing::default();
         let mut sent = 0_u32;
         while out.messages() < 3 {
-            out.send(&ours, &sent.to_ne_bytes()).unwrap();
+            out.send(&ours, &sent.to_ne_bytes(), None).unwrap();
             sent += 1;
         }
         assert_eq!(out.bytes(), 12);
@@ -121,7 +150,7 @@ mod tests {
         }
         assert!(out.is_empty() && out.bytes() == 0);
         drop(theirs);
-        assert_eq!(out.send(&ours, b"x"), Err(Lost));
+        assert_eq!(out.send(&ours, b"x", None), Err(Lost));
     }
 
     #[test]
@@ -146,11 +175,36 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_come_with_their_messages_also_through_a_full_socket() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let mut out = Outgoing::default();
+        let mut before = 0;
+        while out.is_empty() {
+            out.send(&ours, b"before", None).unwrap();
+            before += 1;
+        }
+        for message in [b"with", b"next"] {
+            out.send(&ours, message, Some(ours.try_clone().unwrap())).unwrap();
+        }
+        out.send(&ours, b"last", None).unwrap();
+        let (mut buf, mut fds, mut came) = ([0; 8], Vec::new(), Vec::new());
+        for _ in 0..before + 3 {
+            let got = socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap().to_vec();
+            came.push((got, fds.len()));
+            out.flush(&ours).unwrap();
+        }
+        let expected =
+            [(&b"with"[..], 1), (b"next", 1), (b"last", 0)].map(|(m, n)| (m.to_vec(), n));
+        assert_eq!(came.split_off(before), expected);
+        assert!(came.iter().all(|(message, fds)| message == b"before" && *fds == 0));
+    }
+
+    #[test]
     fn socket_that_was_full_is_tried_again_only_when_it_has_room() {
         let (ours, theirs) = socket::pair().unwrap();
         let mut out = Outgoing::default();
         while out.is_empty() {
-            out.send(&ours, b"x").unwrap();
+            out.send(&ours, b"x", None).unwrap();
         }
         let (mut buf, mut fds) = ([0; 8], Vec::new());
         socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap();

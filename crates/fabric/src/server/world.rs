@@ -109,6 +109,11 @@ impl World {
         &self.subnet
     }
 
+    /// For those who take what has changed, and change nothing.
+    pub(super) fn subnet_mut(&mut self) -> &mut Subnet {
+        &mut self.subnet
+    }
+
     pub(super) fn umad(&self) -> &Umad {
         &self.umad
     }

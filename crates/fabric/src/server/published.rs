@@ -1,0 +1,353 @@
+//! The route tables of attached hosts ([`rdmux_link::routes`]): where each host's packets go, kept as the subnet is.
+//!
+//! A host gets the table of its port when it attaches, and says later where it takes packets. From then on its table has a way to each LID of
+//! every other such host, as the switches' tables lead there, and the others' tables have ways to it. Nothing is computed for
+//! those that do not say.
+//!
+//! Every walk through the subnet is kept with what its outcome depends on. [`Published::publish`] takes what the subnet says has changed,
+//! walks again what that concerns, and writes what is another way now. It is called before anything is sent to a client, so
+//! nobody hears of a change that the tables do not have.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, RouteError, RouteTable, Way};
+use rdmux_subnet::{Change, NodeId, PortId, Subnet, Trail, WayFound};
+use rdmux_wire::sm::PortState;
+use rdmux_wire::{Lid, Mtu};
+
+use super::connection::{ConnectionId, Part};
+use super::core::Core;
+
+/// A walk: from where, and to which LID. LID 0 is no walk: it stands for the sender's own port and its cable.
+type Key = (PortId, Lid);
+
+/// The route tables of all attached hosts.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    /// Of hosts that have not said where they take packets.
+    silent: BTreeMap<PortId, RouteTable>,
+    /// Of those that have.
+    hosts: BTreeMap<PortId, Host>,
+    /// The LIDs of these.
+    lids: BTreeSet<Lid>,
+    walks: HashMap<Key, Walk>,
+    /// The walks that come by a node.
+    by_node: HashMap<NodeId, HashSet<Key>>,
+    /// Numbers of peers that were in use and are free again; and those that will be once no table has them any more.
+    free: Vec<PeerId>,
+    leaving: Vec<PeerId>,
+    used: u16,
+    /// Which state of the subnet the tables show.
+    generation: u64,
+    /// Hosts have come, gone, or moved.
+    hosts_changed: bool,
+}
+
+#[derive(Debug)]
+struct Host {
+    table: RouteTable,
+    id: PeerId,
+    peer: Peer,
+    own: OwnPort,
+}
+
+/// What a walk found, and what that depends on.
+#[derive(Debug, Default)]
+struct Walk {
+    found: Vec<WayFound>,
+    trail: Trail,
+}
+
+impl Published {
+    /// A table for the port of a host that attaches; none if the system gives none, and then the host sends no data.
+    pub(super) fn open(&mut self, port: PortId) -> Option<OwnedFd> {
+        let made = RouteTable::create().and_then(|table| Ok((table.fd().try_clone()?, table)));
+        match made {
+            Ok((fd, table)) => {
+                self.silent.insert(port, table);
+                Some(fd)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a host gets no route table, so that it sends no data");
+                None
+            }
+        }
+    }
+
+    /// The host is gone.
+    pub(super) fn close(&mut self, port: PortId) {
+        self.silent.remove(&port);
+        if let Some(host) = self.hosts.remove(&port) {
+            self.leaving.push(host.id);
+            self.hosts_changed = true;
+        }
+    }
+
+    /// Where a host takes packets. A host without a table is not concerned.
+    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer) {
+        if let Some(host) = self.hosts.get_mut(&port) {
+            host.peer = peer;
+        } else if let Some(table) = self.silent.remove(&port) {
+            let Some(id) = self.new_peer() else {
+                tracing::warn!("more hosts send data than a route table has room for");
+                self.silent.insert(port, table);
+                return;
+            };
+            self.hosts.insert(port, Host { table, id, peer, own: OwnPort::default() });
+        } else {
+            return;
+        }
+        self.hosts_changed = true;
+    }
+
+    fn new_peer(&mut self) -> Option<PeerId> {
+        self.free.pop().or_else(|| {
+            self.used = self.used.checked_add(1).filter(|used| *used <= MAX_PEERS)?;
+            PeerId::new(self.used)
+        })
+    }
+
+    /// Writes into the tables what has changed since the last call.
+    #[inline]
+    pub(super) fn publish(&mut self, subnet: &mut Subnet) {
+        let idle = self.hosts.is_empty() || self.generation == subnet.generation();
+        if !idle || self.hosts_changed {
+            self.update(subnet);
+        }
+    }
+
+    fn update(&mut self, subnet: &mut Subnet) {
+        self.generation = subnet.generation();
+        let changes = subnet.take_changes();
+        if self.hosts.is_empty() {
+            *self = Self { silent: std::mem::take(&mut self.silent), ..Self::default() };
+            return subnet.keep_changes(false);
+        }
+        let hosts_changed = std::mem::take(&mut self.hosts_changed);
+        let mut dirty = BTreeSet::new();
+        match changes {
+            Some(changes) => self.concerned(&changes, &mut dirty),
+            // There are none before the first host, or too many.
+            None => {
+                subnet.keep_changes(true);
+                dirty.extend(self.walks.keys());
+            }
+        }
+        if hosts_changed {
+            self.look_at_hosts(&mut dirty);
+        }
+        self.look_at_ports(subnet, &mut dirty);
+        for &key in &dirty {
+            self.walk(subnet, key);
+        }
+        self.write(dirty, hosts_changed);
+        for host in self.hosts.values_mut() {
+            for id in &self.leaving {
+                said(host.table.set_peer(*id, None));
+            }
+            host.table.publish();
+        }
+        // No table has them any more.
+        self.free.append(&mut self.leaving);
+    }
+
+    /// The walks that changes concern.
+    fn concerned(&self, changes: &[Change], dirty: &mut BTreeSet<Key>) {
+        for &change in changes {
+            let Some(there) = self.by_node.get(&change.node()) else { continue };
+            for key in there {
+                let Some(walk) = self.walks.get(key) else { continue };
+                if walk.trail.depends_on(key.1, change) {
+                    dirty.insert(*key);
+                }
+                // A group that had no port at the sender's switch before.
+                if let (Lid::NONE, Change::Multicast { block, .. }) = (key.1, change) {
+                    const GROUPS: u16 = 32;
+                    let first = Lid::FIRST_MULTICAST.0.saturating_add(block * GROUPS);
+                    dirty.extend((0..GROUPS).map(|n| (key.0, Lid(first.saturating_add(n)))));
+                }
+            }
+        }
+    }
+
+    /// Hosts have come or gone.
+    fn look_at_hosts(&self, dirty: &mut BTreeSet<Key>) {
+        dirty.extend(self.walks.keys().filter(|key| !self.hosts.contains_key(&key.0)));
+        let new = self.hosts.keys().map(|port| (*port, Lid::NONE));
+        for (port, none) in new.filter(|key| !self.walks.contains_key(key)) {
+            dirty.insert((port, none));
+            dirty.extend(self.lids.iter().map(|lid| (port, *lid)));
+        }
+    }
+
+    /// The hosts' own ports, and the LIDs to which others have ways.
+    fn look_at_ports(&mut self, subnet: &Subnet, dirty: &mut BTreeSet<Key>) {
+        let own = dirty.iter().filter(|key| key.1 == Lid::NONE);
+        let changed: Vec<_> = own.map(|key| key.0).collect();
+        if changed.is_empty() {
+            return;
+        }
+        for &port in &changed {
+            let Some(host) = self.hosts.get_mut(&port) else { continue };
+            host.own = own_port(subnet, port);
+            said(host.table.set_own(&host.own));
+            let groups = subnet.groups_from(port);
+            dirty.extend(groups.into_iter().map(|mlid| (port, mlid)));
+            dirty.extend(self.walks.keys().filter(|key| key.0 == port));
+        }
+        let lids: BTreeSet<_> = self.hosts.values().flat_map(|host| lids(&host.own)).collect();
+        for &lid in lids.symmetric_difference(&self.lids) {
+            dirty.extend(self.hosts.keys().map(|port| (*port, lid)));
+        }
+        self.lids = lids;
+    }
+
+    /// Walks through the subnet, and keeps what is found.
+    fn walk(&mut self, subnet: &Subnet, key: Key) {
+        if let Some(old) = self.walks.remove(&key) {
+            for port in old.trail.ports() {
+                if let Some(there) = self.by_node.get_mut(&port.node) {
+                    there.remove(&key);
+                }
+            }
+        }
+        let (from, lid) = key;
+        if !self.hosts.contains_key(&from) {
+            return;
+        }
+        let mut walk = Walk::default();
+        if lid == Lid::NONE {
+            walk.trail = std::iter::once(from).chain(subnet.peer(from)).collect();
+        } else if lid.is_multicast() {
+            walk.found = subnet.group_ways_along(from, lid, &mut walk.trail);
+            if walk.found.is_empty() && !self.is_group(subnet, key) {
+                return;
+            }
+        } else if self.lids.contains(&lid) {
+            walk.found.extend(subnet.way_along(from, lid, &mut walk.trail));
+        } else {
+            return;
+        }
+        for port in walk.trail.ports() {
+            self.by_node.entry(port.node).or_default().insert(key);
+        }
+        self.walks.insert(key, walk);
+    }
+
+    /// Whether the first switch of a sender has the group, so that others of its tree may have it later.
+    fn is_group(&self, subnet: &Subnet, (from, mlid): Key) -> bool {
+        subnet.peer(from).is_some_and(|peer| !subnet.routes(peer.node, mlid).is_empty())
+    }
+
+    /// Writes the ways of walks, and of those that lead back to their senders; where hosts have come or gone all of them.
+    fn write(&mut self, walked: BTreeSet<Key>, hosts_changed: bool) {
+        let mut concerned = walked.clone();
+        if hosts_changed {
+            concerned.extend(self.walks.keys());
+            let peers: Vec<_> = self.hosts.values().map(|host| (host.id, host.peer)).collect();
+            for host in self.hosts.values_mut() {
+                for (id, peer) in &peers {
+                    said(host.table.set_peer(*id, Some(peer)));
+                }
+            }
+        }
+        for &(from, lid) in walked.iter().filter(|key| key.1.is_unicast()) {
+            // The other way round it comes back, or no longer.
+            let ends = self.hosts.iter().filter(|(_, host)| host.own.path_bits(lid).is_some());
+            let back = self.hosts.get(&from).into_iter().flat_map(|host| lids(&host.own));
+            let back: Vec<_> = back.collect();
+            for (&to, _) in ends {
+                concerned.extend(back.iter().map(|lid| (to, *lid)));
+            }
+        }
+        for &(from, lid) in concerned.iter().filter(|key| key.1 != Lid::NONE) {
+            let found = self.walks.get(&(from, lid)).map_or(&[][..], |walk| &walk.found);
+            let ways: Vec<_> = found.iter().filter_map(|found| self.way(from, found)).collect();
+            let Some(host) = self.hosts.get_mut(&from) else { continue };
+            said(if lid.is_multicast() {
+                host.table.set_group(lid, &ways)
+            } else {
+                host.table.set_way(lid, ways.first().filter(|way| way.hops > 0))
+            });
+        }
+    }
+
+    /// A way to another host, if it is one.
+    fn way(&self, from: PortId, found: &WayFound) -> Option<Way> {
+        let (own, to) = (&self.hosts.get(&from)?.own, self.hosts.get(&found.to)?);
+        let comes_back = |lid: Lid| {
+            let walk = self.walks.get(&(found.to, lid));
+            walk.is_some_and(|walk| walk.found.iter().any(|back| back.to == from))
+        };
+        let all = lids(own).zip(0..);
+        let back = all.filter(|(lid, _)| comes_back(*lid)).fold(0, |set, (_, bit)| set | 1 << bit);
+        Some(Way {
+            peer: to.id,
+            hops: u8::try_from(found.hops).unwrap_or(u8::MAX),
+            mtu: found.mtu,
+            rate: found.rate.0,
+            sls: found.sls,
+            pkeys: found.pkeys,
+            back,
+        })
+    }
+}
+
+/// The LIDs of a port, from path bits 0 on.
+fn lids(own: &OwnPort) -> impl Iterator<Item = Lid> + use<> {
+    let first = own.lid_with(0).0;
+    let count = if own.lid.is_unicast() { 1_u16 << own.lmc.min(7) } else { 0 };
+    (0..count).map(move |bits| Lid(first.saturating_add(bits))).filter(|lid| lid.is_unicast())
+}
+
+/// What a host is told of its own port.
+fn own_port(subnet: &Subnet, port: PortId) -> OwnPort {
+    let Some(view) = subnet.port(port) else { return OwnPort::default() };
+    let mut own = OwnPort {
+        active: view.state() == PortState::ACTIVE,
+        lid: view.lid(),
+        lmc: view.lmc(),
+        mtu: Mtu::from_code(view.info().neighbor_mtu).unwrap_or(Mtu::M256),
+        gid_prefix: view.info().gid_prefix,
+        port_guid: view.guid(),
+        ..OwnPort::default()
+    };
+    own.pkeys.iter_mut().zip(view.pkeys()).for_each(|(own, key)| *own = *key);
+    own
+}
+
+/// What could not be written is lost on its way, so that nobody goes by what was there before.
+fn said(written: Result<(), RouteError>) {
+    if let Err(error) = written {
+        tracing::debug!(%error, "an entry of a route table is empty");
+    }
+}
+
+impl Core {
+    /// A host says where it takes packets. Not everything is an address.
+    pub(super) fn set_endpoint(&mut self, id: ConnectionId, addr: SocketAddr) -> bool {
+        let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
+            return true;
+        };
+        let port = data_port(*node);
+        let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
+        let is_one = !addr.ip().is_unspecified() && addr.port() != 0;
+        if is_one {
+            self.published.set_endpoint(port, Peer { addr, port_guid });
+        }
+        is_one
+    }
+
+    /// What is sent from now on is not older than the route tables.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        self.published.publish(self.world.subnet_mut());
+    }
+}
+
+/// The port of a host's node by which data goes: the first one.
+pub(super) const fn data_port(node: NodeId) -> PortId {
+    PortId { node, number: 1 }
+}
