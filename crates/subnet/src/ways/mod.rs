@@ -3,7 +3,7 @@
 //! What is sent to a LID takes one way, whatever it holds; whether it arrives depends on its service level and P_Key, too. So a walk
 //! carries the set of service levels and of the sender's P_Keys that would have come as far, and each port takes out what it would
 //! drop. Nothing is counted at the ports, and a port in state Armed, which its first packet makes active, stays as it is.
-//! Subnet management, which has a lane of its own and needs no LIDs, is [`crate::directed`]'s.
+//! Subnet management, which has a lane of its own and needs no LIDs, is `crate::directed`'s.
 
 mod group;
 #[cfg(test)]
