@@ -202,6 +202,19 @@ fn a_packet_with_a_grh_arrives_with_it() {
 }
 
 #[test]
+fn it_is_a_wire_that_the_engine_drives_by_its_trait() {
+    let (a, mut b) = pair(236);
+    let wire: Arc<crate::wire::PacketWire> = Arc::new(a.wire);
+    let sent = Sent::new(1, 40);
+    let frame =
+        Frame { header: &sent.header, payload: Payload::Bytes(&sent.payload), pad: 0, ack: None };
+    wire.send(&mut (), &local(0x20), &frame).unwrap();
+    assert_eq!(wire.flush(&mut ()).unwrap().packets, 1);
+    assert_eq!(b.expect(1)[0].0, sent.bytes());
+    assert!(b.wire.readable().is_some() && wire.caps().max_payload == 4096);
+}
+
+#[test]
 fn the_own_lids_are_reached_without_a_way() {
     let mut a = Port::new(222, 1);
     for bits in 0..4 {
