@@ -47,9 +47,9 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     {
         let Run::Exchange(exchange) = &row.run else { continue };
         let by_lid = exchange.clone().lines(|line| {
-            line.replace(" -x {gid}", "")
-                .replace(" -g {gid}", "")
-                .replace("UCX_IB_GID_INDEX={gid} ", "")
+            // A GID is for a GRH; qperf connects by itself unless it is told otherwise.
+            let words = [" -x {gid}", " -g {gid}", "UCX_IB_GID_INDEX={gid} ", " -cm1"];
+            words.iter().fold(line.to_owned(), |line, word| line.replace(word, ""))
         });
         let row = Row { device: Device::Ib, ..row.clone() };
         if WITH_GRH.contains(&row.title.as_str()) {
