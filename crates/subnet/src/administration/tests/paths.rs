@@ -375,6 +375,16 @@ fn requester_needs_a_partition_with_either_end() {
 }
 
 #[test]
+fn limited_member_may_ask_for_paths_of_its_own() {
+    let mut net = with_keys(&[0x7fff], &[0xffff]);
+    net.asks = Lid(3);
+    for (from, to) in [(Lid(3), Lid(4)), (Lid(4), Lid(3))] {
+        let path = get(&mut net, between(from, to)).expect("a path");
+        assert_eq!(path.pkey.0 & 0x7fff, 0x7fff);
+    }
+}
+
+#[test]
 fn service_level_is_the_partition_s_unless_asked() {
     let mut net = with_keys(&[0x8001], &[0x8001]);
     let partitions = Partitions::parse("p", "A=1,ipoib,sl=3: ALL=full;").unwrap();
