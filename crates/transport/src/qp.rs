@@ -414,3 +414,40 @@ impl Qp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdmux_wire::Gid;
+
+    use super::*;
+
+    const PEER: Gid = Gid([7; 16]);
+
+    fn source(slid: u16, sgid: Option<Gid>) -> Source<'static> {
+        Source {
+            sgid: sgid.unwrap_or(Gid::ZERO),
+            dgid: Gid::ZERO,
+            grh: &[0; 40],
+            slid,
+            sl: 0,
+            dlid_path_bits: 0,
+            has_grh: sgid.is_some(),
+        }
+    }
+
+    #[test]
+    fn the_peer_is_known_by_its_gid_and_on_infiniband_by_its_lid() {
+        let local = AddressVector { dlid: 5, ..AddressVector::default() };
+        let global = AddressVector { is_global: true, dgid: PEER, ..local };
+        assert!(source(5, None).is_from(&local) && source(5, Some(PEER)).is_from(&global));
+        assert!(!source(6, None).is_from(&local), "another port");
+        assert!(!source(6, Some(PEER)).is_from(&global), "another port with its GID");
+        assert!(!source(5, Some(Gid([8; 16]))).is_from(&global), "another GID");
+        assert!(!source(5, None).is_from(&global), "without the GRH that the path has");
+        assert!(!source(5, Some(PEER)).is_from(&local), "with a GRH that the path has not");
+        // RoCE has no LIDs, whatever a program puts into its path.
+        assert!(source(0, Some(PEER)).is_from(&global));
+        assert!(!source(0, Some(Gid([8; 16]))).is_from(&global));
+        assert!(source(0, None).is_from(&local), "a ring tells nothing");
+    }
+}
