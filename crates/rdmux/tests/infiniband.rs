@@ -3,12 +3,13 @@
 use std::io::ErrorKind;
 
 use rdmux::cm::EventChannel;
+use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
 use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Mr, PortState, Qkey, Qp,
-    QpType, SendWr, WcFlags, WcStatus,
+    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Pkey,
+    PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags, WcStatus,
 };
 
 #[test]
@@ -133,6 +134,71 @@ fn a_datagram_to_the_own_lid_comes_back() {
     let mut both = [a.wait().wr_id, a.wait().wr_id];
     both.sort_unstable();
     assert_eq!((both, a.mr.to_vec(40..44)), ([1, 2], b"echo".to_vec()));
+}
+
+const GROUP: Gid = Gid([0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77]);
+
+/// Has subnet administration make a device's port a member of a group; returns the group's LID.
+fn join(context: &Context) -> Lid {
+    let components = McMemberRecordMask::MGID
+        | McMemberRecordMask::PORT_GID
+        | McMemberRecordMask::JOIN_STATE
+        | McMemberRecordMask::QKEY
+        | McMemberRecordMask::TCLASS
+        | McMemberRecordMask::PKEY
+        | McMemberRecordMask::FLOW_LABEL
+        | McMemberRecordMask::SL;
+    let record = McMemberRecord {
+        mgid: GROUP,
+        port_gid: context.gid(0).unwrap(),
+        qkey: Qkey(0x11),
+        pkey: Pkey::DEFAULT,
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    }
+    .to_bytes();
+    let mut mad = SaMad::new(Method::SET, McMemberRecord::ATTR_ID, &record);
+    mad.sa.component_mask = components.bits();
+    let agent = AgentAttr::new(MgmtClass::SUBN_ADM, sa::CLASS_VERSION);
+    let mut client = Port::open(context, 1).unwrap().client(&agent).unwrap();
+    let manager = Address::gsi(context.query_port().unwrap().sm_lid);
+    let answer = client.ask(&manager, &mad.to_bytes()).unwrap();
+    let answer = SaMad::parse(&answer.mad).unwrap();
+    assert_eq!(answer.header.status, 0);
+    answer.record::<McMemberRecord>().unwrap().mlid
+}
+
+#[test]
+fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, b] = ["a", "b"].map(|host| End::new(active(&fabric, host), QpType::Ud));
+    let [mlid, other] = [&a, &b].map(|end| join(&end.context));
+    assert!(mlid.is_multicast() && mlid == other);
+    for end in [&a, &b] {
+        end.qp.activate(Qkey(0x11)).unwrap();
+    }
+    b.qp.attach_multicast(GROUP).unwrap();
+    b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+    let to_group = Ah::from_vector(AddressVector {
+        is_global: true,
+        dgid: GROUP,
+        hop_limit: 1,
+        ..*Ah::to_lid(mlid).vector()
+    });
+    // The manager sets the switch's table behind its answer, and until then datagrams are lost.
+    let got = loop {
+        let datagram = SendWr::send(2).inline(&[b"to all"]).signaled();
+        a.qp.post_send(&datagram.to(&to_group, Qpn::MULTICAST, Qkey(0x11))).unwrap();
+        assert_eq!(a.wait().status, WcStatus::Success);
+        if let Some(got) = b.cq.poll_one() {
+            break got;
+        }
+    };
+    assert_eq!((got.status, got.byte_len, got.src_qp), (WcStatus::Success, 46, a.qp.qpn()));
+    assert_eq!(b.mr.to_vec(40..46), b"to all");
+    assert_eq!(b.mr.to_vec(24..40), GROUP.0);
+    b.qp.detach_multicast(GROUP).unwrap();
+    assert!(b.qp.detach_multicast(GROUP).is_err(), "it is attached no more");
 }
 
 /// Asks who is at the end of a route.
