@@ -52,6 +52,13 @@ pub struct PortUpdate {
     pub others: Vec<OtherPort>,
 }
 
+impl PortUpdate {
+    /// Whether it answers a request: nothing has happened of which it would tell.
+    pub fn is_answer(&self) -> bool {
+        self.events.is_empty() && self.others.iter().all(|port| port.events.is_empty())
+    }
+}
+
 /// What happened to a port behind the first, and how it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherPort {

@@ -53,6 +53,8 @@ pub(in crate::service) struct Adapter {
     pub(super) manager: Manager,
     /// Where the port's data arrives.
     pub(in crate::service) data: Data,
+    /// The fabric was told where that is. Until it has said so, which should be by then, others have no way to this host.
+    settles: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl Adapter {
             waiting: Vec::new(),
             manager: Manager::default(),
             data: Data::default(),
+            settles: None,
         }
     }
 
@@ -113,9 +116,9 @@ impl Adapter {
         self.known.as_ref().map(|known| &known.adapter)
     }
 
-    /// Whether a fabric was asked, and has not answered yet.
+    /// Whether a fabric was asked, and has not answered yet; or does not know yet where data arrives.
     pub(super) fn is_asked_for(&self) -> bool {
-        matches!(self.state, State::Asked { .. })
+        matches!(self.state, State::Asked { .. }) || self.settles.is_some()
     }
 
     /// The name of its fabric.
@@ -148,7 +151,7 @@ impl Adapter {
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
-            State::Held { pause, .. } => *pause,
+            State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
         }
     }
 }
@@ -174,8 +177,12 @@ impl Core {
                 self.adapter_gone(&format!("it did not answer for {ANSWER:?}"));
             }
             State::Held { attachment, pause } => {
-                *pause = None;
-                self.poller.change(attachment, Token::Fabric, Interest::Read);
+                if pause.take_if(|due| *due <= now).is_some() {
+                    self.poller.change(attachment, Token::Fabric, Interest::Read);
+                }
+                if self.adapter.settles.is_some_and(|due| due <= now) {
+                    self.settle();
+                }
             }
         }
     }
@@ -265,15 +272,26 @@ impl Core {
         tracing::info!("fabric {} gave adapter {}", self.adapter.fabric, described.node_guid);
         self.tell_port(events);
         self.watch_managers();
-        self.answer_greetings();
+        if self.adapter.settles.is_none() {
+            self.answer_greetings();
+        }
+    }
+
+    /// The fabric knows where data arrives: who waited for that goes on.
+    fn settle(&mut self) {
+        if self.adapter.settles.take().is_some() {
+            self.answer_greetings();
+        }
     }
 
     fn port_changed(&mut self, mut attachment: Attachment) {
         let mut last = Ok(None);
         let mut events = Vec::new();
+        let mut is_answered = false;
         for _ in 0..MAX_ROW {
             match attachment.poll_update() {
                 Ok(Some(update)) => {
+                    is_answered |= update.is_answer();
                     facts::note(&mut events, &update.events);
                     last = Ok(Some(update.port));
                 }
@@ -306,6 +324,9 @@ impl Core {
                     News::Counters => self.refresh_view(),
                     News::Nothing => {}
                 }
+                if is_answered {
+                    self.settle();
+                }
             }
             Err(why) => {
                 self.poller.remove(&attachment);
@@ -322,13 +343,16 @@ impl Core {
         }
     }
 
-    /// Tells the fabric where the port's data arrives. One that cannot be told is gone, which its socket tells.
-    pub(super) fn tell_endpoint(&mut self) {
-        let endpoint = self.adapter.data.endpoint();
+    /// Tells the fabric where the port's data arrives, and waits for its answer before clients are told of the adapter. One that
+    /// cannot be told is gone, which its socket tells, or on another machine, where no data goes.
+    fn tell_endpoint(&mut self) {
+        let endpoint = self.open_data();
+        let until = self.now().after(ANSWER);
         if let (State::Held { attachment, .. }, Some(endpoint)) =
             (&mut self.adapter.state, endpoint)
         {
-            let _ = attachment.set_endpoint(endpoint);
+            let is_told = attachment.set_endpoint(endpoint).is_ok();
+            self.adapter.settles = is_told.then_some(until);
         }
     }
 
@@ -383,6 +407,7 @@ impl Core {
 
     fn forget_fabric(&mut self) {
         self.look_later(true);
+        self.adapter.settles = None;
         self.take_table(None);
         self.clear_is_sm();
         if let Some(known) = &mut self.adapter.known {

@@ -15,6 +15,7 @@ use rdmux_link::routes::RouteView;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrivals, Wire};
 use rdmux_verbs::control::slot_of;
+use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
 use super::Ib;
@@ -62,11 +63,6 @@ impl Data {
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
         Ok(self.open.insert(Open { group, own, routes }))
-    }
-
-    /// Where packets for this host go, if any can come.
-    pub(super) fn endpoint(&self) -> Option<SocketAddr> {
-        self.open.as_ref().map(|open| open.group.local_addr())
     }
 
     /// Drops what waits in a slot's socket, before another process gets it.
@@ -119,9 +115,8 @@ impl Data {
 impl Core {
     /// The socket of a client's slot. The client is told of the table of ways.
     pub(super) fn ib_socket(&mut self, client: ClientId, slot: u16) -> Result<OwnedFd, Failure> {
-        if self.adapter.data.open.is_none() {
-            self.open_data()?;
-        }
+        // It may have been refused before, or there was no fabric yet.
+        self.open_data();
         let open = self.adapter.data.open.as_mut();
         let socket = open.map_or_else(
             || Err(io::ErrorKind::NotConnected.into()),
@@ -137,17 +132,26 @@ impl Core {
         self.notify(client, &Notify::Routes, table.into_iter().collect());
     }
 
-    /// Opens the port's sockets at an address that only this machine reaches.
-    fn open_data(&mut self) -> Result<(), Failure> {
+    /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
+    /// the port has no data, and management goes on.
+    pub(super) fn open_data(&mut self) -> Option<SocketAddr> {
+        if self.adapter.data.open.is_none()
+            && let Err(error) = self.open_sockets()
+        {
+            throttled!(warn, "no data for the adapter's port: {error}");
+        }
+        self.adapter.data.open.as_ref().map(|open| open.group.local_addr())
+    }
+
+    fn open_sockets(&mut self) -> Result<(), OpenError> {
         let is_loopback = |ip: &IpAddr| ip.is_loopback() && ip.is_ipv4();
         let ip = self.addresses.rows().map(|(_, row)| row.ip).find(is_loopback);
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let open = self.adapter.data.open(ip);
-        let open = open.map_err(|e| Failure::new(libc::EADDRNOTAVAIL, e.to_string()))?;
+        let open = self.adapter.data.open(ip)?;
         let watched = self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
-        watched.map_err(|e| failure(&e))?;
+        watched.map_err(|source| OpenError::Io { what: "watch a socket", addr: ip, source })?;
         self.follow_table();
-        self.tell_endpoint();
+        self.follow_gids();
         Ok(())
     }
 
