@@ -160,6 +160,9 @@ impl Administration {
         if self.own.is_some() != port.is_some() {
             self.reset();
         }
+        if port.is_none() {
+            self.state.pkeys.clear();
+        }
         self.own = port;
     }
 
@@ -173,7 +176,9 @@ impl Administration {
     fn reset(&mut self) {
         let groups = Groups::new(&self.partitions);
         let State { assigned_guids, dropped_reports, .. } = self.state;
-        self.state = State { groups, assigned_guids, dropped_reports, ..State::default() };
+        // Ports are found before the first sweep has ended, and so before there is a master.
+        let pkeys = core::mem::take(&mut self.state.pkeys);
+        self.state = State { groups, pkeys, assigned_guids, dropped_reports, ..State::default() };
     }
 
     /// The partitions.
@@ -225,9 +230,9 @@ impl Administration {
         sink: &mut dyn AdministrationSink,
     ) {
         let (state, cx) = (&mut self.state, context!(self, now, model));
-        let Some(cx) = cx else { return };
         let Some(port) = port(model, guid) else { return };
         state.pkeys.insert(guid, port.pkeys.clone());
+        let Some(cx) = cx else { return };
         events::port(state, &cx, guid, port, true, sink);
     }
 

@@ -201,6 +201,32 @@ fn ports_that_come_and_go_are_reported() {
 
 #[test]
 fn port_that_the_model_has_forgotten_is_reported_to_its_partition() {
+    forgotten_port_is_reported_to_its_partition(|net| appear(net, 5));
+}
+
+#[test]
+fn port_of_the_first_sweep_that_is_forgotten_is_reported_to_its_partition() {
+    forgotten_port_is_reported_to_its_partition(|net| {
+        let own = net.administration.own;
+        net.administration.set_master(None);
+        appear(net, 5);
+        net.administration.set_master(own);
+        assert_eq!(reports(net), [], "nobody has subscribed yet");
+    });
+}
+
+#[test]
+fn partitions_of_ports_are_forgotten_when_there_is_another_master() {
+    let mut net = Net::new("switch:4", 0);
+    appear(&mut net, 5);
+    net.administration.set_partitions(Partitions::default());
+    assert_eq!(net.administration.state.pkeys.len(), 1);
+    net.administration.set_master(None);
+    assert_eq!(net.administration.state.pkeys.len(), 0);
+}
+
+/// The port with LID 5 is found so.
+fn forgotten_port_is_reported_to_its_partition(found: fn(&mut Net)) {
     let mut net = Net::new("switch:4", 0);
     for (lid, keys) in [(3, [0xffff, 0x8001]), (4, [0xffff, 0x8002]), (5, [0x7fff, 0x8001])] {
         let place = net.model.by_lid(Lid(lid)).unwrap();
@@ -208,7 +234,7 @@ fn port_that_the_model_has_forgotten_is_reported_to_its_partition() {
     }
     let gone = net.model.by_lid(Lid(5)).unwrap();
     let guid = gid(&net, 5).guid();
-    appear(&mut net, 5);
+    found(&mut net);
     net.model.port_mut(gone).unwrap().pkeys = [Pkey(0x8001)].into();
     net.administration.model_changed(&net.model);
     for lid in [3, 4] {
