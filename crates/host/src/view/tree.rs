@@ -332,8 +332,8 @@ mod tests {
     use super::*;
     use rdmux_testing::{TempDir, temp_dir};
     use rdmux_verbs::kind::{self, KindRow};
-    use rdmux_verbs::port::{Managed, PhysState, PortState};
-    use rdmux_wire::Gid;
+    use rdmux_verbs::port::{GidTable, Managed, PhysState, PortState};
+    use rdmux_wire::{Gid, Pkey};
     use std::net::Ipv4Addr;
 
     fn address(address: [u8; 4], interface: &str) -> GidEntry {
@@ -447,6 +447,108 @@ mod tests {
         show_devices(&dir, &devices, &[]);
         assert_eq!(classes(), 1);
         assert!(!dir.path().join("dev/infiniband/issm0").exists());
+    }
+
+    /// Files and links below a directory, by their paths in it.
+    fn all_files(dir: &Path, below: &Path, files: &mut BTreeMap<String, String>) {
+        for found in fs::read_dir(dir.join(below)).unwrap() {
+            let found = found.unwrap();
+            let path = below.join(found.file_name());
+            let kind = found.file_type().unwrap();
+            let text = if kind.is_dir() {
+                all_files(dir, &path, files);
+                continue;
+            } else if kind.is_symlink() {
+                format!("-> {}", fs::read_link(found.path()).unwrap().display())
+            } else {
+                fs::read_to_string(found.path()).unwrap()
+            };
+            files.insert(path.display().to_string(), text.trim_end().to_owned());
+        }
+    }
+
+    #[test]
+    fn every_file_of_an_infiniband_port_tells_what_it_is_on_its_fabric() {
+        let dir = temp_dir();
+        let mut devices = devices(&[]);
+        devices.retain(|device| device.kind == kind::DeviceKind::Ib);
+        let device = &mut devices[0];
+        device.name = "ib0".to_owned();
+        device.adapter = Some(Adapter {
+            description: "node7".to_owned(),
+            system_guid: Guid(0x0002_c903_0012_3459),
+            vendor_id: 0x02c9,
+            device_id: 4119,
+            revision: 0xa0,
+        });
+        let port = &mut device.ports[0];
+        let attr = &mut port.attr;
+        (attr.state, attr.phys_state) = (PortState::Armed, PhysState::Training);
+        (attr.lid.0, attr.lmc, attr.sm_lid.0, attr.sm_sl) = (0x1230, 3, 0x45, 6);
+        (attr.active_width, attr.active_speed, attr.capabilities) = (1, 1, 0x0251_4868);
+        let gid = |guid| GidEntry {
+            gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(guid)),
+            kind: kind::GidKind::Node,
+            ..GidEntry::empty()
+        };
+        port.gids = GidTable::Own(vec![gid(0x77), GidEntry::empty(), gid(0x0203_0405_0607_0809)]);
+        port.pkeys = [0xffff, 0, 0x8001].map(Pkey).into();
+        port.managed = Some(Managed {
+            fabric: "default".into(),
+            node: "H-1".into(),
+            port: 1,
+            counters: vec![("VL15_dropped".into(), 3), ("symbol_error".into(), 4)],
+        });
+        show_devices(&dir, &devices, &[]);
+        let mut found = BTreeMap::new();
+        let class = dir.path().join("sys/class");
+        for below in ["infiniband/ib0", "infiniband_mad"] {
+            all_files(&class, Path::new(below), &mut found);
+        }
+        let expected = [
+            ("infiniband/ib0/board_id", "rdmux"),
+            ("infiniband/ib0/device/infiniband/ib0", "-> ../../../ib0"),
+            (
+                "infiniband/ib0/device/infiniband_verbs/uverbs2",
+                "-> ../../../../infiniband_verbs/uverbs2",
+            ),
+            ("infiniband/ib0/device/numa_node", "-1"),
+            ("infiniband/ib0/fw_ver", env!("CARGO_PKG_VERSION")),
+            ("infiniband/ib0/hca_type", "MT4119"),
+            ("infiniband/ib0/hw_rev", "0xa0"),
+            ("infiniband/ib0/node_desc", "node7"),
+            ("infiniband/ib0/node_guid", "0211:2233:4455:6678"),
+            ("infiniband/ib0/node_type", "1: CA"),
+            ("infiniband/ib0/ports/1/cap_mask", "0x02514868"),
+            ("infiniband/ib0/ports/1/counters/VL15_dropped", "3"),
+            ("infiniband/ib0/ports/1/counters/symbol_error", "4"),
+            ("infiniband/ib0/ports/1/gid_attrs/types/0", "IB/RoCE v1"),
+            ("infiniband/ib0/ports/1/gid_attrs/types/2", "IB/RoCE v1"),
+            ("infiniband/ib0/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0077"),
+            ("infiniband/ib0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000"),
+            ("infiniband/ib0/ports/1/gids/2", "fe80:0000:0000:0000:0203:0405:0607:0809"),
+            ("infiniband/ib0/ports/1/lid", "0x1230"),
+            ("infiniband/ib0/ports/1/lid_mask_count", "3"),
+            ("infiniband/ib0/ports/1/link_layer", "InfiniBand"),
+            ("infiniband/ib0/ports/1/phys_state", "4: PortConfigurationTraining"),
+            ("infiniband/ib0/ports/1/pkeys/0", "0xffff"),
+            ("infiniband/ib0/ports/1/pkeys/1", "0x0000"),
+            ("infiniband/ib0/ports/1/pkeys/2", "0x8001"),
+            ("infiniband/ib0/ports/1/rate", "2.5 Gb/sec (1X SDR)"),
+            ("infiniband/ib0/ports/1/sm_lid", "0x45"),
+            ("infiniband/ib0/ports/1/sm_sl", "6"),
+            ("infiniband/ib0/ports/1/state", "3: ARMED"),
+            ("infiniband/ib0/sys_image_guid", "0002:c903:0012:3459"),
+            ("infiniband_mad/abi_version", "5"),
+            ("infiniband_mad/issm0/device", "-> ../../infiniband/ib0/device"),
+            ("infiniband_mad/issm0/ibdev", "ib0"),
+            ("infiniband_mad/issm0/port", "1"),
+            ("infiniband_mad/umad0/device", "-> ../../infiniband/ib0/device"),
+            ("infiniband_mad/umad0/ibdev", "ib0"),
+            ("infiniband_mad/umad0/port", "1"),
+        ];
+        let expected = expected.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        assert_eq!(found, BTreeMap::from(expected));
     }
 
     #[test]
