@@ -1,4 +1,4 @@
-//! A client of subnet administration that is ours: it asks a manager for what no program of the distribution asks.
+//! A client of subnet administration that is ours: it asks a manager, and ports, for what no program of the distribution asks.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_wire::mad::{Method, MgmtClass};
 use rdmux_wire::rmpp::{RmppFlags, RmppType};
 use rdmux_wire::sa::{CLASS_VERSION, SaMad};
+use rdmux_wire::smp::Smp;
 use rdmux_wire::{Gid, Lid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -86,15 +87,37 @@ impl Client {
 
     /// The next datagram that comes.
     pub(super) fn receive(&self) -> Result<UserMad> {
-        let end = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(mad) = self.file.try_recv_mad()? {
-                return Ok(mad);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            ensure!(!left.is_zero(), "nothing came from the manager");
-            let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
-            poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        receive(&self.file)
+    }
+}
+
+/// Puts an SMP to the port with a LID, from the second host's port; the answer, whose status is good.
+pub(super) fn ask_port(ground: &Ground, lid: Lid, smp: &Smp) -> Result<Smp> {
+    let own = ground.show()?.node(HOSTS[1])?.guid;
+    let port = PortRef { node: NodeRef::Guid(own), port: 1 };
+    let file = MadFile::open(&ground.connect_options()?, &FabricName::default(), &port)?;
+    let class = MgmtClass::SUBN_LID.0;
+    let agent = file.register(&Registration { class, class_version: 1, ..Registration::default() });
+    let (address, data) = (UserAddress::smi(lid), smp.to_bytes().to_vec());
+    let (agent, timeout_ms) = (agent?, ANSWER_MS);
+    file.send_mad(&UserMad { agent, status: 0, timeout_ms, retries: 0, address, data })?;
+    let got = receive(&file)?;
+    ensure!(got.status == 0, "LID {lid} did not answer: status {}", got.status);
+    let answer = Smp::parse(&got.data)?;
+    ensure!(answer.header.status == 0, "LID {lid} refuses: {answer:?}");
+    Ok(answer)
+}
+
+/// The next datagram that comes.
+fn receive(file: &MadFile) -> Result<UserMad> {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(mad) = file.try_recv_mad()? {
+            return Ok(mad);
         }
+        let left = end.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "nothing has come");
+        let mut fds = [PollFd::new(file, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::try_from(left)?))?;
     }
 }

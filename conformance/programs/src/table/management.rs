@@ -31,6 +31,11 @@ pub(super) fn rows() -> Vec<Row> {
         true,
         Management::With(&[], repartition::while_up),
     ));
+    rows.push(row(
+        managed("ibportstate of a port that babbles", ManagedBy::Fabric),
+        true,
+        Management::With(&["--sm-babbling-port-policy"], diags::portstate::babbles),
+    ));
     rows
 }
 

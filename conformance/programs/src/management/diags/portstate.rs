@@ -1,8 +1,16 @@
 //! ibportstate: a port is disabled and enabled, and the fabric shows it.
 
-use anyhow::{Context, Result};
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use rdmux_fabric::FabricName;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::{PhysState, PortInfo, PortState};
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
 
 use super::super::bring_up::all_is_active;
+use super::super::client;
 use super::super::ground::{self, Ground, Shown};
 use super::{contains, says};
 
@@ -24,16 +32,9 @@ pub(crate) fn ibportstate(ground: &Ground) -> Result<()> {
     says(peer, "Lid", ground::lid(node)?.0)?;
     says(peer, "LinkState", "Active")?;
 
-    let state_of = |guid| -> Result<u8> {
-        let shown = ground.show()?;
-        let node = shown.nodes.iter().find(|n| n.guid == guid).context("a node")?;
-        let number = if node.is_switch { port } else { 1 };
-        let port = node.ports.iter().find(|p| p.number == number).context("a port")?;
-        Ok(port.state)
-    };
     ground.said(&format!("ibportstate {lid} {port} disable"))?;
-    for guid in [switch.guid, node.guid] {
-        ground.until("down", || Ok(state_of(guid)? == DOWN))?;
+    for (guid, number) in [(switch.guid, port), (node.guid, 1)] {
+        ground.until("down", || Ok(state_of(ground, guid, number)? == DOWN))?;
     }
     let output = ground.said(&format!("ibportstate {lid} {port} query"))?;
     says(&output, "PhysLinkState", "Disabled")?;
@@ -42,4 +43,56 @@ pub(crate) fn ibportstate(ground: &Ground) -> Result<()> {
     ground.said(&format!("ibportstate {lid} {port} reset"))?;
     ground.until("active", || Ok(all_is_active(&ground.show()?).is_ok()))?;
     ground.ways_are_whole().map(drop)
+}
+
+/// A port that tells of faults without end is disabled by the manager whose policy that is, which logs it; ibportstate shows it and enables the
+/// port again.
+pub(crate) fn babbles(ground: &Ground) -> Result<()> {
+    /// So many traps of one kind are enough.
+    const TRAPS: u32 = 250;
+    let shown = ground.show()?;
+    let node = shown.adapters().last().context("an adapter")?;
+    let (switch, port) = shown.far(node, 1).context("a cable")?;
+    let (at, lid) = (node.guid.to_string(), ground::lid(switch)?.0);
+    hurry(ground, ground::lid(node)?)?;
+    let mut faults = 0;
+    ground.until("disabled", || {
+        faults += 1;
+        ground.rdmux(&["fabric", "fault", &at, "flow-control", "--times", "1"])?;
+        Ok(state_of(ground, switch.guid, port)? == DOWN)
+    })?;
+    ensure!(faults >= TRAPS, "{faults} faults were enough to disable it");
+    let said = format!("port {port} of {:#018x} babbles and is disabled", switch.guid.0);
+    let log = ground.connect_options()?.dir(&FabricName::default())?.log();
+    let log = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+    ensure!(log.matches(&said).count() == 1, "the log does not say once that {said}: {log}");
+    let output = ground.said(&format!("ibportstate {lid} {port} query"))?;
+    says(&output, "PhysLinkState", "Disabled")?;
+    ground.said(&format!("ibportstate {lid} {port} enable"))?;
+    ground.until("active", || Ok(all_is_active(&ground.show()?).is_ok()))?;
+    ground.ways_are_whole().map(drop)
+}
+
+/// The state of a node's port, as the fabric shows it.
+fn state_of(ground: &Ground, guid: Guid, number: u8) -> Result<u8> {
+    let shown = ground.show()?;
+    let node = shown.nodes.iter().find(|n| n.guid == guid).context("a node")?;
+    let port = node.ports.iter().find(|p| p.number == number).context("a port")?;
+    Ok(port.state)
+}
+
+/// Has an adapter's port repeat traps as fast as it can: with the usual SubnetTimeOut it takes more than a second for each.
+fn hurry(ground: &Ground, lid: Lid) -> Result<()> {
+    let answer =
+        client::ask_port(ground, lid, &Smp::lid_routed(Method::GET, PortInfo::ATTR_ID, 1))?;
+    let info = PortInfo {
+        subnet_timeout: 0,
+        // Both stay.
+        port_state: PortState(0),
+        port_physical_state: PhysState(0),
+        ..PortInfo::from_bytes(&answer.data)
+    };
+    let mut set = Smp::lid_routed(Method::SET, PortInfo::ATTR_ID, 1);
+    set.set_attribute(&info.into());
+    client::ask_port(ground, lid, &set).map(drop)
 }
