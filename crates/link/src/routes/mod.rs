@@ -1,7 +1,7 @@
 //! Where the packets of an InfiniBand port go: a table that the process which owns the subnet writes and the processes of
 //! the port's host read, so that they send straight to the destination and no third process touches data.
 //!
-//! A subnet's switches are tables. Whoever owns them walks them once for each change and leaves the outcome here: for
+//! A subnet's switches are tables. Their owner walks them once for each change and leaves the outcome here: for
 //! each unicast LID the [`Way`] to the port that has it, for each multicast LID the ways to the ports that get a copy,
 //! for each such port the [`Peer`], which is the address of its host's sockets, and the port's own properties ([`OwnPort`]).
 //!
