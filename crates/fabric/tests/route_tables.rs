@@ -363,7 +363,7 @@ fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
     };
     let view = RouteView::map(attachment.routes().unwrap()).unwrap();
     assert_eq!(view.epoch(), 1);
-    for addr in ["0.0.0.0:9", "[::]:9", "127.0.0.1:0"] {
+    for addr in ["0.0.0.0:9", "[::]:9", "127.0.0.1:0", "192.0.2.1:9"] {
         let e = attachment.set_endpoint(addr.parse().unwrap()).unwrap_err();
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
     }

@@ -123,6 +123,31 @@ fn datagrams_of_two_hosts_carry_lids_and_a_grh_where_one_is_asked_for() {
 }
 
 #[test]
+fn a_datagram_to_a_group_reaches_members_of_the_sender_s_own_port() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let a = End::new(active(&fabric, "a"), QpType::Ud);
+    let b = End::new(a.context.clone(), QpType::Ud);
+    let to_group = Ah::from_vector(AddressVector {
+        is_global: true,
+        dgid: GROUP,
+        hop_limit: 1,
+        ..*Ah::to_lid(join(&a.context)).vector()
+    });
+    for end in [&a, &b] {
+        end.qp.activate(Qkey(0x11)).unwrap();
+        end.qp.attach_multicast(GROUP).unwrap();
+        end.qp.post_recv(1, &[end.mr.slice(..)]).unwrap();
+    }
+    let datagram = SendWr::send(2).inline(&[b"to all"]);
+    a.qp.post_send(&datagram.to(&to_group, Qpn::MULTICAST, Qkey(0x11))).unwrap();
+    for end in [&a, &b] {
+        let got = end.wait();
+        assert_eq!((got.wr_id, got.byte_len, got.src_qp), (1, 46, a.qp.qpn()));
+        assert_eq!(end.mr.to_vec(40..46), b"to all");
+    }
+}
+
+#[test]
 fn a_datagram_to_the_own_lid_comes_back() {
     let fabric = Fabric::managed("two").unwrap();
     let a = End::new(active(&fabric, "a"), QpType::Ud);

@@ -70,7 +70,7 @@ impl Attachment {
     /// the tables of others have ways to it. It may be said again.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for an address or a port that is zero;
+    /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for what is no loopback address or for port 0;
     /// [`FabricError::Gone`] and those of the connection.
     pub fn set_endpoint(&mut self, addr: SocketAddr) -> Result<(), FabricError> {
         let refused = |why: &str, errno| FabricError::Refused {
@@ -82,8 +82,9 @@ impl Attachment {
             let why = "the fabric is on another machine, and data goes between hosts of its own machine only";
             return Err(refused(why, libc::EOPNOTSUPP));
         }
-        if addr.ip().is_unspecified() || addr.port() == 0 {
-            return Err(refused("packets can be sent to one address and port only", libc::EINVAL));
+        if !addr.ip().is_loopback() || addr.port() == 0 {
+            let why = "data goes to a loopback address and a port of this machine";
+            return Err(refused(why, libc::EINVAL));
         }
         self.link.tell(&AttachmentRequest::Endpoint(addr))
     }

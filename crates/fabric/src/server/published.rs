@@ -326,14 +326,15 @@ fn said(written: Result<(), RouteError>) {
 }
 
 impl Core {
-    /// A host says where it takes packets. Not everything is an address.
+    /// A host says where it takes packets. Data goes between hosts of this machine only, so that is at a loopback address: nobody
+    /// has others send elsewhere.
     pub(super) fn set_endpoint(&mut self, id: ConnectionId, addr: SocketAddr) -> bool {
         let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return true;
         };
         let port = data_port(*node);
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
-        let is_one = !addr.ip().is_unspecified() && addr.port() != 0;
+        let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
             self.published.set_endpoint(port, Peer { addr, port_guid });
         }

@@ -151,11 +151,13 @@ impl Sender {
         let mut send_all = || -> Result<(), Refused> {
             let view = self.known.view.clone().ok_or(IbDrop::TxInactive)?;
             view.group(mlid, &mut group);
+            copy.resize(total.into(), 0);
+            contents.put(&mut copy)?;
+            // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2). The service passes it on to them.
+            self.copy_at(port, routes, port.local_addr(), &copy)?;
             if group.is_empty() {
                 return Err(IbDrop::TxNoWay.into());
             }
-            copy.resize(total.into(), 0);
-            contents.put(&mut copy)?;
             for way in &group {
                 let sent = self.copy_to(port, routes, &view, (way, av.sl, pkey), contents, &copy);
                 match sent {
@@ -183,6 +185,17 @@ impl Sender {
     ) -> Result<(), Refused> {
         self.check(Some(way), sl, pkey, contents.frame)?;
         let addr = view.peer(way.peer).ok_or(IbDrop::TxNoWay)?.addr;
+        self.copy_at(port, routes, addr, copy)
+    }
+
+    /// Sends a copy to one address.
+    fn copy_at(
+        &mut self,
+        port: &UdpPort,
+        routes: &Routes,
+        addr: SocketAddr,
+        copy: &[u8],
+    ) -> Result<(), Refused> {
         let total = u16::try_from(copy.len()).map_err(|_| IbDrop::TxLength)?;
         let shape = self.shape(port, addr, Qpn::MULTICAST.get(), total)?;
         self.make_room(port, routes, &shape)?;

@@ -157,6 +157,10 @@ impl Core {
 
     /// The fabric gives a table, or none any more: the processes take it over.
     pub(super) fn take_table(&mut self, table: Option<OwnedFd>) {
+        if table.is_none() && self.adapter.data.table.is_none() {
+            // As while a fabric refuses this host, which asks again and again.
+            return;
+        }
         self.adapter.data.table = table;
         self.follow_table();
         for id in self.clients.ids() {
