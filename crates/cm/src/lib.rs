@@ -47,4 +47,7 @@ pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, Route, UdParam
 pub use path::{MadPath, Path, PathQuery, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::{Time, timers};
-pub use sink::{ChannelId, IdHandle, JoinQuery, LocalAddress, Resolved, RouteQuery, Sink};
+pub use sink::{
+    ChannelId, DevicePort, IdHandle, JoinQuery, LocalAddress, OnlyDevice, Resolved, RouteQuery,
+    Sink,
+};

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use rdmux_transport::attr::{
     Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
 };
-use rdmux_wire::{AckTimeout, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
+use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 /// What a program says when it connects or accepts, and what it learns of the peer's wishes in
 /// events (`rdma_conn_param`; rdma_connect(3)).
@@ -84,12 +84,18 @@ pub struct Route {
     pub dst: SocketAddr,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
-    /// The address vector towards the peer.
+    /// Our GID.
+    pub sgid: Gid,
+    /// Our LID with its path bits; 0 where there are no LIDs.
+    pub slid: Lid,
+    /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
     pub av: AddressVector,
     /// Largest payload of a packet.
     pub mtu: Mtu,
     /// Partition.
     pub pkey: Pkey,
+    /// Its index in the port's P_Key table.
+    pub pkey_index: u16,
     /// Lifetime of a packet; code.
     pub packet_lifetime: u8,
 }

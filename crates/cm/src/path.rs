@@ -19,10 +19,12 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
 /// Of a datagram that came this is the way back to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadPath {
-    /// Our GID, by which the driver also knows the port.
+    /// The device of [`LocalAddress::device`](crate::LocalAddress::device); which port of it, `av.port_num` says.
+    pub device: u32,
+    /// Our GID.
     pub local: Gid,
-    /// The way to the peer. The hop limit and the flow label are only for sending; the GID index and the
-    /// port of a received one may be left out, since `local` says both.
+    /// The way to the peer. The hop limit and the flow label are only for sending; the GID index of a received one may be left
+    /// out, since `local` says it.
     pub av: AddressVector,
     /// Index of the P_Key in the port's table.
     pub pkey_index: u16,
@@ -40,9 +42,10 @@ pub enum Peer {
 }
 
 impl MadPath {
-    /// QP1 to QP1 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
+    /// QP1 to QP1 of device 0 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
     pub fn between(local: IpAddr, remote: IpAddr) -> Self {
         Self {
+            device: 0,
             local: local.into(),
             av: AddressVector {
                 is_global: true,
@@ -128,8 +131,8 @@ pub struct Path {
 
 impl Path {
     /// How datagrams to QP1 travel along it, by its address vector as the program's options changed it.
-    pub(crate) const fn mad_path(&self, av: AddressVector) -> MadPath {
-        MadPath { local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
+    pub(crate) const fn mad_path(&self, device: u32, av: AddressVector) -> MadPath {
+        MadPath { device, local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
     }
 }
 

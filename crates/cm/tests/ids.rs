@@ -198,7 +198,8 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
     host.cm.handle_resolve_failed(now, id, 113, &mut host.out);
     assert!(host.events().is_empty());
-    let answer = Resolved { src: host.ip, mtu: Some(Mtu::M512) };
+    let known = Resolved { src: host.ip, device: 0, dgid: dst.ip().into(), mtu: None };
+    let answer = Resolved { mtu: Some(Mtu::M512), ..known };
     host.cm.handle_resolved(now, id, answer, &mut host.out);
     let resolved = host.event(EventKind::AddrResolved);
     let route = *resolved.route.unwrap();
@@ -219,7 +220,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     assert_eq!(host.cm.ports_in_use(), 1);
     // The answer names an address that is not ours.
     host.cm.resolve_addr(now, other, None, dst, SECOND, false, &mut host.out).unwrap();
-    let answer = Resolved { src: IpAddr::from([10, 9, 9, 9]), mtu: None };
+    let answer = Resolved { src: IpAddr::from([10, 9, 9, 9]), ..known };
     host.cm.handle_resolved(now, other, answer, &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::AddrError, -19)]);
     net.end();
@@ -391,9 +392,10 @@ fn groups_are_joined_left_and_lost() {
     assert_eq!(join(host, "10.0.0.1".parse().unwrap()), Err(22));
     assert_eq!(join(host, group), Ok(()));
     assert_eq!(join(host, group), Err(22), "twice");
-    let query = JoinQuery { local: host.ip, group, send_only: false };
+    let (device, port_num, port_space) = (0, 1, PortSpace::Udp);
+    let query = JoinQuery { device, port_num, port_space, local: host.ip, group, send_only: false };
     assert_eq!(host.out.joins, [(id, query)]);
-    host.cm.handle_joined(now, id, query, Ok(()), &mut host.out);
+    host.cm.handle_joined(now, id, query, Ok(query.over_ip(64, Mtu::M1024)), &mut host.out);
     let joined = host.event(EventKind::MulticastJoin);
     assert_eq!(joined.context, 99);
     let EventParam::Ud(ud) = joined.param else { panic!() };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{host, over_both_links};
+use common::{host, over_every_link};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
 
@@ -53,7 +53,7 @@ fn param() -> ConnParam {
 
 #[test]
 fn attached_queue_pairs_follow_the_connection_to_its_end() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         let ours = qp(a);
@@ -81,7 +81,7 @@ fn attached_queue_pairs_follow_the_connection_to_its_end() {
 
 #[test]
 fn a_program_may_bring_its_queue_pair_up_itself() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         let (ours, theirs) = (qp(a), qp(b));
@@ -110,7 +110,7 @@ fn a_program_may_bring_its_queue_pair_up_itself() {
 
 #[test]
 fn a_refusal_carries_the_programs_words() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         id.attach_qp(&qp(a)).unwrap();
@@ -129,7 +129,7 @@ fn a_refusal_carries_the_programs_words() {
 
 #[test]
 fn a_request_that_nobody_takes_is_refused() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         id.attach_qp(&qp(a)).unwrap();
@@ -191,7 +191,7 @@ fn an_address_is_bound_once() {
 
 #[test]
 fn queue_pairs_connect_without_the_connection_manager() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (x, y) = (qp(a), qp(b));
         let (ours, theirs) = (x.endpoint(0).unwrap(), y.endpoint(0).unwrap());
         x.connect(theirs, 0, Access::empty()).unwrap();

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::ptr;
 
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use rdmux_cm::Route;
-use rdmux_wire::Gid;
+use rdmux_cm::{LocalAddress, Route};
+use rdmux_wire::{Gid, Pkey};
 
 use super::id::Id;
 use crate::abi::cma::*;
@@ -16,11 +16,9 @@ use crate::boundary::{Errno, Result, zeroed};
 /// The family of InfiniBand's own addresses (<infiniband/ib.h>).
 pub(super) const AF_IB: c_int = 27;
 
-/// The default partition, all of whose members are full ones; in network order as in any other.
-const DEFAULT_PKEY: u16 = 0xffff;
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
-/// 100 Gbit/s, as the port says (`IBV_RATE_100_GBPS`).
+/// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).
 const RATE: u8 = 16;
 
 /// Reads a socket address.
@@ -115,14 +113,14 @@ pub(super) fn show_destination(id: &Id, addr: SocketAddr) {
 pub(super) fn show_route(id: &Id, route: &Route) {
     show_source(id, route.src);
     show_destination(id, route.dst);
-    show_gids(id, route.src.ip(), route.av.dgid);
+    show_gids(id, route.sgid, route.av.dgid, route.pkey);
 }
 
-fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
+fn show_gids(id: &Id, sgid: Gid, dgid: Gid, pkey: Pkey) {
     let ibaddr = rdma_ib_addr {
-        sgid: ibv_gid { raw: Gid::from(src).0 },
+        sgid: ibv_gid { raw: sgid.0 },
         dgid: ibv_gid { raw: dgid.0 },
-        pkey: DEFAULT_PKEY,
+        pkey: pkey.0.to_be(),
     };
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.addr.ibaddr = ibaddr };
@@ -132,11 +130,11 @@ fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
 ///
 /// # Errors
 /// When no protection domain can be had.
-pub(super) fn show_bound(id: &Id, addr: SocketAddr, at: Option<(u32, u8)>) -> Result<()> {
+pub(super) fn show_bound(id: &Id, addr: SocketAddr, at: Option<&LocalAddress>) -> Result<()> {
     show_source(id, addr);
-    let Some((device, port_num)) = at else { return Ok(()) };
-    show_gids(id, addr.ip(), Gid::ZERO);
-    bind_device(id, device, port_num)
+    let Some(at) = at else { return Ok(()) };
+    show_gids(id, at.gid, Gid::ZERO, at.pkey);
+    bind_device(id, at.device, at.port_num)
 }
 
 /// Gives the id its device, which the service calls by this number, with the default protection domain.
@@ -160,21 +158,21 @@ pub(super) fn bind_device(id: &Id, device: u32, port_num: u8) -> Result<()> {
 pub(super) fn show_path(id: &Id, route: &Route) {
     let record = ibv_sa_path_rec {
         dgid: ibv_gid { raw: route.av.dgid.0 },
-        sgid: ibv_gid { raw: Gid::from(route.src.ip()).0 },
-        dlid: 0,
-        slid: 0,
+        sgid: ibv_gid { raw: route.sgid.0 },
+        dlid: route.av.dlid.to_be(),
+        slid: route.slid.0.to_be(),
         raw_traffic: 0,
         flow_label: route.av.flow_label.to_be(),
         hop_limit: route.av.hop_limit,
         traffic_class: route.av.traffic_class,
         reversible: 1,
         numb_path: 1,
-        pkey: DEFAULT_PKEY,
-        sl: 0,
+        pkey: route.pkey.0.to_be(),
+        sl: route.av.sl,
         mtu_selector: EXACTLY,
         mtu: route.mtu.code(),
         rate_selector: EXACTLY,
-        rate: RATE,
+        rate: if route.av.static_rate == 0 { RATE } else { route.av.static_rate },
         packet_life_time_selector: EXACTLY,
         packet_life_time: route.packet_lifetime,
         preference: 0,

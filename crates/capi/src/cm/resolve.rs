@@ -30,9 +30,9 @@ pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     let client = id.process.client()?;
     id.is_at(Phase::Other);
     id.lock().has_known_port = true;
-    let (bound, device) = client.bind_addr_and_device(id.handle, addr)?;
+    let (bound, device) = client.bind_addr_at(id.handle, addr)?;
     id.is_at(Phase::Bound);
-    address::show_bound(id, bound, device)
+    address::show_bound(id, bound, device.as_deref())
 }
 
 /// Takes connection requests; at most `backlog` wait (rdma_listen(3)).

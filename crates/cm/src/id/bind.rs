@@ -3,14 +3,14 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::attr::QpType;
 use rdmux_wire::Psn;
 
 use super::Manager;
 use super::entry::{Id, IdInfo, IdState};
 use crate::error::{CmError, Command};
 use crate::ports::{Claim, PortSpace};
-use crate::sink::{ChannelId, IdHandle};
+use crate::sink::{ChannelId, IdHandle, OnlyDevice};
 
 impl Manager {
     /// A new id (rdma_create_id(3)). `qp_type` is the end of a connection that the id is for: UD in
@@ -30,8 +30,8 @@ impl Manager {
         self.create_id_on(channel, ps, qp_type, None, context)
     }
 
-    /// As [`create_id`](Self::create_id), for devices of one transport only. Ids of any transport
-    /// take the first device that has their address, and listen on all that have it.
+    /// As [`create_id`](Self::create_id), for one device only. Ids of any device bind to the first that has their address, listen
+    /// on all that have it, and connect over the one that the driver chooses.
     ///
     /// # Errors
     /// As for [`create_id`](Self::create_id).
@@ -40,11 +40,11 @@ impl Manager {
         channel: ChannelId,
         ps: PortSpace,
         qp_type: QpType,
-        transport: Option<TransportType>,
+        only: Option<OnlyDevice>,
         context: u64,
     ) -> Result<IdHandle, CmError> {
         let id = IdHandle(self.last_id + 1);
-        self.create_id_as(id, channel, (ps, qp_type), transport, context)?;
+        self.create_id_as(id, channel, (ps, qp_type), only, context)?;
         self.last_id = id.0;
         Ok(id)
     }
@@ -65,7 +65,7 @@ impl Manager {
         id: IdHandle,
         channel: ChannelId,
         (ps, qp_type): (PortSpace, QpType),
-        transport: Option<TransportType>,
+        only: Option<OnlyDevice>,
         context: u64,
     ) -> Result<(), CmError> {
         let fits = match ps {
@@ -80,7 +80,7 @@ impl Manager {
         self.room_in(channel)?;
         let psn = Psn::new(self.cm.rng.next_u32());
         let mut new = Id::new(channel, ps, qp_type, context, psn);
-        new.transport = transport;
+        new.only = only;
         self.insert(id, new);
         Ok(())
     }
@@ -128,8 +128,7 @@ impl Manager {
         free_in_tcp: impl Fn(u16) -> bool,
     ) -> Result<SocketAddr, CmError> {
         self.in_state(id, Command::Bind, IdState::Idle)?;
-        let (addr, iwarp) =
-            (self.meant(addr), self.get(id, Command::Bind)?.may_use(TransportType::Iwarp));
+        let (addr, iwarp) = (self.meant(addr), self.get(id, Command::Bind)?.may_have_streams());
         let suits = |port| !iwarp || free_in_tcp(port);
         self.bind_suited(id, addr, None, privileged, Command::Bind, suits)
     }

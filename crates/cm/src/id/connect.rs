@@ -68,7 +68,7 @@ impl Manager {
         let mut private_data = Vec::from(header.to_bytes());
         private_data.extend_from_slice(&param.private_data);
         let service_id = ServiceId::from_port(ps.code(), route.dst.port());
-        let mad_path = path.mad_path(route.av);
+        let mad_path = path.mad_path(route.device, route.av);
         let link = if iwarp {
             Link::Stream(self.connect_stream(now, id, &param, &route, sink)?)
         } else if qp_type == QpType::Ud {
@@ -108,7 +108,7 @@ impl Manager {
             retry_cnt: param.retry_count.min(7),
             max_rd_atomic: param.initiator_depth,
             max_dest_rd_atomic: param.responder_resources,
-            pkey_index: path.pkey_index,
+            qkey: self.get(id, command)?.qkey(),
             ..datagram(&self.cm.config, &route)
         };
         wishes.bear(param.rnr_retry_count);

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::SidrStatus;
 
 use super::entry::{IdState, Link};
@@ -13,7 +12,7 @@ use crate::error::{CmError, Command};
 use crate::event::EventKind;
 use crate::ib::sidr::SidrAnswer;
 use crate::iw::StreamWish;
-use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
+use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 
 impl Manager {
     /// Ends an id in any state (rdma_destroy_id(3)): a connection is disconnected, a request
@@ -49,7 +48,7 @@ impl Manager {
         for (group, left) in core::mem::take(&mut gone.groups) {
             leave_at_network(id, &gone, group, &left, sink);
         }
-        if gone.state() == IdState::Listen && gone.may_use(TransportType::Iwarp) {
+        if gone.state() == IdState::Listen && gone.may_have_streams() {
             sink.stream(StreamWish::Unlisten(id));
             self.iw.check_queue();
         }
@@ -99,6 +98,11 @@ impl Manager {
                 self.emit(id, EventBody::new(EventKind::AddrChange), sink);
             }
         }
+    }
+
+    /// The ports of this host's devices, as their tables are now. What was said of paths before stays.
+    pub fn set_device_ports(&mut self, ports: Vec<DevicePort>) {
+        self.device_ports = ports;
     }
 
     fn device_removed(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {

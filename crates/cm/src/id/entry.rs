@@ -5,15 +5,15 @@ use core::net::{IpAddr, SocketAddr};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::{Psn, Qpn};
+use rdmux_transport::attr::QpType;
+use rdmux_wire::{Psn, Qkey, Qpn};
 
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
 use crate::path::Path;
 use crate::ports::PortSpace;
-use crate::sink::{ChannelId, IdHandle, LocalAddress};
+use crate::sink::{ChannelId, IdHandle, LocalAddress, OnlyDevice};
 use crate::timers::Deadline;
 
 /// The states of an id (those of Linux's `rdma_cm`; rdma_cm(7)).
@@ -161,8 +161,8 @@ pub(super) struct Id {
     pub(super) context: u64,
     pub(super) ps: PortSpace,
     pub(super) qp_type: QpType,
-    /// The only transport that its device may have, if only one.
-    pub(super) transport: Option<TransportType>,
+    /// The only device that it may have, if only one.
+    pub(super) only: Option<OnlyDevice>,
     state: IdState,
     pub(super) options: Options,
     pub(super) local: Option<SocketAddr>,
@@ -207,7 +207,7 @@ impl Id {
             context,
             ps,
             qp_type,
-            transport: None,
+            only: None,
             state: IdState::Idle,
             options: Options::default(),
             local: None,
@@ -240,6 +240,12 @@ impl Id {
 
     pub(super) fn state(&self) -> IdState {
         self.state
+    }
+
+    /// The Q_Key of its datagrams.
+    pub(super) fn qkey(&self) -> Qkey {
+        let device = self.device.as_ref().filter(|_| self.ps == PortSpace::IpoIb);
+        device.map_or(Qkey::RDMA_UDP, |device| device.ipoib_qkey)
     }
 
     /// The one place where the state changes.

@@ -4,25 +4,25 @@ use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus};
-use rdmux_wire::{AckTimeout, Mtu, Psn, Qpn, ServiceId};
+use rdmux_wire::{AckTimeout, Psn, Qpn, ServiceId};
 
 use super::entry::{Id, IdState, Link, Options};
 use super::resolve::datagram;
-use super::route::route_of;
+use super::route::route_along;
 use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
 use crate::ib::transport;
 use crate::params::{ConnParam, Ece, Negotiated, Route, UdParam};
-use crate::path::MadPath;
+use crate::path::{MadPath, Path};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
 /// Why a request does not reach a program.
-enum Refusal {
+pub(super) enum Refusal {
     /// REJ with this reason and additional information.
     Reason(RejReason, Option<u8>),
     /// Not a word, so that the peer tries again.
@@ -35,6 +35,13 @@ struct Target {
     device: LocalAddress,
     /// The listener's address and the peer's.
     ends: (SocketAddr, SocketAddr),
+}
+
+impl Target {
+    /// The way back along a path, with the listener's options.
+    fn route(&self, path: &Path, options: &Options) -> Route {
+        route_along(path, self.device.device, options, self.ends)
+    }
 }
 
 impl Manager {
@@ -104,7 +111,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) {
         match self.request_target(path, req.0) {
-            Ok((target, mtu)) => self.announce(now, conn, req, &target, mtu, sink),
+            Ok((target, back)) => self.announce(now, conn, req, &target, &back, sink),
             Err(Refusal::Silent) => self.cm.forget(conn),
             Err(Refusal::Reason(reason, ari)) => {
                 let ari = ari.as_slice();
@@ -113,19 +120,12 @@ impl Manager {
         }
     }
 
-    fn request_target(&mut self, path: &MadPath, req: &Req) -> Result<(Target, Mtu), Refusal> {
+    fn request_target(&mut self, path: &MadPath, req: &Req) -> Result<(Target, Path), Refusal> {
         let unknown = Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None);
         let qp_type = transport::asked_for(req.transport).ok_or(unknown)?;
         let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
-        if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
-            // A process that accepted would send its data to a third party.
-            return Err(Refusal::Reason(RejReason::INVALID_GID, None));
-        }
-        let port_mtu = target.device.mtu;
-        match Mtu::from_code(req.path_mtu) {
-            Some(mtu) if mtu <= port_mtu => Ok((target, mtu)),
-            _ => Err(Refusal::Reason(RejReason::INVALID_MTU, Some(port_mtu.code()))),
-        }
+        let back = self.path_of_request(path, req, &target.device, target.ends)?;
+        Ok((target, back))
     }
 
     /// Who listens for a request, if it makes sense and there is room.
@@ -150,14 +150,15 @@ impl Manager {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
-        if (dst, src) != path.addresses() {
+        // An address that packets do not show is the word of the peer's host.
+        let device = self.address_of(path.device, dst).cloned();
+        if device.as_ref().is_none_or(LocalAddress::is_gid) && (dst, src) != path.addresses() {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }
-        let device = self.device_at(dst, Some(TransportType::Ib));
-        let device = device.cloned().ok_or_else(senseless)?;
+        let device = device.ok_or_else(senseless)?;
         let found = self.ids.get(&listener).ok_or_else(senseless)?;
-        if !found.may_use(TransportType::Ib) {
+        if !found.may_use(device.device, device.transport) {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         }
@@ -194,7 +195,7 @@ impl Manager {
         let psn = Psn::new(self.cm.rng.next_u32());
         let new = Id::new(listener.channel, listener.ps, listener.qp_type, listener.context, psn);
         let mut new = new.requested(of);
-        new.transport = listener.transport;
+        new.only = listener.only;
         new.options = Options { reuse_addr: false, ..listener.options };
         (new.local, new.peer) = (Some(ends.0), Some(ends.1));
         new.device = Some(device.clone());
@@ -211,15 +212,14 @@ impl Manager {
         conn: u32,
         (req, ece_options): (&Req, u32),
         target: &Target,
-        mtu: Mtu,
+        back: &Path,
         sink: &mut impl Sink,
     ) {
         let _ = now;
         let Some(options) = self.ids.get(&target.listener).map(|i| i.options) else { return };
-        let mut route = route_of(&self.cm.config, &target.device, &options, target.ends, mtu);
-        route.av.flow_label = req.primary.flow_label;
-        route.av.traffic_class = req.primary.tclass;
-        route.packet_lifetime = req.primary.ack_timeout.code().saturating_sub(1);
+        let mut route = target.route(back, &options);
+        // What the peer said of its path comes before the listener's options.
+        (route.av, route.packet_lifetime) = (back.av, back.packet_lifetime);
         let Some(child) = self.requested(target, route, Link::Conn(conn)) else { return };
         self.cm.set_owner(conn, child);
         let Some(new) = self.ids.get_mut(&child) else { return };
@@ -281,11 +281,12 @@ impl Manager {
             }
         };
         let Some(options) = self.ids.get(&target.listener).map(|i| i.options) else { return };
-        let mtu = target.device.mtu;
-        let route = route_of(&self.cm.config, &target.device, &options, target.ends, mtu);
+        let back = self.path_of_datagram(path, &target.device, target.ends);
+        let route = target.route(&back, &options);
         let Some(child) = self.requested(&target, route, Link::LookedUp(key)) else { return };
-        let negotiated = datagram(&self.cm.config, &route);
+        let mut negotiated = datagram(&self.cm.config, &route);
         if let Some(new) = self.ids.get_mut(&child) {
+            negotiated.qkey = new.qkey();
             new.negotiated = Some(negotiated);
         }
         // Which queue pair asks, nobody says: it shows in its datagrams.

@@ -8,6 +8,7 @@
 //! | `resolve` | resolve_addr |
 //! | `route` | resolve_route, set_path, the path behind a route |
 //! | `listen` | listen, take, the requests that come |
+//! | `peer_path` | the path to a peer that asked |
 //! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
 //! | `upcall` | what connections tell, as events |
@@ -23,6 +24,7 @@ mod held;
 mod listen;
 mod mcast;
 mod options;
+mod peer_path;
 mod resolve;
 mod route;
 mod stream;
@@ -34,7 +36,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::TransportType;
 
 use self::entry::Id;
 pub use self::entry::{IdInfo, IdState};
@@ -50,7 +51,7 @@ use crate::iw::{self, Streams};
 use crate::params::{Negotiated, Route};
 use crate::path::{MadPath, Peer};
 use crate::ports::{PortSpace, PortTable};
-use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
+use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 use crate::timers::Timers;
 
 /// All ids of one host.
@@ -65,6 +66,7 @@ pub struct Manager {
     channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
     ports: BTreeMap<PortSpace, PortTable>,
     addresses: Vec<LocalAddress>,
+    device_ports: Vec<DevicePort>,
     held: Held,
     /// When route queries and path queries end without an answer.
     timers: Timers<IdHandle>,
@@ -82,6 +84,7 @@ impl Manager {
             channels: BTreeMap::new(),
             ports: BTreeMap::new(),
             addresses: Vec::new(),
+            device_ports: Vec::new(),
             held: Held::default(),
             timers: Timers::new(),
             last_id: 0,
@@ -209,16 +212,20 @@ impl Manager {
         self.addresses.iter().find(|a| a.ip == ip)
     }
 
-    /// The first device that has an address, of this transport if only one will do.
-    fn device_at(&self, ip: IpAddr, transport: Option<TransportType>) -> Option<&LocalAddress> {
-        let fits = |a: &&LocalAddress| transport.is_none_or(|only| a.transport == only);
-        self.addresses.iter().filter(fits).find(|a| a.ip == ip)
+    /// An address of a device.
+    fn address_of(&self, device: u32, ip: IpAddr) -> Option<&LocalAddress> {
+        self.addresses.iter().find(|a| a.ip == ip && a.device == device)
     }
 
     /// The device that an id has by an address: the first of those that it may have.
     fn device_of(&self, id: &Id, ip: IpAddr) -> Option<&LocalAddress> {
         let mut has = self.addresses.iter().filter(|a| a.ip == ip);
-        has.find(|a| id.may_use(a.transport))
+        has.find(|a| id.may_use(a.device, a.transport))
+    }
+
+    /// A port of a device.
+    fn device_port(&self, device: u32, port_num: u8) -> Option<&DevicePort> {
+        self.device_ports.iter().find(|p| p.device == device && p.port_num == port_num)
     }
 
     /// The first address of the family of `ip`.

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
 use crate::params::{Negotiated, Route};
-use crate::sink::{IdHandle, Resolved, RouteQuery, Sink};
+use crate::sink::{IdHandle, LocalAddress, OnlyDevice, Resolved, RouteQuery, Sink};
 
 /// The wildcard of the family of `ip`.
 const fn any(ip: IpAddr) -> IpAddr {
@@ -69,8 +69,10 @@ impl Manager {
         found.peer = Some(dst);
         found.queries += 1;
         let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
-        let (tos, transport) = (found.options.tos.unwrap_or(0), found.transport);
-        let query = RouteQuery { dst, src_hint, tos, transport, timeout };
+        let bound = found.device.as_ref();
+        let bound = bound.map(|d| OnlyDevice { device: d.device, transport: d.transport });
+        let (tos, only) = (found.options.tos.unwrap_or(0), bound.or(found.only));
+        let query = RouteQuery { dst, src_hint, tos, only, port_space: found.ps, timeout };
         self.timers.set(&mut found.deadline, id, now.after(timeout));
         sink.resolve(id, query);
         Ok(())
@@ -105,7 +107,8 @@ impl Manager {
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.go(IdState::AddrResolved);
         let negotiated = (found.qp_type == QpType::Ud).then(|| {
-            let negotiated = datagram(&self.cm.config, &route);
+            let qkey = found.qkey();
+            let negotiated = Negotiated { qkey, ..datagram(&self.cm.config, &route) };
             found.negotiated = Some(negotiated);
             negotiated
         });
@@ -154,13 +157,22 @@ impl Manager {
         self.emit(id, EventBody::failed(EventKind::AddrError, -errno.abs()), sink);
     }
 
+    /// The index of the partition of an address.
+    fn pkey_index(&self, of: &LocalAddress) -> u16 {
+        let port = self.device_port(of.device, of.port_num);
+        port.and_then(|port| port.pkey_index(of.pkey)).unwrap_or(0)
+    }
+
     /// Gives the id its address, device and path.
     fn resolved(&mut self, id: IdHandle, answer: Resolved) -> Result<Route, ()> {
         let found = self.ids.get(&id).ok_or(())?;
         let (local, peer) = found.local.zip(found.peer).ok_or(())?;
         let answered = normalised(SocketAddr::new(answer.src, 0)).ip();
         let ip = if local.ip().is_unspecified() { answered } else { local.ip() };
-        let device = self.device_of(found, ip).cloned().ok_or(())?;
+        let device = self.address_of(answer.device, ip).ok_or(())?.clone();
+        if !found.may_use(device.device, device.transport) {
+            return Err(());
+        }
         if ip.is_ipv4() != peer.is_ipv4() {
             return Err(());
         }
@@ -168,7 +180,8 @@ impl Manager {
         let mtu = answer.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
         let options = found.options;
         let ps = found.ps;
-        let path = by_address(&self.cm.config, &device, (local, peer), mtu);
+        let mut path = by_address(&self.cm.config, &device, (local, peer), answer.dgid, mtu);
+        path.pkey_index = self.pkey_index(&device);
         let route = route_along(&path, device.device, &options, (local, peer));
         self.port_table(ps).set_ip(local.port(), id, ip);
         let found = self.ids.get_mut(&id).ok_or(())?;
@@ -187,7 +200,7 @@ pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
         transport: TransportType::Ib,
         av: route.av,
         path_mtu: route.mtu,
-        pkey_index: 0,
+        pkey_index: route.pkey_index,
         qkey: Qkey::RDMA_UDP,
         dest_qpn: Qpn::default(),
         rq_psn: Psn::default(),

@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
-use rdmux_wire::{Gid, Lid, Mtu, Pkey, ServiceId};
+use rdmux_wire::{Gid, Lid, Mtu, ServiceId};
 
 use super::entry::{Id, IdState, Options};
 use super::{EventBody, Manager, flow_label};
@@ -161,26 +161,28 @@ impl Id {
     }
 }
 
-/// The path from `src`, an address of `device`, to `dst`, as RoCE has it.
+/// The path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as the addresses tell: all of it where
+/// addresses are GIDs, and only the ends of it on InfiniBand.
 pub(super) fn by_address(
     config: &Config,
     device: &LocalAddress,
     (src, dst): (SocketAddr, SocketAddr),
+    dgid: Gid,
     mtu: Mtu,
 ) -> Path {
+    let ends = AddressVector {
+        dgid,
+        sgid_index: device.sgid_index,
+        port_num: device.port_num,
+        ..AddressVector::default()
+    };
+    let (flow_label, hop_limit) = (flow_label(src, dst), config.hop_limit);
+    let routed = AddressVector { is_global: true, flow_label, hop_limit, ..ends };
     Path {
-        local: Gid::from(src.ip()),
+        local: device.gid,
         slid: Lid(0),
-        av: AddressVector {
-            is_global: true,
-            dgid: Gid::from(dst.ip()),
-            sgid_index: device.sgid_index,
-            flow_label: flow_label(src, dst),
-            hop_limit: config.hop_limit,
-            port_num: device.port_num,
-            ..AddressVector::default()
-        },
-        pkey: Pkey::DEFAULT,
+        av: if device.is_gid() { routed } else { ends },
+        pkey: device.pkey,
         pkey_index: 0,
         mtu,
         packet_lifetime: config.packet_lifetime,
@@ -200,14 +202,17 @@ pub(super) fn route_along(
         src,
         dst,
         device,
+        sgid: path.local,
+        slid: path.slid,
         av: AddressVector { traffic_class, ..path.av },
         mtu: path.mtu,
         pkey: path.pkey,
+        pkey_index: path.pkey_index,
         packet_lifetime: lifetime.map_or(path.packet_lifetime, |code| code - 1),
     }
 }
 
-/// The way from `src`, an address of `device`, to `dst`, to a peer that asked.
+/// The way from `src`, an address of `device` that is a GID, to `dst`, to a peer that asked.
 pub(super) fn route_of(
     config: &Config,
     device: &LocalAddress,
@@ -215,5 +220,6 @@ pub(super) fn route_of(
     ends: (SocketAddr, SocketAddr),
     mtu: Mtu,
 ) -> Route {
-    route_along(&by_address(config, device, ends, mtu), device.device, options, ends)
+    let path = by_address(config, device, ends, Gid::from(ends.1.ip()), mtu);
+    route_along(&path, device.device, options, ends)
 }

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_cm::{
-    ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace,
+    ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress,
+    PortSpace,
 };
-use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::Control as _;
+use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Gid;
 
 use super::control::HostClient;
@@ -192,11 +194,10 @@ impl HostClient {
         qp_type: QpType,
         context: u64,
     ) -> Result<IdHandle, HostError> {
-        let transport = Some(self.info().kind.transport_type());
-        self.create_id_on(channel, space, qp_type, transport, context)
+        self.create_id_on(channel, space, qp_type, Some(self.info().kind), context)
     }
 
-    /// A new id for devices of one transport, or of any. `$RDMUX_PEER_TO_PEER`, 0 or 1, is its
+    /// A new id for the device of one kind, or for all. `$RDMUX_PEER_TO_PEER`, 0 or 1, is its
     /// [`IdOption::PeerToPeer`] until another is set. [`create_id`](Self::create_id) makes those for
     /// the kind of this connection's device.
     ///
@@ -207,7 +208,7 @@ impl HostClient {
         channel: &EventChannel,
         space: PortSpace,
         qp_type: QpType,
-        transport: Option<TransportType>,
+        only: Option<DeviceKind>,
         context: u64,
     ) -> Result<IdHandle, HostError> {
         let is_own = std::ptr::eq(Arc::as_ptr(&channel.client), self);
@@ -222,7 +223,7 @@ impl HostClient {
             PortSpace::Udp | PortSpace::IpoIb => qp_type == QpType::Ud,
             PortSpace::Ib => true,
         };
-        let request = |id| CmRequest::CreateId { id, channel, space, qp_type, transport, context };
+        let request = |id| CmRequest::CreateId { id, channel, space, qp_type, only, context };
         let id = if fits && is_own {
             self.use_reserved(|id| self.cm_soon(request(Some(id))))?
         } else {
@@ -281,19 +282,18 @@ impl HostClient {
     /// # Errors
     /// See above; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
     pub fn bind_addr(&self, id: IdHandle, addr: SocketAddr) -> Result<SocketAddr, HostError> {
-        self.bind_addr_and_device(id, addr).map(|(addr, _)| addr)
+        self.bind_addr_at(id, addr).map(|(addr, _)| addr)
     }
 
-    /// As [`bind_addr`](Self::bind_addr); with it comes, unless the address is a wildcard, the number of its device, and the
-    /// device's port.
+    /// As [`bind_addr`](Self::bind_addr); with it comes, unless the address is a wildcard, at which device and port it is.
     ///
     /// # Errors
     /// See above.
-    pub fn bind_addr_and_device(
+    pub fn bind_addr_at(
         &self,
         id: IdHandle,
         addr: SocketAddr,
-    ) -> Result<(SocketAddr, Option<(u32, u8)>), HostError> {
+    ) -> Result<(SocketAddr, Option<Box<LocalAddress>>), HostError> {
         self.cm_bound(CmRequest::Bind { id, addr }, || format!("bind {id} to {addr}"))
     }
 
@@ -560,7 +560,7 @@ impl HostClient {
         &self,
         request: CmRequest,
         what: impl FnOnce() -> String,
-    ) -> Result<(SocketAddr, Option<(u32, u8)>), HostError> {
+    ) -> Result<(SocketAddr, Option<Box<LocalAddress>>), HostError> {
         match self.cm(request, what)? {
             Response::Cm(CmReply::Bound(addr, device)) => Ok((addr, device)),
             other => Err(self.session.unexpected(&other)),

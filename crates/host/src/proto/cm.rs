@@ -3,8 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rdmux_cm::{ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, PortSpace};
-use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_cm::{
+    ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress, PortSpace,
+};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::Gid;
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +21,8 @@ pub enum CmRequest {
         channel: ChannelId,
         space: PortSpace,
         qp_type: QpType,
-        /// The only transport that its device may have, if only one.
-        transport: Option<TransportType>,
+        /// The only kind of device that it may have, if only one.
+        only: Option<DeviceKind>,
         context: u64,
     },
     Destroy {
@@ -136,7 +139,7 @@ pub enum CmReply {
     /// The first of the reserved numbers.
     Reserved(IdHandle),
     /// The address that the id now has, and the device of it with its port, unless it is a wildcard.
-    Bound(SocketAddr, Option<(u32, u8)>),
+    Bound(SocketAddr, Option<Box<LocalAddress>>),
     /// How many events of the id were put into its channel.
     Events(u32),
     /// The id's addresses, state and route.

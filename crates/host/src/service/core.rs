@@ -169,10 +169,7 @@ impl Core {
                 .map_err(|e| HostError::io("watch a socket", e))?;
         }
         if !added.is_empty() || !removed.is_empty() {
-            let now = self.now();
-            let of = |kind: &DeviceKind| ports::of(*kind).addresses(self, *kind);
-            let addresses = kind::all().iter().flat_map(of).collect();
-            self.manager.set_addresses(now, addresses, &mut self.outbox);
+            self.follow_ports();
             self.follow_addresses();
             for &kind in kind::all() {
                 self.notify_ports_of(kind, vec![PortEvent::GidChange]);
@@ -181,6 +178,17 @@ impl Core {
             self.drain_outbox();
         }
         refused.map_or(Ok(()), Err)
+    }
+
+    /// The connection manager learns how addresses and ports are now.
+    pub(super) fn follow_ports(&mut self) {
+        let now = self.now();
+        let ports = kind::all().iter().flat_map(|kind| ports::of(*kind).device_ports(self, *kind));
+        let ports = ports.collect();
+        self.manager.set_device_ports(ports);
+        let of = |kind: &DeviceKind| ports::of(*kind).addresses(self, *kind);
+        let addresses = kind::all().iter().flat_map(of).collect();
+        self.manager.set_addresses(now, addresses, &mut self.outbox);
     }
 
     /// Tells each process that has a device of this kind how its ports are now, and what happened to the first.

@@ -177,6 +177,7 @@ impl Service {
             Token::Issm => self.core.issm_opened(),
             Token::Lookout => self.core.lookout_event(),
             Token::IbData => self.core.receive_ib(),
+            Token::Sa => self.core.sa_event(),
             Token::IssmFile(view) => self.core.issm_closed(view),
             // Of the hub's own poller.
             Token::Events => {}

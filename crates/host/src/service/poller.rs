@@ -50,6 +50,8 @@ pub(super) enum Token {
     Lookout,
     /// The service's socket for data of the adapter's port.
     IbData,
+    /// The adapter's port's management interface, by which subnet administration is asked.
+    Sa,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -77,6 +79,7 @@ impl Token {
             ),
             Self::Lookout => (15, 0),
             Self::IbData => (16, 0),
+            Self::Sa => (17, 0),
         };
         kind << KIND_SHIFT | id
     }
@@ -101,6 +104,7 @@ impl Token {
             14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
             15 => Self::Lookout,
             16 => Self::IbData,
+            17 => Self::Sa,
             _ => return None,
         })
     }

@@ -13,12 +13,13 @@ use rdmux_link::UdpGroup;
 use rdmux_link::ib::{IbWire, Routes};
 use rdmux_link::routes::RouteView;
 use rdmux_link::udp::{GroupOptions, OpenError};
-use rdmux_link::wire::{Arrivals, Wire};
+use rdmux_link::wire::{Arrival, Arrivals, Wire};
 use rdmux_verbs::control::slot_of;
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
 use super::Ib;
+use super::interface::INTERFACE;
 use crate::proto::{Failure, Notify};
 use crate::service::clients::{Client, ClientId};
 use crate::service::core::Core;
@@ -63,6 +64,11 @@ impl Data {
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
         Ok(self.open.insert(Open { group, own, routes }))
+    }
+
+    /// What carries the service's own packets, once there is one.
+    pub(super) fn wire(&self) -> Option<&IbWire> {
+        self.open.as_ref().map(|open| &open.own)
     }
 
     /// Drops what waits in a slot's socket, before another process gets it.
@@ -222,21 +228,42 @@ impl Core {
             let got = open.own.receive(&mut arrivals).unwrap_or(0);
             for arrival in arrivals.iter() {
                 self.counts.add(Count::RxPackets);
-                let mgid = arrival.dgid();
-                if arrival.dest_qpn() != Some(Qpn::MULTICAST.get()) || !mgid.is_multicast() {
-                    self.counts.add(Count::DropNoQp);
-                    continue;
-                }
-                for slot in data.slots_of(mgid) {
-                    // What a full socket does not take is lost, as any datagram may be.
-                    if open.own.pass_on(&arrival, slot).is_err() {
-                        self.counts.add(Count::TxErrors);
-                    }
+                if let Err(reason) = self.process_ib(&arrival) {
+                    self.counts.add(reason);
                 }
             }
-            data.arrivals = arrivals;
+            self.adapter.data.arrivals = arrivals;
             if got == 0 {
                 break;
+            }
+        }
+        self.drain_outbox();
+    }
+
+    fn process_ib(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
+        match Qpn::new(arrival.dest_qpn().ok_or(Count::DropMalformed)?) {
+            Qpn::QP1 => self.process_gsi(arrival),
+            INTERFACE => self.process_resolution(arrival),
+            Qpn::MULTICAST if arrival.dgid().is_multicast() => {
+                let mgid = arrival.dgid();
+                self.pass_on(mgid, arrival);
+                if self.adapter.interface.hears(mgid) {
+                    self.process_resolution(arrival)?;
+                }
+                Ok(())
+            }
+            _ => Err(Count::DropNoQp),
+        }
+    }
+
+    /// Gives a group's packet to each process that has members.
+    fn pass_on(&mut self, mgid: Gid, arrival: &Arrival<'_>) {
+        let data = &self.adapter.data;
+        let Some(open) = &data.open else { return };
+        for slot in data.slots_of(mgid) {
+            // What a full socket does not take is lost, as any datagram may be.
+            if open.own.pass_on(arrival, slot).is_err() {
+                self.counts.add(Count::TxErrors);
             }
         }
     }
