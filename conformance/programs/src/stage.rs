@@ -375,7 +375,7 @@ impl Scene {
             .replace("{tmp}", &self.scratch.display().to_string())
     }
 
-    /// Starts a program on one of the sides, with these options of `rdmux run`.
+    /// Starts a program on one of the sides, with this device and these options of `rdmux run`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -383,7 +383,7 @@ impl Scene {
         &self,
         side: &Side,
         role: &str,
-        options: &[&str],
+        (device, options): (&str, &[&str]),
         line: &str,
     ) -> Result<Process> {
         let line = self.fill(side, line);
@@ -394,7 +394,7 @@ impl Scene {
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
         Process::start(
-            side.command(&["--device", self.device.option()], options, &words),
+            side.command(&["--device", device], options, &words),
             &line,
             Path::new(&log),
         )

@@ -144,6 +144,8 @@ pub struct RouteQuery {
     pub tos: u8,
     /// The only device that will do, if only one.
     pub only: Option<OnlyDevice>,
+    /// Whether the connection may be iWARP's.
+    pub may_stream: bool,
     /// The port space of the service at `dst`.
     pub port_space: PortSpace,
     /// After this the machine gives up by itself and takes no notice of the answer.

@@ -85,6 +85,15 @@ impl Manager {
         Ok(local)
     }
 
+    /// The devices on which somebody listens at an address of ours, by their numbers, in the order in which they were given.
+    pub fn listening_devices(&self, ps: PortSpace, at: SocketAddr) -> Vec<u32> {
+        let at = super::normalised(at);
+        let listener = self.ports.get(&ps).and_then(|table| table.listener(at.port(), at.ip()));
+        let Some(found) = listener.and_then(|id| self.ids.get(&id)) else { return Vec::new() };
+        let devices = self.addresses.iter().filter(|a| a.ip == at.ip());
+        devices.filter(|a| found.may_use(a.device, a.transport)).map(|a| a.device).collect()
+    }
+
     /// The process has read the CONNECT_REQUEST that brought `id`: it no longer counts to its
     /// listener's backlog and outlives it. accept, reject, set_option, migrate and destroy imply this.
     ///

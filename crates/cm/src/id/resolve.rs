@@ -72,7 +72,8 @@ impl Manager {
         let bound = found.device.as_ref();
         let bound = bound.map(|d| OnlyDevice { device: d.device, transport: d.transport });
         let (tos, only) = (found.options.tos.unwrap_or(0), bound.or(found.only));
-        let query = RouteQuery { dst, src_hint, tos, only, port_space: found.ps, timeout };
+        let (port_space, may_stream) = (found.ps, found.may_have_streams());
+        let query = RouteQuery { dst, src_hint, tos, only, may_stream, port_space, timeout };
         self.timers.set(&mut found.deadline, id, now.after(timeout));
         sink.resolve(id, query);
         Ok(())

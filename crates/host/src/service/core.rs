@@ -20,6 +20,7 @@ use super::closing::{Closer, Foreign};
 use super::cm::Outbox;
 use super::counters::{Count, Counts};
 use super::hub::HubThread;
+use super::kinds::Kinds;
 use super::mad::Agents;
 use super::mcast::Groups;
 use super::netlink::Netlink;
@@ -67,6 +68,7 @@ pub(super) struct Core {
     pub(super) streams: Streams,
     pub(super) adapter: Adapter,
     pub(super) resolver: Resolver,
+    pub(super) kinds: Kinds,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
@@ -123,6 +125,7 @@ impl Core {
             streams: Streams::new(),
             adapter: Adapter::new(options.fabric()?),
             resolver: Resolver::default(),
+            kinds: Kinds::default(),
             agents: Agents::new(),
             capture: Capture::default(),
             views: Views::default(),
@@ -354,6 +357,7 @@ impl Core {
             self.manager.poll_timeout(),
             self.agents.poll_timeout(),
             self.resolver.poll_timeout(),
+            self.kinds.poll_timeout(),
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
             self.streams.lingering.poll_timeout(),
@@ -373,6 +377,7 @@ impl Core {
         self.close_all_lingering(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
+        self.poll_kinds(now);
         self.poll_adapter();
         if self.views.poll_timeout().is_some_and(|due| due <= now) {
             self.ask_for_counters();

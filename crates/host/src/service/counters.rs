@@ -46,6 +46,8 @@ counters! {
     Strays => "service_strays_passed_on",
     /// Did not fit a process's socket any more.
     StraysLost => "service_strays_lost",
+    /// Questions of other hosts on which devices somebody listens.
+    KindsAnswered => "service_listening_devices_told",
     /// Management datagrams whose response timed out.
     MadTimeouts => "service_mad_timeouts",
     /// Clients that came.

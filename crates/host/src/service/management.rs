@@ -34,6 +34,9 @@ impl Core {
         mad: &[u8],
     ) -> Result<(), Count> {
         self.counts.add(Count::RxMads);
+        if self.process_kinds(path, mad) {
+            return Ok(());
+        }
         let (number, owner) = self.agents.dispatch(port, Qpn::QP1, mad)?;
         match owner {
             Owner::Cm => {

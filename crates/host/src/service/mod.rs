@@ -3,7 +3,7 @@
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
 //! `closing`, `slots`, `addresses`, `rings` and `mcast` are what the service owns; `ports` is what a kind
-//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `cm` and `resolve` the connection
+//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `kinds` chooses among devices, `cm` and `resolve` the connection
 //! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
 
 mod addresses;
@@ -15,6 +15,7 @@ mod core;
 mod counters;
 pub mod daemon;
 mod hub;
+mod kinds;
 mod lock;
 mod mad;
 mod management;

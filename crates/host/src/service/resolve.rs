@@ -55,9 +55,10 @@ enum Step {
 impl Core {
     /// Answers the connection manager's question, now or later.
     pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
-        let only = query.only.and_then(|only| kind::numbered(only.device));
-        let kind = only.unwrap_or_default();
-        ports::of(kind).find_peer(self, id, kind, query);
+        match query.only.and_then(|only| kind::numbered(only.device)) {
+            Some(kind) => ports::of(kind).find_peer(self, id, kind, query),
+            None => self.choose_kind(id, query),
+        }
     }
 
     /// Finds a peer where the route is the kernel's, at once or when the neighbour answered.

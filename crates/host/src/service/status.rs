@@ -50,7 +50,7 @@ impl Core {
             fabric: self.adapter.status(),
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
-            groups: self.groups.status(),
+            groups: [self.groups.status(), self.adapter.groups.status()].concat(),
             xrc_domains: domains.into_iter().map(domain_row).collect(),
             xrc_targets: targets.into_iter().map(target_row).collect(),
             device_counters: self.clients.counters(),

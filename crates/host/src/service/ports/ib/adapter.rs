@@ -116,7 +116,7 @@ impl Adapter {
     }
 
     /// What is known of the port's attributes, if the adapter ever was on a fabric.
-    pub(super) fn attr(&self) -> Option<&PortAttr> {
+    pub(in crate::service) fn attr(&self) -> Option<&PortAttr> {
         self.known.as_ref().map(|known| &known.port.attr)
     }
 

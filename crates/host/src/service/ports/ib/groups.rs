@@ -14,6 +14,7 @@ use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, Selector};
 use rdmux_wire::{Gid, Qkey};
 
 use super::sa::{Subject, question};
+use crate::proto::GroupStatus;
 use crate::service::core::Core;
 
 /// How long subnet administration may take for a group; three times as long for the end of a membership.
@@ -34,6 +35,18 @@ pub(in crate::service) struct Groups {
     memberships: Memberships<Member>,
     /// What ids asked for.
     wishes: BTreeMap<Member, JoinQuery>,
+}
+
+impl Groups {
+    /// Which groups ids are members of.
+    pub(in crate::service) fn status(&self) -> Vec<GroupStatus> {
+        let mut members = BTreeMap::<(IpAddr, IpAddr), u32>::new();
+        for query in self.wishes.values() {
+            *members.entry((query.group, query.local)).or_default() += 1;
+        }
+        let row = |((group, local), members)| GroupStatus { group, local, members };
+        members.into_iter().map(row).collect()
+    }
 }
 
 /// What the machine wants done.
