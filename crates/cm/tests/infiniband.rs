@@ -33,6 +33,10 @@ impl Host {
         let port = DevicePort {
             device: IB,
             port_num: 1,
+            transport: TransportType::Ib,
+            node_guid: Guid(n.into()),
+            mtu: Mtu::M2048,
+            has_lids: true,
             lid: Lid(u16::from(n) * 4),
             lmc: 2,
             gids: vec![gid, Gid::new(0xfe80 << 48, Guid(0x100 + u64::from(n)))],
@@ -43,11 +47,16 @@ impl Host {
             gid,
             pkey: key,
             ipoib_qkey: Qkey(0xb1b),
+            has_lids: true,
             ..LocalAddress::over_ip(ip, device, Guid(n.into()), Mtu::M2048)
         };
         // RoCE has the same addresses, and comes first.
-        let roce =
-            LocalAddress::over_ip(ip, (0, TransportType::Ib), Guid(0x50 + u64::from(n)), Mtu::M1024);
+        let roce = LocalAddress::over_ip(
+            ip,
+            (0, TransportType::Ib),
+            Guid(0x50 + u64::from(n)),
+            Mtu::M1024,
+        );
         let mut out = Out::default();
         cm.set_device_ports(vec![port.clone()]);
         cm.set_addresses(Time::ZERO, vec![roce, address], &mut out);
@@ -57,7 +66,7 @@ impl Host {
     fn listener(&mut self, only: Option<u32>, ps: PortSpace, qp_type: QpType) -> IdHandle {
         let only = only.map(|device| OnlyDevice { device, transport: TransportType::Ib });
         let id = self.cm.create_id_on(SERVER, ps, qp_type, only, 0).unwrap();
-        self.cm.bind(id, (self.ip, PORT).into(), false).unwrap();
+        self.cm.bind(id, SocketAddr::new(self.ip, PORT), false).unwrap();
         self.cm.listen(id, 0).unwrap();
         id
     }
@@ -67,7 +76,7 @@ impl Host {
         let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
         let id = self.cm.create_id_on(CLIENT, ps, qp_type, only, 0).unwrap();
         let (now, dst) = (Time::ZERO, SocketAddr::new(to.ip, PORT));
-        self.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut self.out).unwrap();
+        self.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut self.out).unwrap();
         let (_, query) = self.out.queries.pop_front().unwrap();
         assert_eq!(query.only.map(|only| only.device), Some(IB));
         let answer = Resolved { dgid: to.port.gids[0], ..query.over_ip(self.ip, IB) };

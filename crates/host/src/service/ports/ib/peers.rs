@@ -69,6 +69,7 @@ impl Core {
         Ok(Path {
             local: record.sgid,
             slid: record.slid,
+            back_lid: record.slid,
             av: AddressVector {
                 // In the subnet packets need none (IBTA 8.3).
                 is_global: record.hop_limit > 1 || is_group(record.dgid),
