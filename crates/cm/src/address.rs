@@ -71,7 +71,7 @@ impl IbAddr {
 
     /// The traffic class.
     pub const fn traffic_class(&self) -> u8 {
-        (self.flowinfo >> 20) as u8
+        self.flowinfo.to_be_bytes()[0] << 4 | self.flowinfo.to_be_bytes()[1] >> 4
     }
 }
 

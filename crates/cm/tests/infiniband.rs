@@ -185,7 +185,8 @@ fn connection_has_the_path_of_administration_at_both_ends() {
 
 #[test]
 fn request_for_a_port_that_is_not_ours_is_refused() {
-    let patches: [(fn(&mut Req), RejReason); 5] = [
+    type Patch = fn(&mut Req);
+    let patches: [(Patch, RejReason); 5] = [
         (|req| req.primary.remote_gid = Gid::new(7, Guid(7)), RejReason::INVALID_GID),
         (|req| req.primary.remote_lid = Lid(0x30), RejReason::INVALID_LID),
         (|req| req.primary.local_lid = Lid(0xc000), RejReason::INVALID_LID),

@@ -38,7 +38,7 @@ impl Core {
             | quality;
         let record = record.to_bytes();
         let mad = question(Method::GET, PathRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(Subject::Path(id, *query), &mad, query.timeout);
+        self.ask_sa(Subject::Path(id, Box::new(*query)), &mad, query.timeout);
     }
 
     /// Subnet administration has answered, or has not: an errno.
