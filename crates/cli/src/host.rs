@@ -360,20 +360,22 @@ fn fabric(s: &FabricStatus) -> String {
 fn print_xrc(s: &Status) -> Result<()> {
     if !s.xrc_domains.is_empty() {
         say!("\nXRC DOMAINS");
-        let mut report = Report::new(&["ID", "FILE", "SRQS", "OPENED BY"]).right(&[0, 2]);
+        let mut report = Report::new(&["DEVICE", "ID", "FILE", "SRQS", "OPENED BY"]).right(&[1, 3]);
         for d in &s.xrc_domains {
             let file = d.file.map_or("private".into(), |(dev, ino)| format!("{dev:#x}:{ino}"));
             let pids: Vec<_> = d.pids.iter().map(i32::to_string).collect();
-            report.row([d.id.to_string(), file, d.srqs.to_string(), pids.join(" ")]);
+            let (id, srqs) = (d.id.to_string(), d.srqs.to_string());
+            report.row([d.device.clone(), id, file, srqs, pids.join(" ")]);
         }
         report.print()?;
     }
     if !s.xrc_targets.is_empty() {
         say!("\nXRC RECEIVE QUEUE PAIRS");
         let mut report =
-            Report::new(&["QPN", "DOMAIN", "STATE", "PEER QPN", "HELD BY"]).right(&[1]);
+            Report::new(&["DEVICE", "QPN", "DOMAIN", "STATE", "PEER QPN", "HELD BY"]).right(&[2]);
         for t in &s.xrc_targets {
             report.row([
+                t.device.clone(),
                 format!("{:#08x}", t.qpn),
                 t.domain.to_string(),
                 t.state.clone(),

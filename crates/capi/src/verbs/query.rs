@@ -47,7 +47,6 @@ const INFINIBAND: c_uint =
 fn capabilities(services: Services) -> c_uint {
     match services {
         Services::All => EVERY_DEVICE | INFINIBAND,
-        Services::AllButExtended => EVERY_DEVICE | (INFINIBAND & !IBV_DEVICE_XRC),
         Services::ReliableConnections => EVERY_DEVICE,
     }
 }

@@ -70,6 +70,8 @@ pub struct HostClient {
     notify: OwnedFd,
     /// Which ways packets of an InfiniBand port take.
     routes: Arc<Routes>,
+    /// Whether it is the hub of its kind of device.
+    is_hub: bool,
     pub(super) hub: HubSession,
     /// Numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
@@ -100,6 +102,24 @@ impl HostClient {
         socket: OwnedFd,
         kind: DeviceKind,
     ) -> Result<Arc<Self>, HostError> {
+        Self::greet(host, socket, kind, false)
+    }
+
+    /// The same for the hub of a kind of device.
+    pub(crate) fn open_hub(
+        host: &HostName,
+        socket: OwnedFd,
+        kind: DeviceKind,
+    ) -> Result<Arc<Self>, HostError> {
+        Self::greet(host, socket, kind, true)
+    }
+
+    fn greet(
+        host: &HostName,
+        socket: OwnedFd,
+        kind: DeviceKind,
+        is_hub: bool,
+    ) -> Result<Arc<Self>, HostError> {
         let board = (kind.row().rings && memory::is_shared()).then(Board::create);
         let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
         let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
@@ -127,6 +147,7 @@ impl HostClient {
             notify,
             routes: routes_of(&info.ports),
             info,
+            is_hub,
             hub: HubSession::new(),
             reserved: Mutex::default(),
             migrating: Mutex::default(),
@@ -379,7 +400,7 @@ impl Control for HostClient {
             .ok_or(ControlError::Gone)?;
         let wire = IbWire::new(socket, slot, self.routes.clone());
         let wire = wire.map_err(|e| control_error(HostError::io("use a socket", e)))?;
-        Ok(Some(Arc::new(wire)))
+        Ok(Some(Arc::new(if self.is_hub { wire.with_targets() } else { wire })))
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {

@@ -116,7 +116,9 @@ pub struct IdStatus {
 /// An XRC domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStatus {
-    /// Its number.
+    /// The device that it is of, by name.
+    pub device: String,
+    /// Its number, of those of the device.
     pub id: u64,
     /// Device and inode of its file; none if it is private.
     pub file: Option<(u64, u64)>,
@@ -129,6 +131,8 @@ pub struct DomainStatus {
 /// An XRC receive queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetStatus {
+    /// The device that it is of, by name.
+    pub device: String,
     /// Its number.
     pub qpn: u32,
     /// The number of its domain.

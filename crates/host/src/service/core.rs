@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
 use rdmux_verbs::control::{DeviceKind, slot_of};
+use rdmux_verbs::kind::{self, PerKind};
 use rdmux_verbs::port::PortEvent;
-use rdmux_verbs::{kind, throttled};
+use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 use serde::Serialize;
 
@@ -72,7 +73,7 @@ pub(super) struct Core {
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
-    pub(super) hub: Option<HubThread>,
+    pub(super) hubs: PerKind<Option<HubThread>>,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
     /// Taken while it is in use.
@@ -129,7 +130,7 @@ impl Core {
             agents: Agents::new(),
             capture: Capture::default(),
             views: Views::default(),
-            hub: None,
+            hubs: PerKind::new(|_| None),
             counts: Counts::new(),
             tx: TxBatch::new(),
             rx: Some(RxBatch::new(RX_MESSAGES)),
@@ -404,7 +405,7 @@ impl Core {
 
     /// Whether nobody uses the host.
     pub(super) fn is_alone(&self) -> bool {
-        self.clients.is_idle(self.hub.as_ref().map(HubThread::client))
+        self.clients.is_idle(|id| self.is_hub(id))
     }
 
     /// Whether a process has a device.

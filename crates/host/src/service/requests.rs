@@ -1,6 +1,7 @@
 //! What clients ask.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -301,7 +302,7 @@ impl Core {
                 left.map(|()| Response::Done).into()
             }
             Request::Stray { src, dst, bytes } => {
-                self.handle_stray(src, dst, &bytes);
+                self.handle_stray(id, src, dst, &bytes);
                 Outcome::Silent
             }
             Request::StreamEnded { qpn, number } => {
@@ -358,13 +359,14 @@ impl Core {
         peer: u16,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let no_ring = Ok((Response::NoRing, Vec::new()));
+        // Devices of two kinds have no link between them.
+        let kind = self.clients.get(id).and_then(Client::device_kind);
         // What belongs to no process is the hub's.
-        let peer = if peer == SERVICE_SLOT { self.hub_slot().unwrap_or(peer) } else { peer };
+        let hub_slot = || self.hub_slot(kind.unwrap_or_default());
+        let peer = if peer == SERVICE_SLOT { hub_slot().unwrap_or(peer) } else { peer };
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
             return no_ring;
         };
-        // Devices of two kinds have no link between them.
-        let kind = self.clients.get(id).and_then(Client::device_kind);
         let first_slot = |id| {
             let client = self.clients.get(id).filter(|client| client.device.is_some())?;
             client.slots.first().copied().filter(|_| client.device_kind() == kind)
@@ -399,9 +401,13 @@ impl Core {
         }
     }
 
-    fn handle_stray(&mut self, src: std::net::SocketAddr, dst: std::net::IpAddr, bytes: &[u8]) {
+    fn handle_stray(&mut self, id: ClientId, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
         match bytes.get(4..).and_then(|b| b.first_chunk()) {
-            Some(word) => self.process_stray(Qpn::new(u32::from_be_bytes(*word)), src, dst, bytes),
+            Some(word) => {
+                let qpn = Qpn::new(u32::from_be_bytes(*word));
+                self.process_stray((kind, qpn), src, dst, bytes);
+            }
             None => self.counts.add(Count::DropMalformed),
         }
     }

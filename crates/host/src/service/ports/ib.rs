@@ -117,9 +117,9 @@ impl ServicePort for Ib {
         client: ClientId,
         _gid_index: u8,
         slot: u16,
-        _targets: bool,
+        targets: bool,
     ) -> Result<OwnedFd, Failure> {
-        core.ib_socket(client, slot)
+        core.ib_socket(client, slot, targets)
     }
 
     fn attach_multicast(

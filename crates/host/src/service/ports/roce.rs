@@ -154,7 +154,10 @@ impl Core {
                     self.counts.add(reason);
                 }
             }
-            qpn => self.process_stray(qpn, arrival.src, arrival.dst.ip(), arrival.bytes),
+            qpn => {
+                let of = (ROCE.device, qpn);
+                self.process_stray(of, arrival.src, arrival.dst.ip(), arrival.bytes);
+            }
         }
     }
 

@@ -54,6 +54,16 @@ struct Open {
     routes: Arc<Routes>,
 }
 
+impl Open {
+    fn socket(&mut self, slot: u16, targets: bool) -> io::Result<OwnedFd> {
+        let socket = self.group.socket(slot)?;
+        if targets {
+            self.group.steer_targets(slot)?;
+        }
+        Ok(socket)
+    }
+}
+
 impl Data {
     /// Takes the port that the system has free at an address.
     fn open(&mut self, ip: IpAddr) -> Result<&mut Open, OpenError> {
@@ -119,14 +129,19 @@ impl Data {
 }
 
 impl Core {
-    /// The socket of a client's slot. The client is told of the table of ways.
-    pub(super) fn ib_socket(&mut self, client: ClientId, slot: u16) -> Result<OwnedFd, Failure> {
+    /// The socket of a client's slot; if so told, it also gets what is for XRC `targets`. The client is told of the table of ways.
+    pub(super) fn ib_socket(
+        &mut self,
+        client: ClientId,
+        slot: u16,
+        targets: bool,
+    ) -> Result<OwnedFd, Failure> {
         // It may have been refused before, or there was no fabric yet.
         self.open_data();
         let open = self.adapter.data.open.as_mut();
         let socket = open.map_or_else(
             || Err(io::ErrorKind::NotConnected.into()),
-            |open| open.group.socket(slot),
+            |open| open.socket(slot, targets),
         );
         self.tell_table(client);
         socket.map_err(|e| failure(&e))
