@@ -150,6 +150,26 @@ fn a_datagram_to_the_own_lid_comes_back() {
     assert_eq!((both, a.mr.to_vec(40..44)), ([1, 2], b"echo".to_vec()));
 }
 
+#[test]
+fn a_request_with_a_privileged_qkey_sends_that_of_its_queue_pair() {
+    const OWN: Qkey = Qkey(0x8001_0000);
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, b] = ["a", "b"].map(|host| End::new(active(&fabric, host), QpType::Ud));
+    a.qp.activate(OWN).unwrap();
+    b.qp.activate(OWN).unwrap();
+    let ah = Ah::to_lid(b.context.query_port().unwrap().lid);
+    // The first is one of no queue pair, and taken as it is.
+    for (qkey, words) in [(Qkey(1), b"refused"), (Qkey(0x8000_0001), b"arrives")] {
+        b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+        let words = [&words[..]];
+        let datagram = SendWr::send(2).inline(&words).to(&ah, b.qp.qpn(), qkey);
+        a.qp.post_send(&datagram.signaled()).unwrap();
+        assert_eq!(a.wait().status, WcStatus::Success);
+    }
+    assert_eq!((b.wait().byte_len, b.mr.to_vec(40..47)), (47, b"arrives".to_vec()));
+    assert!(b.cq.poll_one().is_none());
+}
+
 const GROUP: Gid = Gid([0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77]);
 
 /// Has subnet administration make a device's port a member of a group; returns the group's LID.

@@ -354,6 +354,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
         ports: device.ports,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
         limits: welcome.limits,
+        privileged: welcome.privileged,
     })
 }
 

@@ -263,6 +263,8 @@ pub struct Welcome {
     pub port: u16,
     /// The device's limits.
     pub limits: Limits,
+    /// Whether the process is the owner's, or root's.
+    pub privileged: bool,
 }
 
 impl Welcome {

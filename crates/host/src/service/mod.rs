@@ -89,6 +89,9 @@ impl Service {
             .map_err(io("watch a descriptor"))?;
         let listener = Listener::open(&dir, lock)
             .map_err(|e| HostError::io(format!("listen at {}", dir.socket().display()), e))?;
+        if !options.config.service.users.is_empty() {
+            options.dir.user_dir().open_to_others(&dir)?;
+        }
         core.poller
             .add(&listener, Token::Listener, Interest::Read)
             .map_err(io("watch a socket"))?;

@@ -163,7 +163,10 @@ impl Core {
         let default = DeviceKind::default();
         if version != VERSION {
             // The version is where the other side finds it, whichever it speaks.
-            return Ok(self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())));
+            return Ok(self.welcome(id, default, 0, 0).map(|welcome| (welcome, Vec::new())));
+        }
+        if let Err(failure) = self.permit(id) {
+            return Ok(Err(failure));
         }
         let n = fds.len();
         let mut fds = fds.into_iter();
@@ -178,7 +181,7 @@ impl Core {
             _ => return Err("a greeting with the wrong descriptors"),
         };
         let greeted = match device {
-            None => self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())),
+            None => self.welcome(id, default, 0, 0).map(|welcome| (welcome, Vec::new())),
             Some((kind, board)) => self.add_device(id, kind, board),
         };
         if let Some(client) = self.clients.get_mut(id)
@@ -207,10 +210,38 @@ impl Core {
         if let Some(client) = self.clients.get_mut(id) {
             client.device = Some(DeviceSide { notify, board, counters });
         }
-        Ok((self.welcome(kind, slot, first_index)?, vec![theirs, page]))
+        Ok((self.welcome(id, kind, slot, first_index)?, vec![theirs, page]))
     }
 
-    fn welcome(&self, kind: DeviceKind, slot: u16, first_index: u16) -> Reply {
+    /// Whether a client is the host's owner's, or root's.
+    fn is_privileged(&self, id: ClientId) -> bool {
+        let owner = rustix::process::geteuid().as_raw();
+        self.clients.get(id).is_some_and(|client| [0, owner].contains(&client.uid))
+    }
+
+    /// Whether a client's user may use the host. Where the configuration names none, whoever comes to the socket may.
+    fn permit(&self, id: ClientId) -> Result<(), Failure> {
+        let users = &self.options.config.service.users;
+        let uid = self.clients.get(id).map_or(0, |client| client.uid);
+        if users.is_empty() || users.contains(&uid) || self.is_privileged(id) {
+            return Ok(());
+        }
+        let why = format!(
+            "user {uid} may not use it; `users` in the table [service] of its owner's configuration lets others"
+        );
+        Err(Failure::new(libc::EPERM, why))
+    }
+
+    /// Whether a client may do what is the owner's.
+    fn permit_owner(&self, id: ClientId, what: &str) -> Result<(), Failure> {
+        if self.is_privileged(id) {
+            return Ok(());
+        }
+        let why = format!("only the user whose service it is, or root, may {what}");
+        Err(Failure::new(libc::EPERM, why))
+    }
+
+    fn welcome(&self, id: ClientId, kind: DeviceKind, slot: u16, first_index: u16) -> Reply {
         Ok(Response::Welcome(Box::new(Welcome {
             version: VERSION,
             host: self.options.host.to_string(),
@@ -220,6 +251,7 @@ impl Core {
             first_index,
             port: self.options.config.service.port,
             limits: self.options.config.limits.of(kind),
+            privileged: self.is_privileged(id),
         })))
     }
 
@@ -257,11 +289,16 @@ impl Core {
     fn handle_tool(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
             Request::Status => self.tell_status().into(),
-            Request::Capture => self.start_capture(id).map(|fd| (Response::Done, vec![fd])).into(),
-            Request::Stay => {
-                self.options.idle_exit = None;
-                Outcome::from(Ok(Response::Done))
-            }
+            Request::Capture => self
+                .permit_owner(id, "capture")
+                .and_then(|()| self.start_capture(id))
+                .map(|fd| (Response::Done, vec![fd]))
+                .into(),
+            Request::Stay => self
+                .permit_owner(id, "have it stay")
+                .map(|()| self.options.idle_exit = None)
+                .map(|()| Response::Done)
+                .into(),
             Request::Shutdown => self.handle_shutdown(id).into(),
             Request::View { devices } => self.tell_view(id, devices).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
@@ -269,11 +306,7 @@ impl Core {
     }
 
     fn handle_shutdown(&mut self, id: ClientId) -> Reply {
-        let uid = self.clients.get(id).map(|c| c.uid);
-        if uid != Some(0) && uid != Some(rustix::process::geteuid().as_raw()) {
-            let why = "only the user whose service it is, or root, may end it";
-            return Err(Failure::new(libc::EPERM, why));
-        }
+        self.permit_owner(id, "end it")?;
         self.stopping = true;
         Ok(Response::Done)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType};
-use rdmux_transport::{QpInit as MachineInit, Time};
+use rdmux_transport::{QpInit as MachineInit, Time, is_privileged};
 use rdmux_wire::Qpn;
 
 use super::drive::Bound;
@@ -145,6 +145,7 @@ impl QpCore {
     ) -> Result<(), VerbsError> {
         check_depths(device, attr, mask)?;
         check_pkey_index(device, attr, mask)?;
+        check_qkey(device, attr, mask)?;
         let path = device.engine().path_for(device, self, attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
@@ -185,6 +186,19 @@ fn check_pkey_index(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<()
         return Err(VerbsError::invalid("modify a queue pair", why));
     }
     Ok(())
+}
+
+/// On a fabric a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA 10.2.5).
+fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+    let asked = mask.contains(AttrMask::QKEY) && is_privileged(attr.qkey);
+    if !asked || !device.kind().is_on_fabric() || device.control().info().privileged {
+        return Ok(());
+    }
+    let qkey = attr.qkey.0;
+    let why = format!(
+        "Q_Key {qkey:#010x} has its top bit set: only the user who owns the host, and root, may choose such keys"
+    );
+    Err(VerbsError::NotPermitted { what: "modify a queue pair", why })
 }
 
 /// READs and atomics at a time, in both directions: no more than the device has room for (`max_qp_rd_atom`,

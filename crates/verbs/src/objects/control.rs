@@ -73,6 +73,9 @@ pub struct HostInfo {
     pub slot: SlotGrant,
     /// Limits of the device.
     pub limits: Limits,
+    /// Whether the process may choose Q_Keys whose top bit is set, as management has them: it is of the user who owns the host,
+    /// or root's.
+    pub privileged: bool,
 }
 
 impl HostInfo {

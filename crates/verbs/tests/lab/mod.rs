@@ -121,6 +121,7 @@ impl Lab {
             ports: vec![Port::over_ip(kind, Guid(1), vec![address])],
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),
+            privileged: true,
         };
         change(&mut info);
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
