@@ -82,7 +82,7 @@ impl Process {
     }
 
     fn gid(&self) -> Gid {
-        self.device.gid(0).unwrap().gid
+        self.device.gid(1, 0).unwrap().gid
     }
 
     fn domain(&self, file: &File) -> Xrcd {

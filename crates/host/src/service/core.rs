@@ -176,7 +176,7 @@ impl Core {
             self.follow_ports();
             self.follow_addresses();
             for &kind in kind::all() {
-                self.notify_ports_of(kind, vec![PortEvent::GidChange]);
+                self.notify_ports_of(kind, vec![(1, PortEvent::GidChange)]);
             }
             self.refresh_view();
             self.drain_outbox();
@@ -195,8 +195,8 @@ impl Core {
         self.manager.set_addresses(now, addresses, &mut self.outbox);
     }
 
-    /// Tells each process that has a device of this kind how its ports are now, and what happened to the first.
-    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<PortEvent>) {
+    /// Tells each process that has a device of this kind how its ports are now, and what happened, with the number of the port.
+    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<(u8, PortEvent)>) {
         let ports = Notify::Ports { ports: self.ports_of(kind), events };
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(kind) {

@@ -21,7 +21,7 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
-use super::ports::{self, PortId, ServicePort};
+use super::ports::{self, PortId, ServicePort, SocketWanted};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
@@ -314,8 +314,10 @@ impl Core {
     /// What a process with a device may ask.
     fn handle_device(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
-            Request::AttachAddress { gid_index, slot } => {
-                self.attach_address(id, gid_index, slot).map(|fd| (Response::Done, vec![fd])).into()
+            Request::AttachAddress { port, gid_index, slot } => {
+                let targets = self.is_hub(id);
+                let wanted = SocketWanted { port, gid_index, slot, targets };
+                self.attach_address(id, &wanted).map(|fd| (Response::Done, vec![fd])).into()
             }
             Request::NewSlot => self
                 .take_slot(id)
@@ -325,13 +327,16 @@ impl Core {
                 self.release_slot(id, slot, next_index).map(|()| Response::Done).into()
             }
             Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
-            Request::AttachMulticast { qpn, mgid } => self
+            Request::AttachMulticast { port, qpn, mgid } => self
                 .check_qpn(id, qpn)
-                .and_then(|()| self.port_of(id).attach_multicast(self, id, qpn, mgid))
+                .and_then(|()| self.check_port(id, port))
+                .and_then(|()| self.port_of(id).attach_multicast(self, id, port, qpn, mgid))
                 .map(|fd| (Response::Done, fd.into_iter().collect()))
                 .into(),
-            Request::DetachMulticast { qpn, mgid } => {
-                let left = self.port_of(id).detach_multicast(self, id, qpn, mgid);
+            Request::DetachMulticast { port, qpn, mgid } => {
+                let left = self.check_port(id, port);
+                let left = left
+                    .and_then(|()| self.port_of(id).detach_multicast(self, id, port, qpn, mgid));
                 left.map(|()| Response::Done).into()
             }
             Request::Stray { src, dst, bytes } => {
@@ -364,10 +369,19 @@ impl Core {
         }
     }
 
-    fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
-        self.check_slot(id, slot)?;
-        let targets = self.is_hub(id);
-        self.port_of(id).socket(self, id, index, slot, targets)
+    fn attach_address(&mut self, id: ClientId, wanted: &SocketWanted) -> Result<OwnedFd, Failure> {
+        self.check_slot(id, wanted.slot)?;
+        self.check_port(id, wanted.port)?;
+        self.port_of(id).socket(self, id, wanted)
+    }
+
+    fn check_port(&self, id: ClientId, port: u8) -> Result<(), Failure> {
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+        if (1..=self.ports_of(kind).len()).contains(&usize::from(port)) {
+            return Ok(());
+        }
+        let why = format!("{} has no port {port}", kind.device_name());
+        Err(Failure::new(libc::EINVAL, why))
     }
 
     /// The ports of the kind of device that a client has.

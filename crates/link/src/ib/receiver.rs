@@ -133,7 +133,8 @@ impl Known {
         }
         let grh = parts.grh.and_then(|_| parts.route.last_chunk::<{ Grh::LEN }>().copied());
         let (slid, dlid, sl) = (lrh.slid, lrh.dlid, lrh.sl);
-        let route = IbRoute { slid, dlid, sl, dlid_path_bits: bits.unwrap_or(0), grh };
+        let (port_num, dlid_path_bits) = (self.port_num, bits.unwrap_or(0));
+        let route = IbRoute { port_num, slid, dlid, sl, dlid_path_bits, grh };
         Ok((parts.transport, route))
     }
 

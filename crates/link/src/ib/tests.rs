@@ -64,7 +64,7 @@ impl Port {
         let mut group = UdpGroup::open(ip.into(), &options).unwrap();
         let mut table = RouteTable::create().unwrap();
         table.set_own(&own(n)).unwrap();
-        let routes = Arc::new(Routes::new());
+        let routes = Arc::new(Routes::new(7));
         routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
         routes.set_gids(&[gid(n), gid(n + 0x1000)]);
         let wire = IbWire::new(group.socket(0).unwrap(), 0, routes.clone()).unwrap();
@@ -179,7 +179,7 @@ fn a_packet_without_a_grh_arrives_with_its_lids() {
         let dlid_path_bits = bits.to_le_bytes()[0];
         // Of six, the two low path bits are the port's.
         let (slid, dlid) = (Lid(0x12), Lid(0x20 + bits));
-        assert_eq!(route, IbRoute { slid, dlid, sl: 3, dlid_path_bits, grh: None });
+        assert_eq!(route, IbRoute { port_num: 7, slid, dlid, sl: 3, dlid_path_bits, grh: None });
     }
     assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
 }

@@ -31,7 +31,7 @@ use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 
 pub(in crate::service) use self::adapter::Adapter;
 pub(in crate::service) use self::greetings::Greeting;
-use super::ServicePort;
+use super::{ServicePort, SocketWanted};
 use crate::names::Config;
 use crate::proto::Failure;
 use crate::service::clients::ClientId;
@@ -115,17 +115,16 @@ impl ServicePort for Ib {
         &self,
         core: &mut Core,
         client: ClientId,
-        _gid_index: u8,
-        slot: u16,
-        targets: bool,
+        wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
-        core.ib_socket(client, slot, targets)
+        core.ib_socket(client, wanted)
     }
 
     fn attach_multicast(
         &self,
         core: &mut Core,
         _client: ClientId,
+        _port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
@@ -136,6 +135,7 @@ impl ServicePort for Ib {
         &self,
         core: &mut Core,
         _client: ClientId,
+        _port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {

@@ -483,6 +483,7 @@ impl Core {
         self.follow_gids();
         self.follow_ports();
         self.react_to(&events);
+        let events = events.into_iter().map(|event| (1, event)).collect();
         self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
     }

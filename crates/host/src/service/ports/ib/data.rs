@@ -18,8 +18,8 @@ use rdmux_verbs::control::slot_of;
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
-use super::Ib;
 use super::interface::INTERFACE;
+use super::{Ib, SocketWanted};
 use crate::proto::{Failure, Notify};
 use crate::service::clients::{Client, ClientId};
 use crate::service::core::Core;
@@ -69,7 +69,7 @@ impl Data {
     fn open(&mut self, ip: IpAddr) -> Result<&mut Open, OpenError> {
         let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
         let mut group = UdpGroup::open(ip, &options)?;
-        let routes = Arc::new(Routes::new());
+        let routes = Arc::new(Routes::new(1));
         let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
@@ -129,13 +129,13 @@ impl Data {
 }
 
 impl Core {
-    /// The socket of a client's slot; if so told, it also gets what is for XRC `targets`. The client is told of the table of ways.
+    /// The socket of a client's slot. The client is told of the table of ways.
     pub(super) fn ib_socket(
         &mut self,
         client: ClientId,
-        slot: u16,
-        targets: bool,
+        wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
+        let &SocketWanted { slot, targets, .. } = wanted;
         // It may have been refused before, or there was no fabric yet.
         self.open_data();
         let open = self.adapter.data.open.as_mut();
@@ -150,7 +150,7 @@ impl Core {
     /// Tells a process by which table its packets leave.
     fn tell_table(&mut self, client: ClientId) {
         let table = self.adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok());
-        self.notify(client, &Notify::Routes, table.into_iter().collect());
+        self.notify(client, &Notify::Routes { port: 1 }, table.into_iter().collect());
     }
 
     /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
