@@ -75,7 +75,6 @@ fn described() -> Described {
         device_id: 0,
         revision: 0,
         port: facts(),
-        others: Vec::new(),
     }
 }
 
@@ -90,7 +89,7 @@ fn update(socket: &OwnedFd, port: PortFacts) {
 }
 
 fn happens(socket: &OwnedFd, events: &[Said], port: PortFacts) {
-    let update = PortUpdate { events: events.to_vec(), port, others: Vec::new() };
+    let update = PortUpdate { events: events.to_vec(), port };
     socket::send(socket.as_fd(), &update, &[], &mut Vec::new()).unwrap();
 }
 

@@ -44,7 +44,7 @@ pub struct ContextBuilder {
     kind: Option<DeviceKind>,
     how: How,
     config: Option<PathBuf>,
-    fabric: Option<Fabric>,
+    fabrics: Vec<Fabric>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,9 +86,10 @@ impl ContextBuilder {
         self
     }
     /// With an embedded host, the fabric on which its InfiniBand adapter is; the host is in the directory of that fabric,
-    /// where hosts have different [names](Self::host).
+    /// where hosts have different [names](Self::host). Given twice, it is that of the next port: the same fabric again, or one
+    /// [beside](Fabric::beside) it.
     pub fn fabric(mut self, fabric: &Fabric) -> Self {
-        self.fabric = Some(fabric.clone());
+        self.fabrics.push(fabric.clone());
         self
     }
     /// Opens the device.
@@ -117,7 +118,7 @@ impl ContextBuilder {
                 (None, options, client.on(&object, OPEN)?)
             }
             How::Embedded => {
-                let started = embedded::start(&name, kind, self.config.as_deref(), self.fabric);
+                let started = embedded::start(&name, kind, self.config.as_deref(), self.fabrics);
                 let (service, options, client) = started.on(&object, OPEN)?;
                 (Some(service), options, client)
             }
@@ -170,9 +171,9 @@ impl Context {
     pub(crate) fn options(&self) -> &ConnectOptions {
         &self.0.options
     }
-    /// The fabric that an embedded host was given.
-    pub(crate) fn fabric(&self) -> Option<&Fabric> {
-        self.0.embedded.as_ref()?.fabric()
+    /// The fabric of this name, if an embedded host was given it.
+    pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
+        self.0.embedded.as_ref()?.fabric(name)
     }
     pub(crate) fn ids(&self) -> &Ids {
         &self.0.ids
@@ -268,8 +269,8 @@ impl Context {
             Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
         })
     }
-    pub(crate) fn path_mtu(&self, sgid_index: u8) -> Result<Mtu> {
-        self.gid_entry(PORT, sgid_index).map(|entry| entry.mtu)
+    pub(crate) fn path_mtu(&self, port: u8, sgid_index: u8) -> Result<Mtu> {
+        self.gid_entry(port, sgid_index).map(|entry| entry.mtu)
     }
     fn gid_entry(&self, port: u8, index: u8) -> Result<GidEntry> {
         self.device().gid(port, index).ok_or_else(|| {

@@ -28,6 +28,7 @@
 //!
 //! [fabric]
 //! name = "default"              # that hosts are on and commands are about, unless told otherwise
+//! ports = ["default", "b"]      # that the ports of hosts are on, if they have more than one
 //! users = [1000]                # numbers of users, beside the owner and root, whose programs may attach
 //! ```
 

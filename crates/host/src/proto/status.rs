@@ -24,7 +24,7 @@ pub struct Status {
     /// The UDP port.
     pub port: u16,
     /// The host on its fabric.
-    pub fabric: FabricStatus,
+    pub fabrics: Vec<FabricStatus>,
     /// Processes, in order of arrival.
     pub clients: Vec<ClientStatus>,
     /// Ids of the connection manager.
@@ -61,6 +61,8 @@ impl Status {
 /// What a host has of its fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricStatus {
+    /// The number of the port that is on it.
+    pub port: u8,
     /// The fabric's name.
     pub name: String,
     /// GUID of the adapter's node, if the fabric has given one.

@@ -29,7 +29,7 @@ use super::options::ServiceOptions;
 use super::outgoing::{Lost, Outgoing};
 use super::poller::{Interest, Poller, Token};
 use super::ports;
-use super::ports::ib::Adapter;
+use super::ports::ib::Adapters;
 use super::ports::iwarp::Streams;
 use super::resolve::Resolver;
 use super::rings::Rings;
@@ -67,7 +67,7 @@ pub(super) struct Core {
     pub(super) manager: Manager,
     pub(super) outbox: Outbox,
     pub(super) streams: Streams,
-    pub(super) adapter: Adapter,
+    pub(super) adapter: Adapters,
     pub(super) resolver: Resolver,
     pub(super) kinds: Kinds,
     pub(super) agents: Agents,
@@ -124,7 +124,7 @@ impl Core {
             manager: Manager::new(super::cm::config(&options.config), super::random_bytes()?),
             outbox: Outbox::default(),
             streams: Streams::new(),
-            adapter: Adapter::new(options.fabric()?),
+            adapter: Adapters::new(&options.fabrics()?),
             resolver: Resolver::default(),
             kinds: Kinds::default(),
             agents: Agents::new(),
@@ -276,7 +276,7 @@ impl Core {
     /// Takes a slot back, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
-        self.adapter.data.slot_gone(slot);
+        self.adapter.iter_mut().for_each(|adapter| adapter.data.slot_gone(slot));
         self.slots.give_back(slot, next_index);
         let now = self.now();
         self.manager.handle_qps_gone(now, |qpn| slot_of(qpn) == slot, &mut self.outbox);

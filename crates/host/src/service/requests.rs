@@ -281,7 +281,7 @@ impl Core {
         let grant = self.slots.take(id).ok_or_else(|| full("all slots are in use".to_owned()))?;
         client.slots.push(grant.0);
         self.addresses.recycle(grant.0);
-        self.adapter.data.recycle(grant.0);
+        self.adapter.iter().for_each(|adapter| adapter.data.recycle(grant.0));
         Ok(grant)
     }
 

@@ -52,7 +52,7 @@ impl Core {
             node_guid: self.node_guid,
             gids: self.addresses.gids(),
             port: self.options.config.service.port,
-            fabric: self.adapter.status(),
+            fabrics: self.adapter.status(),
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
             groups: [self.groups.status(), self.adapter.groups.status()].concat(),
