@@ -38,8 +38,7 @@ pub(super) fn rows() -> Vec<Row> {
     for (program, options) in SECOND {
         all.push(by_lid(perftest(program, options)));
     }
-    let with_grh = perftest("ib_write_bw", "-i 2");
-    all.push(Exchange { title: format!("{}, with a GRH", with_grh.title), ..with_grh });
+    all.push(titled(perftest("ib_write_bw", "-i 2"), "with a GRH"));
     for (program, options) in ACROSS {
         all.push(across(by_lid(perftest(program, options))));
     }
@@ -56,12 +55,17 @@ fn by_lid(exchange: Exchange) -> Exchange {
 
 /// The client is the one that names the server.
 fn across(exchange: Exchange) -> Exchange {
-    let title = format!("{}, from port 1 to port 2", exchange.title);
     let ports = |line: &str| {
         let port = if line.contains("{server4}") { 1 } else { 2 };
         format!("{line} -i {port}")
     };
-    Exchange { title, ..exchange.lines(ports) }
+    titled(exchange.lines(ports), "from port 1 to port 2")
+}
+
+fn titled(mut exchange: Exchange, how: &str) -> Exchange {
+    exchange.title += ", ";
+    exchange.title += how;
+    exchange
 }
 
 fn devinfo() -> Exchange {
