@@ -160,7 +160,10 @@ pub fn ipoib_memberships(data: &[u8]) {
                 sa.open.clear();
                 machine.lose_all(&mut sa);
             }
-            _ => machine.handle_answer(u64::from(a), Err(110), &mut sa),
+            _ => {
+                sa.open.retain(|(question, ..)| *question != u64::from(a));
+                machine.handle_answer(u64::from(a), Err(110), &mut sa);
+            }
         }
     }
     for member in 0..=u8::MAX {
