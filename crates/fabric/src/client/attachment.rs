@@ -8,7 +8,7 @@ use rdmux_wire::Guid;
 use super::ConnectOptions;
 use super::link::Link;
 use super::opening::{Opening, Progress};
-use crate::proto::{AttachmentRequest, Described, PortUpdate, Role};
+use crate::proto::{AttachmentRequest, Described, PortUpdate, Role, Violation};
 use crate::{FabricDir, FabricError, FabricName};
 
 /// An adapter that a host has. It is the host's as long as this lives, and not longer than the process.
@@ -113,6 +113,31 @@ impl Attachment {
     /// [`FabricError::Gone`] and those of the connection.
     pub fn ask(&mut self) -> Result<(), FabricError> {
         self.link.tell(&AttachmentRequest::Refresh)
+    }
+
+    /// Tells that a process of this host counts in these rows what it sends by port 1 ([`rdmux_link::rows::Rows::create`]), by the ways of the route
+    /// table. The process has a number of the host's; rows that it had before count no more. Tell this before the process sends.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn count_in(&mut self, process: u16, rows: BorrowedFd<'_>) -> Result<(), FabricError> {
+        self.link.tell_with(&AttachmentRequest::Rows { process }, &[rows])
+    }
+
+    /// Tells that a process is gone. What it has counted stays.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn process_gone(&mut self, process: u16) -> Result<(), FabricError> {
+        self.link.tell(&AttachmentRequest::RowsGone { process })
+    }
+
+    /// Tells of a packet with a key that does not fit, after rows have counted it.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn violated(&mut self, violation: &Violation) -> Result<(), FabricError> {
+        self.link.tell(&AttachmentRequest::Violation(*violation))
     }
 
     /// Changes the description of the node, at most 64 bytes of it.

@@ -14,8 +14,8 @@
 //! | `Shutdown` | nothing | nothing |
 //!
 //! A message that does not decode or that is out of place closes that connection, and nobody else notices. The answer to `Attach` comes
-//! with a descriptor, the route table of the host's port 1 ([`rdmux_link::routes`]). No other message has one, and all but that one goes
-//! through a [bridge](crate::bridge) to another machine as it is.
+//! with a descriptor, the route table of the host's port 1 ([`rdmux_link::routes`]), and so does [`AttachmentRequest::Rows`]. No other message has one, and all
+//! but these go through a [bridge](crate::bridge) to another machine as they are.
 
 mod admin;
 mod attachment;
@@ -31,14 +31,17 @@ pub use admin::{
     AdminRequest, Attached, End, FileStatus, LinkView, ManagerStatus, NodeRef, NodeView, PortView,
     Snapshot, Status, SweepStatus,
 };
-pub use attachment::{AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate};
+pub use attachment::{
+    AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate, Violation,
+    ViolationKind,
+};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
 pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;

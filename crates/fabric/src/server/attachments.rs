@@ -1,7 +1,9 @@
 //! Hosts that have adapters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 
+use rdmux_link::rows::RowReader;
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
@@ -55,6 +57,7 @@ impl Core {
         if let Some(named) = self.nodes.get(node) {
             self.store.set_adapter(guid, named.guid);
         }
+        self.read_counts();
         match self.describe(node) {
             Some(described) => {
                 let routes = self.published.open(data_port(node));
@@ -68,7 +71,7 @@ impl Core {
     pub(super) fn detach(&mut self, id: ConnectionId, node: NodeId) {
         self.attachments.by_node.remove(&node);
         self.attachments.pending.remove(&id);
-        self.published.close(data_port(node));
+        self.published.close(self.world.subnet_mut(), data_port(node));
         self.set_attached(node);
     }
 
@@ -210,15 +213,33 @@ impl Core {
         &mut self,
         id: ConnectionId,
         message: &[u8],
+        fds: Vec<OwnedFd>,
     ) -> Result<(), Ends> {
         let request = socket::decode(message);
+        let user = self.connections.get(id).map_or(0, |c| c.uid);
+        let rows = self.closer.only_memfd(user, fds);
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
         let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return Ok(());
         };
         let (node, now) = (*node, self.now());
         match request {
-            AttachmentRequest::Refresh => {}
+            AttachmentRequest::Rows { process } => {
+                return match rows {
+                    Some(rows) => self.open_rows(node, process, &rows),
+                    None => Err(Ends::Broke("rows without memory")),
+                };
+            }
+            AttachmentRequest::RowsGone { process } => {
+                let subnet = self.world.subnet_mut();
+                self.published.counts.close(subnet, data_port(node), process);
+                return Ok(());
+            }
+            AttachmentRequest::Violation(violation) => {
+                self.key_violation(id, node, &violation);
+                return Ok(());
+            }
+            AttachmentRequest::Refresh => self.read_counts(),
             AttachmentRequest::Describe(text) => {
                 let (world, mut programs) = self.world_and_programs();
                 world.change(&mut programs, now, |subnet, sink| {
@@ -236,6 +257,19 @@ impl Core {
             Some(update) => self.send(id, &update),
             None => Ok(()),
         }
+    }
+
+    /// A process of a host counts what it sends.
+    fn open_rows(&mut self, node: NodeId, process: u16, rows: &OwnedFd) -> Result<(), Ends> {
+        let rows = RowReader::map(rows).map_err(|_| Ends::Broke("rows that are none"))?;
+        self.published.counts.close(self.world.subnet_mut(), data_port(node), process);
+        let is_open = self.published.counts.open(data_port(node), process, rows);
+        if is_open { Ok(()) } else { Err(Ends::Broke("more processes than there can be")) }
+    }
+
+    /// Tells a host how its port is, soon.
+    pub(super) fn tell_host_soon(&mut self, id: ConnectionId) {
+        self.attachments.pending.insert(id);
     }
 
     /// Tells hosts what has happened to their ports. One that does not read is told when it does.

@@ -14,6 +14,7 @@ use super::attachments::Attachments;
 use super::connection::{Connection, ConnectionId, Connections, Part};
 use super::counters::{Count, Counts};
 use super::files::Files;
+use super::foreign::Closer;
 use super::nodes::Nodes;
 use super::outgoing::Lost;
 use super::poller::{Poller, Ready, Token};
@@ -41,6 +42,7 @@ pub(super) struct Core {
     pub(super) attachments: Attachments,
     pub(super) published: Published,
     pub(super) counts: Counts,
+    pub(super) closer: Closer,
     pub(super) store: Store,
     pub(super) started: Instant,
     /// Where it listens for other machines.
@@ -107,6 +109,7 @@ impl Core {
             attachments: Attachments::default(),
             published: Published::default(),
             counts: Counts::new(),
+            closer: Closer::default(),
             store,
             started: Instant::now(),
             listens: None,
@@ -263,6 +266,10 @@ impl Core {
     /// The owner and root may do everything, the configuration's users may attach.
     fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
         let Some(c) = self.connections.get(id) else { return Ok(()) };
+        if self.closer.is_full(c.uid) {
+            let why = "descriptors that this user has passed do not close; try again later";
+            return Err(Failure::new(libc::EAGAIN, why));
+        }
         let owner = rustix::process::geteuid().as_raw();
         if c.uid == owner || c.uid == 0 {
             return Ok(());

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use rdmux_subnet::umad::{Errno, FileId, UserAddress, UserMad};
 use rdmux_subnet::{PortId, Time};
 use rdmux_wire::MadHeader;
+use rdmux_wire::mad::MgmtClass;
+use rdmux_wire::sm::PortInfo;
 
 use super::connection::{ConnectionId, Connections, Part};
 use super::core::{Core, Ends, watch};
@@ -200,6 +202,9 @@ impl Core {
         let record = whole.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
         let Some(record) = record else { return Ok(()) };
         self.count(Count::MadsSent);
+        if asks_for_counters(&record.data) {
+            self.read_counts();
+        }
         let now = self.now();
         let back = Unsent::of(&record);
         let (world, mut programs) = self.world_and_programs();
@@ -295,4 +300,12 @@ impl Core {
         let (world, mut programs) = self.world_and_programs();
         world.change(&mut programs, now, |subnet, _| subnet.set_attached(port, attached));
     }
+}
+
+/// Whether a datagram may read or set what ports have counted: of performance management any, of subnet management PortInfo.
+fn asks_for_counters(mad: &[u8]) -> bool {
+    MadHeader::parse(mad).is_ok_and(|header| {
+        header.mgmt_class == MgmtClass::PERF
+            || (header.mgmt_class.is_subnet_management() && header.attr_id == PortInfo::ATTR_ID)
+    })
 }

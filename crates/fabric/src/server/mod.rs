@@ -3,15 +3,17 @@
 //! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
 //! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
 //! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
-//! ask; `published` are the route tables of hosts; `setup` is what survives a restart.
+//! ask; `published` are the route tables of hosts, `counted` is what they have sent; `violations` are packets with wrong keys; `setup` is what survives a restart.
 
 mod admin;
 mod attachments;
 mod connection;
 mod core;
+mod counted;
 mod counters;
 mod facts;
 mod files;
+mod foreign;
 mod manager;
 mod manager_setup;
 mod nodes;
@@ -23,6 +25,7 @@ mod serving;
 mod setup;
 mod store;
 mod tables;
+mod violations;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -7,18 +7,25 @@
 //! Every walk through the subnet is kept with what its outcome depends on. [`Published::publish`] takes what the subnet says has changed,
 //! walks again what that concerns, and writes what is another way now. It is called before anything is sent to a client, so
 //! nobody hears of a change that the tables do not have.
+//!
+//! Each way has a name, by which the hosts' processes count what they send (`super::counted`). A way that is another one has another name, also
+//! where it ends is the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, RouteError, RouteTable, Way};
-use rdmux_subnet::{Change, NodeId, PortId, Subnet, Trail, WayFound};
+use rdmux_link::routes::{
+    MAX_PEERS, OwnPort, Peer, PeerId, Route, RouteError, RouteId, RouteTable, Way,
+};
+use rdmux_subnet::{Change, DropReason, NodeId, PacketKind, PortId, Subnet, Trail, WayFound};
 use rdmux_wire::sm::PortState;
 use rdmux_wire::{Lid, Mtu};
 
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
+use super::counted::Counts;
 
 /// A walk: from where, and to which LID. LID 0 is no walk: it stands for the sender's own port and its cable.
 type Key = (PortId, Lid);
@@ -43,6 +50,8 @@ pub(super) struct Published {
     generation: u64,
     /// Hosts have come, gone, or moved.
     hosts_changed: bool,
+    /// What the hosts' processes count.
+    pub(super) counts: Counts,
 }
 
 #[derive(Debug)]
@@ -53,11 +62,12 @@ struct Host {
     own: OwnPort,
 }
 
-/// What a walk found, and what that depends on.
+/// What a walk found, what that depends on, and its name.
 #[derive(Debug, Default)]
 struct Walk {
     found: Vec<WayFound>,
-    trail: Trail,
+    trail: Arc<Trail>,
+    id: RouteId,
 }
 
 impl Published {
@@ -77,7 +87,8 @@ impl Published {
     }
 
     /// The host is gone.
-    pub(super) fn close(&mut self, port: PortId) {
+    pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId) {
+        self.counts.close_all(subnet, port);
         self.silent.remove(&port);
         if let Some(host) = self.hosts.remove(&port) {
             self.leaving.push(host.id);
@@ -122,7 +133,11 @@ impl Published {
         self.generation = subnet.generation();
         let changes = subnet.take_changes();
         if self.hosts.is_empty() {
-            *self = Self { silent: std::mem::take(&mut self.silent), ..Self::default() };
+            let (silent, mut counts) =
+                (std::mem::take(&mut self.silent), std::mem::take(&mut self.counts));
+            self.walks.values().for_each(|walk| counts.retire(walk.id));
+            counts.read_changed(subnet);
+            *self = Self { silent, counts, ..Self::default() };
             return subnet.keep_changes(false);
         }
         let hosts_changed = std::mem::take(&mut self.hosts_changed);
@@ -151,6 +166,7 @@ impl Published {
         }
         // No table has them any more.
         self.free.append(&mut self.leaving);
+        self.counts.read_changed(subnet);
     }
 
     /// The walks that changes concern.
@@ -206,34 +222,49 @@ impl Published {
 
     /// Walks through the subnet, and keeps what is found.
     fn walk(&mut self, subnet: &Subnet, key: Key) {
-        if let Some(old) = self.walks.remove(&key) {
-            for port in old.trail.ports() {
-                if let Some(there) = self.by_node.get_mut(&port.node) {
-                    there.remove(&key);
-                }
+        let old = self.walks.remove(&key);
+        for port in old.iter().flat_map(|old| old.trail.ports()) {
+            if let Some(there) = self.by_node.get_mut(&port.node) {
+                there.remove(&key);
             }
         }
-        let (from, lid) = key;
-        if !self.hosts.contains_key(&from) {
-            return;
-        }
-        let mut walk = Walk::default();
-        if lid == Lid::NONE {
-            walk.trail = std::iter::once(from).chain(subnet.peer(from)).collect();
-        } else if lid.is_multicast() {
-            walk.found = subnet.group_ways_along(from, lid, &mut walk.trail);
-            if walk.found.is_empty() && !self.is_group(subnet, key) {
-                return;
+        let found = self.follow(subnet, key);
+        let id = old.map_or(RouteId::NONE, |old| {
+            let is_same = found.as_ref().is_some_and(|(_, trail)| old.trail.counts_as(trail));
+            if is_same {
+                return old.id;
             }
-        } else if self.lids.contains(&lid) {
-            walk.found.extend(subnet.way_along(from, lid, &mut walk.trail));
-        } else {
-            return;
-        }
-        for port in walk.trail.ports() {
+            self.counts.retire(old.id);
+            RouteId::NONE
+        });
+        let Some((found, trail)) = found else { return };
+        for port in trail.ports() {
             self.by_node.entry(port.node).or_default().insert(key);
         }
-        self.walks.insert(key, walk);
+        let trail = Arc::new(trail);
+        let is_named = id != RouteId::NONE || key.1 == Lid::NONE;
+        let id = if is_named { id } else { self.counts.name(key.0, &trail) };
+        self.walks.insert(key, Walk { found, trail, id });
+    }
+
+    /// What a walk finds; nothing if it is not kept.
+    fn follow(&self, subnet: &Subnet, key: Key) -> Option<(Vec<WayFound>, Trail)> {
+        let (from, lid) = key;
+        if !self.hosts.contains_key(&from) {
+            return None;
+        }
+        let mut trail = Trail::default();
+        if lid == Lid::NONE {
+            return Some((Vec::new(), std::iter::once(from).chain(subnet.peer(from)).collect()));
+        }
+        if lid.is_multicast() {
+            let found = subnet.group_ways_along(from, lid, &mut trail);
+            let is_kept = !found.is_empty() || self.is_group(subnet, key);
+            return is_kept.then_some((found, trail));
+        }
+        let found = || subnet.way_along(from, lid, &mut trail).into_iter().collect();
+        let found: Vec<_> = self.lids.contains(&lid).then(found)?;
+        Some((found, trail))
     }
 
     /// Whether the first switch of a sender has the group, so that others of its tree may have it later.
@@ -263,15 +294,23 @@ impl Published {
             }
         }
         for &(from, lid) in concerned.iter().filter(|key| key.1 != Lid::NONE) {
-            let found = self.walks.get(&(from, lid)).map_or(&[][..], |walk| &walk.found);
+            let walk = self.walks.get(&(from, lid));
+            let (found, id) = walk.map_or_else(Default::default, |w| (&w.found[..], w.id));
             let ways: Vec<_> = found.iter().filter_map(|found| self.way(from, found)).collect();
             let Some(host) = self.hosts.get_mut(&from) else { continue };
             said(if lid.is_multicast() {
-                host.table.set_group(lid, &ways)
+                host.table.set_group_route(lid, id, &ways)
             } else {
-                host.table.set_way(lid, ways.first().filter(|way| way.hops > 0))
+                let way = ways.first().filter(|way| way.hops > 0).copied();
+                host.table.set_route(lid, Route { id, way })
             });
         }
+    }
+
+    /// Where a host's packets to a LID are dropped because of their P_Key, if a switch does that.
+    pub(super) fn enforcer(&self, from: PortId, dlid: Lid, packet: PacketKind) -> Option<PortId> {
+        let (at, reason) = self.walks.get(&(from, dlid))?.trail.loss(packet)?;
+        matches!(reason, DropReason::PkeyIn | DropReason::PkeyOut).then_some(at)
     }
 
     /// A way to another host, if it is one.
@@ -345,6 +384,13 @@ impl Core {
     #[inline]
     pub(super) fn publish(&mut self) {
         self.published.publish(self.world.subnet_mut());
+    }
+
+    /// Ports have counted what hosts have sent up to now.
+    pub(super) fn read_counts(&mut self) {
+        // What was sent came by the ways that the tables had.
+        self.publish();
+        self.published.counts.read(self.world.subnet_mut());
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rdmux_link::ib::{IbWire, Routes};
 use rdmux_link::routes::RouteView;
+use rdmux_link::rows::Rows;
 use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
@@ -119,7 +120,7 @@ impl HostClient {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
-        Ok(Arc::new(Self {
+        let client = Arc::new(Self {
             session,
             port,
             board,
@@ -131,7 +132,15 @@ impl HostClient {
             reserved: Mutex::default(),
             migrating: Mutex::default(),
             inbox: Mutex::new(inbox),
-        }))
+        });
+        let teller = Arc::downgrade(&client);
+        client.routes.report_violations(move |violation| {
+            if let Some(client) = teller.upgrade() {
+                // If the service is gone, so is the port.
+                let _ = client.session.tell(&Request::Violation(violation.into()));
+            }
+        });
+        Ok(client)
     }
 
     /// Whose service it is.
@@ -252,7 +261,7 @@ impl HostClient {
                 ControlEvent::Ports { ports, events }
             }
             Notify::Routes => {
-                self.follow_table(fds.into_iter().next());
+                self.follow_table(&fds);
                 return Ok(None);
             }
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
@@ -271,13 +280,18 @@ impl HostClient {
         }))
     }
 
-    /// Packets take the ways of this table from now on.
-    fn follow_table(&self, table: Option<OwnedFd>) {
-        let view = table.as_ref().map(RouteView::map).transpose();
-        self.routes.set_view(view.unwrap_or_else(|error| {
+    /// Packets take the ways of this table from now on, and are counted in these rows.
+    fn follow_table(&self, fds: &[OwnedFd]) {
+        let view = fds.first().map(RouteView::map).transpose();
+        let view = view.unwrap_or_else(|error| {
             throttled!(warn, "the table of ways of an InfiniBand port cannot be read: {error}");
             None
-        }));
+        });
+        let rows = fds.get(1).map(Rows::map).transpose().unwrap_or_else(|error| {
+            throttled!(warn, "packets are not counted on their way: {error}");
+            None
+        });
+        self.routes.set_view_with(view, rows);
     }
 
     fn only_descriptor(&self, fds: Vec<OwnedFd>) -> Result<OwnedFd, HostError> {

@@ -25,7 +25,7 @@ pub enum ClientKind {
     Tool,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray), [`CmSoon`](Self::CmSoon),
+/// What a process asks. Every request but [`Stray`](Self::Stray), [`Violation`](Self::Violation), [`CmSoon`](Self::CmSoon),
 /// [`TargetEvent`](Self::TargetEvent) and [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -44,6 +44,8 @@ pub enum Request {
         /// A slot of the caller's.
         slot: u16,
     },
+    /// Tells of a packet with a key that does not fit, which was counted in the rows of [`Notify::Routes`].
+    Violation(rdmux_fabric::proto::Violation),
     /// A further block of QP numbers.
     NewSlot,
     /// Gives a block of QP numbers back.
@@ -322,7 +324,8 @@ pub enum Notify {
         /// What happened to the first, in this order.
         events: Vec<PortEvent>,
     },
-    /// With a descriptor: the table of ways of the InfiniBand port from now on ([`rdmux_link::routes`]). Without: there is none.
+    /// With two descriptors: the table of ways of the InfiniBand port from now on ([`rdmux_link::routes`]), and the rows that this process counts
+    /// in what it sends ([`rdmux_link::rows`]). Without: there is none.
     Routes,
     /// Something happened to an XRC target that we hold.
     Target {

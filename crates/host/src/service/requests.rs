@@ -304,6 +304,10 @@ impl Core {
                 self.handle_stray(src, dst, &bytes);
                 Outcome::Silent
             }
+            Request::Violation(violation) => {
+                self.tell_violation(id, &violation);
+                Outcome::Silent
+            }
             Request::StreamEnded { qpn, number } => {
                 self.handle_qp_stream_ended(id, qpn, StreamId(number));
                 Outcome::Silent

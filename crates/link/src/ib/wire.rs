@@ -116,6 +116,11 @@ impl Wire for IbWire {
     fn send(&self, (): &mut (), to: &AddressVector, frame: &Frame<'_>) -> Result<(), LinkError> {
         match self.sender.lock().send(&self.port, &self.routes, to, frame) {
             Ok(()) => Ok(()),
+            Err(Refused::Lost(IbDrop::TxInactive)) => {
+                self.routes.drop_here(IbDrop::TxInactive);
+                Ok(())
+            }
+            // What leaves the port and is dropped on the way is counted there.
             Err(Refused::Lost(why)) => {
                 self.routes.count(why, 1);
                 Ok(())

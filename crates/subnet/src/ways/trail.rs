@@ -192,6 +192,20 @@ impl Subnet {
         }
     }
 
+    /// Has a port count packets that it did not let in, since their P_Key was none of its own or their Q_Key not that of the queue pair.
+    /// The counters of PortInfo stay at their largest value.
+    pub fn count_violations(&mut self, at: PortId, reason: DropReason, packets: u64) {
+        self.count_loss(at, reason, packets);
+        let Some(at) = self.index(at) else { return };
+        let info = &mut self.ports[at].info;
+        let counter = match reason {
+            DropReason::WrongPkey => &mut info.pkey_violations,
+            DropReason::WrongQkey => &mut info.qkey_violations,
+            _ => return,
+        };
+        *counter = counter.saturating_add(u16::try_from(packets).unwrap_or(u16::MAX));
+    }
+
     /// Both ends of a link count packets that cross it.
     pub(crate) fn count_link(&mut self, out: usize, into: usize, sl: u8, traffic: Traffic) {
         let Traffic { packets, words, is_multicast } = traffic;

@@ -3,12 +3,12 @@
 //! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
 //! that does not come is given up.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_cm::Time;
 use rdmux_fabric::client::{Attaching, Attachment, Progress};
-use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
+use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef, Violation};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::port::{self, Port, PortEvent, PortState};
@@ -340,6 +340,30 @@ impl Core {
     pub(in crate::service) fn ask_for_counters(&mut self) {
         if let State::Held { attachment, .. } = &mut self.adapter.state {
             let _ = attachment.ask();
+        }
+    }
+
+    /// Tells the fabric in which rows a process counts.
+    pub(super) fn count_in(&mut self, process: u16, rows: BorrowedFd<'_>) -> Result<(), String> {
+        match &mut self.adapter.state {
+            State::Held { attachment, .. } => {
+                attachment.count_in(process, rows).map_err(|e| e.to_string())
+            }
+            _ => Err("there is no fabric".to_owned()),
+        }
+    }
+
+    /// Tells the fabric that a process is gone. If the fabric is gone, so is what was counted.
+    pub(super) fn process_gone(&mut self, process: u16) {
+        if let State::Held { attachment, .. } = &mut self.adapter.state {
+            let _ = attachment.process_gone(process);
+        }
+    }
+
+    /// Tells the fabric of a packet with a key that does not fit. One that cannot be told is gone.
+    pub(super) fn key_violation(&mut self, violation: &Violation) {
+        if let State::Held { attachment, .. } = &mut self.adapter.state {
+            let _ = attachment.violated(violation);
         }
     }
 

@@ -9,12 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rdmux_fabric::proto::Violation;
 use rdmux_link::UdpGroup;
 use rdmux_link::ib::{IbWire, Routes};
 use rdmux_link::routes::RouteView;
+use rdmux_link::rows::Rows;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrivals, Wire};
-use rdmux_verbs::control::slot_of;
+use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
@@ -38,6 +40,8 @@ pub(in crate::service) struct Data {
     open: Option<Open>,
     /// The table of the fabric that the adapter is on.
     table: Option<OwnedFd>,
+    /// Who was told of it, and by which number the fabric knows the rows that it counts in.
+    told: BTreeMap<ClientId, u16>,
     /// Which queue pairs hear a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// How many they are, each for itself.
@@ -126,10 +130,42 @@ impl Core {
         socket.map_err(|e| failure(&e))
     }
 
-    /// Tells a process by which table its packets leave.
+    /// Tells a process by which table its packets leave, and where to count them, unless it knows.
     fn tell_table(&mut self, client: ClientId) {
+        if self.adapter.data.told.contains_key(&client) {
+            return;
+        }
         let table = self.adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok());
-        self.notify(client, &Notify::Routes, table.into_iter().collect());
+        let process = self.clients.get(client).and_then(|c| c.slots.first().copied());
+        let mut fds = Vec::new();
+        if let Some((table, process)) = table.zip(process) {
+            fds.push(table);
+            fds.extend(self.new_rows(process));
+            self.adapter.data.told.insert(client, process);
+        }
+        self.notify(client, &Notify::Routes, fds);
+    }
+
+    /// Rows that a process counts in, of which the fabric knows. None if there can be none: then the ports on the way do not count what it
+    /// sends.
+    fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
+        let made = Rows::create().map_err(|error| error.to_string());
+        let told = made.and_then(|rows| self.count_in(process, rows.as_fd()).map(|()| rows));
+        told.map_err(|error| throttled!(warn, "packets are not counted on their way: {error}")).ok()
+    }
+
+    /// A process is gone: what it has counted is read for the last time.
+    pub(in crate::service) fn ib_client_gone(&mut self, client: ClientId) {
+        if let Some(process) = self.adapter.data.told.remove(&client) {
+            self.process_gone(process);
+        }
+    }
+
+    /// A process has noticed a packet with a key that does not fit.
+    pub(in crate::service) fn tell_violation(&mut self, client: ClientId, violation: &Violation) {
+        if self.adapter.data.told.contains_key(&client) {
+            self.key_violation(violation);
+        }
     }
 
     /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
@@ -162,6 +198,7 @@ impl Core {
             return;
         }
         self.adapter.data.table = table;
+        self.adapter.data.told.clear();
         self.follow_table();
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(Ib::KIND) {
@@ -172,13 +209,19 @@ impl Core {
 
     /// The service's own socket lets in what the port does.
     fn follow_table(&mut self) {
-        let data = &self.adapter.data;
-        let Some(open) = &data.open else { return };
-        let view = data.table.as_ref().map(RouteView::map).transpose();
-        open.routes.set_view(view.unwrap_or_else(|error| {
+        if self.adapter.data.open.is_none() {
+            return;
+        }
+        let view = self.adapter.data.table.as_ref().map(RouteView::map).transpose();
+        let view = view.unwrap_or_else(|error| {
             tracing::warn!(%error, "the fabric's table of ways cannot be read");
             None
-        }));
+        });
+        let rows = view.as_ref().and_then(|_| self.new_rows(SERVICE_SLOT));
+        let rows = rows.and_then(|fd| Rows::map(fd).ok());
+        if let Some(open) = &self.adapter.data.open {
+            open.routes.set_view_with(view, rows);
+        }
     }
 
     /// The port has these GIDs from now on.

@@ -1,0 +1,185 @@
+//! What hosts have counted of the packets that they send, brought to the ports that the packets came by.
+//!
+//! Each way in a host's route table has a name of its own, by which the host's processes count ([`rdmux_link::rows`]). The trail of a way
+//! is kept here under its name, until no process counts by it any more. What has been counted is read when somebody asks what ports have counted,
+//! before a port's counters are set, and when ways have changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdmux_link::ib::IbDrop;
+use rdmux_link::routes::RouteId;
+use rdmux_link::rows::{Counted, RowRead, RowReader};
+use rdmux_subnet::{Counter, DropReason, PacketKind, PortId, Subnet, Traffic, Trail};
+use rdmux_wire::Lid;
+
+/// The most processes of a host that count, one for each slot of queue pair numbers and the host service.
+const MAX_PROCESSES: usize = 2048;
+
+/// How long a way is kept after tables have it no more, at the least: a process may count by it of which the host has told, and the
+/// fabric has not heard yet.
+const KEPT: Duration = Duration::from_secs(2);
+
+/// The names of ways, and who counts by them.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// The last name.
+    last: u64,
+    ways: HashMap<RouteId, Named>,
+    /// Names that tables do not have any more, by the port whose table had them, and since when.
+    retired: BTreeMap<PortId, BTreeMap<RouteId, Instant>>,
+    /// The ports with names that were retired since their rows were read.
+    changed: BTreeSet<PortId>,
+    /// The rows of processes, by the port of their host.
+    rows: BTreeMap<PortId, BTreeMap<u16, RowReader>>,
+}
+
+/// A way with a name.
+#[derive(Debug)]
+struct Named {
+    from: PortId,
+    trail: Arc<Trail>,
+}
+
+impl Counts {
+    /// A name for a way from a port.
+    pub(super) fn name(&mut self, from: PortId, trail: &Arc<Trail>) -> RouteId {
+        self.last += 1;
+        let id = RouteId(self.last);
+        self.ways.insert(id, Named { from, trail: trail.clone() });
+        id
+    }
+
+    /// The table of the port does not have this way any more, once it is published. Packets that were counted by it are still brought to
+    /// its ports.
+    pub(super) fn retire(&mut self, id: RouteId) {
+        if let Some(way) = self.ways.get(&id) {
+            self.retired.entry(way.from).or_default().insert(id, Instant::now());
+            self.changed.insert(way.from);
+        }
+    }
+
+    /// A process of a port's host counts in these rows from now on. False if there are too many.
+    pub(super) fn open(&mut self, port: PortId, process: u16, rows: RowReader) -> bool {
+        let all = self.rows.entry(port).or_default();
+        let fits = all.len() < MAX_PROCESSES || all.contains_key(&process);
+        if fits {
+            all.insert(process, rows);
+        }
+        fits
+    }
+
+    /// The process is gone, or counts in other rows. What it has counted stays.
+    pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId, process: u16) {
+        self.read_port(subnet, port);
+        if let Some(all) = self.rows.get_mut(&port) {
+            all.remove(&process);
+        }
+    }
+
+    /// The host is gone with all its processes.
+    pub(super) fn close_all(&mut self, subnet: &mut Subnet, port: PortId) {
+        self.read_port(subnet, port);
+        self.rows.remove(&port);
+    }
+
+    /// Brings what has been counted to the ports.
+    pub(super) fn read(&mut self, subnet: &mut Subnet) {
+        let ports: Vec<_> = self.rows.keys().copied().collect();
+        for port in ports {
+            self.read_port(subnet, port);
+        }
+    }
+
+    /// The same, where ways have changed, so that those by which nobody counts can be forgotten. The tables have been changed before.
+    pub(super) fn read_changed(&mut self, subnet: &mut Subnet) {
+        for port in std::mem::take(&mut self.changed) {
+            self.read_port(subnet, port);
+        }
+    }
+
+    fn read_port(&mut self, subnet: &mut Subnet, port: PortId) {
+        let mut in_use = BTreeSet::new();
+        let Self { rows, ways, .. } = self;
+        for rows in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {
+            rows.read(|row| {
+                if let Some(id) = row.counted.route().filter(|_| row.is_open) {
+                    in_use.insert(id);
+                }
+                apply(subnet, port, ways, row);
+            });
+        }
+        self.forget(port, &in_use);
+    }
+
+    /// Forgets retired ways by which nobody counts.
+    fn forget(&mut self, port: PortId, in_use: &BTreeSet<RouteId>) {
+        let Some(retired) = self.retired.get_mut(&port) else { return };
+        let ways = &mut self.ways;
+        retired.retain(|id, since| {
+            let stays = in_use.contains(id) || since.elapsed() < KEPT;
+            if !stays {
+                ways.remove(id);
+            }
+            stays
+        });
+        if retired.is_empty() {
+            self.retired.remove(&port);
+        }
+    }
+}
+
+/// Has the ports count what a row says. A process may say anything of what it has sent itself.
+fn apply(subnet: &mut Subnet, port: PortId, ways: &HashMap<RouteId, Named>, row: &RowRead) {
+    let &RowRead { counted, packets, words, .. } = row;
+    if packets == 0 && words == 0 {
+        return;
+    }
+    match counted {
+        Counted::Sent { route, dlid, sl, pkey, payload } => {
+            let kind = PacketKind { sl, pkey, payload };
+            let traffic = Traffic { packets, words, is_multicast: dlid.is_multicast() };
+            if route == RouteId::NONE {
+                let trail = trail_now(subnet, port, dlid);
+                subnet.count_along(&trail, kind, traffic);
+            } else if let Some(way) = ways.get(&route).filter(|way| way.from == port) {
+                subnet.count_along(&way.trail, kind, traffic);
+            }
+        }
+        Counted::Dropped(why) => {
+            if let Some(why) = IbDrop::from_number(why) {
+                drop_here(subnet, port, why, packets);
+            }
+        }
+    }
+}
+
+/// Where packets to a LID go by the tables as they are. Tables have no name for LIDs that no host has.
+fn trail_now(subnet: &Subnet, from: PortId, dlid: Lid) -> Trail {
+    let mut trail = Trail::default();
+    if dlid.is_multicast() {
+        subnet.group_ways_along(from, dlid, &mut trail);
+    } else {
+        // Whether any arrive does not matter.
+        let _ = subnet.way_along(from, dlid, &mut trail);
+    }
+    trail
+}
+
+/// What the port of a host counts of packets that it drops itself. Of other reasons it has no counter, as adapters have none.
+fn drop_here(subnet: &mut Subnet, port: PortId, why: IbDrop, packets: u64) {
+    match why {
+        IbDrop::TxInactive => subnet.count_loss(port, DropReason::NotActive, packets),
+        IbDrop::RxPkey => subnet.count_violations(port, DropReason::WrongPkey, packets),
+        IbDrop::RxQkey => subnet.count_violations(port, DropReason::WrongQkey, packets),
+        IbDrop::RxLid => subnet.count_loss(port, DropReason::WrongLid, packets),
+        IbDrop::RxManagement => subnet.count_loss(port, DropReason::WrongQueuePair, packets),
+        IbDrop::RxIcrc => subnet.count(port, Counter::PortRcvErrors, packets),
+        IbDrop::RxVersion | IbDrop::RxMalformed => {
+            subnet.count(port, Counter::PortRcvErrors, packets);
+            subnet.count(port, Counter::PortMalformedPacketErrors, packets);
+        }
+        _ => {}
+    }
+}
