@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 
 use common::counters::Counters;
 use common::traffic::{Burst, Host};
-use common::{Fabric, managed};
+use common::{Fabric, managed, up};
 use rdmux_fabric::client::admin;
 use rdmux_fabric::proto::{End, NodeView, Snapshot, Tables};
 use rdmux_fabric::routes::{Lost, Routes};
@@ -59,7 +59,11 @@ impl Net {
         let (fabric, shown) = managed(shape, Setup { manager, ..setup });
         let agents = shown.nodes.iter().map(|node| Counters::of(&fabric, node)).collect();
         let tables = admin::tables(&fabric.options, &fabric.name).unwrap();
-        Self { fabric, shown, tables, agents, expected: BTreeMap::new() }
+        let net = Self { fabric, shown, tables, agents, expected: BTreeMap::new() };
+        // The manager sweeps once more, since the first sweep has changed ports.
+        let look = || (up(&net.fabric).sweeps, net.counted());
+        while look() != look() {}
+        net
     }
 
     /// The n-th adapter.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::ib::{IbWire, KeyViolation, Routes};
 use rdmux_link::routes::RouteView;
 use rdmux_link::rows::Rows;
 use rdmux_link::wire::PacketWire;
@@ -450,6 +450,10 @@ impl Control for HostClient {
     fn stream_ended(&self, qpn: Qpn, number: u64) {
         // If the service is gone, so are its ids.
         let _ = self.session.tell(&Request::StreamEnded { qpn, number });
+    }
+
+    fn key_violation(&self, violation: &KeyViolation) {
+        self.routes.violated(violation);
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
