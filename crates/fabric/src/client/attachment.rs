@@ -60,33 +60,34 @@ impl Attachment {
     }
 
     /// The route table of port 1, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
-    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None behind a bridge
-    /// to another machine, by which no descriptor comes: such a host is managed, but has no data.
+    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None where the fabric has no memory for it:
+    /// such a host is managed, but has no data.
     pub fn routes(&self) -> Option<&OwnedFd> {
         self.routes.as_ref()
     }
 
-    /// Says where this host takes packets for port 1. From the next update on, which answers this, its route table is kept, and
+    /// Says where this host takes packets for port 1, at a loopback address, and whether it does at all addresses of the machine, so that hosts of
+    /// other machines may send them. From the next update on, which answers this, its route table is kept, and
     /// the tables of others have ways to it. It may be said again.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for what is no loopback address or for port 0;
     /// [`FabricError::Gone`] and those of the connection.
-    pub fn set_endpoint(&mut self, addr: SocketAddr) -> Result<(), FabricError> {
+    pub fn set_endpoint(&mut self, addr: SocketAddr, everywhere: bool) -> Result<(), FabricError> {
         let refused = |why: &str, errno| FabricError::Refused {
             what: format!("take packets at {addr}"),
             why: why.to_owned(),
             errno,
         };
         if self.routes.is_none() {
-            let why = "the fabric is on another machine, and data goes between hosts of its own machine only";
+            let why = "the fabric has given no route table";
             return Err(refused(why, libc::EOPNOTSUPP));
         }
         if !addr.ip().is_loopback() || addr.port() == 0 {
             let why = "data goes to a loopback address and a port of this machine";
             return Err(refused(why, libc::EINVAL));
         }
-        self.link.tell(&AttachmentRequest::Endpoint(addr))
+        self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere })
     }
 
     /// The next change of the ports, if there is one. The descriptor is readable when there is.

@@ -7,6 +7,8 @@ use rdmux_subnet::PortEvent;
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::{Deserialize, Serialize};
 
+use super::update::RowEntry;
+
 /// The most ports of an adapter that a host is told of, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
 pub const MAX_PORTS: u8 = 10;
 
@@ -18,7 +20,12 @@ pub enum AttachmentRequest {
     /// To change the node's description, as writing `node_desc` in sysfs does.
     Describe(String),
     /// Where the host takes packets for port 1. From the answer on its route table is kept, and others' tables have ways to it.
-    Endpoint(SocketAddr),
+    Endpoint {
+        /// By which address hosts of the same machine send them: a loopback address.
+        addr: SocketAddr,
+        /// Whether packets are taken at this UDP port at all addresses of the machine, so that hosts of other machines can send them.
+        everywhere: bool,
+    },
     /// Tells, with a descriptor: a process counts what it sends by port 1 in these rows ([`rdmux_link::rows`]), in place of those that it had.
     Rows {
         /// Which process: a number of the host's.
@@ -32,6 +39,18 @@ pub enum AttachmentRequest {
     /// Tells: a packet that came to port 1, or was to leave by it, had a key that does not fit. What the rows have counted of it is read, and
     /// the port that noticed raises a trap, as often as traps are.
     Violation(Violation),
+    /// Tells, of a bridge alone: what processes of the host have counted in their rows.
+    Counted {
+        /// What was read.
+        rows: Vec<RowEntry>,
+    },
+    /// Tells, of a bridge alone: by which ways processes of the host still count.
+    CountBy {
+        /// The update of the route tables that was made before that was looked at.
+        made: u64,
+        /// The ways' names.
+        ways: Vec<u64>,
+    },
 }
 
 /// A packet with a key that does not fit ([`rdmux_link::ib::KeyViolation`]).
@@ -94,6 +113,8 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
+    /// Whether hosts on other machines can be on the fabric: then the host takes packets at all addresses of its machine.
+    pub is_joined: bool,
     /// How port 1 is.
     pub port: PortFacts,
     /// How the other ports are, if it has any, up to [`MAX_PORTS`].

@@ -10,6 +10,7 @@
 //! | `OpenFile` | [`FileRequest`] | a [`Reply`] to each |
 //! | `Mads` | records ([`mad`]) | records |
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
+//! | `Tables` | nothing | [`TableUpdate`] |
 //! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
@@ -22,6 +23,7 @@ mod attachment;
 mod file;
 pub mod mad;
 mod tables;
+mod update;
 
 use rdmux_runtime::socket::{self, MessageError};
 use rdmux_wire::Guid;
@@ -39,6 +41,7 @@ pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
 pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
+pub use update::{Entry, RowEntry, TableUpdate, WayEntry};
 
 /// The version of everything here. Both sides must have the same.
 pub const VERSION: u32 = 4;
@@ -82,6 +85,8 @@ pub enum Role {
         /// Whether to wait until the one who has it lets go.
         wait: bool,
     },
+    /// A bridge is told what changes of the route tables of its hosts ([`TableUpdate`]). Reply: nothing but that it is.
+    Tables,
     /// A command looks or changes something. Reply: nothing but that it may.
     Admin,
     /// The fabric, or the bridge to it, ends. Reply: nothing but that it does.

@@ -58,10 +58,12 @@ impl Core {
             self.store.set_adapter(guid, named.guid);
         }
         self.read_counts();
+        let place = self.connections.get(id).and_then(|c| c.place.clone());
         match self.describe(node) {
             Some(described) => {
-                let routes = self.published.open(data_port(node));
-                self.welcome_with(id, Ok(described), routes)
+                let is_joined = place.is_some() || self.listens.is_some();
+                let routes = self.published.open(data_port(node), place);
+                self.welcome_with(id, Ok(Described { is_joined, ..described }), routes)
             }
             None => Err(Ends::Closed),
         }
@@ -175,6 +177,7 @@ impl Core {
             vendor_id: named.vendor_id,
             device_id: named.device_id,
             revision: NODE_REVISION,
+            is_joined: false,
             port: self.facts(PortId { node, number: 1 })?,
             others: self.other_ports(node).filter_map(|port| self.facts(port)).collect(),
         })
@@ -239,6 +242,22 @@ impl Core {
                 self.key_violation(id, node, &violation);
                 return Ok(());
             }
+            AttachmentRequest::Counted { .. } | AttachmentRequest::CountBy { .. }
+                if self.connections.get(id).is_none_or(|c| c.place.is_none()) =>
+            {
+                return Err(Ends::Broke("counts of no bridge"));
+            }
+            AttachmentRequest::Counted { rows } => {
+                let subnet = self.world.subnet_mut();
+                for row in &rows {
+                    self.published.counts.counted(subnet, data_port(node), row);
+                }
+                return Ok(());
+            }
+            AttachmentRequest::CountBy { made, ways } => {
+                self.published.counts.counts_by(data_port(node), made, ways);
+                return Ok(());
+            }
             AttachmentRequest::Refresh => self.read_counts(),
             AttachmentRequest::Describe(text) => {
                 let (world, mut programs) = self.world_and_programs();
@@ -247,8 +266,8 @@ impl Core {
                 });
                 self.store.touch();
             }
-            AttachmentRequest::Endpoint(addr) => {
-                if !self.set_endpoint(id, addr) {
+            AttachmentRequest::Endpoint { addr, everywhere } => {
+                if !self.set_endpoint(id, addr, everywhere) {
                     return Err(Ends::Broke("an address to which nothing can be sent"));
                 }
             }

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use rdmux_link::ib::IbDrop;
 use rdmux_link::routes::RouteId;
-use rdmux_link::rows::{Counted, RowRead, RowReader};
+use rdmux_link::rows::{Counted, MAX_PACKETS, RowRead, RowReader};
 use rdmux_subnet::{Counter, DropReason, PacketKind, PortId, Subnet, Traffic, Trail};
 use rdmux_wire::Lid;
+
+use crate::bridge::Machine;
+use crate::proto::RowEntry;
 
 /// The most processes of a host that count, one for each slot of queue pair numbers and the host service.
 const MAX_PROCESSES: usize = 2048;
@@ -28,11 +31,30 @@ pub(super) struct Counts {
     last: u64,
     ways: HashMap<RouteId, Named>,
     /// Names that tables do not have any more, by the port whose table had them, and since when.
-    retired: BTreeMap<PortId, BTreeMap<RouteId, Instant>>,
+    retired: BTreeMap<PortId, BTreeMap<RouteId, Retired>>,
     /// The ports with names that were retired since their rows were read.
     changed: BTreeSet<PortId>,
     /// The rows of processes, by the port of their host.
     rows: BTreeMap<PortId, BTreeMap<u16, RowReader>>,
+    /// Hosts of other machines, whose bridges read the rows.
+    far: BTreeMap<PortId, Far>,
+}
+
+/// A host of another machine.
+#[derive(Debug)]
+struct Far {
+    machine: Arc<Machine>,
+    /// The update of route tables after which its bridge looked at rows, and the ways by which processes counted then.
+    made: u64,
+    ways: BTreeSet<RouteId>,
+}
+
+/// When a way went out of use.
+#[derive(Clone, Copy, Debug)]
+struct Retired {
+    since: Instant,
+    /// The update of the route tables of another machine that takes it away.
+    update: u64,
 }
 
 /// A way with a name.
@@ -55,7 +77,9 @@ impl Counts {
     /// its ports.
     pub(super) fn retire(&mut self, id: RouteId) {
         if let Some(way) = self.ways.get(&id) {
-            self.retired.entry(way.from).or_default().insert(id, Instant::now());
+            let update = self.far.get(&way.from).map_or(0, |far| far.machine.sequence() + 1);
+            let retired = Retired { since: Instant::now(), update };
+            self.retired.entry(way.from).or_default().insert(id, retired);
             self.changed.insert(way.from);
         }
     }
@@ -82,6 +106,26 @@ impl Counts {
     pub(super) fn close_all(&mut self, subnet: &mut Subnet, port: PortId) {
         self.read_port(subnet, port);
         self.rows.remove(&port);
+        self.far.remove(&port);
+    }
+
+    /// The port is that of a host on another machine, whose bridge reads the rows.
+    pub(super) fn open_far(&mut self, port: PortId, machine: Arc<Machine>) {
+        self.far.insert(port, Far { machine, made: 0, ways: BTreeSet::new() });
+    }
+
+    /// What a bridge has read of a host's rows.
+    pub(super) fn counted(&self, subnet: &mut Subnet, port: PortId, row: &RowEntry) {
+        let &RowEntry { packets, words, .. } = row;
+        let (packets, counted) = (packets.min(MAX_PACKETS), row.counted());
+        apply(subnet, port, &self.ways, &RowRead { counted, packets, words, is_open: true });
+    }
+
+    /// By which ways a host's processes still counted after an update, as its bridge says.
+    pub(super) fn counts_by(&mut self, port: PortId, made: u64, ways: Vec<u64>) {
+        let Some(far) = self.far.get_mut(&port) else { return };
+        (far.made, far.ways) = (made, ways.into_iter().map(RouteId).collect());
+        self.forget(port, &BTreeSet::new());
     }
 
     /// Brings what has been counted to the ports.
@@ -116,9 +160,11 @@ impl Counts {
     /// Forgets retired ways by which nobody counts.
     fn forget(&mut self, port: PortId, in_use: &BTreeSet<RouteId>) {
         let Some(retired) = self.retired.get_mut(&port) else { return };
-        let ways = &mut self.ways;
-        retired.retain(|id, since| {
-            let stays = in_use.contains(id) || since.elapsed() < KEPT;
+        let (ways, far) = (&mut self.ways, self.far.get(&port));
+        retired.retain(|id, retired| {
+            let is_far = |far: &Far| far.made < retired.update || far.ways.contains(id);
+            let in_use = in_use.contains(id) || far.is_some_and(is_far);
+            let stays = in_use || retired.since.elapsed() < KEPT;
             if !stays {
                 ways.remove(id);
             }

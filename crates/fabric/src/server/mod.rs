@@ -14,6 +14,7 @@ mod counters;
 mod facts;
 mod files;
 mod foreign;
+mod host_table;
 mod manager;
 mod manager_setup;
 mod nodes;
@@ -84,7 +85,8 @@ impl Server {
         if !options.config.users.is_empty() {
             open_to_others(&options, &dir)?;
         }
-        let remote = setup.listen.map(|at| bridge::Server::open(at, &dir)).transpose()?;
+        let open = |at| bridge::Server::open(at, &dir, core.machines.clone());
+        let remote = setup.listen.map(open).transpose()?;
         core.listens_at(remote.as_ref().map(bridge::Server::address));
         tracing::info!("fabric {} is up at {}", options.fabric, dir.socket().display());
         let idle_exit = options.idle_exit;

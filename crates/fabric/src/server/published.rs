@@ -16,9 +16,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rdmux_link::routes::{
-    MAX_PEERS, OwnPort, Peer, PeerId, Route, RouteError, RouteId, RouteTable, Way,
-};
+use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, Route, RouteError, RouteId, Way};
 use rdmux_subnet::{Change, DropReason, NodeId, PacketKind, PortId, Subnet, Trail, WayFound};
 use rdmux_wire::sm::PortState;
 use rdmux_wire::{Lid, Mtu};
@@ -26,6 +24,9 @@ use rdmux_wire::{Lid, Mtu};
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
 use super::counted::Counts;
+use super::host_table::{Place, Table};
+use crate::bridge::Machine;
+use crate::proto::TableUpdate;
 
 /// A walk: from where, and to which LID. LID 0 is no walk: it stands for the sender's own port and its cable.
 type Key = (PortId, Lid);
@@ -34,7 +35,7 @@ type Key = (PortId, Lid);
 #[derive(Debug, Default)]
 pub(super) struct Published {
     /// Of hosts that have not said where they take packets.
-    silent: BTreeMap<PortId, RouteTable>,
+    silent: BTreeMap<PortId, Table>,
     /// Of those that have.
     hosts: BTreeMap<PortId, Host>,
     /// The LIDs of these.
@@ -56,10 +57,29 @@ pub(super) struct Published {
 
 #[derive(Debug)]
 struct Host {
-    table: RouteTable,
+    table: Table,
     id: PeerId,
+    /// For hosts of the same machine.
     peer: Peer,
+    /// Whether hosts of other machines reach it, too.
+    everywhere: bool,
     own: OwnPort,
+}
+
+impl Host {
+    /// Where another host takes packets, as this one sends them: on the same machine at a loopback address, else at the machine's address as
+    /// the fabric sees it. So nobody has others send to a machine that it is not on.
+    fn peer(&self, other: &Self) -> Option<Peer> {
+        let [here, there] = [self, other].map(|host| host.table.place().map(|p| &p.machine));
+        let ip = match (here, there) {
+            (None, None) => return Some(other.peer),
+            (Some(here), Some(there)) if here.is(there) => return Some(other.peer),
+            (_, Some(there)) => there.far(),
+            (Some(here), None) => here.near(),
+        };
+        let addr = SocketAddr::new(ip, other.peer.addr.port());
+        other.everywhere.then_some(Peer { addr, ..other.peer })
+    }
 }
 
 /// What a walk found, what that depends on, and its name.
@@ -71,13 +91,16 @@ struct Walk {
 }
 
 impl Published {
-    /// A table for the port of a host that attaches; none if the system gives none, and then the host sends no data.
-    pub(super) fn open(&mut self, port: PortId) -> Option<OwnedFd> {
-        let made = RouteTable::create().and_then(|table| Ok((table.fd().try_clone()?, table)));
-        match made {
-            Ok((fd, table)) => {
+    /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
+    /// for a host of this machine; none if the system gives none, and then the host sends no data.
+    pub(super) fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
+        match Table::create(place.clone()) {
+            Ok((table, fd)) => {
                 self.silent.insert(port, table);
-                Some(fd)
+                if let Some(place) = place {
+                    self.counts.open_far(port, place.machine);
+                }
+                fd
             }
             Err(error) => {
                 tracing::warn!(%error, "a host gets no route table, so that it sends no data");
@@ -97,16 +120,17 @@ impl Published {
     }
 
     /// Where a host takes packets. A host without a table is not concerned.
-    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer) {
+    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
         if let Some(host) = self.hosts.get_mut(&port) {
-            host.peer = peer;
+            (host.peer, host.everywhere) = (peer, everywhere);
         } else if let Some(table) = self.silent.remove(&port) {
             let Some(id) = self.new_peer() else {
                 tracing::warn!("more hosts send data than a route table has room for");
                 self.silent.insert(port, table);
                 return;
             };
-            self.hosts.insert(port, Host { table, id, peer, own: OwnPort::default() });
+            let own = OwnPort::default();
+            self.hosts.insert(port, Host { table, id, peer, everywhere, own });
         } else {
             return;
         }
@@ -120,13 +144,15 @@ impl Published {
         })
     }
 
-    /// Writes into the tables what has changed since the last call.
+    /// Writes into the tables what has changed since the last call. Whether anything may have.
     #[inline]
-    pub(super) fn publish(&mut self, subnet: &mut Subnet) {
+    pub(super) fn publish(&mut self, subnet: &mut Subnet) -> bool {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
-        if !idle || self.hosts_changed {
+        let changed = !idle || self.hosts_changed;
+        if changed {
             self.update(subnet);
         }
+        changed
     }
 
     fn update(&mut self, subnet: &mut Subnet) {
@@ -277,10 +303,14 @@ impl Published {
         let mut concerned = walked.clone();
         if hosts_changed {
             concerned.extend(self.walks.keys());
-            let peers: Vec<_> = self.hosts.values().map(|host| (host.id, host.peer)).collect();
-            for host in self.hosts.values_mut() {
+            let ports: Vec<_> = self.hosts.keys().copied().collect();
+            for port in ports {
+                let Some(host) = self.hosts.get(&port) else { continue };
+                let peers = self.hosts.values().map(|other| (other.id, host.peer(other)));
+                let peers: Vec<_> = peers.collect();
+                let Some(host) = self.hosts.get_mut(&port) else { continue };
                 for (id, peer) in &peers {
-                    said(host.table.set_peer(*id, Some(peer)));
+                    said(host.table.set_peer(*id, peer.as_ref()));
                 }
             }
         }
@@ -305,6 +335,25 @@ impl Published {
                 host.table.set_route(lid, Route { id, way })
             });
         }
+    }
+
+    /// What bridges are to be told, in order, with the numbers that the updates have.
+    pub(super) fn take_updates(&mut self) -> Vec<(Arc<Machine>, Vec<TableUpdate>)> {
+        let mut all: Vec<(Arc<Machine>, Vec<TableUpdate>)> = Vec::new();
+        for host in self.hosts.values_mut() {
+            let updates = host.table.take_updates();
+            let Some(place) = host.table.place().filter(|_| !updates.is_empty()) else { continue };
+            match all.iter_mut().find(|(machine, _)| machine.is(&place.machine)) {
+                Some((_, of_machine)) => of_machine.extend(updates),
+                None => all.push((place.machine.clone(), updates)),
+            }
+        }
+        for (machine, updates) in &mut all {
+            if let Some(last) = updates.last_mut() {
+                last.sequence = Some(machine.sequence() + 1);
+            }
+        }
+        all
     }
 
     /// Where a host's packets to a LID are dropped because of their P_Key, if a switch does that.
@@ -365,9 +414,14 @@ fn said(written: Result<(), RouteError>) {
 }
 
 impl Core {
-    /// A host says where it takes packets. Data goes between hosts of this machine only, so that is at a loopback address: nobody
-    /// has others send elsewhere.
-    pub(super) fn set_endpoint(&mut self, id: ConnectionId, addr: SocketAddr) -> bool {
+    /// A host says where it takes packets: at a loopback address, so that nobody has others of its machine send elsewhere. Where hosts of other
+    /// machines send them the fabric finds out itself ([`Host::peer`]).
+    pub(super) fn set_endpoint(
+        &mut self,
+        id: ConnectionId,
+        addr: SocketAddr,
+        everywhere: bool,
+    ) -> bool {
         let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return true;
         };
@@ -375,7 +429,7 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            self.published.set_endpoint(port, Peer { addr, port_guid });
+            self.published.set_endpoint(port, Peer { addr, port_guid }, everywhere);
         }
         is_one
     }
@@ -383,7 +437,9 @@ impl Core {
     /// What is sent from now on is not older than the route tables.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.published.publish(self.world.subnet_mut());
+        if self.published.publish(self.world.subnet_mut()) {
+            self.tell_bridges();
+        }
     }
 
     /// Ports have counted what hosts have sent up to now.

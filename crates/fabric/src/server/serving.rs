@@ -62,7 +62,9 @@ impl Core {
             }
             Part::Mads(file) => self.file_message(file, message)?,
             Part::Admin => self.admin_request(id, message)?,
-            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
+            Part::IsSm { .. } | Part::Tables => {
+                return Err(Ends::Broke("a word out of place").into());
+            }
         }
         Ok(())
     }

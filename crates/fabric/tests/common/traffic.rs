@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdmux_fabric::client::Attachment;
+use rdmux_fabric::FabricName;
+use rdmux_fabric::client::{Attachment, ConnectOptions};
 use rdmux_fabric::proto::Described;
 use rdmux_link::UdpGroup;
 use rdmux_link::ib::{IbWire, Routes};
@@ -38,16 +39,27 @@ pub(crate) struct Process {
 impl Host {
     /// Takes the adapter with this GUID.
     pub(crate) fn new(fabric: &Fabric, name: &str, guid: Guid, processes: u16) -> Self {
-        let opened = Attachment::open(&fabric.options, &fabric.name, name, guid);
-        let (attachment, described) = opened.unwrap();
+        Self::by(&fabric.options, &fabric.name, name, guid, processes)
+    }
+
+    /// The same, perhaps by a bridge.
+    pub(crate) fn by(
+        options: &ConnectOptions,
+        fabric: &FabricName,
+        name: &str,
+        guid: Guid,
+        processes: u16,
+    ) -> Self {
+        let (attachment, described) = Attachment::open(options, fabric, name, guid).unwrap();
         let options = GroupOptions { port: 0, ..GroupOptions::default() };
-        let group = UdpGroup::open([127, 0, 0, 1].into(), &options).unwrap();
+        let ip = if described.is_joined { [0; 4] } else { [127, 0, 0, 1] };
+        let group = UdpGroup::open(ip.into(), &options).unwrap();
         let view = RouteView::map(attachment.routes().unwrap()).unwrap();
         let mut host = Self { attachment, described, view, group, processes: Vec::new() };
         for slot in 1..=processes {
             host.start(slot);
         }
-        host.says(host.group.local_addr());
+        host.says();
         host
     }
 
@@ -71,9 +83,14 @@ impl Host {
         self.attachment.process_gone(slot).unwrap();
     }
 
+    /// By which address hosts of the same machine send it packets.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.group.local_addr().port()))
+    }
+
     /// Says where it takes packets, and waits for the answer.
-    pub(crate) fn says(&mut self, addr: SocketAddr) {
-        self.attachment.set_endpoint(addr).unwrap();
+    fn says(&mut self) {
+        self.attachment.set_endpoint(self.addr(), self.described.is_joined).unwrap();
         let first = self.attachment.refresh().unwrap();
         let mut answers = usize::from(first.events.is_empty());
         while answers < 2 {

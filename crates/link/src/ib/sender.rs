@@ -10,6 +10,7 @@ use rdmux_wire::{Grh, Lid, Pkey, Qpn};
 
 use super::batch::{Batch, Contents, Outcome, Shape};
 use super::state::{Known, room};
+use super::wire::own_addr;
 use super::{Encap, IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated, WayChanged};
 use crate::guarded::Unmapped;
 use crate::routes::{Route, RouteId, RouteView, Way};
@@ -173,7 +174,7 @@ impl Sender {
             copy.resize(total.into(), 0);
             contents.put(&mut copy)?;
             // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2). The service passes it on to them.
-            self.copy_at(port, routes, port.local_addr(), &copy)?;
+            self.copy_at(port, routes, own_addr(port), &copy)?;
             if group.is_empty() {
                 return Err(IbDrop::TxNoWay.into());
             }
@@ -316,7 +317,7 @@ impl Sender {
             return Some(*target);
         }
         let target = if self.known.own.path_bits(dlid).is_some() {
-            Target { addr: port.local_addr(), way: None, route: RouteId::NONE }
+            Target { addr: own_addr(port), way: None, route: RouteId::NONE }
         } else {
             let view = self.known.view.as_ref()?;
             let Route { id, way } = view.route(dlid);
