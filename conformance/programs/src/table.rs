@@ -23,6 +23,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows.extend(iwarp);
     rows.extend(infiniband);
     rows.extend(namespaces::rows());
+    rows.extend(namespaces::infiniband());
     rows.extend(management::rows());
     rows
 }

@@ -263,6 +263,7 @@ impl Core {
         }
         let table = attachment.routes().map(OwnedFd::try_clone).transpose();
         self.adapter.state = State::Held { attachment, pause: None };
+        self.set_everywhere(described.is_joined);
         self.take_table(table.unwrap_or_default());
         self.tell_endpoint();
         self.adapter.retry = FIRST_RETRY;
@@ -368,14 +369,14 @@ impl Core {
     }
 
     /// Tells the fabric where the port's data arrives, and waits for its answer before clients are told of the adapter. One that
-    /// cannot be told is gone, which its socket tells, or on another machine, where no data goes.
+    /// cannot be told is gone, which its socket tells, or has given no route table.
     fn tell_endpoint(&mut self) {
         let endpoint = self.open_data();
         let until = self.now().after(ANSWER);
-        if let (State::Held { attachment, .. }, Some(endpoint)) =
+        if let (State::Held { attachment, .. }, Some((addr, everywhere))) =
             (&mut self.adapter.state, endpoint)
         {
-            let is_told = attachment.set_endpoint(endpoint).is_ok();
+            let is_told = attachment.set_endpoint(addr, everywhere).is_ok();
             self.adapter.settles = is_told.then_some(until);
         }
     }

@@ -38,6 +38,8 @@ const MAX_ROUNDS: usize = 4;
 pub(in crate::service) struct Data {
     /// The sockets, once a process wants one.
     open: Option<Open>,
+    /// Whether hosts on other machines can be on the fabric, so that sockets take packets at all addresses.
+    everywhere: bool,
     /// The table of the fabric that the adapter is on.
     table: Option<OwnedFd>,
     /// Who was told of it, and by which number the fabric knows the rows that it counts in.
@@ -55,6 +57,12 @@ struct Open {
     /// The socket that gets what is for no process.
     own: IbWire,
     routes: Arc<Routes>,
+}
+
+impl Open {
+    fn is_everywhere(&self) -> bool {
+        self.group.local_addr().ip().is_unspecified()
+    }
 }
 
 impl Data {
@@ -168,21 +176,40 @@ impl Core {
         }
     }
 
-    /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
-    /// the port has no data, and management goes on.
-    pub(super) fn open_data(&mut self) -> Option<SocketAddr> {
+    /// Whether hosts on other machines can be on the fabric that the adapter is on. Sockets that processes have already stay where they are.
+    pub(super) fn set_everywhere(&mut self, everywhere: bool) {
+        let data = &mut self.adapter.data;
+        data.everywhere = everywhere;
+        let is_other = data.open.as_ref().is_some_and(|open| open.is_everywhere() != everywhere);
+        // The first one is the service's own.
+        if let Some(open) = data.open.take_if(|open| is_other && open.group.sockets() <= 1) {
+            self.poller.remove(open.own.port());
+        } else if is_other && everywhere {
+            let why = "processes have sockets of a fabric that was on this machine alone";
+            tracing::warn!("hosts on other machines do not reach this one: {why}");
+        }
+    }
+
+    /// Where packets for this host go, and whether it takes them at all addresses. Opens the port's sockets first: at an address that only this machine
+    /// reaches, unless hosts on other machines may send. Without sockets the port has no data, and management goes on.
+    pub(super) fn open_data(&mut self) -> Option<(SocketAddr, bool)> {
         if self.adapter.data.open.is_none()
             && let Err(error) = self.open_sockets()
         {
             throttled!(warn, "no data for the adapter's port: {error}");
         }
-        self.adapter.data.open.as_ref().map(|open| open.group.local_addr())
+        let open = self.adapter.data.open.as_ref()?;
+        let local = open.group.local_addr();
+        let everywhere = open.is_everywhere();
+        let ip = if everywhere { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { local.ip() };
+        Some((SocketAddr::new(ip, local.port()), everywhere))
     }
 
     fn open_sockets(&mut self) -> Result<(), OpenError> {
         let is_loopback = |ip: &IpAddr| ip.is_loopback() && ip.is_ipv4();
         let ip = self.addresses.rows().map(|(_, row)| row.ip).find(is_loopback);
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let ip = if self.adapter.data.everywhere { Ipv4Addr::UNSPECIFIED.into() } else { ip };
         let open = self.adapter.data.open(ip)?;
         let watched = self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
         watched.map_err(|source| OpenError::Io { what: "watch a socket", addr: ip, source })?;
