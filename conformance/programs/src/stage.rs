@@ -355,7 +355,8 @@ impl Drop for Stage {
             let _ = side.rdmux(&["host", "down"]);
         }
         let joined = self.namespaces.iter().filter(|(whose, _)| self.joined.contains(whose));
-        for side in self.subnet.iter().chain(joined.map(|(_, sides)| sides)).map(|sides| &sides[0]) {
+        for side in self.subnet.iter().chain(joined.map(|(_, sides)| sides)).map(|sides| &sides[0])
+        {
             let _ = side.rdmux(&["fabric", "down"]);
         }
         let _ = fs::remove_dir_all(&self.work);

@@ -72,7 +72,8 @@ fn ports_count_each_packet_of_a_message_and_of_its_acknowledgements() {
     a.qp.post_send(&SendWr::send(2).sges(&[a.mr.slice(..)]).signaled()).unwrap();
     (b.succeeds(), a.succeeds());
     let after = [a.counters(), b.counters()];
-    let of = |n: usize, count: fn(&PortCountersExtended) -> u64| count(&after[n]) - count(&before[n]);
+    let of =
+        |n: usize, count: fn(&PortCountersExtended) -> u64| count(&after[n]) - count(&before[n]);
     let sent = of(0, |c| c.port_unicast_xmit_pkts);
     // 64 KiB, LRH, BTH and ICRC of each packet.
     let words = (64 << 10) / 4 + sent * 6;

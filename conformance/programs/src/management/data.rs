@@ -58,10 +58,11 @@ pub(crate) fn is_counted(ground: &Ground) -> Result<()> {
     let (_, out) = shown.far(to, 1).context("a cable")?;
     // Where the data goes, in order, and which of the counters it is in: what was sent, or what came.
     let ways = [(from, 1, 0), (switch, into, 2), (switch, out, 0), (to, 1, 2)];
-    let read = || ways.iter().map(|(node, port, _)| counted(ground, node, *port)).collect();
-    let before: Vec<[u64; 4]> = read()?;
+    let of = |(node, port, _): &(&NodeView, u8, usize)| counted(ground, node, *port);
+    let read = || ways.iter().map(of).collect::<Result<Vec<_>>>();
+    let before = read()?;
     Exchange::start(ground, "ib_write_bw", &format!("-n {MESSAGES}"))?.succeed()?;
-    let after: Vec<[u64; 4]> = read()?;
+    let after = read()?;
     let data = MESSAGES * SIZE / 4;
     // Perftest sends some more to get warm; headers are six words, and ten with an address; what is asked is counted, too.
     let most = data + data / 4;
@@ -92,9 +93,7 @@ pub(crate) fn fabric_is_killed(ground: &Ground) -> Result<()> {
     kill_process(Pid::from_raw(pid).context("a process")?, Signal::KILL)?;
     let killed = Instant::now();
     for host in HOSTS {
-        ground.until("down", || {
-            Ok(ground.said_on(host, "ibv_devinfo")?.contains("PORT_DOWN"))
-        })?;
+        ground.until("down", || Ok(ground.said_on(host, "ibv_devinfo")?.contains("PORT_DOWN")))?;
     }
     // Its packets are lost, until the queue pair gives up.
     let status = client.finish(TIMEOUT)?;

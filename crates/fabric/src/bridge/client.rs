@@ -247,6 +247,9 @@ fn attach(
     copy.send(greeting)?;
     let (theirs, ours) = (Arc::clone(&copy), Arc::clone(shared));
     let outward = move |_: &TcpStream, message: &[u8], fds: Vec<OwnedFd>| {
+        if message.is_empty() {
+            return ours.copies.report(&theirs, false);
+        }
         let broke = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
         match (socket::decode(message).map_err(io::Error::other)?, &fds[..]) {
             (AttachmentRequest::Rows { process }, [rows]) => theirs.count_in(process, rows),

@@ -31,7 +31,7 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
 }
 
 /// Carries messages until either side ends, then ends the other: those of the Unix socket by `outward`, with their descriptors, and those of the
-/// network by `inward`.
+/// network by `inward`. Outward an empty message comes last, when the client is gone.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -87,7 +87,7 @@ fn to_tcp(
     loop {
         match socket::recv_bytes(unix.as_fd(), &mut buf, &mut fds) {
             Ok(message) => outward(tcp, message, std::mem::take(&mut fds))?,
-            Err(socket::MessageError::Closed) => return Ok(()),
+            Err(socket::MessageError::Closed) => return outward(tcp, &[], Vec::new()),
             Err(e) => return Err(io::Error::other(e)),
         }
     }
@@ -120,6 +120,9 @@ pub(super) fn write_numbered(
     message: &[u8],
     frame: &mut Vec<u8>,
 ) -> io::Result<()> {
+    if message.is_empty() {
+        return Ok(());
+    }
     let length = u32::try_from(NUMBER + message.len()).map_err(io::Error::other)?;
     frame.clear();
     frame.extend_from_slice(&length.to_be_bytes());
@@ -138,12 +141,15 @@ pub(super) fn numbered(frame: &[u8]) -> io::Result<(u64, &[u8])> {
     }
 }
 
-/// Writes a message behind its length. `frame` is where it is put together.
+/// Writes a message behind its length, unless it is empty. `frame` is where it is put together.
 pub(super) fn write_frame(
     to: &mut impl Write,
     message: &[u8],
     frame: &mut Vec<u8>,
 ) -> io::Result<()> {
+    if message.is_empty() {
+        return Ok(());
+    }
     let length = u32::try_from(message.len()).map_err(io::Error::other)?;
     frame.clear();
     frame.extend_from_slice(&length.to_be_bytes());

@@ -136,6 +136,16 @@ impl Counts {
         }
     }
 
+    /// The same of those hosts that have dropped something themselves: what their ports tell of wrong keys.
+    pub(super) fn read_dropped(&mut self, subnet: &mut Subnet) {
+        let dropped = |rows: &BTreeMap<u16, RowReader>| rows.values().any(RowReader::has_dropped);
+        let ports = self.rows.iter().filter(|(_, rows)| dropped(rows));
+        let ports: Vec<_> = ports.map(|(port, _)| *port).collect();
+        for port in ports {
+            self.read_port(subnet, port);
+        }
+    }
+
     /// The same, where ways have changed, so that those by which nobody counts can be forgotten. The tables have been changed before.
     pub(super) fn read_changed(&mut self, subnet: &mut Subnet) {
         for port in std::mem::take(&mut self.changed) {

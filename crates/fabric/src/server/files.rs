@@ -202,8 +202,16 @@ impl Core {
         let record = whole.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
         let Some(record) = record else { return Ok(()) };
         self.count(Count::MadsSent);
-        if asks_for_counters(&record.data) {
-            self.read_counts();
+        match MadHeader::parse(&record.data) {
+            Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
+            Ok(header)
+                if header.mgmt_class.is_subnet_management()
+                    && header.attr_id == PortInfo::ATTR_ID =>
+            {
+                // Managers ask for it more often than for anything else.
+                self.published.counts.read_dropped(self.world.subnet_mut());
+            }
+            _ => {}
         }
         let now = self.now();
         let back = Unsent::of(&record);
@@ -300,12 +308,4 @@ impl Core {
         let (world, mut programs) = self.world_and_programs();
         world.change(&mut programs, now, |subnet, _| subnet.set_attached(port, attached));
     }
-}
-
-/// Whether a datagram may read or set what ports have counted: of performance management any, of subnet management PortInfo.
-fn asks_for_counters(mad: &[u8]) -> bool {
-    MadHeader::parse(mad).is_ok_and(|header| {
-        header.mgmt_class == MgmtClass::PERF
-            || (header.mgmt_class.is_subnet_management() && header.attr_id == PortInfo::ATTR_ID)
-    })
 }

@@ -160,6 +160,11 @@ impl Process {
         assert_eq!(came, packets);
     }
 
+    /// How many packets have come since the last time.
+    pub(crate) fn receive(&mut self) -> usize {
+        self.wire.receive(&mut self.rx).unwrap()
+    }
+
     /// What was dropped.
     pub(crate) fn dropped(&self) -> Vec<(&'static str, u64)> {
         self.routes.counters().filter(|(_, n)| *n != 0).collect()

@@ -160,8 +160,15 @@ impl LostCounts {
         };
         tally.refresh();
         for _ in 0..TRIES {
-            match tally.find(&what(), |counted| is_current(by.view, counted)) {
-                Ok(row) => return tally.add(row, packets, words),
+            let counted = what();
+            match tally.find(&counted, |counted| is_current(by.view, counted)) {
+                Ok(row) => {
+                    tally.add(row, packets, words);
+                    if matches!(counted, Counted::Dropped(_)) {
+                        tally.has_dropped();
+                    }
+                    return;
+                }
                 Err(Unfound::Changed) => {}
                 Err(Unfound::Full) => return,
             }

@@ -9,8 +9,8 @@
 //!
 //! # Layout
 //!
-//! A memfd of fixed size, of which only what is used takes memory: a page with how many rows were in use, then rows of a cache
-//! line each. A row is what is counted ([`Counted`]), how many packets and words, and two numbers: how often its writer has closed it,
+//! A memfd of fixed size, of which only what is used takes memory: a page with how many rows were in use and a word that changes with what is
+//! dropped, then rows of a cache line each. A row is what is counted ([`Counted`]), how many packets and words, and two numbers: how often its writer has closed it,
 //! and for which of these times the reader has said that it knows. These only grow; a reader keeps what it has read and goes by the
 //! difference.
 //!
@@ -74,6 +74,8 @@ mod at {
 
     /// How many rows were in use.
     pub(super) const USED: usize = 8;
+    /// Changes when something was counted that the port drops itself.
+    pub(super) const DROPPED: usize = 16;
     pub(super) const ROWS: usize = size(4096, 64);
     pub(super) const END: usize = ROWS + super::ROWS as usize * super::LINE;
     // Of a row.

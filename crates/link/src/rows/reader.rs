@@ -11,6 +11,8 @@ use crate::shared::{Mapping, Ordering, fence};
 pub struct RowReader {
     map: Mapping,
     read: Vec<Read>,
+    /// The word that changes with what is dropped, as it was then.
+    dropped: u64,
 }
 
 /// What was read of a row before.
@@ -48,12 +50,18 @@ impl RowReader {
         if map.word(0).load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no counter rows"));
         }
-        Ok(Self { map, read: Vec::new() })
+        Ok(Self { map, read: Vec::new(), dropped: 0 })
+    }
+
+    /// Whether anything was counted since the last reading that the port drops itself.
+    pub fn has_dropped(&self) -> bool {
+        self.map.word(at::DROPPED).load(Ordering::Acquire) != self.dropped
     }
 
     /// Shows each row that is in use, or that has been since the last time. After a change of the table of ways, each way that it had before
     /// and that a process still counts by is among the open ones.
     pub fn read(&mut self, mut show: impl FnMut(&RowRead)) {
+        self.dropped = self.map.word(at::DROPPED).load(Ordering::Acquire);
         // See the module.
         fence(Ordering::SeqCst);
         let used = self.map.word(at::USED).load(Ordering::Acquire).min(ROWS.into());

@@ -35,6 +35,10 @@ fn reader_gets_what_was_counted_since_it_read_before() {
     assert_eq!(tally.find(&a, |_| true), Ok(x), "the same");
     tally.add(x, 1, 7);
     assert_eq!(all(&mut reader), [(a, 1, 7, true), (b, 0, 0, true)]);
+    assert!(!reader.has_dropped());
+    tally.has_dropped();
+    assert!(reader.has_dropped() && reader.has_dropped());
+    assert_eq!((all(&mut reader).len(), reader.has_dropped()), (2, false));
     // Another sender has rows of its own.
     let mut other = Tally::new(rows);
     let z = other.find(&a, |_| true).unwrap();

@@ -165,6 +165,13 @@ impl Tally {
         add(at::WORDS, words, Ordering::Release);
     }
 
+    /// Says that something was counted that the port drops itself, which its reader may want to know before it reads all rows. One thread at a time
+    /// does so.
+    pub fn has_dropped(&self) {
+        let word = self.rows.map.word(at::DROPPED);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
     /// Closes rows.
     fn close(&mut self, mut is_closed: impl FnMut(&Counted) -> bool) {
         self.open.retain(|counted, row| {
