@@ -261,6 +261,7 @@ impl Qp {
             } else if row.kind == Kind::Reserved {
                 Drop::Opcode
             } else if !env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own)) {
+                env.wrong_key(rx, Drop::Pkey);
                 Drop::Pkey
             } else {
                 return Some(row);
