@@ -267,7 +267,7 @@ fn be_forger() {
             "row" => {
                 board.add_slot(slot);
                 let (qpn, dest_qpn, access) = (own.qpn.get(), victim.get(), ALL.bits());
-                board.show_qp(&QpRow { qpn, dest_qpn, pd: 1, access });
+                board.show_qp(&QpRow { qpn, dest_qpn, pd: 1, access, pkey: 0xffff });
                 let (addr, length) = (number(2), number(3));
                 let key = u32::try_from(number(1)).unwrap();
                 board.show_region(&RegionRow { key, pd: 1, access, addr, length, iova: 0 });

@@ -136,6 +136,8 @@ pub struct Direct<'a> {
     pub write: bool,
     /// The peer.
     pub dest_qpn: Qpn,
+    /// The P_Key that a packet would have.
+    pub pkey: Pkey,
     /// The key of its memory.
     pub rkey: Rkey,
     /// Where in it.

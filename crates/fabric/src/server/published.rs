@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, RouteError, RouteTable, Way};
 use rdmux_subnet::{Change, NodeId, PortId, Subnet, Trail, WayFound};
 use rdmux_wire::sm::PortState;
-use rdmux_wire::{Lid, Mtu};
+use rdmux_wire::{Lid, Mtu, Pkey};
 
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
@@ -49,8 +49,16 @@ pub(super) struct Published {
 struct Host {
     table: RouteTable,
     id: PeerId,
+    /// Without its LIDs, which are in `own`.
     peer: Peer,
     own: OwnPort,
+}
+
+impl Host {
+    /// What others know it by.
+    fn peer(&self) -> Peer {
+        Peer { lid: self.own.lid, lmc: self.own.lmc, ..self.peer }
+    }
 }
 
 /// What a walk found, and what that depends on.
@@ -246,11 +254,13 @@ impl Published {
         let mut concerned = walked.clone();
         if hosts_changed {
             concerned.extend(self.walks.keys());
-            let peers: Vec<_> = self.hosts.values().map(|host| (host.id, host.peer)).collect();
-            for host in self.hosts.values_mut() {
-                for (id, peer) in &peers {
-                    said(host.table.set_peer(*id, Some(peer)));
-                }
+        }
+        let changed = |port| hosts_changed || walked.contains(&(port, Lid::NONE));
+        let peers = self.hosts.iter().filter(|(port, _)| changed(**port));
+        let peers: Vec<_> = peers.map(|(_, host)| (host.id, host.peer())).collect();
+        for host in self.hosts.values_mut() {
+            for (id, peer) in &peers {
+                said(host.table.set_peer(*id, Some(peer)));
             }
         }
         for &(from, lid) in walked.iter().filter(|key| key.1.is_unicast()) {
@@ -277,12 +287,16 @@ impl Published {
     /// A way to another host, if it is one.
     fn way(&self, from: PortId, found: &WayFound) -> Option<Way> {
         let (own, to) = (&self.hosts.get(&from)?.own, self.hosts.get(&found.to)?);
-        let comes_back = |lid: Lid| {
+        let (mut back, mut answered) = (0, u128::MAX);
+        for (lid, bit) in lids(own).zip(0..) {
             let walk = self.walks.get(&(found.to, lid));
-            walk.is_some_and(|walk| walk.found.iter().any(|back| back.to == from))
-        };
-        let all = lids(own).zip(0..);
-        let back = all.filter(|(lid, _)| comes_back(*lid)).fold(0, |set, (_, bit)| set | 1 << bit);
+            let mut ways = walk.into_iter().flat_map(|walk| &walk.found);
+            let Some(way) = ways.find(|way| way.to == from) else { continue };
+            if to.own.active && way.mtu >= found.mtu && way.sls & found.sls == found.sls {
+                back |= 1 << bit;
+                answered &= answered_keys(own, &to.own, way.pkeys);
+            }
+        }
         Some(Way {
             peer: to.id,
             hops: u8::try_from(found.hops).unwrap_or(u8::MAX),
@@ -291,8 +305,23 @@ impl Published {
             sls: found.sls,
             pkeys: found.pkeys,
             back,
+            answered: if back == 0 { 0 } else { answered },
         })
     }
+}
+
+/// By their index, the P_Keys of `own` that `to` takes, where one of its keys that take them passes on the way back.
+fn answered_keys(own: &OwnPort, to: &OwnPort, passes: u128) -> u128 {
+    let theirs = |mut set: u128| {
+        std::iter::from_fn(move || {
+            let index = set.trailing_zeros();
+            set &= set.wrapping_sub(1);
+            to.pkeys.get(index as usize)
+        })
+    };
+    let takes = |key: &Pkey| key.0 & 0x7fff != 0 && theirs(passes).any(|other| key.admits(*other));
+    let ours = own.pkeys.iter().zip(0..).filter(|(key, _)| takes(key));
+    ours.fold(0, |set, (_, index)| set | 1 << index)
 }
 
 /// The LIDs of a port, from path bits 0 on.
@@ -336,7 +365,8 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            self.published.set_endpoint(port, Peer { addr, port_guid });
+            let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0 };
+            self.published.set_endpoint(port, peer);
         }
         is_one
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rdmux_link::ib::{IbWire, Routes};
 use rdmux_link::routes::RouteView;
-use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, DriverWire, HostInfo, ReachFds, RingEnd,
+    RingPeer, SlotGrant,
 };
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::port::Port;
@@ -70,6 +70,8 @@ pub struct HostClient {
     notify: OwnedFd,
     /// Which ways packets of an InfiniBand port take.
     routes: Arc<Routes>,
+    /// Whether processes of other hosts are reached by rings where that can be.
+    host_rings: bool,
     pub(super) hub: HubSession,
     /// Numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
@@ -115,6 +117,10 @@ impl HostClient {
         socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
         let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
         let port = welcome.port;
+        let host_rings = kind.is_on_fabric() && memory::has_host_rings();
+        if kind.is_on_fabric() && !host_rings {
+            session.tell(&Request::NoHostRings)?;
+        }
         let info = host_info(welcome, kind).ok_or_else(|| {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
@@ -126,6 +132,7 @@ impl HostClient {
             counters,
             notify,
             routes: routes_of(&info.ports),
+            host_rings,
             info,
             hub: HubSession::new(),
             reserved: Mutex::default(),
@@ -244,7 +251,9 @@ impl HostClient {
         fds: Vec<OwnedFd>,
     ) -> Result<Option<ControlEvent>, HostError> {
         Ok(Some(match notify {
-            Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
+            Notify::Ring { peer, known_as } => {
+                ControlEvent::Ring { peer, end: self.ring_end(known_as, fds)? }
+            }
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Ports { ports, events } => {
@@ -288,7 +297,7 @@ impl HostClient {
         Ok(stream)
     }
 
-    fn ring_end(&self, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
+    fn ring_end(&self, known_as: u16, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
         let n = fds.len();
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next(), fds.next(), fds.next(), fds.next()) {
@@ -298,7 +307,7 @@ impl HostClient {
                     host: self.host().clone(),
                     why: e.to_string(),
                 })?;
-                Ok(RingEnd { tx, rx, bell, reach })
+                Ok(RingEnd { tx, rx, bell, known_as, reach })
             }
             _ => {
                 let why = format!("{n} descriptors for a pair of rings, not 3 or 5");
@@ -363,11 +372,7 @@ impl Control for HostClient {
             .ok_or(ControlError::Gone)
     }
 
-    fn attach_wire(
-        &self,
-        gid_index: u8,
-        slot: u16,
-    ) -> Result<Option<Arc<PacketWire>>, ControlError> {
+    fn attach_wire(&self, gid_index: u8, slot: u16) -> Result<Option<DriverWire>, ControlError> {
         if !self.info.kind.is_on_fabric() {
             return Ok(None);
         }
@@ -379,7 +384,7 @@ impl Control for HostClient {
             .ok_or(ControlError::Gone)?;
         let wire = IbWire::new(socket, slot, self.routes.clone());
         let wire = wire.map_err(|e| control_error(HostError::io("use a socket", e)))?;
-        Ok(Some(Arc::new(wire)))
+        Ok(Some(DriverWire::Ib(Arc::new(wire))))
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
@@ -390,16 +395,25 @@ impl Control for HostClient {
         }
     }
 
-    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError> {
-        let request = Request::ConnectRing { peer };
-        let what = || format!("set up rings to slot {peer}");
+    fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        let RingPeer { host, slot } = peer;
+        let request = Request::ConnectRing { host, peer: slot };
+        let what = || match host {
+            None => format!("set up rings to slot {slot}"),
+            Some(host) => format!("set up rings to slot {slot} of the host at {host}"),
+        };
         match self.session.call_with_fds(&request, &[], what).map_err(control_error)? {
             (Response::NoRing, _) => Ok(None),
-            (Response::Ring { peer }, fds) => {
-                self.ring_end(fds).map(|end| Some((peer, end))).map_err(control_error)
+            (Response::Ring { peer, known_as }, fds) => {
+                let end = self.ring_end(known_as, fds);
+                end.map(|end| Some((peer, end))).map_err(control_error)
             }
             _ => Err(ControlError::Gone),
         }
+    }
+
+    fn routes(&self) -> Option<&Arc<Routes>> {
+        Some(&self.routes).filter(|_| self.host_rings)
     }
 
     fn attach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {

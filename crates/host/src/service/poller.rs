@@ -50,6 +50,8 @@ pub(super) enum Token {
     Lookout,
     /// The service's socket for data of the adapter's port.
     IbData,
+    /// A service that was offered rings, by the number of the pair.
+    HostRing(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -77,6 +79,7 @@ impl Token {
             ),
             Self::Lookout => (15, 0),
             Self::IbData => (16, 0),
+            Self::HostRing(pair) => (17, pair),
         };
         kind << KIND_SHIFT | id
     }
@@ -101,6 +104,7 @@ impl Token {
             14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
             15 => Self::Lookout,
             16 => Self::IbData,
+            17 => Self::HostRing(id),
             _ => return None,
         })
     }
@@ -218,6 +222,7 @@ mod tests {
             Token::IssmFile(DeviceChoice::All),
             Token::IssmFile(DeviceChoice::default()),
             Token::Lookout,
+            Token::HostRing(1 << 50),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

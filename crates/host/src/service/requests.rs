@@ -18,6 +18,7 @@ use super::clients::{Client, ClientId, DeviceSide, Gone};
 use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
+use super::host_rings::Found;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
 use super::ports::{self, PortId, ServicePort};
@@ -38,6 +39,8 @@ enum Outcome {
     Reply(Reply, Vec<OwnedFd>),
     /// It is a greeting: the reply may come later.
     Greeting(Greeting),
+    /// The reply comes later.
+    Later,
     /// It has no reply.
     Silent,
     /// The client broke the protocol.
@@ -98,10 +101,11 @@ impl Core {
             let fds = if bytes.is_empty() { std::mem::take(&mut fds) } else { Vec::new() };
             match self.handle_request(id, request, fds) {
                 Outcome::Silent => {}
+                Outcome::Later if bytes.is_empty() => {}
                 Outcome::Break(why) => return self.doom(id, Gone::Broke(why)),
                 Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
                 Outcome::Greeting(greeting) if bytes.is_empty() => self.take_greeting(greeting),
-                Outcome::Reply(..) | Outcome::Greeting(_) => {
+                Outcome::Reply(..) | Outcome::Greeting(_) | Outcome::Later => {
                     let why = "a request behind one that has a reply, in one message";
                     return self.doom(id, Gone::Broke(why.to_owned()));
                 }
@@ -109,7 +113,7 @@ impl Core {
         }
     }
 
-    fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
+    pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
         }
@@ -136,8 +140,21 @@ impl Core {
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
             (Some(_), Request::HoldView { devices }) => self.hold_view(id, devices, fds).into(),
+            (Some(ClientKind::Host), Request::OfferRing(offer)) => {
+                match self.take_offer(id, offer, fds) {
+                    Some((response, fds)) => Outcome::Reply(Ok(response), fds),
+                    None => Outcome::Later,
+                }
+            }
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
+            }
+            (Some(ClientKind::Host), Request::CommitRing) => {
+                self.commit_ring(id);
+                Outcome::Silent
+            }
+            (Some(ClientKind::Host), _) => {
+                Outcome::Break("a service asked for more than rings".to_owned())
             }
             (Some(ClientKind::Tool), request) => self.handle_tool(id, request),
             (Some(ClientKind::Device(_)), request) => self.handle_device(id, request),
@@ -167,7 +184,7 @@ impl Core {
         let n = fds.len();
         let mut fds = fds.into_iter();
         let device = match (kind, fds.next()) {
-            (ClientKind::Tool, None) => None,
+            (ClientKind::Tool | ClientKind::Host, None) => None,
             (ClientKind::Device(kind), None) => Some((kind, None)),
             (ClientKind::Device(kind), Some(board)) if n == 1 => {
                 // Others of its user are given it.
@@ -184,7 +201,11 @@ impl Core {
             && greeted.is_ok()
         {
             client.kind = Some(kind);
+            let device_kind = client.device_kind();
             self.tell_capture(id);
+            if device_kind.is_some_and(DeviceKind::is_on_fabric) {
+                self.tell_table(id);
+            }
             self.watch_view();
         }
         Ok(greeted)
@@ -290,7 +311,19 @@ impl Core {
             Request::ReleaseSlot { slot, next_index } => {
                 self.release_slot(id, slot, next_index).map(|()| Response::Done).into()
             }
-            Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
+            Request::ConnectRing { host: None, peer } => self.connect_ring(id, peer).into(),
+            Request::ConnectRing { host: Some(host), peer } => {
+                match self.find_host_ring(id, host, peer) {
+                    Found::Now(response, fds) => Outcome::Reply(Ok(response), fds),
+                    Found::Later => Outcome::Later,
+                }
+            }
+            Request::NoHostRings => {
+                if let Some(client) = self.clients.get_mut(id) {
+                    client.host_rings = false;
+                }
+                Outcome::Silent
+            }
             Request::AttachMulticast { qpn, mgid } => self
                 .check_qpn(id, qpn)
                 .and_then(|()| self.port_of(id).attach_multicast(self, id, qpn, mgid))
@@ -385,9 +418,9 @@ impl Core {
         };
         let (ours, theirs) = rings().map_err(|e| failure(&e))?;
         if let Some(theirs) = theirs {
-            self.notify(owner, &Notify::Ring { peer: slot }, theirs);
+            self.notify(owner, &Notify::Ring { peer: slot, known_as: peer }, theirs);
         }
-        Ok((Response::Ring { peer }, ours))
+        Ok((Response::Ring { peer, known_as: slot }, ours))
     }
 
     /// The descriptors by which `who` reaches the memory of `of`: all, or none.

@@ -77,7 +77,7 @@ impl Device {
             slots: Mutex::new(vec![SlotUse::new(slot)]),
             xrc: Side::default(),
             quota: Quota::new(info.limits),
-            reaches: Reaches::new(control.board().cloned(), slot.slot),
+            reaches: Reaches::new(control.board().cloned()),
             control,
         });
         device.publish_slot(slot.slot);
@@ -207,22 +207,24 @@ impl Device {
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
     /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
-    /// counts as the later one, so that a program that takes none has no more than one of each kind.
-    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[PortEvent]) {
-        self.follow_port(&ports);
+    /// counts as the later one, so that a program that takes none has no more than one of each kind. Returns whether P_Keys have
+    /// changed.
+    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[PortEvent]) -> bool {
+        let changed = self.follow_port(&ports);
         *self.ports.write() = ports;
         for &event in events {
             self.events.push_last(Raised::Port(event), |other| other.is_about_port(event));
         }
+        changed
     }
-    /// Takes over what packets are compared with, and whether any pass.
-    fn follow_port(&self, ports: &[Port]) {
-        let Some(port) = ports.first() else { return };
+    /// Takes over what packets are compared with, and whether any pass. Returns whether P_Keys have changed.
+    fn follow_port(&self, ports: &[Port]) -> bool {
+        let Some(port) = ports.first() else { return false };
         let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
-        for (entry, key) in self.pkeys.iter().zip(keys) {
-            entry.store(key, Ordering::Relaxed);
-        }
+        let swap = |(entry, key): (&AtomicU16, u16)| entry.swap(key, Ordering::Relaxed) != key;
+        let changed = self.pkeys.iter().zip(keys).map(swap).fold(false, |any, one| any | one);
         self.engine.detour().set_cut(port.attr.state != PortState::Active);
+        changed
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {

@@ -27,7 +27,7 @@ use crate::objects::counters::{Counter, Counters};
 use crate::objects::event::Raised;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
-use crate::objects::reach::Origin;
+use crate::objects::reach::{Origin, Reach};
 use crate::objects::region::{Asker, Located};
 use crate::objects::regions::Regions;
 
@@ -221,6 +221,11 @@ impl<'a> QpEnv<'a> {
     }
 }
 
+/// The peer's memory, while what it names may be fetched from there.
+fn shortcut<'p>(device: &Device, core: &QpCore, path: &'p mut Path) -> Option<&'p Arc<Reach>> {
+    if path.may_cut_short(device) { reach_of(core, path) } else { None }
+}
+
 /// Who asks for access to memory of a process's own.
 pub(super) fn asker(core: &QpCore, objects: &Objects) -> Asker {
     Asker { qpn: core.qpn, pd: objects.pd }
@@ -336,6 +341,9 @@ impl Env for QpEnv<'_> {
 
     fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
         let Self { device, core, path, here, .. } = self;
+        if !path.may_cut_short(device) {
+            return Ok(false);
+        }
         let (Here::Own(objects, regions), Some(board), Some(neighbour)) =
             (here, device.reaches().board(), path.neighbour())
         else {
@@ -346,9 +354,6 @@ impl Env for QpEnv<'_> {
         else {
             return Ok(false);
         };
-        if device.engine().detour().is_needed() {
-            return Ok(false);
-        }
         let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
         for (sge, addr, take) in parts(sges, offset, len) {
             let at = regions
@@ -374,15 +379,18 @@ impl Env for QpEnv<'_> {
     }
 
     fn acknowledge(&mut self, dest_qpn: Qpn, psn: Psn) -> bool {
+        if !self.path.may_cut_short(self.device) {
+            return false;
+        }
         let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
             return false;
         };
-        !self.device.engine().detour().is_needed() && neighbour.send_ack(self.device, dest_qpn, psn)
+        neighbour.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
-        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let reach = shortcut(self.device, self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let (here, part) = ((objects.recv_pd, &**regions), (offset, from.len));
         let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
         named::fetch(self.device, (self.core.qpn, reach), from, &near)
@@ -390,7 +398,7 @@ impl Env for QpEnv<'_> {
 
     fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
-        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let reach = shortcut(self.device, self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let who = asker(self.core, objects);
         let at = regions
             .remote(who, rkey, va, from.len.into(), Access::REMOTE_WRITE)

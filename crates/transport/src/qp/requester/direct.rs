@@ -54,6 +54,7 @@ impl Qp {
         let copy = Direct {
             write,
             dest_qpn: self.attr.dest_qpn,
+            pkey: self.own_pkey(env),
             rkey: wqe.rkey,
             va: wqe.remote_addr.wrapping_add(u64::from(done)),
             len,

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rdmux_link::UdpGroup;
-use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::ib::{IbWire, Routes, Sender};
 use rdmux_link::routes::RouteView;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrivals, Wire};
@@ -42,6 +42,7 @@ pub(in crate::service) struct Data {
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// How many they are, each for itself.
     count: usize,
+    tx: Sender,
     arrivals: Arrivals,
 }
 
@@ -127,14 +128,14 @@ impl Core {
     }
 
     /// Tells a process by which table its packets leave.
-    fn tell_table(&mut self, client: ClientId) {
+    pub(in crate::service) fn tell_table(&mut self, client: ClientId) {
         let table = self.adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok());
         self.notify(client, &Notify::Routes, table.into_iter().collect());
     }
 
     /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
     /// the port has no data, and management goes on.
-    pub(super) fn open_data(&mut self) -> Option<SocketAddr> {
+    pub(in crate::service) fn open_data(&mut self) -> Option<SocketAddr> {
         if self.adapter.data.open.is_none()
             && let Err(error) = self.open_sockets()
         {
@@ -216,8 +217,8 @@ impl Core {
     pub(in crate::service) fn receive_ib(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let data = &mut self.adapter.data;
-            let mut arrivals = std::mem::take(&mut data.arrivals);
             let Some(open) = &data.open else { return };
+            let mut arrivals = std::mem::take(&mut data.arrivals);
             // The errors of earlier packets come up here; the next call receives again.
             let got = open.own.receive(&mut arrivals).unwrap_or(0);
             for arrival in arrivals.iter() {
@@ -229,7 +230,7 @@ impl Core {
                 }
                 for slot in data.slots_of(mgid) {
                     // What a full socket does not take is lost, as any datagram may be.
-                    if open.own.pass_on(&arrival, slot).is_err() {
+                    if open.own.pass_on(&mut data.tx, &arrival, slot).is_err() {
                         self.counts.add(Count::TxErrors);
                     }
                 }

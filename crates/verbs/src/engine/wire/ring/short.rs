@@ -26,13 +26,11 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 #[inline]
 pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
-    let (Path::Near(near), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
-    else {
-        return;
-    };
-    if device.engine().detour().is_needed() {
+    let (Ends::Own(objects), Some(qp)) = (&core.ends, machine.packets()) else { return };
+    if !path.may_cut_short(device) {
         return;
     }
+    let Path::Near(near, _) = &*path else { return };
     let mut short = Short::default();
     while let Some(request) = qp.brief_request(MOST, |index| device.pkey(index)) {
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
