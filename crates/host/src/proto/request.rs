@@ -127,6 +127,8 @@ pub enum Request {
         /// Which devices are seen.
         devices: DeviceChoice,
     },
+    /// The user namespace that the service holds for the views of the caller's user, if it does, as a descriptor in the reply.
+    UserNamespace,
     /// A socket to the hub, where XRC's objects are, in the reply.
     OpenHub,
     /// Of the hub itself: something happened to an XRC target. No reply.

@@ -284,6 +284,7 @@ impl Core {
             }
             Request::Shutdown => self.handle_shutdown(id).into(),
             Request::View { devices } => self.tell_view(id, devices).into(),
+            Request::UserNamespace => self.tell_user_namespace(id).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
         }
     }

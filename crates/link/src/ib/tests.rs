@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use rdmux_transport::attr::AddressVector;
+use rdmux_transport::attr::{AddressVector, QpAttr};
 use rdmux_wire::icrc::Icrc;
 use rdmux_wire::lrh::Lrh;
 use rdmux_wire::{Bth, Gid, Grh, Guid, IbPacket, Lid, Mtu, Opcode, Packet, Pkey, Psn, Qpn};
@@ -703,6 +703,84 @@ fn what_came_to_the_wrong_process_goes_to_the_right_one() {
     }
     assert_eq!(came, [(1, 0x1234), (2, 0x2234)]);
     assert_eq!(s.port.dropped(), [("rx_stray", 1)]);
+}
+
+fn guarded(a: &Port, b: &Port, av: AddressVector, path_mtu: Mtu) -> RouteGuard {
+    let mut guard = RouteGuard::new(a.routes.clone(), b.group.local_addr());
+    guard.follow(&QpAttr { av, path_mtu, pkey_index: 5, ..QpAttr::default() });
+    guard
+}
+
+#[test]
+fn a_guard_lets_through_what_the_wire_would_send_and_counts_the_rest() {
+    let (mut a, b) = pair(239);
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    assert_eq!(guard.pkey_index(), 5);
+    assert!(guard.is_open(PARTITION) && guard.passes(PARTITION, 64 << 10));
+    let lost = |a: &mut Port, guard: &mut RouteGuard, why: IbDrop, pkey, to: Option<Way>| {
+        (0..4).for_each(|bits| a.table.set_way(Lid(0x20 + bits), to.as_ref()).unwrap());
+        a.table.publish();
+        let before = a.routes.dropped(why);
+        assert!(!guard.is_open(pkey) && !guard.passes(pkey, 300), "{why:?}");
+        assert_eq!(a.routes.dropped(why), before + 1);
+        a.set_way(2, &way(2));
+        assert!(guard.is_open(PARTITION));
+    };
+    let way_2 = way(2);
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, None);
+    let no_key = Way { pkeys: 1, ..way_2 };
+    lost(&mut a, &mut guard, IbDrop::TxPkey, PARTITION, Some(no_key));
+    lost(&mut a, &mut guard, IbDrop::TxPkey, Pkey(0x8013), Some(way_2));
+    lost(&mut a, &mut guard, IbDrop::TxPkey, Pkey(0), Some(way_2));
+    lost(&mut a, &mut guard, IbDrop::TxSl, PARTITION, Some(Way { sls: 0xf7, ..way_2 }));
+    lost(&mut a, &mut guard, IbDrop::TxLength, PARTITION, Some(Way { mtu: Mtu::M256, ..way_2 }));
+    // The LID is another host's now.
+    let elsewhere = Way { peer: PeerId::new(7).unwrap(), ..way_2 };
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, Some(elsewhere));
+    let (_socket, peer) = bare(239);
+    a.table.set_peer(PeerId::new(7).unwrap(), Some(&peer)).unwrap();
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, Some(elsewhere));
+    for port in [OwnPort { active: false, ..own(1) }, OwnPort { lid: Lid::NONE, ..own(1) }] {
+        a.table.set_own(&port).unwrap();
+        a.table.publish();
+        assert!(!guard.is_open(PARTITION) && !guard.passes(PARTITION, 1));
+    }
+    a.table.set_own(&own(1)).unwrap();
+    a.table.publish();
+    assert!(guard.is_open(PARTITION));
+    a.routes.set_view(None);
+    assert!(!guard.is_open(PARTITION) && !guard.passes(PARTITION, 1));
+}
+
+#[test]
+fn without_a_way_back_packets_pass_and_nothing_is_done_without_one() {
+    let (mut a, b) = pair(240);
+    // Of six, the two low path bits are the port's.
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    let mut shut = |a: &mut Port, way: Way| {
+        a.set_way(2, &way);
+        let open = guard.is_open(PARTITION);
+        assert!(guard.passes(PARTITION, 64 << 10));
+        !open
+    };
+    assert!(shut(&mut a, Way { back: 0, ..way(2) }));
+    assert!(shut(&mut a, Way { back: 0b1011, ..way(2) }));
+    assert!(!shut(&mut a, Way { back: 0b0100, ..way(2) }));
+    assert!(shut(&mut a, Way { answered: 1, ..way(2) }));
+    assert!(!shut(&mut a, Way { answered: 1 << 5, ..way(2) }));
+    assert_eq!(a.dropped(), []);
+}
+
+#[test]
+fn a_link_with_a_smaller_mtu_than_the_path_takes_short_messages_only() {
+    let (mut a, b) = pair(241);
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    a.set_way(2, &Way { mtu: Mtu::M512, ..way(2) });
+    assert!(!guard.is_open(PARTITION), "a long message would not arrive");
+    for (len, passes) in [(0, true), (512, true), (513, false), (1024, false), (9000, false)] {
+        assert_eq!(guard.passes(PARTITION, len), passes, "{len}");
+    }
+    assert_eq!(a.dropped(), [("tx_length", 3)]);
 }
 
 #[test]

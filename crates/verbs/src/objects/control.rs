@@ -92,6 +92,13 @@ pub struct RingPeer {
     pub slot: u16,
 }
 
+impl RingPeer {
+    /// A process of the own host.
+    pub const fn here(slot: u16) -> Self {
+        Self { host: None, slot }
+    }
+}
+
 /// Our end of a pair of rings to another process of the same machine.
 #[derive(Debug)]
 pub struct RingEnd {

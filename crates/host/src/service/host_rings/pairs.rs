@@ -356,3 +356,6 @@ impl<L> Pair<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -319,8 +319,8 @@ impl Neighbours {
             let wire = Ring::to_ourselves();
             return Ok(self.open(device, slot, (&ring, &ring), wire, |_| None));
         }
-        let peer = RingPeer { host: None, slot };
-        let Some((slot, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
+        let asked = device.control().connect_ring(RingPeer::here(slot))?;
+        let Some((slot, end)) = asked else { return Ok(None) };
         Ok(self.open_to_process(device, slot, end))
     }
 
