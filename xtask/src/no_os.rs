@@ -12,6 +12,7 @@ const BUILDS: &[(&str, &[&str])] = &[
     ("wire", &["-p", "rdmux-wire", "--no-default-features"]),
     ("transport", &["-p", "rdmux-transport"]),
     ("cm", &["-p", "rdmux-cm"]),
+    ("ipoib", &["-p", "rdmux-ipoib"]),
     ("subnet", &["-p", "rdmux-subnet"]),
 ];
 

@@ -31,6 +31,8 @@ pub(crate) struct Exchange {
     beside: bool,
     /// Options of `rdmux run`.
     options: &'static [&'static str],
+    /// What `rdmux run --device` takes for the server and for the clients, if not the row's device.
+    devices: Option<(&'static str, &'static str)>,
     proofs: Vec<Proof>,
     timeout: Duration,
     /// The ways in which CI runs it.
@@ -78,6 +80,7 @@ impl Exchange {
             turned: false,
             beside: false,
             options: &[],
+            devices: None,
             proofs: Vec::new(),
             // A program that hangs does so for ever; others may have the processor meanwhile.
             timeout: Duration::from_secs(180),
@@ -118,6 +121,12 @@ impl Exchange {
     /// With these options of `rdmux run`.
     pub(crate) fn run_with(mut self, options: &'static [&'static str]) -> Self {
         self.options = options;
+        self
+    }
+
+    /// With these devices of the server and of the clients, as `rdmux run --device` takes them.
+    pub(crate) fn devices(mut self, server: &'static str, client: &'static str) -> Self {
+        self.devices = Some((server, client));
         self
     }
 
@@ -165,13 +174,15 @@ impl Exchange {
     fn play(&self, scene: &Scene, started: &mut Vec<Process>) -> Result<()> {
         let sides = [&scene.server, if self.beside { &scene.server } else { &scene.client }];
         let [there, here] = if self.turned { [sides[1], sides[0]] } else { sides };
+        let own = scene.device.option();
+        let (theirs, ours) = self.devices.unwrap_or((own, own));
         if let Some(server) = &self.server {
-            started.push(scene.start(there, "server", self.options, &server.line)?);
+            started.push(scene.start(there, "server", (theirs, self.options), &server.line)?);
             self.await_server(server, scene, there, &mut started[0])?;
         }
         let servers = started.len();
         for (n, line) in (1..).zip(&self.clients) {
-            started.push(scene.start(here, &format!("client{n}"), self.options, line)?);
+            started.push(scene.start(here, &format!("client{n}"), (ours, self.options), line)?);
             if self.in_turn {
                 started[servers..].last_mut().map_or(Ok(()), |c| c.succeed(self.timeout))?;
             }

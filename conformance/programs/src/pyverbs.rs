@@ -167,7 +167,7 @@ fn all(scene: &Scene) -> Result<BTreeMap<String, Ended>> {
         runner.display(),
         folder.display()
     );
-    let mut process = scene.start(&scene.server, "tests", &[], &line)?;
+    let mut process = scene.start(&scene.server, "tests", (scene.device.option(), &[]), &line)?;
     // A test that ends the interpreter leaves the rows after it without a result, which they say.
     process.finish(Duration::from_secs(1200))?;
     let results = read(&process.output());

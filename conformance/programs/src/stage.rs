@@ -35,6 +35,8 @@ pub(crate) struct Stage {
     /// Two virtual hosts on a fabric.
     subnet: Option<[Side; 2]>,
     solo: Option<Side>,
+    /// Whether that is on a fabric.
+    solo_is_plugged: bool,
     wire: Option<Result<Wire, String>>,
     /// Two sides in network namespaces of their own, of each whom a row wanted them of.
     namespaces: Vec<(Whose, [Side; 2])>,
@@ -69,6 +71,7 @@ impl Stage {
             pair: None,
             subnet: None,
             solo: None,
+            solo_is_plugged: false,
             wire: None,
             namespaces: Vec::new(),
             ground: None,
@@ -97,6 +100,9 @@ impl Stage {
             Way::Default | Way::Loopback6 => {
                 let address = if row.way == Way::Default { "127.0.0.1" } else { "::1" };
                 let solo = self.solo()?.at(address)?;
+                if row.device == Device::Ib {
+                    self.plug_solo(&solo)?;
+                }
                 [solo.clone(), solo]
             }
             Way::Wire4 => self.wire()?.v4.clone(),
@@ -209,17 +215,19 @@ impl Stage {
             let runtime = self.work.join("subnet");
             let up = |name: &str| Side::virtual_host(&self.work, &runtime, name);
             let sides = [up("one")?, up("two")?];
-            sides[0].rdmux(&["fabric", "up", "--shape", "switch:4"])?;
-            let end = Instant::now() + SHORTLY;
-            for side in &sides {
-                while !side.is_active("ib")? {
-                    ensure!(Instant::now() < end, "the port of {} does not come up", side.name);
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-            }
+            bring_up_fabric(&sides)?;
             self.subnet = Some(sides);
         }
         self.subnet.clone().context("two hosts on a fabric")
+    }
+
+    /// The default host is on a fabric of its own from now on.
+    fn plug_solo(&mut self, solo: &Side) -> Result<()> {
+        if !self.solo_is_plugged {
+            bring_up_fabric(std::slice::from_ref(solo))?;
+            self.solo_is_plugged = true;
+        }
+        Ok(())
     }
 
     fn solo(&mut self) -> Result<Side> {
@@ -301,11 +309,26 @@ impl Drop for Stage {
         for side in self.sides() {
             let _ = side.rdmux(&["host", "down"]);
         }
-        if let Some([side, _]) = &self.subnet {
+        let on_fabrics = self.subnet.iter().flatten().take(1);
+        let solo = self.solo.iter().filter(|_| self.solo_is_plugged);
+        for side in on_fabrics.chain(solo) {
             let _ = side.rdmux(&["fabric", "down"]);
         }
         let _ = fs::remove_dir_all(&self.work);
     }
+}
+
+/// Brings a fabric with a manager up, and waits until the ports of these hosts are active.
+fn bring_up_fabric(sides: &[Side]) -> Result<()> {
+    sides[0].rdmux(&["fabric", "up", "--shape", "switch:4"])?;
+    let end = Instant::now() + SHORTLY;
+    for side in sides {
+        while !side.is_active("ib")? {
+            ensure!(Instant::now() < end, "the port of {} does not come up", side.name);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
 }
 
 /// What one row has.
@@ -352,7 +375,7 @@ impl Scene {
             .replace("{tmp}", &self.scratch.display().to_string())
     }
 
-    /// Starts a program on one of the sides, with these options of `rdmux run`.
+    /// Starts a program on one of the sides, with this device and these options of `rdmux run`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -360,7 +383,7 @@ impl Scene {
         &self,
         side: &Side,
         role: &str,
-        options: &[&str],
+        (device, options): (&str, &[&str]),
         line: &str,
     ) -> Result<Process> {
         let line = self.fill(side, line);
@@ -370,11 +393,7 @@ impl Scene {
         ensure!(side::is_installed(program), "{program} is not installed");
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
-        Process::start(
-            side.command(&["--device", self.device.option()], options, &words),
-            &line,
-            Path::new(&log),
-        )
+        Process::start(side.command(&["--device", device], options, &words), &line, Path::new(&log))
     }
 
     /// Waits until the services of both sides have forgotten the programs of this row.

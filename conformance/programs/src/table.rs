@@ -4,6 +4,7 @@ mod applications;
 mod ibverbs_utils;
 mod infiniband;
 mod iwarp;
+mod kinds;
 mod management;
 mod mpi;
 mod namespaces;
@@ -22,6 +23,7 @@ pub(crate) fn table() -> Vec<Row> {
     let infiniband = infiniband::rows(&rows);
     rows.extend(iwarp);
     rows.extend(infiniband);
+    rows.extend(kinds::rows());
     rows.extend(namespaces::rows());
     rows.extend(management::rows());
     rows

@@ -1,10 +1,12 @@
 //! Paths: how packets get from one port to another, and how the driver is asked for one.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
+
+use crate::address::Addr;
 
 /// How a management datagram travels, or travelled: from our QP1 along an address vector.
 ///
@@ -19,10 +21,12 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
 /// Of a datagram that came this is the way back to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadPath {
-    /// Our GID, by which the driver also knows the port.
+    /// The device of [`LocalAddress::device`](crate::LocalAddress::device); which port of it, `av.port_num` says.
+    pub device: u32,
+    /// Our GID.
     pub local: Gid,
-    /// The way to the peer. The hop limit and the flow label are only for sending; the GID index and the
-    /// port of a received one may be left out, since `local` says both.
+    /// The way to the peer. The hop limit and the flow label are only for sending; the GID index of a received one may be left
+    /// out, since `local` says it.
     pub av: AddressVector,
     /// Index of the P_Key in the port's table.
     pub pkey_index: u16,
@@ -40,9 +44,10 @@ pub enum Peer {
 }
 
 impl MadPath {
-    /// QP1 to QP1 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
+    /// QP1 to QP1 of device 0 between two IP addresses, as on RoCEv2; hop limit, traffic class and flow label are 0.
     pub fn between(local: IpAddr, remote: IpAddr) -> Self {
         Self {
+            device: 0,
             local: local.into(),
             av: AddressVector {
                 is_global: true,
@@ -95,10 +100,10 @@ pub struct PathQuery {
     pub attempt: u32,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
-    /// Our address and port.
-    pub src: SocketAddr,
-    /// The peer's address and port.
-    pub dst: SocketAddr,
+    /// Our address.
+    pub src: Addr,
+    /// The peer's address.
+    pub dst: Addr,
     /// The service that the program will ask the peer for, by which a subnet may tell qualities of service apart.
     pub service_id: ServiceId,
     /// The path by the addresses alone, with the traffic class that the program wants.
@@ -114,6 +119,8 @@ pub struct Path {
     pub local: Gid,
     /// Our LID with its path bits; 0 where there are no LIDs.
     pub slid: Lid,
+    /// Our LID to which the peer's packets come, which may be another one; a driver may leave it 0 for `slid`.
+    pub back_lid: Lid,
     /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
     pub av: AddressVector,
     /// The partition.
@@ -126,10 +133,27 @@ pub struct Path {
     pub packet_lifetime: u8,
 }
 
+/// The paths of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The one that it begins with.
+    pub primary: Path,
+    /// The one that it may migrate to.
+    pub alternate: Option<Path>,
+    /// That of the connection manager's own datagrams, if it is another one.
+    pub cm: Option<Path>,
+}
+
+impl From<Path> for Paths {
+    fn from(primary: Path) -> Self {
+        Self { primary, alternate: None, cm: None }
+    }
+}
+
 impl Path {
     /// How datagrams to QP1 travel along it, by its address vector as the program's options changed it.
-    pub(crate) const fn mad_path(&self, av: AddressVector) -> MadPath {
-        MadPath { local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
+    pub(crate) const fn mad_path(&self, device: u32, av: AddressVector) -> MadPath {
+        MadPath { device, local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
     }
 }
 

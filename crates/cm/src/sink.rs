@@ -3,12 +3,15 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use alloc::vec::Vec;
+
 use rdmux_transport::attr::TransportType;
-use rdmux_wire::{Guid, Mtu};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
 
 use crate::event::Event;
 use crate::iw::StreamWish;
 use crate::path::{MadPath, PathQuery};
+use crate::ports::PortSpace;
 
 /// The number of an id; unique in a [`Manager`](crate::Manager) and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,12 +42,109 @@ pub struct LocalAddress {
     pub transport: TransportType,
     /// The device's port, from 1.
     pub port_num: u8,
-    /// Index of the address in the port's GID table.
+    /// The GID by which packets reach the address: its own on RoCE, where an address is a GID; the port's on InfiniBand.
+    pub gid: Gid,
+    /// Index of that GID in the port's GID table.
     pub sgid_index: u8,
+    /// The partition that the address is in.
+    pub pkey: Pkey,
+    /// The Q_Key of datagrams in [`PortSpace::IpoIb`]: on InfiniBand that of the broadcast group (RFC 4391 4).
+    pub ipoib_qkey: Qkey,
     /// The node GUID, which CM messages carry as CA GUID.
     pub node_guid: Guid,
     /// The largest path MTU that the port can do.
     pub mtu: Mtu,
+    /// Whether paths have LIDs, as on InfiniBand: then an address is no GID, and somebody must say which GID a peer's has.
+    pub has_lids: bool,
+}
+
+impl LocalAddress {
+    /// An address that is a GID of port 1 of a device (its number and its transport): the first one, in the default partition.
+    pub fn over_ip(ip: IpAddr, device: (u32, TransportType), node_guid: Guid, mtu: Mtu) -> Self {
+        Self {
+            ip,
+            device: device.0,
+            transport: device.1,
+            port_num: 1,
+            gid: ip.into(),
+            sgid_index: 0,
+            pkey: Pkey::DEFAULT,
+            ipoib_qkey: Qkey::RDMA_UDP,
+            node_guid,
+            mtu,
+            has_lids: false,
+        }
+    }
+}
+
+/// A port of one of this host's devices, as its tables are now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePort {
+    /// The device's number, as in [`LocalAddress`].
+    pub device: u32,
+    /// The port's number, from 1.
+    pub port_num: u8,
+    /// What carries the device's messages.
+    pub transport: TransportType,
+    /// The node GUID, which CM messages carry as CA GUID.
+    pub node_guid: Guid,
+    /// The largest path MTU that the port can do.
+    pub mtu: Mtu,
+    /// Whether paths have LIDs, as on InfiniBand.
+    pub has_lids: bool,
+    /// The base LID; 0 where there are no LIDs.
+    pub lid: Lid,
+    /// How many low bits of the LID are path bits.
+    pub lmc: u8,
+    /// The GID table; zero in an empty entry.
+    pub gids: Vec<Gid>,
+    /// The P_Key table; zero in an empty entry.
+    pub pkeys: Vec<Pkey>,
+}
+
+impl DevicePort {
+    /// The port's address by one of its GIDs, in a partition: its first one if that is none in particular. None for what the port
+    /// does not have.
+    pub fn address(&self, gid: Gid, pkey: Pkey) -> Option<LocalAddress> {
+        let sgid_index = self.gid_index(gid)?;
+        let wanted = if pkey.0 & 0x7fff == 0 { *self.pkeys.first()? } else { pkey };
+        let pkey = *self.pkeys.get(usize::from(self.pkey_index(wanted)?))?;
+        let device = (self.device, self.transport);
+        let address = LocalAddress::over_ip(gid.ip(), device, self.node_guid, self.mtu);
+        let (port_num, has_lids) = (self.port_num, self.has_lids);
+        Some(LocalAddress { port_num, gid, sgid_index, pkey, has_lids, ..address })
+    }
+
+    /// The index of a partition's key: that of a full member if the port has both (IBTA 10.9.1.1).
+    pub fn pkey_index(&self, pkey: Pkey) -> Option<u16> {
+        let same = |key: &Pkey| key.0 != 0 && (key.0 ^ pkey.0) & 0x7fff == 0;
+        let mut found = self.pkeys.iter().enumerate().filter(|(_, key)| same(key));
+        let full = found.clone().find(|(_, key)| key.0 & 0x8000 != 0);
+        full.or_else(|| found.next()).and_then(|(at, _)| u16::try_from(at).ok())
+    }
+
+    /// The index of a GID.
+    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+        let at = self.gids.iter().position(|own| *own == gid && !gid.is_zero())?;
+        u8::try_from(at).ok()
+    }
+
+    /// The path bits of a LID of the port's.
+    pub fn path_bits(&self, lid: Lid) -> Option<u8> {
+        let mask = (1u16 << self.lmc.min(7)) - 1;
+        let is_own = self.lid.0 != 0 && lid.0 & !mask == self.lid.0;
+        u8::try_from(lid.0 & mask).ok().filter(|_| is_own)
+    }
+}
+
+/// The only device that an id may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct OnlyDevice {
+    /// Its number, as in [`LocalAddress`].
+    pub device: u32,
+    /// What carries its messages.
+    pub transport: TransportType,
 }
 
 /// A question that the driver answers with
@@ -59,8 +159,14 @@ pub struct RouteQuery {
     pub src_hint: Option<IpAddr>,
     /// Type of service.
     pub tos: u8,
-    /// The only transport that will do, if only one.
-    pub transport: Option<TransportType>,
+    /// The only device that will do, if only one.
+    pub only: Option<OnlyDevice>,
+    /// Whether the address is meant as a GID: only the source is asked for, and nobody is looked for.
+    pub is_gid: bool,
+    /// Whether the connection may be iWARP's.
+    pub may_stream: bool,
+    /// The port space of the service at `dst`.
+    pub port_space: PortSpace,
     /// After this the machine gives up by itself and takes no notice of the answer.
     pub timeout: Duration,
 }
@@ -71,14 +177,32 @@ pub struct Resolved {
     /// The local address that the kernel would send from; it must be one of
     /// [`Manager::set_addresses`](crate::Manager::set_addresses).
     pub src: IpAddr,
+    /// The device, of those that have this address.
+    pub device: u32,
+    /// The peer's GID: its address where addresses are GIDs.
+    pub dgid: Gid,
     /// The path MTU if it is known to be less than the port's.
     pub mtu: Option<Mtu>,
+}
+
+impl RouteQuery {
+    /// The answer where addresses are GIDs: from `src`, over `device` unless only another one will do.
+    pub fn over_ip(&self, src: IpAddr, device: u32) -> Resolved {
+        let device = self.only.map_or(device, |only| only.device);
+        Resolved { src, device, dgid: self.dst.ip().into(), mtu: None }
+    }
 }
 
 /// A question to join a multicast group; the driver answers with
 /// [`Manager::handle_joined`](crate::Manager::handle_joined).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinQuery {
+    /// The device of the local address.
+    pub device: u32,
+    /// Its port.
+    pub port_num: u8,
+    /// The port space of the id, which on InfiniBand decides how the group's address becomes a GID.
+    pub port_space: PortSpace,
     /// On which local address.
     pub local: IpAddr,
     /// The group.

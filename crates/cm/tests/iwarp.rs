@@ -10,7 +10,7 @@ use net::{CLIENT, Host, SECOND, SERVER, param};
 use rdmux_cm::iw::{self, StreamId, StreamWish};
 use rdmux_cm::{
     CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, LocalAddress, Manager,
-    PortSpace, Resolved, Time,
+    OnlyDevice, PortSpace, Time,
 };
 use rdmux_transport::attr::{QpState, QpType, TransportType};
 use rdmux_transport::iwarp::{Rtr, StreamParams};
@@ -81,7 +81,7 @@ impl World {
 
     fn id(&mut self, host: usize) -> IdHandle {
         let channel = if host == SERVER_HOST { SERVER } else { CLIENT };
-        let iwarp = Some(TransportType::Iwarp);
+        let iwarp = Some(OnlyDevice { device: 1, transport: TransportType::Iwarp });
         let cm = &mut self.hosts[host].cm;
         cm.create_id_on(channel, PortSpace::Tcp, QpType::Rc, iwarp, 5).unwrap()
     }
@@ -98,9 +98,9 @@ impl World {
     fn routed(&mut self) -> IdHandle {
         let (id, now, at) = (self.id(CLIENT_HOST), self.now, self.at());
         let host = &mut self.hosts[CLIENT_HOST];
-        host.cm.resolve_addr(now, id, None, at, SECOND, false, &mut host.out).unwrap();
-        host.out.queries.clear();
-        let answer = Resolved { src: host.ip, mtu: None };
+        host.cm.resolve_addr(now, id, None, at.into(), SECOND, false, &mut host.out).unwrap();
+        let (_, query) = host.out.queries.pop_front().unwrap();
+        let answer = query.over_ip(host.ip, 0);
         host.cm.handle_resolved(now, id, answer, &mut host.out);
         host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
         host.answer_paths(now);
@@ -709,7 +709,7 @@ fn a_queue_pair_has_one_stream() {
 #[test]
 fn datagrams_and_other_services_have_no_device_of_iwarp() {
     let mut world = World::new(Config::default());
-    let iwarp = Some(TransportType::Iwarp);
+    let iwarp = Some(OnlyDevice { device: 1, transport: TransportType::Iwarp });
     let at = world.at();
     for (space, qp_type) in
         [(PortSpace::Udp, QpType::Ud), (PortSpace::Tcp, QpType::Uc), (PortSpace::Ib, QpType::Rc)]

@@ -11,7 +11,7 @@ use net::{CLIENT, Out, SERVER, local_address};
 use pcap_file::pcap::PcapReader;
 use rdmux_cm::{
     Config, ConnParam, EventKind, EventParam, IdHandle, LocalAddress, MadPath, Manager, PortSpace,
-    Resolved, Time,
+    Time,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{CmMad, Message, Req};
@@ -119,8 +119,11 @@ impl Stand {
     ) -> IdHandle {
         let id = self.cm.create_id(CLIENT, ps, qp_type, 0).unwrap();
         let (now, soon) = (Time::ZERO, net::SECOND);
-        self.cm.resolve_addr(now, id, Some(src), dst, soon, false, &mut self.out).unwrap();
-        let answer = Resolved { src: src.ip(), mtu: None };
+        self.cm
+            .resolve_addr(now, id, Some(src.into()), dst.into(), soon, false, &mut self.out)
+            .unwrap();
+        let (_, query) = self.out.queries.pop_front().unwrap();
+        let answer = query.over_ip(src.ip(), 0);
         self.cm.handle_resolved(now, id, answer, &mut self.out);
         self.cm.resolve_route(now, id, soon, &mut self.out).unwrap();
         let (_, query) = self.out.paths.pop_front().unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use common::{Host, next_event, wait_readable};
 use rdmux_fabric::proto::{
-    Described, Failure, PortEvent as Said, PortFacts, PortUpdate, Reply, VERSION,
+    Described, Failure, Greeting, PortEvent as Said, PortFacts, PortUpdate, Reply, Role, VERSION,
 };
 use rdmux_fabric::{FabricDir, FabricName};
 use rdmux_host::DeviceRow;
@@ -25,22 +25,30 @@ fn ib() -> DeviceKind {
 /// A fabric that says what a test has it say.
 struct Fabric {
     listener: Listener,
+    /// Connections for something else than an adapter, which are not answered.
+    others: Vec<OwnedFd>,
 }
 
 impl Fabric {
     fn of(host: &Host) -> Self {
         let dir = FabricDir::open(host.options.dir.user_dir(), &FabricName::default()).unwrap();
         let lock = dir.lock_service().unwrap().unwrap();
-        Self { listener: Listener::open(&dir, lock).unwrap() }
+        Self { listener: Listener::open(&dir, lock).unwrap(), others: Vec::new() }
     }
 
-    /// The host's next connection, after its greeting.
+    /// The host's next connection for an adapter, after its greeting.
     fn accept(&mut self) -> OwnedFd {
-        wait_readable(&self.listener);
-        let socket = self.listener.accept().unwrap().unwrap();
-        wait_readable(&socket);
-        socket::recv_bytes(socket.as_fd(), &mut vec![0; MAX_MESSAGE], &mut Vec::new()).unwrap();
-        socket
+        loop {
+            wait_readable(&self.listener);
+            let socket = self.listener.accept().unwrap().unwrap();
+            wait_readable(&socket);
+            let mut buf = vec![0; MAX_MESSAGE];
+            let greeting = socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()).unwrap();
+            match socket::decode::<Greeting>(greeting).unwrap().role {
+                Role::Attach { .. } => return socket,
+                _ => self.others.push(socket),
+            }
+        }
     }
 }
 

@@ -506,7 +506,7 @@ fn a_wildcard_listens_without_iwarp_where_tcp_has_the_port_in_use() {
     let all = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, None, 0).unwrap();
     a.client.bind_addr(all, any).unwrap();
     a.client.listen(all, 1).unwrap();
-    let roce = Some(TransportType::Ib);
+    let roce = Some(DeviceKind::Roce);
     let id = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, roce, 0).unwrap();
     a.client.resolve_addr(id, None, here.at(port), SECOND).unwrap();
     a.expect(EventKind::AddrResolved);

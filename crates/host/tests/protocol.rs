@@ -214,7 +214,7 @@ fn a_held_channel_gets_nothing_until_an_id_is_migrated() {
         channel: old,
         space: rdmux_cm::PortSpace::Tcp,
         qp_type: rdmux_transport::attr::QpType::Rc,
-        transport: None,
+        only: None,
         context: 0,
     };
     let Ok(Response::Cm(CmReply::Id(id))) = ask(&Request::Cm(create)).0 else { panic!() };

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use rdmux_transport::attr::AddressVector;
+use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_wire::{Gid, Lid};
 
 /// An address handle: the way to a host or to a multicast group. Datagrams name it with the queue
@@ -51,6 +52,28 @@ impl Ah {
         let mut ah = Self::to_gid(sgid, sgid_index);
         ah.0.traffic_class = traffic_class;
         Some(ah)
+    }
+    /// The way back to the sender of a received datagram: by its completion where packets have LIDs, otherwise as
+    /// [`reply_to`](Self::reply_to).
+    pub fn reply_to_completion(done: &Completion, grh: &[u8; 40], sgid_index: u8) -> Option<Self> {
+        if done.slid == 0 {
+            return Self::reply_to(grh, sgid_index);
+        }
+        let by_lid = AddressVector {
+            sl: done.sl,
+            src_path_bits: done.dlid_path_bits,
+            ..Self::to_lid(Lid(done.slid)).0
+        };
+        if !done.flags.contains(WcFlags::GRH) {
+            return Some(Self(by_lid));
+        }
+        let routed = Self::reply_to(grh, sgid_index)?.0;
+        Some(Self(AddressVector {
+            dlid: by_lid.dlid,
+            sl: by_lid.sl,
+            src_path_bits: by_lid.src_path_bits,
+            ..routed
+        }))
     }
     /// With this traffic class (the IP header's TOS).
     #[must_use]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{host, over_both_links};
+use common::{host, over_every_link};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
 
@@ -16,7 +16,8 @@ const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 fn listener(context: &Context) -> (EventChannel, Id, std::net::SocketAddr) {
     let channel = EventChannel::new(context).unwrap();
     let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-    let at = id.bind((context.address().unwrap(), 0).into()).unwrap();
+    let any = std::net::SocketAddr::new(context.address().unwrap(), 0);
+    let at = id.bind(any).unwrap().socket().unwrap();
     id.listen(8).unwrap();
     (channel, id, at)
 }
@@ -53,7 +54,7 @@ fn param() -> ConnParam {
 
 #[test]
 fn attached_queue_pairs_follow_the_connection_to_its_end() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         let ours = qp(a);
@@ -81,7 +82,7 @@ fn attached_queue_pairs_follow_the_connection_to_its_end() {
 
 #[test]
 fn a_program_may_bring_its_queue_pair_up_itself() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         let (ours, theirs) = (qp(a), qp(b));
@@ -110,7 +111,7 @@ fn a_program_may_bring_its_queue_pair_up_itself() {
 
 #[test]
 fn a_refusal_carries_the_programs_words() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         id.attach_qp(&qp(a)).unwrap();
@@ -129,7 +130,7 @@ fn a_refusal_carries_the_programs_words() {
 
 #[test]
 fn a_request_that_nobody_takes_is_refused() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (passive, _listener, at) = listener(b);
         let (active, id) = resolved(a, at);
         id.attach_qp(&qp(a)).unwrap();
@@ -183,7 +184,7 @@ fn an_address_is_bound_once() {
     let second = Id::new(&channel, PortSpace::Tcp).unwrap();
     let error = second.bind(at).and_then(|_| second.listen(1)).unwrap_err();
     assert_eq!(error.cause().kind(), io::ErrorKind::AddrInUse, "{error}");
-    let foreign = "192.0.2.1:7471".parse().unwrap();
+    let foreign: std::net::SocketAddr = "192.0.2.1:7471".parse().unwrap();
     let error = second.bind(foreign).unwrap_err();
     assert_eq!(error.cause().kind(), io::ErrorKind::AddrNotAvailable, "{error}");
     assert!(error.to_string().contains("rdmux devices"), "{error}");
@@ -191,7 +192,7 @@ fn an_address_is_bound_once() {
 
 #[test]
 fn queue_pairs_connect_without_the_connection_manager() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (x, y) = (qp(a), qp(b));
         let (ours, theirs) = (x.endpoint(0).unwrap(), y.endpoint(0).unwrap());
         x.connect(theirs, 0, Access::empty()).unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use std::thread;
 
-use common::{on, over_both_links};
+use common::{on, over_every_link};
 use rdmux::{Access, Cause, Connection, Context, Options, RemoteMr};
 
 /// A connection from `a` to `b`: both ends.
@@ -24,7 +24,7 @@ fn pair(
 
 #[test]
 fn messages_of_all_sizes_come_whole_and_in_order() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         let sizes = [0, 1, 3, 255, 256, 1023, 1024, 4096, 4097, 65535, 65536];
         let message = |n: usize| (0..251).cycle().take(n).collect::<Vec<u8>>();
@@ -45,7 +45,7 @@ fn messages_of_all_sizes_come_whole_and_in_order() {
 
 #[test]
 fn a_slow_receiver_loses_nothing() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, |c| on(c).depth(2).message_size(64));
         thread::scope(|s| {
             s.spawn(|| (0..100_u32).for_each(|n| left.send(&n.to_be_bytes()).unwrap()));
@@ -58,7 +58,7 @@ fn a_slow_receiver_loses_nothing() {
 
 #[test]
 fn closing_delivers_everything_and_then_the_end() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         left.send(b"one").unwrap();
         left.send(b"two").unwrap();
@@ -72,7 +72,7 @@ fn closing_delivers_everything_and_then_the_end() {
 
 #[test]
 fn sending_on_a_closed_connection_says_so() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (left, mut right) = pair(a, b, on);
         drop(left);
         assert_eq!(right.recv().unwrap(), None);
@@ -82,7 +82,7 @@ fn sending_on_a_closed_connection_says_so() {
 
 #[test]
 fn a_message_too_long_for_the_buffer_waits_for_a_longer_one() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         left.send(b"four").unwrap();
         let error = right.recv_into(&mut [0; 3]).unwrap_err();
@@ -95,7 +95,7 @@ fn a_message_too_long_for_the_buffer_waits_for_a_longer_one() {
 
 #[test]
 fn a_message_longer_than_agreed_is_refused_at_once() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, |c| on(c).message_size(16));
         let error = left.send(&[0; 17]).unwrap_err();
         assert!(matches!(error.cause(), Cause::TooLong { len: 17, max: 16 }), "{error}");
@@ -106,7 +106,7 @@ fn a_message_longer_than_agreed_is_refused_at_once() {
 
 #[test]
 fn the_peers_memory_is_written_read_and_changed() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = pair(a, b, on);
         let all = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
@@ -135,7 +135,7 @@ fn the_peers_memory_is_written_read_and_changed() {
 
 #[test]
 fn a_region_that_was_dropped_is_out_of_reach() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, right) = pair(a, b, on);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let theirs = right.pd().alloc(64, access).unwrap();
@@ -153,7 +153,7 @@ fn a_region_that_was_dropped_is_out_of_reach() {
 
 #[test]
 fn private_data_and_addresses_are_known_to_both() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (left, right) = pair(a, b, |c| on(c).private_data(*b"hello"));
         assert!(left.private_data().starts_with(b"hello"));
         assert!(right.private_data().starts_with(b"hello"));
@@ -165,7 +165,7 @@ fn private_data_and_addresses_are_known_to_both() {
 
 #[test]
 fn both_halves_work_in_their_own_threads() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (left, mut right) = pair(a, b, on);
         let (mut sender, mut receiver) = left.split();
         thread::scope(|s| {
@@ -188,7 +188,7 @@ fn both_halves_work_in_their_own_threads() {
 
 #[test]
 fn connecting_to_nobody_is_refused_with_a_reason() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let error = on(a).connect((b.address().unwrap(), 1).into()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Rejected { reason: 8, .. }), "{error}");
     });
@@ -196,7 +196,7 @@ fn connecting_to_nobody_is_refused_with_a_reason() {
 
 #[test]
 fn many_connections_are_accepted_in_whatever_order_they_come() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let mut listener = on(b).depth(1).bind((b.address().unwrap(), 0).into()).unwrap();
         let to = listener.local_addr();
         thread::scope(|s| {

@@ -5,7 +5,7 @@ mod common;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use common::{on, over_both_links};
+use common::{on, over_every_link};
 use rdmux::{Cause, Context, Datagram};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ fn endpoint(context: &Context) -> Datagram {
 
 #[test]
 fn a_peer_is_found_by_address_and_answers_to_the_sender() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         let peer = left.resolve(right.local_addr()).unwrap();
         for len in [0, 1, 1000, left.max_len()] {
@@ -31,7 +31,7 @@ fn a_peer_is_found_by_address_and_answers_to_the_sender() {
 
 #[test]
 fn more_than_a_packet_is_refused() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, right) = (endpoint(a), endpoint(b));
         let peer = left.resolve(right.local_addr()).unwrap();
         let error = left.send_to(&peer, &vec![0; left.max_len() + 1]).unwrap_err();
@@ -41,7 +41,7 @@ fn more_than_a_packet_is_refused() {
 
 #[test]
 fn nobody_at_an_address_is_an_error() {
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let error = endpoint(a).resolve((b.address().unwrap(), 1).into()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Rejected { .. } | Cause::Unreachable(_)), "{error}");
     });
@@ -52,7 +52,7 @@ fn a_group_reaches_its_members_until_they_leave() {
     // A group of this test's own: others may run at the same time on this machine.
     let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
     let group = IpAddr::from([239, 77, high, low]);
-    over_both_links(|a, b| {
+    over_every_link(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         right.join(group).unwrap();
         let members = left.join(group).unwrap();

@@ -2,23 +2,22 @@
 
 use std::io::ErrorKind;
 
-use rdmux::cm::EventChannel;
 use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
 use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Pkey,
-    PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags, WcStatus,
+    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Options,
+    Pkey, PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags, WcStatus,
 };
 
 #[test]
-fn event_channels_and_xrc_are_unsupported_and_say_why() {
+fn a_host_without_a_fabric_reaches_itself_only_and_has_no_xrc() {
     let context = Context::builder().embedded().device(DeviceKind::Ib).open().unwrap();
     assert_eq!(context.query_port().unwrap().lid.0, 0, "there is no fabric");
-    let error = EventChannel::new(&context).unwrap_err();
-    assert_eq!(error.cause().kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("no connection manager"), "{error}");
+    let elsewhere = "127.77.255.254:7".parse().unwrap();
+    let error = Options::new().context(&context).connect(elsewhere).unwrap_err();
+    assert_eq!(error.cause().kind(), ErrorKind::NetworkDown, "{error}");
     let (cq, pd) = (context.cq(16).unwrap(), context.pd());
     let error = pd.qp(QpType::XrcSend).cq(&cq).build().unwrap_err();
     assert!(error.to_string().contains("every type but XRC"), "{error}");

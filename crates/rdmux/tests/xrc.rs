@@ -5,7 +5,7 @@ mod common;
 use std::fs::File;
 use std::time::Duration;
 
-use common::{host, over_both_links};
+use common::{host, over_roce};
 use rdmux::{
     Access, AsyncEvent, Cause, Context, Cq, EMPTY, Endpoint, Mr, Pd, Qp, QpEvent, QpState, QpType,
     Qpn, SendWr, Srq, WcStatus, Xrcd, XrcdFlags,
@@ -69,7 +69,7 @@ fn is_invalid<T: std::fmt::Debug>(result: rdmux::Result<T>) -> bool {
 
 #[test]
 fn two_processes_of_a_domain_hear_one_sender() {
-    over_both_links(|a, b| {
+    over_roce(|a, b| {
         let domain = Xrcd::of_file(a, file(), CREATE).unwrap();
         let (first, second) = (Receiver::new(a, &domain), Receiver::new(a, &domain));
         let qp = sender(b);

@@ -35,6 +35,7 @@ pub mod icrc;
 pub mod ieth;
 pub mod immdt;
 pub mod ip;
+pub mod ipoib;
 pub mod iwarp;
 pub mod layout;
 pub mod lrh;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress,
-    MadPath, Manager, Path, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
+    MadPath, Manager, Path, PathQuery, PortSpace, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Guid, Mtu, Qpn};
@@ -114,15 +114,8 @@ impl<'a> Script<'a> {
     fn new(data: &'a [u8]) -> Self {
         let mut manager = Manager::new(Config::default(), [7; 32]);
         let mut world = World::default();
-        let address = LocalAddress {
-            ip: HERE,
-            device: 0,
-            transport: TransportType::Ib,
-            port_num: 1,
-            sgid_index: 0,
-            node_guid: Guid(1),
-            mtu: Mtu::at_most(1024).expect("there is one"),
-        };
+        let device = (0, TransportType::Ib);
+        let address = LocalAddress::over_ip(HERE, device, Guid(1), Mtu::M1024);
         manager.set_addresses(Time::ZERO, vec![address], &mut world);
         Self { data, now: Time::ZERO, manager, world, ids: Vec::new() }
     }
@@ -230,7 +223,7 @@ impl<'a> Script<'a> {
                 if address.port().is_multiple_of(2000) {
                     m.bind(id, address, true).map(drop)
                 } else {
-                    m.resolve_addr(now, id, None, address, limit, true, w)
+                    m.resolve_addr(now, id, None, address.into(), limit, true, w)
                 }
             }
         };
@@ -287,16 +280,16 @@ impl<'a> Script<'a> {
     /// The driver answers what it was asked.
     fn answer(&mut self) {
         let (good, now) = (self.byte() > 32, self.now);
-        for (id, _) in std::mem::take(&mut self.world.queries) {
+        for (id, query) in std::mem::take(&mut self.world.queries) {
             if good {
-                let answer = Resolved { src: HERE, mtu: None };
+                let answer = query.over_ip(HERE, 0);
                 self.manager.handle_resolved(now, id, answer, &mut self.world);
             } else {
                 self.manager.handle_resolve_failed(now, id, 113, &mut self.world);
             }
         }
         for (id, query) in std::mem::take(&mut self.world.joins) {
-            let result = if good { Ok(()) } else { Err(1) };
+            let result = if good { Ok(query.over_ip(64, Mtu::M1024)) } else { Err(1) };
             if result.is_err() {
                 self.world.forget(id, query.group);
             }

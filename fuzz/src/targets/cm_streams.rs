@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdmux_cm::iw::{StreamId, StreamWish};
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
-    Manager, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
+    Manager, PathQuery, PortSpace, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::{Guid, Mtu, Qpn};
@@ -38,6 +38,7 @@ struct World {
     /// Queue pairs with a stream.
     qps: Vec<(Qpn, StreamId)>,
     new_ids: Vec<IdHandle>,
+    route: Option<RouteQuery>,
     path: Option<PathQuery>,
 }
 
@@ -50,7 +51,9 @@ impl Sink for World {
             self.new_ids.push(event.id);
         }
     }
-    fn resolve(&mut self, _: IdHandle, _: RouteQuery) {}
+    fn resolve(&mut self, _: IdHandle, query: RouteQuery) {
+        self.route = Some(query);
+    }
     fn query_path(&mut self, _: IdHandle, query: PathQuery) {
         self.path = Some(query);
     }
@@ -97,15 +100,8 @@ impl<'a> Script<'a> {
     fn new(data: &'a [u8]) -> Self {
         let mut manager = Manager::new(Config::default(), [7; 32]);
         let mut world = World::default();
-        let address = LocalAddress {
-            ip: HERE,
-            device: 1,
-            transport: TransportType::Iwarp,
-            port_num: 1,
-            sgid_index: 0,
-            node_guid: Guid(1),
-            mtu: Mtu::M1024,
-        };
+        let device = (1, TransportType::Iwarp);
+        let address = LocalAddress::over_ip(HERE, device, Guid(1), Mtu::M1024);
         manager.set_addresses(Time::ZERO, vec![address], &mut world);
         let mut script = Self { data, now: Time::ZERO, manager, world, ids: Vec::new() };
         script.listen();
@@ -199,9 +195,10 @@ impl<'a> Script<'a> {
         let (m, w, now) = (&mut self.manager, &mut self.world, self.now);
         let second = Duration::from_secs(1);
         let Ok(id) = m.create_id(CHANNEL, PortSpace::Tcp, QpType::Rc, 0) else { return };
-        let to = "10.0.0.2:1".parse().expect("an address");
-        if m.resolve_addr(now, id, None, to, second, false, w).is_ok() {
-            m.handle_resolved(now, id, Resolved { src: HERE, mtu: None }, w);
+        let to: SocketAddr = "10.0.0.2:1".parse().expect("an address");
+        if m.resolve_addr(now, id, None, to.into(), second, false, w).is_ok() {
+            let query = w.route.take().expect("it asks for the way");
+            m.handle_resolved(now, id, query.over_ip(HERE, 1), w);
             if m.resolve_route(now, id, second, w).is_ok() {
                 let query = w.path.take().expect("it asks for the path");
                 m.handle_path(now, id, query.attempt, Ok(query.by_address), w);

@@ -1,5 +1,5 @@
-//! The rows of InfiniBand: those of RoCE whose programs connect queue pairs by themselves, by LID without a GRH and, of the
-//! first of each kind, with one. The others are in [`NOT_THERE`], with the reason.
+//! The rows of InfiniBand: those of RoCE, whose programs connect by IP address, or queue pairs by themselves: by LID without a GRH
+//! and, of the first of each kind, with one. The others are in [`NOT_THERE`], with the reason.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,16 @@ use crate::row::{Device, Row, Run, Way};
 
 /// What there is not, by words of the titles.
 const NOT_THERE: &[(&str, &str)] = &[
-    (" -R", "the connection manager does not know InfiniBand"),
-    (" -z", "the connection manager does not know InfiniBand"),
     ("XRC", "the hub has a RoCE device only"),
+    ("rdma_xclient -c x", "the hub has a RoCE device only"),
     ("ibv_xsrq", "the hub has a RoCE device only"),
     ("ibv_devi", "what it shows differs, and the management rows look at it"),
     ("ibv_asyncwatch", "events come when a manager does something: the management rows have that"),
     ("ucx_info", "what it shows differs"),
 ];
 
-/// The programs that leave it to their user how they connect.
-const BY_THEMSELVES: &[&str] = &["ibv_", "ib_", "qperf", "ucx_", "mpirun"];
+/// Where rows are run.
+const WAYS: &[Way] = &[Way::Ring, Way::Udp, Way::Default, Way::Loopback6];
 
 /// The options of the rows that are there with a GRH, too.
 const WITH_GRH: &[&str] = &[
@@ -33,9 +32,6 @@ const WITH_GRH: &[&str] = &[
 
 /// Why a row of RoCE is none of InfiniBand, if it is not.
 fn why_not(title: &str) -> Option<&'static str> {
-    if !BY_THEMSELVES.iter().any(|program| title.starts_with(program)) {
-        return Some("its programs connect by the connection manager");
-    }
     NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
 }
 
@@ -43,8 +39,7 @@ fn why_not(title: &str) -> Option<&'static str> {
 pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let mut rows = Vec::new();
     let permitted = of.iter().filter(|row| row.device == Device::Roce);
-    for row in permitted.filter(|row| Way::HERE.contains(&row.way) && why_not(&row.title).is_none())
-    {
+    for row in permitted.filter(|row| WAYS.contains(&row.way) && why_not(&row.title).is_none()) {
         let Run::Exchange(exchange) = &row.run else { continue };
         let by_lid = exchange.clone().lines(|line| {
             // A GID is for a GRH; qperf connects by itself unless it is told otherwise.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::ptr;
 
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use rdmux_cm::Route;
-use rdmux_wire::Gid;
+use rdmux_cm::{Addr, IbAddr, LocalAddress, Route};
+use rdmux_wire::{Gid, Pkey, ServiceId};
 
 use super::id::Id;
 use crate::abi::cma::*;
@@ -16,21 +16,19 @@ use crate::boundary::{Errno, Result, zeroed};
 /// The family of InfiniBand's own addresses (<infiniband/ib.h>).
 pub(super) const AF_IB: c_int = 27;
 
-/// The default partition, all of whose members are full ones; in network order as in any other.
-const DEFAULT_PKEY: u16 = 0xffff;
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
-/// 100 Gbit/s, as the port says (`IBV_RATE_100_GBPS`).
+/// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).
 const RATE: u8 = 16;
 
 /// Reads a socket address.
 ///
 /// # Errors
-/// EINVAL for NULL and families that nobody knows; EAFNOSUPPORT for InfiniBand's, which RoCE does not have.
+/// EINVAL for NULL and families that nobody knows.
 ///
 /// # Safety
 /// `addr` is NULL or an address as long as its family says.
-pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
+pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
     if addr.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -40,18 +38,41 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
             libc::AF_INET => {
                 let v4 = addr.cast::<sockaddr_in>().read_unaligned();
                 let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+                Ok(SocketAddr::from(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))).into())
             }
             libc::AF_INET6 => {
                 let v6 = addr.cast::<sockaddr_in6>().read_unaligned();
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 let port = u16::from_be(v6.sin6_port);
                 let flow = u32::from_be(v6.sin6_flowinfo);
-                Ok(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into())
+                Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
             }
-            AF_IB => Err(Errno(libc::EAFNOSUPPORT)),
+            AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
             _ => Err(Errno::EINVAL),
         }
+    }
+}
+
+fn read_ib(ib: &sockaddr_ib) -> IbAddr {
+    IbAddr {
+        gid: Gid(ib.sib_addr),
+        pkey: Pkey(u16::from_be(ib.sib_pkey)),
+        flowinfo: u32::from_be(ib.sib_flowinfo),
+        sid: ServiceId(u64::from_be(ib.sib_sid)),
+        sid_mask: u64::from_be(ib.sib_sid_mask),
+        scope_id: ib.sib_scope_id,
+    }
+}
+
+fn write_ib(ib: &IbAddr) -> sockaddr_ib {
+    sockaddr_ib {
+        sib_family: family(AF_IB),
+        sib_pkey: ib.pkey.0.to_be(),
+        sib_flowinfo: ib.flowinfo.to_be(),
+        sib_addr: ib.gid.0,
+        sib_sid: ib.sid.0.to_be(),
+        sib_sid_mask: ib.sid_mask.to_be(),
+        sib_scope_id: ib.scope_id,
     }
 }
 
@@ -68,20 +89,21 @@ pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
 }
 
 /// A socket address as C has it.
-pub(super) fn storage(addr: SocketAddr) -> sockaddr_storage {
+pub(super) fn storage(addr: Addr) -> sockaddr_storage {
     // SAFETY: zero is a value of every field, and each family's structure fits.
     unsafe {
         let mut storage: sockaddr_storage = zeroed();
         let to = &raw mut storage;
         match addr {
-            SocketAddr::V4(v4) => {
+            Addr::Ip(SocketAddr::V4(v4)) => {
                 let mut c: sockaddr_in = zeroed();
                 c.sin_family = family(libc::AF_INET);
                 c.sin_port = v4.port().to_be();
                 c.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
                 to.cast::<sockaddr_in>().write(c);
             }
-            SocketAddr::V6(v6) => {
+            Addr::Ib(ib) => to.cast::<sockaddr_ib>().write(write_ib(&ib)),
+            Addr::Ip(SocketAddr::V6(v6)) => {
                 let mut c: sockaddr_in6 = zeroed();
                 c.sin6_family = family(libc::AF_INET6);
                 c.sin6_port = v6.port().to_be();
@@ -100,13 +122,13 @@ fn family(family: c_int) -> sa_family_t {
 }
 
 /// Shows the id's own address.
-pub(super) fn show_source(id: &Id, addr: SocketAddr) {
+pub(super) fn show_source(id: &Id, addr: Addr) {
     // SAFETY: the id lives; programs read addresses only when a call or an event has told them.
     unsafe { (*id.public()).route.addr.src.src_storage = storage(addr) };
 }
 
 /// Shows the address that the program asked for.
-pub(super) fn show_destination(id: &Id, addr: SocketAddr) {
+pub(super) fn show_destination(id: &Id, addr: Addr) {
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.dst.dst_storage = storage(addr) };
 }
@@ -115,14 +137,14 @@ pub(super) fn show_destination(id: &Id, addr: SocketAddr) {
 pub(super) fn show_route(id: &Id, route: &Route) {
     show_source(id, route.src);
     show_destination(id, route.dst);
-    show_gids(id, route.src.ip(), route.av.dgid);
+    show_gids(id, route.sgid, route.av.dgid, route.pkey);
 }
 
-fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
+fn show_gids(id: &Id, sgid: Gid, dgid: Gid, pkey: Pkey) {
     let ibaddr = rdma_ib_addr {
-        sgid: ibv_gid { raw: Gid::from(src).0 },
+        sgid: ibv_gid { raw: sgid.0 },
         dgid: ibv_gid { raw: dgid.0 },
-        pkey: DEFAULT_PKEY,
+        pkey: pkey.0.to_be(),
     };
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.addr.ibaddr = ibaddr };
@@ -132,11 +154,11 @@ fn show_gids(id: &Id, src: IpAddr, dgid: Gid) {
 ///
 /// # Errors
 /// When no protection domain can be had.
-pub(super) fn show_bound(id: &Id, addr: SocketAddr, at: Option<(u32, u8)>) -> Result<()> {
+pub(super) fn show_bound(id: &Id, addr: Addr, at: Option<&LocalAddress>) -> Result<()> {
     show_source(id, addr);
-    let Some((device, port_num)) = at else { return Ok(()) };
-    show_gids(id, addr.ip(), Gid::ZERO);
-    bind_device(id, device, port_num)
+    let Some(at) = at else { return Ok(()) };
+    show_gids(id, at.gid, Gid::ZERO, at.pkey);
+    bind_device(id, at.device, at.port_num)
 }
 
 /// Gives the id its device, which the service calls by this number, with the default protection domain.
@@ -160,21 +182,21 @@ pub(super) fn bind_device(id: &Id, device: u32, port_num: u8) -> Result<()> {
 pub(super) fn show_path(id: &Id, route: &Route) {
     let record = ibv_sa_path_rec {
         dgid: ibv_gid { raw: route.av.dgid.0 },
-        sgid: ibv_gid { raw: Gid::from(route.src.ip()).0 },
-        dlid: 0,
-        slid: 0,
+        sgid: ibv_gid { raw: route.sgid.0 },
+        dlid: route.av.dlid.to_be(),
+        slid: route.slid.0.to_be(),
         raw_traffic: 0,
         flow_label: route.av.flow_label.to_be(),
         hop_limit: route.av.hop_limit,
         traffic_class: route.av.traffic_class,
         reversible: 1,
         numb_path: 1,
-        pkey: DEFAULT_PKEY,
-        sl: 0,
+        pkey: route.pkey.0.to_be(),
+        sl: route.av.sl,
         mtu_selector: EXACTLY,
         mtu: route.mtu.code(),
         rate_selector: EXACTLY,
-        rate: RATE,
+        rate: if route.av.static_rate == 0 { RATE } else { route.av.static_rate },
         packet_life_time_selector: EXACTLY,
         packet_life_time: route.packet_lifetime,
         preference: 0,

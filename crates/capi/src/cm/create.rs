@@ -35,7 +35,7 @@ pub(super) unsafe fn create(
     };
     let process = on.process();
     let handle =
-        process.client()?.create_id_on(&*on.source()?, code, transport, process.transport(), 0)?;
+        process.client()?.create_id_on(&*on.source()?, code, transport, process.only_kind(), 0)?;
     let synchronous = own.is_some();
     let channel = own.map_or(channel, Channel::into_ptr);
     Ok(Id::new(

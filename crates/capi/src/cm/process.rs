@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use parking_lot::Mutex;
 use rdmux_cm::IdHandle;
 use rdmux_host::HostClient;
-use rdmux_transport::attr::TransportType;
+use rdmux_verbs::control::DeviceKind;
 
 use super::device::Device;
 use super::verbs;
@@ -93,10 +93,10 @@ impl Process {
         self.devices.iter().find(|device| device.context() == context)
     }
 
-    /// What may carry connections: one transport, or with several devices any.
-    pub(super) fn transport(&self) -> Option<TransportType> {
+    /// The only kind of device that this process sees; none if there are several.
+    pub(super) fn only_kind(&self) -> Option<DeviceKind> {
         match &self.devices[..] {
-            [one] => Some(one.kind().transport_type()),
+            [one] => Some(one.kind()),
             _ => None,
         }
     }

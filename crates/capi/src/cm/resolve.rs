@@ -30,9 +30,9 @@ pub(super) unsafe fn bind(id: &Id, addr: *const sockaddr) -> Result<()> {
     let client = id.process.client()?;
     id.is_at(Phase::Other);
     id.lock().has_known_port = true;
-    let (bound, device) = client.bind_addr_and_device(id.handle, addr)?;
+    let (bound, device) = client.bind_addr_at(id.handle, addr)?;
     id.is_at(Phase::Bound);
-    address::show_bound(id, bound, device)
+    address::show_bound(id, bound, device.as_deref())
 }
 
 /// Takes connection requests; at most `backlog` wait (rdma_listen(3)).
@@ -84,7 +84,8 @@ pub(super) unsafe fn resolve_addr(
         (if src.is_null() { None } else { Some(address::read(src)?) }, dst)
     };
     let (client, timeout) = (id.process.client()?, timeout(timeout_ms));
-    let plain = src.is_none() && !dst.ip().to_canonical().is_unspecified();
+    let names_a_host = dst.socket().is_some_and(|dst| !dst.ip().to_canonical().is_unspecified());
+    let plain = src.is_none() && names_a_host;
     if plain && id.goes(Phase::New, Phase::ResolvingAddr) {
         client.resolve_addr_soon(id.handle, dst, timeout)?;
     } else {

@@ -3,14 +3,15 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use rdmux_transport::attr::{QpType, TransportType};
+use rdmux_transport::attr::QpType;
 use rdmux_wire::Psn;
 
 use super::Manager;
-use super::entry::{Id, IdInfo, IdState};
+use super::entry::{Id, IdInfo, IdState, Owns};
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::ports::{Claim, PortSpace};
-use crate::sink::{ChannelId, IdHandle};
+use crate::sink::{ChannelId, IdHandle, OnlyDevice};
 
 impl Manager {
     /// A new id (rdma_create_id(3)). `qp_type` is the end of a connection that the id is for: UD in
@@ -30,8 +31,8 @@ impl Manager {
         self.create_id_on(channel, ps, qp_type, None, context)
     }
 
-    /// As [`create_id`](Self::create_id), for devices of one transport only. Ids of any transport
-    /// take the first device that has their address, and listen on all that have it.
+    /// As [`create_id`](Self::create_id), for one device only. Ids of any device bind to the first that has their address, listen
+    /// on all that have it, and connect over the one that the driver chooses.
     ///
     /// # Errors
     /// As for [`create_id`](Self::create_id).
@@ -40,11 +41,11 @@ impl Manager {
         channel: ChannelId,
         ps: PortSpace,
         qp_type: QpType,
-        transport: Option<TransportType>,
+        only: Option<OnlyDevice>,
         context: u64,
     ) -> Result<IdHandle, CmError> {
         let id = IdHandle(self.last_id + 1);
-        self.create_id_as(id, channel, (ps, qp_type), transport, context)?;
+        self.create_id_as(id, channel, (ps, qp_type), only, context)?;
         self.last_id = id.0;
         Ok(id)
     }
@@ -65,7 +66,7 @@ impl Manager {
         id: IdHandle,
         channel: ChannelId,
         (ps, qp_type): (PortSpace, QpType),
-        transport: Option<TransportType>,
+        only: Option<OnlyDevice>,
         context: u64,
     ) -> Result<(), CmError> {
         let fits = match ps {
@@ -80,7 +81,7 @@ impl Manager {
         self.room_in(channel)?;
         let psn = Psn::new(self.cm.rng.next_u32());
         let mut new = Id::new(channel, ps, qp_type, context, psn);
-        new.transport = transport;
+        new.only = only;
         self.insert(id, new);
         Ok(())
     }
@@ -100,7 +101,7 @@ impl Manager {
     }
 
     /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,
-    /// where 0 takes an ephemeral one. Gives the address with its port. `privileged` allows ports
+    /// where 0 takes an ephemeral one; or a GID and a service ID ([`IbAddr`](crate::IbAddr)). Gives the address with its port. `privileged` allows ports
     /// below 1024. An IPv4 address in IPv6 form is taken as IPv4, and `localhost` as this host.
     ///
     /// # Errors
@@ -108,9 +109,9 @@ impl Manager {
     pub fn bind(
         &mut self,
         id: IdHandle,
-        addr: SocketAddr,
+        addr: impl Into<Addr>,
         privileged: bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.bind_where(id, addr, privileged, |_| true)
     }
 
@@ -123,13 +124,16 @@ impl Manager {
     pub fn bind_where(
         &mut self,
         id: IdHandle,
-        addr: SocketAddr,
+        addr: impl Into<Addr>,
         privileged: bool,
         free_in_tcp: impl Fn(u16) -> bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.in_state(id, Command::Bind, IdState::Idle)?;
-        let (addr, iwarp) =
-            (self.meant(addr), self.get(id, Command::Bind)?.may_use(TransportType::Iwarp));
+        let addr = match addr.into() {
+            Addr::Ip(addr) => self.meant(addr),
+            Addr::Ib(addr) => return self.bind_native(id, addr, privileged, Command::Bind),
+        };
+        let iwarp = self.get(id, Command::Bind)?.may_have_streams();
         let suits = |port| !iwarp || free_in_tcp(port);
         self.bind_suited(id, addr, None, privileged, Command::Bind, suits)
     }
@@ -142,7 +146,7 @@ impl Manager {
         peer: Option<SocketAddr>,
         privileged: bool,
         command: Command,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.bind_suited(id, addr, peer, privileged, command, |_| true)
     }
 
@@ -155,11 +159,11 @@ impl Manager {
         privileged: bool,
         command: Command,
         suits: impl Fn(u16) -> bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         let (ip, port) = (addr.ip(), addr.port());
         let device = self.device_of(self.get(id, command)?, ip).cloned();
         if device.is_none() && !ip.is_unspecified() {
-            return Err(CmError::AddrNotAvailable { id, command, addr });
+            return Err(CmError::AddrNotAvailable { id, command, addr: addr.into() });
         }
         if (1..1024).contains(&port) && !privileged {
             return Err(CmError::Permission { id, port });
@@ -176,10 +180,10 @@ impl Manager {
         } else {
             self.port_table(ps).claim(port, claim).map(|()| port)
         };
-        let port = port.map_err(|error| error.of(id, command, addr))?;
-        let bound = SocketAddr::new(ip, port);
+        let port = port.map_err(|error| error.of(id, command, addr.into()))?;
+        let bound = Addr::from(SocketAddr::new(ip, port));
         let found = self.get_mut(id, command)?;
-        found.owns_port = true;
+        found.owns = Owns::Port(ps, port);
         found.local = Some(bound);
         found.device = device;
         found.go(IdState::AddrBound);

@@ -3,17 +3,16 @@
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::SidrStatus;
 
-use super::entry::{IdState, Link};
+use super::entry::{IdState, Link, Owns};
 use super::mcast::leave_at_network;
 use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
 use crate::event::EventKind;
 use crate::ib::sidr::SidrAnswer;
 use crate::iw::StreamWish;
-use crate::sink::{ChannelId, IdHandle, LocalAddress, Sink};
+use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 
 impl Manager {
     /// Ends an id in any state (rdma_destroy_id(3)): a connection is disconnected, a request
@@ -40,16 +39,20 @@ impl Manager {
         }
         self.leave_channel(gone.channel, id);
         self.timers.clear(&mut gone.deadline, id);
-        if let Some(local) = gone.local.filter(|_| gone.owns_port) {
-            self.port_table(gone.ps).release(local.port(), id);
-            if gone.state() == IdState::Listen {
-                self.held.listener_ended(now, local.port());
+        match gone.owns {
+            Owns::Nothing => {}
+            Owns::Service => self.services.release(id),
+            Owns::Port(ps, port) => {
+                self.port_table(ps).release(port, id);
+                if gone.state() == IdState::Listen {
+                    self.held.listener_ended(now, port);
+                }
             }
         }
         for (group, left) in core::mem::take(&mut gone.groups) {
             leave_at_network(id, &gone, group, &left, sink);
         }
-        if gone.state() == IdState::Listen && gone.may_use(TransportType::Iwarp) {
+        if gone.state() == IdState::Listen && gone.may_have_streams() {
             sink.stream(StreamWish::Unlisten(id));
             self.iw.check_queue();
         }
@@ -99,6 +102,11 @@ impl Manager {
                 self.emit(id, EventBody::new(EventKind::AddrChange), sink);
             }
         }
+    }
+
+    /// The ports of this host's devices, as their tables are now. What was said of paths before stays.
+    pub fn set_device_ports(&mut self, ports: Vec<DevicePort>) {
+        self.device_ports = ports;
     }
 
     fn device_removed(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {

@@ -1,18 +1,22 @@
-//! join, leave: multicast groups. On RoCE no subnet administration is asked; the group's address
-//! is its GID, and the network hears of it by IGMP or MLD, which is the driver's part.
+//! join, leave: multicast groups.
+//!
+//! How the network hears of it is the driver's part: on RoCE by IGMP or MLD, and the group's address is its GID; on InfiniBand
+//! by subnet administration, which gives the group its LID and says how to send to it. Either way a group is described by an
+//! MCMemberRecord.
 
 use core::net::IpAddr;
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AddressVector, QpType};
-use rdmux_wire::{Gid, Qkey, Qpn};
+use rdmux_wire::sa::{JoinState, McMemberRecord, Selector};
+use rdmux_wire::{Gid, Mtu, Pkey, Qkey, Qpn};
 
 use super::entry::{Group, Id, IdState};
 use super::{EventBody, Manager, normalised};
 use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
 use crate::params::{JoinFlags, UdParam};
-use crate::sink::{IdHandle, JoinQuery, Sink};
+use crate::sink::{IdHandle, JoinQuery, LocalAddress, Sink};
 
 impl Manager {
     /// Joins a multicast group (rdma_join_multicast(3)). MULTICAST_JOIN or MULTICAST_ERROR
@@ -55,25 +59,24 @@ impl Manager {
             return invalid("the id has joined this group already");
         }
         let send_only = flags == JoinFlags::SendOnlyFullMember;
-        let query = JoinQuery { local: device.ip, group, send_only };
+        let query = found.join_query(device, group, send_only);
         found.groups.insert(group, Group { context, send_only, joined: false, events: 0 });
         sink.join_multicast(id, query);
         Ok(())
     }
 
-    /// The driver's answer to [`Sink::join_multicast`], and later the event that a group was lost:
-    /// `Err` has a positive errno. A group that did not come or is lost needs no leave at the
-    /// network.
+    /// The driver's answer to [`Sink::join_multicast`], the group ([`JoinQuery::over_ip`] where it follows from the address), and
+    /// later the event that a group was lost: `Err` has a positive errno. A group that did not come or is lost needs no leave
+    /// at the network.
     pub fn handle_joined(
         &mut self,
         now: Time,
         id: IdHandle,
         query: JoinQuery,
-        result: Result<(), i32>,
+        result: Result<McMemberRecord, i32>,
         sink: &mut impl Sink,
     ) {
         let _ = now;
-        let hop_limit = self.cm.config.hop_limit;
         let Some(found) = self.ids.get_mut(&id) else { return };
         let Some(group) = found.groups.get_mut(&query.group) else { return };
         let context = Some(group.context);
@@ -83,12 +86,12 @@ impl Manager {
         group.events += 1;
         group.joined = result.is_ok();
         let body = match result {
-            Ok(()) => {
+            Ok(record) => {
                 let param = UdParam {
                     private_data: alloc::vec::Vec::new(),
-                    av: group_av(found, query.group, hop_limit),
+                    av: group_av(found, &record),
                     qp_num: Qpn::MULTICAST,
-                    qkey: Qkey::RDMA_UDP,
+                    qkey: record.qkey,
                 };
                 EventBody {
                     param: EventParam::Ud(param),
@@ -125,10 +128,10 @@ impl Manager {
     /// The network lost the groups of an id.
     pub(super) fn lose_groups(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         let Some(found) = self.ids.get(&id) else { return };
-        let Some(local) = found.device.as_ref().map(|d| d.ip) else { return };
+        let Some(device) = &found.device else { return };
         let joined = found.groups.iter().filter(|(_, g)| g.joined);
-        let lost: alloc::vec::Vec<JoinQuery> =
-            joined.map(|(&group, g)| JoinQuery { local, group, send_only: g.send_only }).collect();
+        let query = |(&group, g): (&IpAddr, &Group)| found.join_query(device, group, g.send_only);
+        let lost: alloc::vec::Vec<JoinQuery> = joined.map(query).collect();
         for query in lost {
             self.handle_joined(now, id, query, Err(errno::ENETRESET), sink);
         }
@@ -146,8 +149,7 @@ pub(super) fn leave_at_network(
     if let Some(device) = &of.device
         && !left.failed()
     {
-        let query = JoinQuery { local: device.ip, group, send_only: left.send_only };
-        sink.leave_multicast(id, query);
+        sink.leave_multicast(id, of.join_query(device, group, left.send_only));
     }
 }
 
@@ -158,15 +160,50 @@ impl Group {
     }
 }
 
+impl Id {
+    fn join_query(&self, device: &LocalAddress, group: IpAddr, send_only: bool) -> JoinQuery {
+        let &LocalAddress { device, port_num, ip: local, .. } = device;
+        JoinQuery { device, port_num, port_space: self.ps, local, group, send_only }
+    }
+}
+
+impl JoinQuery {
+    /// The group as it is where addresses are GIDs (RoCE), on a port with this MTU.
+    pub fn over_ip(&self, hop_limit: u8, mtu: Mtu) -> McMemberRecord {
+        McMemberRecord {
+            mgid: Gid::from(self.group),
+            port_gid: Gid::from(self.local),
+            qkey: Qkey::RDMA_UDP,
+            mtu_selector: Selector::EXACTLY,
+            mtu: mtu.code(),
+            pkey: Pkey::DEFAULT,
+            hop_limit,
+            join_state: if self.send_only {
+                JoinState::SEND_ONLY_FULL_MEMBER
+            } else {
+                JoinState::FULL_MEMBER
+            },
+            ..McMemberRecord::default()
+        }
+    }
+}
+
 /// How to reach a group.
-fn group_av(id: &Id, group: IpAddr, hop_limit: u8) -> AddressVector {
+fn group_av(id: &Id, group: &McMemberRecord) -> AddressVector {
+    let device = id.device.as_ref();
+    // The type of service is that of IP packets.
+    let tos = id.options.tos.filter(|_| device.is_none_or(|device| !device.has_lids));
     AddressVector {
         is_global: true,
-        dgid: Gid::from(group),
-        sgid_index: id.device.as_ref().map_or(0, |d| d.sgid_index),
-        port_num: id.device.as_ref().map_or(1, |d| d.port_num),
-        hop_limit,
-        traffic_class: id.options.tos.unwrap_or(0),
+        dgid: group.mgid,
+        sgid_index: device.map_or(0, |d| d.sgid_index),
+        port_num: device.map_or(1, |d| d.port_num),
+        flow_label: group.flow_label,
+        hop_limit: group.hop_limit,
+        traffic_class: tos.unwrap_or(group.tclass),
+        dlid: group.mlid.0,
+        sl: group.sl,
+        static_rate: group.rate.0,
         ..AddressVector::default()
     }
 }

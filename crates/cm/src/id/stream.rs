@@ -14,6 +14,7 @@ use super::entry::{Id, IdState, Link};
 use super::resolve::datagram;
 use super::route::route_of;
 use super::{EventBody, Manager, normalised};
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::iw::{Active, ConnEvent, Request, Revision, StreamId, Upcall, Wishes};
@@ -78,7 +79,7 @@ impl Manager {
         let owner = self.iw.get(stream).map(|conn| conn.owner);
         if let Some(route) = owner.and_then(|id| self.ids.get_mut(&id)?.route.as_mut()) {
             // TCP may have had the port in use, and taken another.
-            route.src = normalised(local);
+            route.src = normalised(local).into();
         }
         self.iw.handle_connected(stream, sink);
     }
@@ -150,9 +151,9 @@ impl Manager {
     /// [`listen`](Self::listen), where it fails without them if iWARP is all that the id has.
     pub fn stream_listener(&self, id: IdHandle) -> Option<StreamListener> {
         let found = self.ids.get(&id)?;
-        let local = found.local.filter(|_| found.may_use(TransportType::Iwarp))?;
+        let local = found.local?.socket().filter(|_| found.may_have_streams())?;
         let v6_only = found.options.af_only.unwrap_or(self.cm.config.bind_v6_only);
-        let only = found.transport == Some(TransportType::Iwarp);
+        let only = found.only.is_some_and(|only| only.transport == TransportType::Iwarp);
         Some(StreamListener { local, v6_only, only })
     }
 
@@ -195,7 +196,10 @@ impl Manager {
             private_data: param.private_data.clone(),
             tos: options.tos.unwrap_or(0),
         };
-        Ok(self.iw.connect(now, id, (route.src, route.dst), param.qp_num, active, sink))
+        let (Addr::Ip(src), Addr::Ip(dst)) = (route.src, route.dst) else {
+            return Err(CmError::Family { id, command });
+        };
+        Ok(self.iw.connect(now, id, (src, dst), param.qp_num, active, sink))
     }
 
     fn check_stream_free(&self, id: IdHandle, command: Command, qpn: Qpn) -> Result<(), CmError> {
@@ -374,10 +378,13 @@ impl Manager {
         let table = self.ports.get(&PortSpace::Tcp);
         let listener = table.and_then(|table| table.listener(local.port(), local.ip()));
         let found = listener.and_then(|l| Some((l, self.ids.get(&l)?)));
-        let Some((listener, found)) = found.filter(|(_, i)| i.may_use(TransportType::Iwarp)) else {
+        let Some((listener, found)) = found.filter(|(_, i)| i.may_have_streams()) else {
             return Fate::Nobody;
         };
-        let device = self.device_at(local.ip(), Some(TransportType::Iwarp));
+        let device = self
+            .addresses
+            .iter()
+            .find(|a| a.ip == local.ip() && a.transport == TransportType::Iwarp);
         let Some(device) = device.cloned() else { return Fate::Nobody };
         let full = usize::try_from(found.backlog).is_ok_and(|max| found.requests.len() >= max);
         if full || self.room_in(found.channel).is_err() {
@@ -397,6 +404,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) {
         let Some(options) = self.ids.get(&listener).map(|i| i.options) else { return };
+        let ends = (ends.0.into(), ends.1.into());
         let route = route_of(&self.cm.config, device, &options, ends, device.mtu);
         let child = self.new_child(listener, device, ends, route, Link::Stream(stream));
         let Some(child) = child else { return };
@@ -447,10 +455,19 @@ pub struct StreamListener {
 }
 
 impl Id {
-    /// Whether its connections may be of this transport.
-    pub(super) fn may_use(&self, transport: TransportType) -> bool {
-        let carried = transport == TransportType::Ib
-            || (self.ps == PortSpace::Tcp && self.qp_type == QpType::Rc);
-        carried && self.transport.is_none_or(|only| only == transport)
+    /// Whether its connections may be over this device, which has this transport.
+    pub(super) fn may_use(&self, device: u32, transport: TransportType) -> bool {
+        let carried = transport == TransportType::Ib || self.may_be_a_stream();
+        carried && self.only.is_none_or(|only| only.device == device)
+    }
+
+    /// Whether its connections may be iWARP's.
+    pub(super) fn may_have_streams(&self) -> bool {
+        let allowed = self.only.is_none_or(|only| only.transport == TransportType::Iwarp);
+        allowed && self.may_be_a_stream()
+    }
+
+    fn may_be_a_stream(&self) -> bool {
+        self.ps == PortSpace::Tcp && self.qp_type == QpType::Rc
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, Config, ConnParam, Event, EventKind, IdHandle, JoinQuery, LocalAddress, MadPath,
-    Manager, Path, PathQuery, PortSpace, Resolved, RouteQuery, Sink, Time,
+    Manager, Path, PathQuery, PortSpace, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message};
@@ -126,15 +126,9 @@ pub const CLIENT: ChannelId = ChannelId(2);
 pub const SECOND: Duration = Duration::from_secs(1);
 
 pub fn local_address(ip: IpAddr, n: u64) -> LocalAddress {
-    LocalAddress {
-        ip,
-        device: 0,
-        transport: TransportType::Ib,
-        port_num: 1,
-        sgid_index: 3,
-        node_guid: Guid(0x5254_00ff_fe47_0000 + n),
-        mtu: Mtu::M1024,
-    }
+    let node_guid = Guid(0x5254_00ff_fe47_0000 + n);
+    let address = LocalAddress::over_ip(ip, (0, TransportType::Ib), node_guid, Mtu::M1024);
+    LocalAddress { sgid_index: 3, ..address }
 }
 
 impl Net {
@@ -195,7 +189,7 @@ impl Net {
         let known = known || query.dst.ip().is_multicast();
         let host = &mut self.hosts[from];
         if known {
-            let answer = Resolved { src: query.src_hint.unwrap_or(host.ip), mtu: None };
+            let answer = query.over_ip(query.src_hint.unwrap_or(host.ip), 0);
             host.cm.handle_resolved(self.now, id, answer, &mut host.out);
         } else {
             host.cm.handle_resolve_failed(self.now, id, 113, &mut host.out);
@@ -265,7 +259,7 @@ impl Net {
         let now = self.now;
         let h = &mut self.hosts[host];
         let id = h.cm.create_id(CLIENT, space(qp_type), qp_type, 88).unwrap();
-        h.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut h.out).unwrap();
+        h.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut h.out).unwrap();
         self.run_until_idle();
         let h = &mut self.hosts[host];
         h.cm.resolve_route(now, id, SECOND, &mut h.out).unwrap();

@@ -62,13 +62,11 @@ impl MadFile {
         };
         let role = Role::Mads { file, key };
         let (mads, ()) = Link::open(fabric, options.connect(fabric)?, role, what)?;
-        Ok(Self {
-            fabric: fabric.clone(),
-            mads: mads.into_socket(),
-            control: Mutex::new(control),
-            reading: Mutex::new(None),
-            writing: Mutex::new(()),
-        })
+        Ok(Self::new(fabric.clone(), mads.into_socket(), Mutex::new(control)))
+    }
+
+    pub(super) fn new(fabric: FabricName, mads: OwnedFd, control: Mutex<Link>) -> Self {
+        Self { fabric, mads, control, reading: Mutex::new(None), writing: Mutex::new(()) }
     }
 
     /// Registers an agent; its number.
@@ -288,7 +286,8 @@ impl AsFd for MadFile {
     }
 }
 
-fn unexpected(fabric: &FabricName, reply: &FileReply) -> FabricError {
+/// An answer to another question.
+pub(super) fn unexpected(fabric: &FabricName, reply: &FileReply) -> FabricError {
     let why = format!("an answer that does not belong to the question: {reply:?}");
     FabricError::Protocol { fabric: fabric.clone(), why }
 }

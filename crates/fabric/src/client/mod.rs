@@ -7,6 +7,7 @@ mod is_sm;
 mod link;
 mod mad_file;
 mod opening;
+mod opening_file;
 
 pub use attachment::{Attaching, Attachment};
 pub use connect::ConnectOptions;
@@ -14,3 +15,4 @@ pub(crate) use connect::connect_socket;
 pub use is_sm::{IsSm, SettingIsSm};
 pub use mad_file::{MadFile, Received};
 pub use opening::Progress;
+pub use opening_file::OpeningFile;

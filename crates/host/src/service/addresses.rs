@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) prefix: u8,
     /// RoCE's sockets on it.
     pub(super) roce: Sockets,
-    entry: GidEntry,
+    pub(super) entry: GidEntry,
 }
 
 /// What a scan changed.
@@ -161,14 +161,10 @@ impl Addresses {
 
     /// The addresses as the connection manager knows those of a device.
     pub(super) fn for_cm(&self, kind: DeviceKind, node_guid: Guid) -> Vec<LocalAddress> {
+        let device = (kind as u32, kind.transport_type());
         let address = |(sgid_index, row): (u8, &Row)| LocalAddress {
-            ip: row.ip,
-            device: kind as u32,
-            transport: kind.transport_type(),
-            port_num: 1,
             sgid_index,
-            node_guid,
-            mtu: row.entry.mtu,
+            ..LocalAddress::over_ip(row.ip, device, node_guid, row.entry.mtu)
         };
         self.rows().map(address).collect()
     }
@@ -190,6 +186,16 @@ impl Addresses {
 }
 
 impl Row {
+    /// Whether other machines may have the same address: those of loopback, of links, and of bridges to what runs on the
+    /// machine.
+    pub(super) fn is_of_machine(&self) -> bool {
+        let is_of_link = match self.ip {
+            IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+        };
+        is_of_link || self.interface.is_bridge
+    }
+
     /// A peer's address as a socket of this row must name it.
     pub(super) fn peer(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {

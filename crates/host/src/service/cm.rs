@@ -5,15 +5,16 @@ use std::os::fd::OwnedFd;
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
-    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, Path,
-    PathQuery, RouteQuery, Sink,
+    ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, OnlyDevice,
+    Path, PathData, PathQuery, RouteQuery, Sink,
 };
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind;
+use rdmux_wire::sa::{McMemberRecord, PathRecord};
 
 use super::clients::{Client, ClientId};
 use super::core::{Channel, Core};
 use super::counters::Count;
-use super::mcast::Member;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
 use super::ports::{self, PortId};
@@ -43,6 +44,7 @@ enum Action {
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
     Path(IdHandle, PathQuery),
+    CancelPath(IdHandle, u32),
     Join(IdHandle, JoinQuery),
     Leave(IdHandle, JoinQuery),
     Stream(StreamWish),
@@ -68,6 +70,9 @@ impl Sink for Outbox {
     fn query_path(&mut self, id: IdHandle, query: PathQuery) {
         self.0.push_back(Action::Path(id, query));
     }
+    fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
+        self.0.push_back(Action::CancelPath(id, attempt));
+    }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         self.0.push_back(Action::Join(id, query));
     }
@@ -77,6 +82,11 @@ impl Sink for Outbox {
     fn stream(&mut self, wish: StreamWish) {
         self.0.push_back(Action::Stream(wish));
     }
+}
+
+/// A kind of device as ids know it.
+fn only_device(kind: DeviceKind) -> OnlyDevice {
+    OnlyDevice { device: kind as u32, transport: kind.transport_type() }
 }
 
 /// The machine's configuration.
@@ -110,10 +120,13 @@ impl Core {
                 Action::Event(channel, event) => self.put_event(channel, &event),
                 Action::Resolve(id, query) => self.resolve(id, &query),
                 Action::Path(id, query) => self.find_path(id, &query),
-                Action::Join(id, query) => self.join_for_id(id, query),
-                Action::Leave(id, query) => {
-                    self.groups.leave(Member::Id(id), query.group, query.local)
+                Action::CancelPath(id, attempt) => {
+                    for &kind in kind::all() {
+                        ports::of(kind).cancel_path(self, id, attempt);
+                    }
                 }
+                Action::Join(id, query) => self.join_for_id(id, query),
+                Action::Leave(id, query) => self.leave_for_id(id, &query),
                 Action::Stream(wish) => self.do_stream(wish),
             }
         }
@@ -134,10 +147,27 @@ impl Core {
     }
 
     fn join_for_id(&mut self, id: IdHandle, query: JoinQuery) {
-        let joined =
-            if query.send_only { Ok(()) } else { self.join_group(id, query.group, query.local) };
+        match kind::numbered(query.device) {
+            Some(kind) => ports::of(kind).join_for_id(self, id, query),
+            None => self.group_joined(id, query, Err(libc::ENODEV)),
+        }
+    }
+
+    fn leave_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
+        if let Some(kind) = kind::numbered(query.device) {
+            ports::of(kind).leave_for_id(self, id, query);
+        }
+    }
+
+    /// A port has joined a group for an id, or has not, or has lost it.
+    pub(super) fn group_joined(
+        &mut self,
+        id: IdHandle,
+        query: JoinQuery,
+        group: Result<McMemberRecord, i32>,
+    ) {
         let now = self.now();
-        self.manager.handle_joined(now, id, query, joined.map_err(|f| f.errno), &mut self.outbox);
+        self.manager.handle_joined(now, id, query, group, &mut self.outbox);
     }
 
     /// Opens an event channel; returns its name and the process's end.
@@ -145,13 +175,6 @@ impl Core {
         &mut self,
         client: ClientId,
     ) -> Result<(ChannelId, OwnedFd), Failure> {
-        let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default();
-        if !kind.has_connections() {
-            let title = kind.row().title;
-            let why =
-                format!("{title} has no connection manager: connect queue pairs by their LIDs");
-            return Err(Failure::new(libc::EOPNOTSUPP, why));
-        }
         let has = self.clients.get(client).map_or(0, |c| c.channels.len());
         if has >= MAX_CHANNELS {
             let why = format!("the process has {MAX_CHANNELS} event channels already");
@@ -359,16 +382,16 @@ impl Core {
         let done = |()| Response::Done;
         use CmRequest as R;
         match request {
-            R::CreateId { id: Some(id), channel, space, qp_type, transport, context } => manager
-                .create_id_as(id, channel, (space, qp_type), transport, context)
+            R::CreateId { id: Some(id), channel, space, qp_type, only, context } => manager
+                .create_id_as(id, channel, (space, qp_type), only.map(only_device), context)
                 .map(|()| Response::Cm(CmReply::Id(id))),
-            R::CreateId { id: None, channel, space, qp_type, transport, context } => manager
-                .create_id_on(channel, space, qp_type, transport, context)
+            R::CreateId { id: None, channel, space, qp_type, only, context } => manager
+                .create_id_on(channel, space, qp_type, only.map(only_device), context)
                 .map(|id| Response::Cm(CmReply::Id(id))),
             R::Destroy { id } => manager.destroy(now, id, sink).map(events),
             R::Bind { id, addr } => self.bind(id, addr, privileged).map(|addr| {
                 let device = self.manager.query(id).ok().and_then(|info| info.device);
-                Response::Cm(CmReply::Bound(addr, device.map(|d| (d.device, d.port_num))))
+                Response::Cm(CmReply::Bound(addr, device.map(Box::new)))
             }),
             R::Listen { id, backlog } => {
                 self.listen(id, backlog).map(|addr| Response::Cm(CmReply::Bound(addr, None)))
@@ -380,7 +403,13 @@ impl Core {
             R::ResolveRoute { id, timeout } => {
                 manager.resolve_route(now, id, timeout, sink).map(done)
             }
-            R::SetPath { id, local, remote } => manager.set_path(id, local, remote, sink).map(done),
+            R::SetPaths { id, records } => {
+                manager.set_paths(id, &path_data(&records), sink).map(done)
+            }
+            R::ResolveAlong { id, src, dst, records } => {
+                let records = path_data(&records);
+                manager.resolve_along(now, id, (src, dst), &records, privileged, sink).map(done)
+            }
             R::Connect { id, param } => manager.connect(now, id, &param, sink).map(done),
             R::Accept { id, param } => manager.accept(now, id, &param, sink).map(done),
             R::Reject { id, reason, private_data } => {
@@ -406,6 +435,12 @@ impl Core {
     }
 }
 
+/// Path records as a process sent them. One of another length is all zeros, which no id can use.
+fn path_data(records: &[(u32, Vec<u8>)]) -> Vec<PathData> {
+    let record = |bytes: &[u8]| bytes.try_into().map(PathRecord::from_bytes).unwrap_or_default();
+    records.iter().map(|(flags, bytes)| PathData { flags: *flags, record: record(bytes) }).collect()
+}
+
 /// What follows the first event of a message, one after the other, as far as it makes sense.
 fn events_of(mut message: &[u8]) -> impl Iterator<Item = Event> + '_ {
     std::iter::from_fn(move || {
@@ -420,6 +455,7 @@ fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
     match *request {
         CmRequest::ResolveAddr { id, .. } => Some((id, Command::ResolveAddr)),
         CmRequest::ResolveRoute { id, .. } => Some((id, Command::ResolveRoute)),
+        CmRequest::ResolveAlong { id, .. } => Some((id, Command::ResolveAlong)),
         CmRequest::Connect { id, .. } => Some((id, Command::Connect)),
         _ => None,
     }
@@ -451,7 +487,8 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Listen { id, .. }
         | R::ResolveAddr { id, .. }
         | R::ResolveRoute { id, .. }
-        | R::SetPath { id, .. }
+        | R::SetPaths { id, .. }
+        | R::ResolveAlong { id, .. }
         | R::Connect { id, .. }
         | R::Accept { id, .. }
         | R::Reject { id, .. }

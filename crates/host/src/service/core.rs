@@ -21,6 +21,7 @@ use super::cm::Outbox;
 use super::counters::{Count, Counts};
 use super::host_rings::HostRings;
 use super::hub::HubThread;
+use super::kinds::Kinds;
 use super::mad::Agents;
 use super::mcast::Groups;
 use super::netlink::Netlink;
@@ -69,6 +70,7 @@ pub(super) struct Core {
     pub(super) streams: Streams,
     pub(super) adapter: Adapter,
     pub(super) resolver: Resolver,
+    pub(super) kinds: Kinds,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
@@ -126,6 +128,7 @@ impl Core {
             streams: Streams::new(),
             adapter: Adapter::new(options.fabric()?),
             resolver: Resolver::default(),
+            kinds: Kinds::default(),
             agents: Agents::new(),
             capture: Capture::default(),
             views: Views::default(),
@@ -172,10 +175,7 @@ impl Core {
                 .map_err(|e| HostError::io("watch a socket", e))?;
         }
         if !added.is_empty() || !removed.is_empty() {
-            let now = self.now();
-            let of = |kind: &DeviceKind| ports::of(*kind).addresses(self, *kind);
-            let addresses = kind::all().iter().flat_map(of).collect();
-            self.manager.set_addresses(now, addresses, &mut self.outbox);
+            self.follow_ports();
             self.follow_addresses();
             for &kind in kind::all() {
                 self.notify_ports_of(kind, vec![PortEvent::GidChange]);
@@ -184,6 +184,17 @@ impl Core {
             self.drain_outbox();
         }
         refused.map_or(Ok(()), Err)
+    }
+
+    /// The connection manager learns how addresses and ports are now.
+    pub(super) fn follow_ports(&mut self) {
+        let now = self.now();
+        let ports = kind::all().iter().flat_map(|kind| ports::of(*kind).device_ports(self, *kind));
+        let ports = ports.collect();
+        self.manager.set_device_ports(ports);
+        let of = |kind: &DeviceKind| ports::of(*kind).addresses(self, *kind);
+        let addresses = kind::all().iter().flat_map(of).collect();
+        self.manager.set_addresses(now, addresses, &mut self.outbox);
     }
 
     /// Tells each process that has a device of this kind how its ports are now, and what happened to the first.
@@ -351,6 +362,7 @@ impl Core {
             self.manager.poll_timeout(),
             self.agents.poll_timeout(),
             self.resolver.poll_timeout(),
+            self.kinds.poll_timeout(),
             self.views.poll_timeout(),
             self.streams.listening.poll_timeout(),
             self.streams.lingering.poll_timeout(),
@@ -371,6 +383,7 @@ impl Core {
         self.close_all_lingering(now);
         self.resend_mads(now);
         self.poll_neighbours(now);
+        self.poll_kinds(now);
         self.poll_adapter();
         self.expire_host_rings();
         if self.views.poll_timeout().is_some_and(|due| due <= now) {

@@ -38,7 +38,7 @@ counters! {
     DropMadClass => "service_drop_mad_no_agent",
     /// A response to nothing.
     DropMadStale => "service_drop_mad_stale",
-    /// For QP0, which RoCE does not have.
+    /// For QP0, where it is nobody's.
     DropQp0 => "service_drop_qp0",
     /// For a queue pair number of nobody.
     DropNoQp => "service_drop_no_qp",
@@ -46,6 +46,8 @@ counters! {
     Strays => "service_strays_passed_on",
     /// Did not fit a process's socket any more.
     StraysLost => "service_strays_lost",
+    /// Questions of other hosts on which devices somebody listens.
+    KindsAnswered => "service_listening_devices_told",
     /// Management datagrams whose response timed out.
     MadTimeouts => "service_mad_timeouts",
     /// Clients that came.
@@ -72,6 +74,16 @@ counters! {
     FabricSilent => "service_fabric_silent",
     /// Connections on which a fabric said what makes no sense.
     FabricBroke => "service_fabric_broke_protocol",
+    /// Answers of subnet administration.
+    SaAnswers => "service_sa_answers",
+    /// Questions that subnet administration did not answer.
+    SaTimeouts => "service_sa_timeouts",
+    /// The broadcast group could not be joined.
+    BroadcastRefused => "service_broadcast_group_refused",
+    /// ARP packets and neighbour discovery messages that went out on InfiniBand.
+    TxResolutions => "service_tx_address_resolutions",
+    /// Those that came.
+    RxResolutions => "service_rx_address_resolutions",
 }
 
 /// The counters.

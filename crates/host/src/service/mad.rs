@@ -87,7 +87,7 @@ impl Agents {
             let key = AgentKey { port, qpn: Qpn::QP1, class, class_version };
             Agent { owner: Owner::Cm, key, methods: 1 << Method::SEND.0 }
         };
-        let agents: BTreeMap<u32, Agent> = (0..).zip(PortId::with_qp1().map(cm)).collect();
+        let agents: BTreeMap<u32, Agent> = (0..).zip(PortId::with_cm().map(cm)).collect();
         let next = agents.keys().next_back().map_or(0, |last| last + 1);
         Self { agents, waiting: BTreeMap::new(), next }
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux_cm::{MadPath, Time};
+use rdmux_verbs::kind;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Qkey, Qpn};
 
@@ -33,6 +34,9 @@ impl Core {
         mad: &[u8],
     ) -> Result<(), Count> {
         self.counts.add(Count::RxMads);
+        if self.process_kinds(path, mad) {
+            return Ok(());
+        }
         let (number, owner) = self.agents.dispatch(port, Qpn::QP1, mad)?;
         match owner {
             Owner::Cm => {
@@ -97,10 +101,11 @@ impl Core {
         ports::of(port.device).send_mad(self, &path, to.qkey, mad);
     }
 
-    /// Sends a datagram of the connection manager, whose paths begin at the first port that has a QP1.
+    /// Sends a datagram of the connection manager.
     pub(super) fn send_cm_mad(&mut self, path: &MadPath, mad: &[u8; MAD_LEN]) {
-        if let Some(port) = PortId::with_qp1().next() {
-            ports::of(port.device).send_mad(self, path, Qkey::QP1, mad);
+        match kind::numbered(path.device) {
+            Some(kind) => ports::of(kind).send_mad(self, path, Qkey::QP1, mad),
+            None => self.counts.add(Count::TxErrors),
         }
     }
 }

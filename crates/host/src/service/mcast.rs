@@ -11,10 +11,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rdmux_cm::IdHandle;
+use rdmux_cm::{IdHandle, JoinQuery};
 use rdmux_link::McastSocket;
 use rdmux_link::udp::{GroupOptions, OpenError};
-use rdmux_wire::{Gid, Qpn};
+use rdmux_wire::{Gid, Mtu, Qpn};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::addresses::Row;
@@ -95,7 +95,7 @@ impl Groups {
     }
 
     /// Takes a membership back. The network is told when it was the last.
-    pub(super) fn leave(&mut self, member: Member, group: IpAddr, local: IpAddr) {
+    fn leave(&mut self, member: Member, group: IpAddr, local: IpAddr) {
         if let Some(entry) = self.0.get_mut(&(group, local)) {
             entry.members.remove(&member);
             entry.drop_unused(group, local);
@@ -186,13 +186,23 @@ fn change_membership(
 }
 
 impl Core {
+    /// Joins a group for an id at the IP network, unless it only sends.
+    pub(super) fn join_for_id_over_ip(&mut self, id: IdHandle, query: JoinQuery) {
+        let joined =
+            if query.send_only { Ok(()) } else { self.join_group(id, query.group, query.local) };
+        let mtu = self.addresses.find(query.local).map_or(Mtu::M1024, |row| row.entry.mtu);
+        let hop_limit = self.manager.config().hop_limit;
+        let group = joined.map(|()| query.over_ip(hop_limit, mtu)).map_err(|f| f.errno);
+        self.group_joined(id, query, group);
+    }
+
+    /// Takes that back.
+    pub(super) fn leave_for_id_over_ip(&mut self, id: IdHandle, query: &JoinQuery) {
+        self.groups.leave(Member::Id(id), query.group, query.local);
+    }
+
     /// Joins a group for an id, on the address that it is bound to.
-    pub(super) fn join_group(
-        &mut self,
-        id: IdHandle,
-        group: IpAddr,
-        local: IpAddr,
-    ) -> Result<(), Failure> {
+    fn join_group(&mut self, id: IdHandle, group: IpAddr, local: IpAddr) -> Result<(), Failure> {
         let row = self.addresses.find(local).ok_or_else(|| {
             Failure::new(libc::EADDRNOTAVAIL, format!("{local} is not an address of this host"))
         })?;

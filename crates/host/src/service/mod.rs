@@ -3,7 +3,7 @@
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
 //! `closing`, `slots`, `addresses`, `rings`, `host_rings` and `mcast` are what the service owns; `ports` is what a kind
-//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `cm` and `resolve` the connection
+//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `kinds` chooses among devices, `cm` and `resolve` the connection
 //! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
 
 mod addresses;
@@ -16,6 +16,7 @@ mod counters;
 pub mod daemon;
 mod host_rings;
 mod hub;
+mod kinds;
 mod lock;
 mod mad;
 mod management;
@@ -179,6 +180,7 @@ impl Service {
             Token::Lookout => self.core.lookout_event(),
             Token::IbData => self.core.receive_ib(),
             Token::HostRing(pair) => self.core.host_ring_event(pair),
+            Token::Sa => self.core.sa_event(),
             Token::IssmFile(view) => self.core.issm_closed(view),
             // Of the hub's own poller.
             Token::Events => {}

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use libc::{
-    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_LOCAL, IFLA_IFNAME, IFLA_MTU, NDA_DST,
-    NUD_DELAY, NUD_FAILED, NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE,
-    RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
-    RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_LINK,
+    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_LOCAL, IFLA_IFNAME, IFLA_INFO_KIND,
+    IFLA_LINKINFO, IFLA_MTU, NDA_DST, NUD_DELAY, NUD_FAILED, NUD_NOARP, NUD_PERMANENT, NUD_PROBE,
+    NUD_REACHABLE, NUD_STALE, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_NEWADDR, RTM_NEWLINK,
+    RTM_NEWNEIGH, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_LINK,
 };
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{self, Timeout};
@@ -45,6 +45,8 @@ pub(super) struct Interface {
     pub(super) name: String,
     pub(super) mtu: u32,
     pub(super) flags: u32,
+    /// Whether it is a bridge: those to containers have the same address on many machines.
+    pub(super) is_bridge: bool,
 }
 
 impl Interface {
@@ -253,13 +255,17 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, data: &[u8]) {
 
 fn parse_interface(body: &[u8]) -> Option<Interface> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
-    let mut interface = Interface { index, name: String::new(), mtu: 0, flags };
+    let mut interface = Interface { index, name: String::new(), mtu: 0, flags, is_bridge: false };
     for (kind, data) in attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => {
                 interface.name = String::from_utf8_lossy(data).trim_end_matches('\0').to_owned();
             }
             IFLA_MTU => interface.mtu = u32_at(data, 0)?,
+            IFLA_LINKINFO => {
+                let mut info = attributes(data);
+                interface.is_bridge = info.any(|(k, d)| k == IFLA_INFO_KIND && d == b"bridge\0");
+            }
             _ => {}
         }
     }
@@ -331,6 +337,17 @@ mod tests {
         assert!(!one.is_on_link("::1".parse().unwrap()));
         let unknown = "127.1.2.3".parse().unwrap();
         assert_eq!(netlink.neighbour(lo.index, unknown).unwrap(), Neighbour::Asking);
+    }
+
+    #[test]
+    fn bridge_says_so_in_its_link_info() {
+        let mut kind = Vec::new();
+        push_attribute(&mut kind, IFLA_INFO_KIND, b"bridge\0");
+        for (info, is_bridge) in [(&kind[..], true), (&[][..], false)] {
+            let mut body = vec![0; 16];
+            push_attribute(&mut body, IFLA_LINKINFO, info);
+            assert_eq!(parse_interface(&body).map(|i| i.is_bridge), Some(is_bridge));
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub(super) enum Token {
     Lookout,
     /// The service's socket for data of the adapter's port.
     IbData,
+    /// The adapter's port's management interface, by which subnet administration is asked.
+    Sa,
     /// A service that was offered rings, by the number of the pair.
     HostRing(u64),
 }
@@ -79,7 +81,8 @@ impl Token {
             ),
             Self::Lookout => (15, 0),
             Self::IbData => (16, 0),
-            Self::HostRing(pair) => (17, pair),
+            Self::Sa => (17, 0),
+            Self::HostRing(pair) => (18, pair),
         };
         kind << KIND_SHIFT | id
     }
@@ -104,7 +107,8 @@ impl Token {
             14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
             15 => Self::Lookout,
             16 => Self::IbData,
-            17 => Self::HostRing(id),
+            17 => Self::Sa,
+            18 => Self::HostRing(id),
             _ => return None,
         })
     }

@@ -53,9 +53,17 @@ enum Step {
 }
 
 impl Core {
-    /// Answers the connection manager's question, now or when the neighbour answered.
+    /// Answers the connection manager's question, now or later.
     pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
-        match self.first_step(query) {
+        match query.only.and_then(|only| kind::numbered(only.device)) {
+            Some(kind) => ports::of(kind).find_peer(self, id, kind, query),
+            None => self.choose_kind(id, query),
+        }
+    }
+
+    /// Finds a peer where the route is the kernel's, at once or when the neighbour answered.
+    pub(super) fn find_peer_over_ip(&mut self, id: IdHandle, kind: DeviceKind, query: &RouteQuery) {
+        match self.first_step(kind, query) {
             Ok(Step::Done(answer)) => self.resolved(id, Ok(answer)),
             Err(errno) => self.resolved(id, Err(errno)),
             Ok(Step::Neighbour(interface, answer)) => {
@@ -77,7 +85,8 @@ impl Core {
         }
     }
 
-    fn resolved(&mut self, id: IdHandle, answer: Result<Resolved, i32>) {
+    /// A peer is found, or is not: an errno.
+    pub(super) fn resolved(&mut self, id: IdHandle, answer: Result<Resolved, i32>) {
         let now = self.now();
         match answer {
             Ok(answer) => self.manager.handle_resolved(now, id, answer, &mut self.outbox),
@@ -85,21 +94,24 @@ impl Core {
         }
     }
 
-    fn first_step(&self, query: &RouteQuery) -> Result<Step, i32> {
+    fn first_step(&self, kind: DeviceKind, query: &RouteQuery) -> Result<Step, i32> {
         let dst = query.dst.ip();
+        let from = |src| query.over_ip(src, kind as u32);
         if dst.is_multicast() {
             let src = self.source(query)?;
-            return Ok(Step::Done(Resolved { src, mtu: None }));
+            return Ok(Step::Done(from(src)));
         }
         if self.addresses.find(dst).is_some() {
             let src = query.src_hint.unwrap_or(dst);
-            return Ok(Step::Done(Resolved { src, mtu: None }));
+            return Ok(Step::Done(from(src)));
         }
         let src = self.source(query)?;
-        let answer = Resolved { src, mtu: None };
+        let answer = from(src);
         let row = self.addresses.find(src).ok_or(libc::EADDRNOTAVAIL)?;
+        if query.is_gid {
+            return Ok(Step::Done(answer));
+        }
         if row.interface.is_loopback() {
-            let kind = query.transport.map_or_else(DeviceKind::default, kind::with_transport);
             return ports::of(kind).probe(self, src, dst).map(|()| Step::Done(answer));
         }
         let on_link = super::netlink::InterfaceAddress {
@@ -117,7 +129,7 @@ impl Core {
     }
 
     /// The address that the kernel sends from.
-    fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
+    pub(super) fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
         let dst = query.dst;
         let wanted = query.src_hint.or_else(|| {
             // A virtual host has one address, whatever the kernel would choose.

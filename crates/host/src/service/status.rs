@@ -50,7 +50,7 @@ impl Core {
             fabric: self.adapter.status(),
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
-            groups: self.groups.status(),
+            groups: [self.groups.status(), self.adapter.groups.status()].concat(),
             xrc_domains: domains.into_iter().map(domain_row).collect(),
             xrc_targets: targets.into_iter().map(target_row).collect(),
             device_counters: self.clients.counters(),
@@ -88,8 +88,8 @@ impl Core {
                 pid,
                 space: format!("{:?}", info.port_space),
                 state: info.state.to_string(),
-                src: info.local,
-                dst: info.peer,
+                src: info.local.map(|addr| addr.to_string()),
+                dst: info.peer.map(|addr| addr.to_string()),
             })
         };
         self.manager.ids().filter_map(row).collect()

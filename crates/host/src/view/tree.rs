@@ -155,7 +155,9 @@ fn model(adapter: &Adapter) -> String {
 
 /// The device below the device: for an adapter its PCI function.
 fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
-    let addresses = device.ports.iter().flat_map(|port| &port.addresses);
+    // A port on a fabric has no network interface.
+    let ports = device.ports.iter().filter(|_| !device.kind.is_on_fabric());
+    let addresses = ports.flat_map(|port| &port.addresses);
     for GidEntry { interface, .. } in addresses.filter(|entry| !entry.gid.is_zero()) {
         tree.link(format!("{dir}/net/{interface}"), format!("/sys/class/net/{interface}"));
     }

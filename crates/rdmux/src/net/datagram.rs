@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdmux_cm::{ConnParam, EventKind, JoinFlags, PortSpace, UdParam};
-use rdmux_wire::{Qkey, Qpn};
+use rdmux_wire::{Gid, Qkey, Qpn};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::Options;
@@ -51,7 +51,7 @@ pub struct Datagram {
     sgid_index: u8,
     options: Options,
     context: Context,
-    groups: Vec<(IpAddr, Id)>,
+    groups: Vec<(IpAddr, Gid, Id)>,
     local: SocketAddr,
     _answerer: Answerer,
 }
@@ -78,9 +78,10 @@ impl Datagram {
         let context = options.open_context()?;
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
-        let local = id.bind(at)?;
-        let sgid_index =
-            if at.ip().is_unspecified() { 0 } else { context.gid_index(local.ip())? };
+        let local = id.bind(at)?.socket().unwrap_or(at);
+        // Where GIDs are no addresses the first one is the port's.
+        let is_gid = context.gids().iter().any(|entry| entry.gid == local.ip().into());
+        let sgid_index = if is_gid { context.gid_index(local.ip())? } else { 0 };
 
         let mtu = context.query_port()?.active_mtu.bytes() as usize;
         let (slot, slots) = (GRH + mtu, options.depth as usize);
@@ -180,14 +181,16 @@ impl Datagram {
         let deadline = Deadline::after(Some(self.options.timeout));
         let channel = EventChannel::new(&self.context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
-        let source = self.context.gid(self.sgid_index)?.ip();
+        let own = self.local.ip();
+        let source = if own.is_unspecified() { self.context.address()? } else { own };
         id.bind(SocketAddr::new(source, 0))?;
         id.join_multicast(group, JoinFlags::FullMember)?;
         let event = next::<S>(&channel, deadline, EventKind::MulticastJoin, to).await?;
         let peer = peer_of(&event, to)?;
         drop(event);
-        self.qp.attach_multicast(peer.ah.vector().dgid)?;
-        self.groups.push((group, id));
+        let mgid = peer.ah.vector().dgid;
+        self.qp.attach_multicast(mgid)?;
+        self.groups.push((group, mgid, id));
         Ok(peer)
     }
 
@@ -196,12 +199,12 @@ impl Datagram {
     /// # Errors
     /// When it was not joined.
     pub fn leave(&mut self, group: IpAddr) -> Result<()> {
-        let Some(at) = self.groups.iter().position(|(g, _)| *g == group) else {
+        let Some(at) = self.groups.iter().position(|(g, ..)| *g == group) else {
             let cause = Cause::Invalid(format!("{group} was not joined"));
             return Err(Error::new(self.to_string(), "leave a group", cause));
         };
-        let (_, id) = self.groups.swap_remove(at);
-        self.qp.detach_multicast(group.into())?;
+        let (_, mgid, id) = self.groups.swap_remove(at);
+        self.qp.detach_multicast(mgid)?;
         id.leave_multicast(group)
     }
 
@@ -265,7 +268,8 @@ impl Datagram {
         let message = self.buffer.to_vec(at + GRH..at + len);
         self.post(slot)?;
         let peer = |ah| Peer { ah, qpn: done.src_qp, qkey: Qkey::RDMA_UDP };
-        Ok(Ah::reply_to(&grh, self.sgid_index).map(|ah| (message, peer(ah))))
+        let ah = Ah::reply_to_completion(&done, &grh, self.sgid_index);
+        Ok(ah.map(|ah| (message, peer(ah))))
     }
 }
 

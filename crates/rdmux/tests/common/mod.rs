@@ -1,7 +1,8 @@
 //! What the tests share: hosts of their own.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use rdmux::{Context, Options};
+use rdmux::umad::Fabric;
+use rdmux::{Context, DeviceKind, Options, PortState};
 
 /// A host of its own.
 pub(crate) fn host() -> Context {
@@ -13,8 +14,29 @@ pub(crate) fn on(context: &Context) -> Options {
     Options::new().context(context)
 }
 
-/// Runs a test over the network, from host to host, and through shared memory, within one.
-pub(crate) fn over_both_links(test: impl Fn(&Context, &Context)) {
+/// Two hosts on an InfiniBand fabric, with a manager, once their ports are up.
+pub(crate) fn infiniband() -> [Context; 2] {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    ["a", "b"].map(|host| {
+        let builder = Context::builder().embedded().fabric(&fabric).host(host);
+        let context = builder.device(DeviceKind::Ib).open().unwrap();
+        while context.query_port().unwrap().state != PortState::Active {
+            context.next_event(None).unwrap();
+        }
+        context
+    })
+}
+
+/// Runs a test over the network, from host to host, and through shared memory, within one: on RoCE and on InfiniBand.
+pub(crate) fn over_every_link(test: impl Fn(&Context, &Context)) {
+    over_roce(&test);
+    let [a, b] = infiniband();
+    test(&a, &b);
+    test(&a, &a);
+}
+
+/// The same on RoCE only.
+pub(crate) fn over_roce(test: impl Fn(&Context, &Context)) {
     let (a, b) = (host(), host());
     test(&a, &b);
     test(&a, &a);

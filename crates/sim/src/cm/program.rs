@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
-use rdmux_cm::{ChannelId, ConnParam, Event, EventKind, IdHandle, PortSpace};
+use rdmux_cm::{ChannelId, ConnParam, Event, EventKind, IdHandle, OnlyDevice, PortSpace};
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::Qpn;
 
@@ -174,7 +174,8 @@ impl World {
         let channel = ChannelId(self.last_channel.max(SERVER.0 + 1));
         let Wish { space, qp_type, transport, role } = wish;
         let node = &mut self.nodes[from];
-        let id = node.cm.create_id_on(channel, space, qp_type, Some(transport), 0);
+        let only = OnlyDevice { device: transport as u32, transport };
+        let id = node.cm.create_id_on(channel, space, qp_type, Some(only), 0);
         let id = id.map_err(|e| e.to_string())?;
         self.last_token += 1;
         let key = (from, node.life, id);
@@ -184,7 +185,8 @@ impl World {
         self.trace(format_args!("{key:?} starts as {role:?} {} to node {to}", self.last_token));
         let node = &mut self.nodes[from];
         let timeout = Duration::from_secs(1);
-        let resolving = node.cm.resolve_addr(now, id, None, dst, timeout, false, &mut node.out);
+        let resolving =
+            node.cm.resolve_addr(now, id, None, dst.into(), timeout, false, &mut node.out);
         resolving.map_err(|e| e.to_string())?;
         self.flush(from)
     }

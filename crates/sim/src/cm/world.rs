@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, Config, Event, IdHandle, JoinQuery, LocalAddress, MadPath, Manager, Path, PathQuery,
-    Resolved, RouteQuery, Sink, Time,
+    RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::CmMad;
@@ -135,15 +135,8 @@ fn config() -> Config {
 
 fn address(node: NodeId) -> LocalAddress {
     let n = u8::try_from(node + 1).unwrap_or(u8::MAX);
-    LocalAddress {
-        ip: Ipv4Addr::new(10, 0, 0, n).into(),
-        device: 0,
-        transport: TransportType::Ib,
-        port_num: 1,
-        sgid_index: 0,
-        node_guid: Guid(n.into()),
-        mtu: Mtu::M1024,
-    }
+    let ip = Ipv4Addr::new(10, 0, 0, n).into();
+    LocalAddress::over_ip(ip, (0, TransportType::Ib), Guid(n.into()), Mtu::M1024)
 }
 
 impl World {
@@ -307,9 +300,9 @@ impl World {
             for (channel, event) in out.events {
                 self.hears(at, channel, event)?;
             }
-            for (id, _) in out.queries {
+            for (id, query) in out.queries {
                 let node = &mut self.nodes[at];
-                let answer = Resolved { src: node.ip, mtu: None };
+                let answer = query.over_ip(node.ip, 0);
                 node.cm.handle_resolved(now, id, answer, &mut node.out);
             }
             for (id, query) in out.paths {

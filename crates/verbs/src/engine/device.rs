@@ -118,7 +118,12 @@ impl Device {
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
         let at = |port: &Port| {
             let index = |table: &[GidEntry]| table.iter().position(|entry| entry.gid == gid);
-            index(port.gids()).or_else(|| index(&port.addresses))
+            let of_address = || match port.attr.link_layer {
+                LinkLayer::Ethernet => index(&port.addresses),
+                // All addresses are at the port's own GID.
+                LinkLayer::InfiniBand => index(&port.addresses).map(|_| 0),
+            };
+            index(port.gids()).or_else(of_address)
         };
         u8::try_from(self.port(PORT, at)??).ok()
     }

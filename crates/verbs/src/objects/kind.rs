@@ -194,11 +194,6 @@ impl DeviceKind {
         self.row().services.include(QpType::Ud) && !self.is_on_fabric()
     }
 
-    /// Whether the connection manager makes connections over its ports.
-    pub fn has_connections(self) -> bool {
-        !self.is_on_fabric()
-    }
-
     /// Whether each connection is a stream, which the connection manager opens and a queue pair is given.
     pub fn has_streams(self) -> bool {
         self.transport_type() == TransportType::Iwarp

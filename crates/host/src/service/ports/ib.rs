@@ -2,23 +2,32 @@
 //!
 //! `adapter` takes the adapter and keeps it, `greetings` has the clients that wait until that is decided, `facts` reads what the
 //! fabric says, `lookout` hears of a fabric that comes up, `manager` follows who holds `issmN` open, `data` has the sockets by
-//! which queue pairs exchange packets. Datagrams of programs go to the fabric without the service. The connection manager does
-//! not know the port.
+//! which queue pairs exchange packets.
+//!
+//! Connections: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
+//! the path there and `groups` for multicast groups, both by `sa`, which asks subnet administration. Datagrams of programs go
+//! to the fabric without the service.
 
 mod adapter;
 mod data;
 mod facts;
 mod greetings;
+mod groups;
+mod gsi;
+mod interface;
 mod lookout;
 mod manager;
+mod peers;
+mod sa;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use rdmux_cm::LocalAddress;
+use rdmux_cm::{DevicePort, IdHandle, JoinQuery, LocalAddress, MadPath, PathQuery, RouteQuery};
 use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::port::{self, Port};
-use rdmux_wire::{Gid, Guid, Qpn};
+use rdmux_wire::mad::MAD_LEN;
+use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 
 pub(in crate::service) use self::adapter::Adapter;
 pub(in crate::service) use self::greetings::Greeting;
@@ -38,7 +47,8 @@ impl Ib {
 
 impl ServicePort for Ib {
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
-        vec![core.adapter.port(kind, core.node_guid)]
+        let port = core.adapter.port(kind, core.node_guid);
+        vec![Port { addresses: core.addresses.gids(), ..port }]
     }
 
     fn node_guid(&self, core: &Core, _kind: DeviceKind) -> Guid {
@@ -49,12 +59,54 @@ impl ServicePort for Ib {
         core.adapter.described().cloned()
     }
 
-    /// None: addresses on InfiniBand are not IP addresses of the host.
-    fn addresses(&self, _core: &Core, _kind: DeviceKind) -> Vec<LocalAddress> {
-        Vec::new()
+    /// All of the host's: each leads to the port.
+    fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
+        let node_guid = self.node_guid(core, kind);
+        let (gid, port) =
+            (core.adapter.port_gid(core.node_guid), core.adapter.device_port(core.node_guid));
+        let mtu = core.adapter.attr().map_or(Mtu::M256, |attr| attr.active_mtu);
+        let at_port = |address: LocalAddress| LocalAddress {
+            gid,
+            sgid_index: 0,
+            pkey: port.pkeys.first().copied().unwrap_or(Pkey::DEFAULT),
+            ipoib_qkey: core.interface_qkey(),
+            mtu,
+            has_lids: true,
+            ..address
+        };
+        core.addresses.for_cm(kind, node_guid).into_iter().map(at_port).collect()
     }
 
+    fn device_ports(&self, core: &Core, _kind: DeviceKind) -> Vec<DevicePort> {
+        vec![core.adapter.device_port(core.node_guid)]
+    }
+
+    /// As RoCE, whose queue pairs are the same.
     fn configure(&self, _config: &Config, _limits: &Limits, _cm: &mut rdmux_cm::Config) {}
+
+    fn find_peer(&self, core: &mut Core, id: IdHandle, _kind: DeviceKind, query: &RouteQuery) {
+        core.find_ib_peer(id, query);
+    }
+
+    fn find_path(&self, core: &mut Core, id: IdHandle, query: &PathQuery) {
+        core.find_ib_path(id, query);
+    }
+
+    fn cancel_path(&self, core: &mut Core, id: IdHandle, attempt: u32) {
+        core.adapter.sa.cancel_path(id, attempt);
+    }
+
+    fn join_for_id(&self, core: &mut Core, id: IdHandle, query: JoinQuery) {
+        core.join_ib_for_id(id, query);
+    }
+
+    fn leave_for_id(&self, core: &mut Core, id: IdHandle, query: &JoinQuery) {
+        core.leave_ib_for_id(id, query);
+    }
+
+    fn send_mad(&self, core: &mut Core, path: &MadPath, qkey: Qkey, mad: &[u8; MAD_LEN]) {
+        core.send_from_gsi(path, qkey, mad);
+    }
 
     fn probe(&self, _core: &Core, _src: IpAddr, _dst: IpAddr) -> Result<(), i32> {
         Err(libc::EOPNOTSUPP)

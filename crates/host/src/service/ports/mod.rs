@@ -11,12 +11,13 @@ pub(super) mod roce;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use rdmux_cm::{IdHandle, LocalAddress, MadPath, PathQuery};
+use rdmux_cm::{DevicePort, IdHandle, JoinQuery, LocalAddress, MadPath, PathQuery, RouteQuery};
+use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
 use rdmux_verbs::port::{Adapter, Port};
 use rdmux_wire::mad::MAD_LEN;
-use rdmux_wire::{Gid, Guid, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn};
 
 use super::clients::ClientId;
 use super::core::Core;
@@ -46,6 +47,23 @@ pub(super) trait ServicePort: Sync {
         core.addresses.for_cm(kind, self.node_guid(core, kind))
     }
 
+    /// The ports as the connection manager knows them.
+    fn device_ports(&self, core: &Core, kind: DeviceKind) -> Vec<DevicePort> {
+        let gids = core.addresses.gids().iter().map(|entry| entry.gid).collect();
+        vec![DevicePort {
+            device: kind as u32,
+            port_num: 1,
+            transport: kind.transport_type(),
+            node_guid: self.node_guid(core, kind),
+            mtu: Mtu::M4096,
+            has_lids: false,
+            lid: Lid(0),
+            lmc: 0,
+            gids,
+            pkeys: vec![Pkey::DEFAULT],
+        }]
+    }
+
     /// Sets what the connection manager's configuration says of connections over the ports.
     fn configure(&self, config: &Config, limits: &Limits, cm: &mut rdmux_cm::Config);
 
@@ -53,6 +71,9 @@ pub(super) trait ServicePort: Sync {
     fn find_path(&self, core: &mut Core, id: IdHandle, query: &PathQuery) {
         core.path_found(id, query, Ok(query.by_address));
     }
+
+    /// Nobody waits for the answer to a path query any more.
+    fn cancel_path(&self, _core: &mut Core, _id: IdHandle, _attempt: u32) {}
 
     /// Finds out whether another host of this machine is up, which no neighbour discovery tells; else an errno.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
@@ -92,6 +113,21 @@ pub(super) trait ServicePort: Sync {
         core.detach_multicast(client, qpn, mgid)
     }
 
+    /// Finds the peer of an id, by which of our addresses and GIDs it is reached, now or later.
+    fn find_peer(&self, core: &mut Core, id: IdHandle, kind: DeviceKind, query: &RouteQuery) {
+        core.find_peer_over_ip(id, kind, query);
+    }
+
+    /// Joins a group for an id, now or later.
+    fn join_for_id(&self, core: &mut Core, id: IdHandle, query: JoinQuery) {
+        core.join_for_id_over_ip(id, query);
+    }
+
+    /// Takes that back.
+    fn leave_for_id(&self, core: &mut Core, id: IdHandle, query: &JoinQuery) {
+        core.leave_for_id_over_ip(id, query);
+    }
+
     /// Sends a management datagram from QP1. What does not leave is lost, as on any network.
     fn send_mad(&self, core: &mut Core, _path: &MadPath, _qkey: Qkey, _mad: &[u8; MAD_LEN]) {
         core.counts.add(Count::TxErrors);
@@ -120,9 +156,14 @@ pub(super) struct PortId {
 const ROCE: PortId = PortId { device: DeviceKind::Roce, number: 1 };
 
 impl PortId {
-    /// The ports whose QP1 is the service's.
+    /// The ports whose QP1 is the service's, and open to programs.
     pub(super) fn with_qp1() -> impl Iterator<Item = Self> {
-        let rows = kind::rows().iter().filter(|row| row.kind.has_qp1_of_host());
+        Self::with_cm().filter(|port| port.device.has_qp1_of_host())
+    }
+
+    /// The ports where the connection manager has datagrams.
+    pub(super) fn with_cm() -> impl Iterator<Item = Self> {
+        let rows = kind::rows().iter().filter(|row| row.services.include(QpType::Ud));
         rows.map(|row| Self { device: row.kind, number: 1 })
     }
 }

@@ -6,19 +6,22 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rdmux_cm::Time;
+use rdmux_cm::{DevicePort, Time};
 use rdmux_fabric::client::{Attaching, Attachment, Progress};
 use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::port::{self, Port, PortEvent, PortState};
+use rdmux_verbs::port::{self, Port, PortAttr, PortEvent, PortState};
 use rdmux_verbs::throttled;
-use rdmux_wire::Guid;
+use rdmux_wire::{Gid, Guid};
 
 use super::data::Data;
 use super::greetings::Greeting;
+use super::groups::Groups;
+use super::interface::Interface;
 use super::lookout::Lookout;
 use super::manager::Manager;
+use super::sa::SaClient;
 use super::{Ib, facts};
 use crate::proto::FabricStatus;
 use crate::service::core::Core;
@@ -53,6 +56,9 @@ pub(in crate::service) struct Adapter {
     pub(super) manager: Manager,
     /// Where the port's data arrives.
     pub(in crate::service) data: Data,
+    pub(in crate::service) sa: SaClient,
+    pub(in crate::service) interface: Interface,
+    pub(in crate::service) groups: Groups,
     /// The fabric was told where that is. Until it has said so, which should be by then, others have no way to this host.
     settles: Option<Time>,
 }
@@ -96,6 +102,9 @@ impl Adapter {
             waiting: Vec::new(),
             manager: Manager::default(),
             data: Data::default(),
+            sa: SaClient::default(),
+            interface: Interface::default(),
+            groups: Groups::default(),
             settles: None,
         }
     }
@@ -104,6 +113,33 @@ impl Adapter {
     pub(super) fn port(&self, kind: DeviceKind, host: Guid) -> Port {
         let known = self.known.as_ref().map(|known| known.port.clone());
         known.unwrap_or_else(|| facts::unplugged(kind, own_guid(host)))
+    }
+
+    /// What is known of the port's attributes, if the adapter ever was on a fabric.
+    pub(in crate::service) fn attr(&self) -> Option<&PortAttr> {
+        self.known.as_ref().map(|known| &known.port.attr)
+    }
+
+    /// The GID by which the port is known: the first of its table.
+    pub(super) fn port_gid(&self, host: Guid) -> Gid {
+        self.port(Ib::KIND, host).gids().first().map_or(Gid::ZERO, |entry| entry.gid)
+    }
+
+    /// The port's tables.
+    pub(super) fn device_port(&self, host: Guid) -> DevicePort {
+        let port = self.port(Ib::KIND, host);
+        DevicePort {
+            device: Ib::KIND as u32,
+            port_num: 1,
+            transport: Ib::KIND.transport_type(),
+            node_guid: self.node_guid(host),
+            mtu: port.attr.active_mtu,
+            has_lids: true,
+            lid: port.attr.lid,
+            lmc: port.attr.lmc,
+            gids: port.gids().iter().map(|entry| entry.gid).collect(),
+            pkeys: port.pkeys,
+        }
     }
 
     /// The GUID of its node.
@@ -149,6 +185,15 @@ impl Adapter {
 
     /// When there is something to do.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
+        let due = match &self.state {
+            State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
+            State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
+        };
+        [due, self.sa.poll_timeout(), self.interface.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// When the attachment has something to do.
+    fn attachment_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
             State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
@@ -167,6 +212,11 @@ impl Core {
     pub(in crate::service) fn poll_adapter(&mut self) {
         let now = self.now();
         if self.adapter.poll_timeout().is_none_or(|due| due > now) {
+            return;
+        }
+        self.poll_sa();
+        self.poll_interface();
+        if self.adapter.attachment_timeout().is_none_or(|due| due > now) {
             return;
         }
         match &mut self.adapter.state {
@@ -272,6 +322,7 @@ impl Core {
         tracing::info!("fabric {} gave adapter {}", self.adapter.fabric, described.node_guid);
         self.tell_port(events);
         self.watch_managers();
+        self.open_sa();
         if self.adapter.settles.is_none() {
             self.answer_greetings();
         }
@@ -408,6 +459,7 @@ impl Core {
     fn forget_fabric(&mut self) {
         self.look_later(true);
         self.adapter.settles = None;
+        self.close_sa();
         self.take_table(None);
         self.clear_is_sm();
         if let Some(known) = &mut self.adapter.known {
@@ -433,8 +485,30 @@ impl Core {
 
     fn tell_port(&mut self, events: Vec<PortEvent>) {
         self.follow_gids();
+        self.follow_ports();
+        self.react_to(&events);
         self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
+    }
+}
+
+impl Core {
+    /// What happens to a port ends its memberships, and what is known of others' addresses, as with Linux (`mcast_event_handler`,
+    /// `ipoib_event`).
+    fn react_to(&mut self, events: &[PortEvent]) {
+        let ends_groups = |event: &PortEvent| {
+            use PortEvent as E;
+            matches!(
+                event,
+                E::Error | E::LidChange | E::ClientReregister | E::PkeyChange | E::GidChange
+            )
+        };
+        if events.iter().any(ends_groups) {
+            self.lose_groups();
+            self.forget_neighbours();
+        }
+        self.follow_interface();
+        self.drain_outbox();
     }
 }
 

@@ -13,12 +13,14 @@ use rdmux_link::UdpGroup;
 use rdmux_link::ib::{IbWire, Routes, Sender};
 use rdmux_link::routes::RouteView;
 use rdmux_link::udp::{GroupOptions, OpenError};
-use rdmux_link::wire::{Arrivals, Wire};
+use rdmux_link::wire::{Arrival, Arrivals, Frame, Gathering as _, Wire};
+use rdmux_transport::attr::AddressVector;
 use rdmux_verbs::control::slot_of;
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
 use super::Ib;
+use super::interface::INTERFACE;
 use crate::proto::{Failure, Notify};
 use crate::service::clients::{Client, ClientId};
 use crate::service::core::Core;
@@ -64,6 +66,16 @@ impl Data {
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
         Ok(self.open.insert(Open { group, own, routes }))
+    }
+
+    /// Sends a packet of the service's own, at once. Whether it left, or was dropped where a switch would have dropped it.
+    pub(super) fn send(&mut self, av: &AddressVector, frame: &Frame<'_>) -> bool {
+        let Self { open: Some(open), tx, .. } = self else { return false };
+        let sent = open.own.send(tx, av, frame).is_ok() && open.own.flush(tx).is_ok();
+        if !sent {
+            open.own.forget(tx);
+        }
+        sent
     }
 
     /// Drops what waits in a slot's socket, before another process gets it.
@@ -223,21 +235,43 @@ impl Core {
             let got = open.own.receive(&mut arrivals).unwrap_or(0);
             for arrival in arrivals.iter() {
                 self.counts.add(Count::RxPackets);
-                let mgid = arrival.dgid();
-                if arrival.dest_qpn() != Some(Qpn::MULTICAST.get()) || !mgid.is_multicast() {
-                    self.counts.add(Count::DropNoQp);
-                    continue;
-                }
-                for slot in data.slots_of(mgid) {
-                    // What a full socket does not take is lost, as any datagram may be.
-                    if open.own.pass_on(&mut data.tx, &arrival, slot).is_err() {
-                        self.counts.add(Count::TxErrors);
-                    }
+                if let Err(reason) = self.process_ib(&arrival) {
+                    self.counts.add(reason);
                 }
             }
-            data.arrivals = arrivals;
+            self.adapter.data.arrivals = arrivals;
             if got == 0 {
                 break;
+            }
+        }
+        self.drain_outbox();
+    }
+
+    fn process_ib(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
+        match Qpn::new(arrival.dest_qpn().ok_or(Count::DropMalformed)?) {
+            Qpn::QP1 => self.process_gsi(arrival),
+            INTERFACE => self.process_resolution(arrival),
+            Qpn::MULTICAST if arrival.dgid().is_multicast() => {
+                let mgid = arrival.dgid();
+                self.pass_on(mgid, arrival);
+                if self.adapter.interface.hears(mgid) {
+                    self.process_resolution(arrival)?;
+                }
+                Ok(())
+            }
+            _ => Err(Count::DropNoQp),
+        }
+    }
+
+    /// Gives a group's packet to each process that has members.
+    fn pass_on(&mut self, mgid: Gid, arrival: &Arrival<'_>) {
+        let data = &mut self.adapter.data;
+        let slots = data.slots_of(mgid);
+        let Data { open: Some(open), tx, .. } = data else { return };
+        for slot in slots {
+            // What a full socket does not take is lost, as any datagram may be.
+            if open.own.pass_on(tx, arrival, slot).is_err() {
+                self.counts.add(Count::TxErrors);
             }
         }
     }

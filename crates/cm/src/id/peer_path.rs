@@ -1,0 +1,131 @@
+//! The path to a peer that asked: what its REQ says of the path, seen from the other end (IBTA 12.7), or for SIDR the way that
+//! its datagram came.
+
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::cm::{RejReason, Req};
+use rdmux_wire::{Gid, Lid, Mtu};
+
+use super::Manager;
+use super::listen::Refusal;
+use super::route::by_address;
+use crate::address::Addr;
+use crate::path::{MadPath, Path};
+use crate::sink::{DevicePort, LocalAddress};
+
+/// The LID of a path that leads through routers: not known to the sender (IBTA 12.6.5).
+const PERMISSIVE: Lid = Lid(0xffff);
+
+impl Manager {
+    /// The path back along the primary path of a REQ that came by `path` to an address of ours.
+    pub(super) fn path_of_request(
+        &self,
+        path: &MadPath,
+        req: &Req,
+        device: &LocalAddress,
+        ends: (Addr, Addr),
+    ) -> Result<Path, Refusal> {
+        let mtu = match Mtu::from_code(req.path_mtu) {
+            Some(mtu) if mtu <= device.mtu => mtu,
+            _ => {
+                return Err(Refusal::Reason(RejReason::INVALID_MTU, Some(device.mtu.code())));
+            }
+        };
+        let back = if !device.has_lids {
+            if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
+                // A process that accepted would send its data to a third party.
+                return Err(Refusal::Reason(RejReason::INVALID_GID, None));
+            }
+            by_address(&self.cm.config, device, ends, path.remote(), mtu)
+        } else {
+            self.along_lids(path, req, device, mtu)?
+        };
+        Ok(Path {
+            av: AddressVector {
+                flow_label: req.primary.flow_label,
+                traffic_class: req.primary.tclass,
+                ..back.av
+            },
+            packet_lifetime: req.primary.ack_timeout.code().saturating_sub(1),
+            ..back
+        })
+    }
+
+    /// On InfiniBand REQ has it all: LIDs, GIDs, service level, rate and partition. What it says of our end must be true.
+    fn along_lids(
+        &self,
+        path: &MadPath,
+        req: &Req,
+        device: &LocalAddress,
+        mtu: Mtu,
+    ) -> Result<Path, Refusal> {
+        let reason = |reason| Refusal::Reason(reason, None);
+        let primary = &req.primary;
+        let port = self.device_port(path.device, device.port_num);
+        let port = port.ok_or_else(|| reason(RejReason::INVALID_GID))?;
+        let sgid_index = port.gid_index(primary.remote_gid);
+        let sgid_index = sgid_index.ok_or_else(|| reason(RejReason::INVALID_GID))?;
+        let (slid, dlid) = (known_lid(primary.remote_lid), known_lid(primary.local_lid));
+        // Linux refuses a partition that it does not have with the same reason.
+        let pkey_index = port.pkey_index(req.pkey).ok_or_else(|| reason(RejReason::INVALID_GID))?;
+        let bits = slid.map_or(Some(path.av.src_path_bits), |lid| port.path_bits(lid));
+        let bits = bits.ok_or_else(|| reason(RejReason::INVALID_LID))?;
+        let dlid = dlid.unwrap_or(Lid(path.av.dlid));
+        if !dlid.is_unicast() {
+            return Err(reason(RejReason::INVALID_LID));
+        }
+        Ok(Path {
+            local: primary.remote_gid,
+            slid: own_lid(port, bits),
+            back_lid: own_lid(port, bits),
+            av: AddressVector {
+                is_global: primary.hop_limit > 1,
+                dgid: primary.local_gid,
+                sgid_index,
+                hop_limit: primary.hop_limit,
+                dlid: dlid.0,
+                sl: primary.sl,
+                src_path_bits: bits,
+                static_rate: primary.rate,
+                port_num: port.port_num,
+                ..AddressVector::default()
+            },
+            pkey: port.pkeys.get(usize::from(pkey_index)).copied().unwrap_or(req.pkey),
+            pkey_index,
+            mtu,
+            packet_lifetime: 0,
+        })
+    }
+
+    /// The path by which a datagram came to an address of ours.
+    pub(super) fn path_of_datagram(
+        &self,
+        path: &MadPath,
+        device: &LocalAddress,
+        ends: (Addr, Addr),
+    ) -> Path {
+        if !device.has_lids {
+            return by_address(&self.cm.config, device, ends, Gid::from(ends.1.ip()), device.mtu);
+        }
+        let port = self.device_port(path.device, device.port_num);
+        let key = port.and_then(|port| port.pkeys.get(usize::from(path.pkey_index)).copied());
+        Path {
+            local: path.local,
+            slid: port.map_or(Lid(0), |port| own_lid(port, path.av.src_path_bits)),
+            back_lid: Lid(0),
+            av: path.av,
+            pkey: key.unwrap_or(device.pkey),
+            pkey_index: path.pkey_index,
+            mtu: device.mtu,
+            packet_lifetime: self.cm.config.packet_lifetime,
+        }
+    }
+}
+
+/// A LID that the sender knew.
+fn known_lid(lid: Lid) -> Option<Lid> {
+    (lid != PERMISSIVE).then_some(lid)
+}
+
+fn own_lid(port: &DevicePort, path_bits: u8) -> Lid {
+    Lid(port.lid.0 | u16::from(path_bits))
+}

@@ -1,0 +1,260 @@
+//! Connections over InfiniBand: paths have LIDs, partitions and service levels, and addresses are not GIDs.
+
+mod net;
+
+use std::net::{IpAddr, SocketAddr};
+
+use net::{CLIENT, Out, SECOND, SERVER};
+use rdmux_cm::{
+    ConnParam, DevicePort, EventKind, EventParam, IdHandle, LocalAddress, MadPath, Manager,
+    OnlyDevice, Path, PortSpace, Resolved, Time,
+};
+use rdmux_transport::attr::{AddressVector, QpType, TransportType};
+use rdmux_wire::cm::{CmMad, Message, RejReason, Req};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn};
+
+const IB: u32 = 2;
+const PORT: u16 = 7174;
+/// The partition is the second key of each port; the client is a limited member.
+const PARTITION: Pkey = Pkey(0x8005);
+
+struct Host {
+    cm: Manager,
+    out: Out,
+    ip: IpAddr,
+    port: DevicePort,
+}
+
+impl Host {
+    fn new(n: u8) -> Self {
+        let mut cm = Manager::new(rdmux_cm::Config::default(), [n; 32]);
+        let (ip, gid) = (IpAddr::from([10, 0, 0, n]), Gid::new(0xfe80 << 48, Guid(n.into())));
+        let key = if n == 1 { PARTITION } else { Pkey(PARTITION.0 & 0x7fff) };
+        let port = DevicePort {
+            device: IB,
+            port_num: 1,
+            transport: TransportType::Ib,
+            node_guid: Guid(n.into()),
+            mtu: Mtu::M2048,
+            has_lids: true,
+            lid: Lid(u16::from(n) * 4),
+            lmc: 2,
+            gids: vec![gid, Gid::new(0xfe80 << 48, Guid(0x100 + u64::from(n)))],
+            pkeys: vec![Pkey::DEFAULT, key],
+        };
+        let device = (IB, TransportType::Ib);
+        let address = LocalAddress {
+            gid,
+            pkey: key,
+            ipoib_qkey: Qkey(0xb1b),
+            has_lids: true,
+            ..LocalAddress::over_ip(ip, device, Guid(n.into()), Mtu::M2048)
+        };
+        // RoCE has the same addresses, and comes first.
+        let roce = LocalAddress::over_ip(
+            ip,
+            (0, TransportType::Ib),
+            Guid(0x50 + u64::from(n)),
+            Mtu::M1024,
+        );
+        let mut out = Out::default();
+        cm.set_device_ports(vec![port.clone()]);
+        cm.set_addresses(Time::ZERO, vec![roce, address], &mut out);
+        Self { cm, out, ip, port }
+    }
+
+    fn listener(&mut self, only: Option<u32>, ps: PortSpace, qp_type: QpType) -> IdHandle {
+        let only = only.map(|device| OnlyDevice { device, transport: TransportType::Ib });
+        let id = self.cm.create_id_on(SERVER, ps, qp_type, only, 0).unwrap();
+        self.cm.bind(id, SocketAddr::new(self.ip, PORT), false).unwrap();
+        self.cm.listen(id, 0).unwrap();
+        id
+    }
+
+    /// An id with a path to another host, which subnet administration has given.
+    fn routed(&mut self, to: &Self, ps: PortSpace, qp_type: QpType, hop_limit: u8) -> IdHandle {
+        let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
+        let id = self.cm.create_id_on(CLIENT, ps, qp_type, only, 0).unwrap();
+        let (now, dst) = (Time::ZERO, SocketAddr::new(to.ip, PORT));
+        self.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut self.out).unwrap();
+        let (_, query) = self.out.queries.pop_front().unwrap();
+        assert_eq!(query.only.map(|only| only.device), Some(IB));
+        let answer = Resolved { dgid: to.port.gids[0], ..query.over_ip(self.ip, IB) };
+        self.cm.handle_resolved(now, id, answer, &mut self.out);
+        self.cm.resolve_route(now, id, SECOND, &mut self.out).unwrap();
+        let (_, query) = self.out.paths.pop_front().unwrap();
+        let by_address = query.by_address;
+        assert_eq!((by_address.local, by_address.av.dgid), (self.port.gids[0], to.port.gids[0]));
+        assert_eq!((by_address.pkey_index, by_address.av.is_global), (1, false));
+        let path = Path {
+            slid: Lid(self.port.lid.0 + 1),
+            av: AddressVector {
+                is_global: hop_limit > 1,
+                hop_limit,
+                dlid: to.port.lid.0 + 1,
+                sl: 3,
+                src_path_bits: 1,
+                static_rate: 7,
+                ..by_address.av
+            },
+            mtu: Mtu::M2048,
+            ..by_address
+        };
+        self.cm.handle_path(now, id, query.attempt, Ok(path), &mut self.out);
+        self.out.events.clear();
+        id
+    }
+
+    fn sent(&mut self) -> (MadPath, [u8; 256]) {
+        assert_eq!(self.out.mads.len(), 1);
+        self.out.mads.pop_front().unwrap()
+    }
+
+    fn event(&mut self, kind: EventKind) -> rdmux_cm::Event {
+        let event = self.out.events.pop_front().unwrap().1;
+        assert_eq!((event.kind, event.status), (kind, 0));
+        event
+    }
+
+    /// A datagram that another host has sent arrives: by its LID, and its GID where there is a GRH.
+    fn take(&mut self, from: &Self, path: &MadPath, mad: &[u8]) {
+        let av = &path.av;
+        let bits = self.port.path_bits(Lid(av.dlid)).expect("our LID");
+        let global = av.is_global;
+        let came = MadPath {
+            local: if global { av.dgid } else { self.port.gids[0] },
+            av: AddressVector {
+                dgid: if global { path.local } else { Gid::ZERO },
+                dlid: from.port.lid.0 + u16::from(av.src_path_bits),
+                src_path_bits: bits,
+                sgid_index: 0,
+                static_rate: 0,
+                ..*av
+            },
+            ..*path
+        };
+        self.cm.handle_mad(Time::ZERO, &came, mad, &mut self.out);
+    }
+}
+
+fn param(qpn: u32) -> ConnParam {
+    ConnParam { qp_num: Qpn::new(qpn), ..ConnParam::default() }
+}
+
+#[test]
+fn connection_has_the_path_of_administration_at_both_ends() {
+    for hop_limit in [0, 64] {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, PortSpace::Tcp, QpType::Rc);
+        let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, hop_limit);
+        client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        assert_eq!((path.device, path.pkey_index), (IB, 1));
+        let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
+        let lids = (req.primary.local_lid, req.primary.remote_lid);
+        // Across routers LIDs mean nothing (IBTA 12.6.5).
+        let expected = if hop_limit > 1 { (Lid(0xffff), Lid(0xffff)) } else { (Lid(9), Lid(5)) };
+        assert_eq!((lids, req.primary.subnet_local), (expected, hop_limit <= 1));
+        assert_eq!((req.primary.sl, req.primary.rate, req.pkey), (3, 7, Pkey(5)));
+        assert_eq!((req.primary.local_gid, req.local_ca_guid), (client.port.gids[0], Guid(2)));
+
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest);
+        let negotiated = *request.negotiated.unwrap();
+        let av = negotiated.av;
+        assert_eq!((av.dlid, av.src_path_bits, av.sl, av.static_rate), (9, 1, 3, 7));
+        assert_eq!((av.is_global, av.dgid), (hop_limit > 1, client.port.gids[0]));
+        assert_eq!((negotiated.pkey_index, negotiated.path_mtu), (1, Mtu::M2048));
+        let route = *request.route.unwrap();
+        assert_eq!((route.device, route.sgid, route.slid), (IB, server.port.gids[0], Lid(5)));
+        assert_eq!(route.pkey, PARTITION, "our own key");
+
+        server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        assert_eq!((path.av.dlid, path.av.sl, path.pkey_index), (9, 3, 1));
+        client.take(&server, &path, &mad);
+        let negotiated = *client.event(EventKind::ConnectResponse).negotiated.unwrap();
+        assert_eq!((negotiated.av.dlid, negotiated.av.src_path_bits), (5, 1));
+        assert_eq!((negotiated.pkey_index, negotiated.dest_qpn), (1, Qpn::new(0x11)));
+        client.cm.establish(Time::ZERO, id, &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        server.event(EventKind::Established);
+    }
+}
+
+#[test]
+fn request_for_a_port_that_is_not_ours_is_refused() {
+    let patches: [(fn(&mut Req), RejReason); 5] = [
+        (|req| req.primary.remote_gid = Gid::new(7, Guid(7)), RejReason::INVALID_GID),
+        (|req| req.primary.remote_lid = Lid(0x30), RejReason::INVALID_LID),
+        (|req| req.primary.local_lid = Lid(0xc000), RejReason::INVALID_LID),
+        (|req| req.pkey = Pkey(0x8007), RejReason::INVALID_GID),
+        (|req| req.path_mtu = Mtu::M4096.code(), RejReason::INVALID_MTU),
+    ];
+    for (n, (patch, reason)) in patches.into_iter().enumerate() {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, PortSpace::Tcp, QpType::Rc);
+        let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
+        client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        let mut mad = CmMad::parse(&mad).unwrap();
+        let Message::Req(req) = &mut mad.message else { panic!("no REQ") };
+        patch(req);
+        server.take(&client, &path, &mad.to_bytes());
+        assert!(server.out.events.is_empty(), "patch {n}");
+        let (_, mad) = server.sent();
+        let Message::Rej(rej) = CmMad::parse(&mad).unwrap().message else { panic!("no REJ") };
+        assert_eq!(rej.reason, reason, "patch {n}");
+    }
+}
+
+#[test]
+fn alias_gid_of_the_port_is_a_way_to_it() {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    server.listener(None, PortSpace::Tcp, QpType::Rc);
+    let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
+    client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+    let (path, mad) = client.sent();
+    let mut mad = CmMad::parse(&mad).unwrap();
+    let Message::Req(req) = &mut mad.message else { panic!("no REQ") };
+    req.primary.remote_gid = server.port.gids[1];
+    server.take(&client, &path, &mad.to_bytes());
+    let request = server.event(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().av.sgid_index, 1);
+}
+
+#[test]
+fn listener_of_one_device_does_not_hear_the_peers_of_another() {
+    for (only, hears) in [(None, true), (Some(IB), true), (Some(0), false)] {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(only, PortSpace::Tcp, QpType::Rc);
+        let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
+        client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        assert_eq!(server.out.events.len(), usize::from(hears), "{only:?}");
+    }
+}
+
+#[test]
+fn datagram_peer_is_looked_up_and_answered_along_the_lids() {
+    for (ps, qkey) in [(PortSpace::Udp, Qkey::RDMA_UDP), (PortSpace::IpoIb, Qkey(0xb1b))] {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, ps, QpType::Ud);
+        let id = client.routed(&server, ps, QpType::Ud, 0);
+        client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest);
+        let negotiated = *request.negotiated.unwrap();
+        assert_eq!((negotiated.qkey, negotiated.pkey_index), (qkey, 1));
+        server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        assert_eq!((path.av.dlid, path.av.src_path_bits, path.av.sl), (9, 1, 3));
+        client.take(&server, &path, &mad);
+        let event = client.event(EventKind::Established);
+        let EventParam::Ud(ud) = event.param else { panic!("no datagram peer") };
+        assert_eq!((ud.av.dlid, ud.qp_num, ud.qkey), (5, Qpn::new(0x11), qkey));
+    }
+}

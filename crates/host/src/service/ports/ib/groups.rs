@@ -1,0 +1,177 @@
+//! Groups that ids join on InfiniBand: subnet administration is asked for them, once for the port, with the parameters of the
+//! partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rdmux_cm::{IdHandle, JoinQuery, PortSpace};
+use rdmux_ipoib::membership::Administration;
+use rdmux_ipoib::{Join, Memberships};
+use rdmux_wire::ipoib::group;
+use rdmux_wire::mad::Method;
+use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, Selector};
+use rdmux_wire::{Gid, Qkey};
+
+use super::sa::{Subject, question};
+use crate::proto::GroupStatus;
+use crate::service::core::Core;
+
+/// How long subnet administration may take for a group; three times as long for the end of a membership.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Who is a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Member {
+    /// The interface, of its broadcast group.
+    Interface,
+    /// An id, of a group with this address.
+    Id(IdHandle, IpAddr),
+}
+
+/// The port's memberships.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Groups {
+    memberships: Memberships<Member>,
+    /// What ids asked for.
+    wishes: BTreeMap<Member, JoinQuery>,
+}
+
+impl Groups {
+    /// Which groups ids are members of.
+    pub(in crate::service) fn status(&self) -> Vec<GroupStatus> {
+        let mut members = BTreeMap::<(IpAddr, IpAddr), u32>::new();
+        for query in self.wishes.values() {
+            *members.entry((query.group, query.local)).or_default() += 1;
+        }
+        let row = |((group, local), members)| GroupStatus { group, local, members };
+        members.into_iter().map(row).collect()
+    }
+}
+
+/// What the machine wants done.
+#[derive(Default)]
+struct Out {
+    asks: Vec<(u64, Method, McMemberRecord, McMemberRecordMask)>,
+    told: Vec<(Member, Result<McMemberRecord, i32>)>,
+}
+
+impl Administration<Member> for Out {
+    fn join(&mut self, question: u64, record: &McMemberRecord, mask: McMemberRecordMask) {
+        self.asks.push((question, Method::SET, *record, mask));
+    }
+    fn leave(&mut self, question: u64, record: &McMemberRecord, mask: McMemberRecordMask) {
+        self.asks.push((question, Method::DELETE, *record, mask));
+    }
+    fn joined(&mut self, member: Member, result: Result<McMemberRecord, i32>) {
+        self.told.push((member, result));
+    }
+}
+
+impl Core {
+    fn with_memberships(&mut self, f: impl FnOnce(&mut Memberships<Member>, &mut Out)) {
+        let mut out = Out::default();
+        f(&mut self.adapter.groups.memberships, &mut out);
+        for (member, result) in out.told {
+            self.member_told(member, result);
+        }
+        for (number, method, record, mask) in out.asks {
+            let bytes = record.to_bytes();
+            let mad = question(method, McMemberRecord::ATTR_ID, &bytes, mask.bits());
+            let timeout = if method == Method::DELETE { TIMEOUT * 3 } else { TIMEOUT };
+            self.ask_sa(Subject::Group(number), &mad, timeout);
+        }
+    }
+
+    /// Somebody wants to be a member of a group.
+    pub(super) fn want_group(&mut self, member: Member, join: Join) {
+        self.with_memberships(|memberships, out| memberships.join(member, join, out));
+    }
+
+    /// Subnet administration has answered.
+    pub(super) fn group_answered(&mut self, question: u64, answer: Result<McMemberRecord, i32>) {
+        self.with_memberships(|memberships, out| memberships.handle_answer(question, answer, out));
+    }
+
+    /// The port has lost its groups: its link was down, its LID is another one, or the manager asks to register again.
+    pub(super) fn lose_groups(&mut self) {
+        self.interface_lost();
+        self.with_memberships(Memberships::lose_all);
+    }
+
+    fn member_told(&mut self, member: Member, result: Result<McMemberRecord, i32>) {
+        match member {
+            Member::Interface => self.broadcast_joined(result),
+            Member::Id(id, _) => {
+                let query = match result {
+                    Ok(_) => self.adapter.groups.wishes.get(&member).copied(),
+                    Err(_) => self.adapter.groups.wishes.remove(&member),
+                };
+                if let Some(query) = query {
+                    self.group_joined(id, query, result);
+                }
+            }
+        }
+    }
+
+    /// Joins a group for an id.
+    pub(super) fn join_ib_for_id(&mut self, id: IdHandle, query: JoinQuery) {
+        let Some(broadcast) = self.adapter.interface.broadcast().copied() else {
+            // Linux has this errno where the broadcast group is not known.
+            return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
+        };
+        let join = self.wish(&query, &broadcast);
+        let member = Member::Id(id, query.group);
+        self.adapter.groups.wishes.insert(member, query);
+        self.want_group(member, join);
+    }
+
+    /// Takes that back.
+    pub(super) fn leave_ib_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
+        let member = Member::Id(id, query.group);
+        self.adapter.groups.wishes.remove(&member);
+        self.with_memberships(|memberships, out| memberships.leave(member, out));
+    }
+
+    fn wish(&self, query: &JoinQuery, broadcast: &McMemberRecord) -> Join {
+        let as_ip = query.port_space == PortSpace::IpoIb;
+        let join_state = match query.send_only {
+            true => JoinState::SEND_ONLY_FULL_MEMBER,
+            false => JoinState::FULL_MEMBER,
+        };
+        let record = McMemberRecord {
+            mgid: mgid(query, broadcast),
+            port_gid: self.adapter.port_gid(self.node_guid),
+            qkey: if as_ip { broadcast.qkey } else { Qkey::RDMA_UDP },
+            mtu_selector: Selector::EXACTLY,
+            rate_selector: Selector::EXACTLY,
+            join_state,
+            mlid: McMemberRecord::default().mlid,
+            ..*broadcast
+        };
+        let mask = McMemberRecordMask::MGID
+            | McMemberRecordMask::PORT_GID
+            | McMemberRecordMask::PKEY
+            | McMemberRecordMask::JOIN_STATE
+            | McMemberRecordMask::QKEY
+            | McMemberRecordMask::SL
+            | McMemberRecordMask::FLOW_LABEL
+            | McMemberRecordMask::TCLASS;
+        let of_ip = McMemberRecordMask::RATE
+            | McMemberRecordMask::RATE_SELECTOR
+            | McMemberRecordMask::MTU
+            | McMemberRecordMask::MTU_SELECTOR
+            | McMemberRecordMask::HOP_LIMIT;
+        Join { record, mask: if as_ip { mask | of_ip } else { mask } }
+    }
+}
+
+/// The GID of a group's address in the partition of the broadcast group.
+fn mgid(query: &JoinQuery, broadcast: &McMemberRecord) -> Gid {
+    let signature = match query.port_space {
+        PortSpace::Udp => group::Signature::Cm,
+        PortSpace::Tcp | PortSpace::IpoIb | PortSpace::Ib => group::Signature::Ip,
+    };
+    let scope = broadcast.mgid.0[1] & 0xf;
+    group::of(query.group, broadcast.pkey, scope, signature)
+}

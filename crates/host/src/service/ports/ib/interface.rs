@@ -1,0 +1,344 @@
+//! The port's IP interface, as far as connections need one: an address of the host's leads to the port, and those of other hosts
+//! are found by ARP and neighbour discovery on the broadcast group (RFC 4391), which this host answers for its own.
+//!
+//! No network interface is made and no IP packet is sent. The interface is up while the port is a member of the broadcast group
+//! of its first partition, which subnet administration must know already.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rdmux_cm::{IdHandle, Resolved, RouteQuery, Time};
+use rdmux_ipoib::{Join, Neighbours, Source, To, neighbours};
+use rdmux_link::wire::Arrival;
+use rdmux_transport::attr::AddressVector;
+use rdmux_verbs::port::PortState;
+use rdmux_wire::ipoib::{LinkAddress, Resolution, group};
+use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask};
+use rdmux_wire::{Gid, Lid, Pkey, Qkey, Qpn};
+
+use super::groups::Member;
+use super::{Ib, gsi};
+use crate::service::core::Core;
+use crate::service::counters::Count;
+
+/// The interface's queue pair, one of those that are no process's.
+pub(super) const INTERFACE: Qpn = Qpn::new(2);
+/// When to ask again to be a member of the broadcast group: at first, and at most.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(16);
+/// Lookups under way.
+const MAX_PENDING: usize = 65536;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::service) struct Interface {
+    neighbours: Neighbours,
+    /// The broadcast group, while the port is a member.
+    broadcast: Option<McMemberRecord>,
+    /// When to ask again to be one.
+    retry: Option<Time>,
+    pause: Duration,
+    /// Ids that wait for the interface to be up, or for an address.
+    pending: BTreeMap<IdHandle, Pending>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    query: RouteQuery,
+    src: IpAddr,
+    until: Time,
+}
+
+impl Default for Interface {
+    fn default() -> Self {
+        Self {
+            neighbours: Neighbours::new(),
+            broadcast: None,
+            retry: None,
+            pause: FIRST_RETRY,
+            pending: BTreeMap::new(),
+        }
+    }
+}
+
+impl Interface {
+    /// When there is something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let over = self.pending.values().map(|pending| pending.until).min();
+        [self.neighbours.poll_timeout(), self.retry, over].into_iter().flatten().min()
+    }
+
+    /// The broadcast group, which says how all other groups of the partition are.
+    pub(super) fn broadcast(&self) -> Option<&McMemberRecord> {
+        self.broadcast.as_ref()
+    }
+
+    /// Whether a group's datagrams are for the interface.
+    pub(super) fn hears(&self, mgid: Gid) -> bool {
+        self.broadcast.as_ref().is_some_and(|group| group.mgid == mgid)
+    }
+}
+
+/// What the neighbours' machine wants done.
+struct Out<'a> {
+    own: LinkAddress,
+    addresses: &'a [(IpAddr, bool)],
+    sends: Vec<(Option<Source>, Resolution)>,
+    resolved: Vec<(IpAddr, Option<LinkAddress>)>,
+}
+
+impl neighbours::Link for Out<'_> {
+    fn send(&mut self, to: To<'_>, datagram: &Resolution) {
+        let to = match to {
+            To::All => None,
+            To::Sender(source) => Some(*source),
+        };
+        self.sends.push((to, *datagram));
+    }
+    fn resolved(&mut self, ip: IpAddr, found: Option<LinkAddress>) {
+        self.resolved.push((ip, found));
+    }
+    fn own(&self, ip: IpAddr, asking: &Source) -> Option<LinkAddress> {
+        let (_, is_of_machine) = self.addresses.iter().find(|(own, _)| *own == ip)?;
+        (asking.is_near || !is_of_machine).then_some(self.own)
+    }
+}
+
+impl Core {
+    /// Has the neighbours' machine do something, and does what it wants.
+    fn with_neighbours<R>(
+        &mut self,
+        f: impl FnOnce(&mut Neighbours, &mut Out<'_>, Time) -> R,
+    ) -> R {
+        let now = self.now();
+        let addresses: Vec<(IpAddr, bool)> =
+            self.addresses.rows().map(|(_, row)| (row.ip, row.is_of_machine())).collect();
+        let own = LinkAddress::datagrams(INTERFACE, self.adapter.port_gid(self.node_guid));
+        let mut out = Out { own, addresses: &addresses, sends: Vec::new(), resolved: Vec::new() };
+        let result = f(&mut self.adapter.interface.neighbours, &mut out, now);
+        let Out { sends, resolved, .. } = out;
+        for (to, datagram) in sends {
+            self.send_resolution(to.as_ref(), &datagram);
+        }
+        for (ip, found) in resolved {
+            self.address_found(ip, found);
+        }
+        result
+    }
+
+    fn send_resolution(&mut self, to: Option<&Source>, datagram: &Resolution) {
+        let Some(group) = self.adapter.interface.broadcast else { return };
+        let Some(pkey_index) = self.adapter.device_port(self.node_guid).pkey_index(group.pkey)
+        else {
+            return;
+        };
+        let (av, qpn) = match to {
+            Some(source) => (source.av, source.qpn),
+            None => (to_group(&group), Qpn::MULTICAST),
+        };
+        let bytes = datagram.to_bytes();
+        let sent =
+            self.send_datagram((INTERFACE, qpn), group.qkey, pkey_index, &av, bytes.as_slice());
+        self.counts.add(if sent { Count::TxResolutions } else { Count::TxErrors });
+    }
+
+    /// A datagram came to the interface's queue pair, or to the broadcast group.
+    pub(super) fn process_resolution(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
+        let datagram = self.datagram(arrival)?;
+        let qkey = self.adapter.interface.broadcast.map(|group| group.qkey);
+        if qkey != Some(datagram.qkey) {
+            return Err(Count::DropQkey);
+        }
+        let gsi::Datagram { av, src_qpn: qpn, payload, .. } = datagram;
+        // The way back is by LID, whether or not a group's GRH came.
+        let av = AddressVector { is_global: false, ..av };
+        let source = Source { av, qpn, is_near: arrival.src.ip().is_loopback() };
+        self.counts.add(Count::RxResolutions);
+        let taken = self
+            .with_neighbours(|neighbours, out, now| neighbours.handle(now, &source, payload, out));
+        taken.map_err(|_| Count::DropMalformed)
+    }
+
+    /// Finds the GID of an id's peer.
+    pub(super) fn find_ib_peer(&mut self, id: IdHandle, query: &RouteQuery) {
+        let src = match self.source_of(query) {
+            Ok(src) => src,
+            Err(errno) => return self.resolved(id, Err(errno)),
+        };
+        let dst = query.dst.ip();
+        if self.addresses.find(dst).is_some() {
+            let own = self.adapter.port_gid(self.node_guid);
+            return self.peer_found(id, query, src, own);
+        }
+        if self.adapter.attr().is_none_or(|attr| attr.state == PortState::Down) {
+            return self.resolved(id, Err(libc::ENETDOWN));
+        }
+        if self.adapter.interface.pending.len() >= MAX_PENDING {
+            return self.resolved(id, Err(libc::ENOBUFS));
+        }
+        let until = self.now().after(query.timeout);
+        let pending = Pending { query: *query, src, until };
+        self.adapter.interface.pending.insert(id, pending);
+        self.look_for(id, &pending);
+    }
+
+    /// The address of ours that an id's packets come from.
+    fn source_of(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
+        if query.src_hint.is_none() && self.addresses.find(query.dst.ip()).is_some() {
+            return Ok(query.dst.ip());
+        }
+        let src = self.source(query)?;
+        self.addresses.find(src).map(|_| src).ok_or(libc::EADDRNOTAVAIL)
+    }
+
+    /// Goes on with a lookup, if the interface is up.
+    fn look_for(&mut self, id: IdHandle, pending: &Pending) {
+        let Pending { query, src, .. } = *pending;
+        let Some(broadcast) = self.adapter.interface.broadcast else { return };
+        let dst = query.dst.ip();
+        if dst.is_multicast() {
+            let scope = broadcast.mgid.0[1] & 0xf;
+            let gid = group::of(dst, broadcast.pkey, scope, group::Signature::Ip);
+            return self.peer_found(id, &query, src, gid);
+        }
+        let found = self.with_neighbours(|neighbours, out, now| {
+            let from = (src, out.own);
+            neighbours.resolve(now, dst, from, out)
+        });
+        if let Some(found) = found {
+            self.peer_found(id, &query, src, found.gid);
+        }
+    }
+
+    /// Who looks for an address is told.
+    fn address_found(&mut self, ip: IpAddr, found: Option<LinkAddress>) {
+        let waits = |pending: &Pending| pending.query.dst.ip() == ip;
+        let waiting: Vec<(IdHandle, Pending)> = self
+            .adapter
+            .interface
+            .pending
+            .iter()
+            .filter(|(_, pending)| waits(pending))
+            .map(|(&id, pending)| (id, *pending))
+            .collect();
+        for (id, Pending { query, src, .. }) in waiting {
+            match found {
+                Some(found) => self.peer_found(id, &query, src, found.gid),
+                None => {
+                    self.adapter.interface.pending.remove(&id);
+                    self.resolved(id, Err(libc::EHOSTUNREACH));
+                }
+            }
+        }
+    }
+
+    fn peer_found(&mut self, id: IdHandle, query: &RouteQuery, src: IpAddr, dgid: Gid) {
+        self.adapter.interface.pending.remove(&id);
+        let answer = Resolved { dgid, ..query.over_ip(src, Ib::KIND as u32) };
+        self.resolved(id, Ok(answer));
+    }
+
+    /// Joins the broadcast group, if the port is active and not a member; leaves it to the port's end otherwise.
+    pub(in crate::service) fn follow_interface(&mut self) {
+        let now = self.now();
+        let interface = &mut self.adapter.interface;
+        if interface.broadcast.is_some() || interface.retry.is_some_and(|at| at > now) {
+            return;
+        }
+        if !self.has_sa() {
+            return;
+        }
+        let port = self.adapter.device_port(self.node_guid);
+        let pkey = Pkey(port.pkeys.first().map_or(0xffff, |key| key.0 | 0x8000));
+        let record = McMemberRecord {
+            mgid: group::broadcast(pkey, group::LINK_LOCAL),
+            port_gid: self.adapter.port_gid(self.node_guid),
+            pkey,
+            join_state: JoinState::FULL_MEMBER,
+            ..McMemberRecord::default()
+        };
+        let mask = McMemberRecordMask::MGID
+            | McMemberRecordMask::PORT_GID
+            | McMemberRecordMask::PKEY
+            | McMemberRecordMask::JOIN_STATE;
+        // Until there is an answer it is not asked again.
+        let pause = self.adapter.interface.pause;
+        self.adapter.interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
+        self.want_group(Member::Interface, Join { record, mask });
+    }
+
+    /// The broadcast group is joined, or is not, or was lost.
+    pub(super) fn broadcast_joined(&mut self, group: Result<McMemberRecord, i32>) {
+        let now = self.now();
+        let interface = &mut self.adapter.interface;
+        match group {
+            Ok(record) => {
+                tracing::debug!("broadcast group {} is MLID {:#06x}", record.mgid, record.mlid.0);
+                (interface.broadcast, interface.retry) = (Some(record), None);
+                interface.pause = FIRST_RETRY;
+                self.follow_ports();
+                let all: Vec<(IdHandle, Pending)> =
+                    self.adapter.interface.pending.iter().map(|(&id, p)| (id, *p)).collect();
+                for (id, pending) in all {
+                    self.look_for(id, &pending);
+                }
+            }
+            Err(errno) => {
+                let was_member = interface.broadcast.take().is_some();
+                interface.retry = Some(if was_member { now } else { now.after(interface.pause) });
+                interface.pause = (interface.pause * 2).min(LAST_RETRY);
+                if !was_member {
+                    tracing::info!(errno, "the broadcast group cannot be joined");
+                    self.counts.add(Count::BroadcastRefused);
+                }
+            }
+        }
+    }
+
+    /// The port has lost its groups, with its link or its manager.
+    pub(super) fn interface_lost(&mut self) {
+        let interface = &mut self.adapter.interface;
+        (interface.broadcast, interface.retry) = (None, None);
+        interface.pause = FIRST_RETRY;
+    }
+
+    /// Other ports have these addresses now, or this one has others: nothing is known any more.
+    pub(super) fn forget_neighbours(&mut self) {
+        self.with_neighbours(|neighbours, out, _| neighbours.flush(out));
+    }
+
+    /// Does what is due.
+    pub(super) fn poll_interface(&mut self) {
+        let now = self.now();
+        self.with_neighbours(|neighbours, out, now| neighbours.handle_timeout(now, out));
+        // The connection manager has given up already, and needs no answer.
+        self.adapter.interface.pending.retain(|_, pending| pending.until > now);
+        if self.adapter.interface.retry.is_some_and(|at| at <= now) {
+            self.adapter.interface.retry = None;
+            self.follow_interface();
+        }
+    }
+
+    /// The Q_Key of datagrams that use the interface's groups.
+    pub(super) fn interface_qkey(&self) -> Qkey {
+        self.adapter.interface.broadcast.map_or(Qkey::RDMA_UDP, |group| group.qkey)
+    }
+}
+
+/// How to reach a group.
+fn to_group(group: &McMemberRecord) -> AddressVector {
+    let Lid(dlid) = group.mlid;
+    AddressVector {
+        is_global: true,
+        dgid: group.mgid,
+        flow_label: group.flow_label,
+        hop_limit: group.hop_limit,
+        traffic_class: group.tclass,
+        dlid,
+        sl: group.sl,
+        static_rate: group.rate.0,
+        port_num: 1,
+        ..AddressVector::default()
+    }
+}

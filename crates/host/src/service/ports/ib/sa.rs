@@ -1,0 +1,318 @@
+//! Questions to subnet administration, from QP1 of the adapter's port: the service's own agent of the class, on a management
+//! interface of the fabric as programs have (`ib_sa` is that in the kernel).
+//!
+//! The interface is opened once the adapter is ours, without waiting. The fabric's user MAD device sends a question again and
+//! says when nobody has answered; a fabric that says nothing at all is given up here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdmux_cm::{IdHandle, PathQuery, Time};
+use rdmux_fabric::client::{MadFile, OpeningFile, Progress};
+use rdmux_fabric::proto::PortRef;
+use rdmux_fabric::{FabricDir, FabricError};
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_verbs::port::PortState;
+use rdmux_verbs::throttled;
+use rdmux_wire::Lid;
+use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
+use rdmux_wire::sa::{CLASS_VERSION, McMemberRecord, PathRecord, SaMad};
+
+use crate::service::core::Core;
+use crate::service::counters::Count;
+use crate::service::poller::{Interest, Token};
+
+/// A question is sent this often, in as many parts of its time: Linux does likewise.
+const TRIES: u32 = 10;
+/// The shortest and the longest time for one of them.
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(10);
+/// How long after its time a question is given up that the fabric says nothing of.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long to wait before a manager that is busy is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// Questions that may be open.
+const MAX_OPEN: usize = 65_536;
+/// Answers that are read before others have their turn.
+const MAX_ROW: usize = 64;
+
+/// What a question is about: who gets the answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Subject {
+    /// A path for an id.
+    Path(IdHandle, PathQuery),
+    /// A question of the port's memberships, by its number.
+    Group(u64),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::service) struct SaClient {
+    state: State,
+    /// The questions that are not answered, by the lower half of their transaction IDs.
+    open: BTreeMap<u32, Open>,
+    last_tid: u32,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Closed,
+    Opening(OpeningFile),
+    Ready {
+        file: MadFile,
+        agent: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Open {
+    subject: Subject,
+    mad: Box<[u8; MAD_LEN]>,
+    /// The time for one try.
+    slot: Duration,
+    until: Time,
+    /// A manager was busy: the question is sent again then.
+    again: Option<Time>,
+    sent: bool,
+}
+
+impl SaClient {
+    /// When there is something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.open.values().map(|open| open.again.unwrap_or(open.until.after(GRACE))).min()
+    }
+
+    /// Nobody wants this path any more.
+    pub(super) fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
+        self.open.retain(|_, open| {
+            !matches!(open.subject, Subject::Path(of, query) if of == id && query.attempt == attempt)
+        });
+    }
+
+    fn take(&mut self, tid: u64) -> Option<Open> {
+        self.open.remove(&number_of(tid))
+    }
+
+    /// Sends what was not sent. Returns whether there is still somebody to send it to.
+    fn send(&mut self, now: Time, sm: (Lid, u8)) -> Result<(), FabricError> {
+        let State::Ready { file, agent } = &self.state else { return Ok(()) };
+        for open in self.open.values_mut() {
+            if open.sent || open.again.is_some_and(|at| at > now) {
+                continue;
+            }
+            let left = open.until.since(now).as_nanos() / open.slot.as_nanos().max(1);
+            let mad = UserMad {
+                agent: *agent,
+                status: 0,
+                timeout_ms: u32::try_from(open.slot.as_millis()).unwrap_or(u32::MAX),
+                retries: u32::try_from(left).unwrap_or(0).saturating_sub(1).min(TRIES - 1),
+                address: UserAddress { sl: sm.1, ..UserAddress::gsi(sm.0) },
+                data: open.mad.to_vec(),
+            };
+            match file.send_mad(&mad) {
+                Ok(()) => (open.sent, open.again) = (true, None),
+                // It has enough to read.
+                Err(FabricError::Unresponsive { .. }) => open.again = Some(now.after(BUSY_PAUSE)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Opens the port's management interface, once the adapter is ours.
+    pub(super) fn open_sa(&mut self) {
+        let Some(port) = self.adapter.held_port() else { return };
+        let user = self.options.dir.user_dir();
+        let dir = FabricDir::existing(user, self.adapter.fabric()).map_err(FabricError::from);
+        let begun = dir.map(|dir| dir.map(|dir| begin(&dir, &port)));
+        match begun.and_then(|begun| begun.transpose().map(Option::flatten)) {
+            Ok(Some(opening)) => self.await_sa(opening),
+            Ok(None) => {}
+            Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
+        }
+    }
+
+    fn await_sa(&mut self, opening: OpeningFile) {
+        match self.poller.add(&opening, Token::Sa, Interest::Read) {
+            Ok(()) => self.adapter.sa.state = State::Opening(opening),
+            Err(e) => throttled!(warn, "a fabric cannot be watched: {e}"),
+        }
+    }
+
+    /// The fabric is gone, or its port is another one: what was asked has no answer.
+    pub(super) fn close_sa(&mut self) {
+        match std::mem::take(&mut self.adapter.sa.state) {
+            State::Closed => {}
+            State::Opening(opening) => self.poller.remove(&opening),
+            State::Ready { file, .. } => self.poller.remove(&file),
+        }
+        for open in std::mem::take(&mut self.adapter.sa.open).into_values() {
+            self.answered(open.subject, Err(libc::ENETDOWN));
+        }
+    }
+
+    /// The fabric has said something about the interface, or there is an answer.
+    pub(in crate::service) fn sa_event(&mut self) {
+        match std::mem::take(&mut self.adapter.sa.state) {
+            State::Closed => {}
+            State::Opening(opening) => {
+                self.poller.remove(&opening);
+                match opening.poll() {
+                    Ok(Progress::Pending(opening)) => self.await_sa(opening),
+                    Ok(Progress::Done((file, agent))) => self.sa_is_open(file, agent),
+                    Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
+                }
+            }
+            State::Ready { file, agent } => {
+                self.adapter.sa.state = State::Ready { file, agent };
+                self.read_sa();
+            }
+        }
+        self.drain_outbox();
+    }
+
+    fn sa_is_open(&mut self, file: MadFile, agent: u32) {
+        if let Err(e) = self.poller.add(&file, Token::Sa, Interest::Read) {
+            return throttled!(warn, "a fabric cannot be watched: {e}");
+        }
+        self.adapter.sa.state = State::Ready { file, agent };
+        self.send_questions();
+        self.follow_interface();
+    }
+
+    /// Whether questions would get to a manager.
+    pub(super) fn has_sa(&self) -> bool {
+        matches!(self.adapter.sa.state, State::Ready { .. }) && self.manager_of_port().is_some()
+    }
+
+    /// The LID of the subnet manager and the service level to it, while the port is active.
+    fn manager_of_port(&self) -> Option<(Lid, u8)> {
+        let attr = self.adapter.attr()?;
+        let is_managed = attr.state == PortState::Active && attr.sm_lid.0 != 0;
+        is_managed.then_some((attr.sm_lid, attr.sm_sl))
+    }
+
+    /// Asks, for at most this time. The answer may come at once.
+    pub(super) fn ask_sa(&mut self, subject: Subject, mad: &SaMad<'_>, timeout: Duration) {
+        if self.adapter.sa.open.len() >= MAX_OPEN {
+            return self.answered(subject, Err(libc::ENOBUFS));
+        }
+        if self.manager_of_port().is_none() || matches!(self.adapter.sa.state, State::Closed) {
+            return self.answered(subject, Err(libc::ENETDOWN));
+        }
+        let now = self.now();
+        let sa = &mut self.adapter.sa;
+        sa.last_tid = sa.last_tid.wrapping_add(1).max(1);
+        let tid = sa.last_tid;
+        let header = MadHeader { tid: tid.into(), ..mad.header };
+        let mad = Box::new(SaMad { header, ..*mad }.to_bytes());
+        let slot = (timeout / TRIES).clamp(SHORTEST, LONGEST);
+        let until = now.after(timeout);
+        sa.open.insert(tid, Open { subject, mad, slot, until, again: None, sent: false });
+        self.send_questions();
+    }
+
+    fn send_questions(&mut self) {
+        let Some(sm) = self.manager_of_port() else { return };
+        let now = self.now();
+        if let Err(e) = self.adapter.sa.send(now, sm) {
+            // Its socket says the same, and the attachment's.
+            tracing::debug!("subnet administration is not asked: {e}");
+        }
+    }
+
+    fn read_sa(&mut self) {
+        for _ in 0..MAX_ROW {
+            let State::Ready { file, .. } = &self.adapter.sa.state else { return };
+            match file.try_recv_mad() {
+                Ok(Some(mad)) => self.process_sa(&mad),
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::debug!("the management interface is gone: {e}");
+                    return self.close_sa();
+                }
+            }
+        }
+    }
+
+    fn process_sa(&mut self, mad: &UserMad) {
+        let Ok(header) = MadHeader::parse(&mad.data) else {
+            return self.counts.add(Count::DropMadVersion);
+        };
+        let Some(mut open) = self.adapter.sa.take(header.tid) else {
+            return self.counts.add(Count::DropMadStale);
+        };
+        if mad.status != 0 {
+            self.counts.add(Count::SaTimeouts);
+            return self.answered(open.subject, Err(libc::ETIMEDOUT));
+        }
+        self.counts.add(Count::SaAnswers);
+        if header.status == status::BUSY && self.now() < open.until {
+            (open.sent, open.again) = (false, Some(self.now().after(BUSY_PAUSE)));
+            self.adapter.sa.open.insert(number_of(header.tid), open);
+            return;
+        }
+        let answer = if header.status == 0 {
+            SaMad::parse(&mad.data).map_err(|_| libc::EPROTO)
+        } else {
+            tracing::debug!("subnet administration refuses: status {:#06x}", header.status);
+            // Linux has this errno for whatever administration says.
+            Err(libc::EINVAL)
+        };
+        self.answered(open.subject, answer);
+    }
+
+    fn answered(&mut self, subject: Subject, answer: Result<SaMad<'_>, i32>) {
+        match subject {
+            Subject::Path(id, query) => {
+                let record =
+                    answer.and_then(|mad| mad.record::<PathRecord>().map_err(|_| libc::EPROTO));
+                self.path_answered(id, &query, record);
+            }
+            Subject::Group(question) => {
+                let record =
+                    answer.and_then(|mad| mad.record::<McMemberRecord>().map_err(|_| libc::EPROTO));
+                self.group_answered(question, record);
+            }
+        }
+    }
+
+    /// Gives up what the fabric says nothing of, and asks those again who were busy.
+    pub(super) fn poll_sa(&mut self) {
+        let now = self.now();
+        let is_over = |open: &Open| open.until.after(GRACE) <= now;
+        let over: Vec<u32> =
+            self.adapter.sa.open.iter().filter(|(_, o)| is_over(o)).map(|(&tid, _)| tid).collect();
+        for tid in over {
+            if let Some(open) = self.adapter.sa.open.remove(&tid) {
+                self.counts.add(Count::SaTimeouts);
+                self.answered(open.subject, Err(libc::ETIMEDOUT));
+            }
+        }
+        self.send_questions();
+    }
+}
+
+/// The number of a question: the upper half of its transaction ID is the agent's.
+fn number_of(tid: u64) -> u32 {
+    let [.., a, b, c, d] = tid.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// The agent: it has no methods, so it gets nothing but answers.
+fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<OpeningFile>, FabricError> {
+    let class = MgmtClass::SUBN_ADM.0;
+    let registration =
+        Registration { qpn: 1, class, class_version: CLASS_VERSION, ..Registration::default() };
+    MadFile::begin(dir, port, registration)
+}
+
+/// A question for one record.
+pub(super) fn question<'a>(method: Method, attr_id: u16, record: &'a [u8], mask: u64) -> SaMad<'a> {
+    let mut mad = SaMad::new(method, attr_id, record);
+    mad.sa.component_mask = mask;
+    mad
+}

@@ -1,0 +1,378 @@
+//! Which port has an IP address: ARP for IPv4, neighbour discovery for IPv6, in datagrams to the broadcast group (RFC 4391 9).
+//!
+//! ```text
+//!   resolve --> Asking -- question to all, again after 200, 400, 800 ms -- 3 s --> resolved: nobody
+//!                 |
+//!                 |  answer                        a question to us tells who asks
+//!                 v                                           |
+//!               Known  <--------------------------------------+
+//!                 |  resolve in the second half of its life: question to all, answered from what is known meanwhile
+//!                 v
+//!               forgotten after 60 s
+//! ```
+//!
+//! Only answers to questions of our own count, and questions that are for us: what strangers say of each other is not believed.
+//! IPv6 solicitations go to the broadcast group, too, since every host hears that one, where IP over InfiniBand has a group
+//! for each address (RFC 4391 5 allows it where there is none).
+
+use alloc::collections::BTreeMap;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::AddressVector;
+use rdmux_transport::timers::{Deadline, Timers};
+use rdmux_wire::ipoib::arp::{Arp, Operation};
+use rdmux_wire::ipoib::nd::{Kind, Neighbour, solicited_node};
+use rdmux_wire::ipoib::{LinkAddress, Resolution};
+use rdmux_wire::{Gid, Qpn, WireError};
+
+/// How long an address is known without being confirmed.
+pub const LIFE: Duration = Duration::from_secs(60);
+/// Pauses after questions: the last one is how long the last question waits.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1600),
+];
+/// The most addresses that are known or asked for. Beyond it what is known is forgotten, the oldest first.
+pub const MAX_KNOWN: usize = 4096;
+
+/// What the driver does for the machine.
+pub trait Link {
+    /// Sends a datagram from the interface's queue pair.
+    fn send(&mut self, to: To<'_>, datagram: &Resolution);
+
+    /// An address that was asked for is known now, or nobody has it.
+    fn resolved(&mut self, ip: IpAddr, found: Option<LinkAddress>);
+
+    /// Our link address, if `ip` is one of ours that the sender may know of.
+    fn own(&self, ip: IpAddr, asking: &Source) -> Option<LinkAddress>;
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To<'a> {
+    /// To the broadcast group.
+    All,
+    /// Back to a sender.
+    Sender(&'a Source),
+}
+
+/// Where a datagram came from: the way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The address vector.
+    pub av: AddressVector,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Whether the sender is on this machine, as far as the driver can tell.
+    pub is_near: bool,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Questions sent.
+    pub asked: u64,
+    /// Questions of others that were answered.
+    pub answered: u64,
+    /// Addresses that nobody had.
+    pub failed: u64,
+    /// Datagrams that are none of this protocol, or say something that cannot be.
+    pub malformed: u64,
+    /// Answers that nobody had asked for.
+    pub unsolicited: u64,
+    /// Addresses that another port has than before.
+    pub moved: u64,
+}
+
+/// What is known of other hosts' addresses.
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    entries: BTreeMap<IpAddr, Entry>,
+    timers: Timers<IpAddr>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Entry {
+    found: Option<Found>,
+    /// While it is asked for: our own address, and how often it was asked for.
+    asking: Option<(IpAddr, LinkAddress, usize)>,
+    /// When to ask again, or to forget it.
+    deadline: Deadline,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    link: LinkAddress,
+    until: Time,
+}
+
+impl Neighbours {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The link address of `ip`, if it is known. Otherwise [`Link::resolved`] follows, unless the address is forgotten before
+    /// ([`forget`](Self::forget)). Questions come from the address `from`, whose link address is `own`.
+    pub fn resolve(
+        &mut self,
+        now: Time,
+        ip: IpAddr,
+        (from, own): (IpAddr, LinkAddress),
+        link: &mut impl Link,
+    ) -> Option<LinkAddress> {
+        if !self.entries.contains_key(&ip) {
+            self.make_room();
+        }
+        let entry = self.entries.entry(ip).or_insert(Entry {
+            found: None,
+            asking: None,
+            deadline: Deadline::default(),
+        });
+        let found = entry.found;
+        let is_fresh = found.is_some_and(|found| now.after(LIFE / 2) < found.until);
+        if entry.asking.is_none() && !is_fresh {
+            entry.asking = Some((from, own, 0));
+            self.ask(now, ip, link);
+        }
+        found.map(|found| found.link)
+    }
+
+    /// A datagram came to the interface's queue pair, or to the broadcast group.
+    ///
+    /// # Errors
+    /// What is wrong with it; it is counted.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        source: &Source,
+        bytes: &[u8],
+        link: &mut impl Link,
+    ) -> Result<(), WireError> {
+        match Resolution::parse(bytes) {
+            Ok(Resolution::Arp(arp)) => self.handle_arp(now, source, &arp, link),
+            Ok(Resolution::Neighbour(neighbour)) => {
+                self.handle_neighbour(now, source, &neighbour, link);
+            }
+            Err(error) => {
+                self.counters.malformed += 1;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_arp(&mut self, now: Time, source: &Source, arp: &Arp, link: &mut impl Link) {
+        let (sender, target) = (IpAddr::V4(arp.sender_ip), IpAddr::V4(arp.target_ip));
+        let Some(own) = link.own(target, source) else { return };
+        if arp.operation == Operation::Reply {
+            return self.answered(now, sender, arp.sender, link);
+        }
+        let answer = Arp {
+            operation: Operation::Reply,
+            sender: own,
+            sender_ip: arp.target_ip,
+            target: arp.sender,
+            target_ip: arp.sender_ip,
+        };
+        self.counters.answered += 1;
+        link.send(To::Sender(source), &Resolution::Arp(answer));
+        self.learn(now, source, sender, arp.sender, link);
+    }
+
+    fn handle_neighbour(
+        &mut self,
+        now: Time,
+        source: &Source,
+        message: &Neighbour,
+        link: &mut impl Link,
+    ) {
+        let target = IpAddr::V6(message.target);
+        match (message.kind, message.link) {
+            (Kind::Advertisement { .. }, Some(found)) => self.answered(now, target, found, link),
+            (Kind::Solicitation, Some(asking)) => {
+                let Some(own) = link.own(target, source) else { return };
+                let answer = Neighbour {
+                    src: message.target,
+                    dst: message.src,
+                    kind: Kind::Advertisement { solicited: true },
+                    target: message.target,
+                    link: Some(own),
+                };
+                self.counters.answered += 1;
+                link.send(To::Sender(source), &Resolution::Neighbour(answer));
+                self.learn(now, source, message.src.into(), asking, link);
+            }
+            _ => self.counters.malformed += 1,
+        }
+    }
+
+    /// Somebody says where an address is that we may have asked for.
+    fn answered(&mut self, now: Time, ip: IpAddr, found: LinkAddress, link: &mut impl Link) {
+        match self.entries.get(&ip) {
+            Some(entry) if entry.asking.is_some() => self.know(now, ip, found, link),
+            _ => self.counters.unsolicited += 1,
+        }
+    }
+
+    /// Who asks for an address of ours will soon be asked for: where it is, it has just said.
+    fn learn(
+        &mut self,
+        now: Time,
+        source: &Source,
+        ip: IpAddr,
+        found: LinkAddress,
+        link: &mut impl Link,
+    ) {
+        let is_host = !ip.is_unspecified() && !ip.is_multicast() && ip != Ipv4Addr::BROADCAST;
+        if !is_host || found.qpn != source.qpn || link.own(ip, source).is_some() {
+            self.counters.malformed += u64::from(found.qpn != source.qpn);
+            return;
+        }
+        if !self.entries.contains_key(&ip) {
+            self.make_room();
+        }
+        self.know(now, ip, found, link);
+    }
+
+    fn know(&mut self, now: Time, ip: IpAddr, found: LinkAddress, link: &mut impl Link) {
+        let until = now.after(LIFE);
+        let entry = self.entries.entry(ip).or_insert(Entry {
+            found: None,
+            asking: None,
+            deadline: Deadline::default(),
+        });
+        if entry.found.is_some_and(|before| before.link != found) {
+            self.counters.moved += 1;
+        }
+        entry.found = Some(Found { link: found, until });
+        let was_asked_for = entry.asking.take().is_some();
+        self.timers.set(&mut entry.deadline, ip, until);
+        if was_asked_for {
+            link.resolved(ip, Some(found));
+        }
+    }
+
+    /// Sends the next question, or gives up.
+    fn ask(&mut self, now: Time, ip: IpAddr, link: &mut impl Link) {
+        let Some(entry) = self.entries.get_mut(&ip) else { return };
+        let Some((from, own, asked)) = &mut entry.asking else { return };
+        let Some(pause) = PAUSES.get(*asked) else { return self.give_up(now, ip, link) };
+        *asked += 1;
+        let question = question(ip, *from, *own);
+        self.timers.set(&mut entry.deadline, ip, now.after(*pause));
+        self.counters.asked += 1;
+        if let Some(question) = question {
+            link.send(To::All, &question);
+        }
+    }
+
+    /// Nobody has the address, or nobody has it any more.
+    fn give_up(&mut self, now: Time, ip: IpAddr, link: &mut impl Link) {
+        let Some(entry) = self.entries.get_mut(&ip) else { return };
+        entry.asking = None;
+        self.counters.failed += 1;
+        match entry.found.filter(|found| now < found.until) {
+            Some(found) => self.timers.set(&mut entry.deadline, ip, found.until),
+            None => self.forget(ip),
+        }
+        link.resolved(ip, None);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Asks again, and forgets what is old.
+    pub fn handle_timeout(&mut self, now: Time, link: &mut impl Link) {
+        while let Some(ip) = self.timers.pop_due(now) {
+            let Some(entry) = self.entries.get_mut(&ip) else { continue };
+            entry.deadline = Deadline::default();
+            if entry.asking.is_some() {
+                self.ask(now, ip, link);
+            } else {
+                self.entries.remove(&ip);
+            }
+        }
+    }
+
+    /// Forgets an address, and that it was asked for.
+    pub fn forget(&mut self, ip: IpAddr) {
+        if let Some(mut entry) = self.entries.remove(&ip) {
+            self.timers.clear(&mut entry.deadline, ip);
+        }
+    }
+
+    /// Forgets every address. Who waits for one is told that nobody has it.
+    pub fn flush(&mut self, link: &mut impl Link) {
+        self.timers = Timers::new();
+        for (ip, entry) in core::mem::take(&mut self.entries) {
+            if entry.asking.is_some() {
+                link.resolved(ip, None);
+            }
+        }
+    }
+
+    /// What is known, for a list.
+    pub fn known(&self) -> impl Iterator<Item = (IpAddr, LinkAddress)> + '_ {
+        self.entries.iter().filter_map(|(ip, entry)| Some((*ip, entry.found?.link)))
+    }
+
+    /// How many addresses are known or asked for.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Forgets the address whose time is over next, if there are too many. One that is being asked for is asked for again by
+    /// whoever wants it.
+    fn make_room(&mut self) {
+        while self.entries.len() >= MAX_KNOWN {
+            let oldest = self.entries.iter().filter(|(_, entry)| entry.asking.is_none());
+            let oldest = oldest.min_by_key(|(_, entry)| entry.deadline.at()).map(|(ip, _)| *ip);
+            match oldest.or_else(|| self.entries.keys().next().copied()) {
+                Some(ip) => self.forget(ip),
+                None => return,
+            }
+        }
+    }
+}
+
+/// The question for an address; none between an IPv4 and an IPv6 address.
+fn question(ip: IpAddr, from: IpAddr, own: LinkAddress) -> Option<Resolution> {
+    match (ip, from) {
+        (IpAddr::V4(target_ip), IpAddr::V4(sender_ip)) => Some(Resolution::Arp(Arp {
+            operation: Operation::Request,
+            sender: own,
+            sender_ip,
+            target: LinkAddress::datagrams(Qpn::new(0), Gid::ZERO),
+            target_ip,
+        })),
+        (IpAddr::V6(target), IpAddr::V6(src)) => Some(Resolution::Neighbour(Neighbour {
+            src,
+            dst: solicited_node(target),
+            kind: Kind::Solicitation,
+            target,
+            link: Some(own),
+        })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

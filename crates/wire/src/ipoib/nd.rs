@@ -1,0 +1,231 @@
+//! Neighbour discovery on InfiniBand: solicitations and advertisements (RFC 4861 4.3 and 4.4, RFC 4391 9.3).
+
+use core::net::Ipv6Addr;
+
+use super::LinkAddress;
+use crate::WireError;
+use crate::bytes::{get, get16, head, put, put16};
+use crate::ip::{ICMPV6, Ipv6};
+
+/// A neighbour solicitation or advertisement, with the IPv6 header before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The sender.
+    pub src: Ipv6Addr,
+    /// The receiver: the one that had asked, or the solicited-node group of the target (RFC 4291 2.7.1).
+    pub dst: Ipv6Addr,
+    /// Question or answer.
+    pub kind: Kind,
+    /// The address that is asked for.
+    pub target: Ipv6Addr,
+    /// The link address: the sender's in a question, the target's in an answer.
+    pub link: Option<LinkAddress>,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Who has the target?
+    Solicitation,
+    /// The sender has it.
+    Advertisement {
+        /// Somebody had asked.
+        solicited: bool,
+    },
+}
+
+/// Types of ICMPv6.
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// Flags of an advertisement: somebody had asked; it replaces what was known.
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+/// Types of options: the link address of the source, and of the target.
+const SOURCE_LINK: u8 = 1;
+const TARGET_LINK: u8 = 2;
+/// The hop limit of a message that no router has passed on (RFC 4861 7.1).
+const HOP_LIMIT: u8 = 255;
+
+/// Offsets behind the IPv6 header.
+mod field {
+    pub(super) const TYPE: usize = 0;
+    pub(super) const CODE: usize = 1;
+    pub(super) const CHECKSUM: usize = 2;
+    pub(super) const FLAGS: usize = 4;
+    pub(super) const TARGET: usize = 8;
+    pub(super) const OPTION: usize = 24;
+    pub(super) const OPTION_LEN: usize = 25;
+    pub(super) const LINK: usize = 28;
+}
+
+/// The message without and with its option.
+const BARE: usize = 24;
+const MESSAGE: usize = BARE + OPTION;
+/// The message's length as the IPv6 header says it.
+const MESSAGE_LEN: u16 = 48;
+/// The option, and its length in units of eight bytes.
+const OPTION: usize = 24;
+const OPTION_UNITS: u8 = 3;
+
+impl Neighbour {
+    /// The length on the wire with the IPv6 header and the option that has the link address, in bytes.
+    pub const LEN: usize = Ipv6::LEN + MESSAGE;
+
+    /// Reads a message from its IPv6 header on. Options behind the first link address are not looked at.
+    ///
+    /// # Errors
+    /// When it is cut short, is another kind of packet, has crossed a router, or its checksum is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let ip = Ipv6::parse(bytes)?;
+        let what = "neighbour discovery message";
+        if ip.next_header != ICMPV6 {
+            let (what, value) =
+                ("protocol of a neighbour discovery message", ip.next_header.into());
+            return Err(WireError::Value { what, value });
+        }
+        if ip.hop_limit != HOP_LIMIT {
+            let (what, value) = ("hop limit of a neighbour discovery message", ip.hop_limit.into());
+            return Err(WireError::Value { what, value });
+        }
+        let (says, have) = (usize::from(ip.payload_len), bytes.len() - Ipv6::LEN);
+        let message = bytes[Ipv6::LEN..].get(..says);
+        let message = message.ok_or(WireError::Truncated { what, says, have })?;
+        let b = head::<BARE>(message, what)?;
+        if checksum(&ip, message) != 0 {
+            let value = get16(b, field::CHECKSUM).into();
+            return Err(WireError::Value {
+                what: "checksum of a neighbour discovery message",
+                value,
+            });
+        }
+        let (kind, option) = match (b[field::TYPE], b[field::CODE]) {
+            (SOLICITATION, 0) => (Kind::Solicitation, SOURCE_LINK),
+            (ADVERTISEMENT, 0) => {
+                let solicited = b[field::FLAGS] & SOLICITED != 0;
+                (Kind::Advertisement { solicited }, TARGET_LINK)
+            }
+            (value, _) => {
+                return Err(WireError::Value {
+                    what: "type of an ICMPv6 message",
+                    value: value.into(),
+                });
+            }
+        };
+        let link = find_link(&message[BARE..], option)?;
+        Ok(Self { src: ip.src, dst: ip.dst, kind, target: get(b, field::TARGET).into(), link })
+    }
+
+    /// The message as it goes on the wire, from its IPv6 header on. Without a link address the option is zero, which no receiver
+    /// accepts: messages that are sent have one.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let ip = Ipv6 {
+            tclass: 0,
+            flow_label: 0,
+            payload_len: MESSAGE_LEN,
+            next_header: ICMPV6,
+            hop_limit: HOP_LIMIT,
+            src: self.src,
+            dst: self.dst,
+        };
+        let (header, b) = bytes.split_at_mut(Ipv6::LEN);
+        header.copy_from_slice(&ip.to_bytes());
+        let (kind, flags, option) = match self.kind {
+            Kind::Solicitation => (SOLICITATION, 0, SOURCE_LINK),
+            Kind::Advertisement { solicited } => {
+                let solicited = if solicited { SOLICITED } else { 0 };
+                (ADVERTISEMENT, OVERRIDE | solicited, TARGET_LINK)
+            }
+        };
+        (b[field::TYPE], b[field::FLAGS]) = (kind, flags);
+        put(b, field::TARGET, self.target.octets());
+        if let Some(link) = &self.link {
+            (b[field::OPTION], b[field::OPTION_LEN]) = (option, OPTION_UNITS);
+            link.write(b, field::LINK);
+        }
+        let sum = checksum(&ip, b);
+        put16(b, field::CHECKSUM, sum);
+        bytes
+    }
+}
+
+/// The link address among a message's options.
+fn find_link(mut options: &[u8], kind: u8) -> Result<Option<LinkAddress>, WireError> {
+    while let [this, units, ..] = *options {
+        let len = usize::from(units) * 8;
+        if len == 0 || len > options.len() {
+            let what = "option length of a neighbour discovery message";
+            return Err(WireError::Value { what, value: units.into() });
+        }
+        if this == kind && len == OPTION {
+            return Ok(Some(LinkAddress::read(options, field::LINK - field::OPTION)));
+        }
+        options = &options[len..];
+    }
+    Ok(None)
+}
+
+/// The checksum of a message whose checksum field is zero; zero of one whose checksum is right (RFC 4443 2.3).
+fn checksum(ip: &Ipv6, message: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| {
+        let pairs = bytes
+            .chunks(2)
+            .map(|pair| u32::from_be_bytes([0, 0, pair[0], *pair.get(1).unwrap_or(&0)]));
+        pairs.fold(0u32, |sum, word| sum.wrapping_add(word))
+    };
+    let mut sum = words(&ip.src.octets()) + words(&ip.dst.octets()) + words(message);
+    sum += u32::from(ip.payload_len) + u32::from(ip.next_header);
+    loop {
+        match u16::try_from(sum) {
+            Ok(sum) => return !sum,
+            Err(_) => sum = (sum >> 16) + (sum & 0xffff),
+        }
+    }
+}
+
+/// The group of all nodes that may have an address: the solicited-node address (RFC 4291 2.7.1).
+pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = target.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Gid, Qpn};
+
+    fn message() -> Neighbour {
+        Neighbour {
+            src: "fe80::a".parse().unwrap(),
+            dst: solicited_node("fd00::1234:5678".parse().unwrap()),
+            kind: Kind::Solicitation,
+            target: "fd00::1234:5678".parse().unwrap(),
+            link: Some(LinkAddress::datagrams(Qpn::new(0x48), Gid([3; 16]))),
+        }
+    }
+
+    #[test]
+    fn solicited_node_group_has_the_last_24_bits() {
+        assert_eq!(message().dst.to_string(), "ff02::1:ff34:5678");
+    }
+
+    #[test]
+    fn routed_and_damaged_messages_are_refused() {
+        let right = message().to_bytes();
+        assert_eq!(Neighbour::parse(&right), Ok(message()));
+        // Next header, hop limit, type, checksum, target, length of the option.
+        for at in [6, 7, 40, 42, 50, 65] {
+            let mut bytes = right;
+            bytes[at] ^= 0x04;
+            assert!(Neighbour::parse(&bytes).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn options_that_have_no_end_are_refused() {
+        assert!(find_link(&[1, 0, 0, 0, 0, 0, 0, 0], SOURCE_LINK).is_err());
+        assert!(find_link(&[9, 2, 0, 0, 0, 0, 0, 0], SOURCE_LINK).is_err());
+        assert_eq!(find_link(&[9, 1, 0, 0, 0, 0, 0, 0], SOURCE_LINK), Ok(None));
+        assert_eq!(find_link(&[], SOURCE_LINK), Ok(None));
+    }
+}
