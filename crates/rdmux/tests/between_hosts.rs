@@ -144,7 +144,7 @@ impl Scene {
 
     /// Writes into a region of the peer's, and says how that ended.
     fn write(&self, far: &RemoteMr, seed: u8) -> WcStatus {
-        let near = self.end.pd.alloc(far.len as usize, ALL).unwrap();
+        let near = self.end.pd.alloc(far.len.try_into().unwrap(), ALL).unwrap();
         near.write(0, &pattern(near.len(), seed));
         let list = [near.slice(..)];
         self.end.qp.post_send(&SendWr::write(1, *far).sges(&list).signaled()).unwrap();

@@ -353,8 +353,8 @@ impl Engine {
                 if let Some(near) = self.neighbour_with(device, attr.dest_qpn)? {
                     return Ok(Some(Path::Near(near, None)));
                 }
-            } else if let Some((near, guard)) = self.neighbour_at(device, qp, attr)? {
-                return Ok(Some(Path::Near(near, Some(guard))));
+            } else if let Some(path) = self.path_to_host(device, qp, attr)? {
+                return Ok(Some(path));
             }
         }
         let route = self.route(device, slot, &attr.av)?;
@@ -388,14 +388,14 @@ impl Engine {
         self.wires.neighbours.to(device, peer)
     }
 
-    /// The process of another host that has the other queue pair, if it is within reach: there is no IP network to imitate
-    /// between ports of a subnet.
-    fn neighbour_at(
+    /// The path to a queue pair of another host by a ring to its process, if that is within reach: there is no IP network to
+    /// imitate between ports of a subnet.
+    fn path_to_host(
         &self,
         device: &Arc<Device>,
         qp: &QpCore,
         attr: &QpAttr,
-    ) -> Result<Option<(Arc<Neighbour>, Box<RouteGuard>)>, VerbsError> {
+    ) -> Result<Option<Path>, VerbsError> {
         // XRC is the hub's, which other hosts reach by packets.
         let slot = slot_of(attr.dest_qpn);
         if slot == SERVICE_SLOT || qp.qp_type.is_xrc() {
@@ -406,7 +406,8 @@ impl Engine {
         self.control_events(device);
         let Some(host) = routes.endpoint(Lid(attr.av.dlid)) else { return Ok(None) };
         let near = self.wires.neighbours.at(device, host, slot)?;
-        Ok(near.map(|near| (near, Box::new(RouteGuard::new(routes.clone(), host)))))
+        let guard = || Some(Box::new(RouteGuard::new(routes.clone(), host)));
+        Ok(near.map(|near| Path::Near(near, guard())))
     }
 
     /// Hears every address: a datagram may come to any of them.

@@ -350,10 +350,8 @@ impl World {
                 self.close(s, wire);
                 self.release(s, id);
             }
-            (Message::Commit, Some(id)) => {
-                if self.services[s].pairs.committed(id).is_some() {
-                    self.up(s, id);
-                }
+            (Message::Commit, Some(id)) if self.services[s].pairs.committed(id).is_some() => {
+                self.up(s, id);
             }
             _ => {}
         }
@@ -389,16 +387,16 @@ impl World {
         }
     }
 
+    fn waits(&self, s: usize, local: u16, slot: u16) -> bool {
+        self.services[s].processes[&local].heard.get(&slot) == Some(&Heard::Nothing)
+    }
+
     fn step(&mut self, choice: u64) {
         let (s, pick) = ((choice & 1) as usize, choice >> 8);
         let (local, slot) = ((pick & 1) as u16 + 1, (pick >> 1 & 1) as u16 + 1);
         let runs = !self.services[s].stopped;
         match choice >> 1 & 15 {
-            0..=2 if runs => {
-                if self.services[s].processes[&local].heard.get(&slot) != Some(&Heard::Nothing) {
-                    self.ask(s, local, slot);
-                }
-            }
+            0..=2 if runs && !self.waits(s, local, slot) => self.ask(s, local, slot),
             3 => self.services[s].stopped = pick.is_multiple_of(3),
             4 => self.now = self.now.after(MS * u32::try_from(pick % 700).unwrap()),
             5 if runs => self.expire(s),
