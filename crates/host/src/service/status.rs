@@ -62,7 +62,7 @@ impl Core {
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
-            rings: u32::try_from(self.rings.len()).unwrap_or(u32::MAX),
+            rings: u32::try_from(self.rings.len() + self.host_rings.len()).unwrap_or(u32::MAX),
         }
     }
 

@@ -6,11 +6,12 @@
 //! - [`encap`]: the header before a packet, or a part of one, in a datagram
 //! - [`reassembly`]: packets from their parts, without I/O
 //! - [`Routes`]: the table that holds now, the port's GIDs, and counters
-//! - `batch`: datagrams out, several in one system call; `sender`: which packets leave, and where to
+//! - `batch`: datagrams out, several in one system call; [`Sender`]: which packets leave, and where to
 //! - `receiver`: which packets are let in
 //! - [`SentCounts`]: what is counted for the ports on the way
 //! - [`KeyViolation`]: packets with wrong keys, of which the subnet's manager is told
 //! - [`IbWire`]: all of it as a wire
+//! - [`RouteGuard`]: what of it holds for packets that go by a ring
 //!
 //! # What is lost
 //!
@@ -21,6 +22,7 @@ mod batch;
 mod counting;
 pub mod drops;
 pub mod encap;
+mod guard;
 pub mod reassembly;
 mod receiver;
 mod sender;
@@ -31,7 +33,9 @@ mod wire;
 pub use self::counting::{CountBy, SentCounts, SentKind, WayChanged};
 pub use self::drops::IbDrop;
 pub use self::encap::Encap;
+pub use self::guard::RouteGuard;
 pub use self::reassembly::Reassembly;
+pub use self::sender::Sender;
 pub use self::state::Routes;
 pub use self::violations::{KeyViolation, Violated};
 pub use self::wire::IbWire;

@@ -80,7 +80,7 @@ impl Device {
             slots: Mutex::new(vec![SlotUse::new(slot)]),
             xrc: Side::default(),
             quota: Quota::new(info.limits),
-            reaches: Reaches::new(control.board().cloned(), slot.slot),
+            reaches: Reaches::new(control.board().cloned()),
             control,
         });
         device.publish_slot(slot.slot);
@@ -230,24 +230,28 @@ impl Device {
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
     /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
-    /// counts as the later one, so that a program that takes none has no more than one of each kind.
-    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) {
-        self.follow_ports(&ports);
+    /// counts as the later one, so that a program that takes none has no more than one of each kind. Returns whether P_Keys have
+    /// changed.
+    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) -> bool {
+        let changed = self.follow_ports(&ports);
         *self.ports.write() = ports;
         for &(port, event) in events {
             let is_it = |other: &Raised| other.is_about_port(port, event);
             self.events.push_last(Raised::Port(port, event), is_it);
         }
+        changed
     }
-    /// Takes over what packets are compared with, and whether any pass.
-    fn follow_ports(&self, ports: &[Port]) {
+    /// Takes over what packets are compared with, and whether any pass. Returns whether P_Keys have changed.
+    fn follow_ports(&self, ports: &[Port]) -> bool {
+        let mut changed = false;
         for (number, (port, table)) in (1..).zip(ports.iter().zip(&self.pkeys)) {
             let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
             for (entry, key) in table.iter().zip(keys) {
-                entry.store(key, Ordering::Relaxed);
+                changed |= entry.swap(key, Ordering::Relaxed) != key;
             }
             self.engine.detour().set_cut(number, port.attr.state != PortState::Active);
         }
+        changed
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {

@@ -6,7 +6,8 @@ use rdmux_link::wire::PacketWire;
 use rdmux_link::{Frame, LinkError};
 use rdmux_transport::attr::AddressVector;
 
-use super::{AnyWire, Gathered, udp};
+use super::AnyWire;
+use super::gathered::{Gathered, account};
 use crate::engine::capture::ends_of;
 use crate::engine::device::Device;
 
@@ -32,5 +33,5 @@ pub(super) fn send(
 
 /// Sends what the wire has gathered.
 pub(super) fn flush(device: &Device, wire: &Arc<PacketWire>) {
-    udp::account(device, wire.flush(&mut ()));
+    account(device, wire.flush(&mut ()));
 }
