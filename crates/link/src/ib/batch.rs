@@ -9,13 +9,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use rdmux_wire::icrc::Icrc;
-use socket2::SockAddr;
 
 use super::Encap;
+use super::outlet::{Name, Outlet};
 use super::state::room;
 use crate::guarded::Unmapped;
-use crate::udp::control::ControlBuf;
-use crate::udp::{SLOT_SHIFT, UdpPort};
+use crate::udp::SLOT_SHIFT;
 use crate::wire::{Flushed, Frame, Payload};
 
 /// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
@@ -99,7 +98,7 @@ pub(super) struct Batch {
     used: usize,
     packets: Vec<(usize, Shape)>,
     datagrams: usize,
-    to: Option<(SocketAddr, SockAddr)>,
+    to: Option<Name>,
     /// The last one's datagram was smaller: no other may follow.
     closed: bool,
     /// A packet that is taken out of its parts.
@@ -181,8 +180,8 @@ impl Batch {
         }
         let end = place.len() - shape.filling();
         place[end..].fill(0);
-        if self.to.as_ref().is_none_or(|(to, _)| *to != shape.to) {
-            self.to = Some((shape.to, SockAddr::from(shape.to)));
+        if self.to.as_ref().is_none_or(|to| to.addr() != shape.to) {
+            self.to = Some(shape.to.into());
         }
         self.closed = self.packets.first().is_some_and(|(_, f)| shape.datagram() < f.datagram());
         self.packets.push((start, *shape));
@@ -196,7 +195,7 @@ impl Batch {
     /// # Errors
     ///
     /// `WouldBlock` while the socket is full; all of it is kept.
-    pub(super) fn flush(&mut self, port: &UdpPort) -> io::Result<Outcome> {
+    pub(super) fn flush(&mut self, port: &impl Outlet) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let (Some((_, first)), Some((_, last))) = (self.packets.first(), self.packets.last())
         else {
@@ -232,18 +231,18 @@ impl Batch {
     /// Sends a range of the arena as one message.
     fn send(
         &self,
-        port: &UdpPort,
+        port: &impl Outlet,
         segment: usize,
         range: std::ops::Range<usize>,
     ) -> io::Result<()> {
-        let Some((_, name)) = &self.to else { return Ok(()) };
+        let Some(name) = &self.to else { return Ok(()) };
         self.transmit(port, name, segment, &self.arena[range])
     }
 
     fn transmit(
         &self,
-        port: &UdpPort,
-        name: &SockAddr,
+        port: &impl Outlet,
+        name: &Name,
         segment: usize,
         bytes: &[u8],
     ) -> io::Result<()> {
@@ -252,17 +251,12 @@ impl Batch {
             let error = if bytes.len() > segment { libc::EINVAL } else { libc::EMSGSIZE };
             return Err(io::Error::from_raw_os_error(error));
         }
-        let mut control = ControlBuf::new();
-        if bytes.len() > segment {
-            let segment = u16::try_from(segment).unwrap_or(u16::MAX);
-            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
-        }
-        port.send_message(name, bytes, &control)
+        port.send(name, segment, bytes)
     }
 
     /// Sends datagram by datagram, after the kernel did not take several at once: it does not segment here, or the path is
     /// narrower than they are.
-    fn send_singly(&mut self, port: &UdpPort, outcome: &mut Outcome) {
+    fn send_singly(&mut self, port: &impl Outlet, outcome: &mut Outcome) {
         let several = self.datagrams > 1;
         let mut whole = std::mem::take(&mut self.whole);
         for i in 0..self.packets.len() {
@@ -294,12 +288,12 @@ impl Batch {
     /// Sends the parts of a packet, and smaller ones if they are too large.
     fn send_parts(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         mut shape: Shape,
         whole: &[u8],
         outcome: &mut Outcome,
     ) -> io::Result<()> {
-        let name = SockAddr::from(shape.to);
+        let name = Name::from(shape.to);
         let mut datagram = [0; Encap::LEN + Encap::MAX_TOTAL as usize];
         loop {
             if let Some((_, room)) = outcome.narrowed {
@@ -336,9 +330,8 @@ fn next_number(number: &mut u32) -> u32 {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = self.to.as_ref().map(|(to, _)| to);
         f.debug_struct("Batch")
-            .field("to", &to)
+            .field("to", &self.to)
             .field("packets", &self.packets.len())
             .field("bytes", &self.used)
             .finish_non_exhaustive()

@@ -8,24 +8,29 @@
 //! - [`Routes`]: the table that holds now, the port's GIDs, and counters
 //! - `batch`: datagrams out, several in one system call; `sender`: which packets leave, and where to
 //! - `receiver`: which packets are let in
-//! - [`IbWire`]: all of it as a wire
+//! - [`Outlet`]: what takes datagrams, a socket for example
+//! - [`IbWire`]: all of it as a wire; [`BareWire`]: the same without a socket
 //!
 //! # What is lost
 //!
 //! A packet for which there is no way, or which a switch or a port on the way would drop, is dropped and counted by its
 //! reason ([`IbDrop`]). To the queue pair it is lost, as on cables.
 
+mod bare;
 mod batch;
 pub mod drops;
 pub mod encap;
+mod outlet;
 pub mod reassembly;
 mod receiver;
 mod sender;
 mod state;
 mod wire;
 
+pub use self::bare::BareWire;
 pub use self::drops::IbDrop;
 pub use self::encap::Encap;
+pub use self::outlet::{Name, Outlet};
 pub use self::reassembly::Reassembly;
 pub use self::state::Routes;
 pub use self::wire::IbWire;

@@ -36,6 +36,11 @@ impl Receiver {
         self.known.refresh(routes);
     }
 
+    /// How many packets are under way of which parts are missing.
+    pub(super) fn under_way(&self) -> usize {
+        self.reassembly.under_way()
+    }
+
     /// Takes a datagram. `slot` is whose socket it came to, zero if that is nobody's and gets what others do not.
     pub(super) fn take<'a>(
         &'a mut self,

@@ -10,10 +10,9 @@ use rdmux_wire::{Grh, Lid, Pkey, Qpn};
 
 use super::batch::{Batch, Contents, Outcome, Shape};
 use super::state::{Known, room};
-use super::{Encap, IbDrop, Routes};
+use super::{Encap, IbDrop, Outlet, Routes};
 use crate::guarded::Unmapped;
 use crate::routes::{RouteView, Way};
-use crate::udp::UdpPort;
 use crate::wire::{Flushed, Frame, LinkError};
 
 /// What senders have in turn.
@@ -108,7 +107,7 @@ impl Sender {
     /// Takes a packet.
     pub(super) fn send(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         routes: &Routes,
         av: &AddressVector,
         frame: &Frame<'_>,
@@ -140,12 +139,14 @@ impl Sender {
     /// Sends a copy to each that the group has.
     fn send_to_group(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         routes: &Routes,
         (av, mlid, pkey): (&AddressVector, Lid, usize),
         contents: &Contents<'_>,
         total: u16,
     ) -> Result<(), Refused> {
+        // No port sends more than it may, not even to its own host.
+        self.check(None, av.sl, pkey, contents.frame)?;
         let (mut group, mut copy) =
             (std::mem::take(&mut self.group), std::mem::take(&mut self.copy));
         let mut send_all = || -> Result<(), Refused> {
@@ -176,7 +177,7 @@ impl Sender {
 
     fn copy_to(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         routes: &Routes,
         view: &RouteView,
         (way, sl, pkey): (&Way, u8, usize),
@@ -191,7 +192,7 @@ impl Sender {
     /// Sends a copy to one address.
     fn copy_at(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         routes: &Routes,
         addr: SocketAddr,
         copy: &[u8],
@@ -250,7 +251,7 @@ impl Sender {
 
     /// Where packets to a LID go.
     #[inline]
-    fn find(&mut self, port: &UdpPort, dlid: Lid) -> Option<Target> {
+    fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<Target> {
         let at = usize::from(dlid.0) % Self::FOUND;
         if let Some((_, target)) = self.found[at].as_ref().filter(|(lid, _)| *lid == dlid) {
             return Some(*target);
@@ -268,7 +269,7 @@ impl Sender {
 
     fn shape(
         &self,
-        port: &UdpPort,
+        port: &impl Outlet,
         to: SocketAddr,
         steer: u32,
         total: u16,
@@ -282,7 +283,12 @@ impl Sender {
         Ok(Shape { to, steer, total, parts })
     }
 
-    fn make_room(&mut self, port: &UdpPort, routes: &Routes, shape: &Shape) -> Result<(), Refused> {
+    fn make_room(
+        &mut self,
+        port: &impl Outlet,
+        routes: &Routes,
+        shape: &Shape,
+    ) -> Result<(), Refused> {
         if self.batch.has_room(shape) {
             return Ok(());
         }
@@ -293,7 +299,7 @@ impl Sender {
     }
 
     /// Sends what was gathered.
-    fn flush_batch(&mut self, port: &UdpPort, routes: &Routes) -> io::Result<()> {
+    fn flush_batch(&mut self, port: &impl Outlet, routes: &Routes) -> io::Result<()> {
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -312,7 +318,7 @@ impl Sender {
     /// Sends one packet at once, after what was gathered.
     pub(super) fn send_alone(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         routes: &Routes,
         shape: &Shape,
         contents: &Contents<'_>,
@@ -328,7 +334,7 @@ impl Sender {
 
     /// Sends what was gathered, and says what has left since the last time. What a full socket does not take now leaves
     /// with the next.
-    pub(super) fn flush(&mut self, port: &UdpPort, routes: &Routes) -> Flushed {
+    pub(super) fn flush(&mut self, port: &impl Outlet, routes: &Routes) -> Flushed {
         let _full = self.flush_batch(port, routes);
         std::mem::take(&mut self.left)
     }
