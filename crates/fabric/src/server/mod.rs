@@ -33,6 +33,7 @@ use rdmux_runtime::{Listener, start};
 
 pub use manager_setup::{ManagerSetup, PartitionsFile};
 pub use options::{ServerHandle, ServerOptions};
+pub use published::Published;
 pub use setup::{DEFAULT_SHAPE, FIRST_GUID, Setup, read_topology};
 
 use self::core::Core;

@@ -25,7 +25,7 @@ type Key = (PortId, Lid);
 
 /// The route tables of all attached hosts.
 #[derive(Debug, Default)]
-pub(super) struct Published {
+pub struct Published {
     /// Of hosts that have not said where they take packets.
     silent: BTreeMap<PortId, RouteTable>,
     /// Of those that have.
@@ -62,7 +62,7 @@ struct Walk {
 
 impl Published {
     /// A table for the port of a host that attaches; none if the system gives none, and then the host sends no data.
-    pub(super) fn open(&mut self, port: PortId) -> Option<OwnedFd> {
+    pub fn open(&mut self, port: PortId) -> Option<OwnedFd> {
         let made = RouteTable::create().and_then(|table| Ok((table.fd().try_clone()?, table)));
         match made {
             Ok((fd, table)) => {
@@ -77,7 +77,7 @@ impl Published {
     }
 
     /// The host is gone.
-    pub(super) fn close(&mut self, port: PortId) {
+    pub fn close(&mut self, port: PortId) {
         self.silent.remove(&port);
         if let Some(host) = self.hosts.remove(&port) {
             self.leaving.push(host.id);
@@ -86,7 +86,7 @@ impl Published {
     }
 
     /// Where a host takes packets. A host without a table is not concerned.
-    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer) {
+    pub fn set_endpoint(&mut self, port: PortId, peer: Peer) {
         if let Some(host) = self.hosts.get_mut(&port) {
             host.peer = peer;
         } else if let Some(table) = self.silent.remove(&port) {
@@ -111,11 +111,21 @@ impl Published {
 
     /// Writes into the tables what has changed since the last call.
     #[inline]
-    pub(super) fn publish(&mut self, subnet: &mut Subnet) {
+    pub fn publish(&mut self, subnet: &mut Subnet) {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
         if !idle || self.hosts_changed {
             self.update(subnet);
         }
+    }
+
+    /// Whether nothing is kept: no host has said where it takes packets, and of those that had nothing is left.
+    pub fn is_idle(&self) -> bool {
+        let Self { hosts, lids, walks, by_node, leaving, .. } = self;
+        hosts.is_empty()
+            && lids.is_empty()
+            && walks.is_empty()
+            && by_node.is_empty()
+            && leaving.is_empty()
     }
 
     fn update(&mut self, subnet: &mut Subnet) {
