@@ -283,6 +283,9 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let names: Vec<_> = kind::rows().iter().filter(is_there).map(|row| row.device_name).collect();
     say!("devices    {}", names.join(" "));
     say!("fabric     {}", fabric(&s.fabric));
+    for gid in &s.fabric.gids {
+        say!("           {gid}");
+    }
     say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
     say!(
@@ -349,7 +352,18 @@ fn fabric(s: &FabricStatus) -> String {
     match (&s.node_guid, &s.why) {
         (Some(guid), _) => {
             let manager = if s.is_sm { ", a subnet manager has it" } else { "" };
-            format!("{name}: adapter {guid}, LID {}, {}{manager}", s.lid, s.state.to_lowercase())
+            let state = s.state.to_lowercase();
+            if s.lid == 0 {
+                return format!("{name}: adapter {guid}, no LID, {state}{manager}");
+            }
+            let pkeys: Vec<_> = s.pkeys.iter().map(ToString::to_string).collect();
+            format!(
+                "{name}: adapter {guid}, LID {}, LMC {}, {state}, manager at LID {}, P_Keys {}{manager}",
+                s.lid,
+                s.lmc,
+                s.sm_lid,
+                pkeys.join(" ")
+            )
         }
         (None, Some(why)) => format!("{name}: {why}"),
         (None, None) => format!("{name} is not up"),
@@ -422,6 +436,9 @@ fn as_json(s: &Status) -> Value {
             "mtu": g.mtu.bytes(),
         })
     });
+    let mut fabric = json!(s.fabric);
+    fabric["pkeys"] = s.fabric.pkeys.iter().map(ToString::to_string).collect();
+    fabric["gids"] = s.fabric.gids.iter().map(ToString::to_string).collect();
     json!({
         "host": s.host,
         "pid": s.pid,
@@ -430,7 +447,7 @@ fn as_json(s: &Status) -> Value {
         "node_guid": s.node_guid.to_string(),
         "gids": gids.collect::<Vec<_>>(),
         "port": s.port,
-        "fabric": s.fabric,
+        "fabric": fabric,
         "slots": s.slots,
         "rings": s.rings,
         "processes": s.clients,
@@ -451,9 +468,9 @@ fn addresses(s: &Status) -> String {
     all.join(" ")
 }
 
-/// Packets dropped for whatever reason.
+/// Packets dropped for whatever reason: those that came, and those that InfiniBand did not let leave.
 fn dropped(s: &Status) -> u64 {
-    let is_drop = |name: &str| name.starts_with("rx_drop_");
+    let is_drop = |name: &str| name.starts_with("rx_drop_") || name.starts_with("tx_drop_ib_");
     s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
 }
 

@@ -119,13 +119,15 @@ impl HostClient {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
+        let routes =
+            routes_of(&info.ports, &counters).map_err(|e| HostError::io("map the counters", e))?;
         Ok(Arc::new(Self {
             session,
             port,
             board,
             counters,
             notify,
-            routes: routes_of(&info.ports),
+            routes,
             info,
             hub: HubSession::new(),
             reserved: Mutex::default(),
@@ -308,11 +310,12 @@ impl HostClient {
     }
 }
 
-/// What packets of an InfiniBand port are sent by, before there is a table.
-fn routes_of(ports: &[Port]) -> Arc<Routes> {
-    let routes = Routes::new();
+/// What packets of an InfiniBand port are sent by, before there is a table. What is dropped is counted in the page of counters.
+fn routes_of(ports: &[Port], page: &SharedMem) -> io::Result<Arc<Routes>> {
+    let page = SharedMem::map(page.duplicate()?, PAGE_COUNTERS)?;
+    let routes = Routes::counting_in(page, counters::IB_DROPS);
     routes.set_gids(&gids_of(ports));
-    Arc::new(routes)
+    Ok(Arc::new(routes))
 }
 
 /// The GIDs of the first port.

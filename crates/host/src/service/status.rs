@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use rdmux_verbs::counters::Counter;
+use rdmux_verbs::counters::{Counter, IB_DROPS};
 use rdmux_verbs::xrc::hub::{self, Hub};
 
 use super::clients::{Client, ClientId};
@@ -53,12 +53,24 @@ impl Core {
             groups: self.groups.status(),
             xrc_domains: domains.into_iter().map(domain_row).collect(),
             xrc_targets: targets.into_iter().map(target_row).collect(),
-            device_counters: self.clients.counters(),
+            device_counters: self.device_counters(),
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
             rings: u32::try_from(self.rings.len()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// What all devices counted, and what the service itself dropped of what came for no process, or for all that hear a group.
+    fn device_counters(&self) -> Vec<(String, u64)> {
+        let mut all = self.clients.counters();
+        let drops = self.adapter.data.drops();
+        let words = Counter::ALL.iter().map(|counter| *counter as usize);
+        for (word, (_, value)) in words.zip(&mut all) {
+            let own = word.checked_sub(IB_DROPS).and_then(|at| drops.get(at));
+            *value = value.wrapping_add(own.copied().unwrap_or(0));
+        }
+        all
     }
 
     fn client_status(&self, client: &Client) -> ClientStatus {

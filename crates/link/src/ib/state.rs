@@ -9,6 +9,7 @@ use rdmux_wire::{Gid, Guid, Pkey};
 use super::drops::Drops;
 use super::{Encap, IbDrop};
 use crate::routes::{OwnPort, RouteView};
+use crate::shm::SharedMem;
 
 /// What holds for one port of a device now. All its wires look here, in all threads.
 ///
@@ -31,6 +32,12 @@ impl Routes {
     /// Without a table and without GIDs.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, and counts what is dropped in the words of a page that others see, from `first` on in the order of
+    /// [`IbDrop::ALL`].
+    pub fn counting_in(page: SharedMem, first: usize) -> Self {
+        Self { drops: Drops::in_page(page, first), ..Self::default() }
     }
 
     /// Replaces the table, or takes it away.
