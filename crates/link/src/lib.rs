@@ -16,6 +16,7 @@
 //! - [`ib`]: InfiniBand packets over UDP, straight to where the subnet's switches would bring them
 //! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
 //! - [`board`]: what a process publishes, so that others reach its memory without it
+//! - [`capture`]: how frames travel to whoever captures
 //! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety
@@ -28,6 +29,7 @@
 #![deny(unsafe_code)]
 
 pub mod board;
+pub mod capture;
 pub mod doorbell;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "a system call without a wrapper")]

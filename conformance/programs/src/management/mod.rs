@@ -6,9 +6,10 @@
 //! topology that it was given; an exit status proves nothing.
 //!
 //! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
-//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
+//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`captured`] one of what tshark says of captures, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
 
 mod bring_up;
+pub(crate) mod captured;
 mod client;
 pub(crate) mod compare;
 pub(crate) mod diags;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::management::{
-    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim,
+    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, captured, diags, handover, ibsim,
     repartition, two_managers,
 };
 use crate::row::{Device, Row, Run, Way};
@@ -35,6 +35,11 @@ pub(super) fn rows() -> Vec<Row> {
         managed("ibportstate of a port that babbles", ManagedBy::Fabric),
         true,
         Management::With(&["--sm-babbling-port-policy"], diags::portstate::babbles),
+    ));
+    rows.push(row(
+        managed("tshark of a capture of packets and datagrams", ManagedBy::Fabric),
+        true,
+        Management::With(&[], captured::by_tshark),
     ));
     rows
 }

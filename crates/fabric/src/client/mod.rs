@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod attachment;
+mod capture;
 mod connect;
 mod is_sm;
 mod link;
@@ -9,6 +10,7 @@ mod mad_file;
 mod opening;
 
 pub use attachment::{Attaching, Attachment};
+pub use capture::Capture;
 pub use connect::ConnectOptions;
 pub(crate) use connect::connect_socket;
 pub use is_sm::{IsSm, SettingIsSm};

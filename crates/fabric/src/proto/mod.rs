@@ -10,6 +10,7 @@
 //! | `OpenFile` | [`FileRequest`] | a [`Reply`] to each |
 //! | `Mads` | records ([`mad`]) | records |
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
+//! | `Capture` | nothing | frames: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet each |
 //! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
@@ -38,7 +39,7 @@ pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;
@@ -83,6 +84,8 @@ pub enum Role {
     Admin,
     /// The fabric, or the bridge to it, ends. Reply: nothing but that it does.
     Shutdown,
+    /// Somebody captures the management datagrams of a port, both directions. Reply: nothing but that they come.
+    Capture(PortRef),
 }
 
 /// A port, as clients name it.

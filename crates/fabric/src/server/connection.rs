@@ -46,6 +46,8 @@ pub(super) enum Part {
     IsSm { port: PortId, file: Option<FileId> },
     /// A command.
     Admin,
+    /// Somebody captures the datagrams of this port.
+    Capture(PortId),
 }
 
 impl Connection {

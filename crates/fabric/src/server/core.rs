@@ -257,6 +257,7 @@ impl Core {
                 self.stop();
                 self.welcome(id, Ok(()))
             }
+            Role::Capture(port) => self.capture(id, &port),
         }
     }
 
@@ -334,6 +335,7 @@ impl Core {
         }
         match connection.part {
             Part::New | Part::Admin => {}
+            Part::Capture(port) => self.end_capture(port),
             Part::Attachment { node, .. } => self.detach(id, node),
             // Either of them ends both.
             Part::Control(file) | Part::Mads(file) => self.close_file(file),

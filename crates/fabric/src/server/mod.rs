@@ -3,10 +3,11 @@
 //! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
 //! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
 //! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
-//! ask; `published` are the route tables of hosts; `setup` is what survives a restart.
+//! ask; `published` are the route tables of hosts, `captures` are copies of ports' datagrams; `setup` is what survives a restart.
 
 mod admin;
 mod attachments;
+mod captures;
 mod connection;
 mod core;
 mod counters;

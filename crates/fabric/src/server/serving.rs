@@ -49,7 +49,9 @@ impl Core {
             }
             Part::Mads(file) => self.file_message(file, message)?,
             Part::Admin => self.admin_request(id, message)?,
-            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
+            Part::IsSm { .. } | Part::Capture(_) => {
+                return Err(Ends::Broke("a word out of place").into());
+            }
         }
         Ok(())
     }
