@@ -40,12 +40,13 @@ fn erf_header(at: Duration, len: u16) -> [u8; ERF_HEADER] {
     let mut header = [0; ERF_HEADER];
     header[..8].copy_from_slice(&time.to_le_bytes());
     header[8..10].copy_from_slice(&[INFINIBAND, VARYING]);
-    let record = len.saturating_add(ERF_HEADER as u16);
+    let record = len.saturating_add(16);
     header[10..12].copy_from_slice(&record.to_be_bytes());
     header[14..].copy_from_slice(&len.to_be_bytes());
     header
 }
 
+/// The length of that header.
 const ERF_HEADER: usize = 16;
 
 /// The length of a buffer that takes most blocks as a whole, so that one call writes them.
@@ -160,10 +161,13 @@ mod tests {
     use super::*;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
+    /// Flags and bytes of frames.
+    type Frames = Vec<(u32, Vec<u8>)>;
+
     /// Name, link type and frames of each interface, as another reader finds them.
-    fn read_back(file: &[u8]) -> Vec<(String, u32, Vec<(u32, Vec<u8>)>)> {
+    fn read_back(file: &[u8]) -> Vec<(String, u32, Frames)> {
         let mut reader = PcapNgReader::new(file).unwrap();
-        let mut interfaces: Vec<(String, u32, Vec<_>)> = Vec::new();
+        let mut interfaces: Vec<(String, u32, Frames)> = Vec::new();
         while let Some(block) = reader.next_block() {
             match block.unwrap() {
                 Block::InterfaceDescription(i) => {

@@ -165,7 +165,7 @@ mod tests {
         let port = PortId::new(NodeId(1), 1);
         let mad = MadPacket::smp(Lid(3), Lid(7), 2, Box::new([5; MAD_LEN]));
         let mut captured = Captured::default();
-        let mut copies = |captured: &mut Captured| {
+        let copies = |captured: &mut Captured| {
             captured.passed(port, true, &mad);
             captured.passed(PortId::new(NodeId(2), 1), true, &mad);
             std::mem::take(&mut captured.frames).len()

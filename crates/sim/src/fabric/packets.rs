@@ -258,7 +258,7 @@ impl World {
         let pkey = Pkey(u16::from_be_bytes([bytes[2], bytes[3]]));
         let may = self.may_come_in(to, route.slid, route.dlid, pkey);
         ensure!(may, "host {to} lets in {route:?} with {pkey}, which its port does not allow");
-        self.to_queue_pairs(to, src, &bytes, &route)
+        self.hand_over(to, src, &bytes, &route)
     }
 
     fn may_come_in(&mut self, to: usize, slid: Lid, dlid: Lid, pkey: Pkey) -> bool {
@@ -306,7 +306,7 @@ impl World {
     }
 
     /// Hands a packet to the queue pair that it is for, or to those of a group.
-    fn to_queue_pairs(
+    fn hand_over(
         &mut self,
         host: usize,
         src: SocketAddr,
