@@ -5,7 +5,7 @@ mod stream;
 
 use std::collections::VecDeque;
 
-use rdmux_transport::attr::Access;
+use rdmux_transport::attr::{Access, AddressVector};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, FetchError, LinkCaps, Named, QpEvent,
     Side, SrqEntry, TxError, TxPacket, TxPayload,
@@ -60,8 +60,12 @@ pub struct TestEnv<M = Zeroes> {
     pub selected: Option<u32>,
     /// The shared receive queue of the receive that a target of XRC has taken and not completed.
     pub taken: Option<u32>,
+    /// The port's P_Key table.
+    pub pkeys: Vec<Pkey>,
     /// The packets that were sent.
     pub packets: VecDeque<Vec<u8>>,
+    /// Where each of them is to go, if they are taken together.
+    pub paths: VecDeque<AddressVector>,
     /// The ACK that was piggybacked on each, on a link that does so.
     pub acks: VecDeque<Option<Psn>>,
     /// Completions.
@@ -96,7 +100,9 @@ impl<M: Memory> TestEnv<M> {
             later: false,
             selected: Some(0),
             taken: None,
+            pkeys: vec![Pkey::DEFAULT],
             packets: VecDeque::new(),
+            paths: VecDeque::new(),
             acks: VecDeque::new(),
             completions: VecDeque::new(),
             received: Vec::new(),
@@ -112,6 +118,7 @@ impl<M: Memory> TestEnv<M> {
     /// Forgets what was recorded, but for atomics that were put off, so that a long run takes no memory.
     pub fn forget(&mut self) {
         self.packets.clear();
+        self.paths.clear();
         self.acks.clear();
         self.completions.clear();
         self.received.clear();
@@ -195,6 +202,16 @@ impl<M: Memory> TestEnv<M> {
         self.selected.expect("no shared receive queue was chosen")
     }
 
+    /// Records a packet.
+    fn sent(&mut self, path: &AddressVector, bytes: Vec<u8>) {
+        if self.packets.is_empty() {
+            // Who takes packets need not care for their paths.
+            self.paths.clear();
+        }
+        self.packets.push_back(bytes);
+        self.paths.push_back(*path);
+    }
+
     /// Header, payload and padding.
     fn bytes_of(&mut self, packet: &TxPacket<'_>) -> Result<Vec<u8>, AccessFault> {
         let mut bytes = packet.header.to_vec();
@@ -227,7 +244,7 @@ impl<M: Memory> Env for TestEnv<M> {
             panic!("it sends what cannot be read: {error}");
         }
         self.room = room;
-        self.packets.push_back(bytes);
+        self.sent(packet.av, bytes);
         if self.link.piggybacks_acks {
             self.acks.push_back(packet.ack);
         } else {
@@ -244,7 +261,7 @@ impl<M: Memory> Env for TestEnv<M> {
             assert!(packet.pad == 0 && matches!(packet.payload, TxPayload::Gather { .. }));
             let bytes = self.bytes_of(packet).map_err(TxError::Memory)?;
             self.by_reference.named.push(bytes.clone());
-            self.packets.push_back(bytes);
+            self.sent(packet.av, bytes);
         }
         Ok(self.by_reference.names)
     }
@@ -389,7 +406,7 @@ impl<M: Memory> Env for TestEnv<M> {
     }
 
     fn pkey(&self, index: u16) -> Option<Pkey> {
-        (index == 0).then_some(Pkey::DEFAULT)
+        self.pkeys.get(usize::from(index)).copied()
     }
 }
 

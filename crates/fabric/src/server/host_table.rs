@@ -14,7 +14,7 @@ use crate::proto::{Entry, MAX_MESSAGE, TableUpdate};
 
 /// Where a host is that is not on this machine.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub struct Place {
     /// The machine.
     pub(super) machine: Arc<Machine>,
     /// The bridge's connection for it.

@@ -33,7 +33,7 @@ type Key = (PortId, Lid);
 
 /// The route tables of all attached hosts.
 #[derive(Debug, Default)]
-pub(super) struct Published {
+pub struct Published {
     /// Of hosts that have not said where they take packets.
     silent: BTreeMap<PortId, Table>,
     /// Of those that have.
@@ -94,7 +94,7 @@ struct Walk {
 impl Published {
     /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
     /// for a host of this machine; none if the system gives none, and then the host sends no data.
-    pub(super) fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
+    pub fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
         match Table::create(place.clone()) {
             Ok((table, fd)) => {
                 self.silent.insert(port, table);
@@ -111,7 +111,7 @@ impl Published {
     }
 
     /// The host is gone.
-    pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId) {
+    pub fn close(&mut self, subnet: &mut Subnet, port: PortId) {
         self.counts.close_all(subnet, port);
         self.silent.remove(&port);
         if let Some(host) = self.hosts.remove(&port) {
@@ -121,7 +121,7 @@ impl Published {
     }
 
     /// Where a host takes packets. A host without a table is not concerned.
-    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
+    pub fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
         if let Some(host) = self.hosts.get_mut(&port) {
             (host.peer, host.everywhere) = (peer, everywhere);
         } else if let Some(table) = self.silent.remove(&port) {
@@ -147,13 +147,23 @@ impl Published {
 
     /// Writes into the tables what has changed since the last call. Whether anything may have.
     #[inline]
-    pub(super) fn publish(&mut self, subnet: &mut Subnet) -> bool {
+    pub fn publish(&mut self, subnet: &mut Subnet) -> bool {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
         let changed = !idle || self.hosts_changed;
         if changed {
             self.update(subnet);
         }
         changed
+    }
+
+    /// Whether nothing is kept: no host has said where it takes packets, and of those that had nothing is left.
+    pub fn is_idle(&self) -> bool {
+        let Self { hosts, lids, walks, by_node, leaving, .. } = self;
+        hosts.is_empty()
+            && lids.is_empty()
+            && walks.is_empty()
+            && by_node.is_empty()
+            && leaving.is_empty()
     }
 
     fn update(&mut self, subnet: &mut Subnet) {

@@ -245,7 +245,7 @@ pub fn running(dir: &RuntimeDir) -> Result<Vec<HostName>, HostError> {
 }
 
 /// Copies of a host's traffic, both directions, until it is dropped. Each message of the socket is
-/// one frame, as [`rdmux_verbs::FrameHeader`] says.
+/// one frame, as [`rdmux_link::capture::FrameHeader`] says.
 #[derive(Debug)]
 pub struct Capture {
     _session: Session,

@@ -147,13 +147,15 @@ impl HostClient {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
+        let routes =
+            routes_of(&info.ports, &counters).map_err(|e| HostError::io("map the counters", e))?;
         let client = Arc::new(Self {
             session,
             port,
             board,
             counters,
             notify,
-            routes: routes_of(&info.ports),
+            routes,
             host_rings,
             info,
             is_hub,
@@ -361,12 +363,13 @@ impl HostClient {
     }
 }
 
-/// What packets of InfiniBand ports are sent by, before there are tables.
-fn routes_of(ports: &[Port]) -> Vec<Arc<Routes>> {
+/// What packets of InfiniBand ports are sent by, before there are tables. What is dropped is counted in the page of counters.
+fn routes_of(ports: &[Port], page: &SharedMem) -> io::Result<Vec<Arc<Routes>>> {
     let routes = |(number, port): (u8, &Port)| {
-        let routes = Routes::new(number);
+        let page = SharedMem::map(page.duplicate()?, PAGE_COUNTERS)?;
+        let routes = Routes::counting_in(number, page, counters::IB_DROPS);
         follow_gids(&routes, port);
-        Arc::new(routes)
+        Ok(Arc::new(routes))
     };
     (1..).zip(ports).map(routes).collect()
 }

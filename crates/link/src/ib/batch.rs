@@ -10,14 +10,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_wire::icrc::Icrc;
-use socket2::SockAddr;
 
 use super::Encap;
+use super::outlet::{Name, Outlet};
 use super::state::room;
 use crate::guarded::Unmapped;
-use crate::udp::control::ControlBuf;
-use crate::udp::lend::Loan;
-use crate::udp::{SLOT_SHIFT, UdpPort};
+use crate::udp::{Loan, SLOT_SHIFT};
 use crate::wire::{Flushed, Frame, Payload};
 
 /// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
@@ -101,7 +99,7 @@ pub(super) struct Batch {
     used: usize,
     packets: Vec<(usize, Shape)>,
     datagrams: usize,
-    to: Option<(SocketAddr, SockAddr)>,
+    to: Option<Name>,
     /// The last one's datagram was smaller: no other may follow.
     closed: bool,
     /// A packet that is taken out of its parts.
@@ -205,8 +203,8 @@ impl Batch {
         }
         let end = place.len() - shape.filling();
         place[end..].fill(0);
-        if self.to.as_ref().is_none_or(|(to, _)| *to != shape.to) {
-            self.to = Some((shape.to, SockAddr::from(shape.to)));
+        if self.to.as_ref().is_none_or(|to| to.addr() != shape.to) {
+            self.to = Some(shape.to.into());
         }
         self.closed = self.packets.first().is_some_and(|(_, f)| shape.datagram() < f.datagram());
         self.packets.push((start, *shape));
@@ -222,26 +220,23 @@ impl Batch {
     /// As there.
     pub(super) fn flush_lent(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         numbers: &Numbers,
         loan: &mut Loan,
     ) -> (bool, io::Result<Outcome>) {
-        let Some((segment, end)) = self.extent().filter(|_| self.datagrams > 1 && port.lends())
-        else {
-            return (false, self.flush(port, numbers));
-        };
-        let Some((_, name)) = &self.to else { return (false, Ok(Outcome::default())) };
-        match port.send_lent(name, &self.arena[..end], &segmented(segment), loan) {
-            Ok(()) => {
+        let several = self.extent().filter(|_| self.datagrams > 1);
+        let lent = several.zip(self.to.as_ref()).and_then(|((segment, end), name)| {
+            port.send_lent(name, segment, &self.arena[..end], loan)
+        });
+        match lent {
+            None => (false, self.flush(port, numbers)),
+            Some(Ok(())) => {
                 let sent = self.contents();
                 self.clear();
                 (true, Ok(Outcome { sent, ..Outcome::default() }))
             }
-            Err(error) => {
-                port.loan_refused(&error);
-                // Some of it may have left, and the receiver gets it twice.
-                (true, self.flush(port, numbers))
-            }
+            // Some of it may have left, and the receiver gets it twice.
+            Some(Err(_)) => (true, self.flush(port, numbers)),
         }
     }
 
@@ -256,7 +251,7 @@ impl Batch {
     /// # Errors
     ///
     /// `WouldBlock` while the socket is full; all of it is kept.
-    pub(super) fn flush(&mut self, port: &UdpPort, numbers: &Numbers) -> io::Result<Outcome> {
+    pub(super) fn flush(&mut self, port: &impl Outlet, numbers: &Numbers) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let Some((segment, end)) = self.extent() else { return Ok(outcome) };
         let failed = if self.datagrams > 1 && !port.segments() {
@@ -291,18 +286,18 @@ impl Batch {
     /// Sends a range of the arena as one message.
     fn send(
         &self,
-        port: &UdpPort,
+        port: &impl Outlet,
         segment: usize,
         range: std::ops::Range<usize>,
     ) -> io::Result<()> {
-        let Some((_, name)) = &self.to else { return Ok(()) };
+        let Some(name) = &self.to else { return Ok(()) };
         self.transmit(port, name, segment, &self.arena[range])
     }
 
     fn transmit(
         &self,
-        port: &UdpPort,
-        name: &SockAddr,
+        port: &impl Outlet,
+        name: &Name,
         segment: usize,
         bytes: &[u8],
     ) -> io::Result<()> {
@@ -311,14 +306,12 @@ impl Batch {
             let error = if bytes.len() > segment { libc::EINVAL } else { libc::EMSGSIZE };
             return Err(io::Error::from_raw_os_error(error));
         }
-        let several = bytes.len() > segment;
-        let control = if several { segmented(segment) } else { ControlBuf::new() };
-        port.send_message(name, bytes, &control)
+        port.send(name, segment, bytes)
     }
 
     /// Sends datagram by datagram, after the kernel did not take several at once: it does not segment here, or the path is
     /// narrower than they are.
-    fn send_singly(&mut self, port: &UdpPort, numbers: &Numbers, outcome: &mut Outcome) {
+    fn send_singly(&mut self, port: &impl Outlet, numbers: &Numbers, outcome: &mut Outcome) {
         let several = self.datagrams > 1;
         let mut whole = std::mem::take(&mut self.whole);
         for i in 0..self.packets.len() {
@@ -350,12 +343,12 @@ impl Batch {
     /// Sends the parts of a packet, and smaller ones if they are too large.
     fn send_parts(
         &self,
-        (port, numbers): (&UdpPort, &Numbers),
+        (port, numbers): (&impl Outlet, &Numbers),
         mut shape: Shape,
         whole: &[u8],
         outcome: &mut Outcome,
     ) -> io::Result<()> {
-        let name = SockAddr::from(shape.to);
+        let name = Name::from(shape.to);
         let mut datagram = [0; Encap::LEN + Encap::MAX_TOTAL as usize];
         loop {
             if let Some((_, room)) = outcome.narrowed {
@@ -383,19 +376,10 @@ impl Batch {
     }
 }
 
-/// Has the kernel cut a message into datagrams of one size.
-fn segmented(size: usize) -> ControlBuf {
-    let mut control = ControlBuf::new();
-    let size = u16::try_from(size).unwrap_or(u16::MAX);
-    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
-    control
-}
-
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = self.to.as_ref().map(|(to, _)| to);
         f.debug_struct("Batch")
-            .field("to", &to)
+            .field("to", &self.to)
             .field("packets", &self.packets.len())
             .field("bytes", &self.used)
             .finish_non_exhaustive()

@@ -12,11 +12,13 @@ use rdmux_wire::{Grh, Lid, Pkey, Qpn};
 use super::batch::{Batch, Contents, Numbers, Outcome, Shape};
 use super::state::Known;
 use super::wire::own_addr;
-use super::{Encap, IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated, WayChanged};
+use super::{
+    Encap, IbDrop, KeyViolation, Outlet, Routes, SentCounts, SentKind, Violated, WayChanged,
+};
 use crate::guarded::Unmapped;
 use crate::routes::{Route, RouteId, RouteView, Way};
 use crate::rows::Row;
-use crate::udp::{Loan, UdpPort};
+use crate::udp::Loan;
 use crate::wire::{Flushed, Frame, LinkError, TxFail};
 
 /// What a sender has to itself: packets that are gathered, and where packets go. One thread's, for all its wires in turn;
@@ -52,12 +54,19 @@ struct Target {
 }
 
 /// What packets leave by.
-#[derive(Clone, Copy)]
-pub(super) struct Exit<'w> {
-    pub(super) port: &'w UdpPort,
+pub(super) struct Exit<'w, O> {
+    pub(super) port: &'w O,
     pub(super) routes: &'w Arc<Routes>,
     pub(super) numbers: &'w Numbers,
 }
+
+impl<O> Clone for Exit<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Exit<'_, O> {}
 
 /// Why a packet is not taken.
 pub(super) enum Refused {
@@ -144,7 +153,7 @@ impl Sender {
     /// Takes a packet, if there is room for it.
     pub(super) fn send(
         &mut self,
-        exit: Exit<'_>,
+        exit: Exit<'_, impl Outlet>,
         av: &AddressVector,
         frame: &Frame<'_>,
     ) -> Result<(), Refused> {
@@ -185,11 +194,13 @@ impl Sender {
     /// Sends a copy to each that the group has.
     fn send_to_group(
         &mut self,
-        exit: Exit<'_>,
+        exit: Exit<'_, impl Outlet>,
         (av, pkey): (&AddressVector, usize),
         contents: &Contents<'_>,
         total: u16,
     ) -> Result<(), Refused> {
+        // No port sends more than it may, not even to its own host.
+        self.known.check(None, av.sl, pkey, contents.frame.payload.len())?;
         let (mut group, mut copy) =
             (std::mem::take(&mut self.group), std::mem::take(&mut self.copy));
         let mut send_all = || -> Result<(), Refused> {
@@ -226,7 +237,7 @@ impl Sender {
 
     fn copy_to(
         &mut self,
-        exit: Exit<'_>,
+        exit: Exit<'_, impl Outlet>,
         view: &RouteView,
         (way, sl, pkey): (&Way, u8, usize),
         contents: &Contents<'_>,
@@ -238,7 +249,12 @@ impl Sender {
     }
 
     /// Sends a copy to one address.
-    fn copy_at(&mut self, exit: Exit<'_>, addr: SocketAddr, copy: &[u8]) -> Result<(), Refused> {
+    fn copy_at(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        addr: SocketAddr,
+        copy: &[u8],
+    ) -> Result<(), Refused> {
         let total = u16::try_from(copy.len()).map_err(|_| IbDrop::TxLength)?;
         let shape = shape(exit, addr, GROUP_STEER, total)?;
         if !self.batch.has_room(&shape) && self.flush_batch(exit, None).1.is_err() {
@@ -278,7 +294,7 @@ impl Sender {
     #[inline]
     fn find_counted(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         kind: SentKind,
     ) -> Result<(Target, Option<Row>), IbDrop> {
         for _ in 0..Self::TRIES {
@@ -312,7 +328,7 @@ impl Sender {
 
     /// Where packets to a LID go.
     #[inline]
-    fn find(&mut self, port: &UdpPort, dlid: Lid) -> Option<Target> {
+    fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<Target> {
         let at = usize::from(dlid.0) % Self::FOUND;
         if let Some((_, target)) = self.found[at].as_ref().filter(|(lid, _)| *lid == dlid) {
             return Some(*target);
@@ -330,7 +346,11 @@ impl Sender {
     }
 
     /// Sends what was gathered. Returns whether the kernel may have the loan.
-    fn flush_batch(&mut self, exit: Exit<'_>, loan: Option<&mut Loan>) -> (bool, io::Result<()>) {
+    fn flush_batch(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        loan: Option<&mut Loan>,
+    ) -> (bool, io::Result<()>) {
         let Exit { port, routes, numbers } = exit;
         let (lent, outcome) = match loan {
             Some(loan) => self.batch.flush_lent(port, numbers, loan),
@@ -354,7 +374,7 @@ impl Sender {
     /// Sends one packet at once, after what was gathered.
     pub(super) fn send_alone(
         &mut self,
-        exit: Exit<'_>,
+        exit: Exit<'_, impl Outlet>,
         shape: &Shape,
         contents: &Contents<'_>,
     ) -> Result<(), LinkError> {
@@ -371,7 +391,7 @@ impl Sender {
     /// Sends what was gathered, and says what has left since the last time; and whether the kernel may have the loan.
     pub(super) fn flush(
         &mut self,
-        exit: Exit<'_>,
+        exit: Exit<'_, impl Outlet>,
         loan: Option<&mut Loan>,
     ) -> (bool, Result<Flushed, TxFail>) {
         let (lent, flushed) = self.flush_batch(exit, loan);
@@ -408,7 +428,12 @@ fn report(routes: &Routes, route: &[u8], frame: &Frame<'_>) {
 }
 
 /// In what a packet leaves.
-fn shape(exit: Exit<'_>, to: SocketAddr, steer: u32, total: u16) -> Result<Shape, IbDrop> {
+fn shape(
+    exit: Exit<'_, impl Outlet>,
+    to: SocketAddr,
+    steer: u32,
+    total: u16,
+) -> Result<Shape, IbDrop> {
     if to.is_ipv4() != exit.port.local_addr().is_ipv4() {
         return Err(IbDrop::TxNoWay);
     }

@@ -14,6 +14,7 @@ use super::violations::Reports;
 use super::{Encap, IbDrop, KeyViolation};
 use crate::routes::{OwnPort, RouteView, Way};
 use crate::rows::Rows;
+use crate::shm::SharedMem;
 
 /// What holds for one port of a device now. All its wires look here, in all threads.
 ///
@@ -56,6 +57,12 @@ impl Routes {
     /// Those of the port of a device with this number, without a table and without GIDs.
     pub fn new(port_num: u8) -> Self {
         Self { port_num, ..Self::default() }
+    }
+
+    /// The same, and counts what is dropped in the words of a page that others see, from `first` on in the order of
+    /// [`IbDrop::ALL`].
+    pub fn counting_in(port_num: u8, page: SharedMem, first: usize) -> Self {
+        Self { port_num, drops: Drops::in_page(page, first), ..Self::default() }
     }
 
     /// Replaces the table, or takes it away. Nothing is counted any more for the ports on the way.

@@ -15,7 +15,7 @@ use socket2::SockAddr;
 use super::batch::{Contents, Numbers, Shape};
 use super::receiver::{Came, Owner, Receiver};
 use super::sender::{Exit, Refused, RouteHeaders};
-use super::{IbDrop, Routes, Sender};
+use super::{IbDrop, Outlet, Routes, Sender};
 use crate::udp::control::ControlBuf;
 use crate::udp::{Loan, SLOT_SHIFT, UdpPort};
 use crate::wire::{
@@ -101,7 +101,7 @@ impl IbWire {
         tx.send_alone(self.exit(), &shape, &contents)
     }
 
-    fn exit(&self) -> Exit<'_> {
+    fn exit(&self) -> Exit<'_, UdpPort> {
         Exit { port: &self.port, routes: &self.routes, numbers: &self.numbers }
     }
 
@@ -115,7 +115,7 @@ impl IbWire {
 }
 
 /// Where packets for the own port go. A socket that takes packets at all addresses gets these by a loopback address.
-pub(super) fn own_addr(port: &UdpPort) -> SocketAddr {
+pub(super) fn own_addr(port: &impl Outlet) -> SocketAddr {
     let local = port.local_addr();
     match local.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, local.port()).into(),

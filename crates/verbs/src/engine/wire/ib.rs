@@ -8,7 +8,6 @@ use rdmux_transport::attr::AddressVector;
 use super::AnyWire;
 use super::gathered::{self, Gathered};
 use super::udp::lend::Loans;
-use crate::engine::capture::ends_of;
 use crate::engine::device::Device;
 
 /// Gathers a packet, or sends it.
@@ -23,6 +22,6 @@ pub(super) fn send(
     let is_wire = |w: &AnyWire| matches!(w, AnyWire::Ib(other) if Arc::ptr_eq(other, wire));
     gathered.turn_to(device, is_wire, || AnyWire::Ib(wire.clone()), loans.as_deref_mut());
     gathered::send(device, (&**wire, av), &mut gathered.ib, loans, frame)?;
-    device.engine().capture().sent(|| wire.ends(av).or_else(|| Some(ends_of(device, av))), frame);
+    device.engine().capture().sent_along(device, av, || wire.ends(av), frame);
     Ok(())
 }

@@ -8,7 +8,6 @@ use rdmux_transport::attr::AddressVector;
 
 use super::AnyWire;
 use super::gathered::{Gathered, account};
-use crate::engine::capture::ends_of;
 use crate::engine::device::Device;
 
 /// Sends a packet, or has the wire gather it.
@@ -27,7 +26,7 @@ pub(super) fn send(
             other => break other?,
         }
     }
-    device.engine().capture().sent(|| wire.ends(av).or_else(|| Some(ends_of(device, av))), frame);
+    device.engine().capture().sent_along(device, av, || wire.ends(av), frame);
     Ok(())
 }
 

@@ -100,6 +100,12 @@ impl Data {
         sent
     }
 
+    /// How many packets the service's own wire has dropped, in the order of the reasons.
+    pub(in crate::service) fn drops(&self) -> Vec<u64> {
+        let routes = self.open.iter().map(|open| &open.routes);
+        routes.flat_map(|routes| routes.counters().map(|(_, n)| n)).collect()
+    }
+
     /// Drops what waits in a slot's socket, before another process gets it.
     pub(in crate::service) fn recycle(&self, slot: u16) {
         if let Some(open) = &self.open {
