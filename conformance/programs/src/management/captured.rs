@@ -107,22 +107,12 @@ pub(crate) fn by_tshark(ground: &Ground) -> Result<()> {
 
 /// A program with itself: the server on the host that is captured.
 fn exchange(ground: &Ground, line: &str, client: &str) -> Result<()> {
+    // Between hosts datagrams are to be seen, with acknowledgements, and not records of rings.
+    let line = &format!("RDMUX_HOST_RINGS=off {line}");
     let mut server = ground.start(HOSTS[1], "server", line)?;
-    server.until("listening", TIMEOUT, |_| Ok(listens(PORT)))?;
+    server.until("listening", TIMEOUT, |_| Ok(ground::listens(PORT)))?;
     ground.said_on(client, &format!("{line} 127.0.0.1"))?;
     server.succeed(TIMEOUT)
-}
-
-/// Whether somebody listens at a TCP port, by the kernel's table.
-fn listens(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let of = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let tables = of("/proc/net/tcp") + &of("/proc/net/tcp6");
-    tables.lines().any(|line| {
-        let mut words = line.split_whitespace();
-        let local = words.nth(1).unwrap_or_default();
-        local.ends_with(&format!(":{port:04X}")) && words.nth(1) == Some(LISTEN)
-    })
 }
 
 /// What tshark says of a packet.

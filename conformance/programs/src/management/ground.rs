@@ -393,6 +393,18 @@ pub(super) fn port_guid(node: &NodeView) -> u64 {
     node.guid.0 + u64::from(!node.is_switch)
 }
 
+/// Whether somebody listens at a TCP port, by the kernel's table.
+pub(super) fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let of = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let tables = of("/proc/net/tcp") + &of("/proc/net/tcp6");
+    tables.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let local = words.nth(1).unwrap_or_default();
+        local.ends_with(&format!(":{port:04X}")) && words.nth(1) == Some(LISTEN)
+    })
+}
+
 /// The LID of a node.
 pub(super) fn lid(node: &NodeView) -> Result<Lid> {
     let lid = own_port(node)?.lid;

@@ -36,7 +36,7 @@ use crate::row::Outcome;
 use crate::stage::Stage;
 
 /// How long a program may take here. A slow machine runs others at the same time.
-const TIMEOUT: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Which manager a subnet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

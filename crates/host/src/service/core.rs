@@ -388,10 +388,7 @@ impl Core {
         self.poll_kinds(now);
         self.poll_adapter();
         self.expire_host_rings();
-        if self.views.poll_timeout().is_some_and(|due| due <= now) {
-            self.ask_for_counters();
-            self.refresh_view();
-        }
+        self.poll_view();
         self.drain_outbox();
         self.bury();
     }

@@ -119,8 +119,22 @@ impl Core {
 
     /// Sees to it that the trees are looked at again, if there are any: somebody came, who may count.
     pub(super) fn watch_view(&mut self) {
-        let wanted = !self.views.trees.is_empty() && !self.is_alone();
-        self.views.due = wanted.then(|| self.now().after(REFRESH));
+        if self.views.trees.is_empty() {
+            self.views.due = None;
+        } else if !self.is_alone() && self.views.due.is_none() {
+            // Whoever comes later does not put it off.
+            self.views.due = Some(self.now().after(REFRESH));
+        }
+    }
+
+    /// Brings them up to date if it is time, and asks for counters that change by themselves. Once more when the last process is gone: what it
+    /// has counted stays to be seen.
+    pub(super) fn poll_view(&mut self) {
+        let now = self.now();
+        if self.views.due.take_if(|due| *due <= now).is_some() {
+            self.ask_for_counters();
+            self.refresh_view();
+        }
     }
 
     /// Brings the trees up to date that anybody wanted.
