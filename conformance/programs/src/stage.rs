@@ -393,11 +393,7 @@ impl Scene {
         ensure!(side::is_installed(program), "{program} is not installed");
         let mut log = self.logs.clone().into_os_string();
         log.push(format!("-{role}.log"));
-        Process::start(
-            side.command(&["--device", device], options, &words),
-            &line,
-            Path::new(&log),
-        )
+        Process::start(side.command(&["--device", device], options, &words), &line, Path::new(&log))
     }
 
     /// Waits until the services of both sides have forgotten the programs of this row.

@@ -46,8 +46,12 @@ impl Host {
             ..LocalAddress::over_ip(ip, device, Guid(n.into()), Mtu::M2048)
         };
         // RoCE has the same addresses, and comes first.
-        let roce =
-            LocalAddress::over_ip(ip, (0, TransportType::Ib), Guid(0x50 + u64::from(n)), Mtu::M1024);
+        let roce = LocalAddress::over_ip(
+            ip,
+            (0, TransportType::Ib),
+            Guid(0x50 + u64::from(n)),
+            Mtu::M1024,
+        );
         let mut out = Out::default();
         cm.set_device_ports(vec![port.clone()]);
         cm.set_addresses(Time::ZERO, vec![roce, address], &mut out);

@@ -39,8 +39,7 @@ fn why_not(title: &str) -> Option<&'static str> {
 pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let mut rows = Vec::new();
     let permitted = of.iter().filter(|row| row.device == Device::Roce);
-    for row in permitted.filter(|row| WAYS.contains(&row.way) && why_not(&row.title).is_none())
-    {
+    for row in permitted.filter(|row| WAYS.contains(&row.way) && why_not(&row.title).is_none()) {
         let Run::Exchange(exchange) = &row.run else { continue };
         let by_lid = exchange.clone().lines(|line| {
             // A GID is for a GRH; qperf connects by itself unless it is told otherwise.
