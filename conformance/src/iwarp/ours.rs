@@ -107,7 +107,8 @@ impl Ours {
     pub fn listen(&self) -> Result<Listener> {
         let channel = EventChannel::new(&self.context)?;
         let id = Id::new(&channel, PortSpace::Tcp)?;
-        let at = id.bind((self.context.address()?, 0).into())?;
+        let at = SocketAddr::new(self.context.address()?, 0);
+        let at = id.bind(at)?.socket().unwrap_or(at);
         id.listen(0)?;
         Ok(Listener { channel, _id: id, at })
     }

@@ -110,7 +110,8 @@ impl Connector {
         listening: impl FnOnce(SocketAddr) -> Result<()>,
     ) -> Result<()> {
         let listener = Id::new(&self.channel, PortSpace::Tcp)?;
-        let at = listener.bind(SocketAddr::new(at, 0))?;
+        let any = SocketAddr::new(at, 0);
+        let at = listener.bind(any)?.socket().unwrap_or(any);
         listener.listen(0)?;
         listening(at)?;
         let mut nodes: Vec<Node> = Vec::new();

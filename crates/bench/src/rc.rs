@@ -94,7 +94,8 @@ impl Rc {
     ) -> Result<Self> {
         let channel = EventChannel::new(context)?;
         let listener = Id::new(&channel, PortSpace::Tcp)?;
-        let at = listener.bind(SocketAddr::new(at, 0))?;
+        let any = SocketAddr::new(at, 0);
+        let at = listener.bind(any)?.socket().unwrap_or(any);
         listener.listen(1)?;
         listening(at)?;
         let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;

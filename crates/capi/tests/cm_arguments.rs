@@ -52,10 +52,12 @@ fn a_path_may_be_given_instead_of_asked_for() {
         };
         fails(set(&mut path, 71), libc::EINVAL);
         fails(set(&mut path, 72), libc::EINVAL);
-        path.flags = 0x23;
+        path.flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
         fails(set(&mut path, 72), libc::EINVAL);
         path.path.sgid.raw = ip().to_ipv6_mapped().octets();
         path.path.dgid.raw = path.path.sgid.raw;
+        path.path.pkey = u16::MAX;
+        path.path.mtu = 3;
         ok(set(&mut path, 72));
         channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED).ack();
         assert_eq!((*id).route.num_paths, 1);
@@ -74,8 +76,6 @@ fn what_makes_no_sense_is_refused() {
         fails(rdma_bind_addr(id, null_mut()), libc::EINVAL);
         let mut elsewhere = Addr::new(Ipv4Addr::new(192, 0, 2, 1), 0);
         fails(rdma_bind_addr(id, elsewhere.ptr()), libc::EADDRNOTAVAIL);
-        (*elsewhere.ptr()).sa_family = 27;
-        fails(rdma_bind_addr(id, elsewhere.ptr()), libc::EAFNOSUPPORT);
         (*elsewhere.ptr()).sa_family = 99;
         fails(rdma_bind_addr(id, elsewhere.ptr()), libc::EINVAL);
         fails(rdma_resolve_addr(id, null_mut(), null_mut(), 1000), libc::EINVAL);

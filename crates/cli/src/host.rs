@@ -316,15 +316,15 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
         say!("\nCONNECTIONS AND LISTENERS");
         let mut report =
             Report::new(&["ID", "PID", "SPACE", "STATE", "LOCAL", "PEER"]).right(&[0, 1]);
-        let address = |a: Option<std::net::SocketAddr>| a.map_or("-".into(), |a| a.to_string());
+        let address = |a: &Option<String>| a.clone().unwrap_or_else(|| "-".to_owned());
         for id in &s.ids {
             report.row([
                 id.id.to_string(),
                 id.pid.to_string(),
                 id.space.clone(),
                 id.state.clone(),
-                address(id.src),
-                address(id.dst),
+                address(&id.src),
+                address(&id.dst),
             ]);
         }
         report.print()?;

@@ -1,9 +1,10 @@
 //! Why a command failed, and the errno that a C program gets for it.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use thiserror::Error;
 
+use crate::address::Addr;
 use crate::id::IdState;
 use crate::sink::{ChannelId, IdHandle};
 
@@ -56,6 +57,7 @@ pub enum Command {
     ResolveAddr,
     ResolveRoute,
     SetPath,
+    ResolveAlong,
     Listen,
     Take,
     Connect,
@@ -81,6 +83,7 @@ impl core::fmt::Display for Command {
             Self::ResolveAddr => "resolve_addr",
             Self::ResolveRoute => "resolve_route",
             Self::SetPath => "set_path",
+            Self::ResolveAlong => "resolve_along",
             Self::Listen => "listen",
             Self::Take => "take",
             Self::Connect => "connect",
@@ -152,7 +155,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
         /// What it asked for.
-        addr: SocketAddr,
+        addr: Addr,
     },
     /// The port is taken, and one of the two claims on it is for every address.
     #[error(
@@ -165,7 +168,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
         /// What it asked for.
-        addr: SocketAddr,
+        addr: Addr,
     },
     /// No ephemeral port is free.
     #[error("{command} on {id}: every ephemeral port of this port space is in use")]
@@ -183,7 +186,7 @@ pub enum CmError {
         /// What was asked.
         command: Command,
         /// What it asked for.
-        addr: SocketAddr,
+        addr: Addr,
     },
     /// Source and destination, or option and address, differ in family.
     #[error("{command} on {id}: wrong address family")]
@@ -217,6 +220,16 @@ pub enum CmError {
         /// What was asked.
         command: Command,
     },
+    /// A path record makes no sense for the id.
+    #[error("set_path on {id}: {field} of the {path} path contradicts the port or another record")]
+    Path {
+        /// Which id.
+        id: IdHandle,
+        /// Which path.
+        path: &'static str,
+        /// Which field of its record.
+        field: &'static str,
+    },
     /// The channel has as many ids as it may.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
@@ -232,7 +245,10 @@ impl CmError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NoSuchId { .. } => errno::ENOENT,
-            Self::State { .. } | Self::Invalid { .. } | Self::PrivateData { .. } => errno::EINVAL,
+            Self::State { .. }
+            | Self::Invalid { .. }
+            | Self::PrivateData { .. }
+            | Self::Path { .. } => errno::EINVAL,
             Self::Family { .. } => errno::EINVAL,
             Self::AddrInUse { .. } => errno::EADDRINUSE,
             Self::WildcardInUse { .. }

@@ -25,6 +25,7 @@
 
 extern crate alloc;
 
+pub mod address;
 pub mod config;
 pub mod counters;
 pub mod error;
@@ -36,15 +37,17 @@ pub mod params;
 pub mod path;
 pub mod ports;
 mod rng;
+mod services;
 pub mod sink;
 
+pub use address::{Addr, IbAddr};
 pub use config::Config;
 pub use counters::Counters;
 pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
 pub use id::{IdInfo, IdState, Manager, StreamListener};
-pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, Route, UdParam};
-pub use path::{MadPath, Path, PathQuery, Peer};
+pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam};
+pub use path::{MadPath, Path, PathQuery, Paths, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::{Time, timers};
 pub use sink::{

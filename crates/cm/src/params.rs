@@ -1,12 +1,13 @@
 //! Plain values: what programs pass in, and what connections agree on.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
-
 use rdmux_transport::attr::{
     Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
 };
+use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
+
+use crate::address::Addr;
 
 /// What a program says when it connects or accepts, and what it learns of the peer's wishes in
 /// events (`rdma_conn_param`; rdma_connect(3)).
@@ -78,10 +79,10 @@ pub struct UdParam {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Route {
-    /// Our address and port.
-    pub src: SocketAddr,
-    /// The peer's address and port.
-    pub dst: SocketAddr,
+    /// Our address.
+    pub src: Addr,
+    /// The peer's address.
+    pub dst: Addr,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
     /// Our GID.
@@ -98,6 +99,32 @@ pub struct Route {
     pub pkey_index: u16,
     /// Lifetime of a packet; code.
     pub packet_lifetime: u8,
+}
+
+/// A path record of a program's, and what it is for (`struct ibv_path_data`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathData {
+    /// The flags below.
+    pub flags: u32,
+    /// The record. Selectors are not looked at: a value is meant exactly.
+    pub record: PathRecord,
+}
+
+impl PathData {
+    /// For the connection manager's own datagrams (`IBV_PATH_FLAG_GMP`).
+    pub const GMP: u32 = 1;
+    /// For the primary path.
+    pub const PRIMARY: u32 = 1 << 1;
+    /// For the alternate path.
+    pub const ALTERNATE: u32 = 1 << 2;
+    /// From us to the peer.
+    pub const OUTBOUND: u32 = 1 << 3;
+    /// From the peer to us.
+    pub const INBOUND: u32 = 1 << 4;
+    /// The way back is the same.
+    pub const INBOUND_REVERSE: u32 = 1 << 5;
+    /// There and back the same way.
+    pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
 }
 
 /// By the number of retries, the shortest pauses with which a peer that finds us without a receive waits for 50 ms altogether: a

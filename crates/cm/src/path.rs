@@ -1,10 +1,12 @@
 //! Paths: how packets get from one port to another, and how the driver is asked for one.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn, ServiceId};
+
+use crate::address::Addr;
 
 /// How a management datagram travels, or travelled: from our QP1 along an address vector.
 ///
@@ -98,10 +100,10 @@ pub struct PathQuery {
     pub attempt: u32,
     /// The device of [`LocalAddress::device`](crate::LocalAddress::device).
     pub device: u32,
-    /// Our address and port.
-    pub src: SocketAddr,
-    /// The peer's address and port.
-    pub dst: SocketAddr,
+    /// Our address.
+    pub src: Addr,
+    /// The peer's address.
+    pub dst: Addr,
     /// The service that the program will ask the peer for, by which a subnet may tell qualities of service apart.
     pub service_id: ServiceId,
     /// The path by the addresses alone, with the traffic class that the program wants.
@@ -117,6 +119,8 @@ pub struct Path {
     pub local: Gid,
     /// Our LID with its path bits; 0 where there are no LIDs.
     pub slid: Lid,
+    /// Our LID to which the peer's packets come, which may be another one; a driver may leave it 0 for `slid`.
+    pub back_lid: Lid,
     /// The address vector towards the peer. `dgid` is the peer's GID even where there is no GRH.
     pub av: AddressVector,
     /// The partition.
@@ -127,6 +131,23 @@ pub struct Path {
     pub mtu: Mtu,
     /// Lifetime of a packet; code.
     pub packet_lifetime: u8,
+}
+
+/// The paths of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The one that it begins with.
+    pub primary: Path,
+    /// The one that it may migrate to.
+    pub alternate: Option<Path>,
+    /// That of the connection manager's own datagrams, if it is another one.
+    pub cm: Option<Path>,
+}
+
+impl From<Path> for Paths {
+    fn from(primary: Path) -> Self {
+        Self { primary, alternate: None, cm: None }
+    }
 }
 
 impl Path {

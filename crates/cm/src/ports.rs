@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::sink::IdHandle;
 
@@ -56,7 +57,7 @@ pub(crate) enum PortError {
 
 impl PortError {
     /// As the caller of `command`, which was to bind `id` to `addr`, is told.
-    pub(crate) fn of(self, id: IdHandle, command: Command, addr: SocketAddr) -> CmError {
+    pub(crate) fn of(self, id: IdHandle, command: Command, addr: Addr) -> CmError {
         match self {
             Self::InUse => CmError::AddrInUse { id, command, addr },
             Self::Wildcard => CmError::WildcardInUse { id, command, addr },

@@ -54,6 +54,8 @@ pub struct LocalAddress {
     pub node_guid: Guid,
     /// The largest path MTU that the port can do.
     pub mtu: Mtu,
+    /// Whether paths have LIDs, as on InfiniBand: then an address is no GID, and somebody must say which GID a peer's has.
+    pub has_lids: bool,
 }
 
 impl LocalAddress {
@@ -70,13 +72,8 @@ impl LocalAddress {
             ipoib_qkey: Qkey::RDMA_UDP,
             node_guid,
             mtu,
+            has_lids: false,
         }
-    }
-
-    /// Whether peers are reached by the GIDs that their IP addresses are, as with RoCE; otherwise somebody must say which GID a
-    /// peer's address has.
-    pub fn is_gid(&self) -> bool {
-        self.gid == Gid::from(self.ip)
     }
 }
 
@@ -87,6 +84,14 @@ pub struct DevicePort {
     pub device: u32,
     /// The port's number, from 1.
     pub port_num: u8,
+    /// What carries the device's messages.
+    pub transport: TransportType,
+    /// The node GUID, which CM messages carry as CA GUID.
+    pub node_guid: Guid,
+    /// The largest path MTU that the port can do.
+    pub mtu: Mtu,
+    /// Whether paths have LIDs, as on InfiniBand.
+    pub has_lids: bool,
     /// The base LID; 0 where there are no LIDs.
     pub lid: Lid,
     /// How many low bits of the LID are path bits.
@@ -98,6 +103,18 @@ pub struct DevicePort {
 }
 
 impl DevicePort {
+    /// The port's address by one of its GIDs, in a partition: its first one if that is none in particular. None for what the port
+    /// does not have.
+    pub fn address(&self, gid: Gid, pkey: Pkey) -> Option<LocalAddress> {
+        let sgid_index = self.gid_index(gid)?;
+        let wanted = if pkey.0 & 0x7fff == 0 { *self.pkeys.first()? } else { pkey };
+        let pkey = *self.pkeys.get(usize::from(self.pkey_index(wanted)?))?;
+        let device = (self.device, self.transport);
+        let address = LocalAddress::over_ip(gid.ip(), device, self.node_guid, self.mtu);
+        let (port_num, has_lids) = (self.port_num, self.has_lids);
+        Some(LocalAddress { port_num, gid, sgid_index, pkey, has_lids, ..address })
+    }
+
     /// The index of a partition's key: that of a full member if the port has both (IBTA 10.9.1.1).
     pub fn pkey_index(&self, pkey: Pkey) -> Option<u16> {
         let same = |key: &Pkey| key.0 != 0 && (key.0 ^ pkey.0) & 0x7fff == 0;
@@ -144,6 +161,8 @@ pub struct RouteQuery {
     pub tos: u8,
     /// The only device that will do, if only one.
     pub only: Option<OnlyDevice>,
+    /// Whether the address is meant as a GID: only the source is asked for, and nobody is looked for.
+    pub is_gid: bool,
     /// Whether the connection may be iWARP's.
     pub may_stream: bool,
     /// The port space of the service at `dst`.

@@ -30,23 +30,27 @@ fn bind_takes_ports_of_its_own_space_and_gives_them_back() {
     let (a, b) = (tcp(cm), tcp(cm));
     let udp = cm.create_id(SERVER, PortSpace::Udp, QpType::Ud, 0).unwrap();
     let addr = sock("10.0.0.1:7174");
-    assert_eq!(cm.bind(a, addr, false), Ok(addr));
+    assert_eq!(cm.bind(a, addr, false), Ok(addr.into()));
     let taken = cm.bind(b, addr, false).unwrap_err();
     assert_eq!(
         (taken.errno(), taken.to_string()),
         (98, "bind on id 2: 10.0.0.1:7174 is in use in this port space".into())
     );
-    assert_eq!(cm.bind(udp, addr, false), Ok(addr), "another port space");
+    assert_eq!(cm.bind(udp, addr, false), Ok(addr.into()), "another port space");
     assert_eq!(cm.bind(b, sock("10.0.0.9:1"), true).unwrap_err().errno(), 99);
     assert_eq!(cm.bind(b, sock("10.0.0.1:80"), false).unwrap_err().errno(), 13);
-    assert_eq!(cm.bind(b, sock("10.0.0.1:80"), true), Ok(sock("10.0.0.1:80")));
+    assert_eq!(cm.bind(b, sock("10.0.0.1:80"), true), Ok(sock("10.0.0.1:80").into()));
     let again = cm.bind(b, sock("10.0.0.1:81"), true).unwrap_err();
     assert!(matches!(again, CmError::State { state: IdState::AddrBound, .. }), "{again}");
     assert_eq!(cm.ports_in_use(), 3);
     net.destroy(0, a);
     let cm = &mut net.hosts[0].cm;
     let c = tcp(cm);
-    assert_eq!(cm.bind(c, sock("[::ffff:10.0.0.1]:7174"), false), Ok(addr), "IPv4 in disguise");
+    assert_eq!(
+        cm.bind(c, sock("[::ffff:10.0.0.1]:7174"), false),
+        Ok(addr.into()),
+        "IPv4 in disguise"
+    );
     let d = tcp(cm);
     let any = cm.bind(d, sock("0.0.0.0:0"), false).unwrap();
     assert!(Config::default().ephemeral_ports.contains(&any.port()));
@@ -108,9 +112,9 @@ fn localhost_is_the_host_itself() {
         let own = net.addr(0, 7174);
         let net::Host { cm, out, .. } = &mut net.hosts[0];
         let (listener, client) = (tcp(cm), tcp(cm));
-        assert_eq!(cm.bind(listener, sock(localhost), false), Ok(own));
-        cm.resolve_addr(net.now, client, None, sock(localhost), SECOND, false, out).unwrap();
-        assert_eq!(cm.query(client).unwrap().peer, Some(own));
+        assert_eq!(cm.bind(listener, sock(localhost), false), Ok(own.into()));
+        cm.resolve_addr(net.now, client, None, sock(localhost).into(), SECOND, false, out).unwrap();
+        assert_eq!(cm.query(client).unwrap().peer, Some(own.into()));
         // What it does not have of a family it cannot be.
         let other = if own.is_ipv4() { "[::1]:1" } else { "127.0.0.1:1" };
         let third = tcp(cm);
@@ -119,7 +123,7 @@ fn localhost_is_the_host_itself() {
         let lo = local_address(sock(localhost).ip(), 2);
         let addrs = vec![local_address(own.ip(), 1), lo];
         cm.set_addresses(net.now, addrs, out);
-        assert_eq!(cm.bind(third, sock(localhost), false), Ok(sock(localhost)));
+        assert_eq!(cm.bind(third, sock(localhost), false), Ok(sock(localhost).into()));
     }
 }
 
@@ -129,8 +133,8 @@ fn ipv6_connects_and_looks_up() {
     net.listener(0, QpType::Rc);
     let (active, passive) = net.connected(QpType::Rc);
     let of = |host: usize, id| net.hosts[host].cm.query(id).unwrap();
-    assert_eq!(of(1, active).peer, Some(sock("[fd00::1]:7174")));
-    assert_eq!(of(0, passive).local, Some(sock("[fd00::1]:7174")));
+    assert_eq!(of(1, active).peer, Some(sock("[fd00::1]:7174").into()));
+    assert_eq!(of(0, passive).local, Some(sock("[fd00::1]:7174").into()));
     assert_eq!(of(0, passive).peer, of(1, active).local);
     assert_eq!(of(1, active).route.unwrap().av.dgid.to_string(), "fd00::1");
     net.listener(0, QpType::Ud);
@@ -157,13 +161,16 @@ fn a_senseless_configuration_does_no_harm() {
     let now = net.now;
     let host = &mut net.hosts[0];
     let id = tcp(&mut host.cm);
-    let none = host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap_err();
+    let none =
+        host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap_err();
     assert_eq!(
         none.to_string(),
         "resolve_addr on id 1: every ephemeral port of this port space is in use"
     );
     let src = Some(sock("10.0.0.1:5000"));
-    host.cm.resolve_addr(now, id, src, dst, SECOND, false, &mut host.out).unwrap();
+    host.cm
+        .resolve_addr(now, id, src.map(Into::into), dst.into(), SECOND, false, &mut host.out)
+        .unwrap();
     net.run_until_idle();
     let host = &mut net.hosts[0];
     host.cm.resolve_route(now, id, SECOND, &mut host.out).unwrap();
@@ -181,21 +188,21 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     let host = &mut net.hosts[1];
     let id = tcp(&mut host.cm);
     let nowhere = sock("10.0.0.77:1");
-    host.cm.resolve_addr(now, id, None, nowhere, SECOND, false, &mut host.out).unwrap();
+    host.cm.resolve_addr(now, id, None, nowhere.into(), SECOND, false, &mut host.out).unwrap();
     net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -113)]);
 
     // Nobody answers; then the answer comes too late and is not taken for that of the next query.
     let host = &mut net.hosts[1];
-    host.cm.resolve_addr(now, id, None, nowhere, SECOND, false, &mut host.out).unwrap();
-    let again = host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out);
+    host.cm.resolve_addr(now, id, None, nowhere.into(), SECOND, false, &mut host.out).unwrap();
+    let again = host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out);
     assert_eq!(again.unwrap_err().errno(), 22);
     host.out.queries.clear();
     net.pass(SECOND);
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -110)]);
     let now = net.now;
     let host = &mut net.hosts[1];
-    host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
+    host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     host.cm.handle_resolve_failed(now, id, 113, &mut host.out);
     assert!(host.events().is_empty());
     let known = Resolved { src: host.ip, device: 0, dgid: dst.ip().into(), mtu: None };
@@ -203,7 +210,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     host.cm.handle_resolved(now, id, answer, &mut host.out);
     let resolved = host.event(EventKind::AddrResolved);
     let route = *resolved.route.unwrap();
-    assert_eq!((route.src.ip(), route.dst, route.mtu), (host.ip, dst, Mtu::M512));
+    assert_eq!((route.src.ip(), route.dst, route.mtu), (host.ip, dst.into(), Mtu::M512));
     let expected = (u32::from(route.src.port()) * 31 + 7174) & 0xf_ffff;
     assert_eq!(route.av.flow_label, expected);
     assert_eq!(host.cm.query(id).unwrap().local, Some(route.src));
@@ -211,15 +218,30 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     // A source that no device has.
     let other = tcp(&mut host.cm);
     let src = Some(sock("10.0.0.99:0"));
-    let refused = host.cm.resolve_addr(now, other, src, dst, SECOND, false, &mut host.out);
+    let refused = host.cm.resolve_addr(
+        now,
+        other,
+        src.map(Into::into),
+        dst.into(),
+        SECOND,
+        false,
+        &mut host.out,
+    );
     assert_eq!(refused.unwrap_err().errno(), 99);
-    let mixed =
-        host.cm.resolve_addr(now, other, Some(sock("[::]:0")), dst, SECOND, false, &mut host.out);
+    let mixed = host.cm.resolve_addr(
+        now,
+        other,
+        Some(sock("[::]:0").into()),
+        dst.into(),
+        SECOND,
+        false,
+        &mut host.out,
+    );
     assert_eq!(mixed.unwrap_err().errno(), 22);
     assert_eq!(host.cm.query(other).unwrap().state, IdState::Idle, "errors change nothing");
     assert_eq!(host.cm.ports_in_use(), 1);
     // The answer names an address that is not ours.
-    host.cm.resolve_addr(now, other, None, dst, SECOND, false, &mut host.out).unwrap();
+    host.cm.resolve_addr(now, other, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     let answer = Resolved { src: IpAddr::from([10, 9, 9, 9]), ..known };
     host.cm.handle_resolved(now, other, answer, &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::AddrError, -19)]);
@@ -232,10 +254,12 @@ fn a_wildcard_destination_is_this_host() {
     let now = net.now;
     let host = &mut net.hosts[0];
     let id = tcp(&mut host.cm);
-    host.cm.resolve_addr(now, id, None, sock("0.0.0.0:7"), SECOND, false, &mut host.out).unwrap();
+    host.cm
+        .resolve_addr(now, id, None, sock("0.0.0.0:7").into(), SECOND, false, &mut host.out)
+        .unwrap();
     net.run_until_idle();
     let route = *net.hosts[0].event(EventKind::AddrResolved).route.unwrap();
-    assert_eq!((route.src.ip(), route.dst), (net.hosts[0].ip, sock("10.0.0.1:7")));
+    assert_eq!((route.src.ip(), route.dst), (net.hosts[0].ip, sock("10.0.0.1:7").into()));
     net.end();
 }
 

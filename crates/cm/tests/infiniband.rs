@@ -33,6 +33,10 @@ impl Host {
         let port = DevicePort {
             device: IB,
             port_num: 1,
+            transport: TransportType::Ib,
+            node_guid: Guid(n.into()),
+            mtu: Mtu::M2048,
+            has_lids: true,
             lid: Lid(u16::from(n) * 4),
             lmc: 2,
             gids: vec![gid, Gid::new(0xfe80 << 48, Guid(0x100 + u64::from(n)))],
@@ -43,6 +47,7 @@ impl Host {
             gid,
             pkey: key,
             ipoib_qkey: Qkey(0xb1b),
+            has_lids: true,
             ..LocalAddress::over_ip(ip, device, Guid(n.into()), Mtu::M2048)
         };
         // RoCE has the same addresses, and comes first.
@@ -61,7 +66,7 @@ impl Host {
     fn listener(&mut self, only: Option<u32>, ps: PortSpace, qp_type: QpType) -> IdHandle {
         let only = only.map(|device| OnlyDevice { device, transport: TransportType::Ib });
         let id = self.cm.create_id_on(SERVER, ps, qp_type, only, 0).unwrap();
-        self.cm.bind(id, (self.ip, PORT).into(), false).unwrap();
+        self.cm.bind(id, SocketAddr::new(self.ip, PORT), false).unwrap();
         self.cm.listen(id, 0).unwrap();
         id
     }
@@ -71,7 +76,7 @@ impl Host {
         let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
         let id = self.cm.create_id_on(CLIENT, ps, qp_type, only, 0).unwrap();
         let (now, dst) = (Time::ZERO, SocketAddr::new(to.ip, PORT));
-        self.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut self.out).unwrap();
+        self.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut self.out).unwrap();
         let (_, query) = self.out.queries.pop_front().unwrap();
         assert_eq!(query.only.map(|only| only.device), Some(IB));
         let answer = Resolved { dgid: to.port.gids[0], ..query.over_ip(self.ip, IB) };
@@ -180,7 +185,8 @@ fn connection_has_the_path_of_administration_at_both_ends() {
 
 #[test]
 fn request_for_a_port_that_is_not_ours_is_refused() {
-    let patches: [(fn(&mut Req), RejReason); 5] = [
+    type Patch = fn(&mut Req);
+    let patches: [(Patch, RejReason); 5] = [
         (|req| req.primary.remote_gid = Gid::new(7, Guid(7)), RejReason::INVALID_GID),
         (|req| req.primary.remote_lid = Lid(0x30), RejReason::INVALID_LID),
         (|req| req.primary.local_lid = Lid(0xc000), RejReason::INVALID_LID),

@@ -98,7 +98,7 @@ impl World {
     fn routed(&mut self) -> IdHandle {
         let (id, now, at) = (self.id(CLIENT_HOST), self.now, self.at());
         let host = &mut self.hosts[CLIENT_HOST];
-        host.cm.resolve_addr(now, id, None, at, SECOND, false, &mut host.out).unwrap();
+        host.cm.resolve_addr(now, id, None, at.into(), SECOND, false, &mut host.out).unwrap();
         let (_, query) = host.out.queries.pop_front().unwrap();
         let answer = query.over_ip(host.ip, 0);
         host.cm.handle_resolved(now, id, answer, &mut host.out);

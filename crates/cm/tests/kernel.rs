@@ -119,7 +119,9 @@ impl Stand {
     ) -> IdHandle {
         let id = self.cm.create_id(CLIENT, ps, qp_type, 0).unwrap();
         let (now, soon) = (Time::ZERO, net::SECOND);
-        self.cm.resolve_addr(now, id, Some(src), dst, soon, false, &mut self.out).unwrap();
+        self.cm
+            .resolve_addr(now, id, Some(src.into()), dst.into(), soon, false, &mut self.out)
+            .unwrap();
         let (_, query) = self.out.queries.pop_front().unwrap();
         let answer = query.over_ip(src.ip(), 0);
         self.cm.handle_resolved(now, id, answer, &mut self.out);

@@ -3,9 +3,10 @@
 mod net;
 
 use net::{Net, SECOND, param};
-use rdmux_cm::{CmError, EventKind, IdHandle, IdOption, IdState, Path, PathQuery};
+use rdmux_cm::{CmError, EventKind, IdHandle, IdOption, IdState, Path, PathData, PathQuery, Route};
 use rdmux_transport::attr::{AddressVector, QpType};
 use rdmux_wire::cm::{CmMad, Message};
+use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid, Mtu, Pkey};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn resolved() -> (Net, IdHandle) {
     let (now, dst) = (net.now, net.addr(0, 7174));
     let host = &mut net.hosts[HOST];
     let id = host.cm.create_id(net::CLIENT, net::space(QpType::Rc), QpType::Rc, 88).unwrap();
-    host.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut host.out).unwrap();
+    host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     net.run_until_idle();
     net.hosts[HOST].event(EventKind::AddrResolved);
     (net, id)
@@ -64,6 +65,7 @@ fn by_lid(query: &PathQuery) -> Path {
     Path {
         local: Gid([0xfd; 16]),
         slid: Lid(0x13),
+        back_lid: Lid(0x13),
         av,
         pkey: Pkey(0x8001),
         pkey_index: 7,
@@ -234,15 +236,21 @@ fn a_supplied_path_is_installed_without_a_query() {
     let host = &mut net.hosts[HOST];
     let route = host.cm.query(id).unwrap().route.unwrap();
     let (local, remote) = (Gid::from(route.src.ip()), route.av.dgid);
+    let record = |sgid, dgid| {
+        let record = PathRecord { sgid, dgid, mtu: Mtu::M1024.code(), ..PathRecord::default() };
+        [PathData { flags: PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL, record }]
+    };
     for (from, to) in [(remote, remote), (local, local), (Gid::ZERO, Gid::ZERO)] {
-        let elsewhere = host.cm.set_path(id, from, to, &mut host.out).unwrap_err();
+        let elsewhere = host.cm.set_paths(id, &record(from, to), &mut host.out).unwrap_err();
         assert_eq!(elsewhere.errno(), 22, "{elsewhere}");
     }
     assert_eq!(host.cm.query(id).unwrap().state, IdState::AddrResolved);
-    host.cm.set_path(id, local, remote, &mut host.out).unwrap();
+    let record = record(local, remote);
+    host.cm.set_paths(id, &record, &mut host.out).unwrap();
     let event = host.event(EventKind::RouteResolved);
+    let route = Route { packet_lifetime: 0, ..route };
     assert_eq!((event.status, *event.route.unwrap()), (0, route));
-    let twice = host.cm.set_path(id, local, remote, &mut host.out).unwrap_err();
+    let twice = host.cm.set_paths(id, &record, &mut host.out).unwrap_err();
     assert_eq!(twice.to_string(), "set_path on id 1: not possible in state ROUTE_RESOLVED");
     assert_eq!(net.hosts[HOST].cm.deadlines(), 0);
     connect(&mut net, id).unwrap();

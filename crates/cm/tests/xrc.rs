@@ -164,7 +164,7 @@ fn who_asks_for_another_transport_is_refused() {
         server.listen(listener, 1).unwrap();
         let (now, client) = (net.now, &mut net.hosts[1]);
         let id = client.cm.create_id(CLIENT, PortSpace::Ib, asks, 0).unwrap();
-        client.cm.resolve_addr(now, id, None, addr, SECOND, false, &mut client.out).unwrap();
+        client.cm.resolve_addr(now, id, None, addr.into(), SECOND, false, &mut client.out).unwrap();
         net.run_until_idle();
         let client = &mut net.hosts[1];
         client.cm.resolve_route(now, id, SECOND, &mut client.out).unwrap();

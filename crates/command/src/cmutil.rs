@@ -54,7 +54,7 @@ pub fn resolve(
     src: Option<SocketAddr>,
     dst: SocketAddr,
 ) -> Result<()> {
-    id.resolve_addr(src, dst, RESOLVE)?;
+    id.resolve_addr(src.map(Into::into), dst, RESOLVE)?;
     expect(channel, EventKind::AddrResolved, "resolve the address", RESOLVE * 2)?;
     id.resolve_route(RESOLVE)?;
     expect(channel, EventKind::RouteResolved, "resolve the route", RESOLVE * 2)?;

@@ -58,8 +58,11 @@ impl Hosts {
     /// Whether somebody listens for connections at a port of the n-th.
     pub fn has_listener(&self, n: usize, port: u16) -> Result<bool> {
         let ids = self.status(n)?.ids;
-        let at = |src: Option<SocketAddr>| src.is_some_and(|src| src.port() == port);
-        Ok(ids.iter().any(|id| id.state == "LISTEN" && at(id.src)))
+        let at = |src: Option<&str>| {
+            let src = src.and_then(|src| src.parse::<SocketAddr>().ok());
+            src.is_some_and(|src| src.port() == port)
+        };
+        Ok(ids.iter().any(|id| id.state == "LISTEN" && at(id.src.as_deref())))
     }
 
     /// The address of the n-th.

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -163,7 +164,7 @@ fn a_virtual_host_does_not_reach_beyond_the_machine() {
     let there = Host::start();
     let b = Process::on(&there);
     let id = b.id(PortSpace::Tcp, 0);
-    let outside = "192.0.2.1:5".parse().unwrap();
+    let outside: SocketAddr = "192.0.2.1:5".parse().unwrap();
     b.client.resolve_addr(id, None, outside, 3600 * SECOND).unwrap();
     assert_eq!(b.expect(EventKind::AddrError).status, -libc::ENETUNREACH);
 }

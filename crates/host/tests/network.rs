@@ -242,7 +242,7 @@ fn a_group_is_joined_on_the_interface_of_the_id() {
             let host = Default::start();
             let group: IpAddr = "239.1.2.3".parse().unwrap();
             let id = host.id(PortSpace::Udp);
-            host.client.bind_addr(id, "10.77.0.1:0".parse().unwrap()).unwrap();
+            host.client.bind_addr(id, "10.77.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
             host.client.join_multicast(id, group, JoinFlags::FullMember, 0).unwrap();
             host.expect(EventKind::MulticastJoin);
             let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);

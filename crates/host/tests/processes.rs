@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Lines};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
@@ -101,7 +102,7 @@ fn be_listener(dir: &RuntimeDir, host: &HostName) {
     let channel = EventChannel::open(&client).unwrap();
     let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
     let ip = client.info().addresses()[0].gid.ip();
-    client.bind_addr(id, (ip, 0).into()).unwrap();
+    client.bind_addr(id, SocketAddr::new(ip, 0)).unwrap();
     println!("SAYS {}", client.listen(id, 1).unwrap().port());
     let request = next_cm_event(&channel);
     client.accept(request.id, &ConnParam::default()).unwrap();

@@ -16,7 +16,8 @@ const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 fn listener(context: &Context) -> (EventChannel, Id, std::net::SocketAddr) {
     let channel = EventChannel::new(context).unwrap();
     let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-    let at = id.bind((context.address().unwrap(), 0).into()).unwrap();
+    let any = std::net::SocketAddr::new(context.address().unwrap(), 0);
+    let at = id.bind(any).unwrap().socket().unwrap();
     id.listen(8).unwrap();
     (channel, id, at)
 }
@@ -183,7 +184,7 @@ fn an_address_is_bound_once() {
     let second = Id::new(&channel, PortSpace::Tcp).unwrap();
     let error = second.bind(at).and_then(|_| second.listen(1)).unwrap_err();
     assert_eq!(error.cause().kind(), io::ErrorKind::AddrInUse, "{error}");
-    let foreign = "192.0.2.1:7471".parse().unwrap();
+    let foreign: std::net::SocketAddr = "192.0.2.1:7471".parse().unwrap();
     let error = second.bind(foreign).unwrap_err();
     assert_eq!(error.cause().kind(), io::ErrorKind::AddrNotAvailable, "{error}");
     assert!(error.to_string().contains("rdmux devices"), "{error}");

@@ -17,7 +17,8 @@ fn host() -> Context {
 fn listener(context: &Context) -> (EventChannel, Id, SocketAddr) {
     let channel = EventChannel::new(context).unwrap();
     let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-    let at = id.bind((context.address().unwrap(), 0).into()).unwrap();
+    let any = SocketAddr::new(context.address().unwrap(), 0);
+    let at = id.bind(any).unwrap().socket().unwrap();
     id.listen(0).unwrap();
     (channel, id, at)
 }

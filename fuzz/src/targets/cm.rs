@@ -223,7 +223,7 @@ impl<'a> Script<'a> {
                 if address.port().is_multiple_of(2000) {
                     m.bind(id, address, true).map(drop)
                 } else {
-                    m.resolve_addr(now, id, None, address, limit, true, w)
+                    m.resolve_addr(now, id, None, address.into(), limit, true, w)
                 }
             }
         };

@@ -195,8 +195,8 @@ impl<'a> Script<'a> {
         let (m, w, now) = (&mut self.manager, &mut self.world, self.now);
         let second = Duration::from_secs(1);
         let Ok(id) = m.create_id(CHANNEL, PortSpace::Tcp, QpType::Rc, 0) else { return };
-        let to = "10.0.0.2:1".parse().expect("an address");
-        if m.resolve_addr(now, id, None, to, second, false, w).is_ok() {
+        let to: SocketAddr = "10.0.0.2:1".parse().expect("an address");
+        if m.resolve_addr(now, id, None, to.into(), second, false, w).is_ok() {
             let query = w.route.take().expect("it asks for the way");
             m.handle_resolved(now, id, query.over_ip(HERE, 1), w);
             if m.resolve_route(now, id, second, w).is_ok() {

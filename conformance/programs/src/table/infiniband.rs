@@ -87,7 +87,8 @@ mod tests {
         let rows = rows(&crate::table::roce());
         for title in WITH_GRH {
             let of = |title: &str| rows.iter().filter(|row| row.title == title).count();
-            assert_eq!((of(title), of(&format!("{title}, with a GRH"))), (2, 2), "{title}");
+            assert_eq!(of(title), of(&format!("{title}, with a GRH")), "{title}");
+            assert_ne!(of(title), 0, "{title}");
         }
         assert!(rows.iter().all(|row| row.device == Device::Ib));
     }

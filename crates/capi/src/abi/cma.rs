@@ -5,6 +5,19 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). What has more than one byte is in network order, but for the
+/// family and the scope.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct sockaddr_ib {
+    pub sib_family: u16,
+    pub sib_pkey: u16,
+    pub sib_flowinfo: u32,
+    pub sib_addr: [u8; 16],
+    pub sib_sid: u64,
+    pub sib_sid_mask: u64,
+    pub sib_scope_id: u64,
+}
 pub const RDMA_IB_IP_PS_MASK: u64 = 0xffff_ffff_ffff_0000;
 pub const RDMA_IB_IP_PORT_MASK: u64 = 65535;
 pub const RDMA_IB_IP_PS_TCP: u64 = 17170432;

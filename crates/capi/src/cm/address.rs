@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::ptr;
 
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use rdmux_cm::{LocalAddress, Route};
-use rdmux_wire::{Gid, Pkey};
+use rdmux_cm::{Addr, IbAddr, LocalAddress, Route};
+use rdmux_wire::{Gid, Pkey, ServiceId};
 
 use super::id::Id;
 use crate::abi::cma::*;
@@ -24,11 +24,11 @@ const RATE: u8 = 16;
 /// Reads a socket address.
 ///
 /// # Errors
-/// EINVAL for NULL and families that nobody knows; EAFNOSUPPORT for InfiniBand's, which RoCE does not have.
+/// EINVAL for NULL and families that nobody knows.
 ///
 /// # Safety
 /// `addr` is NULL or an address as long as its family says.
-pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
+pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
     if addr.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -38,18 +38,41 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
             libc::AF_INET => {
                 let v4 = addr.cast::<sockaddr_in>().read_unaligned();
                 let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+                Ok(SocketAddr::from(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))).into())
             }
             libc::AF_INET6 => {
                 let v6 = addr.cast::<sockaddr_in6>().read_unaligned();
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 let port = u16::from_be(v6.sin6_port);
                 let flow = u32::from_be(v6.sin6_flowinfo);
-                Ok(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into())
+                Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
             }
-            AF_IB => Err(Errno(libc::EAFNOSUPPORT)),
+            AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
             _ => Err(Errno::EINVAL),
         }
+    }
+}
+
+fn read_ib(ib: &sockaddr_ib) -> IbAddr {
+    IbAddr {
+        gid: Gid(ib.sib_addr),
+        pkey: Pkey(u16::from_be(ib.sib_pkey)),
+        flowinfo: u32::from_be(ib.sib_flowinfo),
+        sid: ServiceId(u64::from_be(ib.sib_sid)),
+        sid_mask: u64::from_be(ib.sib_sid_mask),
+        scope_id: ib.sib_scope_id,
+    }
+}
+
+fn write_ib(ib: &IbAddr) -> sockaddr_ib {
+    sockaddr_ib {
+        sib_family: family(AF_IB),
+        sib_pkey: ib.pkey.0.to_be(),
+        sib_flowinfo: ib.flowinfo.to_be(),
+        sib_addr: ib.gid.0,
+        sib_sid: ib.sid.0.to_be(),
+        sib_sid_mask: ib.sid_mask.to_be(),
+        sib_scope_id: ib.scope_id,
     }
 }
 
@@ -66,20 +89,21 @@ pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
 }
 
 /// A socket address as C has it.
-pub(super) fn storage(addr: SocketAddr) -> sockaddr_storage {
+pub(super) fn storage(addr: Addr) -> sockaddr_storage {
     // SAFETY: zero is a value of every field, and each family's structure fits.
     unsafe {
         let mut storage: sockaddr_storage = zeroed();
         let to = &raw mut storage;
         match addr {
-            SocketAddr::V4(v4) => {
+            Addr::Ip(SocketAddr::V4(v4)) => {
                 let mut c: sockaddr_in = zeroed();
                 c.sin_family = family(libc::AF_INET);
                 c.sin_port = v4.port().to_be();
                 c.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
                 to.cast::<sockaddr_in>().write(c);
             }
-            SocketAddr::V6(v6) => {
+            Addr::Ib(ib) => to.cast::<sockaddr_ib>().write(write_ib(&ib)),
+            Addr::Ip(SocketAddr::V6(v6)) => {
                 let mut c: sockaddr_in6 = zeroed();
                 c.sin6_family = family(libc::AF_INET6);
                 c.sin6_port = v6.port().to_be();
@@ -98,13 +122,13 @@ fn family(family: c_int) -> sa_family_t {
 }
 
 /// Shows the id's own address.
-pub(super) fn show_source(id: &Id, addr: SocketAddr) {
+pub(super) fn show_source(id: &Id, addr: Addr) {
     // SAFETY: the id lives; programs read addresses only when a call or an event has told them.
     unsafe { (*id.public()).route.addr.src.src_storage = storage(addr) };
 }
 
 /// Shows the address that the program asked for.
-pub(super) fn show_destination(id: &Id, addr: SocketAddr) {
+pub(super) fn show_destination(id: &Id, addr: Addr) {
     // SAFETY: as above.
     unsafe { (*id.public()).route.addr.dst.dst_storage = storage(addr) };
 }
@@ -130,7 +154,7 @@ fn show_gids(id: &Id, sgid: Gid, dgid: Gid, pkey: Pkey) {
 ///
 /// # Errors
 /// When no protection domain can be had.
-pub(super) fn show_bound(id: &Id, addr: SocketAddr, at: Option<&LocalAddress>) -> Result<()> {
+pub(super) fn show_bound(id: &Id, addr: Addr, at: Option<&LocalAddress>) -> Result<()> {
     show_source(id, addr);
     let Some(at) = at else { return Ok(()) };
     show_gids(id, at.gid, Gid::ZERO, at.pkey);

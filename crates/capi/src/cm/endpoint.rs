@@ -5,7 +5,6 @@ use std::ptr;
 
 use rdmux_cm::EventKind;
 
-use super::address::AF_IB;
 use super::channel::Channel;
 use super::event::{Event, set_event};
 use super::id::Id;
@@ -40,9 +39,6 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         let (Some(id), Some(res)) = (id, res) else { return Err(Errno::EINVAL) };
         if res.ai_connect_len > MAX_CONNECT_DATA {
             return Err(Errno::EINVAL);
-        }
-        if res.ai_family == AF_IB {
-            return Err(Errno(libc::EAFNOSUPPORT));
         }
         let space = res.ai_port_space.cast_unsigned();
         let qp_type = res.ai_qp_type.cast_unsigned();

@@ -2,18 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 
-use rdmux_cm::IdOption;
-use rdmux_wire::Gid;
+use rdmux_cm::{IdOption, PathData};
+use rdmux_wire::sa::PathRecord;
 
 use super::id::Id;
 use super::phase::Phase;
 use crate::abi::cma::*;
-use crate::abi::verbs::{ibv_path_data, ibv_path_record};
+use crate::abi::verbs::ibv_path_data;
 use crate::boundary::{Errno, Result, status};
 
-/// A path record that is the way there and back of both data and management: the one kind that can be set
-/// (<infiniband/sa.h>: GMP, PRIMARY, BIDIRECTIONAL).
-const EVERYTHING: u32 = 1 | 1 << 1 | 1 << 5;
+/// The most records that a connection can have: of the connection manager's path, and of the primary and the alternate one there
+/// and back; and one more, for records that are given twice with other flags.
+const MAX_PATHS: usize = 6;
 
 /// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and that of <rdmux/iwarp.h>.
 ///
@@ -85,27 +85,37 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
-/// Takes a path from the program instead of asking for it; ROUTE_RESOLVED follows. On RoCE the path follows from the addresses,
-/// so all that counts is that it leads from the id's to the peer's.
+/// Takes path records from the program instead of asking for them; ROUTE_RESOLVED follows.
 ///
 /// # Safety
 /// `value` is NULL or `len` bytes.
 unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
-    const SIZE: usize = size_of::<ibv_path_data>();
-    if value.is_null() || len == 0 || !len.is_multiple_of(SIZE) {
-        return Err(Errno::EINVAL);
-    }
-    let records = value.cast::<ibv_path_data>();
-    // SAFETY: as promised, and there are that many.
-    let mut all = (0..len / SIZE).map(|i| unsafe { records.add(i).read_unaligned() });
-    let path = all.find(|r| r.flags == EVERYTHING).ok_or(Errno::EINVAL)?.path;
-    let (local, remote) = ends(&path);
+    // SAFETY: as promised.
+    let records = unsafe { path_data(value, len)? };
     id.is_at(Phase::Other);
-    Ok(id.process.client()?.set_path(id.handle, local, remote)?)
+    Ok(id.process.client()?.set_paths(id.handle, &records)?)
 }
 
-/// From where to where a path leads.
-fn ends(path: &ibv_path_record) -> (Gid, Gid) {
-    // SAFETY: any bytes are a GID.
-    unsafe { (Gid(path.sgid.raw), Gid(path.dgid.raw)) }
+/// Path records and their flags, an array of `struct ibv_path_data`.
+///
+/// # Errors
+/// EINVAL for NULL, and for a length that is none of an array with one to [`MAX_PATHS`] records.
+///
+/// # Safety
+/// `value` is NULL or `len` bytes.
+pub(super) unsafe fn path_data(value: *const c_void, len: usize) -> Result<Vec<PathData>> {
+    const SIZE: usize = size_of::<ibv_path_data>();
+    let is_array = (SIZE..=SIZE * MAX_PATHS).contains(&len) && len.is_multiple_of(SIZE);
+    if value.is_null() || !is_array {
+        return Err(Errno::EINVAL);
+    }
+    let records = value.cast::<[u8; SIZE]>();
+    let read = |i| {
+        // SAFETY: as promised, there are that many.
+        let bytes = unsafe { records.add(i).read_unaligned() };
+        let [f0, f1, f2, f3, _, _, _, _, record @ ..] = bytes;
+        let flags = u32::from_ne_bytes([f0, f1, f2, f3]);
+        PathData { flags, record: PathRecord::from_bytes(&record) }
+    };
+    Ok((0..len / SIZE).map(read).collect())
 }

@@ -84,7 +84,8 @@ pub(super) unsafe fn resolve_addr(
         (if src.is_null() { None } else { Some(address::read(src)?) }, dst)
     };
     let (client, timeout) = (id.process.client()?, timeout(timeout_ms));
-    let plain = src.is_none() && !dst.ip().to_canonical().is_unspecified();
+    let names_a_host = dst.socket().is_some_and(|dst| !dst.ip().to_canonical().is_unspecified());
+    let plain = src.is_none() && names_a_host;
     if plain && id.goes(Phase::New, Phase::ResolvingAddr) {
         client.resolve_addr_soon(id.handle, dst, timeout)?;
     } else {

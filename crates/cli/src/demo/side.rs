@@ -128,7 +128,8 @@ impl Side {
     ) -> Result<(EventChannel, Id, Vec<u8>)> {
         let channel = EventChannel::new(context)?;
         let listener = Id::with_type(&channel, PortSpace::Tcp, kind.qp_type())?;
-        let at = listener.bind(SocketAddr::new(at, 0))?;
+        let any = SocketAddr::new(at, 0);
+        let at = listener.bind(any)?.socket().unwrap_or(any);
         listener.listen(4)?;
         listening(at)?;
         let mut event = cmutil::expect(&channel, EventKind::ConnectRequest, "accept", TIMEOUT)?;

@@ -138,7 +138,7 @@ impl Test<'_> {
         let mut ids = Vec::new();
         for _ in 0..self.args.connections {
             let id = Id::new(&self.channel, PortSpace::Tcp)?;
-            id.resolve_addr(source, server, RESOLVE)?;
+            id.resolve_addr(source.map(Into::into), server, RESOLVE)?;
             ids.push(id);
         }
         say!("connecting {} times to {server}", ids.len());

@@ -215,7 +215,7 @@ fn client(channel: &EventChannel, args: &UdtestArgs, server: &str) -> Result<()>
     let mut nodes = Vec::new();
     for _ in 0..args.connections {
         let id = Id::new(channel, PortSpace::Udp)?;
-        id.resolve_addr(source, server, RESOLVE)?;
+        id.resolve_addr(source.map(Into::into), server, RESOLVE)?;
         cmutil::expect(channel, EventKind::AddrResolved, "resolve the address", RESOLVE * 2)?;
         if let Some(tos) = args.tos {
             id.set_option(IdOption::Tos(tos))?;

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep, Transport};
-use rdmux_wire::{Guid, Lid, Mtu, Pkey, Psn, Qpn, ServiceId};
+use rdmux_wire::{Guid, Psn, Qpn, ServiceId};
 
 use super::conn::{Conn, Mad, NewConn, tid_of};
 use super::state::State;
@@ -12,7 +12,7 @@ use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::config::{Config, code_to_duration};
 use crate::params::ConnParam;
-use crate::path::MadPath;
+use crate::path::{MadPath, Path};
 use crate::sink::{IdHandle, Sink};
 
 /// What REQ says.
@@ -22,13 +22,10 @@ pub(crate) struct Connect<'a> {
     pub(crate) node_guid: Guid,
     pub(crate) transport: Transport,
     pub(crate) psn: Psn,
+    /// How the messages of the connection travel.
     pub(crate) path: MadPath,
-    /// Our LID, where the path has LIDs.
-    pub(crate) slid: Lid,
-    pub(crate) pkey: Pkey,
-    pub(crate) mtu: Mtu,
-    /// Code.
-    pub(crate) packet_lifetime: u8,
+    pub(crate) primary: Path,
+    pub(crate) alternate: Option<Path>,
     /// Depths, retries, queue pair. Its private data are the user's only.
     pub(crate) param: &'a ConnParam,
     /// With the IP header in front.
@@ -54,8 +51,8 @@ impl Cm {
             tid,
             path: connect.path,
             max_retries: config.max_cm_retries,
-            interval: config.request_interval(connect.packet_lifetime),
-            ack_timeout: connect.packet_lifetime.saturating_add(1),
+            interval: config.request_interval(connect.primary.packet_lifetime),
+            ack_timeout: connect.primary.packet_lifetime.saturating_add(1),
         });
         conn.local_guid = connect.node_guid;
         conn.local_qpn = connect.param.qp_num;

@@ -31,24 +31,9 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 }
 
 pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
-    let Connect { param, path, .. } = connect;
-    let av = &path.av;
-    let routed = av.is_global && av.hop_limit > 1;
-    let lids = (connect.slid, Lid(av.dlid));
-    let (local_lid, remote_lid) = if routed { (PERMISSIVE, PERMISSIVE) } else { lids };
-    let primary = Path {
-        local_lid,
-        remote_lid,
-        local_gid: path.local,
-        remote_gid: av.dgid,
-        flow_label: av.flow_label,
-        rate: av.static_rate,
-        tclass: av.traffic_class,
-        hop_limit: av.hop_limit,
-        sl: av.sl,
-        subnet_local: !routed,
-        ack_timeout: Config::ack_timeout(config.ack_delay, connect.packet_lifetime),
-    };
+    let Connect { param, primary, .. } = connect;
+    let none = Path { ack_timeout: AckTimeout::new(0), ..Path::default() };
+    let alternate = connect.alternate.as_ref().map_or(none, |path| path_of(config, path));
     let mut req = Req {
         local_comm_id: local_id,
         vendor_id: param.ece.vendor_id,
@@ -66,14 +51,14 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         starting_psn: connect.psn,
         local_cm_response_timeout: config.cm_response_timeout,
         retry_count: param.retry_count.min(7),
-        pkey: connect.pkey,
-        path_mtu: connect.mtu.code(),
+        pkey: primary.pkey,
+        path_mtu: primary.mtu.code(),
         rdc_exists: false,
         rnr_retry_count: param.rnr_retry_count.min(7),
         max_cm_retries: config.max_cm_retries,
         srq: param.srq,
-        primary,
-        alternate: Path { ack_timeout: AckTimeout::new(0), ..Path::default() },
+        primary: path_of(config, primary),
+        alternate,
         private_data: padded(connect.private_data),
     };
     if req.transport == Transport::XRC {
@@ -82,6 +67,27 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         (req.retry_count, req.rnr_retry_count) = (0, 0);
     }
     mad_with(param.ece, tid, req)
+}
+
+/// A path as REQ and LAP describe it. Its LIDs are where either side sends to.
+pub(super) fn path_of(config: &Config, path: &crate::path::Path) -> Path {
+    let av = &path.av;
+    let routed = av.is_global && av.hop_limit > 1;
+    let lids = (path.back_lid, Lid(av.dlid));
+    let (local_lid, remote_lid) = if routed { (PERMISSIVE, PERMISSIVE) } else { lids };
+    Path {
+        local_lid,
+        remote_lid,
+        local_gid: path.local,
+        remote_gid: av.dgid,
+        flow_label: av.flow_label,
+        rate: av.static_rate,
+        tclass: av.traffic_class,
+        hop_limit: av.hop_limit,
+        sl: av.sl,
+        subnet_local: !routed,
+        ack_timeout: Config::ack_timeout(config.ack_delay, path.packet_lifetime),
+    }
 }
 
 pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {

@@ -7,7 +7,8 @@ use rdmux_transport::attr::QpType;
 use rdmux_wire::Psn;
 
 use super::Manager;
-use super::entry::{Id, IdInfo, IdState};
+use super::entry::{Id, IdInfo, IdState, Owns};
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::ports::{Claim, PortSpace};
 use crate::sink::{ChannelId, IdHandle, OnlyDevice};
@@ -100,7 +101,7 @@ impl Manager {
     }
 
     /// Gives an id an address (rdma_bind_addr(3)): a wildcard or one of the host's, and a port,
-    /// where 0 takes an ephemeral one. Gives the address with its port. `privileged` allows ports
+    /// where 0 takes an ephemeral one; or a GID and a service ID ([`IbAddr`](crate::IbAddr)). Gives the address with its port. `privileged` allows ports
     /// below 1024. An IPv4 address in IPv6 form is taken as IPv4, and `localhost` as this host.
     ///
     /// # Errors
@@ -108,9 +109,9 @@ impl Manager {
     pub fn bind(
         &mut self,
         id: IdHandle,
-        addr: SocketAddr,
+        addr: impl Into<Addr>,
         privileged: bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.bind_where(id, addr, privileged, |_| true)
     }
 
@@ -123,12 +124,16 @@ impl Manager {
     pub fn bind_where(
         &mut self,
         id: IdHandle,
-        addr: SocketAddr,
+        addr: impl Into<Addr>,
         privileged: bool,
         free_in_tcp: impl Fn(u16) -> bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.in_state(id, Command::Bind, IdState::Idle)?;
-        let (addr, iwarp) = (self.meant(addr), self.get(id, Command::Bind)?.may_have_streams());
+        let addr = match addr.into() {
+            Addr::Ip(addr) => self.meant(addr),
+            Addr::Ib(addr) => return self.bind_native(id, addr, privileged, Command::Bind),
+        };
+        let iwarp = self.get(id, Command::Bind)?.may_have_streams();
         let suits = |port| !iwarp || free_in_tcp(port);
         self.bind_suited(id, addr, None, privileged, Command::Bind, suits)
     }
@@ -141,7 +146,7 @@ impl Manager {
         peer: Option<SocketAddr>,
         privileged: bool,
         command: Command,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         self.bind_suited(id, addr, peer, privileged, command, |_| true)
     }
 
@@ -154,11 +159,11 @@ impl Manager {
         privileged: bool,
         command: Command,
         suits: impl Fn(u16) -> bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         let (ip, port) = (addr.ip(), addr.port());
         let device = self.device_of(self.get(id, command)?, ip).cloned();
         if device.is_none() && !ip.is_unspecified() {
-            return Err(CmError::AddrNotAvailable { id, command, addr });
+            return Err(CmError::AddrNotAvailable { id, command, addr: addr.into() });
         }
         if (1..1024).contains(&port) && !privileged {
             return Err(CmError::Permission { id, port });
@@ -175,10 +180,10 @@ impl Manager {
         } else {
             self.port_table(ps).claim(port, claim).map(|()| port)
         };
-        let port = port.map_err(|error| error.of(id, command, addr))?;
-        let bound = SocketAddr::new(ip, port);
+        let port = port.map_err(|error| error.of(id, command, addr.into()))?;
+        let bound = Addr::from(SocketAddr::new(ip, port));
         let found = self.get_mut(id, command)?;
-        found.owns_port = true;
+        found.owns = Owns::Port(ps, port);
         found.local = Some(bound);
         found.device = device;
         found.go(IdState::AddrBound);

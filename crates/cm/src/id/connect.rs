@@ -5,22 +5,25 @@ use alloc::vec::Vec;
 use rdmux_transport::Time;
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::cm::{IpHeader, IpPair, RejReason, SidrStatus};
-use rdmux_wire::{AckTimeout, Guid, ServiceId};
+use rdmux_wire::{AckTimeout, Guid};
 
 use super::Manager;
 use super::entry::{IdState, Link};
 use super::resolve::datagram;
+use super::route::service_of;
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::ib::active::Connect;
 use crate::ib::passive::Accept;
 use crate::ib::sidr::{Lookup, SidrAnswer};
 use crate::ib::transport;
-use crate::params::{ConnParam, Negotiated};
+use crate::params::{ConnParam, Negotiated, Route};
+use crate::path::Path;
 use crate::sink::{IdHandle, Sink};
 
-/// Private data that fit beside the IP header in REQ, and in SIDR_REQ.
-const REQ_DATA: usize = 92 - IpHeader::LEN;
-const SIDR_REQ_DATA: usize = 216 - IpHeader::LEN;
+/// Private data that fit in REQ, and in SIDR_REQ, with the IP header if there is one.
+const REQ_DATA: usize = 92;
+const SIDR_REQ_DATA: usize = 216;
 /// Private data of the answers.
 const REP_DATA: usize = 196;
 const REJ_DATA: usize = 148;
@@ -53,22 +56,23 @@ impl Manager {
         let found = self.in_state(id, command, IdState::RouteResolved)?;
         let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
         let iwarp = self.is_iwarp(id);
+        let header = self.ip_header(id, command)?;
         if !iwarp {
             let max = if qp_type == QpType::Ud { SIDR_REQ_DATA } else { REQ_DATA };
-            check_len(id, command, param.private_data.len(), max)?;
+            check_len(id, command, param.private_data.len(), max - header.len())?;
         }
         let param = self.depths(id, command, param, self.most(id))?;
         let Some((path, route)) = self.refresh_route(id) else {
             return Err(self.wrong_state(id, command));
         };
-        let Some(addrs) = IpPair::new(route.src.ip(), route.dst.ip()) else {
-            return Err(CmError::Family { id, command });
-        };
-        let header = IpHeader { src_port: route.src.port(), addrs };
-        let mut private_data = Vec::from(header.to_bytes());
+        let mut private_data = header;
         private_data.extend_from_slice(&param.private_data);
-        let service_id = ServiceId::from_port(ps.code(), route.dst.port());
-        let mad_path = path.mad_path(route.device, route.av);
+        let service_id = service_of(ps, &route.dst);
+        let primary =
+            Path { av: route.av, mtu: route.mtu, packet_lifetime: route.packet_lifetime, ..path };
+        let found = self.get(id, command)?;
+        let (alternate, cm_path) = (found.alternate, found.cm_path.unwrap_or(primary));
+        let mad_path = cm_path.mad_path(route.device, cm_path.av);
         let link = if iwarp {
             Link::Stream(self.connect_stream(now, id, &param, &route, sink)?)
         } else if qp_type == QpType::Ud {
@@ -92,10 +96,8 @@ impl Manager {
                 transport,
                 psn,
                 path: mad_path,
-                slid: path.slid,
-                pkey: path.pkey,
-                mtu: route.mtu,
-                packet_lifetime: route.packet_lifetime,
+                primary,
+                alternate,
                 param: &param,
                 private_data: &private_data,
             };
@@ -118,6 +120,20 @@ impl Manager {
         found.negotiated = Some(wishes);
         found.go(IdState::Connect);
         Ok(())
+    }
+
+    /// What goes before the private data of an id with IP addresses, so that its peer knows them (IBTA annex A11). Native addresses
+    /// are in REQ itself.
+    fn ip_header(&self, id: IdHandle, command: Command) -> Result<Vec<u8>, CmError> {
+        let found = self.get(id, command)?;
+        let Some(Route { src, dst, .. }) = &found.route else {
+            return Err(self.wrong_state(id, command));
+        };
+        let (Addr::Ip(src), Addr::Ip(dst)) = (src, dst) else { return Ok(Vec::new()) };
+        let Some(addrs) = IpPair::new(src.ip(), dst.ip()) else {
+            return Err(CmError::Family { id, command });
+        };
+        Ok(Vec::from(IpHeader { src_port: src.port(), addrs }.to_bytes()))
     }
 
     fn node_guid(&self, id: IdHandle) -> Guid {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use rdmux_transport::Time;
 use rdmux_wire::cm::SidrStatus;
 
-use super::entry::{IdState, Link};
+use super::entry::{IdState, Link, Owns};
 use super::mcast::leave_at_network;
 use super::{EventBody, Manager};
 use crate::error::{CmError, Command};
@@ -39,10 +39,14 @@ impl Manager {
         }
         self.leave_channel(gone.channel, id);
         self.timers.clear(&mut gone.deadline, id);
-        if let Some(local) = gone.local.filter(|_| gone.owns_port) {
-            self.port_table(gone.ps).release(local.port(), id);
-            if gone.state() == IdState::Listen {
-                self.held.listener_ended(now, local.port());
+        match gone.owns {
+            Owns::Nothing => {}
+            Owns::Service => self.services.release(id),
+            Owns::Port(ps, port) => {
+                self.port_table(ps).release(port, id);
+                if gone.state() == IdState::Listen {
+                    self.held.listener_ended(now, port);
+                }
             }
         }
         for (group, left) in core::mem::take(&mut gone.groups) {

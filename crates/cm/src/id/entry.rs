@@ -1,13 +1,14 @@
 //! One id: what is kept of it.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use rdmux_transport::attr::QpType;
 use rdmux_wire::{Psn, Qkey, Qpn};
 
+use crate::address::Addr;
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
@@ -26,7 +27,7 @@ use crate::timers::Deadline;
 ///                        +--------+ no answer              +------------ no answer -----+  | answer
 ///                                                                                          v
 ///                                                                connect <---------- RouteResolved
-///                                                     AddrResolved -- set_path --------^
+///                                                     AddrResolved -- set_paths -------^
 ///   (a request came) ------------------------------------> Connect
 ///                                                             |  the connection went down
 ///                                                             v
@@ -110,9 +111,9 @@ pub struct IdInfo {
     /// The transport of its queue pair.
     pub qp_type: QpType,
     /// Its own address, once bound.
-    pub local: Option<SocketAddr>,
+    pub local: Option<Addr>,
     /// The peer's address, once known.
-    pub peer: Option<SocketAddr>,
+    pub peer: Option<Addr>,
     /// The device of its address, once that is not a wildcard.
     pub device: Option<LocalAddress>,
     /// The path, once known.
@@ -145,6 +146,16 @@ pub(super) enum Link {
     LookedUp(SidrKey),
 }
 
+/// What an id holds that others cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owns {
+    Nothing,
+    /// A port of a port space.
+    Port(PortSpace, u16),
+    /// A service ID that is no port.
+    Service,
+}
+
 /// A multicast group of an id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
@@ -165,14 +176,18 @@ pub(super) struct Id {
     pub(super) only: Option<OnlyDevice>,
     state: IdState,
     pub(super) options: Options,
-    pub(super) local: Option<SocketAddr>,
-    pub(super) peer: Option<SocketAddr>,
-    /// Whether the port of `local` is this id's own: that of a request is its listener's.
-    pub(super) owns_port: bool,
+    pub(super) local: Option<Addr>,
+    pub(super) peer: Option<Addr>,
+    /// What it holds of the names of services: a request's is its listener's.
+    pub(super) owns: Owns,
     pub(super) device: Option<LocalAddress>,
     pub(super) route: Option<Route>,
     /// Of an id that connects: what its route is made of, before its options.
     pub(super) path: Option<Path>,
+    /// The path that it may migrate to.
+    pub(super) alternate: Option<Path>,
+    /// That of the connection manager's own datagrams, if it is another one.
+    pub(super) cm_path: Option<Path>,
     pub(super) negotiated: Option<Negotiated>,
     pub(super) qpn: Option<Qpn>,
     /// The first PSN that we expect, which the peer is told.
@@ -212,10 +227,12 @@ impl Id {
             options: Options::default(),
             local: None,
             peer: None,
-            owns_port: false,
+            owns: Owns::Nothing,
             device: None,
             route: None,
             path: None,
+            alternate: None,
+            cm_path: None,
             negotiated: None,
             qpn: None,
             psn,

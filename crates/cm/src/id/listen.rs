@@ -6,12 +6,13 @@ use core::net::{Ipv4Addr, SocketAddr};
 use rdmux_transport::Time;
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{IpHeader, RejReason, Req, SidrReq, SidrStatus};
-use rdmux_wire::{AckTimeout, Psn, Qpn, ServiceId};
+use rdmux_wire::{AckTimeout, Gid, Pkey, Psn, Qpn, ServiceId};
 
-use super::entry::{Id, IdState, Link, Options};
+use super::entry::{Id, IdState, Link, Options, Owns};
 use super::resolve::datagram;
 use super::route::route_along;
 use super::{EventBody, Manager};
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::ib::sidr::SidrKey;
@@ -30,11 +31,11 @@ pub(super) enum Refusal {
 }
 
 /// Where a request leads.
-struct Target {
+pub(super) struct Target {
     listener: IdHandle,
     device: LocalAddress,
     /// The listener's address and the peer's.
-    ends: (SocketAddr, SocketAddr),
+    ends: (Addr, Addr),
 }
 
 impl Target {
@@ -42,6 +43,22 @@ impl Target {
     fn route(&self, path: &Path, options: &Options) -> Route {
         route_along(path, self.device.device, options, self.ends)
     }
+
+    /// The program's part of the private data: what follows the IP header if there is one.
+    fn user_data(&self, private_data: &[u8]) -> Vec<u8> {
+        let header = self.ends.0.socket().map_or(0, |_| IpHeader::LEN);
+        private_data.get(header..).unwrap_or_default().to_vec()
+    }
+}
+
+/// What a request asks for.
+pub(super) struct Ask<'a> {
+    pub(super) service_id: ServiceId,
+    pub(super) private_data: &'a [u8],
+    pub(super) qp_type: QpType,
+    /// Our GID and the peer's, as the request has them.
+    pub(super) gids: (Gid, Gid),
+    pub(super) pkey: Pkey,
 }
 
 impl Manager {
@@ -59,7 +76,7 @@ impl Manager {
     /// # Errors
     /// When the id does something else, the port is another listener's, or the id is for the
     /// sending end of XRC, which connects.
-    pub fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<SocketAddr, CmError> {
+    pub fn listen(&mut self, id: IdHandle, backlog: u32) -> Result<Addr, CmError> {
         let command = Command::Listen;
         let found = self.get(id, command)?;
         if found.qp_type == QpType::XrcSend {
@@ -71,16 +88,29 @@ impl Manager {
             self.bind_to(id, any, None, false, command)?;
         }
         let found = self.in_state(id, command, IdState::AddrBound)?;
-        let ps = found.ps;
+        let owns = found.owns;
         let Some(local) = found.local else { return Err(self.wrong_state(id, command)) };
-        let claimed = self.port_table(ps).listen(local.port(), id);
-        claimed.map_err(|error| error.of(id, command, local))?;
+        match owns {
+            Owns::Port(ps, port) => {
+                let claimed = self.port_table(ps).listen(port, id);
+                claimed.map_err(|error| error.of(id, command, local))?;
+            }
+            Owns::Service => {
+                self.services.listen(id);
+            }
+            Owns::Nothing => {
+                let what = "the id is bound to a GID, and to no service";
+                return Err(CmError::Invalid { id, command, what });
+            }
+        }
         let max = self.cm.config.max_backlog;
         let found = self.get_mut(id, command)?;
         found.options.reuse_addr = false;
         found.backlog = if backlog == 0 { max } else { backlog.min(max) };
         found.go(IdState::Listen);
-        self.held.listener_came(local.port());
+        if let Owns::Port(_, port) = owns {
+            self.held.listener_came(port);
+        }
         self.iw.check_queue();
         Ok(local)
     }
@@ -132,19 +162,29 @@ impl Manager {
     fn request_target(&mut self, path: &MadPath, req: &Req) -> Result<(Target, Path), Refusal> {
         let unknown = Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None);
         let qp_type = transport::asked_for(req.transport).ok_or(unknown)?;
-        let target = self.target(path, req.service_id, &req.private_data, qp_type)?;
+        let ask = Ask {
+            service_id: req.service_id,
+            private_data: &req.private_data,
+            qp_type,
+            gids: (req.primary.remote_gid, req.primary.local_gid),
+            pkey: req.pkey,
+        };
+        let target = self.target(path, &ask)?;
         let back = self.path_of_request(path, req, &target.device, target.ends)?;
         Ok((target, back))
     }
 
     /// Who listens for a request, if it makes sense and there is room.
-    fn target(
-        &mut self,
-        path: &MadPath,
-        service_id: ServiceId,
-        private_data: &[u8],
-        qp_type: QpType,
-    ) -> Result<Target, Refusal> {
+    fn target(&mut self, path: &MadPath, ask: &Ask<'_>) -> Result<Target, Refusal> {
+        match self.native_target(path, ask) {
+            Some(target) => target,
+            None => self.ip_target(path, ask),
+        }
+    }
+
+    /// The same for a request that says IP addresses.
+    fn ip_target(&mut self, path: &MadPath, ask: &Ask<'_>) -> Result<Target, Refusal> {
+        let &Ask { service_id, private_data, .. } = ask;
         let nobody = Refusal::Reason(RejReason::INVALID_SERVICE_ID, None);
         let senseless = || Refusal::Reason(RejReason::CONSUMER_DEFINED, None);
         let Some((ps, port)) = service_id.port() else { return Err(nobody) };
@@ -155,22 +195,40 @@ impl Manager {
         })?;
         let (src, dst) = (header.addrs.src(), header.addrs.dst());
         let listener = self.ports.get(&ps).and_then(|table| table.listener(port, dst));
-        let Some(listener) = listener else {
+        // One with a native address takes no IP addresses.
+        let is_ip = |id: &IdHandle| {
+            self.ids.get(id).is_some_and(|i| i.local.is_some_and(|a| a.ib().is_none()))
+        };
+        let Some(listener) = listener.filter(is_ip) else {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
         };
         // An address that packets do not show is the word of the peer's host.
         let device = self.address_of(path.device, dst).cloned();
-        if device.as_ref().is_none_or(LocalAddress::is_gid) && (dst, src) != path.addresses() {
+        if device.as_ref().is_none_or(|device| !device.has_lids) && (dst, src) != path.addresses() {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));
         }
         let device = device.ok_or_else(senseless)?;
-        let found = self.ids.get(&listener).ok_or_else(senseless)?;
-        if !found.may_use(device.device, device.transport) {
+        let ends = (SocketAddr::new(dst, port), SocketAddr::new(src, header.src_port));
+        self.takes(listener, device, (ends.0.into(), ends.1.into()), ask.qp_type)
+    }
+
+    /// Whether a listener takes a request that came to a device.
+    pub(super) fn takes(
+        &mut self,
+        listener: IdHandle,
+        device: LocalAddress,
+        ends: (Addr, Addr),
+        qp_type: QpType,
+    ) -> Result<Target, Refusal> {
+        let nobody = Refusal::Reason(RejReason::INVALID_SERVICE_ID, None);
+        let found = self.ids.get(&listener);
+        let Some(found) = found.filter(|found| found.may_use(device.device, device.transport))
+        else {
             self.cm.counters.no_listener += 1;
             return Err(nobody);
-        }
+        };
         if found.qp_type != qp_type {
             return Err(Refusal::Reason(RejReason::INVALID_TRANSPORT_TYPE, None));
         }
@@ -179,7 +237,6 @@ impl Manager {
             self.cm.counters.backlog_full += 1;
             return Err(Refusal::Silent);
         }
-        let ends = (SocketAddr::new(dst, port), SocketAddr::new(src, header.src_port));
         Ok(Target { listener, device, ends })
     }
 
@@ -193,7 +250,7 @@ impl Manager {
         &mut self,
         of: IdHandle,
         device: &LocalAddress,
-        ends: (SocketAddr, SocketAddr),
+        ends: (Addr, Addr),
         route: Route,
         link: Link,
     ) -> Option<IdHandle> {
@@ -248,7 +305,7 @@ impl Manager {
         };
         new.negotiated = Some(negotiated);
         let param = ConnParam {
-            private_data: user_data(&req.private_data),
+            private_data: target.user_data(&req.private_data),
             responder_resources: req.initiator_depth,
             initiator_depth: req.responder_resources,
             flow_control: req.end_to_end_flow_control,
@@ -279,7 +336,14 @@ impl Manager {
         req: &SidrReq,
         sink: &mut impl Sink,
     ) {
-        let target = match self.target(path, req.service_id, &req.private_data, QpType::Ud) {
+        let ask = Ask {
+            service_id: req.service_id,
+            private_data: &req.private_data,
+            qp_type: QpType::Ud,
+            gids: (path.local, path.remote()),
+            pkey: req.pkey,
+        };
+        let target = match self.target(path, &ask) {
             Ok(target) => target,
             Err(Refusal::Silent) => return self.cm.sidr_forget(key),
             Err(Refusal::Reason(reason, _)) => {
@@ -300,7 +364,7 @@ impl Manager {
         }
         // Which queue pair asks, nobody says: it shows in its datagrams.
         let param = UdParam {
-            private_data: user_data(&req.private_data),
+            private_data: target.user_data(&req.private_data),
             av: route.av,
             qp_num: Qpn::default(),
             qkey: negotiated.qkey,
@@ -314,9 +378,4 @@ impl Manager {
         };
         self.emit(target.listener, body, sink);
     }
-}
-
-/// What follows the IP header.
-fn user_data(private_data: &[u8]) -> Vec<u8> {
-    private_data.get(IpHeader::LEN..).unwrap_or_default().to_vec()
 }

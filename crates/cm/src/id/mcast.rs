@@ -192,7 +192,7 @@ impl JoinQuery {
 fn group_av(id: &Id, group: &McMemberRecord) -> AddressVector {
     let device = id.device.as_ref();
     // The type of service is that of IP packets.
-    let tos = id.options.tos.filter(|_| device.is_none_or(LocalAddress::is_gid));
+    let tos = id.options.tos.filter(|_| device.is_none_or(|device| !device.has_lids));
     AddressVector {
         is_global: true,
         dgid: group.mgid,

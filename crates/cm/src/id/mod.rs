@@ -6,9 +6,11 @@
 //! | `bind` | create, bind, migrate, query |
 //! | `options` | set_option |
 //! | `resolve` | resolve_addr |
-//! | `route` | resolve_route, set_path, the path behind a route |
+//! | `route` | resolve_route, the path behind a route |
+//! | `supplied` | set_paths: path records of the program's |
 //! | `listen` | listen, take, the requests that come |
 //! | `peer_path` | the path to a peer that asked |
+//! | `native` | InfiniBand's own addresses: bind, resolve_addr, listeners |
 //! | `held` | requests that came between two listeners |
 //! | `connect` | connect, accept, reject, establish, disconnect, notify |
 //! | `upcall` | what connections tell, as events |
@@ -23,11 +25,13 @@ mod entry;
 mod held;
 mod listen;
 mod mcast;
+mod native;
 mod options;
 mod peer_path;
 mod resolve;
 mod route;
 mod stream;
+mod supplied;
 mod upcall;
 
 use alloc::boxed::Box;
@@ -42,6 +46,7 @@ pub use self::entry::{IdInfo, IdState};
 use self::held::Held;
 pub use self::held::LISTEN_GRACE;
 pub use self::stream::StreamListener;
+use crate::address::Addr;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{CmError, Command};
@@ -51,6 +56,7 @@ use crate::iw::{self, Streams};
 use crate::params::{Negotiated, Route};
 use crate::path::{MadPath, Peer};
 use crate::ports::{PortSpace, PortTable};
+use crate::services::ServiceTable;
 use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 use crate::timers::Timers;
 
@@ -65,6 +71,7 @@ pub struct Manager {
     ids: BTreeMap<IdHandle, Box<Id>>,
     channels: BTreeMap<ChannelId, BTreeSet<IdHandle>>,
     ports: BTreeMap<PortSpace, PortTable>,
+    services: ServiceTable,
     addresses: Vec<LocalAddress>,
     device_ports: Vec<DevicePort>,
     held: Held,
@@ -83,6 +90,7 @@ impl Manager {
             ids: BTreeMap::new(),
             channels: BTreeMap::new(),
             ports: BTreeMap::new(),
+            services: ServiceTable::default(),
             addresses: Vec::new(),
             device_ports: Vec::new(),
             held: Held::default(),
@@ -159,9 +167,9 @@ impl Manager {
     pub fn deadlines(&self) -> usize {
         self.cm.deadlines() + self.iw.deadlines() + self.timers.len() + self.held.len()
     }
-    /// The number of ports in use, in all port spaces.
+    /// The number of ports in use, in all port spaces, and of service IDs.
     pub fn ports_in_use(&self) -> usize {
-        self.ports.values().map(PortTable::len).sum()
+        self.ports.values().map(PortTable::len).sum::<usize>() + self.services.len()
     }
     /// What was counted.
     pub fn counters(&self) -> &Counters {
@@ -306,9 +314,10 @@ fn normalised(addr: SocketAddr) -> SocketAddr {
 
 /// The flow label of a connection: what the program asked for, or one that spreads connections
 /// over links.
-fn flow_label(src: SocketAddr, dst: SocketAddr) -> u32 {
+fn flow_label(src: &Addr, dst: &Addr) -> u32 {
     match dst {
-        SocketAddr::V6(v6) if v6.flowinfo() & 0xf_ffff != 0 => v6.flowinfo() & 0xf_ffff,
+        Addr::Ip(SocketAddr::V6(v6)) if v6.flowinfo() & 0xf_ffff != 0 => v6.flowinfo() & 0xf_ffff,
+        Addr::Ib(ib) if ib.flow_label() != 0 => ib.flow_label(),
         _ => (u32::from(src.port()) * 31 + u32::from(dst.port())) & 0xf_ffff,
     }
 }

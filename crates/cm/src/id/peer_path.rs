@@ -1,8 +1,6 @@
 //! The path to a peer that asked: what its REQ says of the path, seen from the other end (IBTA 12.7), or for SIDR the way that
 //! its datagram came.
 
-use core::net::SocketAddr;
-
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::cm::{RejReason, Req};
 use rdmux_wire::{Gid, Lid, Mtu};
@@ -10,6 +8,7 @@ use rdmux_wire::{Gid, Lid, Mtu};
 use super::Manager;
 use super::listen::Refusal;
 use super::route::by_address;
+use crate::address::Addr;
 use crate::path::{MadPath, Path};
 use crate::sink::{DevicePort, LocalAddress};
 
@@ -23,7 +22,7 @@ impl Manager {
         path: &MadPath,
         req: &Req,
         device: &LocalAddress,
-        ends: (SocketAddr, SocketAddr),
+        ends: (Addr, Addr),
     ) -> Result<Path, Refusal> {
         let mtu = match Mtu::from_code(req.path_mtu) {
             Some(mtu) if mtu <= device.mtu => mtu,
@@ -31,7 +30,7 @@ impl Manager {
                 return Err(Refusal::Reason(RejReason::INVALID_MTU, Some(device.mtu.code())));
             }
         };
-        let back = if device.is_gid() {
+        let back = if !device.has_lids {
             if req.primary.local_gid != path.remote() || req.primary.remote_gid != path.local {
                 // A process that accepted would send its data to a third party.
                 return Err(Refusal::Reason(RejReason::INVALID_GID, None));
@@ -77,6 +76,7 @@ impl Manager {
         Ok(Path {
             local: primary.remote_gid,
             slid: own_lid(port, bits),
+            back_lid: own_lid(port, bits),
             av: AddressVector {
                 is_global: primary.hop_limit > 1,
                 dgid: primary.local_gid,
@@ -101,9 +101,9 @@ impl Manager {
         &self,
         path: &MadPath,
         device: &LocalAddress,
-        ends: (SocketAddr, SocketAddr),
+        ends: (Addr, Addr),
     ) -> Path {
-        if device.is_gid() {
+        if !device.has_lids {
             return by_address(&self.cm.config, device, ends, Gid::from(ends.1.ip()), device.mtu);
         }
         let port = self.device_port(path.device, device.port_num);
@@ -111,6 +111,7 @@ impl Manager {
         Path {
             local: path.local,
             slid: port.map_or(Lid(0), |port| own_lid(port, path.av.src_path_bits)),
+            back_lid: Lid(0),
             av: path.av,
             pkey: key.unwrap_or(device.pkey),
             pkey_index: path.pkey_index,

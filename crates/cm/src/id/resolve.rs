@@ -10,6 +10,7 @@ use rdmux_wire::{AckTimeout, Psn, Qkey, Qpn};
 use super::entry::IdState;
 use super::route::{by_address, route_along};
 use super::{EventBody, Manager, normalised};
+use crate::address::Addr;
 use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
@@ -36,20 +37,34 @@ impl Manager {
         &mut self,
         now: Time,
         id: IdHandle,
-        src: Option<SocketAddr>,
-        dst: SocketAddr,
+        src: Option<Addr>,
+        dst: Addr,
         timeout: Duration,
         privileged: bool,
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::ResolveAddr;
+        let (src, dst) = match (src, dst) {
+            (None, Addr::Ip(dst)) => (None, dst),
+            (Some(Addr::Ip(src)), Addr::Ip(dst)) => (Some(src), dst),
+            (None, Addr::Ib(dst)) => {
+                return self.resolve_native(now, id, (None, dst), timeout, privileged, sink);
+            }
+            (Some(Addr::Ib(src)), Addr::Ib(dst)) => {
+                return self.resolve_native(now, id, (Some(src), dst), timeout, privileged, sink);
+            }
+            _ => return Err(CmError::Family { id, command }),
+        };
         let (src, dst) = (src.map(|src| self.meant(src)), self.meant(dst));
         let found = self.get(id, command)?;
         let state = found.state();
         let local = match state {
             IdState::Idle => src.unwrap_or_else(|| SocketAddr::new(any(dst.ip()), 0)),
             _ => match found.local {
-                Some(local) if state == IdState::AddrBound => local,
+                Some(Addr::Ip(local)) if state == IdState::AddrBound => local,
+                Some(Addr::Ib(_)) if state == IdState::AddrBound => {
+                    return Err(CmError::Family { id, command });
+                }
                 _ => return Err(CmError::State { id, command, state }),
             },
         };
@@ -59,21 +74,22 @@ impl Manager {
         let dst = self.host_for(local.ip(), dst).ok_or(CmError::AddrNotAvailable {
             id,
             command,
-            addr: dst,
+            addr: dst.into(),
         })?;
         if state == IdState::Idle {
             self.bind_to(id, local, Some(dst), privileged, command)?;
         }
         let found = self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })?;
         found.go(IdState::AddrQuery);
-        found.peer = Some(dst);
+        found.peer = Some(dst.into());
         found.queries += 1;
         let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
         let bound = found.device.as_ref();
         let bound = bound.map(|d| OnlyDevice { device: d.device, transport: d.transport });
         let (tos, only) = (found.options.tos.unwrap_or(0), bound.or(found.only));
         let (port_space, may_stream) = (found.ps, found.may_have_streams());
-        let query = RouteQuery { dst, src_hint, tos, only, may_stream, port_space, timeout };
+        let query =
+            RouteQuery { dst, src_hint, tos, only, may_stream, port_space, is_gid: false, timeout };
         self.timers.set(&mut found.deadline, id, now.after(timeout));
         sink.resolve(id, query);
         Ok(())
@@ -102,19 +118,28 @@ impl Manager {
         }
         let outcome = self.resolved(id, answer);
         self.end_query(id);
-        let Ok(route) = outcome else {
-            return self.resolve_failed(id, errno::ENODEV, sink);
-        };
+        match outcome {
+            Ok(route) => self.address_resolved(id, route, sink),
+            Err(()) => self.resolve_failed(id, errno::ENODEV, sink),
+        }
+    }
+
+    /// Tells that the id has its address, device and peer.
+    pub(super) fn address_resolved(&mut self, id: IdHandle, route: Route, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
         found.go(IdState::AddrResolved);
-        let negotiated = (found.qp_type == QpType::Ud).then(|| {
-            let qkey = found.qkey();
-            let negotiated = Negotiated { qkey, ..datagram(&self.cm.config, &route) };
-            found.negotiated = Some(negotiated);
-            negotiated
-        });
+        let negotiated = self.datagrams_resolved(id);
         let body = EventBody::new(EventKind::AddrResolved);
         self.emit(id, EventBody { route: Some(route), negotiated, ..body }, sink);
+    }
+
+    /// What the queue pair of an id of datagrams needs; there is nothing to negotiate.
+    pub(super) fn datagrams_resolved(&mut self, id: IdHandle) -> Option<Negotiated> {
+        let found = self.ids.get_mut(&id).filter(|found| found.qp_type == QpType::Ud)?;
+        let route = found.route?;
+        let negotiated = Negotiated { qkey: found.qkey(), ..datagram(&self.cm.config, &route) };
+        found.negotiated = Some(negotiated);
+        Some(negotiated)
     }
 
     /// The driver's other answer to [`Sink::resolve`]; `errno` is positive.
@@ -159,7 +184,7 @@ impl Manager {
     }
 
     /// The index of the partition of an address.
-    fn pkey_index(&self, of: &LocalAddress) -> u16 {
+    pub(super) fn pkey_index(&self, of: &LocalAddress) -> u16 {
         let port = self.device_port(of.device, of.port_num);
         port.and_then(|port| port.pkey_index(of.pkey)).unwrap_or(0)
     }
@@ -167,7 +192,11 @@ impl Manager {
     /// Gives the id its address, device and path.
     fn resolved(&mut self, id: IdHandle, answer: Resolved) -> Result<Route, ()> {
         let found = self.ids.get(&id).ok_or(())?;
-        let (local, peer) = found.local.zip(found.peer).ok_or(())?;
+        let (local, peer) = match found.local.zip(found.peer).ok_or(())? {
+            (Addr::Ip(local), Addr::Ip(peer)) => (local, peer),
+            (Addr::Ib(_), Addr::Ib(peer)) => return self.native_resolved(id, &peer, answer),
+            _ => return Err(()),
+        };
         let answered = normalised(SocketAddr::new(answer.src, 0)).ip();
         let ip = if local.ip().is_unspecified() { answered } else { local.ip() };
         let device = self.address_of(answer.device, ip).ok_or(())?.clone();
@@ -181,12 +210,13 @@ impl Manager {
         let mtu = answer.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
         let options = found.options;
         let ps = found.ps;
-        let mut path = by_address(&self.cm.config, &device, (local, peer), answer.dgid, mtu);
+        let mut path =
+            by_address(&self.cm.config, &device, (local.into(), peer.into()), answer.dgid, mtu);
         path.pkey_index = self.pkey_index(&device);
-        let route = route_along(&path, device.device, &options, (local, peer));
+        let route = route_along(&path, device.device, &options, (local.into(), peer.into()));
         self.port_table(ps).set_ip(local.port(), id, ip);
         let found = self.ids.get_mut(&id).ok_or(())?;
-        found.local = Some(local);
+        found.local = Some(local.into());
         found.device = Some(device);
         found.path = Some(path);
         found.route = Some(route);

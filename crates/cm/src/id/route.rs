@@ -1,4 +1,4 @@
-//! resolve_route and set_path: the path to a peer whose address is resolved.
+//! resolve_route: the path to a peer whose address is resolved.
 //!
 //! ```text
 //!   resolve_route --> Sink::query_path      the driver looks for the path, or knows it
@@ -8,10 +8,9 @@
 //!            |  <--- time is over              ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
 //!            |  <--- destroy, device removal   ---> cancel_path
 //!
-//!   set_path: the program has the path already, nobody is asked ---> ROUTE_RESOLVED
+//!   set_paths (`supplied`): the program has the path already, nobody is asked ---> ROUTE_RESOLVED
 //! ```
 
-use core::net::SocketAddr;
 use core::time::Duration;
 
 use rdmux_transport::Time;
@@ -20,11 +19,13 @@ use rdmux_wire::{Gid, Lid, Mtu, ServiceId};
 
 use super::entry::{Id, IdState, Options};
 use super::{EventBody, Manager, flow_label};
+use crate::address::Addr;
 use crate::config::Config;
 use crate::error::{CmError, Command, errno};
 use crate::event::EventKind;
 use crate::params::Route;
-use crate::path::{Path, PathQuery};
+use crate::path::{Path, PathQuery, Paths};
+use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
 
 impl Manager {
@@ -54,7 +55,7 @@ impl Manager {
             device,
             src,
             dst,
-            service_id: ServiceId::from_port(found.ps.code(), dst.port()),
+            service_id: service_of(found.ps, &dst),
             by_address: Path { av: AddressVector { traffic_class, ..path.av }, ..path },
             timeout,
         };
@@ -84,42 +85,23 @@ impl Manager {
             Ok(path) => path,
             Err(errno) => return self.no_path(id, errno, sink),
         };
-        self.install(id, path, sink);
+        self.install(id, path.into(), sink);
     }
 
-    /// Takes a path that the program supplies (`RDMA_OPTION_IB_PATH`) in place of asking for one, and tells
-    /// ROUTE_RESOLVED. It leads from GID `local` to GID `remote`; the rest of it follows from the addresses.
-    ///
-    /// # Errors
-    /// When the address is not resolved, the route already is or is being asked for, or the path leads from
-    /// elsewhere or to elsewhere than the id's addresses.
-    pub fn set_path(
-        &mut self,
-        id: IdHandle,
-        local: Gid,
-        remote: Gid,
-        sink: &mut impl Sink,
-    ) -> Result<(), CmError> {
-        let command = Command::SetPath;
-        let found = self.in_state(id, command, IdState::AddrResolved)?;
-        let Some(path) = found.path else { return Err(self.wrong_state(id, command)) };
-        if (path.local, path.av.dgid) != (local, remote) {
-            let what = "the path does not lead from the id's address to its peer's";
-            return Err(CmError::Invalid { id, command, what });
-        }
-        self.install(id, path, sink);
-        Ok(())
-    }
-
-    /// The id has this path from now on.
-    fn install(&mut self, id: IdHandle, path: Path, sink: &mut impl Sink) {
+    /// The id has these paths from now on.
+    pub(super) fn install(&mut self, id: IdHandle, paths: Paths, sink: &mut impl Sink) {
         let Some(found) = self.ids.get_mut(&id) else { return };
+        let path = paths.primary;
         let mtu = found.device.as_ref().map_or(path.mtu, |device| path.mtu.min(device.mtu));
         let packet_lifetime = path.packet_lifetime.min(31);
-        found.path = Some(Path { mtu, packet_lifetime, ..path });
+        let back_lid = if path.back_lid == Lid(0) { path.slid } else { path.back_lid };
+        found.path = Some(Path { mtu, packet_lifetime, back_lid, ..path });
+        (found.alternate, found.cm_path) = (paths.alternate, paths.cm);
         found.go(IdState::RouteResolved);
         let route = self.refresh_route(id).map(|(_, route)| route);
-        self.emit(id, EventBody { route, ..EventBody::new(EventKind::RouteResolved) }, sink);
+        let negotiated = self.datagrams_resolved(id);
+        let body = EventBody::new(EventKind::RouteResolved);
+        self.emit(id, EventBody { route, negotiated, ..body }, sink);
     }
 
     /// A path query was not answered in time.
@@ -161,12 +143,20 @@ impl Id {
     }
 }
 
+/// The service that an id of a port space asks a peer's address for.
+pub(super) fn service_of(ps: PortSpace, dst: &Addr) -> ServiceId {
+    match dst {
+        Addr::Ip(addr) => ServiceId::from_port(ps.code(), addr.port()),
+        Addr::Ib(addr) => addr.sid,
+    }
+}
+
 /// The path from `src`, an address of `device`, to `dst`, whose GID is `dgid`, as far as the addresses tell: all of it where
 /// addresses are GIDs, and only the ends of it on InfiniBand.
 pub(super) fn by_address(
     config: &Config,
     device: &LocalAddress,
-    (src, dst): (SocketAddr, SocketAddr),
+    (src, dst): (Addr, Addr),
     dgid: Gid,
     mtu: Mtu,
 ) -> Path {
@@ -176,12 +166,13 @@ pub(super) fn by_address(
         port_num: device.port_num,
         ..AddressVector::default()
     };
-    let (flow_label, hop_limit) = (flow_label(src, dst), config.hop_limit);
+    let (flow_label, hop_limit) = (flow_label(&src, &dst), config.hop_limit);
     let routed = AddressVector { is_global: true, flow_label, hop_limit, ..ends };
     Path {
         local: device.gid,
         slid: Lid(0),
-        av: if device.is_gid() { routed } else { ends },
+        back_lid: Lid(0),
+        av: if device.has_lids { ends } else { routed },
         pkey: device.pkey,
         pkey_index: 0,
         mtu,
@@ -194,7 +185,7 @@ pub(super) fn route_along(
     path: &Path,
     device: u32,
     options: &Options,
-    (src, dst): (SocketAddr, SocketAddr),
+    (src, dst): (Addr, Addr),
 ) -> Route {
     let traffic_class = options.tos.unwrap_or(path.av.traffic_class);
     let lifetime = options.ack_timeout.filter(|&code| code > 0);
@@ -217,7 +208,7 @@ pub(super) fn route_of(
     config: &Config,
     device: &LocalAddress,
     options: &Options,
-    ends: (SocketAddr, SocketAddr),
+    ends: (Addr, Addr),
     mtu: Mtu,
 ) -> Route {
     let path = by_address(config, device, ends, Gid::from(ends.1.ip()), mtu);

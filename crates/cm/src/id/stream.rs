@@ -14,6 +14,7 @@ use super::entry::{Id, IdState, Link};
 use super::resolve::datagram;
 use super::route::route_of;
 use super::{EventBody, Manager, normalised};
+use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
 use crate::iw::{Active, ConnEvent, Request, Revision, StreamId, Upcall, Wishes};
@@ -78,7 +79,7 @@ impl Manager {
         let owner = self.iw.get(stream).map(|conn| conn.owner);
         if let Some(route) = owner.and_then(|id| self.ids.get_mut(&id)?.route.as_mut()) {
             // TCP may have had the port in use, and taken another.
-            route.src = normalised(local);
+            route.src = normalised(local).into();
         }
         self.iw.handle_connected(stream, sink);
     }
@@ -150,7 +151,7 @@ impl Manager {
     /// [`listen`](Self::listen), where it fails without them if iWARP is all that the id has.
     pub fn stream_listener(&self, id: IdHandle) -> Option<StreamListener> {
         let found = self.ids.get(&id)?;
-        let local = found.local.filter(|_| found.may_have_streams())?;
+        let local = found.local?.socket().filter(|_| found.may_have_streams())?;
         let v6_only = found.options.af_only.unwrap_or(self.cm.config.bind_v6_only);
         let only = found.only.is_some_and(|only| only.transport == TransportType::Iwarp);
         Some(StreamListener { local, v6_only, only })
@@ -195,7 +196,10 @@ impl Manager {
             private_data: param.private_data.clone(),
             tos: options.tos.unwrap_or(0),
         };
-        Ok(self.iw.connect(now, id, (route.src, route.dst), param.qp_num, active, sink))
+        let (Addr::Ip(src), Addr::Ip(dst)) = (route.src, route.dst) else {
+            return Err(CmError::Family { id, command });
+        };
+        Ok(self.iw.connect(now, id, (src, dst), param.qp_num, active, sink))
     }
 
     fn check_stream_free(&self, id: IdHandle, command: Command, qpn: Qpn) -> Result<(), CmError> {
@@ -400,6 +404,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) {
         let Some(options) = self.ids.get(&listener).map(|i| i.options) else { return };
+        let ends = (ends.0.into(), ends.1.into());
         let route = route_of(&self.cm.config, device, &options, ends, device.mtu);
         let child = self.new_child(listener, device, ends, route, Link::Stream(stream));
         let Some(child) = child else { return };

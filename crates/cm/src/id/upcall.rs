@@ -51,6 +51,7 @@ impl Manager {
         let kind = match (command, state) {
             (Command::ResolveAddr, IdState::Idle | IdState::AddrBound) => EventKind::AddrError,
             (Command::ResolveRoute, IdState::AddrResolved) => EventKind::RouteError,
+            (Command::ResolveAlong, IdState::Idle | IdState::AddrBound) => EventKind::RouteError,
             (Command::Connect, IdState::RouteResolved) => EventKind::ConnectError,
             _ => return,
         };

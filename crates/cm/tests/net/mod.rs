@@ -259,7 +259,7 @@ impl Net {
         let now = self.now;
         let h = &mut self.hosts[host];
         let id = h.cm.create_id(CLIENT, space(qp_type), qp_type, 88).unwrap();
-        h.cm.resolve_addr(now, id, None, dst, SECOND, false, &mut h.out).unwrap();
+        h.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut h.out).unwrap();
         self.run_until_idle();
         let h = &mut self.hosts[host];
         h.cm.resolve_route(now, id, SECOND, &mut h.out).unwrap();

@@ -6,20 +6,19 @@
 //! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
 //! not go before as many were acknowledged.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_cm::{
-    ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress,
-    PortSpace,
+    Addr, ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags,
+    LocalAddress, PathData, PortSpace,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::Control as _;
 use rdmux_verbs::control::DeviceKind;
-use rdmux_wire::Gid;
 
 use super::control::HostClient;
 use crate::error::HostError;
@@ -281,7 +280,7 @@ impl HostClient {
     ///
     /// # Errors
     /// See above; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
-    pub fn bind_addr(&self, id: IdHandle, addr: SocketAddr) -> Result<SocketAddr, HostError> {
+    pub fn bind_addr(&self, id: IdHandle, addr: impl Into<Addr>) -> Result<Addr, HostError> {
         self.bind_addr_at(id, addr).map(|(addr, _)| addr)
     }
 
@@ -292,8 +291,9 @@ impl HostClient {
     pub fn bind_addr_at(
         &self,
         id: IdHandle,
-        addr: SocketAddr,
-    ) -> Result<(SocketAddr, Option<Box<LocalAddress>>), HostError> {
+        addr: impl Into<Addr>,
+    ) -> Result<(Addr, Option<Box<LocalAddress>>), HostError> {
+        let addr = addr.into();
         self.cm_bound(CmRequest::Bind { id, addr }, || format!("bind {id} to {addr}"))
     }
 
@@ -301,7 +301,7 @@ impl HostClient {
     ///
     /// # Errors
     /// See above.
-    pub fn listen(&self, id: IdHandle, backlog: u32) -> Result<SocketAddr, HostError> {
+    pub fn listen(&self, id: IdHandle, backlog: u32) -> Result<Addr, HostError> {
         let bound = self.cm_bound(CmRequest::Listen { id, backlog }, || format!("listen on {id}"));
         bound.map(|(addr, _)| addr)
     }
@@ -313,10 +313,11 @@ impl HostClient {
     pub fn resolve_addr(
         &self,
         id: IdHandle,
-        src: Option<SocketAddr>,
-        dst: SocketAddr,
+        src: Option<Addr>,
+        dst: impl Into<Addr>,
         timeout: Duration,
     ) -> Result<(), HostError> {
+        let dst = dst.into();
         self.cm_done(CmRequest::ResolveAddr { id, src, dst, timeout }, || {
             format!("resolve {dst} for {id}")
         })
@@ -330,9 +331,10 @@ impl HostClient {
     pub fn resolve_addr_soon(
         &self,
         id: IdHandle,
-        dst: SocketAddr,
+        dst: impl Into<Addr>,
         timeout: Duration,
     ) -> Result<(), HostError> {
+        let dst = dst.into();
         self.cm_soon(CmRequest::ResolveAddr { id, src: None, dst, timeout })
     }
 
@@ -354,12 +356,47 @@ impl HostClient {
         self.cm_soon(CmRequest::ResolveRoute { id, timeout })
     }
 
-    /// Supplies the path in place of [`resolve_route`](Self::resolve_route), by its ends (`RDMA_OPTION_IB_PATH`).
+    /// Supplies path records in place of [`resolve_route`](Self::resolve_route) (`RDMA_OPTION_IB_PATH`).
     ///
     /// # Errors
     /// See above.
-    pub fn set_path(&self, id: IdHandle, local: Gid, remote: Gid) -> Result<(), HostError> {
-        self.cm_done(CmRequest::SetPath { id, local, remote }, || format!("set the path of {id}"))
+    pub fn set_paths(&self, id: IdHandle, records: &[PathData]) -> Result<(), HostError> {
+        let records = on_the_way(records);
+        self.cm_done(CmRequest::SetPaths { id, records }, || format!("set the paths of {id}"))
+    }
+
+    /// Supplies addresses and path records in place of [`resolve_addr`](Self::resolve_addr) and
+    /// [`resolve_route`](Self::resolve_route), of an id that is new. ROUTE_RESOLVED follows, or ROUTE_ERROR if something is
+    /// wrong.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn resolve_along_soon(
+        &self,
+        id: IdHandle,
+        src: Option<Addr>,
+        dst: Addr,
+        records: &[PathData],
+    ) -> Result<(), HostError> {
+        let records = on_the_way(records);
+        self.cm_soon(CmRequest::ResolveAlong { id, src, dst, records })
+    }
+
+    /// As [`resolve_along_soon`](Self::resolve_along_soon), and says at once what is wrong.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn resolve_along(
+        &self,
+        id: IdHandle,
+        src: Option<Addr>,
+        dst: Addr,
+        records: &[PathData],
+    ) -> Result<(), HostError> {
+        let records = on_the_way(records);
+        self.cm_done(CmRequest::ResolveAlong { id, src, dst, records }, || {
+            format!("take the paths from {id} to {dst}")
+        })
     }
 
     /// Connects (rdma_connect(3)).
@@ -560,12 +597,17 @@ impl HostClient {
         &self,
         request: CmRequest,
         what: impl FnOnce() -> String,
-    ) -> Result<(SocketAddr, Option<Box<LocalAddress>>), HostError> {
+    ) -> Result<(Addr, Option<Box<LocalAddress>>), HostError> {
         match self.cm(request, what)? {
             Response::Cm(CmReply::Bound(addr, device)) => Ok((addr, device)),
             other => Err(self.session.unexpected(&other)),
         }
     }
+}
+
+/// Path records as they travel.
+fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
+    records.iter().map(|data| (data.flags, data.record.to_bytes().to_vec())).collect()
 }
 
 #[cfg(test)]

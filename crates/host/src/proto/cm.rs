@@ -1,14 +1,14 @@
 //! Commands of the connection manager: one for each of rdma_cm's, and their answers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rdmux_cm::{
-    ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress, PortSpace,
+    Addr, ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress,
+    PortSpace,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::DeviceKind;
-use rdmux_wire::Gid;
 use serde::{Deserialize, Serialize};
 
 /// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
@@ -30,7 +30,7 @@ pub enum CmRequest {
     },
     Bind {
         id: IdHandle,
-        addr: SocketAddr,
+        addr: Addr,
     },
     Listen {
         id: IdHandle,
@@ -38,18 +38,24 @@ pub enum CmRequest {
     },
     ResolveAddr {
         id: IdHandle,
-        src: Option<SocketAddr>,
-        dst: SocketAddr,
+        src: Option<Addr>,
+        dst: Addr,
         timeout: Duration,
     },
     ResolveRoute {
         id: IdHandle,
         timeout: Duration,
     },
-    SetPath {
+    SetPaths {
         id: IdHandle,
-        local: Gid,
-        remote: Gid,
+        /// Flags and 64 bytes of a path record each.
+        records: Vec<(u32, Vec<u8>)>,
+    },
+    ResolveAlong {
+        id: IdHandle,
+        src: Option<Addr>,
+        dst: Addr,
+        records: Vec<(u32, Vec<u8>)>,
     },
     Connect {
         id: IdHandle,
@@ -139,7 +145,7 @@ pub enum CmReply {
     /// The first of the reserved numbers.
     Reserved(IdHandle),
     /// The address that the id now has, and the device of it with its port, unless it is a wildcard.
-    Bound(SocketAddr, Option<Box<LocalAddress>>),
+    Bound(Addr, Option<Box<LocalAddress>>),
     /// How many events of the id were put into its channel.
     Events(u32),
     /// The id's addresses, state and route.

@@ -1,6 +1,6 @@
 //! What `rdmux host status` shows.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use rdmux_verbs::port::GidEntry;
 use rdmux_wire::Guid;
@@ -108,9 +108,9 @@ pub struct IdStatus {
     /// Its state.
     pub state: String,
     /// Its local address and port, if bound.
-    pub src: Option<SocketAddr>,
+    pub src: Option<String>,
     /// The peer's, if known.
-    pub dst: Option<SocketAddr>,
+    pub dst: Option<String>,
 }
 
 /// An XRC domain.

@@ -6,11 +6,11 @@ use rdmux_cm::error::Command;
 use rdmux_cm::iw::StreamWish;
 use rdmux_cm::{
     ChannelId, CmError, Event, EventKind, EventParam, IdHandle, JoinQuery, MadPath, OnlyDevice,
-    Path, PathQuery, RouteQuery, Sink,
+    Path, PathData, PathQuery, RouteQuery, Sink,
 };
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind;
-use rdmux_wire::sa::McMemberRecord;
+use rdmux_wire::sa::{McMemberRecord, PathRecord};
 
 use super::clients::{Client, ClientId};
 use super::core::{Channel, Core};
@@ -403,7 +403,13 @@ impl Core {
             R::ResolveRoute { id, timeout } => {
                 manager.resolve_route(now, id, timeout, sink).map(done)
             }
-            R::SetPath { id, local, remote } => manager.set_path(id, local, remote, sink).map(done),
+            R::SetPaths { id, records } => {
+                manager.set_paths(id, &path_data(&records), sink).map(done)
+            }
+            R::ResolveAlong { id, src, dst, records } => {
+                let records = path_data(&records);
+                manager.resolve_along(now, id, (src, dst), &records, privileged, sink).map(done)
+            }
             R::Connect { id, param } => manager.connect(now, id, &param, sink).map(done),
             R::Accept { id, param } => manager.accept(now, id, &param, sink).map(done),
             R::Reject { id, reason, private_data } => {
@@ -429,6 +435,12 @@ impl Core {
     }
 }
 
+/// Path records as a process sent them. One of another length is all zeros, which no id can use.
+fn path_data(records: &[(u32, Vec<u8>)]) -> Vec<PathData> {
+    let record = |bytes: &[u8]| bytes.try_into().map(PathRecord::from_bytes).unwrap_or_default();
+    records.iter().map(|(flags, bytes)| PathData { flags: *flags, record: record(bytes) }).collect()
+}
+
 /// What follows the first event of a message, one after the other, as far as it makes sense.
 fn events_of(mut message: &[u8]) -> impl Iterator<Item = Event> + '_ {
     std::iter::from_fn(move || {
@@ -443,6 +455,7 @@ fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
     match *request {
         CmRequest::ResolveAddr { id, .. } => Some((id, Command::ResolveAddr)),
         CmRequest::ResolveRoute { id, .. } => Some((id, Command::ResolveRoute)),
+        CmRequest::ResolveAlong { id, .. } => Some((id, Command::ResolveAlong)),
         CmRequest::Connect { id, .. } => Some((id, Command::Connect)),
         _ => None,
     }
@@ -474,7 +487,8 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Listen { id, .. }
         | R::ResolveAddr { id, .. }
         | R::ResolveRoute { id, .. }
-        | R::SetPath { id, .. }
+        | R::SetPaths { id, .. }
+        | R::ResolveAlong { id, .. }
         | R::Connect { id, .. }
         | R::Accept { id, .. }
         | R::Reject { id, .. }

@@ -88,8 +88,8 @@ impl Core {
                 pid,
                 space: format!("{:?}", info.port_space),
                 state: info.state.to_string(),
-                src: info.local,
-                dst: info.peer,
+                src: info.local.map(|addr| addr.to_string()),
+                dst: info.peer.map(|addr| addr.to_string()),
             })
         };
         self.manager.ids().filter_map(row).collect()

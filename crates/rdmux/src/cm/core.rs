@@ -1,11 +1,10 @@
 //! What an id shares with its events, and how its queue pair follows them.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rdmux_cm::{EventKind, IdHandle, Negotiated, PortSpace, Route};
+use rdmux_cm::{Addr, EventKind, IdHandle, Negotiated, PortSpace, Route};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
 
 use super::channel::EventChannel;
@@ -29,7 +28,7 @@ pub(super) struct State {
     pub(super) negotiated: Option<Negotiated>,
     /// Whether this id came with a CONNECT_REQUEST.
     pub(super) passive: bool,
-    pub(super) local: Option<SocketAddr>,
+    pub(super) local: Option<Addr>,
     pub(super) route: Option<Route>,
     /// Events that the program holds.
     unacknowledged: usize,

@@ -1,11 +1,11 @@
 //! Ids.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_cm::{ConnParam, IdHandle, IdOption, JoinFlags, PortSpace, Route};
+use rdmux_cm::{Addr, ConnParam, IdHandle, IdOption, JoinFlags, PathData, PortSpace, Route};
 use rdmux_transport::attr::{Access, QpType};
 
 use super::channel::EventChannel;
@@ -63,13 +63,14 @@ impl Id {
         &self.0
     }
 
-    /// Gives it an address: one of the host's or a wildcard, and a port, where 0 takes a free one.
-    /// Returns the address with its port.
+    /// Gives it an address: one of the host's or a wildcard, and a port, where 0 takes a free one; or a GID and a service ID
+    /// ([`IbAddr`](super::IbAddr)). Returns the address with its port or service ID.
     ///
     /// # Errors
     /// `AddrInUse` when another id has the port on this address; `AddrNotAvailable` when one of the two is for every
     /// address, or this is none of the host's; or when it is bound already.
-    pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
+    pub fn bind(&self, addr: impl Into<Addr>) -> Result<Addr> {
+        let addr = addr.into();
         let client = self.0.context.client();
         let bound = client
             .bind_addr(self.0.handle, addr)
@@ -94,10 +95,11 @@ impl Id {
     /// When the state does not allow it, or `src` cannot be bound.
     pub fn resolve_addr(
         &self,
-        src: Option<SocketAddr>,
-        dst: SocketAddr,
+        src: Option<Addr>,
+        dst: impl Into<Addr>,
         timeout: Duration,
     ) -> Result<()> {
+        let dst = dst.into();
         self.0
             .context
             .client()
@@ -115,6 +117,33 @@ impl Id {
             .client()
             .resolve_route(self.0.handle, timeout)
             .on(&*self.0, "resolve the route")
+    }
+
+    /// Takes path records in place of [`resolve_route`](Self::resolve_route): nobody is asked for a path, and what the records
+    /// say is used as it is. Up to five: see [`PathData`]. Then an event RouteResolved.
+    ///
+    /// # Errors
+    /// When the state does not allow it, or a record contradicts another or the id's port.
+    pub fn set_paths(&self, records: &[PathData]) -> Result<()> {
+        let client = self.0.context.client();
+        client.set_paths(self.0.handle, records).on(&*self.0, "set the paths")
+    }
+
+    /// Takes addresses and path records together, in place of [`resolve_addr`](Self::resolve_addr) and
+    /// [`resolve_route`](Self::resolve_route): nothing is resolved, and nobody asked. Then an event RouteResolved.
+    ///
+    /// # Errors
+    /// When the state does not allow it, or a record contradicts another, the addresses or the port.
+    pub fn resolve_along(
+        &self,
+        src: Option<Addr>,
+        dst: impl Into<Addr>,
+        records: &[PathData],
+    ) -> Result<()> {
+        let dst = dst.into();
+        let client = self.0.context.client();
+        let taken = client.resolve_along(self.0.handle, src, dst, records);
+        taken.on(format_args!("{} towards {dst}", self.0), "take the paths")
     }
 
     /// Makes `qp` the id's own: the id takes it through its states from now on. Before `connect` or
@@ -289,13 +318,13 @@ impl Id {
             .on(format_args!("{}, group {group}", self.0), "leave")
     }
 
-    /// Our address and port, once bound or resolved.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    /// Our address, once bound or resolved.
+    pub fn local_addr(&self) -> Option<Addr> {
         let state = self.0.lock();
         state.route.map(|r| r.src).or(state.local)
     }
     /// The peer's, once resolved or known.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
+    pub fn peer_addr(&self) -> Option<Addr> {
         self.0.lock().route.map(|r| r.dst)
     }
     /// The path, once resolved or known.

@@ -62,5 +62,8 @@ pub(crate) use channel::Ids;
 pub use event::Event;
 pub use id::Id;
 pub use rdmux_cm::{
-    ConnParam, EventKind, IdHandle, IdOption, JoinFlags, Negotiated, PortSpace, Route, UdParam,
+    Addr, ConnParam, EventKind, IbAddr, IdHandle, IdOption, JoinFlags, Negotiated, PathData,
+    PortSpace, Route, UdParam,
 };
+pub use rdmux_wire::ServiceId;
+pub use rdmux_wire::sa::PathRecord;

@@ -127,11 +127,11 @@ impl Connection {
     }
     /// Our address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.core.id.local_addr()
+        self.core.id.local_addr()?.socket()
     }
     /// The peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.core.id.peer_addr()
+        self.core.id.peer_addr()?.socket()
     }
     /// Whether messages go through shared memory.
     pub fn is_same_host(&self) -> bool {

@@ -78,7 +78,7 @@ impl Datagram {
         let context = options.open_context()?;
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
-        let local = id.bind(at)?;
+        let local = id.bind(at)?.socket().unwrap_or(at);
         // Where GIDs are no addresses the first one is the port's.
         let is_gid = context.gids().iter().any(|entry| entry.gid == local.ip().into());
         let sgid_index = if is_gid { context.gid_index(local.ip())? } else { 0 };

@@ -23,7 +23,7 @@ pub(super) async fn connect<S: Style>(options: Options, to: SocketAddr) -> Resul
     let channel = EventChannel::new(&context)?;
     let id = Id::new(&channel, PortSpace::Tcp)?;
 
-    id.resolve_addr(options.source, to, options.timeout)?;
+    id.resolve_addr(options.source.map(Into::into), to, options.timeout)?;
     expect::<S>(&channel, EventKind::AddrResolved, deadline, to).await?;
     id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
     expect::<S>(&channel, EventKind::RouteResolved, deadline, to).await?;

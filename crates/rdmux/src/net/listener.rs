@@ -29,7 +29,7 @@ impl Listener {
         let context = options.open_context()?;
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Tcp)?;
-        let local = id.bind(at)?;
+        let local = id.bind(at)?.socket().unwrap_or(at);
         id.listen(0)?;
         Ok(Self { options, channel, _listening: id, local, pending: Vec::new() })
     }

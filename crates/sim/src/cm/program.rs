@@ -185,7 +185,8 @@ impl World {
         self.trace(format_args!("{key:?} starts as {role:?} {} to node {to}", self.last_token));
         let node = &mut self.nodes[from];
         let timeout = Duration::from_secs(1);
-        let resolving = node.cm.resolve_addr(now, id, None, dst, timeout, false, &mut node.out);
+        let resolving =
+            node.cm.resolve_addr(now, id, None, dst.into(), timeout, false, &mut node.out);
         resolving.map_err(|e| e.to_string())?;
         self.flush(from)
     }

@@ -71,6 +71,7 @@ impl ServicePort for Ib {
             pkey: port.pkeys.first().copied().unwrap_or(Pkey::DEFAULT),
             ipoib_qkey: core.interface_qkey(),
             mtu,
+            has_lids: true,
             ..address
         };
         core.addresses.for_cm(kind, node_guid).into_iter().map(at_port).collect()

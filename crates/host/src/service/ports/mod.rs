@@ -17,7 +17,7 @@ use rdmux_verbs::control::{DeviceKind, Limits};
 use rdmux_verbs::kind;
 use rdmux_verbs::port::{Adapter, Port};
 use rdmux_wire::mad::MAD_LEN;
-use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn};
 
 use super::clients::ClientId;
 use super::core::Core;
@@ -50,8 +50,18 @@ pub(super) trait ServicePort: Sync {
     /// The ports as the connection manager knows them.
     fn device_ports(&self, core: &Core, kind: DeviceKind) -> Vec<DevicePort> {
         let gids = core.addresses.gids().iter().map(|entry| entry.gid).collect();
-        let (device, port_num) = (kind as u32, 1);
-        vec![DevicePort { device, port_num, lid: Lid(0), lmc: 0, gids, pkeys: vec![Pkey::DEFAULT] }]
+        vec![DevicePort {
+            device: kind as u32,
+            port_num: 1,
+            transport: kind.transport_type(),
+            node_guid: self.node_guid(core, kind),
+            mtu: Mtu::M4096,
+            has_lids: false,
+            lid: Lid(0),
+            lmc: 0,
+            gids,
+            pkeys: vec![Pkey::DEFAULT],
+        }]
     }
 
     /// Sets what the connection manager's configuration says of connections over the ports.

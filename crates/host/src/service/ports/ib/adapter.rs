@@ -131,6 +131,10 @@ impl Adapter {
         DevicePort {
             device: Ib::KIND as u32,
             port_num: 1,
+            transport: Ib::KIND.transport_type(),
+            node_guid: self.node_guid(host),
+            mtu: port.attr.active_mtu,
+            has_lids: true,
             lid: port.attr.lid,
             lmc: port.attr.lmc,
             gids: port.gids().iter().map(|entry| entry.gid).collect(),

@@ -38,7 +38,7 @@ impl Core {
             | quality;
         let record = record.to_bytes();
         let mad = question(Method::GET, PathRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(Subject::Path(id, *query), &mad, query.timeout);
+        self.ask_sa(Subject::Path(id, Box::new(*query)), &mad, query.timeout);
     }
 
     /// Subnet administration has answered, or has not: an errno.
@@ -69,6 +69,7 @@ impl Core {
         Ok(Path {
             local: record.sgid,
             slid: record.slid,
+            back_lid: record.slid,
             av: AddressVector {
                 // In the subnet packets need none (IBTA 8.3).
                 is_global: record.hop_limit > 1 || is_group(record.dgid),

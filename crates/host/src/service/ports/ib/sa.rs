@@ -37,10 +37,10 @@ const MAX_OPEN: usize = 65_536;
 const MAX_ROW: usize = 64;
 
 /// What a question is about: who gets the answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Subject {
     /// A path for an id.
-    Path(IdHandle, PathQuery),
+    Path(IdHandle, Box<PathQuery>),
     /// A question of the port's memberships, by its number.
     Group(u64),
 }
@@ -86,7 +86,7 @@ impl SaClient {
     /// Nobody wants this path any more.
     pub(super) fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
         self.open.retain(|_, open| {
-            !matches!(open.subject, Subject::Path(of, query) if of == id && query.attempt == attempt)
+            !matches!(&open.subject, Subject::Path(of, query) if *of == id && query.attempt == attempt)
         });
     }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_cm::error::Command;
 use rdmux_cm::id::LISTEN_GRACE;
-use rdmux_cm::{CmError, IdHandle, IdState, StreamListener, Time};
+use rdmux_cm::{Addr, CmError, IdHandle, IdState, StreamListener, Time};
 use rdmux_verbs::throttled;
 
 use super::streams::errno;
@@ -81,9 +81,10 @@ impl Core {
     pub(in crate::service) fn bind(
         &mut self,
         id: IdHandle,
-        addr: SocketAddr,
+        addr: Addr,
         privileged: bool,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
+        let Addr::Ip(addr) = addr else { return self.manager.bind(id, addr, privileged) };
         let wanted = StreamListener { local: addr, v6_only: false, only: false };
         let at: Vec<SocketAddr> = (self.listening_addresses(&wanted).iter())
             .filter_map(|at| Some(self.addresses.find(at.ip())?.peer(at.ip(), 0)))
@@ -107,17 +108,17 @@ impl Core {
         &mut self,
         id: IdHandle,
         backlog: u32,
-    ) -> Result<SocketAddr, CmError> {
+    ) -> Result<Addr, CmError> {
         if self.manager.query(id)?.state == IdState::Idle {
             let any = IpAddr::from([0, 0, 0, 0]);
-            self.bind(id, SocketAddr::new(any, 0), false)?;
+            self.bind(id, SocketAddr::new(any, 0).into(), false)?;
         }
         let bound = self.manager.query(id)?.state == IdState::AddrBound;
         if let Some(wanted) = self.manager.stream_listener(id).filter(|_| bound)
             && let Err(e) = self.open_listening(id, &wanted)
         {
             self.unlisten_now(id);
-            let addr = wanted.local;
+            let addr = wanted.local.into();
             if wanted.only {
                 let command = Command::Listen;
                 return Err(match errno(&e) {

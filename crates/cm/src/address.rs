@@ -1,0 +1,192 @@
+//! Addresses that ids have: of IP, and InfiniBand's own (AF_IB).
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use rdmux_wire::{Gid, Pkey, ServiceId};
+
+use crate::ports::PortSpace;
+
+/// An address and a service at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Addr {
+    /// An IP address and a port.
+    Ip(SocketAddr),
+    /// A GID and a service ID.
+    Ib(IbAddr),
+}
+
+/// InfiniBand's own address of a service (`struct sockaddr_ib`). A port is known by a GID and a partition, a service by its ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct IbAddr {
+    /// The GID: of RoCE one that is an IP address. Zero is any.
+    pub gid: Gid,
+    /// The partition. Zero is that of the port's first key; of a listener, any.
+    pub pkey: Pkey,
+    /// Flow label (20 bits) and, above it, traffic class of packets.
+    pub flowinfo: u32,
+    /// The service ID. It goes to the wire as it is.
+    pub sid: ServiceId,
+    /// Which bits of the service ID count: of a listener, so that it has many services; of an id without a service of its own,
+    /// the bits that are given.
+    pub sid_mask: u64,
+    /// The scope of the GID, which is kept and means nothing here.
+    pub scope_id: u64,
+}
+
+impl IbAddr {
+    /// The service with this ID at a GID, in the partition of the port's first key.
+    pub const fn new(gid: Gid, sid: ServiceId) -> Self {
+        Self { gid, pkey: Pkey(0), flowinfo: 0, sid, sid_mask: u64::MAX, scope_id: 0 }
+    }
+
+    /// Any service at a GID.
+    pub const fn of_port(gid: Gid) -> Self {
+        Self { sid_mask: 0, ..Self::new(gid, ServiceId(0)) }
+    }
+
+    /// Whether the GID is any.
+    pub fn is_any(&self) -> bool {
+        self.gid.is_zero()
+    }
+
+    /// The port space and, if that is given, the port that the service ID stands for: service IDs of IP-based services
+    /// (IBTA annex A11) share the ports of IP addresses.
+    pub fn ip_service(&self) -> Option<(PortSpace, Option<u16>)> {
+        const SPACE: u64 = !0xffff;
+        if self.sid_mask & SPACE != SPACE {
+            return None;
+        }
+        let (space, port) = self.sid.port()?;
+        let port = (self.sid_mask & 0xffff == 0xffff && port != 0).then_some(port);
+        Some((PortSpace::from_code(space)?, port))
+    }
+
+    /// The flow label.
+    pub const fn flow_label(&self) -> u32 {
+        self.flowinfo & 0xf_ffff
+    }
+
+    /// The traffic class.
+    pub const fn traffic_class(&self) -> u8 {
+        self.flowinfo.to_be_bytes()[0] << 4 | self.flowinfo.to_be_bytes()[1] >> 4
+    }
+}
+
+impl Addr {
+    /// The IP address and port, if it is one.
+    pub const fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(addr) => Some(*addr),
+            Self::Ib(_) => None,
+        }
+    }
+
+    /// InfiniBand's own, if it is one.
+    pub const fn ib(&self) -> Option<&IbAddr> {
+        match self {
+            Self::Ip(_) => None,
+            Self::Ib(addr) => Some(addr),
+        }
+    }
+
+    /// The IP address: of a GID the one that it is on RoCE, and else the GID in the form of IPv6.
+    pub fn ip(&self) -> IpAddr {
+        match self {
+            Self::Ip(addr) => addr.ip(),
+            Self::Ib(addr) => addr.gid.ip(),
+        }
+    }
+
+    /// The port; of a service ID the last 16 bits.
+    pub const fn port(&self) -> u16 {
+        match self {
+            Self::Ip(addr) => addr.port(),
+            Self::Ib(addr) => (addr.sid.0 & 0xffff) as u16,
+        }
+    }
+
+    /// Whether it is the IP address of a socket that is IPv4.
+    pub const fn is_ipv4(&self) -> bool {
+        matches!(self, Self::Ip(SocketAddr::V4(_)))
+    }
+}
+
+/// An IP address is equal to what it was made of.
+impl PartialEq<SocketAddr> for Addr {
+    fn eq(&self, other: &SocketAddr) -> bool {
+        self.socket() == Some(*other)
+    }
+}
+
+impl From<SocketAddr> for Addr {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Ip(addr)
+    }
+}
+
+impl From<IbAddr> for Addr {
+    fn from(addr: IbAddr) -> Self {
+        Self::Ib(addr)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addr) => addr.fmt(f),
+            Self::Ib(addr) => addr.fmt(f),
+        }
+    }
+}
+
+/// `GID service ID/MASK pkey KEY`, without what is not given.
+impl fmt::Display for IbAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.gid)?;
+        match self.sid_mask {
+            0 => {}
+            u64::MAX => write!(f, " service {:#018x}", self.sid.0)?,
+            mask => write!(f, " service {:#018x}/{mask:#018x}", self.sid.0)?,
+        }
+        if self.pkey.0 != 0 {
+            write!(f, " pkey {:#06x}", self.pkey.0)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn service_ids_of_ports_are_ports() {
+        let at = |sid, sid_mask| IbAddr { sid_mask, ..IbAddr::new(Gid::ZERO, ServiceId(sid)) };
+        assert_eq!(at(0x0106_1c06, u64::MAX).ip_service(), Some((PortSpace::Tcp, Some(7174))));
+        assert_eq!(at(0x0106_0000, !0xffff).ip_service(), Some((PortSpace::Tcp, None)));
+        assert_eq!(at(0x0106_0000, u64::MAX).ip_service(), Some((PortSpace::Tcp, None)));
+        assert_eq!(at(0x0106_1c06, 0xffff).ip_service(), None);
+        assert_eq!(at(0x1000_0000_0106_1c06, u64::MAX).ip_service(), None);
+    }
+
+    #[test]
+    fn flow_information_has_label_and_class() {
+        let addr = IbAddr { flowinfo: 0x1234_5678, ..IbAddr::of_port(Gid::ZERO) };
+        assert_eq!((addr.flow_label(), addr.traffic_class()), (0x4_5678, 0x23));
+    }
+
+    #[test]
+    fn text_leaves_out_what_is_not_given() {
+        let gid = Gid::new(0xfe80 << 48, rdmux_wire::Guid(7));
+        let addr = IbAddr { pkey: Pkey(0x8001), ..IbAddr::new(gid, ServiceId(0x1234)) };
+        let text = Addr::from(addr).to_string();
+        assert_eq!(text, format!("{gid} service 0x0000000000001234 pkey 0x8001"));
+        assert_eq!(Addr::from(IbAddr::of_port(gid)).to_string(), gid.to_string());
+    }
+}

@@ -1,0 +1,167 @@
+//! Service IDs that are no ports: who has which, at which GID and in which partition (IBTA 12.7.3).
+
+use alloc::vec::Vec;
+
+use rdmux_wire::{Gid, Pkey, ServiceId};
+
+use crate::address::IbAddr;
+use crate::ports::PortError;
+use crate::sink::IdHandle;
+
+/// The service IDs that the connection manager assigns, as those of Linux (`IB_CM_ASSIGN_SERVICE_ID`): their first byte.
+const ASSIGNED: u64 = 0x02 << 56;
+
+/// The service IDs in use.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTable {
+    services: Vec<Service>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Service {
+    id: IdHandle,
+    addr: IbAddr,
+    listening: bool,
+}
+
+impl Service {
+    /// Whether a request for a service at a GID, by a packet of a partition, may be for this one.
+    fn covers(&self, sid: ServiceId, gid: Gid, pkey: Pkey) -> bool {
+        let IbAddr { sid: own, sid_mask, .. } = self.addr;
+        (own.0 ^ sid.0) & sid_mask == 0 && self.is_at(gid, pkey)
+    }
+
+    fn is_at(&self, gid: Gid, pkey: Pkey) -> bool {
+        let IbAddr { gid: own, pkey: key, .. } = self.addr;
+        let same_partition = key.0 & 0x7fff == 0 || (key.0 ^ pkey.0) & 0x7fff == 0;
+        (own.is_zero() || own == gid) && same_partition
+    }
+
+    /// Whether some request could be for both.
+    fn overlaps(&self, other: &IbAddr) -> bool {
+        let own = &self.addr;
+        let same_service = (own.sid.0 ^ other.sid.0) & own.sid_mask & other.sid_mask == 0;
+        let anywhere = own.gid.is_zero() || other.gid.is_zero() || own.gid == other.gid;
+        let any_partition = own.pkey.0 & 0x7fff == 0 || other.pkey.0 & 0x7fff == 0;
+        same_service && anywhere && (any_partition || (own.pkey.0 ^ other.pkey.0) & 0x7fff == 0)
+    }
+}
+
+impl ServiceTable {
+    /// Gives an id its service ID; one that nobody has if no bit of it is given, by a random number.
+    pub(crate) fn claim(
+        &mut self,
+        id: IdHandle,
+        addr: IbAddr,
+        random: u64,
+    ) -> Result<IbAddr, PortError> {
+        let addr = if addr.sid_mask == 0 { self.assigned(addr, random) } else { addr };
+        if self.services.iter().any(|service| service.overlaps(&addr)) {
+            return Err(PortError::InUse);
+        }
+        self.services.push(Service { id, addr, listening: false });
+        Ok(addr)
+    }
+
+    fn assigned(&self, addr: IbAddr, random: u64) -> IbAddr {
+        let mut sid = ServiceId(ASSIGNED | random >> 8);
+        while self.services.iter().any(|s| (s.addr.sid.0 ^ sid.0) & s.addr.sid_mask == 0) {
+            sid.0 = ASSIGNED | (sid.0 + 1) & (u64::MAX >> 8);
+        }
+        IbAddr { sid, sid_mask: u64::MAX, ..addr }
+    }
+
+    /// The id listens from now on. False if it has no service ID.
+    pub(crate) fn listen(&mut self, id: IdHandle) -> bool {
+        let own = self.services.iter_mut().find(|service| service.id == id);
+        own.map(|service| service.listening = true).is_some()
+    }
+
+    /// The listener for a request: of several the one whose service ID, then GID, then partition says the most.
+    pub(crate) fn listener(&self, sid: ServiceId, gid: Gid, pkey: Pkey) -> Option<IdHandle> {
+        let fits = self.services.iter().filter(|s| s.listening && s.covers(sid, gid, pkey));
+        let says = |s: &&Service| {
+            (s.addr.sid_mask.count_ones(), !s.addr.gid.is_zero(), s.addr.pkey.0 & 0x7fff != 0)
+        };
+        fits.max_by_key(says).map(|service| service.id)
+    }
+
+    /// Takes back what an id has.
+    pub(crate) fn release(&mut self, id: IdHandle) {
+        self.services.retain(|service| service.id != id);
+    }
+
+    /// How many are in use.
+    pub(crate) fn len(&self) -> usize {
+        self.services.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_wire::Guid;
+
+    const A: Gid = Gid([1; 16]);
+    const B: Gid = Gid([2; 16]);
+    const ANY: Gid = Gid::ZERO;
+
+    fn at(gid: Gid, sid: u64, sid_mask: u64, pkey: u16) -> IbAddr {
+        IbAddr { sid_mask, pkey: Pkey(pkey), ..IbAddr::new(gid, ServiceId(sid)) }
+    }
+
+    #[test]
+    fn services_overlap_by_masked_id_gid_and_partition() {
+        let whole = u64::MAX;
+        let free: &[(IbAddr, IbAddr, bool)] = &[
+            (at(A, 7, whole, 0), at(A, 7, whole, 0), false),
+            (at(A, 7, whole, 0), at(A, 8, whole, 0), true),
+            (at(A, 7, whole, 0), at(B, 7, whole, 0), true),
+            (at(A, 7, whole, 0), at(ANY, 7, whole, 0), false),
+            (at(A, 7, whole, 0x8001), at(A, 7, whole, 0x8002), true),
+            (at(A, 7, whole, 0x8001), at(A, 7, whole, 0x0001), false),
+            (at(A, 7, whole, 0x8001), at(A, 7, whole, 0), false),
+            (at(A, 0x700, !0xff, 0), at(A, 0x7ff, whole, 0), false),
+            (at(A, 0x700, !0xff, 0), at(A, 0x800, whole, 0), true),
+        ];
+        for (first, second, is_free) in free {
+            let mut table = ServiceTable::default();
+            table.claim(IdHandle(1), *first, 0).unwrap();
+            assert_eq!(table.claim(IdHandle(2), *second, 0).is_ok(), *is_free, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn request_goes_to_the_listener_that_fits_and_listens() {
+        let mut table = ServiceTable::default();
+        for (id, addr) in [
+            (1, at(A, 7, u64::MAX, 0x8001)),
+            (2, at(A, 7, u64::MAX, 0x8002)),
+            (3, at(B, 7, 0xff, 0)),
+        ] {
+            table.claim(IdHandle(id), addr, 0).unwrap();
+        }
+        let of = |table: &ServiceTable, gid, sid, pkey| {
+            table.listener(ServiceId(sid), gid, Pkey(pkey)).map(|id| id.0)
+        };
+        assert_eq!(of(&table, A, 7, 1), None, "nobody listens yet");
+        assert!((1..=3).all(|id| table.listen(IdHandle(id))) && !table.listen(IdHandle(4)));
+        assert_eq!(of(&table, A, 7, 1), Some(1));
+        assert_eq!(of(&table, A, 7, 0x8002), Some(2));
+        assert_eq!(of(&table, A, 7, 0x8003), None);
+        assert_eq!(of(&table, A, 8, 1), None);
+        assert_eq!(of(&table, B, 0x507, 0x8009), Some(3));
+        table.release(IdHandle(1));
+        assert_eq!((of(&table, A, 7, 1), table.len()), (None, 2));
+    }
+
+    #[test]
+    fn assigned_ids_are_of_the_connection_manager_and_differ() {
+        let mut table = ServiceTable::default();
+        let any = IbAddr::of_port(Gid::new(0, Guid(1)));
+        let first = table.claim(IdHandle(1), any, 0xabcd_ef01_2345_6789).unwrap();
+        let second = table.claim(IdHandle(2), any, 0xabcd_ef01_2345_6789).unwrap();
+        assert_eq!(first.sid.0 >> 56, 2);
+        assert_eq!((second.sid.0, second.sid_mask), (first.sid.0 + 1, u64::MAX));
+    }
+}
