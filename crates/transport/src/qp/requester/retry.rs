@@ -90,7 +90,7 @@ impl Qp {
     pub(in crate::qp) fn start_over(&mut self, now: Time, link: LinkCaps) {
         let req = &mut self.req;
         req.direct = link.by_reference;
-        (req.excused, req.backoff) = (false, 0);
+        (req.retry_left, req.excused, req.backoff) = (self.attr.retry_cnt, false, 0);
         if !self.lossless {
             req.window = Window::lossy(self.mtu);
             (req.srtt, req.least_early) = (Duration::ZERO, LEAST_EARLY);
