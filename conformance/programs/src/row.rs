@@ -73,6 +73,10 @@ pub(crate) enum Way {
     Namespaces,
     /// The same of a user without privilege, who has the namespaces in a user namespace.
     UserNamespaces,
+    /// On one virtual host with two ports on one fabric.
+    OwnPorts,
+    /// Between two such hosts.
+    Ports,
     /// On hosts of a fabric, which the programs manage or look at.
     Management,
 }
@@ -95,6 +99,8 @@ impl fmt::Display for Way {
             Self::Wire6 => "wire, IPv6",
             Self::Namespaces => "two namespaces",
             Self::UserNamespaces => "two namespaces, a plain user",
+            Self::OwnPorts => "one host, two ports",
+            Self::Ports => "two hosts, two ports",
             Self::Management => "management",
         })
     }

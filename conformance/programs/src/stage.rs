@@ -34,6 +34,8 @@ pub(crate) struct Stage {
     pair: Option<[Side; 2]>,
     /// Two virtual hosts on a fabric.
     subnet: Option<[Side; 2]>,
+    /// Two that have two ports on a fabric.
+    ports: Option<[Side; 2]>,
     solo: Option<Side>,
     /// Whether that is on a fabric.
     solo_is_plugged: bool,
@@ -70,6 +72,7 @@ impl Stage {
             rows: 0,
             pair: None,
             subnet: None,
+            ports: None,
             solo: None,
             solo_is_plugged: false,
             wire: None,
@@ -92,6 +95,11 @@ impl Stage {
                 [one.clone(), one]
             }
             Way::Udp if row.device == Device::Ib => self.subnet()?,
+            Way::OwnPorts => {
+                let [one, _] = self.ports()?;
+                [one.clone(), one]
+            }
+            Way::Ports => self.ports()?,
             Way::Ring => {
                 let [one, _] = self.pair()?;
                 [one.clone(), one]
@@ -203,7 +211,7 @@ impl Stage {
     fn pair(&mut self) -> Result<[Side; 2]> {
         if self.pair.is_none() {
             let runtime = self.work.join("virtual");
-            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name);
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name, &[]);
             self.pair = Some([up("one")?, up("two")?]);
         }
         self.pair.clone().context("two virtual hosts")
@@ -213,18 +221,35 @@ impl Stage {
     fn subnet(&mut self) -> Result<[Side; 2]> {
         if self.subnet.is_none() {
             let runtime = self.work.join("subnet");
-            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name);
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name, &[]);
             let sides = [up("one")?, up("two")?];
-            bring_up_fabric(&sides)?;
+            bring_up_fabric(&sides, &[])?;
             self.subnet = Some(sides);
         }
         self.subnet.clone().context("two hosts on a fabric")
     }
 
+    /// The same with two ports each, four LIDs for each port, and the partition 0x20 beside the default one.
+    fn ports(&mut self) -> Result<[Side; 2]> {
+        const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20: ALL=full;\n";
+        if self.ports.is_none() {
+            let runtime = self.work.join("ports");
+            let options = ["--fabric", "default"].repeat(2);
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name, &options);
+            let sides = [up("one")?, up("two")?];
+            let file = self.work.join("partitions.conf");
+            fs::write(&file, PARTITIONS)?;
+            let file = file.to_str().context("a path")?;
+            bring_up_fabric(&sides, &["--sm-lmc", "2", "--partitions", file])?;
+            self.ports = Some(sides);
+        }
+        self.ports.clone().context("two hosts with two ports")
+    }
+
     /// The default host is on a fabric of its own from now on.
     fn plug_solo(&mut self, solo: &Side) -> Result<()> {
         if !self.solo_is_plugged {
-            bring_up_fabric(std::slice::from_ref(solo))?;
+            bring_up_fabric(std::slice::from_ref(solo), &[])?;
             self.solo_is_plugged = true;
         }
         Ok(())
@@ -298,7 +323,7 @@ impl Stage {
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
         let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
-        let virtuals = self.pair.iter().chain(&self.subnet).flatten();
+        let virtuals = self.pair.iter().chain(&self.subnet).chain(&self.ports).flatten();
         virtuals.chain(&self.solo).chain(wire).chain(namespaces)
     }
 }
@@ -309,7 +334,7 @@ impl Drop for Stage {
         for side in self.sides() {
             let _ = side.rdmux(&["host", "down"]);
         }
-        let on_fabrics = self.subnet.iter().flatten().take(1);
+        let on_fabrics = [&self.subnet, &self.ports].into_iter().flatten().map(|[side, _]| side);
         let solo = self.solo.iter().filter(|_| self.solo_is_plugged);
         for side in on_fabrics.chain(solo) {
             let _ = side.rdmux(&["fabric", "down"]);
@@ -318,13 +343,13 @@ impl Drop for Stage {
     }
 }
 
-/// Brings a fabric with a manager up, and waits until the ports of these hosts are active.
-fn bring_up_fabric(sides: &[Side]) -> Result<()> {
-    sides[0].rdmux(&["fabric", "up", "--shape", "switch:4"])?;
+/// Brings a fabric with a manager up, which has these options, and waits until the ports of these hosts are active.
+fn bring_up_fabric(sides: &[Side], manager: &[&str]) -> Result<()> {
+    sides[0].rdmux(&[&["fabric", "up", "--shape", "switch:4"], manager].concat())?;
     let end = Instant::now() + SHORTLY;
     for side in sides {
         while !side.is_active("ib")? {
-            ensure!(Instant::now() < end, "the port of {} does not come up", side.name);
+            ensure!(Instant::now() < end, "the ports of {} do not come up", side.name);
             std::thread::sleep(Duration::from_millis(10));
         }
     }

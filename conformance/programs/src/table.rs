@@ -9,6 +9,7 @@ mod management;
 mod mpi;
 mod namespaces;
 mod perftest;
+mod ports;
 mod qperf;
 mod rdmacm_utils;
 mod ucx;
@@ -24,6 +25,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows.extend(iwarp);
     rows.extend(infiniband);
     rows.extend(kinds::rows());
+    rows.extend(ports::rows());
     rows.extend(namespaces::rows());
     rows.extend(management::rows());
     rows

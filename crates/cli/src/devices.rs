@@ -7,7 +7,7 @@ use clap::Args;
 use rdmux::Context;
 use rdmux_host::DeviceRow;
 use rdmux_verbs::kind::{GidKind, LinkLayer};
-use rdmux_verbs::port::PortAttr;
+use rdmux_verbs::port::{GidEntry, PortAttr};
 use serde::Serialize;
 
 use crate::Global;
@@ -95,8 +95,9 @@ pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
 }
 
 fn describe(context: &Context, row: &DeviceRow) -> Result<Device> {
-    let (attr, port) = (context.query(), context.query_port()?);
-    let gids = context.gids().into_iter().enumerate();
+    let attr = context.query();
+    let numbers = 1..=context.num_ports();
+    let ports = numbers.map(|number| describe_port(context, row, number)).collect::<Result<_>>()?;
     let l = attr.limits;
     Ok(Device {
         name: context.name().to_owned(),
@@ -104,32 +105,7 @@ fn describe(context: &Context, row: &DeviceRow) -> Result<Device> {
         transport: attr.kind.row().protocols,
         node_guid: attr.node_guid.to_string(),
         firmware: attr.fw_ver,
-        ports: vec![Port {
-            number: 1,
-            state: format!("{:?}", port.state).to_lowercase(),
-            link_layer: port.link_layer.name(),
-            active_mtu: port.active_mtu.bytes(),
-            max_mtu: port.max_mtu.bytes(),
-            max_message: port.max_msg_sz,
-            subnet: (port.link_layer == LinkLayer::InfiniBand).then(|| subnet(row, &port)),
-            gids: gids
-                .map(|(index, entry)| {
-                    // GIDs that are no addresses have no type either.
-                    let (address, kind) = match entry.kind {
-                        GidKind::Address => (entry.gid.ip().to_string(), entry.kind.sysfs()),
-                        GidKind::Node => ("-".to_owned(), "-"),
-                    };
-                    GidRow {
-                        index,
-                        gid: entry.gid.to_string(),
-                        address,
-                        kind,
-                        interface: entry.interface,
-                        mtu: entry.mtu.bytes(),
-                    }
-                })
-                .collect(),
-        }],
+        ports,
         limits: vec![
             ("max_qp", l.max_qp.into()),
             ("max_qp_wr", l.max_qp_wr.into()),
@@ -152,8 +128,38 @@ fn describe(context: &Context, row: &DeviceRow) -> Result<Device> {
     })
 }
 
-fn subnet(row: &DeviceRow, port: &PortAttr) -> Subnet {
-    let told = row.ports.first();
+fn describe_port(context: &Context, row: &DeviceRow, number: u8) -> Result<Port> {
+    let port = context.query_port_number(number)?;
+    let gid = |(index, entry): (usize, GidEntry)| {
+        // GIDs that are no addresses have no type either.
+        let (address, kind) = match entry.kind {
+            GidKind::Address => (entry.gid.ip().to_string(), entry.kind.sysfs()),
+            GidKind::Node => ("-".to_owned(), "-"),
+        };
+        GidRow {
+            index,
+            gid: entry.gid.to_string(),
+            address,
+            kind,
+            interface: entry.interface,
+            mtu: entry.mtu.bytes(),
+        }
+    };
+    let is_managed = port.link_layer == LinkLayer::InfiniBand;
+    Ok(Port {
+        number,
+        state: format!("{:?}", port.state).to_lowercase(),
+        link_layer: port.link_layer.name(),
+        active_mtu: port.active_mtu.bytes(),
+        max_mtu: port.max_mtu.bytes(),
+        max_message: port.max_msg_sz,
+        subnet: is_managed.then(|| subnet(row, number, &port)),
+        gids: context.gids_of_port(number).into_iter().enumerate().map(gid).collect(),
+    })
+}
+
+fn subnet(row: &DeviceRow, number: u8, port: &PortAttr) -> Subnet {
+    let told = row.ports.get(usize::from(number).saturating_sub(1));
     let (speed, rate) = port.rate();
     Subnet {
         fabric: told.and_then(|port| Some(port.managed.as_ref()?.fabric.clone())),

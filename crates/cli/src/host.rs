@@ -12,6 +12,7 @@ use rdmux_host::proto::{FabricStatus, HolderStatus, Status};
 use rdmux_host::service::daemon;
 use rdmux_host::{ConnectOptions, HostError, HostName, NodeGuid, RuntimeDir};
 use rdmux_verbs::kind::{self, KindRow};
+use rdmux_verbs::port::MAX_PORTS;
 use serde_json::{Map, Value, json};
 
 use crate::Global;
@@ -60,10 +61,11 @@ pub(crate) struct Up {
     guid: Option<NodeGuid>,
     /// The fabric that its InfiniBand adapter is on, fixed from now on
     ///
-    /// Without it that is the fabric which RDMUX_FABRIC or the configuration file names when the service starts, or
-    /// "default". The host attaches when the fabric is up.
-    #[arg(long, value_name = "NAME")]
-    fabric: Option<FabricName>,
+    /// Given twice it is the fabric of each of two ports: two names, or the same one for an adapter that has both ports
+    /// on one fabric. Without it the adapter is on the fabric which RDMUX_FABRIC or the configuration file names when the
+    /// service starts, or on "default". The host attaches when the fabric is up.
+    #[arg(long = "fabric", value_name = "NAME")]
+    fabrics: Vec<FabricName>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -144,17 +146,23 @@ fn up(global: &Global, args: &Up) -> Result<()> {
     if let Some(guid) = args.guid {
         assign_guid(&options, name, guid)?;
     }
-    if let Some(fabric) = &args.fabric {
-        options.dir.host(name)?.set_fabric(fabric)?;
+    if args.fabrics.len() > usize::from(MAX_PORTS) {
+        bail!("{} fabrics, and a device has {MAX_PORTS} ports at most", args.fabrics.len());
+    }
+    if !args.fabrics.is_empty() {
+        options.dir.host(name)?.set_fabrics(&args.fabrics)?;
     }
     let status = admin::up(&options, name, args.addr)?;
     if let Some(wish) = args.guid.filter(|wish| wish.guid() != status.node_guid) {
         bail!("host {name} has not the node GUID {wish}: the configuration file has another");
     }
-    if let Some(wish) = args.fabric.as_ref().filter(|wish| wish.as_str() != status.fabric.name) {
+    let wishes: Vec<_> = args.fabrics.iter().map(FabricName::as_str).collect();
+    let has: Vec<_> = status.fabrics.iter().map(|fabric| fabric.name.as_str()).collect();
+    if !wishes.is_empty() && wishes != has {
         bail!(
-            "host {name} is up on fabric {}: `rdmux host down {name}`, and it comes back on {wish}",
-            status.fabric.name
+            "host {name} is up on fabric {}: `rdmux host down {name}`, and it comes back on {}",
+            has.join(" and "),
+            wishes.join(" and ")
         );
     }
     if status.pid == std::process::id() {
@@ -279,10 +287,14 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let kind = if s.embedded { " (a thread of that process)" } else { "" };
     say!("host       {}", s.host);
     say!("addresses  {}", addresses(s));
-    let is_there = |row: &&KindRow| !row.kind.is_on_fabric() || s.fabric.node_guid.is_some();
+    let has_adapter = s.fabrics.iter().any(|fabric| fabric.node_guid.is_some());
+    let is_there = |row: &&KindRow| !row.kind.is_on_fabric() || has_adapter;
     let names: Vec<_> = kind::rows().iter().filter(is_there).map(|row| row.device_name).collect();
     say!("devices    {}", names.join(" "));
-    say!("fabric     {}", fabric(&s.fabric));
+    match &s.fabrics[..] {
+        [one] => say!("fabric     {}", fabric(one)),
+        all => all.iter().for_each(|one| say!("port {}     {}", one.port, fabric(one))),
+    }
     say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
     say!(
@@ -360,20 +372,22 @@ fn fabric(s: &FabricStatus) -> String {
 fn print_xrc(s: &Status) -> Result<()> {
     if !s.xrc_domains.is_empty() {
         say!("\nXRC DOMAINS");
-        let mut report = Report::new(&["ID", "FILE", "SRQS", "OPENED BY"]).right(&[0, 2]);
+        let mut report = Report::new(&["DEVICE", "ID", "FILE", "SRQS", "OPENED BY"]).right(&[1, 3]);
         for d in &s.xrc_domains {
             let file = d.file.map_or("private".into(), |(dev, ino)| format!("{dev:#x}:{ino}"));
             let pids: Vec<_> = d.pids.iter().map(i32::to_string).collect();
-            report.row([d.id.to_string(), file, d.srqs.to_string(), pids.join(" ")]);
+            let (id, srqs) = (d.id.to_string(), d.srqs.to_string());
+            report.row([d.device.clone(), id, file, srqs, pids.join(" ")]);
         }
         report.print()?;
     }
     if !s.xrc_targets.is_empty() {
         say!("\nXRC RECEIVE QUEUE PAIRS");
         let mut report =
-            Report::new(&["QPN", "DOMAIN", "STATE", "PEER QPN", "HELD BY"]).right(&[1]);
+            Report::new(&["DEVICE", "QPN", "DOMAIN", "STATE", "PEER QPN", "HELD BY"]).right(&[2]);
         for t in &s.xrc_targets {
             report.row([
+                t.device.clone(),
                 format!("{:#08x}", t.qpn),
                 t.domain.to_string(),
                 t.state.clone(),
@@ -430,7 +444,7 @@ fn as_json(s: &Status) -> Value {
         "node_guid": s.node_guid.to_string(),
         "gids": gids.collect::<Vec<_>>(),
         "port": s.port,
-        "fabric": s.fabric,
+        "fabrics": s.fabrics,
         "slots": s.slots,
         "rings": s.rings,
         "processes": s.clients,

@@ -93,7 +93,7 @@ fn is_sm_is_set_while_anybody_has_issm_open() {
     until_manager(&net, true);
     drop(one);
     let status = json(&net.ok(&["host", "status", "a", "--json"]));
-    assert_eq!(status["fabric"]["is_sm"], true);
+    assert_eq!(status["fabrics"][0]["is_sm"], true);
     drop(two);
     until_manager(&net, false);
 

@@ -9,6 +9,7 @@ use crate::{FabricName, InvalidFabricName};
 /// ```toml
 /// [fabric]
 /// name = "default"  # the fabric of this user's hosts
+/// ports = ["a", "b"] # of hosts, whose first port is on the first; the one that `name` names if absent
 /// users = [1000]    # numbers of users, beside the owner and root, whose programs may attach
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -16,12 +17,26 @@ use crate::{FabricName, InvalidFabricName};
 pub struct Config {
     /// The fabric that hosts are on and commands are about where neither an option nor `$RDMUX_FABRIC` names one.
     pub name: FabricName,
+    /// The fabrics that the ports of hosts are on, one for each port; if there are none, that of `name`, and hosts have one port.
+    /// `$RDMUX_FABRIC` counts more.
+    pub ports: Vec<FabricName>,
     /// Users, beside the owner and root, whose hosts and programs may attach. They find the fabric where
     /// `RDMUX_RUNTIME_DIR` leads to the owner's directory. They may not change the subnet.
     pub users: Vec<u32>,
 }
 
 impl Config {
+    /// The fabrics that the ports of hosts are on: the one that `$RDMUX_FABRIC` names, or else those of this configuration.
+    ///
+    /// # Errors
+    /// [`InvalidFabricName`] for what the variable holds.
+    pub fn of_hosts(&self) -> Result<Vec<FabricName>, InvalidFabricName> {
+        if let Some(named) = FabricName::of_environment()? {
+            return Ok(vec![named]);
+        }
+        Ok(if self.ports.is_empty() { vec![self.name.clone()] } else { self.ports.clone() })
+    }
+
     /// The fabric that `$RDMUX_FABRIC` names, or else this configuration.
     ///
     /// # Errors

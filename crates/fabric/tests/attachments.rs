@@ -4,7 +4,7 @@ mod common;
 
 use common::Fabric;
 use rdmux_fabric::client::{Attachment, admin};
-use rdmux_fabric::proto::End;
+use rdmux_fabric::proto::{Described, End, HostPort};
 use rdmux_fabric::server::Setup;
 use rdmux_fabric::{Config, FabricError};
 use rdmux_wire::Guid;
@@ -72,6 +72,82 @@ fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
     let shown = admin::show(&fabric.options, &fabric.name).unwrap();
     let new = shown.nodes.iter().find(|n| n.guid == Guid(0xc)).unwrap();
     assert_eq!((new.description.as_str(), shown.links.len()), ("c", 2));
+}
+
+fn attach_port(
+    fabric: &Fabric,
+    host: &str,
+    guid: u64,
+    (number, here): (u8, &[u8]),
+) -> Result<(Attachment, Described), FabricError> {
+    let port = HostPort { number, of: 2, here: here.to_vec() };
+    Attachment::open_port(&fabric.options, &fabric.name, host, Guid(guid), &port)
+}
+
+#[test]
+fn host_with_two_ports_takes_the_places_of_adapters_with_one() {
+    let mut fabric = Fabric::up("switch:4");
+    let both = |fabric: &Fabric| {
+        let [one, two] = [1, 2].map(|n| attach_port(fabric, "a", 0x70, (n, &[1, 2])).unwrap());
+        assert_eq!([one.1.node_guid, two.1.node_guid], [Guid(0x70); 2]);
+        assert_eq!([one.1.port.guid, two.1.port.guid], [Guid(0x71), Guid(0x72)]);
+        assert_eq!([one.1.port.phys_state, two.1.port.phys_state], [5, 5], "both are plugged in");
+        [one.0, two.0]
+    };
+    let held = both(&fabric);
+    // Two adapters are left, and those without a cable are no host's.
+    let others = [0xb, 0xc].map(|n| attach(&fabric, "x", n).unwrap());
+    let e = attach(&fabric, "x", 0xd).unwrap_err();
+    assert_eq!(e.errno(), libc::ENODEV, "{e}");
+    let shown = |fabric: &Fabric| admin::show(&fabric.options, &fabric.name).unwrap();
+    let plugged = shown(&fabric).links.len();
+    assert_eq!(plugged, 4);
+    drop((held, others));
+    fabric.stop();
+    fabric.start();
+    assert_eq!(shown(&fabric).links.len(), plugged);
+    both(&fabric);
+}
+
+#[test]
+fn adapter_of_a_host_with_ports_on_two_fabrics_is_one_node() {
+    let fabrics = ["switch:3", "switch:2"].map(Fabric::up);
+    let ports = [(1_u8, [1_u8]), (2, [2])];
+    let described = fabrics.iter().zip(ports).map(|(fabric, (number, here))| {
+        let (held, described) = attach_port(fabric, "a", 0x70, (number, &here)).unwrap();
+        let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+        let node = shown.nodes.iter().find(|node| node.guid == Guid(0x70)).unwrap();
+        assert_eq!(node.ports.len(), 2, "the other port is there, without a cable");
+        (held, described)
+    });
+    let described: Vec<_> = described.collect();
+    let facts: Vec<_> = described
+        .iter()
+        .map(|(_, d)| (d.node_guid, d.port.number, d.port.guid, d.port.phys_state))
+        .collect();
+    assert_eq!(facts, [(Guid(0x70), 1, Guid(0x71), 5), (Guid(0x70), 2, Guid(0x72), 5)]);
+}
+
+#[test]
+fn ports_that_cannot_be_are_refused() {
+    let fabric = Fabric::up("switch:4");
+    for (number, of, here) in [
+        (0, 1, vec![0]),
+        (2, 1, vec![2]),
+        (1, 2, vec![2]),
+        (1, 2, vec![2, 1]),
+        (1, 2, vec![1, 1]),
+        (1, 11, vec![1]),
+        (1, 2, vec![]),
+    ] {
+        let port = HostPort { number, of, here };
+        let e = Attachment::open_port(&fabric.options, &fabric.name, "a", Guid(0x70), &port);
+        assert_eq!(e.unwrap_err().errno(), libc::EINVAL, "{port:?}");
+    }
+    // The GUID of another host's port.
+    let _first = attach_port(&fabric, "a", 0x70, (1, &[1, 2])).unwrap();
+    let e = attach_port(&fabric, "b", 0x71, (1, &[1, 2])).unwrap_err();
+    assert!(e.errno() == libc::EEXIST && e.to_string().contains("--guid"), "{e}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use common::{Fabric, Manager};
 use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
-use rdmux_fabric::proto::{Greeting, NodeRef, PortRef, Role};
+use rdmux_fabric::proto::{Greeting, HostPort, NodeRef, PortRef, Role};
 use rdmux_fabric::server::{FIRST_GUID, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_runtime::connect::connect;
@@ -37,7 +37,7 @@ fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
     let mut manager = Manager::open(&fabric.options, &fabric.name, &port);
     let roles = [
         None,
-        Some(Role::Attach { host: "x".into(), node_guid: Guid(9) }),
+        Some(Role::Attach { host: "x".into(), node_guid: Guid(9), port: HostPort::only() }),
         Some(Role::OpenFile(port.clone())),
         Some(Role::Mads { file: 1, key: [0; 16] }),
         Some(Role::IsSm { port, wait: true }),

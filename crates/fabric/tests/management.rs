@@ -6,7 +6,7 @@ use std::thread;
 
 use common::{DIRECTED, Fabric, Manager};
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, Received, admin};
-use rdmux_fabric::proto::{NodeRef, PortRef};
+use rdmux_fabric::proto::{HostPort, NodeRef, PortRef};
 use rdmux_fabric::server::FIRST_GUID;
 use rdmux_fabric::{Config, FabricError};
 use rdmux_subnet::umad::{Registration, UserMad};
@@ -311,34 +311,48 @@ fn two_ports() -> Fabric {
 }
 
 #[test]
-fn host_is_told_of_all_ports_of_its_adapter() {
+fn host_with_two_ports_has_an_adapter_with_two_and_is_told_of_each_by_itself() {
     let fabric = two_ports();
     let host = Guid(0x0200_0000_0000_0002);
-    let (mut attachment, described) =
-        Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
-    let others: Vec<_> = described.others.iter().map(|port| (port.number, port.guid)).collect();
-    assert_eq!((described.port.number, others), (1, vec![(2, Guid(0x20_0002))]));
+    let open = |number| {
+        let port = HostPort { number, of: 2, here: vec![1, 2] };
+        Attachment::open_port(&fabric.options, &fabric.name, "a", host, &port)
+    };
+    // In whatever order.
+    let (mut second, described) = open(2).unwrap();
+    assert_eq!((described.node_guid, described.port.number), (Guid(0x20_0000), 2));
+    assert_eq!(described.port.guid, Guid(0x20_0002));
+    let (mut first, described) = open(1).unwrap();
+    assert_eq!((described.node_guid, described.port.guid), (Guid(0x20_0000), Guid(0x20_0001)));
+    for number in [1, 2] {
+        let e = open(number).unwrap_err();
+        assert!(e.errno() == libc::EEXIST && e.to_string().contains("attached already"), "{e}");
+    }
     let mut manager = fabric.manager("a", 2);
     set_lid(&mut manager, &[], 2, Lid(0x33));
-    let told = attachment.refresh().unwrap();
-    let [other] = &told.others[..] else { panic!("{told:?}") };
-    assert_eq!((told.events.len(), told.port.lid), (0, Lid(0)));
-    assert!(other.events.contains(&PortEvent::LidChange), "{other:?}");
-    assert_eq!((other.port.number, other.port.lid), (2, Lid(0x33)));
-    // What is asked for has all ports, and nothing has happened to them.
-    let asked = attachment.refresh().unwrap();
-    assert!(asked.events.is_empty() && asked.others[0].events.is_empty(), "{asked:?}");
-    assert_eq!(asked.others[0].port.lid, Lid(0x33));
-    let mut manager = fabric.manager("a", 1);
-    set_lid(&mut manager, &[], 1, Lid(0x34));
-    // Answers to what was asked before come first.
-    let told = loop {
-        let told = attachment.refresh().unwrap();
-        if !told.events.is_empty() {
-            break told;
-        }
-    };
-    assert!(told.others.is_empty() && told.events.contains(&PortEvent::LidChange), "{told:?}");
+    let told = second.refresh().unwrap();
+    assert!(told.events.contains(&PortEvent::LidChange), "{told:?}");
+    assert_eq!((told.port.number, told.port.lid), (2, Lid(0x33)));
+    let told = first.refresh().unwrap();
+    assert_eq!((told.events.len(), told.port.number, told.port.lid), (0, 1, Lid(0)));
+    // One is given back, the other stays.
+    drop(second);
+    while open(2).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(first.refresh().unwrap().port.number, 1);
+    let attached = admin::status(&fabric.options, &fabric.name).unwrap().attached;
+    assert!(attached.iter().any(|held| (held.port, held.host.as_str()) == (1, "a")));
+}
+
+#[test]
+fn host_with_one_port_has_the_first_of_an_adapter_with_two() {
+    let fabric = two_ports();
+    let (_held, described) = Attachment::open(&fabric.options, &fabric.name, "a", Guid(7)).unwrap();
+    assert_eq!((described.node_guid, described.port.number), (Guid(0x20_0000), 1));
+    let port = HostPort { number: 2, of: 2, here: vec![1, 2] };
+    let other = Attachment::open_port(&fabric.options, &fabric.name, "b", Guid(8), &port);
+    assert_eq!(other.unwrap_err().errno(), libc::ENODEV, "an adapter is one host's");
 }
 
 #[test]

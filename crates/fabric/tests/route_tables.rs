@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use common::asker::Asker;
 use common::{Fabric, managed, up};
 use rdmux_fabric::client::{Attachment, Progress, admin};
-use rdmux_fabric::proto::{Described, End, Snapshot};
+use rdmux_fabric::proto::{Described, End, HostPort, Snapshot};
 use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, PartitionsFile, Setup};
 use rdmux_fabric::{Config, FabricDir};
 use rdmux_link::routes::{Peer, PeerId, RouteView, Way};
@@ -354,7 +354,7 @@ fn tables_of_a_fabric_that_is_gone_stay_as_they_were() {
 fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
-    let mut attaching = Attachment::begin(&dir, "h1", Guid(1)).unwrap().unwrap();
+    let mut attaching = Attachment::begin(&dir, "h1", Guid(1), &HostPort::only()).unwrap().unwrap();
     let (mut attachment, _) = loop {
         match attaching.poll().unwrap() {
             Progress::Done(done) => break done,

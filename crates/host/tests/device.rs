@@ -146,9 +146,9 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
     let (a, b) = (host.client(), host.client());
     let qpn = |c: &rdmux_host::HostClient, n| Qpn::new(u32::from(c.info().slot.slot) << 12 | n);
     assert!(!joined(group));
-    let hears = a.attach_multicast(qpn(&a, 1), mgid).unwrap().unwrap();
-    assert!(a.attach_multicast(qpn(&a, 2), mgid).unwrap().is_none());
-    let too = b.attach_multicast(qpn(&b, 1), mgid).unwrap().unwrap();
+    let hears = a.attach_multicast(1, qpn(&a, 1), mgid).unwrap().unwrap();
+    assert!(a.attach_multicast(1, qpn(&a, 2), mgid).unwrap().is_none());
+    let too = b.attach_multicast(1, qpn(&b, 1), mgid).unwrap().unwrap();
     assert!(joined(group));
     assert_eq!(host.status().groups[0].members, 3);
 
@@ -159,13 +159,13 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
     rustix::net::sendto(&from, &bytes, rustix::net::SendFlags::empty(), &to).unwrap();
     assert_eq!((receive(&hears), receive(&too)), (bytes.clone(), bytes));
 
-    a.detach_multicast(qpn(&a, 1), mgid).unwrap();
-    assert!(a.detach_multicast(qpn(&a, 1), mgid).is_err());
+    a.detach_multicast(1, qpn(&a, 1), mgid).unwrap();
+    assert!(a.detach_multicast(1, qpn(&a, 1), mgid).is_err());
     drop(b);
     assert!(matches!(next_event(&a).unwrap(), ControlEvent::PeerGone { .. }));
     // Processes that still hold the sockets do not keep the group.
     assert!(joined(group));
-    a.detach_multicast(qpn(&a, 2), mgid).unwrap();
+    a.detach_multicast(1, qpn(&a, 2), mgid).unwrap();
     assert!(!joined(group));
     assert!(host.status().groups.is_empty());
     drop((hears, too));

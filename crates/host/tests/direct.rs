@@ -58,7 +58,7 @@ impl Process {
 
     /// To a queue pair of another process of the host.
     fn connect(&self, dest_qpn: Qpn) {
-        let dgid = self.device.gid(0).unwrap().gid;
+        let dgid = self.device.gid(1, 0).unwrap().gid;
         connect_qp(&self.qp, &connected_to(dgid, dest_qpn, &self.qp.query()));
     }
 

@@ -246,7 +246,7 @@ fn a_group_is_joined_on_the_interface_of_the_id() {
             host.client.join_multicast(id, group, JoinFlags::FullMember, 0).unwrap();
             host.expect(EventKind::MulticastJoin);
             let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
-            host.client.attach_multicast(qpn, group.into()).unwrap().unwrap();
+            host.client.attach_multicast(1, qpn, group.into()).unwrap().unwrap();
             let status = host.status();
             assert_eq!(status.groups.len(), 1);
             assert_eq!(status.groups[0].local.to_string(), "10.77.0.1");

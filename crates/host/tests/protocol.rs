@@ -182,8 +182,8 @@ fn others_slots_queue_pairs_and_ids_are_out_of_reach() {
     assert!(a.release_slot(of_b, 0).is_err());
     let group = rdmux_wire::Gid::from(std::net::Ipv4Addr::new(239, 1, 1, 1));
     let qpn = |slot: u16| rdmux_wire::Qpn::new(u32::from(slot) << 12);
-    assert!(a.attach_multicast(qpn(of_b), group).is_err());
-    assert!(a.detach_multicast(qpn(of_a), group).is_err());
+    assert!(a.attach_multicast(1, qpn(of_b), group).is_err());
+    assert!(a.detach_multicast(1, qpn(of_a), group).is_err());
     let channel = rdmux_host::EventChannel::open(&a).unwrap();
     let (space, rc) = (rdmux_cm::PortSpace::Tcp, rdmux_transport::attr::QpType::Rc);
     let id = a.create_id(&channel, space, rc, 0).unwrap();

@@ -82,7 +82,7 @@ impl Process {
     }
 
     fn gid(&self) -> Gid {
-        self.device.gid(0).unwrap().gid
+        self.device.gid(1, 0).unwrap().gid
     }
 
     fn domain(&self, file: &File) -> Xrcd {
@@ -537,6 +537,33 @@ fn a_receiver_that_posts_late_is_waited_for() {
     scene.recv(0, 3, 0, 64);
     assert_eq!(scene.receivers[0].wait().wr_id, 3);
     assert_eq!(scene.sender.wait().status, WcStatus::Success);
+}
+
+#[test]
+fn devices_of_two_kinds_share_no_domain_and_no_target() {
+    let host = Host::start();
+    let file = File::create(host.dir.path().join("file")).unwrap();
+    let kinds = [DeviceKind::Roce, DeviceKind::Ib];
+    let processes = kinds.map(|kind| Process::with(host.client_of(kind)));
+    let domains = processes.each_ref().map(|process| process.domain(&file));
+    let targets = domains.each_ref().map(|domain| Target::create(domain, 0).unwrap());
+    let status = host.status();
+    let names = kinds.map(|kind| kind.device_name());
+    let of = |names: [&str; 2], rows: Vec<&str>| rows == names;
+    assert!(of(names, status.xrc_domains.iter().map(|d| d.device.as_str()).collect()));
+    assert!(of(names, status.xrc_targets.iter().map(|t| t.device.as_str()).collect()));
+    assert!(status.xrc_domains.iter().all(|d| d.pids.len() == 1), "one file, but two domains");
+    let [roce, ib] = targets;
+    if roce.qpn() != ib.qpn() {
+        assert_eq!(errno(Target::open(&domains[1], roce.qpn(), 0)), libc::EINVAL);
+    }
+    drop(roce);
+    let left = host.status().xrc_targets;
+    assert_eq!((left.len(), left[0].device.as_str()), (1, names[1]));
+    // A device that has reliable connections only is refused.
+    let iwarp = Process::with(host.client_of(DeviceKind::Iwarp));
+    let private = Xrcd::open(&iwarp.device, None, XrcdFlags { create: true, exclusive: false });
+    assert_eq!(errno(private), libc::EOPNOTSUPP);
 }
 
 #[test]

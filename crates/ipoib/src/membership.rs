@@ -184,18 +184,22 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         self.go_on(key, sa);
     }
 
-    /// A new group has got its GID.
+    /// A new group has got its GID: that of a group that the port has already if administration gives it twice.
     fn named(&mut self, key: Key, mgid: Gid) -> Key {
         let name = Key::Group(mgid);
         if key == name || mgid.is_zero() {
             return key;
         }
-        if let Some(group) = self.groups.remove(&key) {
-            for member in group.members.keys() {
-                self.members.insert(*member, name);
-            }
-            self.groups.insert(name, group);
+        let Some(new) = self.groups.remove(&key) else { return key };
+        let others = new.waiting.iter().map(|(member, _)| member);
+        for member in new.members.keys().chain(others) {
+            self.members.insert(*member, name);
         }
+        let group = self.groups.entry(name).or_insert_with(Group::new);
+        group.record = group.record.or(new.record);
+        group.states |= new.states;
+        group.members.extend(new.members);
+        group.waiting.extend(new.waiting);
         name
     }
 

@@ -174,7 +174,7 @@ fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
         let way = Way { peer: id, hops: 1, mtu: Mtu::M4096, rate: 3, sls: 1, pkeys: 1, back: 1 };
         table.set_way(Lid(2 * u16::from(n)), Some(&way)).unwrap();
     }
-    let routes = Arc::new(Routes::new());
+    let routes = Arc::new(Routes::new(1));
     routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
     (IbWire::new(group.socket(0).unwrap(), 0, routes).unwrap(), table)
 }

@@ -75,6 +75,12 @@ impl Ah {
             ..routed
         }))
     }
+    /// From the port with this number, which is that of the queue pair; the first unless said.
+    #[must_use]
+    pub fn port(mut self, number: u8) -> Self {
+        self.0.port_num = number;
+        self
+    }
     /// With this traffic class (the IP header's TOS).
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {

@@ -11,8 +11,9 @@ use rdmux_host::{ConnectOptions, DeviceChoice, HostClient, HostName};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs as verbs;
 use rdmux_verbs::control::{Control as _, DeviceKind, Limits};
+use rdmux_verbs::device::PORT;
 use rdmux_verbs::port::GidEntry;
-use rdmux_wire::{Gid, Mtu};
+use rdmux_wire::{Gid, Mtu, Pkey};
 
 use crate::cm::Ids;
 use crate::embedded::{self, Embedded};
@@ -43,7 +44,7 @@ pub struct ContextBuilder {
     kind: Option<DeviceKind>,
     how: How,
     config: Option<PathBuf>,
-    fabric: Option<Fabric>,
+    fabrics: Vec<Fabric>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,9 +86,10 @@ impl ContextBuilder {
         self
     }
     /// With an embedded host, the fabric on which its InfiniBand adapter is; the host is in the directory of that fabric,
-    /// where hosts have different [names](Self::host).
+    /// where hosts have different [names](Self::host). Given twice, it is that of the next port: the same fabric again, or one
+    /// [beside](Fabric::beside) it.
     pub fn fabric(mut self, fabric: &Fabric) -> Self {
-        self.fabric = Some(fabric.clone());
+        self.fabrics.push(fabric.clone());
         self
     }
     /// Opens the device.
@@ -116,7 +118,7 @@ impl ContextBuilder {
                 (None, options, client.on(&object, OPEN)?)
             }
             How::Embedded => {
-                let started = embedded::start(&name, kind, self.config.as_deref(), self.fabric);
+                let started = embedded::start(&name, kind, self.config.as_deref(), self.fabrics);
                 let (service, options, client) = started.on(&object, OPEN)?;
                 (Some(service), options, client)
             }
@@ -169,9 +171,9 @@ impl Context {
     pub(crate) fn options(&self) -> &ConnectOptions {
         &self.0.options
     }
-    /// The fabric that an embedded host was given.
-    pub(crate) fn fabric(&self) -> Option<&Fabric> {
-        self.0.embedded.as_ref()?.fabric()
+    /// The fabric of this name, if an embedded host was given it.
+    pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
+        self.0.embedded.as_ref()?.fabric(name)
     }
     pub(crate) fn ids(&self) -> &Ids {
         &self.0.ids
@@ -193,27 +195,59 @@ impl Context {
     pub fn query(&self) -> DeviceAttr {
         self.device().query()
     }
-    /// Attributes of its port.
+    /// Attributes of its first port.
     ///
     /// # Errors
     /// When the device is gone.
     pub fn query_port(&self) -> Result<PortAttr> {
-        self.device().query_port(verbs::device::PORT).on(self, "query its port")
+        self.query_port_number(PORT)
+    }
+    /// How many ports it has; they are numbered from 1.
+    pub fn num_ports(&self) -> u8 {
+        self.device().num_ports()
+    }
+    /// Attributes of the port with this number.
+    ///
+    /// # Errors
+    /// When there is no such port.
+    pub fn query_port_number(&self, port: u8) -> Result<PortAttr> {
+        self.device().query_port(port).on(self, "query its port")
+    }
+    /// An entry of the P_Key table of a port; 0 if it is empty.
+    ///
+    /// # Errors
+    /// When there is no such entry.
+    pub fn pkey(&self, port: u8, index: u16) -> Result<Pkey> {
+        self.device().query_pkey(port, index).ok_or_else(|| {
+            let why = format!("port {port} has no entry {index}");
+            Error::new(self.to_string(), "find a P_Key", Cause::Invalid(why))
+        })
     }
     /// Limits of the device.
     pub fn limits(&self) -> Limits {
         self.query().limits
     }
-    /// The GID table: with RoCE the host's addresses, with iWARP one entry that is no address.
+    /// The GID table of the first port: with RoCE the host's addresses, with iWARP one entry that is no address.
     pub fn gids(&self) -> Vec<GidEntry> {
-        self.device().gids()
+        self.gids_of_port(PORT)
     }
-    /// An entry of the GID table.
+    /// The GID table of a port; none if there is no such port.
+    pub fn gids_of_port(&self, port: u8) -> Vec<GidEntry> {
+        self.device().gids(port)
+    }
+    /// An entry of the GID table of the first port.
     ///
     /// # Errors
     /// When there is no such entry.
     pub fn gid(&self, index: u8) -> Result<Gid> {
-        self.gid_entry(index).map(|entry| entry.gid)
+        self.gid_of_port(PORT, index)
+    }
+    /// An entry of the GID table of a port.
+    ///
+    /// # Errors
+    /// When there is no such entry.
+    pub fn gid_of_port(&self, port: u8, index: u8) -> Result<Gid> {
+        self.gid_entry(port, index).map(|entry| entry.gid)
     }
     /// The host's first address.
     ///
@@ -230,17 +264,17 @@ impl Context {
     /// # Errors
     /// When the host does not have it.
     pub fn gid_index(&self, ip: IpAddr) -> Result<u8> {
-        self.device().gid_index(ip.into()).ok_or_else(|| {
+        self.device().gid_index(PORT, ip.into()).ok_or_else(|| {
             let why = format!("{ip} is none of its addresses");
             Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
         })
     }
-    pub(crate) fn path_mtu(&self, sgid_index: u8) -> Result<Mtu> {
-        self.gid_entry(sgid_index).map(|entry| entry.mtu)
+    pub(crate) fn path_mtu(&self, port: u8, sgid_index: u8) -> Result<Mtu> {
+        self.gid_entry(port, sgid_index).map(|entry| entry.mtu)
     }
-    fn gid_entry(&self, index: u8) -> Result<GidEntry> {
-        self.device().gid(index).ok_or_else(|| {
-            let why = format!("there is no entry {index}");
+    fn gid_entry(&self, port: u8, index: u8) -> Result<GidEntry> {
+        self.device().gid(port, index).ok_or_else(|| {
+            let why = format!("port {port} has no entry {index}");
             Error::new(self.to_string(), "find a GID", Cause::Invalid(why))
         })
     }

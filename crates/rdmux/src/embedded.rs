@@ -29,40 +29,45 @@ pub(crate) struct Embedded {
 /// Where a service's socket is.
 enum Place {
     Own(#[expect(dead_code, reason = "it goes with this")] TempDir),
-    /// Beside the fabric that the host is on.
-    With(Fabric),
+    /// Beside the fabrics that the host is on.
+    With(Vec<Fabric>),
 }
 
 impl Embedded {
-    /// The fabric that the host was given.
-    pub(crate) fn fabric(&self) -> Option<&Fabric> {
+    /// The fabric of this name, if the host was given it.
+    pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
         match &self.place {
             Place::Own(_) => None,
-            Place::With(fabric) => Some(fabric),
+            Place::With(fabrics) => fabrics.iter().find(|fabric| fabric.name() == name),
         }
     }
 }
 
-/// Starts a service, which follows this configuration file, on this fabric, and connects to it, for a device of this kind.
+/// Starts a service, which follows this configuration file, with a port on each of these fabrics, and connects to it, for a device of this kind.
 pub(crate) fn start(
     name: &HostName,
     kind: DeviceKind,
     config: Option<&Path>,
-    fabric: Option<Fabric>,
+    fabrics: Vec<Fabric>,
 ) -> Result<(Embedded, ConnectOptions, Arc<HostClient>), Cause> {
-    let (place, runtime, on) = match fabric {
-        Some(fabric) => {
-            let (user, on) = fabric.place();
-            (Place::With(fabric.clone()), RuntimeDir::at(user.path())?, Some(on.clone()))
+    let names = fabrics.iter().map(|fabric| fabric.place().1.clone()).collect();
+    let (place, runtime) = match fabrics.first().map(|fabric| fabric.place().0.clone()) {
+        Some(user) => {
+            if fabrics.iter().any(|fabric| *fabric.place().0 != user) {
+                let why =
+                    "its fabrics are in several directories: make the second by `Fabric::beside`";
+                return Err(Cause::Invalid(why.to_owned()));
+            }
+            (Place::With(fabrics), RuntimeDir::at(user.path())?)
         }
         None => {
             let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
             let runtime = RuntimeDir::at(dir.path())?;
-            (Place::Own(dir), runtime, None)
+            (Place::Own(dir), runtime)
         }
     };
     let mut options = ServiceOptions::new(name.clone(), runtime.clone());
-    options.fabric = on;
+    options.fabrics = names;
     if let Some(file) = config {
         options.config = Config::load(file)?;
     }

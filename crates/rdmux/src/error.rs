@@ -286,6 +286,9 @@ impl From<VerbsError> for Cause {
             VerbsError::Invalid { why, .. }
             | VerbsError::Unsupported { why, .. }
             | VerbsError::Memory { why, .. } => Self::Invalid(why),
+            VerbsError::NotPermitted { why, .. } => {
+                Self::Os(io::Error::new(io::ErrorKind::PermissionDenied, why))
+            }
             VerbsError::NoMemory { why, .. } | VerbsError::Busy { why, .. } => Self::Resources(why),
             VerbsError::Post { error: PostError::Full(entries), .. } => Self::Full(entries),
             VerbsError::Post { error, .. } => Self::Invalid(error.to_string()),

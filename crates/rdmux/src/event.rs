@@ -34,20 +34,20 @@ pub enum AsyncEvent {
         /// What.
         event: QpEvent,
     },
-    /// The port has become active.
-    PortActive,
+    /// The port with this number has become active.
+    PortActive(u8),
     /// The port is no longer active.
-    PortError,
+    PortError(u8),
     /// The port's LID or LMC is another one.
-    LidChange,
-    /// The subnet manager's LID, or the service level to it, is another one.
-    SmChange,
-    /// The subnet manager has forgotten multicast groups, services and subscriptions.
-    ClientReregister,
-    /// The P_Key table changed.
-    PkeyChange,
-    /// The GID table changed.
-    GidChange,
+    LidChange(u8),
+    /// The LID of the port's subnet manager, or the service level to it, is another one.
+    SmChange(u8),
+    /// The port's subnet manager has forgotten multicast groups, services and subscriptions.
+    ClientReregister(u8),
+    /// The port's P_Key table changed.
+    PkeyChange(u8),
+    /// The port's GID table changed.
+    GidChange(u8),
     /// The host service is gone, and the device with it: open a new context.
     DeviceFatal,
 }
@@ -62,22 +62,22 @@ impl From<&Raw> for AsyncEvent {
                 Self::XrcTarget { qpn: target.qpn(), event: *event }
             }
             AsyncEventKind::XrcQp(qpn, event) => Self::XrcRegistered { qpn: *qpn, event: *event },
-            AsyncEventKind::Port(event) => Self::of_port(*event),
+            AsyncEventKind::Port(number, event) => Self::of_port(*number, *event),
             AsyncEventKind::DeviceFatal => Self::DeviceFatal,
         }
     }
 }
 
 impl AsyncEvent {
-    fn of_port(event: PortEvent) -> Self {
+    fn of_port(number: u8, event: PortEvent) -> Self {
         match event {
-            PortEvent::Active => Self::PortActive,
-            PortEvent::Error => Self::PortError,
-            PortEvent::LidChange => Self::LidChange,
-            PortEvent::SmChange => Self::SmChange,
-            PortEvent::ClientReregister => Self::ClientReregister,
-            PortEvent::PkeyChange => Self::PkeyChange,
-            PortEvent::GidChange => Self::GidChange,
+            PortEvent::Active => Self::PortActive(number),
+            PortEvent::Error => Self::PortError(number),
+            PortEvent::LidChange => Self::LidChange(number),
+            PortEvent::SmChange => Self::SmChange(number),
+            PortEvent::ClientReregister => Self::ClientReregister(number),
+            PortEvent::PkeyChange => Self::PkeyChange(number),
+            PortEvent::GidChange => Self::GidChange(number),
         }
     }
 }

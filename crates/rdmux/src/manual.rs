@@ -22,7 +22,8 @@ pub(crate) fn connect_steps(
     sgid_index: u8,
     access: Access,
 ) -> Result<[Step; 3]> {
-    let attr = attr(qp.pd().context(), &qp.attr(), peer, sgid_index, access)?;
+    let from = (qp.port(), sgid_index);
+    let attr = attr(qp.pd().context(), &qp.attr(), peer, from, access)?;
     let (mut rtr, mut rts) = (RTR, AttrMask::STATE | AttrMask::SQ_PSN);
     if qp.qp_type() == QpType::Rc {
         rtr |= RTR_RC;
@@ -51,7 +52,7 @@ pub(crate) fn attr(
     context: &Context,
     default: &QpAttr,
     peer: Endpoint,
-    sgid_index: u8,
+    (port, sgid_index): (u8, u8),
     access: Access,
 ) -> Result<QpAttr> {
     let limit = context.limits().max_rd_atomic;
@@ -62,10 +63,10 @@ pub(crate) fn attr(
     };
     Ok(QpAttr {
         access,
-        port_num: 1,
+        port_num: port,
         pkey_index: 0,
-        av: *way.vector(),
-        path_mtu: context.path_mtu(sgid_index)?,
+        av: *way.port(port).vector(),
+        path_mtu: context.path_mtu(port, sgid_index)?,
         dest_qpn: peer.qpn,
         rq_psn: FIRST_PSN,
         sq_psn: FIRST_PSN,
@@ -81,7 +82,7 @@ pub(crate) fn attr(
 
 /// RESET to RTS of a datagram queue pair.
 pub(crate) fn activate_steps(qp: &Qp, qkey: Qkey) -> [Step; 3] {
-    let attr = QpAttr { qkey, port_num: 1, pkey_index: 0, sq_psn: FIRST_PSN, ..qp.attr() };
+    let attr = QpAttr { qkey, port_num: qp.port(), pkey_index: 0, sq_psn: FIRST_PSN, ..qp.attr() };
     [
         (QpAttr { state: QpState::Init, ..attr }, INIT | AttrMask::QKEY),
         (QpAttr { state: QpState::Rtr, ..attr }, AttrMask::STATE),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::RecvWr;
 use rdmux_verbs as verbs;
+use rdmux_verbs::device::PORT;
 use rdmux_wire::{Gid, Lid, Qpn};
 
 use crate::error::{Attempt, Cause, Error, Result};
@@ -33,6 +34,7 @@ pub struct QpBuilder {
     srq: Option<Srq>,
     caps: QpCaps,
     signal_all: bool,
+    port: u8,
 }
 
 impl QpBuilder {
@@ -45,7 +47,8 @@ impl QpBuilder {
             max_inline_data: 220,
         };
         let pd = pd.clone();
-        Self { pd, qp_type, send_cq: None, recv_cq: None, srq: None, caps, signal_all: false }
+        let (send_cq, recv_cq, srq, signal_all) = (None, None, None, false);
+        Self { pd, qp_type, send_cq, recv_cq, srq, caps, signal_all, port: PORT }
     }
     /// Where sends and receives complete.
     pub fn cq(self, cq: &Cq) -> Self {
@@ -86,6 +89,11 @@ impl QpBuilder {
         self.caps.max_inline_data = bytes;
         self
     }
+    /// The port that it is at; the first unless said.
+    pub fn port(mut self, number: u8) -> Self {
+        self.port = number;
+        self
+    }
     /// Every send gives a completion, asked for or not.
     pub fn signal_all(mut self) -> Self {
         self.signal_all = true;
@@ -114,7 +122,8 @@ impl QpBuilder {
             context: 0,
         };
         let qp = verbs::Qp::new(&self.pd.verbs, init).on(object, "create")?;
-        Ok(Qp(Arc::new(Inner { qp, send_cq, recv_cq, srq: self.srq, pd: self.pd })))
+        let (srq, pd, port) = (self.srq, self.pd, self.port);
+        Ok(Qp(Arc::new(Inner { qp, send_cq, recv_cq, srq, pd, port })))
     }
 }
 
@@ -133,6 +142,7 @@ struct Inner {
     recv_cq: Cq,
     srq: Option<Srq>,
     pd: Pd,
+    port: u8,
 }
 
 impl Qp {
@@ -143,6 +153,10 @@ impl Qp {
     /// Its transport.
     pub fn qp_type(&self) -> QpType {
         self.0.qp.init().qp_type
+    }
+    /// The port that [`connect`](Self::connect) and [`activate`](Self::activate) bring it up at.
+    pub fn port(&self) -> u8 {
+        self.0.port
     }
     /// Its state.
     pub fn state(&self) -> QpState {
@@ -229,7 +243,7 @@ impl Qp {
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
     pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
-        Endpoint::of(&self.0.pd.context, sgid_index, self.qpn())
+        Endpoint::of(&self.0.pd.context, (self.port(), sgid_index), self.qpn())
     }
 
     /// Brings an RC, UC or XRC queue pair up towards `peer` without the connection manager: INIT, RTR
@@ -302,9 +316,10 @@ impl Endpoint {
         Self { gid, lid: Lid::NONE, qpn }
     }
 
-    /// A queue pair of a device's port.
-    pub(crate) fn of(context: &Context, sgid_index: u8, qpn: Qpn) -> Result<Self> {
-        Ok(Self { gid: context.gid(sgid_index)?, lid: context.query_port()?.lid, qpn })
+    /// A queue pair at a port of a device, by an entry of its GID table.
+    pub(crate) fn of(context: &Context, (port, index): (u8, u8), qpn: Qpn) -> Result<Self> {
+        let lid = context.query_port_number(port)?.lid;
+        Ok(Self { gid: context.gid_of_port(port, index)?, lid, qpn })
     }
 
     /// GID, LID and number, big-endian.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rdmux_transport::attr::{Access, AttrMask, QpAttr};
 use rdmux_verbs as verbs;
 pub use rdmux_verbs::XrcdFlags;
+use rdmux_verbs::device::PORT;
 use rdmux_wire::Qpn;
 
 use crate::error::{Attempt, Result};
@@ -144,7 +145,7 @@ impl Xrcd {
     }
 
     fn attr(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<QpAttr> {
-        manual::attr(&self.context, &QpAttr::default(), peer, sgid_index, access)
+        manual::attr(&self.context, &QpAttr::default(), peer, (PORT, sgid_index), access)
     }
 }
 
@@ -184,7 +185,7 @@ impl XrcTarget {
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
     pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
-        Endpoint::of(&self.0.domain.context, sgid_index, self.qpn())
+        Endpoint::of(&self.0.domain.context, (PORT, sgid_index), self.qpn())
     }
     /// All its attributes.
     ///

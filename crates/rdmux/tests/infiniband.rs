@@ -1,26 +1,27 @@
 //! An InfiniBand device, from the outside.
 
+mod common;
+
 use std::io::ErrorKind;
 
+use common::active;
 use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
-use rdmux::umad::sm::{Attribute, NodeInfo};
+use rdmux::umad::sm::{self, Attribute, NodeInfo, PortInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AddressVector, Ah, Cause, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Options,
-    Pkey, PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags, WcStatus,
+    Access, AddressVector, Ah, AsyncEvent, AttrMask, Cause, Completion, Context, Cq, DeviceKind,
+    EMPTY, Gid, Lid, Mr, Options, Pkey, PortState, Qkey, Qp, QpAttr, QpState, QpType, Qpn, SendWr,
+    WcFlags, WcStatus, Xrcd,
 };
 
 #[test]
-fn a_host_without_a_fabric_reaches_itself_only_and_has_no_xrc() {
+fn a_host_without_a_fabric_reaches_itself_only() {
     let context = Context::builder().embedded().device(DeviceKind::Ib).open().unwrap();
     assert_eq!(context.query_port().unwrap().lid.0, 0, "there is no fabric");
     let elsewhere = "127.77.255.254:7".parse().unwrap();
     let error = Options::new().context(&context).connect(elsewhere).unwrap_err();
     assert_eq!(error.cause().kind(), ErrorKind::NetworkDown, "{error}");
-    let (cq, pd) = (context.cq(16).unwrap(), context.pd());
-    let error = pd.qp(QpType::XrcSend).cq(&cq).build().unwrap_err();
-    assert!(error.to_string().contains("every type but XRC"), "{error}");
 }
 
 #[test]
@@ -42,16 +43,6 @@ fn queue_pairs_of_one_host_connect_by_the_lid_of_its_port() {
     assert_eq!(mr.to_vec(..8), b"by a LID");
 }
 
-/// A host's device, once its port is up.
-fn active(fabric: &Fabric, host: &str) -> Context {
-    let builder = Context::builder().embedded().fabric(fabric).host(host);
-    let context = builder.device(DeviceKind::Ib).open().unwrap();
-    while context.query_port().unwrap().state != PortState::Active {
-        context.next_event(None).unwrap();
-    }
-    context
-}
-
 /// A queue pair, where it completes, and memory.
 struct End {
     context: Context,
@@ -62,8 +53,12 @@ struct End {
 
 impl End {
     fn new(context: Context, qp_type: QpType) -> Self {
+        Self::at(context, qp_type, 1)
+    }
+
+    fn at(context: Context, qp_type: QpType, port: u8) -> Self {
         let (cq, pd) = (context.cq(64).unwrap(), context.pd());
-        let qp = pd.qp(qp_type).cq(&cq).build().unwrap();
+        let qp = pd.qp(qp_type).cq(&cq).port(port).build().unwrap();
         let mr = pd.alloc(64 << 10, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
         Self { context, cq, qp, mr }
     }
@@ -160,6 +155,26 @@ fn a_datagram_to_the_own_lid_comes_back() {
     assert_eq!((both, a.mr.to_vec(40..44)), ([1, 2], b"echo".to_vec()));
 }
 
+#[test]
+fn a_request_with_a_privileged_qkey_sends_that_of_its_queue_pair() {
+    const OWN: Qkey = Qkey(0x8001_0000);
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, b] = ["a", "b"].map(|host| End::new(active(&fabric, host), QpType::Ud));
+    a.qp.activate(OWN).unwrap();
+    b.qp.activate(OWN).unwrap();
+    let ah = Ah::to_lid(b.context.query_port().unwrap().lid);
+    // The first is one of no queue pair, and taken as it is.
+    for (qkey, words) in [(Qkey(1), b"refused"), (Qkey(0x8000_0001), b"arrives")] {
+        b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+        let words = [&words[..]];
+        let datagram = SendWr::send(2).inline(&words).to(&ah, b.qp.qpn(), qkey);
+        a.qp.post_send(&datagram.signaled()).unwrap();
+        assert_eq!(a.wait().status, WcStatus::Success);
+    }
+    assert_eq!((b.wait().byte_len, b.mr.to_vec(40..47)), (47, b"arrives".to_vec()));
+    assert!(b.cq.poll_one().is_none());
+}
+
 const GROUP: Gid = Gid([0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77]);
 
 /// Has subnet administration make a device's port a member of a group; returns the group's LID.
@@ -203,6 +218,10 @@ fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
     }
     b.qp.attach_multicast(GROUP).unwrap();
     b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+    // What is for no process goes to XRC targets where there are any; groups still hear theirs.
+    let domain = Xrcd::private(&b.context).unwrap();
+    let target = domain.create().unwrap();
+    target.accept(a.qp.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
     let to_group = Ah::from_vector(AddressVector {
         is_global: true,
         dgid: GROUP,
@@ -277,4 +296,163 @@ fn port_that_is_not_managed_is_refused_and_says_why() {
     for kind in [DeviceKind::default(), DeviceKind::Iwarp] {
         assert!(refusal(&open(kind), 1).contains("only InfiniBand"));
     }
+}
+
+/// A host's device with a port on each of these fabrics, once both are up.
+fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
+    let builder = fabrics.iter().fold(Context::builder(), |builder, fabric| builder.fabric(fabric));
+    let context = builder.embedded().host(host).device(DeviceKind::Ib).open().unwrap();
+    assert_eq!(context.num_ports(), 2);
+    for port in [1, 2] {
+        while context.query_port_number(port).unwrap().state != PortState::Active {
+            context.next_event(None).unwrap();
+        }
+    }
+    context
+}
+
+/// Queue pairs of two devices, connected from port to port.
+fn connected(a: (&Context, u8), b: (&Context, u8)) -> [End; 2] {
+    let ends = [a, b].map(|(context, port)| End::at(context.clone(), QpType::Rc, port));
+    let [to_a, to_b] = ends.each_ref().map(|end| end.qp.endpoint(0).unwrap());
+    ends[0].qp.connect(to_b, 0, Access::REMOTE_WRITE).unwrap();
+    ends[1].qp.connect(to_a, 0, Access::REMOTE_WRITE).unwrap();
+    ends
+}
+
+fn exchange([a, b]: &[End; 2]) {
+    b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+    a.qp.post_send(&SendWr::send(2).inline(&[b"hello"]).signaled()).unwrap();
+    assert_eq!((b.wait().wr_id, a.wait().status), (1, WcStatus::Success));
+    assert_eq!(b.mr.to_vec(..5), b"hello");
+}
+
+#[test]
+fn a_device_with_two_ports_on_one_fabric_exchanges_messages_by_each() {
+    let fabric = Fabric::managed("switch:4").unwrap();
+    let a = with_two_ports([&fabric, &fabric], "a");
+    let b = active(&fabric, "b");
+    let lids = [1, 2].map(|port| a.query_port_number(port).unwrap().lid);
+    assert_ne!(lids[0], lids[1]);
+    let gids = [1, 2].map(|port| a.gid_of_port(port, 0).unwrap());
+    assert_eq!(gids[1].guid().0, gids[0].guid().0 + 1, "each port has a GUID");
+    for port in [1, 2] {
+        exchange(&connected((&a, port), (&b, 1)));
+        exchange(&connected((&b, 1), (&a, port)));
+        exchange(&connected((&a, port), (&a, port)));
+        // Out by one port and in by the other.
+        exchange(&connected((&a, port), (&a, 3 - port)));
+    }
+    let nodes = fabric.nodes().unwrap();
+    let own = nodes.iter().find(|node| node.description == "a").unwrap();
+    assert_eq!((own.guid, own.ports.len()), (a.query().node_guid, 2), "one node");
+}
+
+#[test]
+fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
+    const QKEY: Qkey = Qkey(7);
+    let fabric = Fabric::managed("switch:4").unwrap();
+    let [a, b] = [with_two_ports([&fabric; 2], "a"), active(&fabric, "b")];
+    let [first, second] = [1, 2].map(|port| End::at(a.clone(), QpType::Ud, port));
+    let far = End::new(b, QpType::Ud);
+    for end in [&first, &second, &far] {
+        end.qp.activate(QKEY).unwrap();
+    }
+    let lids = [1, 2].map(|port| a.query_port_number(port).unwrap().lid);
+    let lid_of_b = far.context.query_port().unwrap().lid;
+    for (end, lid) in [(&first, lids[0]), (&second, lids[1])] {
+        far.qp.post_recv(1, &[far.mr.slice(..)]).unwrap();
+        let ah = Ah::to_lid(lid_of_b).port(end.qp.port());
+        let datagram = SendWr::send(2).inline(&[b"from"]).to(&ah, far.qp.qpn(), QKEY);
+        end.qp.post_send(&datagram.signaled()).unwrap();
+        assert_eq!((end.wait().status, far.wait().slid), (WcStatus::Success, lid.0));
+    }
+    // A queue pair has no number at the other port, though its process hears both.
+    for (end, lid) in [(&second, lids[0]), (&second, lids[1])] {
+        end.qp.post_recv(lid.0.into(), &[end.mr.slice(..)]).unwrap();
+        let datagram = SendWr::send(2).inline(&[b"to"]).to(&Ah::to_lid(lid), end.qp.qpn(), QKEY);
+        far.qp.post_send(&datagram.signaled()).unwrap();
+        far.wait();
+    }
+    assert_eq!(second.wait().wr_id, lids[0].0.into(), "the second datagram has the first receive");
+    assert!(second.cq.poll_one().is_none());
+    // Address handles are of one port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`).
+    let datagram = SendWr::send(3).inline(&[b"x"]).to(&Ah::to_lid(lid_of_b), far.qp.qpn(), QKEY);
+    second.qp.post_send(&datagram.signaled()).unwrap();
+    let mut one = [EMPTY];
+    assert_eq!(second.cq.wait(&mut one, None).unwrap(), 1);
+    assert_eq!(one[0].status, WcStatus::LocQpOpErr);
+}
+
+/// Disables a port's link, as `ibportstate -D 0 PORT disable` does.
+fn disable(context: &Context, number: u8) {
+    let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();
+    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, number.into(), &[]);
+    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
+    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
+    (info.port_state, info.port_physical_state) = (sm::PortState::DOWN, sm::PhysState::DISABLED);
+    let mut set = smp(Method::SET);
+    set.set_attribute(&Attribute::PortInfo(info));
+    client.ask_smp(&Address::directed(), &set).unwrap();
+}
+
+#[test]
+fn a_port_that_goes_down_leaves_the_other_alone() {
+    let one = Fabric::managed("switch:3").unwrap();
+    let two = one.beside("two", "switch:3").unwrap();
+    let a = with_two_ports([&one, &two], "a");
+    let [b, c] = [active(&one, "b"), active(&two, "c")];
+    let at_first = connected((&a, 1), (&b, 1));
+    let at_second = connected((&a, 2), (&c, 1));
+    let near = connected((&a, 2), (&a, 2));
+    [&at_first, &at_second, &near].into_iter().for_each(exchange);
+    let prefixes = [1, 2].map(|port| a.gid_of_port(port, 0).unwrap().guid());
+    assert_eq!(prefixes[1].0, prefixes[0].0 + 1, "one node, which both fabrics know by one GUID");
+    disable(&a, 1);
+    loop {
+        match a.next_event(None).unwrap().unwrap() {
+            AsyncEvent::PortError(1) => break,
+            AsyncEvent::PortError(port) => panic!("port {port}"),
+            _ => {}
+        }
+    }
+    assert_eq!(a.query_port_number(1).unwrap().state, PortState::Down);
+    assert_eq!(a.query_port_number(2).unwrap().state, PortState::Active);
+    exchange(&at_second);
+    exchange(&near);
+}
+
+#[test]
+fn a_port_that_is_not_there_is_refused() {
+    let fabric = Fabric::managed("switch:4").unwrap();
+    let a = with_two_ports([&fabric; 2], "a");
+    for port in [0, 3] {
+        assert!(a.query_port_number(port).is_err());
+        assert!(a.gid_of_port(port, 0).is_err());
+        assert!(a.pkey(port, 0).is_err());
+        assert!(Port::open(&a, port).is_err());
+    }
+    assert_eq!(a.pkey(2, 0).unwrap(), Pkey::DEFAULT);
+    let end = End::at(a.clone(), QpType::Ud, 3);
+    assert!(matches!(end.qp.activate(Qkey(1)).unwrap_err().cause(), Cause::Invalid(_)));
+    // A path from another port than the queue pair's.
+    let end = End::at(a.clone(), QpType::Rc, 2);
+    let init = QpAttr { state: QpState::Init, port_num: 2, ..end.qp.attr() };
+    let init_mask =
+        AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    end.qp.modify(&init, init_mask).unwrap();
+    let lid = a.query_port_number(2).unwrap().lid;
+    let rtr =
+        QpAttr { state: QpState::Rtr, av: *Ah::to_lid(lid).port(1).vector(), ..end.qp.attr() };
+    let rtr_mask = AttrMask::STATE
+        | AttrMask::AV
+        | AttrMask::PATH_MTU
+        | AttrMask::DEST_QPN
+        | AttrMask::RQ_PSN
+        | AttrMask::MAX_DEST_RD_ATOMIC
+        | AttrMask::MIN_RNR_TIMER;
+    let error = end.qp.modify(&rtr, rtr_mask).unwrap_err();
+    assert!(error.to_string().contains("path from port 1"), "{error}");
+    end.qp.modify(&QpAttr { av: *Ah::to_lid(lid).port(2).vector(), ..rtr }, rtr_mask).unwrap();
 }

@@ -5,7 +5,7 @@ mod common;
 use std::fs::File;
 use std::time::Duration;
 
-use common::{host, over_roce};
+use common::{host, over_every_link};
 use rdmux::{
     Access, AsyncEvent, Cause, Context, Cq, EMPTY, Endpoint, Mr, Pd, Qp, QpEvent, QpState, QpType,
     Qpn, SendWr, Srq, WcStatus, Xrcd, XrcdFlags,
@@ -17,6 +17,9 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
+
+/// Bytes of a receiver's memory.
+const LEN: usize = 64 << 10;
 
 /// A queue of a domain, with memory.
 struct Receiver {
@@ -31,7 +34,7 @@ impl Receiver {
     fn new(context: &Context, domain: &Xrcd) -> Self {
         let (pd, cq) = (context.pd(), context.cq(16).unwrap());
         let srq = pd.xrc_srq(domain, &cq, 8, 2).unwrap();
-        let memory = pd.alloc(4096, ALL).unwrap();
+        let memory = pd.alloc(LEN, ALL).unwrap();
         Self { srq, cq, memory, domain: domain.clone(), _pd: pd }
     }
     fn number(&self) -> u32 {
@@ -56,7 +59,8 @@ fn sender(context: &Context) -> Qp {
 }
 
 fn at(context: &Context, qpn: Qpn) -> Endpoint {
-    Endpoint::new(context.gid(0).unwrap(), qpn)
+    let lid = context.query_port().unwrap().lid;
+    Endpoint { lid, ..Endpoint::new(context.gid(0).unwrap(), qpn) }
 }
 
 fn file() -> File {
@@ -69,27 +73,40 @@ fn is_invalid<T: std::fmt::Debug>(result: rdmux::Result<T>) -> bool {
 
 #[test]
 fn two_processes_of_a_domain_hear_one_sender() {
-    over_roce(|a, b| {
-        let domain = Xrcd::of_file(a, file(), CREATE).unwrap();
-        let (first, second) = (Receiver::new(a, &domain), Receiver::new(a, &domain));
-        let qp = sender(b);
-        let target = domain.alloc(qp.endpoint(0).unwrap(), 0, ALL).unwrap();
-        assert_eq!(domain.query(target).unwrap().state, QpState::Rtr);
-        qp.connect(at(a, target), 0, Access::empty()).unwrap();
-        for _ in 0..3 {
-            first.hears(&qp, b"to the first");
-            second.hears(&qp, b"and to the second");
-        }
-        // The queue says whose memory is meant; atomics are done by its owner.
-        second.memory.store(64, 40);
-        let own = qp.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
-        let add = SendWr::fetch_add(2, second.memory.remote().at(64), 2).srq(second.number());
-        qp.post_send(&add.sges(&[own.slice(..)]).signaled()).unwrap();
-        qp.send_cq().wait_one(TIMEOUT).unwrap();
-        assert_eq!((own.load(0), second.memory.load(64)), (40, 42));
-        first.domain.unregister(target).unwrap();
-        assert!(is_invalid(domain.query(target)), "it was the last to hold it");
-    });
+    over_every_link(one_sender_to_two);
+}
+
+fn one_sender_to_two(a: &Context, b: &Context) {
+    let domain = Xrcd::of_file(a, file(), CREATE).unwrap();
+    let (first, second) = (Receiver::new(a, &domain), Receiver::new(a, &domain));
+    let qp = sender(b);
+    let target = domain.alloc(qp.endpoint(0).unwrap(), 0, ALL).unwrap();
+    assert_eq!(domain.query(target).unwrap().state, QpState::Rtr);
+    qp.connect(at(a, target), 0, Access::empty()).unwrap();
+    for _ in 0..3 {
+        first.hears(&qp, b"to the first");
+        second.hears(&qp, b"and to the second");
+    }
+    // Of several packets.
+    let long: Vec<u8> = (0..=255).cycle().take(LEN).collect();
+    let own = qp.pd().alloc(LEN, Access::LOCAL_WRITE).unwrap();
+    own.write(0, &long);
+    let write = SendWr::write(2, first.memory.remote()).srq(first.number());
+    qp.post_send(&write.sges(&[own.slice(..)]).signaled()).unwrap();
+    qp.send_cq().wait_one(TIMEOUT).unwrap();
+    assert_eq!(first.memory.to_vec(..), long);
+    // The queue says whose memory is meant; atomics are done by its owner.
+    second.memory.store(64, 40);
+    let add = SendWr::fetch_add(2, second.memory.remote().at(64), 2).srq(second.number());
+    qp.post_send(&add.sges(&[own.slice(..8)]).signaled()).unwrap();
+    qp.send_cq().wait_one(TIMEOUT).unwrap();
+    assert_eq!((own.load(0), second.memory.load(64)), (40, 42));
+    let read = SendWr::read(3, second.memory.remote().at(64)).srq(second.number());
+    qp.post_send(&read.sges(&[own.slice(8..16)]).signaled()).unwrap();
+    qp.send_cq().wait_one(TIMEOUT).unwrap();
+    assert_eq!(own.load(8), 42);
+    first.domain.unregister(target).unwrap();
+    assert!(is_invalid(domain.query(target)), "it was the last to hold it");
 }
 
 #[test]

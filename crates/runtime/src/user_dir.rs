@@ -7,7 +7,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -137,12 +137,25 @@ impl UserDir {
         lock().map_err(|e| DirectoryError::new(&path, e))
     }
 
+    /// Lets other users come to the socket of a service in here. The service checks each that connects; they find it where
+    /// `RDMUX_RUNTIME_DIR` leads to this directory.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] for what cannot be opened to them.
+    pub fn open_to_others(&self, service: &ServiceDir) -> Result<(), DirectoryError> {
+        let socket = service.socket();
+        let folder = service.path().parent().unwrap_or(service.path());
+        let base = self.0.parent().filter(|_| is_part(&self.0));
+        let passed = base.into_iter().chain([&*self.0, folder, service.path()]);
+        for (path, mode) in passed.map(|path| (path, 0o711)).chain([(&*socket, 0o666)]) {
+            let opened = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+            opened.map_err(|e| DirectoryError::new(path, e))?;
+        }
+        Ok(())
+    }
+
     /// Those of this user's other network namespaces, if this is the part for one.
     pub fn other_namespaces(&self) -> Vec<Self> {
-        let is_part = |path: &Path| {
-            let name = path.file_name().unwrap_or_default();
-            name.as_encoded_bytes().starts_with(NetworkNamespace::DIRECTORY.as_bytes())
-        };
         let Some(base) = self.0.parent().filter(|_| is_part(&self.0)) else { return Vec::new() };
         let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
         entries.filter(|path| *path != self.0 && is_part(path) && is_mine(path)).map(Self).collect()
@@ -157,6 +170,12 @@ fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let tmp = format!("/tmp/rdmux-{}", outer_uid(&map, uid.as_raw()));
     xdg.into_iter().chain(run).chain([tmp.into()]).collect()
+}
+
+/// Whether this is the part of a user's directory for a network namespace.
+fn is_part(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(NetworkNamespace::DIRECTORY.as_bytes())
 }
 
 /// Whether this is a directory of this user's (and not of a user from whom this one was switched to).

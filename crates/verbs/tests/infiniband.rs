@@ -82,7 +82,8 @@ fn pair(qp_type: QpType) -> (Node, Node) {
 fn tell(node: &Node, change: impl FnOnce(&mut Port), events: &[PortEvent]) {
     let mut port = port();
     change(&mut port);
-    node.control.tell(ControlEvent::Ports { ports: vec![port], events: events.to_vec() });
+    let events = events.iter().map(|event| (1, *event)).collect();
+    node.control.tell(ControlEvent::Ports { ports: vec![port], events });
     node.device.sync_control();
 }
 
@@ -139,7 +140,7 @@ fn what_is_sent_while_the_port_is_down_arrives_when_it_is_up_again() {
         assert_eq!(b.read(72, 64 - 8)[..8], pattern(64, 1)[..8]);
         for expected in [PortEvent::Error, PortEvent::Active] {
             let event = cut.device.try_get_async_event().unwrap();
-            let AsyncEventKind::Port(event) = event.kind() else { panic!("{event:?}") };
+            let AsyncEventKind::Port(1, event) = event.kind() else { panic!("{event:?}") };
             assert_eq!(*event, expected);
         }
     }

@@ -7,6 +7,7 @@ pub mod fabric;
 pub mod host;
 pub mod ib_parts;
 pub mod ib_subnet;
+pub mod ipoib;
 pub mod iwarp;
 pub mod iwarp_wire;
 pub mod manager;
@@ -53,6 +54,9 @@ targets! {
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
     "ib_parts" ib_parts::ib_parts, ib_parts::datagrams, "InfiniBand over UDP: any datagrams, in any order, to the reassembly of packets";
+    "wire_ipoib" ipoib::wire_ipoib, ipoib::datagrams, "IP over InfiniBand: datagrams of ARP and neighbour discovery";
+    "ipoib_neighbours" ipoib::ipoib_neighbours, ipoib::conversations, "the same: any datagrams, questions and timeouts in any order";
+    "ipoib_memberships" ipoib::ipoib_memberships, ipoib::members, "groups of a port: any joins, leaves, answers and losses in any order";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";

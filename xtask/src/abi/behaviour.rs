@@ -33,11 +33,15 @@ const PROGRAMS: &[&str] = &[
     "umad_agents",
     "umad_transfers",
     "port_events",
+    "infiniband",
     "cycles",
 ];
 
 /// Those that run a second time, on a subnet that the fabric's manager manages. In the others that are on a fabric the test is the manager.
 const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
+
+/// The one that runs on a host with two ports only.
+const TWO_PORTS: &str = "infiniband";
 
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
@@ -61,14 +65,15 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
-        if (program.starts_with("umad") || *program == "port_events")
+        if (program.starts_with("umad") || ["port_events", TWO_PORTS].contains(program))
             && !Path::new(UMAD_HEADER).is_file()
         {
             report.skip(program, "no headers (libibumad-dev)");
             continue;
         }
+        let first = if *program == TWO_PORTS { Subnet::TwoPorts } else { Subnet::Plain };
         let twice = MANAGED_TOO.contains(program).then_some(Subnet::Managed);
-        for subnet in [Some(Subnet::Plain), twice].into_iter().flatten() {
+        for subnet in [Some(first), twice].into_iter().flatten() {
             let mut rows = Rows::default();
             let prefix = subnet.prefix();
             if let Err(e) = host.run(program, subnet, &mut rows) {
@@ -87,6 +92,8 @@ enum Subnet {
     Plain,
     /// The fabric's manager does.
     Managed,
+    /// It does, with four LIDs for each port and a second partition, and the host has two ports.
+    TwoPorts,
 }
 
 impl Subnet {
@@ -95,6 +102,7 @@ impl Subnet {
         match self {
             Self::Plain => "default",
             Self::Managed => "managed",
+            Self::TwoPorts => "ports",
         }
     }
 
@@ -103,19 +111,20 @@ impl Subnet {
         match self {
             Self::Plain => Host::NAME,
             Self::Managed => Host::MANAGED,
+            Self::TwoPorts => Host::TWO_PORTS,
         }
     }
 
     /// What names of rows on it begin with.
     const fn prefix(self) -> &'static str {
         match self {
-            Self::Plain => "",
+            Self::Plain | Self::TwoPorts => "",
             Self::Managed => "managed: ",
         }
     }
 }
 
-/// A virtual host, two more that programs may open, and one on a managed subnet, in a runtime directory of their own.
+/// A virtual host, two more that programs may open, and two on managed subnets, in a runtime directory of their own.
 struct Host {
     /// Where programs and links to the library are.
     place: PathBuf,
@@ -132,7 +141,11 @@ impl Host {
     const SMALL: &str = "abi-small";
     /// One on a managed subnet.
     const MANAGED: &str = "abi-managed";
-    const ALL: [&str; 4] = [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED];
+    /// One with two ports.
+    const TWO_PORTS: &str = "abi-ports";
+    const ALL: [&str; 5] = [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED, Self::TWO_PORTS];
+    /// Of its subnet.
+    const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20, ipoib: ALL=full;\n";
     /// What its device is to have.
     const LIMITS: &str = "[limits]\n\
         max_qp = 6\nmax_cq = 5\nmax_pd = 4\nmax_mr = 5\nmax_mw = 3\nmax_srq = 3\nmax_ah = 4\n\
@@ -172,6 +185,9 @@ impl Host {
             }
             if name == Self::MANAGED {
                 up.args(["--fabric", Subnet::Managed.fabric()]);
+            }
+            if name == Self::TWO_PORTS {
+                up.args(["--fabric", Subnet::TwoPorts.fabric()].repeat(2));
             }
             sh::run(&mut up)?;
         }
@@ -220,28 +236,37 @@ impl Host {
         self.fabrics.borrow_mut().push(subnet);
         let mut up = self.command(&self.rdmux);
         up.args(["fabric", "up", "--shape", "switch:4", "--fabric", subnet.fabric()]);
-        if subnet == Subnet::Managed {
-            sh::run(&mut up)?;
-            let devices = ["devices", "--device", "ib", "--json"];
-            return self.until_told(subnet, &devices, "\"state\":\"active\"");
+        let devices = ["devices", "--device", "ib", "--json"];
+        match subnet {
+            Subnet::Plain => sh::run(up.arg("--no-sm")),
+            Subnet::Managed => {
+                sh::run(&mut up)?;
+                self.until_told(subnet, &devices, "\"state\":\"active\"", 1)
+            }
+            Subnet::TwoPorts => {
+                let partitions = self.runtime.join("partitions.conf");
+                fs::write(&partitions, Self::PARTITIONS)?;
+                up.args(["--sm-lmc", "2", "--partitions"]).arg(&partitions);
+                sh::run(&mut up)?;
+                self.until_told(subnet, &devices, "\"state\":\"active\"", 2)
+            }
         }
-        sh::run(up.arg("--no-sm"))
     }
 
     /// Waits until the fabric has no open management interface: those of programs that were killed are gone, too.
     fn has_no_files(&self, subnet: Subnet) -> Result<()> {
         let status = ["fabric", "status", "--fabric", subnet.fabric(), "--json"];
-        self.until_told(subnet, &status, "\"files\":[]")
+        self.until_told(subnet, &status, "\"files\":[]", 1)
     }
 
-    /// Waits until our program, on the host of this subnet, tells something, however it is laid out.
-    fn until_told(&self, subnet: Subnet, line: &[&str], what: &str) -> Result<()> {
+    /// Waits until our program, on the host of this subnet, tells something so many times, however it is laid out.
+    fn until_told(&self, subnet: Subnet, line: &[&str], what: &str, times: usize) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut command = self.command(&self.rdmux);
             let told = sh::output(command.args(line).env("RDMUX_HOST", subnet.host()))?;
             let text: String = told.split_whitespace().collect();
-            if text.contains(what) {
+            if text.matches(what).count() >= times {
                 return Ok(());
             }
             ensure!(

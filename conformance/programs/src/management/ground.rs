@@ -1,6 +1,6 @@
 //! A fabric with two hosts.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +41,8 @@ pub(crate) struct Ground {
     manager: Option<OpenSm>,
     /// Whether it is that or the fabric's own, once there is one that rows share.
     managed: Option<ManagedBy>,
+    /// The hosts that were attached.
+    hosts: RefCell<Vec<String>>,
 }
 
 impl Ground {
@@ -57,7 +59,8 @@ impl Ground {
         logs: PathBuf,
     ) -> Result<Self> {
         let (rdmux, shape, started) = (rdmux.to_path_buf(), shape.to_owned(), Cell::new(0));
-        let ground = Self { rdmux, dir, shape, logs, started, manager: None, managed: None };
+        let hosts = RefCell::default();
+        let ground = Self { rdmux, dir, shape, logs, started, manager: None, managed: None, hosts };
         let file = ground.dir.join("topology.net");
         let (way, value) = if ground.shape.contains('\n') {
             fs::write(&file, &ground.shape)?;
@@ -74,7 +77,14 @@ impl Ground {
 
     /// Starts a host on the fabric, and waits until it is attached.
     pub(super) fn attach(&self, host: &str) -> Result<()> {
-        let out = self.on(host).args(["host", "up", host]).output().context("rdmux")?;
+        self.attach_with(host, &[])
+    }
+
+    /// The same with options of `rdmux host up`.
+    pub(super) fn attach_with(&self, host: &str, options: &[&str]) -> Result<()> {
+        self.hosts.borrow_mut().push(host.to_owned());
+        let mut up = self.on(host);
+        let out = up.args(["host", "up", host]).args(options).output().context("rdmux")?;
         ensure!(out.status.success(), "host {host}: {}", String::from_utf8_lossy(&out.stderr));
         let there = || Ok(self.status()?.attached.iter().any(|a| a.host == host));
         self.until("attached", there)
@@ -283,8 +293,8 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         self.manager = None;
-        for host in HOSTS {
-            let _ = self.rdmux(&["host", "down", host]);
+        for host in self.hosts.take() {
+            let _ = self.rdmux(&["host", "down", &host]);
         }
         let _ = self.rdmux(&["fabric", "down"]);
         let _ = fs::remove_dir_all(&self.dir);

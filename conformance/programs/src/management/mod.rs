@@ -6,7 +6,7 @@
 //! topology that it was given; an exit status proves nothing.
 //!
 //! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
-//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
+//! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`two_ports`] those of a host with two ports, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
 
 mod bring_up;
 mod client;
@@ -18,6 +18,7 @@ pub(crate) mod ibsim;
 mod opensm;
 pub(crate) mod repartition;
 pub(crate) mod two_managers;
+pub(crate) mod two_ports;
 
 use std::time::Duration;
 

@@ -46,13 +46,18 @@ enum Runtime {
 }
 
 impl Side {
-    /// Starts a virtual host.
+    /// Starts a virtual host, with these options.
     ///
     /// # Errors
     /// When it does not come up.
-    pub(super) fn virtual_host(work: &Path, runtime: &Path, name: &str) -> Result<Self> {
+    pub(super) fn virtual_host(
+        work: &Path,
+        runtime: &Path,
+        name: &str,
+        options: &[&str],
+    ) -> Result<Self> {
         private_folder(runtime)?;
-        Self::up(work, Runtime::Chosen(runtime.to_path_buf()), name, Vec::new())
+        Self::up_with(work, Runtime::Chosen(runtime.to_path_buf()), name, options, Vec::new())
     }
 
     /// Starts the default host where hosts usually are, where `enter` leads to.
@@ -84,11 +89,22 @@ impl Side {
     }
 
     fn up(work: &Path, runtime: Runtime, name: &str, enter: Vec<String>) -> Result<Self> {
+        Self::up_with(work, runtime, name, &[], enter)
+    }
+
+    fn up_with(
+        work: &Path,
+        runtime: Runtime,
+        name: &str,
+        options: &[&str],
+        enter: Vec<String>,
+    ) -> Result<Self> {
         let (work, name) = (work.to_path_buf(), name.to_owned());
         let (address, address4) = (String::new(), String::new());
         let mut side =
             Self { name, address, address4, gid_index: 0, work, runtime, wire: None, enter };
-        side.rdmux(&["host", "up", &side.name]).with_context(|| format!("host {}", side.name))?;
+        let up = [&["host", "up", &side.name], options].concat();
+        side.rdmux(&up).with_context(|| format!("host {}", side.name))?;
         let first = side.gids()?.into_iter().next().context("a host without an address")?;
         (side.address, side.gid_index) = first;
         let v4 = side.gids()?.into_iter().find(|(a, _)| a.parse::<Ipv4Addr>().is_ok());
@@ -132,14 +148,15 @@ impl Side {
         Ok(table.iter().filter_map(entry).collect())
     }
 
-    /// Whether the port of its device of a kind is active.
+    /// Whether all ports of its device of a kind are active.
     ///
     /// # Errors
     /// When its devices cannot be asked.
     pub(super) fn is_active(&self, kind: &str) -> Result<bool> {
         let devices: Value =
             serde_json::from_str(&self.rdmux(&["devices", "--device", kind, "--json"])?)?;
-        Ok(devices[0]["ports"][0]["state"] == "active")
+        let ports = devices[0]["ports"].as_array().context("a device without ports")?;
+        Ok(ports.iter().all(|port| port["state"] == "active"))
     }
 
     /// What its service says of itself.

@@ -125,7 +125,7 @@ fn asyncwatch() -> Exchange {
     row.server("stdbuf -oL ibv_asyncwatch", Ready::Says("async event FD"), End::Told)
 }
 
-fn pingpong(transport: &str, options: &str) -> Exchange {
+pub(super) fn pingpong(transport: &str, options: &str) -> Exchange {
     let program = format!("ibv_{transport}_pingpong -c {options}");
     let line = format!("{program} -g {{gid}} -p {{port}}");
     let n = options.split_whitespace().nth(1).unwrap_or_default();

@@ -7,9 +7,6 @@ use crate::row::{Device, Row, Run, Way};
 
 /// What there is not, by words of the titles.
 const NOT_THERE: &[(&str, &str)] = &[
-    ("XRC", "the hub has a RoCE device only"),
-    ("rdma_xclient -c x", "the hub has a RoCE device only"),
-    ("ibv_xsrq", "the hub has a RoCE device only"),
     ("ibv_devi", "what it shows differs, and the management rows look at it"),
     ("ibv_asyncwatch", "events come when a manager does something: the management rows have that"),
     ("ucx_info", "what it shows differs"),
@@ -23,8 +20,10 @@ const WITH_GRH: &[&str] = &[
     "ibv_rc_pingpong -c -n 1000",
     "ibv_uc_pingpong -c -n 1000",
     "ibv_ud_pingpong -c -n 1000",
+    "ibv_xsrq_pingpong -n 1000",
     "ib_send_bw -a -n 50",
     "ib_send_lat -c UD",
+    "ib_send_lat -c XRC",
     "ib_write_bw",
     "ib_read_bw -a -n 50",
     "ib_atomic_bw -A CMP_AND_SWAP",

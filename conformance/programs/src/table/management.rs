@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::management::{
     Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim,
-    repartition, two_managers,
+    repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -30,6 +30,12 @@ pub(super) fn rows() -> Vec<Row> {
         managed("smpquery pkeys and saquery -g of partitions that change", ManagedBy::Fabric),
         true,
         Management::With(&[], repartition::while_up),
+    ));
+    rows.push(row("opensm and two ports of a host", true, Management::Two(two_ports::opensm)));
+    rows.push(row(
+        managed("ibstat and smpquery of two ports of a host", ManagedBy::Fabric),
+        true,
+        Management::With(&[], two_ports::own),
     ));
     rows.push(row(
         managed("ibportstate of a port that babbles", ManagedBy::Fabric),

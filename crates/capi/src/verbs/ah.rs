@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 
 use rdmux_transport::attr::AddressVector;
-use rdmux_verbs::device::PORT;
 use rdmux_verbs::quota::Counted;
 use rdmux_wire::Gid;
 
@@ -107,7 +106,7 @@ unsafe fn way_back(
         (opened, wc.as_ref().ok_or(Errno::EINVAL)?)
     };
     let has_grh = wc.wc_flags & IBV_WC_GRH != 0;
-    if port != PORT || has_grh && grh.is_null() {
+    if !opened.device.has_port(port) || has_grh && grh.is_null() {
         return Err(Errno::EINVAL);
     }
     // By LID alone, as InfiniBand can.
@@ -125,7 +124,7 @@ unsafe fn way_back(
     // SAFETY: the caller's promise; a GRH area may lie anywhere in the program's buffer.
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     let route = Route::of(&header).ok_or(Errno::EINVAL)?;
-    let sgid_index = opened.device.gid_index(route.to).ok_or(Errno::EINVAL)?;
+    let sgid_index = opened.device.gid_index(port, route.to).ok_or(Errno::EINVAL)?;
     Ok(attr::ah_attr(&AddressVector {
         is_global: true,
         dgid: route.from,

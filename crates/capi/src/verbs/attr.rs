@@ -2,7 +2,6 @@
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::Device;
-use rdmux_verbs::device::PORT;
 use rdmux_verbs::kind::LinkLayer;
 use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
@@ -65,7 +64,7 @@ pub(crate) fn cap(caps: &QpCaps) -> ibv_qp_cap {
 pub(crate) fn address_vector(device: &Device, attr: &ibv_ah_attr) -> Result<AddressVector> {
     let row = device.kind().row();
     let is_global = attr.is_global != 0;
-    if attr.port_num != PORT || row.grh_required && !is_global {
+    if !device.has_port(attr.port_num) || row.grh_required && !is_global {
         return Err(Errno::EINVAL);
     }
     if row.link_layer == LinkLayer::InfiniBand {
@@ -85,7 +84,7 @@ pub(crate) fn address_vector(device: &Device, attr: &ibv_ah_attr) -> Result<Addr
     if !is_global {
         return Ok(local);
     }
-    if device.gid(attr.grh.sgid_index).is_none_or(|entry| entry.gid.is_zero()) {
+    if device.gid(attr.port_num, attr.grh.sgid_index).is_none_or(|entry| entry.gid.is_zero()) {
         return Err(Errno::EINVAL);
     }
     // SAFETY: every bit pattern is a GID.
@@ -152,7 +151,7 @@ pub(crate) fn to_engine(
         to.pkey_index = attr.pkey_index;
     }
     if has(AttrMask::PORT) {
-        to.port_num = port(attr.port_num)?;
+        to.port_num = port(device, attr.port_num)?;
     }
     if has(AttrMask::QKEY) {
         to.qkey = Qkey(attr.qkey);
@@ -182,7 +181,7 @@ pub(crate) fn to_engine(
     if has(AttrMask::ALT_PATH) {
         to.alt_av = address_vector(device, &attr.alt_ah_attr)?;
         to.alt_pkey_index = attr.alt_pkey_index;
-        to.alt_port_num = port(attr.alt_port_num)?;
+        to.alt_port_num = port(device, attr.alt_port_num)?;
         to.alt_timeout = AckTimeout::new(time(attr.alt_timeout)?);
     }
     if has(AttrMask::MIN_RNR_TIMER) {
@@ -209,8 +208,8 @@ pub(crate) fn to_engine(
     Ok((to, mask))
 }
 
-fn port(port: u8) -> Result<u8> {
-    if port == PORT { Ok(port) } else { Err(Errno::EINVAL) }
+fn port(device: &Device, port: u8) -> Result<u8> {
+    if device.has_port(port) { Ok(port) } else { Err(Errno::EINVAL) }
 }
 
 /// READs and atomics outstanding: no more than the device's limit.

@@ -54,7 +54,7 @@ const XRC_QP_EVENT: ibv_event_type = 1 << 31;
 
 /// An event as C has it: the object that it is about cannot be destroyed before it is acknowledged.
 fn describe(kind: &AsyncEventKind) -> ibv_async_event {
-    let port = ibv_async_event_element { port_num: PORT.into() };
+    let port = |number: u8| ibv_async_event_element { port_num: number.into() };
     let (element, event_type) = match kind {
         AsyncEventKind::Qp(qp, event) => {
             (ibv_async_event_element { qp: Qp::of_context(qp.context()) }, qp_event(*event))
@@ -73,8 +73,8 @@ fn describe(kind: &AsyncEventKind) -> ibv_async_event {
             let number = c_int::try_from(qpn.get()).unwrap_or(c_int::MAX);
             (ibv_async_event_element { port_num: number }, qp_event(*event) | XRC_QP_EVENT)
         }
-        AsyncEventKind::Port(event) => (port, port_event(*event)),
-        AsyncEventKind::DeviceFatal => (port, IBV_EVENT_DEVICE_FATAL),
+        AsyncEventKind::Port(number, event) => (port(*number), port_event(*event)),
+        AsyncEventKind::DeviceFatal => (port(PORT), IBV_EVENT_DEVICE_FATAL),
     };
     ibv_async_event { element, event_type }
 }

@@ -150,7 +150,7 @@ impl Opened {
     /// like this.
     pub(crate) fn check_infiniband(&self) -> Result<()> {
         match self.client.info().kind.row().services {
-            Services::All | Services::AllButExtended => Ok(()),
+            Services::All => Ok(()),
             Services::ReliableConnections => Err(Errno::EOPNOTSUPP),
         }
     }

@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
 use rdmux_verbs::Device;
-use rdmux_verbs::device::PORT;
 use rdmux_verbs::kind::{GidKind, Services};
 use rdmux_verbs::port::{GidEntry, PortAttr};
 
@@ -47,7 +46,6 @@ const INFINIBAND: c_uint =
 fn capabilities(services: Services) -> c_uint {
     match services {
         Services::All => EVERY_DEVICE | INFINIBAND,
-        Services::AllButExtended => EVERY_DEVICE | (INFINIBAND & !IBV_DEVICE_XRC),
         Services::ReliableConnections => EVERY_DEVICE,
     }
 }
@@ -176,12 +174,10 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
 
 /// An entry of a port's GID table, which is 0 where an address was or may come.
 fn gid_entry(device: &Device, port: u32, index: u32) -> Result<GidEntry> {
-    if port != u32::from(PORT) {
-        return Err(Errno::EINVAL);
-    }
+    let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     let index = u8::try_from(index).map_err(|_| Errno::EINVAL)?;
-    let in_table = u16::from(index) < device.kind().row().gid_table;
-    device.gid(index).or_else(|| in_table.then(GidEntry::empty)).ok_or(Errno::EINVAL)
+    let in_table = device.has_port(port) && u16::from(index) < device.kind().row().gid_table;
+    device.gid(port, index).or_else(|| in_table.then(GidEntry::empty)).ok_or(Errno::EINVAL)
 }
 
 /// `ibv_query_gid(3)`: 0 or -1; an empty entry is a zero GID.
@@ -250,7 +246,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
             return Err(Errno(libc::ENODATA));
         }
         // SAFETY: the caller has `size` bytes there.
-        unsafe { write_entry(entry, size, index, &found) };
+        unsafe { write_entry(entry, size, (port, index), &found) };
         Ok(())
     })
 }
@@ -271,18 +267,18 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 || (entries.is_null() && max_entries != 0) {
             return Err(Errno::EINVAL);
         }
-        let gids = device.gids();
-        let present = (0..).zip(&gids).filter(|(_, entry)| !entry.gid.is_zero());
-        let mut count = 0;
-        if present.clone().count() > max_entries {
+        let of_port = |port: u8| (0..).zip(device.gids(port)).map(move |entry| (port, entry));
+        let all = (1..=device.num_ports()).flat_map(of_port);
+        let present: Vec<_> = all.filter(|(_, (_, entry))| !entry.gid.is_zero()).collect();
+        if present.len() > max_entries {
             return Err(Errno::EINVAL);
         }
-        for (index, found) in present {
+        for (n, (port, (index, found))) in present.iter().enumerate() {
+            let at = (u32::from(*port), *index);
             // SAFETY: the caller has `max_entries` times `size` bytes there.
-            unsafe { write_entry(entries.byte_add(count * size), size, index, found) };
-            count += 1;
+            unsafe { write_entry(entries.byte_add(n * size), size, at, found) };
         }
-        Ok(count.cast_signed())
+        Ok(present.len().cast_signed())
     });
     count.unwrap_or_else(|Errno(errno)| -isize::try_from(errno).unwrap_or(isize::MAX))
 }
@@ -295,13 +291,20 @@ fn gid_type(kind: GidKind) -> u32 {
     }
 }
 
+/// Writes the entry of a port's GID table.
+///
 /// # Safety
 /// There are `size` bytes at `to`.
-unsafe fn write_entry(to: *mut ibv_gid_entry, size: usize, index: u32, entry: &GidEntry) {
+unsafe fn write_entry(
+    to: *mut ibv_gid_entry,
+    size: usize,
+    (port_num, gid_index): (u32, u32),
+    entry: &GidEntry,
+) {
     let known = ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
-        gid_index: index,
-        port_num: PORT.into(),
+        gid_index,
+        port_num,
         gid_type: gid_type(entry.kind),
         ndev_ifindex: entry.interface_index,
     };

@@ -19,7 +19,7 @@ use super::clients::Clients;
 use super::state::State;
 use super::{handshake, pump, secret, watch};
 use crate::proto::{AdminRequest, Failure, Greeting, Reply, Role, VERSION};
-use crate::server::{FIRST_CLIENT, ServerOptions, open_to_others, take_lock};
+use crate::server::{FIRST_CLIENT, ServerOptions, take_lock};
 use crate::{FabricDir, FabricError};
 
 /// A bridge to the fabric of another machine.
@@ -77,7 +77,7 @@ impl Client {
         let listener = Listener::open(dir, lock)
             .map_err(|e| FabricError::io(format!("listen at {}", dir.socket().display()), e))?;
         if !options.config.users.is_empty() {
-            open_to_others(&options, dir)?;
+            options.user.open_to_others(dir)?;
         }
         let state = State::new(options.idle_exit.is_none());
         let state = state.map_err(|e| FabricError::io("make an eventfd", e))?;

@@ -8,10 +8,10 @@ use rdmux_wire::Guid;
 use super::ConnectOptions;
 use super::link::Link;
 use super::opening::{Opening, Progress};
-use crate::proto::{AttachmentRequest, Described, PortUpdate, Role};
+use crate::proto::{AttachmentRequest, Described, HostPort, PortUpdate, Role};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// An adapter that a host has. It is the host's as long as this lives, and not longer than the process.
+/// A port of an adapter that a host has. It is the host's as long as this lives, and not longer than the process.
 #[derive(Debug)]
 pub struct Attachment {
     link: Link,
@@ -32,15 +32,30 @@ impl Attachment {
         host: &str,
         node_guid: Guid,
     ) -> Result<(Self, Described), FabricError> {
+        Self::open_port(options, fabric, host, node_guid, &HostPort::only())
+    }
+
+    /// As [`open`](Self::open), for one of the ports of the host's adapter.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_port(
+        options: &ConnectOptions,
+        fabric: &FabricName,
+        host: &str,
+        node_guid: Guid,
+        port: &HostPort,
+    ) -> Result<(Self, Described), FabricError> {
         options.greet(fabric, |socket| {
-            let role = Role::Attach { host: host.to_owned(), node_guid };
+            let port = port.clone();
+            let role = Role::Attach { host: host.to_owned(), node_guid, port };
             let what = || to_attach(host, fabric);
             let (link, described, fds) = Link::open_with(fabric, socket, role, what)?;
             Ok((Self::new(link, fds), described))
         })
     }
 
-    /// Begins to take an adapter of a fabric that is up, as [`open`](Self::open) would; None if it is not up. Neither this
+    /// Begins to take a port of an adapter of a fabric that is up, as [`open_port`](Self::open_port) would; None if it is not up. Neither this
     /// nor the attachment waits for the fabric.
     ///
     /// # Errors
@@ -49,8 +64,10 @@ impl Attachment {
         dir: &FabricDir,
         host: &str,
         node_guid: Guid,
+        port: &HostPort,
     ) -> Result<Option<Attaching>, FabricError> {
-        let role = Role::Attach { host: host.to_owned(), node_guid };
+        let port = port.clone();
+        let role = Role::Attach { host: host.to_owned(), node_guid, port };
         let opening = Opening::begin(dir, role)?;
         Ok(opening.map(|opening| Attaching { opening, host: host.to_owned() }))
     }
@@ -59,14 +76,14 @@ impl Attachment {
         Self { link, routes: fds.into_iter().next() }
     }
 
-    /// The route table of port 1, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
+    /// The route table of the port, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
     /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None behind a bridge
     /// to another machine, by which no descriptor comes: such a host is managed, but has no data.
     pub fn routes(&self) -> Option<&OwnedFd> {
         self.routes.as_ref()
     }
 
-    /// Says where this host takes packets for port 1. From the next update on, which answers this, its route table is kept, and
+    /// Says where this host takes packets for the port. From the next update on, which answers this, its route table is kept, and
     /// the tables of others have ways to it. It may be said again.
     ///
     /// # Errors
@@ -89,7 +106,7 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Endpoint(addr))
     }
 
-    /// The next change of the ports, if there is one. The descriptor is readable when there is.
+    /// The next change of the port, if there is one. The descriptor is readable when there is.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -97,7 +114,7 @@ impl Attachment {
         self.link.try_receive()
     }
 
-    /// Asks how the ports are, and waits for the next update. If something happened meanwhile, it is in there; then another
+    /// Asks how the port is, and waits for the next update. If something happened meanwhile, it is in there; then another
     /// update follows.
     ///
     /// # Errors

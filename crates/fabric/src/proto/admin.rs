@@ -215,7 +215,9 @@ pub struct Attached {
     pub adapter: String,
     /// The adapter's node GUID.
     pub guid: Guid,
-    /// LID of the first port; 0 if it has none.
+    /// Which port of it the host has.
+    pub port: u8,
+    /// The port's LID; 0 if it has none.
     pub lid: Lid,
 }
 

@@ -1,4 +1,4 @@
-//! What a host is told about its ports.
+//! What a host is told about a port of its adapter. A host with several has a connection for each.
 
 use std::net::SocketAddr;
 
@@ -6,8 +6,42 @@ use rdmux_subnet::PortEvent;
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::{Deserialize, Serialize};
 
-/// The most ports of an adapter that a host is told of, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
+/// The most ports of an adapter that a host has, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
 pub const MAX_PORTS: u8 = 10;
+
+/// Which port of its adapter a host takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPort {
+    /// Its number, from 1.
+    pub number: u8,
+    /// How many ports the host's adapter has.
+    pub of: u8,
+    /// The numbers of those that are on this fabric, this one among them. The others are on another fabric, which knows the same node, and
+    /// have no cable here.
+    pub here: Vec<u8>,
+}
+
+impl HostPort {
+    /// That of an adapter with one port.
+    pub fn only() -> Self {
+        Self { number: 1, of: 1, here: vec![1] }
+    }
+
+    /// Whether there can be such an adapter.
+    pub fn is_sound(&self) -> bool {
+        let all = 1..=self.of;
+        let is_rising = self.here.windows(2).all(|pair| pair[0] < pair[1]);
+        self.of <= MAX_PORTS
+            && is_rising
+            && self.here.contains(&self.number)
+            && self.here.iter().all(|number| all.contains(number))
+    }
+
+    /// Whether all of the adapter's ports are on this fabric.
+    pub fn is_all_here(&self) -> bool {
+        self.here.len() == usize::from(self.of)
+    }
+}
 
 /// What a host asks. Each request is answered by a [`PortUpdate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +50,7 @@ pub enum AttachmentRequest {
     Refresh,
     /// To change the node's description, as writing `node_desc` in sysfs does.
     Describe(String),
-    /// Where the host takes packets for port 1. From the answer on its route table is kept, and others' tables have ways to it.
+    /// Where the host takes packets for the port. From the answer on its route table is kept, and others' tables have ways to it.
     Endpoint(SocketAddr),
 }
 
@@ -35,37 +69,24 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
-    /// How port 1 is.
+    /// How the port is.
     pub port: PortFacts,
-    /// How the other ports are, if it has any, up to [`MAX_PORTS`].
-    pub others: Vec<PortFacts>,
 }
 
-/// A change of ports.
+/// A change of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortUpdate {
-    /// What happened to port 1, in this order, each kind at most once; nothing in the answer to a request.
+    /// What happened to it, in this order, each kind at most once; nothing in the answer to a request.
     pub events: Vec<PortEvent>,
-    /// How port 1 is now.
+    /// How it is now.
     pub port: PortFacts,
-    /// The same of the other ports: of those to which something happened, or of all in the answer to a request.
-    pub others: Vec<OtherPort>,
 }
 
 impl PortUpdate {
     /// Whether it answers a request: nothing has happened of which it would tell.
     pub fn is_answer(&self) -> bool {
-        self.events.is_empty() && self.others.iter().all(|port| port.events.is_empty())
+        self.events.is_empty()
     }
-}
-
-/// What happened to a port behind the first, and how it is now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OtherPort {
-    /// What happened, in this order, each kind at most once.
-    pub events: Vec<PortEvent>,
-    /// How it is.
-    pub port: PortFacts,
 }
 
 /// How a port is: what `ibv_query_port(3)` and the files under `/sys` tell.

@@ -14,7 +14,7 @@
 //! | `Shutdown` | nothing | nothing |
 //!
 //! A message that does not decode or that is out of place closes that connection, and nobody else notices. The answer to `Attach` comes
-//! with a descriptor, the route table of the host's port 1 ([`rdmux_link::routes`]). No other message has one, and all but that one goes
+//! with a descriptor, the route table of the host's port ([`rdmux_link::routes`]). No other message has one, and all but that one goes
 //! through a [bridge](crate::bridge) to another machine as it is.
 
 mod admin;
@@ -31,14 +31,14 @@ pub use admin::{
     AdminRequest, Attached, End, FileStatus, LinkView, ManagerStatus, NodeRef, NodeView, PortView,
     Snapshot, Status, SweepStatus,
 };
-pub use attachment::{AttachmentRequest, Described, MAX_PORTS, OtherPort, PortFacts, PortUpdate};
+pub use attachment::{AttachmentRequest, Described, HostPort, MAX_PORTS, PortFacts, PortUpdate};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
 pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;
@@ -55,12 +55,14 @@ pub struct Greeting {
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A host takes an adapter; it gives it back when the connection ends. Reply: [`Described`].
+    /// A host takes a port of an adapter; it gives it back when the connection ends. Reply: [`Described`].
     Attach {
         /// The host's name.
         host: String,
         /// The GUID of the host's node: a new adapter gets it, and the host gets the adapter again that it had before.
         node_guid: Guid,
+        /// Which port of its adapter.
+        port: HostPort,
     },
     /// A program opens the management interface of a port. Reply: [`FileReply::Opened`].
     OpenFile(PortRef),

@@ -77,8 +77,8 @@ impl Core {
                 .attachments
                 .iter()
                 .find(|(_, id)| self.connections.get(*id).is_some_and(|c| is_it(&c.part)));
-            if let Some((node, _)) = held {
-                return Ok(node);
+            if let Some((port, _)) = held {
+                return Ok(port.node);
             }
         }
         let found = self.nodes.find(self.world.subnet(), node);
@@ -237,15 +237,16 @@ impl Core {
             subnet.ports().filter(|p| p.id().number != 0 && p.state() == PortState::ACTIVE);
         let cabled = || subnet.ports().filter(|p| subnet.peer(p.id()).is_some());
         let down = cabled().filter(|p| p.state() == PortState::DOWN);
-        let attached = self.attachments.iter().filter_map(|(node, id)| {
-            let (connection, named) = (self.connections.get(id)?, self.nodes.get(node)?);
+        let attached = self.attachments.iter().filter_map(|(port, id)| {
+            let (connection, named) = (self.connections.get(id)?, self.nodes.get(port.node)?);
             let Part::Attachment { host, .. } = &connection.part else { return None };
             Some(Attached {
                 host: host.clone(),
                 pid: connection.pid,
-                adapter: subnet.node_description(node).unwrap_or_default(),
+                adapter: subnet.node_description(port.node).unwrap_or_default(),
                 guid: named.guid,
-                lid: subnet.port(PortId { node, number: 1 })?.lid(),
+                port: port.number,
+                lid: subnet.port(port)?.lid(),
             })
         });
         let files = self.files.iter().filter_map(|(id, file, control, mads)| {
@@ -309,7 +310,7 @@ impl Core {
     fn snapshot(&self) -> Snapshot {
         let subnet = self.world.subnet();
         let host = |node: NodeId| {
-            let holder = self.connections.get(self.attachments.holder(node)?)?;
+            let holder = self.connections.get(self.attachments.holder_of_any(node)?)?;
             let Part::Attachment { host, .. } = &holder.part else { return None };
             Some(host.clone())
         };

@@ -1,4 +1,4 @@
-//! Hosts that have adapters.
+//! Hosts that have adapters: a connection for each port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,95 +6,111 @@ use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
 use rdmux_subnet::umad::Ports;
-use rdmux_subnet::{NODE_REVISION, NodeId, PortEvent, PortId};
+use rdmux_subnet::{NODE_REVISION, NodeId, OperateError, PortEvent, PortId};
 use rdmux_wire::Guid;
 
 use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
 use super::counters::Count;
 use super::facts::facts;
-use super::published::data_port;
-use crate::proto::{
-    AttachmentRequest, Described, Failure, MAX_PORTS, OtherPort, PortFacts, PortUpdate,
-};
+use super::nodes::Named;
+use crate::proto::{AttachmentRequest, Described, Failure, HostPort, PortFacts, PortUpdate};
 
 /// The cable by which a host is plugged to a free port.
 const CABLE: LinkRate = LinkRate { width: Width::X4, speed: Speed::Edr };
 
-/// Which connection has which node.
+/// Which connection has which port.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    by_node: BTreeMap<NodeId, ConnectionId>,
+    by_port: BTreeMap<PortId, ConnectionId>,
     /// Those that have something to be told.
     pending: BTreeSet<ConnectionId>,
 }
 
 impl Attachments {
-    /// The connection that has a node.
-    pub(super) fn holder(&self, node: NodeId) -> Option<ConnectionId> {
-        self.by_node.get(&node).copied()
+    /// The connection that has a port.
+    fn holder(&self, port: PortId) -> Option<ConnectionId> {
+        self.by_port.get(&port).copied()
     }
 
-    /// All, in the order of the nodes.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, ConnectionId)> {
-        self.by_node.iter().map(|(&node, &id)| (node, id))
+    /// A connection that has a port of a node.
+    pub(super) fn holder_of_any(&self, node: NodeId) -> Option<ConnectionId> {
+        let ports = PortId { node, number: 0 }..=PortId { node, number: u8::MAX };
+        self.by_port.range(ports).next().map(|(_, &id)| id)
+    }
+
+    /// All, in the order of the nodes and their ports.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PortId, ConnectionId)> {
+        self.by_port.iter().map(|(&port, &id)| (port, id))
     }
 }
 
 impl Core {
-    /// A host takes an adapter.
-    pub(super) fn attach(&mut self, id: ConnectionId, host: &str, guid: Guid) -> Result<(), Ends> {
-        let node = match self.adapter_for(host, guid) {
+    /// A host takes a port of an adapter.
+    pub(super) fn attach(
+        &mut self,
+        id: ConnectionId,
+        host: &str,
+        guid: Guid,
+        wanted: &HostPort,
+    ) -> Result<(), Ends> {
+        let node = match self.adapter_for(host, guid, wanted) {
             Ok(node) => node,
             Err(failure) => return self.welcome::<Described>(id, Err(failure)),
         };
-        self.attachments.by_node.insert(node, id);
-        let part = Part::Attachment { host: host.to_owned(), guid, node, pending: Vec::new() };
+        let port = PortId { node, number: wanted.number };
+        self.attachments.by_port.insert(port, id);
+        let part = Part::Attachment { host: host.to_owned(), guid, port, pending: Vec::new() };
         self.become_part(id, part);
-        self.set_attached(node);
+        self.serve_port(port);
         if let Some(named) = self.nodes.get(node) {
             self.store.set_adapter(guid, named.guid);
         }
-        match self.describe(node) {
+        match self.describe(port) {
             Some(described) => {
-                let routes = self.published.open(data_port(node));
+                let routes = self.published.open(port);
                 self.welcome_with(id, Ok(described), routes)
             }
             None => Err(Ends::Closed),
         }
     }
 
-    /// A host gives its adapter back.
-    pub(super) fn detach(&mut self, id: ConnectionId, node: NodeId) {
-        self.attachments.by_node.remove(&node);
+    /// A host gives a port of its adapter back.
+    pub(super) fn detach(&mut self, id: ConnectionId, port: PortId) {
+        self.attachments.by_port.remove(&port);
         self.attachments.pending.remove(&id);
-        self.published.close(data_port(node));
-        self.set_attached(node);
-    }
-
-    fn set_attached(&mut self, node: NodeId) {
-        for number in 1..=self.nodes.get(node).map_or(0, |named| named.num_ports) {
-            self.serve_port(PortId { node, number });
-        }
+        self.published.close(port);
+        self.serve_port(port);
     }
 
     /// The adapter that a host gets.
-    fn adapter_for(&mut self, host: &str, guid: Guid) -> Result<NodeId, Failure> {
-        if !is_label(host) || guid == Guid(0) {
-            return Err(Failure::new(libc::EINVAL, "a host has a name and a GUID"));
+    fn adapter_for(
+        &mut self,
+        host: &str,
+        guid: Guid,
+        wanted: &HostPort,
+    ) -> Result<NodeId, Failure> {
+        if !is_label(host) || guid == Guid(0) || !wanted.is_sound() {
+            return Err(Failure::new(libc::EINVAL, "a host has a name, a GUID and a port"));
         }
         if self.setup.simulate {
             let why = "all its adapters are simulated: bring it up without `--simulate`";
             return Err(Failure::new(libc::EPERM, why));
         }
-        if let Some(other) = self.host_with(guid) {
+        let held = self.ports_of_host(guid);
+        if let Some((other, _)) =
+            held.iter().find(|(other, port)| *other != host || port.number == wanted.number)
+        {
             let why = format!(
                 "host \"{other}\" with the GUID {guid} is attached already: `rdmux host up {host} --guid GUID` gives \
                  this host another one"
             );
             return Err(Failure::new(libc::EEXIST, why));
         }
-        if let Some(node) = self.free_adapter(host, guid) {
+        if let Some(node) = held.first().map(|(_, port)| port.node) {
+            return self.with_port(node, wanted);
+        }
+        if let Some(node) = self.free_adapter(host, guid, wanted) {
             return Ok(node);
         }
         if self.nodes.by_guid(guid).is_some() {
@@ -103,25 +119,57 @@ impl Core {
             );
             return Err(Failure::new(libc::EEXIST, why));
         }
-        self.new_adapter(host, guid)
+        self.new_adapter(host, guid, wanted)
     }
 
-    /// The host that is attached with this GUID.
-    fn host_with(&self, guid: Guid) -> Option<&str> {
-        self.connections.iter().find_map(|(_, c)| match &c.part {
-            Part::Attachment { host, guid: g, .. } if *g == guid => Some(host.as_str()),
+    /// The ports that hosts with this GUID have, with the names of the hosts.
+    fn ports_of_host(&self, guid: Guid) -> Vec<(&str, PortId)> {
+        let held = self.connections.iter().filter_map(|(_, c)| match &c.part {
+            Part::Attachment { host, guid: g, port, .. } if *g == guid => {
+                Some((host.as_str(), *port))
+            }
             _ => None,
-        })
+        });
+        held.collect()
+    }
+
+    /// The adapter of which the host has another port.
+    fn with_port(&self, node: NodeId, wanted: &HostPort) -> Result<NodeId, Failure> {
+        let ports = self.nodes.get(node).map_or(0, |named| named.num_ports);
+        if wanted.number <= ports {
+            return Ok(node);
+        }
+        let why = format!(
+            "the host's adapter has {ports} ports, and none with the number {}",
+            wanted.number
+        );
+        Err(Failure::new(libc::EINVAL, why))
+    }
+
+    /// Whether a host can have an adapter. One whose other ports are on another fabric must be the same node there, so it has the
+    /// host's own GUID.
+    fn fits(named: &Named, guid: Guid, wanted: &HostPort) -> bool {
+        named.num_ports >= wanted.of && (wanted.is_all_here() || named.guid == guid)
+    }
+
+    /// Whether all ports are plugged in that are to be on this fabric.
+    fn is_plugged(&self, node: NodeId, wanted: &HostPort) -> bool {
+        let subnet = self.world.subnet();
+        wanted.here.iter().all(|&number| subnet.peer(PortId { node, number }).is_some())
     }
 
     /// The adapter that the host had before, else the one that has its GUID or its name, else the first that is free, and
     /// rather one that no other host had.
-    fn free_adapter(&self, host: &str, guid: Guid) -> Option<NodeId> {
+    fn free_adapter(&self, host: &str, guid: Guid, wanted: &HostPort) -> Option<NodeId> {
         let free = || {
             self.nodes.iter().filter(|(node, named)| {
-                named.is_adapter() && self.attachments.holder(*node).is_none()
+                named.is_adapter()
+                    && self.attachments.holder_of_any(*node).is_none()
+                    && Self::fits(named, guid, wanted)
             })
         };
+        // One that another host plugged itself in place of has no cable.
+        let plugged = || free().filter(|(node, _)| self.is_plugged(*node, wanted));
         let had = self.store.adapter_of(guid);
         let is_named = |node: NodeId, id: &str| {
             id == host || self.world.subnet().node_description(node).is_some_and(|d| d == host)
@@ -130,72 +178,90 @@ impl Core {
             .find(|(_, named)| Some(named.guid) == had)
             .or_else(|| free().find(|(_, named)| named.guid == guid))
             .or_else(|| free().find(|(node, named)| is_named(*node, &named.id)))
-            .or_else(|| free().find(|(_, named)| !self.store.is_anothers(named.guid, guid)))
-            .or_else(|| free().next())
+            .or_else(|| plugged().find(|(_, named)| !self.store.is_anothers(named.guid, guid)))
+            .or_else(|| plugged().next())
             .map(|(node, _)| node)
     }
 
-    /// Plugs a new adapter to the first free port of a switch.
-    fn new_adapter(&mut self, host: &str, guid: Guid) -> Result<NodeId, Failure> {
+    /// Where a new adapter is plugged in: at free ports of switches, and if there are too few, in place of adapters that no host
+    /// has.
+    fn places(&self, host: Guid) -> impl Iterator<Item = PortId> {
         let subnet = self.world.subnet();
-        let mut ports =
-            self.nodes.iter().filter(|(_, named)| named.is_switch()).flat_map(|(node, named)| {
+        let switches = self.nodes.iter().filter(|(_, named)| named.is_switch());
+        let ports = switches.flat_map(|(node, named)| {
+            (1..=named.num_ports).map(move |number| PortId { node, number })
+        });
+        let free = ports.filter(|port| subnet.peer(*port).is_none());
+        let unused = |is_anothers: bool| {
+            let adapters = self.nodes.iter().filter(move |(node, named)| {
+                named.is_adapter()
+                    && self.attachments.holder_of_any(*node).is_none()
+                    && self.store.is_anothers(named.guid, host) == is_anothers
+            });
+            let ports = adapters.flat_map(|(node, named)| {
                 (1..=named.num_ports).map(move |number| PortId { node, number })
             });
-        let port = ports.find(|port| subnet.peer(*port).is_none());
-        drop(ports);
-        let Some(port) = port else {
+            let peers = ports.filter_map(|port| subnet.peer(port));
+            peers.filter(|peer| self.nodes.get(peer.node).is_some_and(Named::is_switch))
+        };
+        free.chain(unused(false)).chain(unused(true))
+    }
+
+    /// Plugs a new adapter in.
+    fn new_adapter(
+        &mut self,
+        host: &str,
+        guid: Guid,
+        wanted: &HostPort,
+    ) -> Result<NodeId, Failure> {
+        let places: Vec<_> = self.places(guid).take(wanted.here.len()).collect();
+        if places.len() < wanted.here.len() {
             let why = "all adapters are taken, and no port of a switch is free: `rdmux fabric up` with a larger shape \
                        gives it more";
             return Err(Failure::new(libc::ENODEV, why));
-        };
-        let mut node = Node::new(NodeKind::Ca, format!("H-{:016x}", guid.0), guid, 1);
+        }
+        let mut node = Node::new(NodeKind::Ca, format!("H-{:016x}", guid.0), guid, wanted.of);
+        if (1..=wanted.of).any(|port| self.nodes.by_guid(node.port_guid(port)).is_some()) {
+            let why = format!(
+                "another node has a GUID that a port of this one would have: `rdmux host up {host} --guid GUID` gives this \
+                 host another one"
+            );
+            return Err(Failure::new(libc::EEXIST, why));
+        }
         node.describe(host);
         self.nodes.add(&node);
         let now = self.now();
         let (world, mut programs) = self.world_and_programs();
         let plugged = world.change(&mut programs, now, |subnet, sink| {
             let added = subnet.add(&node);
-            let own = PortId { node: added, number: 1 };
-            subnet.plug(now, own, port, CABLE, sink).map(|()| added)
+            for (&number, place) in wanted.here.iter().zip(places) {
+                if subnet.peer(place).is_some() {
+                    subnet.unplug(now, place, sink)?;
+                }
+                subnet.plug(now, PortId { node: added, number }, place, CABLE, sink)?;
+            }
+            Ok::<_, OperateError>(added)
         });
         self.store.touch();
         plugged.map_err(|e| Failure::new(libc::ENODEV, e.to_string()))
     }
 
-    fn describe(&self, node: NodeId) -> Option<Described> {
-        let named = self.nodes.get(node)?;
+    fn describe(&self, port: PortId) -> Option<Described> {
+        let named = self.nodes.get(port.node)?;
         Some(Described {
             node_guid: named.guid,
             system_guid: named.system_guid,
-            description: self.world.subnet().node_description(node).unwrap_or_default(),
+            description: self.world.subnet().node_description(port.node).unwrap_or_default(),
             vendor_id: named.vendor_id,
             device_id: named.device_id,
             revision: NODE_REVISION,
-            port: self.facts(PortId { node, number: 1 })?,
-            others: self.other_ports(node).filter_map(|port| self.facts(port)).collect(),
+            port: self.facts(port)?,
         })
     }
 
-    /// The ports behind the first of which a host is told.
-    fn other_ports(&self, node: NodeId) -> impl Iterator<Item = PortId> + use<> {
-        let ports = self.nodes.get(node).map_or(0, |named| named.num_ports);
-        (2..=ports.min(MAX_PORTS)).map(move |number| PortId { node, number })
-    }
-
-    /// How the ports of a host's node are, with what happened to them; `all` of them also where nothing did.
-    fn update(&self, node: NodeId, events: &[(u8, PortEvent)], all: bool) -> Option<PortUpdate> {
-        let of = |number: u8| {
-            events.iter().filter(|(port, _)| *port == number).map(|(_, event)| *event).collect()
-        };
-        let others = self.other_ports(node).filter_map(|port| {
-            let events: Vec<_> = of(port.number);
-            let tell = all || !events.is_empty();
-            let port = self.facts(port).filter(|_| tell)?;
-            Some(OtherPort { events, port })
-        });
-        let port = self.facts(PortId { node, number: 1 })?;
-        Some(PortUpdate { events: of(1), port, others: others.collect() })
+    /// How a host's port is, with what happened to it.
+    fn update(&self, port: PortId, events: Vec<PortEvent>) -> Option<PortUpdate> {
+        Some(PortUpdate { events, port: self.facts(port)? })
     }
 
     fn facts(&self, port: PortId) -> Option<PortFacts> {
@@ -213,16 +279,16 @@ impl Core {
     ) -> Result<(), Ends> {
         let request = socket::decode(message);
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
-        let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
+        let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return Ok(());
         };
-        let (node, now) = (*node, self.now());
+        let (port, now) = (*port, self.now());
         match request {
             AttachmentRequest::Refresh => {}
             AttachmentRequest::Describe(text) => {
                 let (world, mut programs) = self.world_and_programs();
                 world.change(&mut programs, now, |subnet, sink| {
-                    subnet.set_node_description(now, node, &text, sink);
+                    subnet.set_node_description(now, port.node, &text, sink);
                 });
                 self.store.touch();
             }
@@ -232,7 +298,7 @@ impl Core {
                 }
             }
         }
-        match self.update(node, &[], true) {
+        match self.update(port, Vec::new()) {
             Some(update) => self.send(id, &update),
             None => Ok(()),
         }
@@ -255,16 +321,13 @@ impl Core {
         if event == PortEvent::LidChange {
             self.store.touch();
         }
-        let is_told = (1..=MAX_PORTS).contains(&port.number);
-        let Some(id) = self.attachments.holder(port.node).filter(|_| is_told) else {
-            return;
-        };
+        let Some(id) = self.attachments.holder(port) else { return };
         if let Some(Part::Attachment { pending, .. }) =
             self.connections.get_mut(id).map(|c| &mut c.part)
         {
             // An event that comes again counts as the later one.
-            pending.retain(|earlier| *earlier != (port.number, event));
-            pending.push((port.number, event));
+            pending.retain(|earlier| *earlier != event);
+            pending.push(event);
             self.attachments.pending.insert(id);
         }
     }
@@ -272,13 +335,13 @@ impl Core {
     fn tell_host(&mut self, id: ConnectionId) -> Result<(), Ends> {
         let Some(connection) = self.connections.get_mut(id) else { return Ok(()) };
         let reads = connection.out.is_empty();
-        let Part::Attachment { node, pending, .. } = &mut connection.part else { return Ok(()) };
+        let Part::Attachment { port, pending, .. } = &mut connection.part else { return Ok(()) };
         if !reads {
             self.attachments.pending.insert(id);
             return Ok(());
         }
-        let (node, events) = (*node, std::mem::take(pending));
-        if let Some(update) = self.update(node, &events, false) {
+        let (port, events) = (*port, std::mem::take(pending));
+        if let Some(update) = self.update(port, events) {
             self.send(id, &update)?;
         }
         self.watch(id);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rdmux_subnet::umad::FileId;
-use rdmux_subnet::{NodeId, PortEvent, PortId};
+use rdmux_subnet::{PortEvent, PortId};
 use rdmux_wire::Guid;
 
 use super::outgoing::Outgoing;
@@ -36,8 +36,8 @@ pub(super) struct Connection {
 pub(super) enum Part {
     /// It has not greeted.
     New,
-    /// A host has this node. Its own GUID, and what happened to which of its ports since the last update.
-    Attachment { host: String, guid: Guid, node: NodeId, pending: Vec<(u8, PortEvent)> },
+    /// A host has this port. Its own GUID, and what happened to the port since the last update.
+    Attachment { host: String, guid: Guid, port: PortId, pending: Vec<PortEvent> },
     /// Questions about an open file.
     Control(FileId),
     /// Datagrams of an open file.

@@ -245,7 +245,7 @@ impl Core {
             return self.welcome::<()>(id, Err(failure));
         }
         match role {
-            Role::Attach { host, node_guid } => self.attach(id, &host, node_guid),
+            Role::Attach { host, node_guid, port } => self.attach(id, &host, node_guid, &port),
             Role::OpenFile(port) => self.open_file(id, &port),
             Role::Mads { file, key } => self.open_mads(id, file, &key),
             Role::IsSm { port, wait } => self.set_is_sm(id, &port, wait),
@@ -334,7 +334,7 @@ impl Core {
         }
         match connection.part {
             Part::New | Part::Admin => {}
-            Part::Attachment { node, .. } => self.detach(id, node),
+            Part::Attachment { port, .. } => self.detach(id, port),
             // Either of them ends both.
             Part::Control(file) | Part::Mads(file) => self.close_file(file),
             Part::IsSm { port, file } => {

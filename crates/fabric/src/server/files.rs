@@ -286,7 +286,7 @@ impl Core {
         let on_port = |part: &Part| match part {
             Part::Control(file) => self.world.umad().port(*file) == Some(port),
             Part::IsSm { port: p, file: Some(_) } => *p == port,
-            Part::Attachment { node, .. } => *node == port.node,
+            Part::Attachment { port: p, .. } => *p == port,
             _ => false,
         };
         let attached =

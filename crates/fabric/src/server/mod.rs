@@ -79,7 +79,7 @@ impl Server {
             .and(core.poller.add(&listener, Token::Listener))
             .map_err(|e| FabricError::io("watch a descriptor", e))?;
         if !options.config.users.is_empty() {
-            open_to_others(&options, &dir)?;
+            options.user.open_to_others(&dir)?;
         }
         let remote = setup.listen.map(|at| bridge::Server::open(at, &dir)).transpose()?;
         core.listens_at(remote.as_ref().map(bridge::Server::address));
@@ -217,16 +217,4 @@ pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File
         // flock(2) knows no timeout.
         std::thread::sleep(LOOK);
     }
-}
-
-/// Lets other users reach the socket: each is checked when it connects.
-pub(crate) fn open_to_others(options: &ServerOptions, dir: &FabricDir) -> Result<(), FabricError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let fabrics = dir.path().parent().unwrap_or(dir.path());
-    let passable = [options.user.path(), fabrics, dir.path()].map(|path| (path.to_owned(), 0o711));
-    for (path, mode) in passable.into_iter().chain([(dir.socket(), 0o666)]) {
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
-            .map_err(|e| FabricError::io(format!("let others use {}", path.display()), e))?;
-    }
-    Ok(())
 }

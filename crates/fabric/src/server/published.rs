@@ -329,10 +329,10 @@ impl Core {
     /// A host says where it takes packets. Data goes between hosts of this machine only, so that is at a loopback address: nobody
     /// has others send elsewhere.
     pub(super) fn set_endpoint(&mut self, id: ConnectionId, addr: SocketAddr) -> bool {
-        let Some(Part::Attachment { node, .. }) = self.connections.get(id).map(|c| &c.part) else {
+        let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return true;
         };
-        let port = data_port(*node);
+        let port = *port;
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
@@ -346,9 +346,4 @@ impl Core {
     pub(super) fn publish(&mut self) {
         self.published.publish(self.world.subnet_mut());
     }
-}
-
-/// The port of a host's node by which data goes: the first one.
-pub(super) const fn data_port(node: NodeId) -> PortId {
-    PortId { node, number: 1 }
 }

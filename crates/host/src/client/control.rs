@@ -14,6 +14,7 @@ use rdmux_verbs::control::{
     Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
 };
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
+use rdmux_verbs::device::PORT;
 use rdmux_verbs::port::Port;
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
@@ -68,8 +69,10 @@ pub struct HostClient {
     board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
-    /// Which ways packets of an InfiniBand port take.
-    routes: Arc<Routes>,
+    /// Which ways packets of InfiniBand ports take, by the port.
+    routes: Vec<Arc<Routes>>,
+    /// Whether it is the hub of its kind of device.
+    is_hub: bool,
     pub(super) hub: HubSession,
     /// Numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
@@ -100,6 +103,24 @@ impl HostClient {
         socket: OwnedFd,
         kind: DeviceKind,
     ) -> Result<Arc<Self>, HostError> {
+        Self::greet(host, socket, kind, false)
+    }
+
+    /// The same for the hub of a kind of device.
+    pub(crate) fn open_hub(
+        host: &HostName,
+        socket: OwnedFd,
+        kind: DeviceKind,
+    ) -> Result<Arc<Self>, HostError> {
+        Self::greet(host, socket, kind, true)
+    }
+
+    fn greet(
+        host: &HostName,
+        socket: OwnedFd,
+        kind: DeviceKind,
+        is_hub: bool,
+    ) -> Result<Arc<Self>, HostError> {
         let board = (kind.row().rings && memory::is_shared()).then(Board::create);
         let board = board.transpose().map_err(|e| HostError::io("make a board", e))?.map(Arc::new);
         let ours: Vec<_> = board.iter().map(|board| board.fd().as_fd()).collect();
@@ -127,6 +148,7 @@ impl HostClient {
             notify,
             routes: routes_of(&info.ports),
             info,
+            is_hub,
             hub: HubSession::new(),
             reserved: Mutex::default(),
             migrating: Mutex::default(),
@@ -248,11 +270,11 @@ impl HostClient {
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Ports { ports, events } => {
-                self.routes.set_gids(&gids_of(&ports));
+                ports.iter().zip(&self.routes).for_each(|(port, routes)| follow_gids(routes, port));
                 ControlEvent::Ports { ports, events }
             }
-            Notify::Routes => {
-                self.follow_table(fds.into_iter().next());
+            Notify::Routes { port } => {
+                self.follow_table(port, fds.into_iter().next());
                 return Ok(None);
             }
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
@@ -271,13 +293,18 @@ impl HostClient {
         }))
     }
 
-    /// Packets take the ways of this table from now on.
-    fn follow_table(&self, table: Option<OwnedFd>) {
+    /// Packets of a port take the ways of this table from now on.
+    fn follow_table(&self, port: u8, table: Option<OwnedFd>) {
+        let Some(routes) = self.routes_of(port) else { return };
         let view = table.as_ref().map(RouteView::map).transpose();
-        self.routes.set_view(view.unwrap_or_else(|error| {
+        routes.set_view(view.unwrap_or_else(|error| {
             throttled!(warn, "the table of ways of an InfiniBand port cannot be read: {error}");
             None
         }));
+    }
+
+    fn routes_of(&self, port: u8) -> Option<&Arc<Routes>> {
+        self.routes.get(usize::from(port).checked_sub(1)?)
     }
 
     fn only_descriptor(&self, fds: Vec<OwnedFd>) -> Result<OwnedFd, HostError> {
@@ -308,17 +335,20 @@ impl HostClient {
     }
 }
 
-/// What packets of an InfiniBand port are sent by, before there is a table.
-fn routes_of(ports: &[Port]) -> Arc<Routes> {
-    let routes = Routes::new();
-    routes.set_gids(&gids_of(ports));
-    Arc::new(routes)
+/// What packets of InfiniBand ports are sent by, before there are tables.
+fn routes_of(ports: &[Port]) -> Vec<Arc<Routes>> {
+    let routes = |(number, port): (u8, &Port)| {
+        let routes = Routes::new(number);
+        follow_gids(&routes, port);
+        Arc::new(routes)
+    };
+    (1..).zip(ports).map(routes).collect()
 }
 
-/// The GIDs of the first port.
-fn gids_of(ports: &[Port]) -> Vec<Gid> {
-    let gids = ports.iter().take(1).flat_map(|port| port.gids());
-    gids.map(|entry| entry.gid).collect()
+/// The port has these GIDs from now on.
+fn follow_gids(routes: &Routes, port: &Port) {
+    let gids: Vec<Gid> = port.gids().iter().map(|entry| entry.gid).collect();
+    routes.set_gids(&gids);
 }
 
 /// What the device of a kind is told; none if the host has no such device.
@@ -333,6 +363,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
         ports: device.ports,
         slot: SlotGrant { slot: welcome.slot, first_index: welcome.first_index },
         limits: welcome.limits,
+        privileged: welcome.privileged,
     })
 }
 
@@ -358,28 +389,26 @@ impl Control for HostClient {
             Some(entry) => format!("attach {}", entry.gid.ip()),
             None => format!("attach the address of GID index {gid_index}"),
         };
-        self.descriptor(&Request::AttachAddress { gid_index, slot }, what)
+        self.descriptor(&Request::AttachAddress { port: PORT, gid_index, slot }, what)
             .map_err(control_error)?
             .ok_or(ControlError::Gone)
     }
 
     fn attach_wire(
         &self,
+        port: u8,
         gid_index: u8,
         slot: u16,
     ) -> Result<Option<Arc<PacketWire>>, ControlError> {
-        if !self.info.kind.is_on_fabric() {
+        let Some(routes) = self.routes_of(port).filter(|_| self.info.kind.is_on_fabric()) else {
             return Ok(None);
-        }
-        let socket = self
-            .descriptor(&Request::AttachAddress { gid_index, slot }, || {
-                "attach the port".to_owned()
-            })
-            .map_err(control_error)?
-            .ok_or(ControlError::Gone)?;
-        let wire = IbWire::new(socket, slot, self.routes.clone());
+        };
+        let request = Request::AttachAddress { port, gid_index, slot };
+        let socket = self.descriptor(&request, || format!("attach port {port}"));
+        let socket = socket.map_err(control_error)?.ok_or(ControlError::Gone)?;
+        let wire = IbWire::new(socket, slot, routes.clone());
         let wire = wire.map_err(|e| control_error(HostError::io("use a socket", e)))?;
-        Ok(Some(Arc::new(wire)))
+        Ok(Some(Arc::new(if self.is_hub { wire.with_targets() } else { wire })))
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
@@ -402,15 +431,20 @@ impl Control for HostClient {
         }
     }
 
-    fn attach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
-        self.descriptor(&Request::AttachMulticast { qpn, mgid }, || {
+    fn attach_multicast(
+        &self,
+        port: u8,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, ControlError> {
+        self.descriptor(&Request::AttachMulticast { port, qpn, mgid }, || {
             format!("join {} for queue pair {qpn}", mgid.ip())
         })
         .map_err(control_error)
     }
 
-    fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
-        self.done(&Request::DetachMulticast { qpn, mgid }, || {
+    fn detach_multicast(&self, port: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
+        self.done(&Request::DetachMulticast { port, qpn, mgid }, || {
             format!("leave {} for queue pair {qpn}", mgid.ip())
         })
         .map_err(control_error)

@@ -7,6 +7,7 @@
 //! [service]
 //! idle_exit_seconds = 5         # or a fraction; 0 stays for ever
 //! port = 4791
+//! users = [1000]                # numbers of users, beside the owner and root, whose programs may open devices
 //!
 //! [limits]
 //! max_qp = 65536
@@ -27,6 +28,7 @@
 //!
 //! [fabric]
 //! name = "default"              # that hosts are on and commands are about, unless told otherwise
+//! ports = ["default", "b"]      # that the ports of hosts are on, if they have more than one
 //! users = [1000]                # numbers of users, beside the owner and root, whose programs may attach
 //! ```
 
@@ -73,11 +75,15 @@ pub struct ServiceConfig {
     pub idle_exit: Duration,
     /// The UDP port. Peers outside expect 4791.
     pub port: u16,
+    /// Users, beside the owner and root, whose programs may open the devices of hosts. They find a host where
+    /// `RDMUX_RUNTIME_DIR` leads to the owner's directory, which is root's. If there are none, the file system says who comes
+    /// to the socket: the owner and root, unless its permissions are changed.
+    pub users: Vec<u32>,
 }
 
 impl Default for ServiceConfig {
     fn default() -> Self {
-        Self { idle_exit: Duration::from_secs(5), port: ROCE_PORT }
+        Self { idle_exit: Duration::from_secs(5), port: ROCE_PORT, users: Vec::new() }
     }
 }
 

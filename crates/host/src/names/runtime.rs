@@ -125,39 +125,44 @@ impl HostDir {
     pub fn view(&self, devices: DeviceChoice) -> PathBuf {
         self.path().join("view").join(devices.word())
     }
-    /// The FIFO that `issm0` of each tree is a link to.
-    pub(crate) fn issm(&self) -> PathBuf {
-        self.path().join("issm0")
+    /// The FIFO that the `issmN` of a port is a link to in each tree.
+    pub(crate) fn issm(&self, port: u8) -> PathBuf {
+        self.path().join(format!("issm{}", port.saturating_sub(1)))
     }
     /// The file that keeps the GUID of the host's node.
     pub(crate) fn guid(&self) -> PathBuf {
         self.path().join("guid")
     }
 
-    /// The fabric that the host was given to be on, if it was.
-    pub fn fabric(&self) -> Option<FabricName> {
+    /// The fabrics that the ports of the host's adapter were given to be on, in the order of the ports; none if they were
+    /// not.
+    pub fn fabrics(&self) -> Vec<FabricName> {
         let path = self.fabric_path();
         let mut text = String::new();
         match File::open(&path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text)) {
             Ok(_) => {
-                let name = FabricName::new(text.trim_end());
-                name.inspect_err(|e| tracing::warn!("{}: {e}; it is left out", path.display())).ok()
+                let names: Result<_, _> = text.lines().map(FabricName::new).collect();
+                let names = names.inspect_err(|e| {
+                    tracing::warn!("{}: {e}; it is left out", path.display());
+                });
+                names.unwrap_or_default()
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => {
                 tracing::warn!("{}: {e}; it is left out", path.display());
-                None
+                Vec::new()
             }
         }
     }
 
-    /// Has the host be on a fabric. A service that runs is on another until it is started anew.
+    /// Has the ports of the host's adapter be on these fabrics. A service that runs has others until it is started anew.
     ///
     /// # Errors
     /// [`HostError::Directory`] when it cannot be kept.
-    pub fn set_fabric(&self, fabric: &FabricName) -> Result<(), HostError> {
+    pub fn set_fabrics(&self, fabrics: &[FabricName]) -> Result<(), HostError> {
         let path = self.fabric_path();
-        let kept = rdmux_runtime::file::replace(&path, format!("{fabric}\n").as_bytes());
+        let lines: String = fabrics.iter().map(|fabric| format!("{fabric}\n")).collect();
+        let kept = rdmux_runtime::file::replace(&path, lines.as_bytes());
         kept.map_err(|e| DirectoryError::new(&path, e).into())
     }
 

@@ -39,7 +39,9 @@ pub enum Request {
     /// The socket of a slot on an address: one descriptor in the reply. On InfiniBand it is that of the port, and
     /// [`Notify::Routes`] tells by which table packets leave.
     AttachAddress {
-        /// Index of the GID table.
+        /// The port.
+        port: u8,
+        /// Index of its GID table.
         gid_index: u8,
         /// A slot of the caller's.
         slot: u16,
@@ -60,8 +62,10 @@ pub enum Request {
         /// A slot of the other process.
         peer: u16,
     },
-    /// Joins a group for a queue pair; one descriptor in the reply the first time.
+    /// Joins a group at a port for a queue pair; one descriptor in the reply the first time.
     AttachMulticast {
+        /// The port.
+        port: u8,
         /// A queue pair of the caller's.
         qpn: Qpn,
         /// The group.
@@ -69,6 +73,8 @@ pub enum Request {
     },
     /// Leaves a group for a queue pair.
     DetachMulticast {
+        /// The port.
+        port: u8,
         /// A queue pair of the caller's.
         qpn: Qpn,
         /// The group.
@@ -263,6 +269,8 @@ pub struct Welcome {
     pub port: u16,
     /// The device's limits.
     pub limits: Limits,
+    /// Whether the process is the owner's, or root's.
+    pub privileged: bool,
 }
 
 impl Welcome {
@@ -319,11 +327,14 @@ pub enum Notify {
     Ports {
         /// How they are.
         ports: Vec<Port>,
-        /// What happened to the first, in this order.
-        events: Vec<PortEvent>,
+        /// What happened, in this order, each with the number of its port.
+        events: Vec<(u8, PortEvent)>,
     },
-    /// With a descriptor: the table of ways of the InfiniBand port from now on ([`rdmux_link::routes`]). Without: there is none.
-    Routes,
+    /// With a descriptor: the table of ways of an InfiniBand port from now on ([`rdmux_link::routes`]). Without: there is none.
+    Routes {
+        /// The port.
+        port: u8,
+    },
     /// Something happened to an XRC target that we hold.
     Target {
         /// The target.

@@ -24,7 +24,7 @@ pub struct Status {
     /// The UDP port.
     pub port: u16,
     /// The host on its fabric.
-    pub fabric: FabricStatus,
+    pub fabrics: Vec<FabricStatus>,
     /// Processes, in order of arrival.
     pub clients: Vec<ClientStatus>,
     /// Ids of the connection manager.
@@ -61,6 +61,8 @@ impl Status {
 /// What a host has of its fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricStatus {
+    /// The number of the port that is on it.
+    pub port: u8,
     /// The fabric's name.
     pub name: String,
     /// GUID of the adapter's node, if the fabric has given one.
@@ -116,7 +118,9 @@ pub struct IdStatus {
 /// An XRC domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStatus {
-    /// Its number.
+    /// The device that it is of, by name.
+    pub device: String,
+    /// Its number, of those of the device.
     pub id: u64,
     /// Device and inode of its file; none if it is private.
     pub file: Option<(u64, u64)>,
@@ -129,6 +133,8 @@ pub struct DomainStatus {
 /// An XRC receive queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetStatus {
+    /// The device that it is of, by name.
+    pub device: String,
     /// Its number.
     pub qpn: u32,
     /// The number of its domain.

@@ -197,9 +197,9 @@ impl Clients {
         self.all.keys().copied().collect()
     }
 
-    /// Whether nobody is here who has greeted, save one of our own.
-    pub(super) fn is_idle(&self, own: Option<ClientId>) -> bool {
-        self.all.iter().all(|(id, c)| c.kind.is_none() || Some(*id) == own)
+    /// Whether nobody is here who has greeted, save our own.
+    pub(super) fn is_idle(&self, is_own: impl Fn(ClientId) -> bool) -> bool {
+        self.all.iter().all(|(id, c)| c.kind.is_none() || is_own(*id))
     }
 
     /// What all devices counted, those of dead processes included.

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
 use rdmux_verbs::control::{DeviceKind, slot_of};
+use rdmux_verbs::kind::{self, PerKind};
 use rdmux_verbs::port::PortEvent;
-use rdmux_verbs::{kind, throttled};
+use rdmux_verbs::throttled;
 use rdmux_wire::Guid;
 use serde::Serialize;
 
@@ -28,7 +29,7 @@ use super::options::ServiceOptions;
 use super::outgoing::{Lost, Outgoing};
 use super::poller::{Interest, Poller, Token};
 use super::ports;
-use super::ports::ib::Adapter;
+use super::ports::ib::Adapters;
 use super::ports::iwarp::Streams;
 use super::resolve::Resolver;
 use super::rings::Rings;
@@ -66,13 +67,13 @@ pub(super) struct Core {
     pub(super) manager: Manager,
     pub(super) outbox: Outbox,
     pub(super) streams: Streams,
-    pub(super) adapter: Adapter,
+    pub(super) adapter: Adapters,
     pub(super) resolver: Resolver,
     pub(super) kinds: Kinds,
     pub(super) agents: Agents,
     pub(super) capture: Capture,
     pub(super) views: Views,
-    pub(super) hub: Option<HubThread>,
+    pub(super) hubs: PerKind<Option<HubThread>>,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
     /// Taken while it is in use.
@@ -123,13 +124,13 @@ impl Core {
             manager: Manager::new(super::cm::config(&options.config), super::random_bytes()?),
             outbox: Outbox::default(),
             streams: Streams::new(),
-            adapter: Adapter::new(options.fabric()?),
+            adapter: Adapters::new(&options.fabrics()?),
             resolver: Resolver::default(),
             kinds: Kinds::default(),
             agents: Agents::new(),
             capture: Capture::default(),
             views: Views::default(),
-            hub: None,
+            hubs: PerKind::new(|_| None),
             counts: Counts::new(),
             tx: TxBatch::new(),
             rx: Some(RxBatch::new(RX_MESSAGES)),
@@ -175,7 +176,7 @@ impl Core {
             self.follow_ports();
             self.follow_addresses();
             for &kind in kind::all() {
-                self.notify_ports_of(kind, vec![PortEvent::GidChange]);
+                self.notify_ports_of(kind, vec![(1, PortEvent::GidChange)]);
             }
             self.refresh_view();
             self.drain_outbox();
@@ -194,8 +195,8 @@ impl Core {
         self.manager.set_addresses(now, addresses, &mut self.outbox);
     }
 
-    /// Tells each process that has a device of this kind how its ports are now, and what happened to the first.
-    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<PortEvent>) {
+    /// Tells each process that has a device of this kind how its ports are now, and what happened, with the number of the port.
+    pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<(u8, PortEvent)>) {
         let ports = Notify::Ports { ports: self.ports_of(kind), events };
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(kind) {
@@ -275,7 +276,7 @@ impl Core {
     /// Takes a slot back, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
-        self.adapter.data.slot_gone(slot);
+        self.adapter.iter_mut().for_each(|adapter| adapter.data.slot_gone(slot));
         self.slots.give_back(slot, next_index);
         let now = self.now();
         self.manager.handle_qps_gone(now, |qpn| slot_of(qpn) == slot, &mut self.outbox);
@@ -404,7 +405,7 @@ impl Core {
 
     /// Whether nobody uses the host.
     pub(super) fn is_alone(&self) -> bool {
-        self.clients.is_idle(self.hub.as_ref().map(HubThread::client))
+        self.clients.is_idle(|id| self.is_hub(id))
     }
 
     /// Whether a process has a device.

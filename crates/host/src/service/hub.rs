@@ -1,5 +1,5 @@
 //! The hub as a part of the service: a thread that asks its own service as any process does, so that it can wait
-//! for it while the service goes on.
+//! for it while the service goes on. Each kind of device that has XRC has one, with a device of that kind.
 //!
 //! The service tells the thread who comes and goes ([`Order`]); processes ask it on sockets of their own.
 
@@ -11,12 +11,11 @@ use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
 use rdmux_transport::attr::QpType;
-use rdmux_verbs::control::Control;
-use rdmux_verbs::kind;
+use rdmux_verbs::control::{Control, DeviceKind};
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
-use super::clients::ClientId;
+use super::clients::{Client, ClientId};
 use super::closing::{Closer, Foreign};
 use super::core::Core;
 use super::poller::{Interest, Poller, Token};
@@ -62,10 +61,6 @@ impl HubThread {
         let _ = self.bell.ring();
     }
 
-    /// The thread as a client of the service.
-    pub(super) fn client(&self) -> ClientId {
-        self.client
-    }
     /// The hub, once it is up.
     pub(super) fn hub(&self) -> Option<&Hub> {
         self.hub.get().map(Arc::as_ref)
@@ -81,14 +76,19 @@ impl Drop for HubThread {
 }
 
 impl Core {
-    /// A socket on which a process may ask the hub, which is started if need be.
+    /// A socket on which a process may ask the hub of its kind of device, which is started if need be.
     pub(super) fn open_hub(&mut self, id: ClientId) -> Result<OwnedFd, Failure> {
-        if self.hub.is_none() {
-            self.hub = Some(self.start_hub().map_err(|e| failure(&e))?);
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+        if !kind.row().services.include(QpType::XrcRecv) {
+            let why = format!("{} has no XRC", kind.row().title);
+            return Err(Failure::new(libc::EOPNOTSUPP, why));
+        }
+        if self.hubs[kind].is_none() {
+            self.hubs[kind] = Some(self.start_hub(kind).map_err(|e| failure(&e))?);
         }
         let (ours, theirs) = socket::pair().map_err(|e| failure(&e))?;
         socket::set_nonblocking(&ours, true).map_err(|e| failure(&e))?;
-        let (Some(client), Some(thread)) = (self.clients.get(id), &self.hub) else {
+        let (Some(client), Some(thread)) = (self.clients.get(id), &self.hubs[kind]) else {
             return Err(Failure::new(libc::ESRCH, "the process is gone"));
         };
         let pidfd = client.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
@@ -99,7 +99,7 @@ impl Core {
         Ok(theirs)
     }
 
-    fn start_hub(&mut self) -> io::Result<HubThread> {
+    fn start_hub(&mut self, kind: DeviceKind) -> io::Result<HubThread> {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
         let client = self.add_client(ours)?;
@@ -117,47 +117,54 @@ impl Core {
         let hub = Arc::<OnceLock<_>>::default();
         let (host, shared) = (self.options.host.clone(), hub.clone());
         let run = move || {
-            if let Err(error) = thread.run(&host, theirs, &shared) {
-                throttled!(error, "XRC receive queue pairs end: {error}");
+            if let Err(error) = thread.run(&host, kind, theirs, &shared) {
+                throttled!(error, "{}: XRC receive queue pairs end: {error}", kind.row().title);
             }
         };
         rdmux_verbs::signals::with_blocked(|| {
-            std::thread::Builder::new().name("rdmux-hub".to_owned()).spawn(run)
+            let name = format!("rdmux-hub-{}", kind.row().word);
+            std::thread::Builder::new().name(name).spawn(run)
         })?;
         Ok(HubThread { client, orders, bell, hub })
     }
 
-    /// Whether a client is the hub.
-    pub(super) fn is_hub(&self, id: ClientId) -> bool {
-        self.hub.as_ref().is_some_and(|thread| thread.client == id)
+    /// All hubs that there are, with the kinds of their devices.
+    pub(super) fn hubs(&self) -> impl Iterator<Item = (DeviceKind, &HubThread)> {
+        self.hubs.iter().filter_map(|(kind, hub)| Some((kind, hub.as_ref()?)))
     }
 
-    /// The first slot of the hub.
-    pub(super) fn hub_slot(&self) -> Option<u16> {
-        let client = self.clients.get(self.hub.as_ref()?.client)?;
+    /// Whether a client is a hub.
+    pub(super) fn is_hub(&self, id: ClientId) -> bool {
+        self.hubs().any(|(_, thread)| thread.client == id)
+    }
+
+    /// The first slot of the hub of a kind of device.
+    pub(super) fn hub_slot(&self, kind: DeviceKind) -> Option<u16> {
+        let client = self.clients.get(self.hubs[kind].as_ref()?.client)?;
         client.slots.first().copied()
     }
 
-    /// How many slots the hub has.
+    /// How many slots the hubs have.
     pub(super) fn hub_slots(&self) -> usize {
-        let client = self.hub.as_ref().and_then(|thread| self.clients.get(thread.client));
-        client.map_or(0, |client| client.slots.len())
+        let clients = self.hubs().filter_map(|(_, thread)| self.clients.get(thread.client));
+        clients.map(|client| client.slots.len()).sum()
     }
 
-    /// The client that has a queue pair number: those of XRC targets are the hub's.
-    pub(super) fn owner_of(&self, qpn: rdmux_wire::Qpn) -> Option<ClientId> {
+    /// The client that has a queue pair number on devices of a kind: those of XRC targets are the hub's.
+    pub(super) fn owner_of(&self, kind: DeviceKind, qpn: rdmux_wire::Qpn) -> Option<ClientId> {
         if rdmux_verbs::control::is_target(qpn) {
-            return self.hub.as_ref().map(|thread| thread.client);
+            return self.hubs[kind].as_ref().map(|thread| thread.client);
         }
         self.slots.owner(rdmux_verbs::control::slot_of(qpn))
     }
 
-    /// Tells the hub that a process is gone.
+    /// Tells the hubs that a process is gone.
     pub(super) fn hub_client_gone(&mut self, id: ClientId) {
-        if self.is_hub(id) {
-            self.hub = None;
-        } else if let Some(thread) = &self.hub {
-            thread.order(Order::Leave(id));
+        let own = self.hubs().find(|(_, thread)| thread.client == id).map(|(kind, _)| kind);
+        if let Some(kind) = own {
+            self.hubs[kind] = None;
+        } else {
+            self.hubs().for_each(|(_, thread)| thread.order(Order::Leave(id)));
         }
     }
 
@@ -187,10 +194,11 @@ impl Thread {
     fn run(
         mut self,
         host: &HostName,
+        kind: DeviceKind,
         socket: OwnedFd,
         shared: &OnceLock<Arc<Hub>>,
     ) -> Result<(), HostError> {
-        let client = HostClient::open(host, socket, kind::with_service(QpType::XrcRecv))?;
+        let client = HostClient::open_hub(host, socket, kind)?;
         let opened = Hub::open(client.clone());
         let hub = Arc::new(opened.map_err(|e| HostError::io("open the hub", io::Error::other(e)))?);
         let fail = |e| HostError::io("watch a descriptor", e);

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux_cm::{MadPath, Time};
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Qkey, Qpn};
@@ -15,10 +16,16 @@ use super::ports::{self, PortId};
 use crate::proto::{MadAddress, Notify};
 
 impl Core {
-    /// A datagram that arrived at a socket that is not its owner's: the kernel merges packets of
-    /// several owners, and a socket may have been bound after the packet came.
-    pub(super) fn process_stray(&mut self, qpn: Qpn, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
-        let Some(owner) = self.owner_of(qpn) else {
+    /// A datagram for a queue pair of a kind of device that arrived at a socket that is not its owner's: the kernel merges
+    /// packets of several owners, and a socket may have been bound after the packet came.
+    pub(super) fn process_stray(
+        &mut self,
+        (kind, qpn): (DeviceKind, Qpn),
+        src: SocketAddr,
+        dst: IpAddr,
+        bytes: &[u8],
+    ) {
+        let Some(owner) = self.owner_of(kind, qpn) else {
             return self.counts.add(Count::DropNoQp);
         };
         let stray = Notify::Stray { src, dst, bytes: bytes.to_vec() };

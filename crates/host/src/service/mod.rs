@@ -48,6 +48,7 @@ use self::counters::Count;
 use self::netlink::AddressMonitor;
 use self::open::open_core;
 use self::poller::{Interest, Ready, Token};
+use self::ports::ib::PortAt;
 use crate::error::HostError;
 use crate::proto::MAX_MESSAGE;
 
@@ -89,6 +90,9 @@ impl Service {
             .map_err(io("watch a descriptor"))?;
         let listener = Listener::open(&dir, lock)
             .map_err(|e| HostError::io(format!("listen at {}", dir.socket().display()), e))?;
+        if !options.config.service.users.is_empty() {
+            options.dir.user_dir().open_to_others(&dir)?;
+        }
         core.poller
             .add(&listener, Token::Listener, Interest::Read)
             .map_err(io("watch a socket"))?;
@@ -173,15 +177,24 @@ impl Service {
             Token::Qp1(index) => self.core.receive(index),
             Token::Stream(stream) => self.core.handle_stream(stream, event),
             Token::StreamListener(number) => self.core.accept_streams(number),
-            Token::Fabric => self.core.fabric_event(),
-            Token::IsSm => self.core.is_sm_event(),
+            Token::Fabric(port) => self.at_port(port, Core::fabric_event),
+            Token::IsSm(port) => self.at_port(port, Core::is_sm_event),
             Token::Issm => self.core.issm_opened(),
-            Token::Lookout => self.core.lookout_event(),
-            Token::IbData => self.core.receive_ib(),
+            Token::Lookout(port) => self.at_port(port, Core::lookout_event),
+            Token::IbData(port) => self.at_port(port, Core::receive_ib),
             Token::Sa => self.core.sa_event(),
-            Token::IssmFile(view) => self.core.issm_closed(view),
+            Token::IssmFile(view, port) => {
+                self.at_port(port, |core, at| core.issm_closed(view, at));
+            }
             // Of the hub's own poller.
             Token::Events => {}
+        }
+    }
+
+    /// Something has happened at a port of the adapter.
+    fn at_port(&mut self, port: u8, handle: impl FnOnce(&mut Core, PortAt)) {
+        if let Some(at) = self.core.adapter.at(port) {
+            handle(&mut self.core, at);
         }
     }
 

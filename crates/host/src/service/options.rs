@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rdmux_fabric::FabricName;
 use rdmux_link::Doorbell;
+use rdmux_verbs::port::MAX_PORTS;
 use rdmux_wire::Guid;
 
 use crate::error::HostError;
@@ -25,9 +26,10 @@ pub struct ServiceOptions {
     pub addresses: Option<Vec<IpAddr>>,
     /// GUID of its node. By default that of the configuration for the default host, else one that is drawn once and kept.
     pub node_guid: Option<NodeGuid>,
-    /// The fabric that its InfiniBand adapter is on. By default the one that the host was given
-    /// ([`HostDir::set_fabric`](crate::HostDir::set_fabric)), else the one that `$RDMUX_FABRIC`, or else the configuration, names.
-    pub fabric: Option<FabricName>,
+    /// The fabrics that the ports of its InfiniBand adapter are on: one for each port, of which there are [`MAX_PORTS`] at most. By
+    /// default, if it is empty, those that the host was given ([`HostDir::set_fabrics`](crate::HostDir::set_fabrics)), else the one
+    /// that `$RDMUX_FABRIC` names, or else those of the configuration.
+    pub fabrics: Vec<FabricName>,
     /// How long after the last client it ends; `None` stays.
     pub idle_exit: Option<Duration>,
     /// How long it waits for the end of the host's last service, which is ending. By default not at all.
@@ -46,20 +48,27 @@ impl ServiceOptions {
             config: Config::default(),
             addresses: None,
             node_guid: None,
-            fabric: None,
+            fabrics: Vec::new(),
             idle_exit: None,
             lock_wait: Duration::ZERO,
         }
     }
 
-    /// The fabric that the host's adapter is on, when it is up.
-    pub(super) fn fabric(&self) -> Result<FabricName, HostError> {
-        let given = self.fabric.clone().map_or_else(
-            || Ok::<_, HostError>(self.dir.host(&self.host)?.fabric()),
-            |fabric| Ok(Some(fabric)),
-        )?;
-        let chosen = given.map_or_else(|| self.config.fabric.chosen(), Ok);
-        chosen.map_err(|e| HostError::Start { host: self.host.clone(), why: e.to_string() })
+    /// The fabrics that the ports of the host's adapter are on, when they are up.
+    pub(super) fn fabrics(&self) -> Result<Vec<FabricName>, HostError> {
+        let start = |why| HostError::Start { host: self.host.clone(), why };
+        let mut fabrics = self.fabrics.clone();
+        if fabrics.is_empty() {
+            fabrics = self.dir.host(&self.host)?.fabrics();
+        }
+        if fabrics.is_empty() {
+            fabrics = self.config.fabric.of_hosts().map_err(|e| start(e.to_string()))?;
+        }
+        if fabrics.len() > MAX_PORTS.into() {
+            let n = fabrics.len();
+            return Err(start(format!("{n} fabrics, and a device has {MAX_PORTS} ports at most")));
+        }
+        Ok(fabrics)
     }
 
     /// The GUID of the host's node, kept from now on.

@@ -38,18 +38,18 @@ pub(super) enum Token {
     Stream(StreamId),
     /// A listening socket of iWARP, by its number.
     StreamListener(u64),
-    /// The fabric that has, or may give, the host's adapter.
-    Fabric,
-    /// The fabric, about the IsSM bit.
-    IsSm,
+    /// The fabric that has, or may give, this port of the host's adapter.
+    Fabric(u8),
+    /// The fabric, about the IsSM bit of this port.
+    IsSm(u8),
     /// Somebody opened a file that subnet managers hold.
     Issm,
-    /// The file of this view that a subnet manager holds open.
-    IssmFile(DeviceChoice),
-    /// What tells that a fabric may have come up.
-    Lookout,
-    /// The service's socket for data of the adapter's port.
-    IbData,
+    /// The file of this view that a subnet manager of this port holds open.
+    IssmFile(DeviceChoice, u8),
+    /// What tells that the fabric of this port may have come up.
+    Lookout(u8),
+    /// The service's socket for data of this port.
+    IbData(u8),
     /// The adapter's port's management interface, by which subnet administration is asked.
     Sa,
 }
@@ -70,15 +70,15 @@ impl Token {
             Self::Events => (8, 0),
             Self::Stream(StreamId(id)) => (9, id),
             Self::StreamListener(number) => (10, number),
-            Self::Fabric => (11, 0),
-            Self::IsSm => (12, 0),
+            Self::Fabric(port) => (11, port.into()),
+            Self::IsSm(port) => (12, port.into()),
             Self::Issm => (13, 0),
-            Self::IssmFile(view) => (
-                14,
-                (0..).zip(DeviceChoice::every()).find(|(_, c)| *c == view).map_or(0, |(i, _)| i),
-            ),
-            Self::Lookout => (15, 0),
-            Self::IbData => (16, 0),
+            Self::IssmFile(view, port) => {
+                let view = (0_u64..).zip(DeviceChoice::every()).find(|(_, c)| *c == view);
+                (14, view.map_or(0, |(i, _)| i) << 8 | u64::from(port))
+            }
+            Self::Lookout(port) => (15, port.into()),
+            Self::IbData(port) => (16, port.into()),
             Self::Sa => (17, 0),
         };
         kind << KIND_SHIFT | id
@@ -98,12 +98,15 @@ impl Token {
             8 => Self::Events,
             9 => Self::Stream(StreamId(id)),
             10 => Self::StreamListener(id),
-            11 => Self::Fabric,
-            12 => Self::IsSm,
+            11 => Self::Fabric(u8::try_from(id).ok()?),
+            12 => Self::IsSm(u8::try_from(id).ok()?),
             13 => Self::Issm,
-            14 => Self::IssmFile(DeviceChoice::every().nth(usize::try_from(id).ok()?)?),
-            15 => Self::Lookout,
-            16 => Self::IbData,
+            14 => {
+                let view = DeviceChoice::every().nth(usize::try_from(id >> 8).ok()?)?;
+                Self::IssmFile(view, id.to_le_bytes()[0])
+            }
+            15 => Self::Lookout(u8::try_from(id).ok()?),
+            16 => Self::IbData(u8::try_from(id).ok()?),
             17 => Self::Sa,
             _ => return None,
         })
@@ -216,12 +219,13 @@ mod tests {
             Token::Events,
             Token::Stream(StreamId(9)),
             Token::StreamListener(1),
-            Token::Fabric,
-            Token::IsSm,
+            Token::Fabric(1),
+            Token::IsSm(2),
             Token::Issm,
-            Token::IssmFile(DeviceChoice::All),
-            Token::IssmFile(DeviceChoice::default()),
-            Token::Lookout,
+            Token::IssmFile(DeviceChoice::All, 1),
+            Token::IssmFile(DeviceChoice::default(), 2),
+            Token::Lookout(1),
+            Token::IbData(2),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -1,6 +1,7 @@
 //! What clients ask.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::core::{Core, encode};
 use super::counters::Count;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
-use super::ports::{self, PortId, ServicePort};
+use super::ports::{self, PortId, ServicePort, SocketWanted};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
@@ -162,7 +163,10 @@ impl Core {
         let default = DeviceKind::default();
         if version != VERSION {
             // The version is where the other side finds it, whichever it speaks.
-            return Ok(self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())));
+            return Ok(self.welcome(id, default, 0, 0).map(|welcome| (welcome, Vec::new())));
+        }
+        if let Err(failure) = self.permit(id) {
+            return Ok(Err(failure));
         }
         let n = fds.len();
         let mut fds = fds.into_iter();
@@ -177,7 +181,7 @@ impl Core {
             _ => return Err("a greeting with the wrong descriptors"),
         };
         let greeted = match device {
-            None => self.welcome(default, 0, 0).map(|welcome| (welcome, Vec::new())),
+            None => self.welcome(id, default, 0, 0).map(|welcome| (welcome, Vec::new())),
             Some((kind, board)) => self.add_device(id, kind, board),
         };
         if let Some(client) = self.clients.get_mut(id)
@@ -206,10 +210,38 @@ impl Core {
         if let Some(client) = self.clients.get_mut(id) {
             client.device = Some(DeviceSide { notify, board, counters });
         }
-        Ok((self.welcome(kind, slot, first_index)?, vec![theirs, page]))
+        Ok((self.welcome(id, kind, slot, first_index)?, vec![theirs, page]))
     }
 
-    fn welcome(&self, kind: DeviceKind, slot: u16, first_index: u16) -> Reply {
+    /// Whether a client is the host's owner's, or root's.
+    fn is_privileged(&self, id: ClientId) -> bool {
+        let owner = rustix::process::geteuid().as_raw();
+        self.clients.get(id).is_some_and(|client| [0, owner].contains(&client.uid))
+    }
+
+    /// Whether a client's user may use the host. Where the configuration names none, whoever comes to the socket may.
+    fn permit(&self, id: ClientId) -> Result<(), Failure> {
+        let users = &self.options.config.service.users;
+        let uid = self.clients.get(id).map_or(0, |client| client.uid);
+        if users.is_empty() || users.contains(&uid) || self.is_privileged(id) {
+            return Ok(());
+        }
+        let why = format!(
+            "user {uid} may not use it; `users` in the table [service] of its owner's configuration lets others"
+        );
+        Err(Failure::new(libc::EPERM, why))
+    }
+
+    /// Whether a client may do what is the owner's.
+    fn permit_owner(&self, id: ClientId, what: &str) -> Result<(), Failure> {
+        if self.is_privileged(id) {
+            return Ok(());
+        }
+        let why = format!("only the user whose service it is, or root, may {what}");
+        Err(Failure::new(libc::EPERM, why))
+    }
+
+    fn welcome(&self, id: ClientId, kind: DeviceKind, slot: u16, first_index: u16) -> Reply {
         Ok(Response::Welcome(Box::new(Welcome {
             version: VERSION,
             host: self.options.host.to_string(),
@@ -219,6 +251,7 @@ impl Core {
             first_index,
             port: self.options.config.service.port,
             limits: self.options.config.limits.of(kind),
+            privileged: self.is_privileged(id),
         })))
     }
 
@@ -248,7 +281,7 @@ impl Core {
         let grant = self.slots.take(id).ok_or_else(|| full("all slots are in use".to_owned()))?;
         client.slots.push(grant.0);
         self.addresses.recycle(grant.0);
-        self.adapter.data.recycle(grant.0);
+        self.adapter.iter().for_each(|adapter| adapter.data.recycle(grant.0));
         Ok(grant)
     }
 
@@ -256,11 +289,16 @@ impl Core {
     fn handle_tool(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
             Request::Status => self.tell_status().into(),
-            Request::Capture => self.start_capture(id).map(|fd| (Response::Done, vec![fd])).into(),
-            Request::Stay => {
-                self.options.idle_exit = None;
-                Outcome::from(Ok(Response::Done))
-            }
+            Request::Capture => self
+                .permit_owner(id, "capture")
+                .and_then(|()| self.start_capture(id))
+                .map(|fd| (Response::Done, vec![fd]))
+                .into(),
+            Request::Stay => self
+                .permit_owner(id, "have it stay")
+                .map(|()| self.options.idle_exit = None)
+                .map(|()| Response::Done)
+                .into(),
             Request::Shutdown => self.handle_shutdown(id).into(),
             Request::View { devices } => self.tell_view(id, devices).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
@@ -268,11 +306,7 @@ impl Core {
     }
 
     fn handle_shutdown(&mut self, id: ClientId) -> Reply {
-        let uid = self.clients.get(id).map(|c| c.uid);
-        if uid != Some(0) && uid != Some(rustix::process::geteuid().as_raw()) {
-            let why = "only the user whose service it is, or root, may end it";
-            return Err(Failure::new(libc::EPERM, why));
-        }
+        self.permit_owner(id, "end it")?;
         self.stopping = true;
         Ok(Response::Done)
     }
@@ -280,8 +314,10 @@ impl Core {
     /// What a process with a device may ask.
     fn handle_device(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
-            Request::AttachAddress { gid_index, slot } => {
-                self.attach_address(id, gid_index, slot).map(|fd| (Response::Done, vec![fd])).into()
+            Request::AttachAddress { port, gid_index, slot } => {
+                let targets = self.is_hub(id);
+                let wanted = SocketWanted { port, gid_index, slot, targets };
+                self.attach_address(id, &wanted).map(|fd| (Response::Done, vec![fd])).into()
             }
             Request::NewSlot => self
                 .take_slot(id)
@@ -291,17 +327,20 @@ impl Core {
                 self.release_slot(id, slot, next_index).map(|()| Response::Done).into()
             }
             Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
-            Request::AttachMulticast { qpn, mgid } => self
+            Request::AttachMulticast { port, qpn, mgid } => self
                 .check_qpn(id, qpn)
-                .and_then(|()| self.port_of(id).attach_multicast(self, id, qpn, mgid))
+                .and_then(|()| self.check_port(id, port))
+                .and_then(|()| self.port_of(id).attach_multicast(self, id, port, qpn, mgid))
                 .map(|fd| (Response::Done, fd.into_iter().collect()))
                 .into(),
-            Request::DetachMulticast { qpn, mgid } => {
-                let left = self.port_of(id).detach_multicast(self, id, qpn, mgid);
+            Request::DetachMulticast { port, qpn, mgid } => {
+                let left = self.check_port(id, port);
+                let left = left
+                    .and_then(|()| self.port_of(id).detach_multicast(self, id, port, qpn, mgid));
                 left.map(|()| Response::Done).into()
             }
             Request::Stray { src, dst, bytes } => {
-                self.handle_stray(src, dst, &bytes);
+                self.handle_stray(id, src, dst, &bytes);
                 Outcome::Silent
             }
             Request::StreamEnded { qpn, number } => {
@@ -330,10 +369,19 @@ impl Core {
         }
     }
 
-    fn attach_address(&mut self, id: ClientId, index: u8, slot: u16) -> Result<OwnedFd, Failure> {
-        self.check_slot(id, slot)?;
-        let targets = self.is_hub(id);
-        self.port_of(id).socket(self, id, index, slot, targets)
+    fn attach_address(&mut self, id: ClientId, wanted: &SocketWanted) -> Result<OwnedFd, Failure> {
+        self.check_slot(id, wanted.slot)?;
+        self.check_port(id, wanted.port)?;
+        self.port_of(id).socket(self, id, wanted)
+    }
+
+    fn check_port(&self, id: ClientId, port: u8) -> Result<(), Failure> {
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
+        if (1..=self.ports_of(kind).len()).contains(&usize::from(port)) {
+            return Ok(());
+        }
+        let why = format!("{} has no port {port}", kind.device_name());
+        Err(Failure::new(libc::EINVAL, why))
     }
 
     /// The ports of the kind of device that a client has.
@@ -358,13 +406,14 @@ impl Core {
         peer: u16,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let no_ring = Ok((Response::NoRing, Vec::new()));
+        // Devices of two kinds have no link between them.
+        let kind = self.clients.get(id).and_then(Client::device_kind);
         // What belongs to no process is the hub's.
-        let peer = if peer == SERVICE_SLOT { self.hub_slot().unwrap_or(peer) } else { peer };
+        let hub_slot = || self.hub_slot(kind.unwrap_or_default());
+        let peer = if peer == SERVICE_SLOT { hub_slot().unwrap_or(peer) } else { peer };
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
             return no_ring;
         };
-        // Devices of two kinds have no link between them.
-        let kind = self.clients.get(id).and_then(Client::device_kind);
         let first_slot = |id| {
             let client = self.clients.get(id).filter(|client| client.device.is_some())?;
             client.slots.first().copied().filter(|_| client.device_kind() == kind)
@@ -399,9 +448,13 @@ impl Core {
         }
     }
 
-    fn handle_stray(&mut self, src: std::net::SocketAddr, dst: std::net::IpAddr, bytes: &[u8]) {
+    fn handle_stray(&mut self, id: ClientId, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
+        let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
         match bytes.get(4..).and_then(|b| b.first_chunk()) {
-            Some(word) => self.process_stray(Qpn::new(u32::from_be_bytes(*word)), src, dst, bytes),
+            Some(word) => {
+                let qpn = Qpn::new(u32::from_be_bytes(*word));
+                self.process_stray((kind, qpn), src, dst, bytes);
+            }
             None => self.counts.add(Count::DropMalformed),
         }
     }

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
+use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::xrc::hub::{self, Hub};
+use rdmux_verbs::xrc::hub;
 
 use super::clients::{Client, ClientId};
 use super::core::Core;
@@ -37,8 +38,12 @@ impl Core {
         let own = self.clients.iter().filter(device).any(|(_, c)| c.pid == own_pid());
         let devices = self.clients.iter().filter(device);
         let slots = self.slots.in_use() - self.hub_slots();
-        let (domains, targets) =
-            self.hub.as_ref().and_then(|t| t.hub()).map(Hub::status).unwrap_or_default();
+        let (mut xrc_domains, mut xrc_targets) = (Vec::new(), Vec::new());
+        for (kind, hub) in self.hubs().filter_map(|(kind, thread)| Some((kind, thread.hub()?))) {
+            let (domains, targets) = hub.status();
+            xrc_domains.extend(domains.into_iter().map(|domain| domain_row(kind, domain)));
+            xrc_targets.extend(targets.into_iter().map(|target| target_row(kind, target)));
+        }
         Status {
             host: self.options.host.to_string(),
             pid: std::process::id(),
@@ -47,12 +52,12 @@ impl Core {
             node_guid: self.node_guid,
             gids: self.addresses.gids(),
             port: self.options.config.service.port,
-            fabric: self.adapter.status(),
+            fabrics: self.adapter.status(),
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
             groups: [self.groups.status(), self.adapter.groups.status()].concat(),
-            xrc_domains: domains.into_iter().map(domain_row).collect(),
-            xrc_targets: targets.into_iter().map(target_row).collect(),
+            xrc_domains,
+            xrc_targets,
             device_counters: self.clients.counters(),
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
@@ -138,18 +143,19 @@ impl Core {
     }
 }
 
-fn domain_row(domain: hub::DomainStatus) -> DomainStatus {
+fn domain_row(kind: DeviceKind, domain: hub::DomainStatus) -> DomainStatus {
     let hub::DomainStatus { id, file, pids, srqs } = domain;
-    DomainStatus { id, file, pids, srqs: srqs as u64 }
+    DomainStatus { device: kind.device_name().to_owned(), id, file, pids, srqs: srqs as u64 }
 }
 
-fn target_row(target: hub::TargetStatus) -> TargetStatus {
+fn target_row(kind: DeviceKind, target: hub::TargetStatus) -> TargetStatus {
     let hub::TargetStatus { qpn, domain, now, holders } = target;
     let holder = |holder: hub::HolderStatus| {
         let hub::HolderStatus { pid, comm, handles, registered } = holder;
         HolderStatus { pid, comm, handles, registered }
     };
     TargetStatus {
+        device: kind.device_name().to_owned(),
         qpn: qpn.get(),
         domain,
         state: now.as_ref().map_or_else(|| "busy".to_owned(), |now| format!("{:?}", now.state)),

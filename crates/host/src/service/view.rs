@@ -147,7 +147,7 @@ impl Core {
         let seen = |device: &&DeviceRow| choice.sees(device);
         let etc_hosts = self.options.dir.etc_hosts();
         let dir = self.options.dir.host(&self.options.host).map_err(io::Error::other)?;
-        let issm = dir.issm();
+        let issm = |port| dir.issm(port);
         let facts = Facts {
             etc_hosts: &etc_hosts,
             issm: &issm,

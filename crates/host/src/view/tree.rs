@@ -17,11 +17,13 @@ use rustix::io::Errno;
 use super::uverbs;
 use crate::proto::DeviceRow;
 
-/// The FIFO that a subnet manager holds open on the first managed port, which is the only one that a host has.
-pub(crate) const ISSM: &str = "dev/infiniband/issm0";
+/// The FIFO that a subnet manager holds open on a managed port. Those of `umadN` and `issmN` are numbered as the ports are.
+pub(crate) fn issm(port: u8) -> PathBuf {
+    format!("dev/infiniband/issm{}", port.saturating_sub(1)).into()
+}
 
 /// What the files tell.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Facts<'a> {
     /// The virtual host.
     pub(crate) host: &'a str,
@@ -31,8 +33,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
     pub(crate) etc_hosts: &'a Path,
-    /// The FIFO that `issmN` of every tree of a host is a link to, so that all know of each other.
-    pub(crate) issm: &'a Path,
+    /// The FIFO that the `issmN` of a port is a link to in every tree of a host, so that all know of each other.
+    pub(crate) issm: &'a dyn Fn(u8) -> PathBuf,
 }
 
 /// A file of the tree.
@@ -40,8 +42,8 @@ pub(crate) struct Facts<'a> {
 enum Entry {
     Text(String),
     Link(PathBuf),
-    /// The FIFO that is opened for as long as something is to last.
-    Fifo,
+    /// The FIFO of this port, which is opened for as long as something is to last.
+    Fifo(u8),
 }
 
 /// Makes the files below `root` what the facts say: writes what changed, removes what is no more.
@@ -56,7 +58,7 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
         match entry {
             Entry::Text(text) => put(&path, text)?,
             Entry::Link(to) => link(&path, to)?,
-            Entry::Fifo => fifo(&path, facts.issm)?,
+            Entry::Fifo(port) => fifo(&path, &(facts.issm)(*port))?,
         }
     }
     prune(root, Path::new(""), &entries)
@@ -104,17 +106,18 @@ fn mads(tree: &mut Tree, devices: &[&DeviceRow]) {
     let dir = "sys/class/infiniband_mad";
     tree.text(format!("{dir}/abi_version"), "5");
     let ports = devices.iter().flat_map(|device| {
-        (1..).zip(&device.ports).map(|(number, port)| (&device.name, number, port))
+        (1_u8..).zip(&device.ports).map(|(number, port)| (&device.name, number, port))
     });
     let managed = ports.filter(|(.., port)| port.managed.is_some());
-    for (n, (name, number, _)) in managed.enumerate() {
+    for (name, number, _) in managed {
+        let n = number - 1;
         for class in [format!("umad{n}"), format!("issm{n}")] {
             tree.text(format!("{dir}/{class}/ibdev"), name);
             tree.text(format!("{dir}/{class}/port"), number.to_string());
             tree.link(format!("{dir}/{class}/device"), format!("../../infiniband/{name}/device"));
         }
         character_device(tree, &format!("umad{n}"));
-        tree.0.insert(format!("dev/infiniband/issm{n}").into(), Entry::Fifo);
+        tree.0.insert(issm(number), Entry::Fifo(number));
     }
 }
 
@@ -365,7 +368,7 @@ mod tests {
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
         let devices = devices.iter().collect();
         let other = temp_dir();
-        let issm = other.path().join("issm0");
+        let issm = |port| other.path().join(format!("issm{port}"));
         let facts = Facts { host: "a", devices, counters: &counted, etc_hosts, issm: &issm };
         write(dir.path(), &facts).unwrap();
     }
@@ -443,7 +446,7 @@ mod tests {
             fs::metadata(dir.path().join("dev/infiniband").join(name)).unwrap().file_type()
         };
         assert!(kind("umad0").is_char_device() && kind("issm0").is_fifo());
-        assert!(dir.path().join(ISSM).exists());
+        assert!(dir.path().join(issm(1)).exists());
 
         devices[1].ports[0].managed = None;
         show_devices(&dir, &devices, &[]);

@@ -82,7 +82,11 @@ impl Host {
     }
 
     pub(crate) fn client(&self) -> Arc<HostClient> {
-        self.connect_options().connect(&self.options.host, DeviceKind::default()).unwrap()
+        self.client_of(DeviceKind::default())
+    }
+
+    pub(crate) fn client_of(&self, kind: DeviceKind) -> Arc<HostClient> {
+        self.connect_options().connect(&self.options.host, kind).unwrap()
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -184,3 +184,22 @@ fn lost_groups_are_told_to_members_and_waiting_wishes_are_asked_again() {
     all.leave('a', &mut sa);
     assert!(sa.leaves.is_empty(), "it was lost");
 }
+
+#[test]
+fn group_whose_gid_is_given_twice_is_one_group() {
+    let (mut all, mut sa) = (Memberships::new(), Sa::default());
+    let new =
+        Join { record: McMemberRecord { mgid: Gid::ZERO, ..wish(FULL).record }, ..wish(FULL) };
+    let given = McMemberRecord { mgid: GROUP, ..new.record };
+    for member in ['a', 'b'] {
+        all.join(member, new, &mut sa);
+        let (question, _) = sa.joins.pop().unwrap();
+        all.handle_answer(question, Ok(given), &mut sa);
+        assert_eq!(sa.told[&member].map(|record| record.mgid), Ok(GROUP));
+    }
+    all.leave('a', &mut sa);
+    assert!(sa.leaves.is_empty(), "b is a member");
+    all.leave('b', &mut sa);
+    assert_eq!(left(&mut all, &mut sa), FULL);
+    assert!(all.is_empty());
+}

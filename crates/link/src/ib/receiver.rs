@@ -18,6 +18,15 @@ pub(super) struct Receiver {
     reassembly: Reassembly,
 }
 
+/// Whose socket datagrams come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    /// The slot of the process; zero is nobody's and gets what others do not.
+    pub(super) slot: u16,
+    /// Whether it gets what belongs to no process.
+    pub(super) has_targets: bool,
+}
+
 /// What a datagram brought.
 pub(super) enum Came<'a> {
     /// A packet that is let in, from its BTH to its pad.
@@ -36,11 +45,11 @@ impl Receiver {
         self.known.refresh(routes);
     }
 
-    /// Takes a datagram. `slot` is whose socket it came to, zero if that is nobody's and gets what others do not.
+    /// Takes a datagram that came to the socket of `owner`.
     pub(super) fn take<'a>(
         &'a mut self,
         routes: &Routes,
-        slot: u16,
+        owner: Owner,
         from: SocketAddr,
         is_passed_on: bool,
         datagram: &'a [u8],
@@ -51,7 +60,7 @@ impl Receiver {
         };
         let Self { known, reassembly } = self;
         if encap.parts == 1 {
-            if !is_passed_on && slot != 0 && is_of_another(encap.steer, slot) {
+            if !is_passed_on && owner.slot != 0 && owner.is_other(encap.steer) {
                 routes.count(IbDrop::RxStray, 1);
                 return Came::Stray;
             }
@@ -77,10 +86,14 @@ fn lost<'a>(routes: &Routes, why: IbDrop) -> Came<'a> {
     Came::Nothing
 }
 
-/// Whether a datagram was meant for the socket of another process than `slot`'s. What belongs to no process, and groups, are
-/// not told apart here.
-fn is_of_another(steer: u32, slot: u16) -> bool {
-    steer & SERVICE_QPNS == 0 && (steer >> SLOT_SHIFT) & (u32::from(SLOTS) - 1) != u32::from(slot)
+impl Owner {
+    /// Whether a datagram was meant for another socket than this one.
+    fn is_other(self, steer: u32) -> bool {
+        if steer & SERVICE_QPNS != 0 {
+            return !self.has_targets;
+        }
+        (steer >> SLOT_SHIFT) & (u32::from(SLOTS) - 1) != u32::from(self.slot)
+    }
 }
 
 impl Known {
@@ -120,7 +133,8 @@ impl Known {
         }
         let grh = parts.grh.and_then(|_| parts.route.last_chunk::<{ Grh::LEN }>().copied());
         let (slid, dlid, sl) = (lrh.slid, lrh.dlid, lrh.sl);
-        let route = IbRoute { slid, dlid, sl, dlid_path_bits: bits.unwrap_or(0), grh };
+        let (port_num, dlid_path_bits) = (self.port_num, bits.unwrap_or(0));
+        let route = IbRoute { port_num, slid, dlid, sl, dlid_path_bits, grh };
         Ok((parts.transport, route))
     }
 

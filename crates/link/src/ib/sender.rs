@@ -33,6 +33,10 @@ pub(super) struct Sender {
     left: Flushed,
 }
 
+/// Which socket of a host gets what is sent to a group: slot 0, which is the service's. The destination QPN, all ones, would lead
+/// to that of XRC targets.
+const GROUP_STEER: u32 = 0;
+
 /// Where packets to a LID go.
 #[derive(Clone, Copy, Debug)]
 struct Target {
@@ -197,7 +201,7 @@ impl Sender {
         copy: &[u8],
     ) -> Result<(), Refused> {
         let total = u16::try_from(copy.len()).map_err(|_| IbDrop::TxLength)?;
-        let shape = self.shape(port, addr, Qpn::MULTICAST.get(), total)?;
+        let shape = self.shape(port, addr, GROUP_STEER, total)?;
         self.make_room(port, routes, &shape)?;
         self.batch.push(&shape, |to| {
             to.copy_from_slice(copy);

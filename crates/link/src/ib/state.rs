@@ -15,6 +15,8 @@ use crate::routes::{OwnPort, RouteView};
 /// Without a table, as before the port is attached to a fabric and after that has gone, nothing is sent and nothing let in.
 #[derive(Debug, Default)]
 pub struct Routes {
+    /// The number of the port.
+    port_num: u8,
     now: RwLock<Now>,
     /// Raised when what is there is replaced.
     version: AtomicU64,
@@ -28,9 +30,9 @@ struct Now {
 }
 
 impl Routes {
-    /// Without a table and without GIDs.
-    pub fn new() -> Self {
-        Self::default()
+    /// Those of the port of a device with this number, without a table and without GIDs.
+    pub fn new(port_num: u8) -> Self {
+        Self { port_num, ..Self::default() }
     }
 
     /// Replaces the table, or takes it away.
@@ -68,6 +70,8 @@ impl Routes {
 /// What a sender or a receiver knows of the routes: a copy of its own, which it compares by two loads.
 #[derive(Debug)]
 pub(super) struct Known {
+    /// The number of the port.
+    pub(super) port_num: u8,
     version: u64,
     epoch: u64,
     pub(super) view: Option<Arc<RouteView>>,
@@ -80,7 +84,8 @@ pub(super) struct Known {
 impl Default for Known {
     fn default() -> Self {
         let (version, epoch, view, gids) = (u64::MAX, 0, None, Arc::default());
-        Self { version, epoch, view, gids, own: OwnPort::default(), pkey: (Pkey(0), None) }
+        let own = OwnPort::default();
+        Self { port_num: 0, version, epoch, view, gids, own, pkey: (Pkey(0), None) }
     }
 }
 
@@ -100,7 +105,7 @@ impl Known {
     #[cold]
     fn renew(&mut self, routes: &Routes, version: u64) {
         let Now { view, gids } = routes.now.read().clone();
-        self.version = version;
+        (self.port_num, self.version) = (routes.port_num, version);
         // The epoch first: what is read after it is not older.
         self.epoch = view.as_ref().map_or(0, |view| view.epoch());
         self.own = view.as_ref().map(|view| view.own()).unwrap_or_default();

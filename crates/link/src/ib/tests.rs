@@ -64,7 +64,7 @@ impl Port {
         let mut group = UdpGroup::open(ip.into(), &options).unwrap();
         let mut table = RouteTable::create().unwrap();
         table.set_own(&own(n)).unwrap();
-        let routes = Arc::new(Routes::new());
+        let routes = Arc::new(Routes::new(7));
         routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
         routes.set_gids(&[gid(n), gid(n + 0x1000)]);
         let wire = IbWire::new(group.socket(0).unwrap(), 0, routes.clone()).unwrap();
@@ -179,7 +179,7 @@ fn a_packet_without_a_grh_arrives_with_its_lids() {
         let dlid_path_bits = bits.to_le_bytes()[0];
         // Of six, the two low path bits are the port's.
         let (slid, dlid) = (Lid(0x12), Lid(0x20 + bits));
-        assert_eq!(route, IbRoute { slid, dlid, sl: 3, dlid_path_bits, grh: None });
+        assert_eq!(route, IbRoute { port_num: 7, slid, dlid, sl: 3, dlid_path_bits, grh: None });
     }
     assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
 }
@@ -584,12 +584,20 @@ fn a_port_that_is_not_active_lets_nothing_in() {
 
 #[test]
 fn what_came_to_the_wrong_process_goes_to_the_right_one() {
+    // The second is a process's, or what is for no process.
+    for second in [0x2234, 0x80_0001] {
+        comes_to_the_second(second);
+    }
+}
+
+fn comes_to_the_second(qpn: u32) {
     let mut s = Stranger::new(234);
     let wire = |port: &mut Port, slot| {
         let fd = port.group.socket(slot).unwrap();
         IbWire::new(fd, slot, port.routes.clone()).unwrap()
     };
-    let (first, second) = (wire(&mut s.port, 1), wire(&mut s.port, 2));
+    let (first, second) = (wire(&mut s.port, 1), wire(&mut s.port, 2).with_targets());
+    s.port.group.steer_targets(2).unwrap();
     // Merged, and steered by the first of them.
     let (mut rx, mut came) = (Arrivals::default(), Vec::new());
     let to = |qpn: u32| {
@@ -598,7 +606,7 @@ fn what_came_to_the_wrong_process_goes_to_the_right_one() {
         datagram[4..8].copy_from_slice(&qpn.to_be_bytes());
         datagram
     };
-    let (mine, others) = (to(0x1234), to(0x2234));
+    let (mine, others) = (to(0x1234), to(qpn));
     let both = [mine.clone(), others].concat();
     let socket = crate::UdpPort::new(s.socket.try_clone().unwrap().into()).unwrap();
     let name = s.port.group.local_addr().into();
@@ -614,7 +622,7 @@ fn what_came_to_the_wrong_process_goes_to_the_right_one() {
         }
         assert!(since.elapsed().as_secs() < 20, "{came:?}");
     }
-    assert_eq!(came, [(1, 0x1234), (2, 0x2234)]);
+    assert_eq!(came, [(1, 0x1234), (2, qpn)]);
     assert_eq!(s.port.dropped(), [("rx_stray", 1)]);
 }
 
@@ -624,6 +632,8 @@ fn a_packet_of_a_group_is_passed_on_to_a_process() {
     a.table.set_group(MLID, &[way(2)]).unwrap();
     a.table.publish();
     let member = IbWire::new(b.group.socket(3).unwrap(), 3, b.routes.clone()).unwrap();
+    // Groups are not for whom targets are.
+    b.group.steer_targets(3).unwrap();
     let sent = Sent::to(Qpn::MULTICAST, 1, 41, Pkey::DEFAULT);
     a.send(&global(MLID.0, MGID), &sent).unwrap();
     a.flush();

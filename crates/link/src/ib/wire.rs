@@ -12,7 +12,7 @@ use rdmux_wire::{Grh, Mtu};
 use socket2::SockAddr;
 
 use super::batch::{Contents, Shape};
-use super::receiver::{Came, Receiver};
+use super::receiver::{Came, Owner, Receiver};
 use super::sender::{Refused, RouteHeaders, Sender};
 use super::{IbDrop, Routes};
 use crate::udp::control::ControlBuf;
@@ -27,7 +27,7 @@ use crate::wire::{Arrival, Arrivals, Flushed, Frame, LinkCaps, LinkError, Payloa
 pub struct IbWire {
     port: UdpPort,
     /// Whose socket it is.
-    slot: u16,
+    owner: Owner,
     routes: Arc<Routes>,
     sender: Mutex<Sender>,
     receiver: Mutex<Receiver>,
@@ -42,7 +42,17 @@ impl IbWire {
     pub fn new(fd: OwnedFd, slot: u16, routes: Arc<Routes>) -> io::Result<Self> {
         let port = UdpPort::new(fd)?;
         let (sender, receiver) = (Mutex::new(Sender::new(slot)), Mutex::default());
-        Ok(Self { port, slot, routes, sender, receiver })
+        let owner = Owner { slot, has_targets: false };
+        Ok(Self { port, owner, routes, sender, receiver })
+    }
+
+    /// The socket also gets what is for XRC targets, which belong to no process ([`UdpGroup::steer_targets`]).
+    ///
+    /// [`UdpGroup::steer_targets`]: crate::UdpGroup::steer_targets
+    #[must_use]
+    pub fn with_targets(mut self) -> Self {
+        self.owner.has_targets = true;
+        self
     }
 
     /// The socket.
@@ -135,7 +145,8 @@ impl Wire for IbWire {
         let local = self.port.local_addr();
         rx.receive_ib(&self.port, |arrival, shown| {
             let is_passed_on = arrival.src == local;
-            match receiver.take(&self.routes, self.slot, arrival.src, is_passed_on, arrival.bytes) {
+            match receiver.take(&self.routes, self.owner, arrival.src, is_passed_on, arrival.bytes)
+            {
                 Came::Packet(bytes, route) => shown.in_place(bytes, route),
                 Came::Joined(bytes, route) => shown.copied(bytes, route),
                 Came::Stray => self.give_back(arrival.bytes),

@@ -35,6 +35,8 @@ impl Ends {
 /// What the link and network headers of an InfiniBand packet said (IBTA 7.7, 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbRoute {
+    /// The number of our port at which it came in.
+    pub port_num: u8,
     /// The LID that it came from.
     pub slid: Lid,
     /// The LID that it was sent to: one of the port's, or a group's.
@@ -387,7 +389,7 @@ mod tests {
     }
 
     const LOCAL: IbRoute =
-        IbRoute { slid: Lid(7), dlid: Lid(0x43), sl: 5, dlid_path_bits: 3, grh: None };
+        IbRoute { port_num: 1, slid: Lid(7), dlid: Lid(0x43), sl: 5, dlid_path_bits: 3, grh: None };
 
     #[test]
     fn of_an_infiniband_packet_without_a_grh_the_source_has_lids_only() {

@@ -22,14 +22,14 @@ pub struct Fabric(Arc<Inner>);
 struct Inner {
     options: ConnectOptions,
     name: FabricName,
-    _embedded: Option<Embedded>,
+    embedded: Option<Embedded>,
 }
 
-/// A fabric in a thread, and the directory of its socket. Both go when it is dropped.
+/// A fabric in a thread, and the directory of its socket, which it may share. Both go when it is dropped.
 struct Embedded {
     // Before the directory.
     _server: ServerHandle,
-    _dir: TempDir,
+    dir: Arc<TempDir>,
 }
 
 /// A node of a fabric.
@@ -74,14 +74,14 @@ impl Fabric {
     fn at(name: FabricName) -> Result<Self> {
         let options = ConnectOptions::of_environment(Config::default());
         let options = options.on(format_args!("fabric {name}"), "find its directory")?;
-        Ok(Self(Arc::new(Inner { options, name, _embedded: None })))
+        Ok(Self(Arc::new(Inner { options, name, embedded: None })))
     }
 
     /// The fabric of this name in a user's directory.
     pub(super) fn of_user(user: UserDir, name: FabricName) -> Self {
         let options =
             ConnectOptions { user, config: Config::default(), embedded: false, program: None };
-        Self(Arc::new(Inner { options, name, _embedded: None }))
+        Self(Arc::new(Inner { options, name, embedded: None }))
     }
 
     /// Where it is, and its name.
@@ -112,11 +112,36 @@ impl Fabric {
         let object = format!("fabric of shape {shape:?}");
         let shape: Result<Shape, _> = shape.parse();
         let shape = shape.map_err(|e| Cause::Invalid(e.to_string())).on(&object, "be made")?;
-        Self::start(name, &shape, manager).on(&object, "be started")
+        Self::start(name, &shape, manager, None).on(&object, "be started")
     }
 
-    fn start(name: FabricName, shape: &Shape, manager: ManagerSetup) -> Result<Self, Cause> {
-        let dir = tempfile::Builder::new().prefix("rdmux-own-").tempdir().map_err(Cause::Os)?;
+    /// A further fabric of this process's own, with a manager, of this name and shape, so that a host can have a port on each
+    /// ([`ContextBuilder::fabric`](crate::ContextBuilder::fabric)).
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for what is no name or shape, or if this is not a fabric of the process's own; else as [`embedded`](Self::embedded).
+    pub fn beside(&self, name: &str, shape: &str) -> Result<Self> {
+        let object = format!("fabric {name} of shape {shape:?}");
+        let parsed = || -> Result<_, Cause> {
+            let invalid = |e: &dyn fmt::Display| Cause::Invalid(e.to_string());
+            let name = FabricName::new(name).map_err(|e| invalid(&e))?;
+            let shape: Shape = shape.parse().map_err(|e| invalid(&e))?;
+            let own = self.0.embedded.as_ref();
+            let own = own.ok_or_else(|| invalid(&"the other fabric is not this process's own"))?;
+            Ok((name, shape, own.dir.clone()))
+        };
+        let (name, shape, dir) = parsed().on(&object, "be made")?;
+        Self::start(name, &shape, ManagerSetup::default(), Some(dir)).on(&object, "be started")
+    }
+
+    fn start(
+        name: FabricName,
+        shape: &Shape,
+        manager: ManagerSetup,
+        dir: Option<Arc<TempDir>>,
+    ) -> Result<Self, Cause> {
+        let new = || tempfile::Builder::new().prefix("rdmux-own-").tempdir().map(Arc::new);
+        let dir = dir.map_or_else(new, Ok).map_err(Cause::Os)?;
         let user = UserDir::at(dir.path().join("r")).map_err(|e| Cause::Fabric(e.into()))?;
         let folder = FabricDir::open(&user, &name).map_err(|e| Cause::Fabric(e.into()))?;
         let setup = Setup { manager, ..Setup::default() };
@@ -124,8 +149,8 @@ impl Fabric {
         let server = Server::spawn(ServerOptions::new(name.clone(), user.clone()))?;
         let config = Config::default();
         let options = ConnectOptions { user, config, embedded: true, program: None };
-        let embedded = Some(Embedded { _server: server, _dir: dir });
-        Ok(Self(Arc::new(Inner { options, name, _embedded: embedded })))
+        let embedded = Some(Embedded { _server: server, dir });
+        Ok(Self(Arc::new(Inner { options, name, embedded })))
     }
 
     /// Its name.

@@ -79,7 +79,7 @@ impl Port {
         let object = format!("port {number} of {context}");
         let managed = managed(context, number).on(&object, OPEN)?;
         let at = port_ref(&managed.node, managed.port);
-        let fabric = match context.fabric() {
+        let fabric = match context.fabric(&managed.fabric) {
             Some(fabric) => fabric.clone(),
             None => {
                 let name = FabricName::new(&managed.fabric);

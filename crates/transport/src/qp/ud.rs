@@ -27,6 +27,10 @@ impl Qp {
             return self.stall(WcStatus::LocLenErr, env);
         }
         let dest = self.sq.dest(index);
+        if ![0, self.attr.port_num].contains(&dest.av.port_num) && self.attr.port_num != 0 {
+            // The address handle is of another port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`; IBTA 10.2.2.2).
+            return self.stall(WcStatus::LocQpOpErr, env);
+        }
         let opcode = wqe.kind.row().opcode(self.qp_type, true, true);
         let mut bth = Bth::new(opcode, dest.qpn, self.req.next_psn());
         bth.pkey = self.own_pkey(env);

@@ -17,7 +17,7 @@ use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::udp::Udp;
 
-use crate::engine::device::Device;
+use crate::engine::device::{Device, PORT};
 
 /// What precedes each captured packet: 16 bytes, numbers in the machine's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Capture {
 
 /// The ends of a packet along `av` by a wire that has no addresses.
 pub(crate) fn ends_of(device: &Device, av: &AddressVector) -> Ends {
-    let src = device.gid(av.sgid_index).map_or(av.dgid, |entry| entry.gid);
+    let src = device.gid(av.port_num.max(PORT), av.sgid_index).map_or(av.dgid, |entry| entry.gid);
     Ends::between(src.ip(), av.dgid.ip())
 }
 

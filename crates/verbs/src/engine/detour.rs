@@ -2,21 +2,29 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Why every packet takes the long way, where it is looked at or stopped: somebody captures, or the port has no link. One
-/// look at one word tells both, so that a message which may take a shortcut pays no more for the two.
+use crate::objects::port::MAX_PORTS;
+
+/// Why every packet of a port takes the long way, where it is looked at or stopped: somebody captures, or the port has no link.
+/// One look at one word tells both, so that a message which may take a shortcut pays no more for the two.
 #[derive(Debug, Default)]
 pub(crate) struct Detour(AtomicU8);
+
+const _: () = assert!(MAX_PORTS < 8, "each port has a bit");
 
 impl Detour {
     /// Somebody captures.
     const CAPTURED: u8 = 1;
-    /// The port sends and takes nothing.
-    const CUT: u8 = 2;
 
-    /// Whether there is any reason.
+    /// A port sends and takes nothing.
     #[inline]
-    pub(crate) fn is_needed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+    const fn cut(port: u8) -> u8 {
+        Self::CAPTURED << (port & 7)
+    }
+
+    /// Whether there is any reason, for packets of a port.
+    #[inline]
+    pub(crate) fn is_needed(&self, port: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & (Self::CAPTURED | Self::cut(port)) != 0
     }
 
     /// Whether somebody captures.
@@ -25,10 +33,10 @@ impl Detour {
         self.0.load(Ordering::Relaxed) & Self::CAPTURED != 0
     }
 
-    /// Whether the port sends and takes nothing, so that packets are lost in rings, too.
+    /// Whether a port sends and takes nothing, so that packets are lost in rings, too.
     #[inline]
-    pub(crate) fn is_cut(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & Self::CUT != 0
+    pub(crate) fn is_cut(&self, port: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::cut(port) != 0
     }
 
     /// Somebody captures from now on, or nobody any more.
@@ -36,9 +44,9 @@ impl Detour {
         self.set(Self::CAPTURED, captured);
     }
 
-    /// The port has no link from now on, or has one again.
-    pub(crate) fn set_cut(&self, cut: bool) {
-        self.set(Self::CUT, cut);
+    /// A port has no link from now on, or has one again.
+    pub(crate) fn set_cut(&self, port: u8, cut: bool) {
+        self.set(Self::cut(port), cut);
     }
 
     fn set(&self, bit: u8, on: bool) {
@@ -57,13 +65,17 @@ mod tests {
     #[test]
     fn each_reason_lasts_until_it_ends() {
         let detour = Detour::default();
-        assert!(!detour.is_needed());
-        detour.set_cut(true);
+        let is_needed = || [1, 2].map(|port| detour.is_needed(port));
+        let is_cut = || [1, 2].map(|port| detour.is_cut(port));
+        assert_eq!(is_needed(), [false; 2]);
+        detour.set_cut(2, true);
+        assert_eq!((is_needed(), is_cut()), ([false, true], [false, true]));
         detour.set_captured(true);
-        assert!(detour.is_needed() && detour.is_cut() && detour.is_captured());
-        detour.set_cut(false);
-        assert!(detour.is_needed() && !detour.is_cut() && detour.is_captured());
+        assert_eq!((is_needed(), is_cut()), ([true; 2], [false, true]));
+        detour.set_cut(2, false);
+        assert_eq!((is_needed(), is_cut()), ([true; 2], [false; 2]));
+        assert!(detour.is_captured());
         detour.set_captured(false);
-        assert!(!detour.is_needed());
+        assert_eq!(is_needed(), [false; 2]);
     }
 }

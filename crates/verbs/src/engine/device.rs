@@ -31,8 +31,11 @@ use crate::objects::regions::Regions;
 /// Queue pairs by number.
 pub(crate) type QpTable = crate::objects::qp::QpTable<QpCore>;
 
-/// The only port.
+/// The first port, which every device has; the only one of devices over IP.
 pub const PORT: u8 = 1;
+
+/// A port's P_Key table; 0 in entries that are empty, or beyond the table.
+type PkeyTable = Box<[AtomicU16]>;
 
 /// An open device (`ibv_open_device(3)`). A thread of its own moves it forward whenever nobody
 /// polls, so that one-sided operations complete while the program computes.
@@ -40,8 +43,8 @@ pub struct Device {
     control: Arc<dyn Control>,
     /// By number, from 1.
     ports: RwLock<Vec<Port>>,
-    /// The P_Key table of the port: every packet is compared with it. 0 in entries that are empty, or beyond the table.
-    pkeys: Box<[AtomicU16]>,
+    /// The P_Key table of each port: every packet is compared with it.
+    pkeys: Box<[PkeyTable]>,
     regions: RwLock<Regions>,
     qps: RwLock<QpTable>,
     events: NotifyQueue<Raised>,
@@ -67,7 +70,7 @@ impl Device {
         let slot = info.slot;
         let device = Arc::new(Self {
             ports: RwLock::new(info.ports.clone()),
-            pkeys: (0..max_pkeys(&info.ports, info.kind)).map(|_| AtomicU16::new(0)).collect(),
+            pkeys: pkey_tables(&info.ports, info.kind),
             regions: RwLock::new(Regions::new(control.board().cloned())),
             qps: RwLock::new(QpTable::new(slot.slot)),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
@@ -81,7 +84,7 @@ impl Device {
             control,
         });
         device.publish_slot(slot.slot);
-        device.follow_port(&device.ports.read());
+        device.follow_ports(&device.ports.read());
         Engine::start(&device)?;
         Ok(device)
     }
@@ -97,25 +100,34 @@ impl Device {
         self.ports.read().get(index).map(ask)
     }
 
-    /// The MTU of the port: no datagram is longer.
-    pub(crate) fn active_mtu(&self) -> Mtu {
-        self.port(PORT, |port| port.attr.active_mtu).unwrap_or(Mtu::M256)
+    /// How many ports there are.
+    pub fn num_ports(&self) -> u8 {
+        u8::try_from(self.ports.read().len()).unwrap_or(u8::MAX)
+    }
+    /// Whether there is a port with this number.
+    pub fn has_port(&self, number: u8) -> bool {
+        number != 0 && number <= self.num_ports()
     }
 
-    /// The GID table: of RoCE the host's addresses, of iWARP one entry that is no address.
-    pub fn gids(&self) -> Vec<GidEntry> {
-        self.port(PORT, |port| port.gids().to_vec()).unwrap_or_default()
+    /// The MTU of a port: no datagram is longer.
+    pub(crate) fn active_mtu(&self, port: u8) -> Mtu {
+        self.port(port, |port| port.attr.active_mtu).unwrap_or(Mtu::M256)
     }
-    /// An entry of the GID table.
-    pub fn gid(&self, index: u8) -> Option<GidEntry> {
-        self.port(PORT, |port| port.gids().get(usize::from(index)).cloned()).flatten()
+
+    /// The GID table of a port: of RoCE the host's addresses, of iWARP one entry that is no address.
+    pub fn gids(&self, port: u8) -> Vec<GidEntry> {
+        self.port(port, |port| port.gids().to_vec()).unwrap_or_default()
+    }
+    /// An entry of the GID table of a port.
+    pub fn gid(&self, port: u8, index: u8) -> Option<GidEntry> {
+        self.port(port, |port| port.gids().get(usize::from(index)).cloned()).flatten()
     }
     /// The host's addresses, by their index; zero where one was.
     pub fn addresses(&self) -> Vec<GidEntry> {
         self.port(PORT, |port| port.addresses.clone()).unwrap_or_default()
     }
-    /// The index of a GID of ours, or of an address.
-    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+    /// The index of a GID of a port of ours, or of an address.
+    pub fn gid_index(&self, port: u8, gid: Gid) -> Option<u8> {
         let at = |port: &Port| {
             let index = |table: &[GidEntry]| table.iter().position(|entry| entry.gid == gid);
             let of_address = || match port.attr.link_layer {
@@ -125,9 +137,9 @@ impl Device {
             };
             index(port.gids()).or_else(of_address)
         };
-        u8::try_from(self.port(PORT, at)??).ok()
+        u8::try_from(self.port(port, at)??).ok()
     }
-    /// Whether a path leads back to this port: by its LID on InfiniBand, elsewhere by its GID.
+    /// Whether a path leads back to the port that it begins at: by its LID on InfiniBand, elsewhere by its GID.
     pub(crate) fn is_own(&self, av: &AddressVector) -> bool {
         let owns = |port: &Port| match port.attr.link_layer {
             LinkLayer::Ethernet => port.addresses.iter().any(|entry| entry.gid == av.dgid),
@@ -136,12 +148,13 @@ impl Device {
                 port.attr.owns(Lid(av.dlid)) && (!av.is_global || has_gid())
             }
         };
-        self.port(PORT, owns).unwrap_or(false)
+        self.port(av.port_num.max(PORT), owns).unwrap_or(false)
     }
-    /// An entry of the P_Key table; 0 if it is empty.
+    /// An entry of the P_Key table of a port; 0 if it is empty.
     #[inline]
-    pub fn pkey(&self, index: u16) -> Option<Pkey> {
-        self.pkeys.get(usize::from(index)).map(|key| Pkey(key.load(Ordering::Relaxed)))
+    pub fn pkey(&self, port: u8, index: u16) -> Option<Pkey> {
+        let table = self.pkeys.get(usize::from(port).wrapping_sub(1))?;
+        table.get(usize::from(index)).map(|key| Pkey(key.load(Ordering::Relaxed)))
     }
     /// The host service.
     pub fn control(&self) -> &Arc<dyn Control> {
@@ -213,21 +226,23 @@ impl Device {
     }
     /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
     /// counts as the later one, so that a program that takes none has no more than one of each kind.
-    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[PortEvent]) {
-        self.follow_port(&ports);
+    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) {
+        self.follow_ports(&ports);
         *self.ports.write() = ports;
-        for &event in events {
-            self.events.push_last(Raised::Port(event), |other| other.is_about_port(event));
+        for &(port, event) in events {
+            let is_it = |other: &Raised| other.is_about_port(port, event);
+            self.events.push_last(Raised::Port(port, event), is_it);
         }
     }
     /// Takes over what packets are compared with, and whether any pass.
-    fn follow_port(&self, ports: &[Port]) {
-        let Some(port) = ports.first() else { return };
-        let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
-        for (entry, key) in self.pkeys.iter().zip(keys) {
-            entry.store(key, Ordering::Relaxed);
+    fn follow_ports(&self, ports: &[Port]) {
+        for (number, (port, table)) in (1..).zip(ports.iter().zip(&self.pkeys)) {
+            let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
+            for (entry, key) in table.iter().zip(keys) {
+                entry.store(key, Ordering::Relaxed);
+            }
+            self.engine.detour().set_cut(number, port.attr.state != PortState::Active);
         }
-        self.engine.detour().set_cut(port.attr.state != PortState::Active);
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {
@@ -276,11 +291,12 @@ impl Device {
     }
 }
 
-/// The entries of a P_Key table for which there is to be room. Where a fabric tells, the table may grow.
-fn max_pkeys(ports: &[Port], kind: DeviceKind) -> usize {
+/// An empty P_Key table for each port. Where a fabric tells, it may grow.
+fn pkey_tables(ports: &[Port], kind: DeviceKind) -> Box<[PkeyTable]> {
     const MOST_OF_FABRIC: usize = 1024;
-    let now = ports.first().map_or(0, |port| port.pkeys.len());
-    if kind.is_on_fabric() { now.max(MOST_OF_FABRIC) } else { now }
+    let most = |now: usize| if kind.is_on_fabric() { now.max(MOST_OF_FABRIC) } else { now };
+    let table = |port: &Port| (0..most(port.pkeys.len())).map(|_| AtomicU16::new(0)).collect();
+    ports.iter().map(table).collect()
 }
 
 impl Drop for Device {

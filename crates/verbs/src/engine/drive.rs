@@ -62,6 +62,9 @@ impl<'a> Bound<'a> {
     pub(crate) fn qpn(&self) -> Qpn {
         self.core.qpn
     }
+    pub(crate) fn port(&self) -> u8 {
+        self.core.port()
+    }
 
     /// Its shared receive queue.
     pub(crate) fn srq(&self) -> Option<&'a Arc<SrqCore>> {

@@ -274,7 +274,8 @@ impl Env for QpEnv<'_> {
         if self.core.qp_type == QpType::Ud {
             // A datagram is one packet, and the port's MTU is the only one that its sender and its receiver
             // know (IBTA 9.8.3): `LOC_LEN_ERR` beyond it here, dropped there.
-            caps.max_payload = caps.max_payload.min(self.device.active_mtu().bytes());
+            let mtu = self.device.active_mtu(self.core.port());
+            caps.max_payload = caps.max_payload.min(mtu.bytes());
         }
         caps
     }
@@ -346,7 +347,7 @@ impl Env for QpEnv<'_> {
         else {
             return Ok(false);
         };
-        if device.engine().detour().is_needed() {
+        if device.engine().detour().is_needed(core.port()) {
             return Ok(false);
         }
         let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
@@ -377,7 +378,8 @@ impl Env for QpEnv<'_> {
         let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
             return false;
         };
-        !self.device.engine().detour().is_needed() && neighbour.send_ack(self.device, dest_qpn, psn)
+        let is_short = !self.device.engine().detour().is_needed(self.core.port());
+        is_short && neighbour.send_ack(self.device, dest_qpn, psn)
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
@@ -385,7 +387,7 @@ impl Env for QpEnv<'_> {
         let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let (here, part) = ((objects.recv_pd, &**regions), (offset, from.len));
         let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
-        named::fetch(self.device, (self.core.qpn, reach), from, &near)
+        named::fetch(self.device, (self.core, reach), from, &near)
     }
 
     fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
@@ -396,7 +398,7 @@ impl Env for QpEnv<'_> {
             .remote(who, rkey, va, from.len.into(), Access::REMOTE_WRITE)
             .map_err(FetchError::Memory)?;
         let near = at.space.piece(at.addr, from.len as usize).ok_or(FetchError::OutOfReach)?;
-        named::fetch(self.device, (self.core.qpn, reach), from, &[near])
+        named::fetch(self.device, (self.core, reach), from, &[near])
     }
 
     fn direct(&mut self, copy: &Direct<'_>) -> bool {
@@ -564,7 +566,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn pkey(&self, index: u16) -> Option<Pkey> {
-        self.device.pkey(index)
+        self.device.pkey(self.core.port(), index)
     }
 }
 

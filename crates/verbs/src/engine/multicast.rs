@@ -11,16 +11,16 @@ use super::Engine;
 use super::drive::Bound;
 use super::receive::count;
 use super::wire::AnyWire;
-use crate::engine::device::Device;
+use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
 use crate::objects::control::Limits;
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::quota;
 
-/// Groups of this process.
+/// Groups of this process, each at a port.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(RwLock<BTreeMap<Gid, Group>>);
+pub(crate) struct Groups(RwLock<BTreeMap<(u8, Gid), Group>>);
 
 #[derive(Debug, Default)]
 struct Group {
@@ -31,20 +31,28 @@ struct Group {
 
 impl Groups {
     /// Makes a queue pair a member, if the device's limits admit it.
-    fn add(&self, limits: &Limits, qp: &Arc<QpCore>, mgid: Gid) -> Result<(), VerbsError> {
+    fn add(&self, limits: &Limits, qp: &Arc<QpCore>, at: (u8, Gid)) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         let mut groups = self.0.write();
         let most = limits.max_mcast_grp;
-        if !groups.contains_key(&mgid) && groups.len() >= most as usize {
+        if !groups.contains_key(&at) && groups.len() >= most as usize {
             return Err(quota::full(WHAT, "groups", "max_mcast_grp", most));
         }
-        let members = groups.get(&mgid).map_or(0, |group| group.members.len());
+        let members = groups.get(&at).map_or(0, |group| group.members.len());
         let most = limits.max_mcast_qp_attach;
         if members >= most as usize {
             return Err(quota::full(WHAT, "members of the group", "max_mcast_qp_attach", most));
         }
-        groups.entry(mgid).or_default().members.push(qp.clone());
+        groups.entry(at).or_default().members.push(qp.clone());
         Ok(())
+    }
+
+    /// The port at which a queue pair hears a group.
+    fn port_of(&self, qp: &Arc<QpCore>, mgid: Gid) -> Option<u8> {
+        let groups = self.0.read();
+        let hears = |group: &Group| group.members.iter().any(|member| Arc::ptr_eq(member, qp));
+        let found = groups.iter().find(|((_, gid), group)| *gid == mgid && hears(group));
+        found.map(|((port, _), _)| *port)
     }
 }
 
@@ -57,20 +65,26 @@ impl Engine {
         mgid: Gid,
     ) -> Result<(), VerbsError> {
         // The place is taken first, since the service is asked without a lock.
-        self.groups().add(device.limits(), qp, mgid)?;
-        let joined = self.join(device, qp, mgid);
+        let at = (qp.port(), mgid);
+        self.groups().add(device.limits(), qp, at)?;
+        let joined = self.join(device, qp, at);
         if joined.is_err() {
-            self.leave(qp, mgid);
+            self.leave(qp, at);
         }
         joined
     }
 
     /// Has the host join the group, and hears its socket.
-    fn join(&self, device: &Arc<Device>, qp: &Arc<QpCore>, mgid: Gid) -> Result<(), VerbsError> {
-        let fd = device.control().attach_multicast(qp.qpn, mgid)?;
+    fn join(
+        &self,
+        device: &Arc<Device>,
+        qp: &Arc<QpCore>,
+        (port, mgid): (u8, Gid),
+    ) -> Result<(), VerbsError> {
+        let fd = device.control().attach_multicast(port, qp.qpn, mgid)?;
         let Some(fd) = fd else { return Ok(()) };
         let wire = AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?;
-        if let Some(group) = self.groups().0.write().get_mut(&mgid) {
+        if let Some(group) = self.groups().0.write().get_mut(&(port, mgid)) {
             group.wire = Some(wire.clone());
         }
         self.listen(wire)
@@ -83,28 +97,29 @@ impl Engine {
         qp: &Arc<QpCore>,
         mgid: Gid,
     ) -> Result<(), VerbsError> {
-        self.leave(qp, mgid);
-        device.control().detach_multicast(qp.qpn, mgid)?;
+        let port = self.groups().port_of(qp, mgid).unwrap_or(qp.port());
+        self.leave(qp, (port, mgid));
+        device.control().detach_multicast(port, qp.qpn, mgid)?;
         Ok(())
     }
 
     /// The queue pair is no member any more; with the last one the wire goes.
-    fn leave(&self, qp: &Arc<QpCore>, mgid: Gid) {
+    fn leave(&self, qp: &Arc<QpCore>, at: (u8, Gid)) {
         let mut groups = self.groups().0.write();
-        let Some(group) = groups.get_mut(&mgid) else { return };
+        let Some(group) = groups.get_mut(&at) else { return };
         group.members.retain(|m| !Arc::ptr_eq(m, qp));
         if group.members.is_empty() {
-            let wire = groups.remove(&mgid).and_then(|g| g.wire);
+            let wire = groups.remove(&at).and_then(|g| g.wire);
             drop(groups);
             wire.iter().for_each(|wire| self.unlisten(wire));
         }
     }
 
-    /// Hands a group's packet to every member.
+    /// Hands a group's packet to every member at the port that it came to.
     pub(crate) fn deliver_multicast(&self, device: &Arc<Device>, arrival: &Arrival<'_>) {
-        let mgid = arrival.dgid();
+        let port = arrival.ib.map_or(PORT, |route| route.port_num);
         let groups = self.groups().0.read();
-        let Some(group) = groups.get(&mgid) else {
+        let Some(group) = groups.get(&(port, arrival.dgid())) else {
             return count(device, Counter::RxNoQp);
         };
         for member in &group.members {

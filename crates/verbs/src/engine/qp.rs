@@ -1,10 +1,12 @@
 //! Queue pairs as the engine drives them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType};
-use rdmux_transport::{QpInit as MachineInit, Time};
+use rdmux_transport::attr::{
+    AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
+};
+use rdmux_transport::{QpInit as MachineInit, Time, is_privileged};
 use rdmux_wire::Qpn;
 
 use super::drive::Bound;
@@ -47,6 +49,8 @@ pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) ends: Ends,
+    /// The number of its port.
+    port: AtomicU8,
     /// Who it is to the program.
     pub(crate) identity: Arc<QpIdentity>,
     pub(crate) owed: Owed,
@@ -115,6 +119,7 @@ impl QpCore {
             qpn: machine.qpn,
             qp_type: machine.qp_type,
             ends,
+            port: AtomicU8::new(PORT),
             identity: QpIdentity::new(machine.qpn, context),
             owed: Owed::default(),
             state: brief::Mutex::new(Driven {
@@ -143,9 +148,12 @@ impl QpCore {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
+        let port = self.port_with(device, attr, mask)?;
+        let attr = &QpAttr { av: AddressVector { port_num: port, ..attr.av }, ..*attr };
         check_depths(device, attr, mask)?;
-        check_pkey_index(device, attr, mask)?;
-        let path = device.engine().path_for(device, self, attr, mask)?;
+        check_pkey_index(device, port, attr, mask)?;
+        check_qkey(device, attr, mask)?;
+        let path = device.engine().path_for(device, self, port, attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
         }
@@ -153,11 +161,34 @@ impl QpCore {
         bound
             .modify(attr, mask, path)
             .map_err(|error| VerbsError::Modify { qpn: self.qpn, error })?;
+        self.port.store(port, Ordering::Relaxed);
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.forget();
         }
         bound.transmit();
         Ok(())
+    }
+
+    /// The number of its port: the first before the program has chosen one.
+    #[inline]
+    pub(crate) fn port(&self) -> u8 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// The port that it has with these attributes. A program that names none means the one that it is at.
+    fn port_with(&self, device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<u8, VerbsError> {
+        const WHAT: &str = "modify a queue pair";
+        let chosen = if mask.contains(AttrMask::PORT) { attr.port_num } else { 0 };
+        let port = if chosen == 0 { self.port() } else { chosen };
+        if !device.has_port(port) {
+            return Err(VerbsError::invalid(WHAT, format!("there is no port {port}")));
+        }
+        let of_path = attr.av.port_num;
+        if mask.contains(AttrMask::AV) && of_path != 0 && of_path != port {
+            let why = format!("a path from port {of_path}, and the queue pair is at port {port}");
+            return Err(VerbsError::invalid(WHAT, why));
+        }
+        Ok(port)
     }
 
     /// In RESET nobody hears of what was before.
@@ -178,13 +209,31 @@ impl QpCore {
 }
 
 /// P_Keys are those of the port's table as it is now; an entry may be empty, and then nothing passes.
-fn check_pkey_index(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
-    let entries = device.port(PORT, |port| port.attr.pkey_tbl_len).unwrap_or(0);
+fn check_pkey_index(
+    device: &Device,
+    port: u8,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<(), VerbsError> {
+    let entries = device.port(port, |port| port.attr.pkey_tbl_len).unwrap_or(0);
     if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= entries {
         let why = format!("P_Key index {}; the port's table has {entries}", attr.pkey_index);
         return Err(VerbsError::invalid("modify a queue pair", why));
     }
     Ok(())
+}
+
+/// On a fabric a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA 10.2.5).
+fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+    let asked = mask.contains(AttrMask::QKEY) && is_privileged(attr.qkey);
+    if !asked || !device.kind().is_on_fabric() || device.control().info().privileged {
+        return Ok(());
+    }
+    let qkey = attr.qkey.0;
+    let why = format!(
+        "Q_Key {qkey:#010x} has its top bit set: only the user who owns the host, and root, may choose such keys"
+    );
+    Err(VerbsError::NotPermitted { what: "modify a queue pair", why })
 }
 
 /// READs and atomics at a time, in both directions: no more than the device has room for (`max_qp_rd_atom`,

@@ -21,8 +21,8 @@ pub enum AsyncEventKind {
     Target(TargetRef, QpEvent),
     /// On an XRC target that this process is registered for.
     XrcQp(Qpn, QpEvent),
-    /// On the port.
-    Port(PortEvent),
+    /// On the port with this number.
+    Port(u8, PortEvent),
     /// The host service is gone, and the device with it.
     DeviceFatal,
 }
@@ -54,7 +54,7 @@ impl AsyncEvent {
             AsyncEventKind::CqError(cq) => Some(cq.0.async_unacked()),
             AsyncEventKind::SrqLimit(srq) => Some(srq.0.unacked()),
             AsyncEventKind::Target(target, _) => Some(&target.0.unacked),
-            AsyncEventKind::XrcQp(..) | AsyncEventKind::Port(_) | AsyncEventKind::DeviceFatal => {
+            AsyncEventKind::XrcQp(..) | AsyncEventKind::Port(..) | AsyncEventKind::DeviceFatal => {
                 None
             }
         }
@@ -82,7 +82,7 @@ impl AsyncEvent {
                 AsyncEventKind::Target(TargetRef(target.upgrade()?), event)
             }
             Raised::XrcQp(qpn, event) => AsyncEventKind::XrcQp(qpn, event),
-            Raised::Port(event) => AsyncEventKind::Port(event),
+            Raised::Port(number, event) => AsyncEventKind::Port(number, event),
             Raised::DeviceFatal => AsyncEventKind::DeviceFatal,
         };
         let event = Self { kind, acknowledged: false };

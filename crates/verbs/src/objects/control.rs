@@ -73,6 +73,9 @@ pub struct HostInfo {
     pub slot: SlotGrant,
     /// Limits of the device.
     pub limits: Limits,
+    /// Whether the process may choose Q_Keys whose top bit is set, as management has them: it is of the user who owns the host,
+    /// or root's.
+    pub privileged: bool,
 }
 
 impl HostInfo {
@@ -132,8 +135,8 @@ pub enum ControlEvent {
     Ports {
         /// How they are.
         ports: Vec<Port>,
-        /// What happened to the first, in this order.
-        events: Vec<PortEvent>,
+        /// What happened, in this order, each with the number of its port.
+        events: Vec<(u8, PortEvent)>,
     },
     /// A connection of iWARP is made: the stream is this queue pair's. Comes before the program can
     /// read of it in an event.
@@ -196,13 +199,14 @@ pub trait Control: Send + Sync + 'static {
     /// Who we are.
     fn info(&self) -> &HostInfo;
 
-    /// The socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on.
+    /// The socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on. Devices over IP have one port.
     fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError>;
 
-    /// The wire of `slot` at the address of `gid_index`, where that is another than a socket of port 4791. Asked before
+    /// The wire of `slot` at the address of `gid_index` of a port, where that is another than a socket of port 4791. Asked before
     /// [`attach_address`](Self::attach_address); none unless the driver brings wires of its own.
     fn attach_wire(
         &self,
+        _port: u8,
         _gid_index: u8,
         _slot: u16,
     ) -> Result<Option<Arc<PacketWire>>, ControlError> {
@@ -217,12 +221,17 @@ pub trait Control: Send + Sync + 'static {
     /// and in whatever order they ask.
     fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError>;
 
-    /// Joins a group for a queue pair. Returns the socket that hears the group the first time that
+    /// Joins a group at a port for a queue pair. Returns the socket that hears the group the first time that
     /// this process joins it, later none.
-    fn attach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError>;
+    fn attach_multicast(
+        &self,
+        port: u8,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, ControlError>;
 
     /// Leaves a group for a queue pair.
-    fn detach_multicast(&self, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
+    fn detach_multicast(&self, port: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
 
     /// What this process publishes, if it lets others of its user reach its memory.
     fn board(&self) -> Option<&Arc<Board>> {

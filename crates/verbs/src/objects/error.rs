@@ -41,6 +41,14 @@ pub enum VerbsError {
         /// Why there is none.
         why: String,
     },
+    /// Only a privileged program may do that.
+    #[error("cannot {what}: {why}")]
+    NotPermitted {
+        /// What was asked.
+        what: &'static str,
+        /// Why it is privileged.
+        why: String,
+    },
     /// Something still uses the object.
     #[error("cannot {what}: {why}")]
     Busy {
@@ -105,6 +113,7 @@ impl VerbsError {
             Self::NoMemory { .. } => libc::ENOMEM,
             Self::Memory { errno, .. } => *errno,
             Self::Unsupported { .. } => libc::EOPNOTSUPP,
+            Self::NotPermitted { .. } => libc::EPERM,
             Self::Busy { .. } => libc::EBUSY,
             Self::Post { error, .. } => post_errno(error),
             Self::Control(ControlError::Gone) => libc::EIO,

@@ -19,7 +19,8 @@ pub(crate) enum Raised {
     SrqLimit(Weak<SrqCore>),
     Target(Weak<TargetCore>, QpEvent),
     XrcQp(Qpn, QpEvent),
-    Port(PortEvent),
+    /// With the number of the port.
+    Port(u8, PortEvent),
     DeviceFatal,
 }
 
@@ -34,9 +35,9 @@ impl Raised {
     pub(crate) fn is_about_xrc_qp(&self, qpn: Qpn) -> bool {
         matches!(self, Self::XrcQp(q, _) if *q == qpn)
     }
-    /// Whether this has happened to the port.
-    pub(crate) fn is_about_port(&self, event: PortEvent) -> bool {
-        matches!(self, Self::Port(e) if *e == event)
+    /// Whether this has happened to the port with this number.
+    pub(crate) fn is_about_port(&self, number: u8, event: PortEvent) -> bool {
+        matches!(self, Self::Port(n, e) if (*n, *e) == (number, event))
     }
     pub(crate) fn is_about_target(&self, core: &Arc<TargetCore>) -> bool {
         matches!(self, Self::Target(target, _) if target.as_ptr() == Arc::as_ptr(core))

@@ -119,7 +119,7 @@ static ROWS: [KindRow; COUNT] = [
         device_name: "rdmux_ib0",
         node_type: NodeType::Ca,
         transport: TransportType::Ib,
-        services: Services::AllButExtended,
+        services: Services::All,
         link_layer: LinkLayer::InfiniBand,
         gid_kind: GidKind::Node,
         gid_table: 1,
@@ -153,11 +153,6 @@ pub fn numbered(number: u32) -> Option<DeviceKind> {
 /// The first kind whose devices have this transport.
 pub fn with_transport(transport: TransportType) -> DeviceKind {
     first(|row| row.transport == transport)
-}
-
-/// The first kind whose devices serve queue pairs of this type.
-pub fn with_service(qp_type: QpType) -> DeviceKind {
-    first(|row| row.services.include(qp_type))
 }
 
 fn first(wanted: impl Fn(&KindRow) -> bool) -> DeviceKind {
@@ -221,8 +216,6 @@ pub enum Services {
     All,
     /// RC only: no datagrams, no unreliable and no extended connections.
     ReliableConnections,
-    /// Every type but extended reliable connections (XRC).
-    AllButExtended,
 }
 
 impl Services {
@@ -231,7 +224,6 @@ impl Services {
         match self {
             Self::All => true,
             Self::ReliableConnections => qp_type == QpType::Rc,
-            Self::AllButExtended => !qp_type.is_xrc(),
         }
     }
 
@@ -240,7 +232,6 @@ impl Services {
         match self {
             Self::All => "queue pairs of every type",
             Self::ReliableConnections => "reliable connections only",
-            Self::AllButExtended => "queue pairs of every type but XRC",
         }
     }
 }
@@ -315,6 +306,13 @@ impl<T> PerKind<T> {
     }
 }
 
+impl<T> PerKind<T> {
+    /// The values, in the order of the kinds.
+    pub fn iter(&self) -> impl Iterator<Item = (DeviceKind, &T)> {
+        DeviceKind::ALL.into_iter().zip(&self.0)
+    }
+}
+
 impl<T> Index<DeviceKind> for PerKind<T> {
     type Output = T;
     fn index(&self, kind: DeviceKind) -> &T {
@@ -377,12 +375,10 @@ mod tests {
             assert_eq!(with_transport(row.transport).transport_type(), row.transport);
         }
         assert_eq!(with_transport(TransportType::Iwarp), DeviceKind::Iwarp);
-        assert_eq!(with_service(QpType::XrcRecv), DeviceKind::Roce);
         assert!(DeviceKind::Iwarp.has_streams() && !DeviceKind::Roce.has_streams());
         assert!(DeviceKind::Iwarp.row().services.include(QpType::Rc));
         assert!(!DeviceKind::Iwarp.row().services.include(QpType::Ud));
-        assert!(DeviceKind::Ib.row().services.include(QpType::Ud));
-        assert!(!DeviceKind::Ib.row().services.include(QpType::XrcSend));
+        assert!(DeviceKind::Ib.row().services.include(QpType::XrcRecv));
         let limits = Limits { max_mr: u32::MAX, ..Limits::of(DeviceKind::Roce) };
         assert_eq!(limits.possible_for(DeviceKind::Roce).max_mr, (1 << 24) - 1);
         assert_eq!(limits.possible_for(DeviceKind::Iwarp).max_ah, 0);

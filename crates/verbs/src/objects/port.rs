@@ -36,6 +36,9 @@ pub struct Managed {
     pub counters: Vec<(String, u64)>,
 }
 
+/// The most ports of a device.
+pub const MAX_PORTS: u8 = 2;
+
 /// Something that happened to a port, of which programs are told (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PortEvent {

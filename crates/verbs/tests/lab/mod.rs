@@ -121,6 +121,7 @@ impl Lab {
             ports: vec![Port::over_ip(kind, Guid(1), vec![address])],
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),
+            privileged: true,
         };
         change(&mut info);
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
@@ -173,7 +174,7 @@ impl Control for LabControl {
         let mut hosts = self.lab.hosts.lock().unwrap();
         Ok(hosts.get_mut(&self.ip).unwrap().group.socket(slot).unwrap())
     }
-    fn attach_wire(&self, _: u8, _: u16) -> Result<Option<Arc<PacketWire>>, ControlError> {
+    fn attach_wire(&self, _: u8, _: u8, _: u16) -> Result<Option<Arc<PacketWire>>, ControlError> {
         Ok(self.wire.lock().unwrap().clone())
     }
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
@@ -218,11 +219,11 @@ impl Control for LabControl {
         other.notify.ring().unwrap();
         Ok(Some((peer, end(near, our_bell))))
     }
-    fn attach_multicast(&self, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
+    fn attach_multicast(&self, _: u8, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
         let socket = McastSocket::join(mgid.ip(), self.ip, &self.lab.options()).unwrap();
         Ok(Some(socket.port().as_fd().try_clone_to_owned().unwrap()))
     }
-    fn detach_multicast(&self, _: Qpn, _: Gid) -> Result<(), ControlError> {
+    fn detach_multicast(&self, _: u8, _: Qpn, _: Gid) -> Result<(), ControlError> {
         Ok(())
     }
     fn stream_ended(&self, qpn: Qpn, _: u64) {
@@ -303,7 +304,7 @@ impl Node {
     }
 
     pub fn gid(&self) -> Gid {
-        self.device.gid(0).unwrap().gid
+        self.device.gid(1, 0).unwrap().gid
     }
     pub fn base(&self) -> u64 {
         self.mr.range().start

@@ -119,7 +119,7 @@ impl Resolution {
             Self::Neighbour(neighbour) => {
                 put16(header, 0, ethertype::IPV6);
                 put(rest, 0, neighbour.to_bytes());
-                Neighbour::LEN
+                neighbour.wire_len()
             }
         };
         ResolutionBytes { bytes, len: ENCAPSULATION_LEN + len }

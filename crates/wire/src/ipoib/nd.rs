@@ -59,17 +59,25 @@ mod field {
 }
 
 /// The message without and with its option.
-const BARE: usize = 24;
-const MESSAGE: usize = BARE + OPTION;
-/// The message's length as the IPv6 header says it.
-const MESSAGE_LEN: u16 = 48;
+const BARE: u16 = 24;
+const MESSAGE: usize = (BARE + OPTION) as usize;
 /// The option, and its length in units of eight bytes.
-const OPTION: usize = 24;
+const OPTION: u16 = 24;
 const OPTION_UNITS: u8 = 3;
 
 impl Neighbour {
     /// The length on the wire with the IPv6 header and the option that has the link address, in bytes.
     pub const LEN: usize = Ipv6::LEN + MESSAGE;
+
+    /// The length of this message on the wire: without a link address there is no option.
+    pub const fn wire_len(&self) -> usize {
+        Ipv6::LEN + self.message_len() as usize
+    }
+
+    /// The same without the IPv6 header, as that says it.
+    const fn message_len(&self) -> u16 {
+        if self.link.is_some() { BARE + OPTION } else { BARE }
+    }
 
     /// Reads a message from its IPv6 header on. Options behind the first link address are not looked at.
     ///
@@ -90,7 +98,7 @@ impl Neighbour {
         let (says, have) = (usize::from(ip.payload_len), bytes.len() - Ipv6::LEN);
         let message = bytes[Ipv6::LEN..].get(..says);
         let message = message.ok_or(WireError::Truncated { what, says, have })?;
-        let b = head::<BARE>(message, what)?;
+        let b = head::<{ BARE as usize }>(message, what)?;
         if checksum(&ip, message) != 0 {
             let value = get16(b, field::CHECKSUM).into();
             return Err(WireError::Value {
@@ -111,18 +119,17 @@ impl Neighbour {
                 });
             }
         };
-        let link = find_link(&message[BARE..], option)?;
+        let link = find_link(&message[usize::from(BARE)..], option)?;
         Ok(Self { src: ip.src, dst: ip.dst, kind, target: get(b, field::TARGET).into(), link })
     }
 
-    /// The message as it goes on the wire, from its IPv6 header on. Without a link address the option is zero, which no receiver
-    /// accepts: messages that are sent have one.
+    /// The message as it goes on the wire, from its IPv6 header on: the first [`wire_len`](Self::wire_len) bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let ip = Ipv6 {
             tclass: 0,
             flow_label: 0,
-            payload_len: MESSAGE_LEN,
+            payload_len: self.message_len(),
             next_header: ICMPV6,
             hop_limit: HOP_LIMIT,
             src: self.src,
@@ -157,7 +164,7 @@ fn find_link(mut options: &[u8], kind: u8) -> Result<Option<LinkAddress>, WireEr
             let what = "option length of a neighbour discovery message";
             return Err(WireError::Value { what, value: units.into() });
         }
-        if this == kind && len == OPTION {
+        if this == kind && len == usize::from(OPTION) {
             return Ok(Some(LinkAddress::read(options, field::LINK - field::OPTION)));
         }
         options = &options[len..];
@@ -207,6 +214,14 @@ mod tests {
     #[test]
     fn solicited_node_group_has_the_last_24_bits() {
         assert_eq!(message().dst.to_string(), "ff02::1:ff34:5678");
+    }
+
+    #[test]
+    fn message_without_link_address_has_no_option() {
+        let bare = Neighbour { link: None, ..message() };
+        let bytes = bare.to_bytes();
+        assert_eq!(bare.wire_len(), Neighbour::LEN - 24);
+        assert_eq!(Neighbour::parse(&bytes[..bare.wire_len()]), Ok(bare));
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! The port of InfiniBand: an adapter that the host has on a fabric, of which the service knows what the fabric tells it.
+//! The ports of InfiniBand: those of an adapter that the host has on one fabric, or on two, of which the service knows what the
+//! fabric tells it.
 //!
-//! `adapter` takes the adapter and keeps it, `greetings` has the clients that wait until that is decided, `facts` reads what the
+//! `adapter` takes a port of the adapter and keeps it, `adapters` has all of them, `greetings` has the clients that wait until that is decided, `facts` reads what the
 //! fabric says, `lookout` hears of a fabric that comes up, `manager` follows who holds `issmN` open, `data` has the sockets by
 //! which queue pairs exchange packets.
 //!
-//! Connections: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
+//! Connections, over the first port: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
 //! the path there and `groups` for multicast groups, both by `sa`, which asks subnet administration. Datagrams of programs go
 //! to the fabric without the service.
 
 mod adapter;
+mod adapters;
 mod data;
 mod facts;
 mod greetings;
@@ -29,9 +31,9 @@ use rdmux_verbs::port::{self, Port};
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 
-pub(in crate::service) use self::adapter::Adapter;
+pub(in crate::service) use self::adapters::{Adapters, PortAt};
 pub(in crate::service) use self::greetings::Greeting;
-use super::ServicePort;
+use super::{ServicePort, SocketWanted};
 use crate::names::Config;
 use crate::proto::Failure;
 use crate::service::clients::ClientId;
@@ -47,8 +49,12 @@ impl Ib {
 
 impl ServicePort for Ib {
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
-        let port = core.adapter.port(kind, core.node_guid);
-        vec![Port { addresses: core.addresses.gids(), ..port }]
+        let mut ports = core.adapter.ports(kind, core.node_guid);
+        // The host's addresses lead to the first.
+        if let Some(first) = ports.first_mut() {
+            first.addresses = core.addresses.gids();
+        }
+        ports
     }
 
     fn node_guid(&self, core: &Core, _kind: DeviceKind) -> Guid {
@@ -78,7 +84,7 @@ impl ServicePort for Ib {
     }
 
     fn device_ports(&self, core: &Core, _kind: DeviceKind) -> Vec<DevicePort> {
-        vec![core.adapter.device_port(core.node_guid)]
+        core.adapter.iter().map(|adapter| adapter.device_port(core.node_guid)).collect()
     }
 
     /// As RoCE, whose queue pairs are the same.
@@ -116,30 +122,37 @@ impl ServicePort for Ib {
         &self,
         core: &mut Core,
         client: ClientId,
-        _gid_index: u8,
-        slot: u16,
-        _targets: bool,
+        wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
-        core.ib_socket(client, slot)
+        let at = core.adapter.at(wanted.port).ok_or_else(|| no_port(wanted.port))?;
+        core.ib_socket(client, at, wanted)
     }
 
     fn attach_multicast(
         &self,
         core: &mut Core,
         _client: ClientId,
+        port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
-        core.attach_ib_group(qpn, mgid).map(|()| None)
+        let at = core.adapter.at(port).ok_or_else(|| no_port(port))?;
+        core.attach_ib_group(at, qpn, mgid).map(|()| None)
     }
 
     fn detach_multicast(
         &self,
         core: &mut Core,
         _client: ClientId,
+        port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
-        core.detach_ib_group(qpn, mgid)
+        let at = core.adapter.at(port).ok_or_else(|| no_port(port))?;
+        core.detach_ib_group(at, qpn, mgid)
     }
+}
+
+fn no_port(port: u8) -> Failure {
+    Failure::new(libc::EINVAL, format!("the device has no port {port}"))
 }

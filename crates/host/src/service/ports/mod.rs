@@ -78,24 +78,22 @@ pub(super) trait ServicePort: Sync {
     /// Finds out whether another host of this machine is up, which no neighbour discovery tells; else an errno.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
 
-    /// The socket on which the queue pairs of a client's slot exchange packets at a GID index; with `targets` it also gets what is
-    /// for XRC targets.
+    /// The socket on which the queue pairs of a client's slot exchange packets at an address of a port.
     fn socket(
         &self,
         _core: &mut Core,
         _client: ClientId,
-        _gid_index: u8,
-        _slot: u16,
-        _targets: bool,
+        _wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
         Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind exchange no packets"))
     }
 
-    /// Lets a queue pair hear a group. The socket that hears it, where there is one, is for the first of a process.
+    /// Lets a queue pair hear a group at a port. The socket that hears it, where there is one, is for the first of a process.
     fn attach_multicast(
         &self,
         core: &mut Core,
         client: ClientId,
+        _port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
@@ -107,6 +105,7 @@ pub(super) trait ServicePort: Sync {
         &self,
         core: &mut Core,
         client: ClientId,
+        _port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
@@ -132,6 +131,19 @@ pub(super) trait ServicePort: Sync {
     fn send_mad(&self, core: &mut Core, _path: &MadPath, _qkey: Qkey, _mad: &[u8; MAD_LEN]) {
         core.counts.add(Count::TxErrors);
     }
+}
+
+/// Which socket a client wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketWanted {
+    /// The port.
+    pub(super) port: u8,
+    /// An index of its GID table.
+    pub(super) gid_index: u8,
+    /// A slot of the client's.
+    pub(super) slot: u16,
+    /// Whether it also gets what is for XRC targets.
+    pub(super) targets: bool,
 }
 
 /// What the service does for the ports of a kind.

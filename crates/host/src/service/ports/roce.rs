@@ -13,7 +13,7 @@ use rdmux_verbs::control::Limits;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, HeaderBuf, Opcode, Packet, Pkey, Psn, Qkey, Qpn};
 
-use super::{ROCE, ServicePort};
+use super::{ROCE, ServicePort, SocketWanted};
 use crate::names::Config;
 use crate::proto::Failure;
 use crate::service::clients::ClientId;
@@ -53,10 +53,9 @@ impl ServicePort for Roce {
         &self,
         core: &mut Core,
         _client: ClientId,
-        gid_index: u8,
-        slot: u16,
-        targets: bool,
+        wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
+        let &SocketWanted { gid_index, slot, targets, .. } = wanted;
         let row = core
             .addresses
             .row_mut(gid_index)
@@ -154,7 +153,10 @@ impl Core {
                     self.counts.add(reason);
                 }
             }
-            qpn => self.process_stray(qpn, arrival.src, arrival.dst.ip(), arrival.bytes),
+            qpn => {
+                let of = (ROCE.device, qpn);
+                self.process_stray(of, arrival.src, arrival.dst.ip(), arrival.bytes);
+            }
         }
     }
 

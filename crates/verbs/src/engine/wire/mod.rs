@@ -37,7 +37,7 @@ use self::udp::UdpWire;
 use self::udp::lend::{Lender, Loans};
 use self::udp::shared_buffer::{Share, SharedBuffers};
 use super::Engine;
-use crate::engine::device::{Device, PORT};
+use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
 use crate::objects::control::{ControlEvent, is_target, slot_of};
 use crate::objects::counters::Counter;
@@ -47,8 +47,8 @@ use crate::objects::kind::LinkLayer;
 /// The wires of a device, and what those who send by them share.
 #[derive(Default)]
 pub(crate) struct Wires {
-    /// Those of our addresses, by GID index and slot.
-    of_addresses: Mutex<HashMap<(u8, u16), AnyWire>>,
+    /// Those of our addresses.
+    of_addresses: Mutex<HashMap<Place, AnyWire>>,
     shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
@@ -57,6 +57,14 @@ pub(crate) struct Wires {
     ended: Mutex<Vec<Ended>>,
     /// Streams that were left unread, and are to be read again.
     resumed: Mutex<Vec<Resumed>>,
+}
+
+/// Which wire: that of a slot at an address of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    port: u8,
+    gid_index: u8,
+    slot: u16,
 }
 
 /// How a queue pair's packets leave.
@@ -288,7 +296,7 @@ fn find_datagram_route(
     if last.as_ref().is_some_and(|(known, _)| known == av) {
         return Ok(());
     }
-    match device.engine().route(device, device.slot_for(core.qpn), av) {
+    match device.engine().route(device, device.slot_for(core.qpn), core.port(), av) {
         Ok(route) => {
             *last = Some((*av, route));
             Ok(())
@@ -302,11 +310,12 @@ fn find_datagram_route(
 }
 
 impl Engine {
-    /// The path that a queue pair has once `attr` is set: none if the call does not change it.
+    /// The path from a port that a queue pair has once `attr` is set: none if the call does not change it.
     pub(crate) fn path_for(
         &self,
         device: &Arc<Device>,
         qp: &QpCore,
+        port: u8,
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<Option<Path>, VerbsError> {
@@ -321,23 +330,19 @@ impl Engine {
         if qp.qp_type == QpType::Ud {
             let ready = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
             if ready {
-                self.listen_everywhere(device, slot)?;
+                self.listen_everywhere(device, port, slot)?;
             }
             return Ok(ready.then_some(Path::Datagram(None)));
         }
         if !mask.contains(AttrMask::AV) {
             return Ok(None);
         }
-        if attr.av.port_num != PORT && attr.av.port_num != 0 {
-            let why = format!("there is no port {}", attr.av.port_num);
-            return Err(VerbsError::invalid("find a path", why));
-        }
         if mask.contains(AttrMask::DEST_QPN)
             && let Some(near) = self.neighbour_with(device, &attr.av, attr.dest_qpn)?
         {
             return Ok(Some(Path::Near(near)));
         }
-        let route = self.route(device, slot, &attr.av)?;
+        let route = self.route(device, slot, port, &attr.av)?;
         let share = match &route {
             Route::Udp(wire, to) => self.wires.shared_buffers.share(wire, to.addr, attr.dest_qpn),
             Route::Other(_) => Share::alone(),
@@ -365,47 +370,49 @@ impl Engine {
     }
 
     /// Hears every address: a datagram may come to any of them.
-    fn listen_everywhere(&self, device: &Arc<Device>, slot: u16) -> Result<(), VerbsError> {
+    fn listen_everywhere(
+        &self,
+        device: &Arc<Device>,
+        port: u8,
+        slot: u16,
+    ) -> Result<(), VerbsError> {
         let n = match device.kind().row().link_layer {
-            LinkLayer::Ethernet => u8::try_from(device.gids().len()).unwrap_or(u8::MAX),
+            LinkLayer::Ethernet => u8::try_from(device.gids(port).len()).unwrap_or(u8::MAX),
             // A port has one wire, whatever its GIDs.
             LinkLayer::InfiniBand => 1,
         };
-        (0..n).try_for_each(|index| {
-            let shown = self.wire_of(device, index, slot)?.report_headers();
+        (0..n).try_for_each(|gid_index| {
+            let shown = self.wire_of(device, Place { port, gid_index, slot })?.report_headers();
             shown.map_err(VerbsError::os("ask a socket for network headers"))
         })
     }
 
-    /// The way along `av`.
+    /// The way along `av` from a port.
     fn route(
         &self,
         device: &Arc<Device>,
         slot: u16,
+        port: u8,
         av: &AddressVector,
     ) -> Result<Route, VerbsError> {
-        let index = match device.kind().row().link_layer {
+        let gid_index = match device.kind().row().link_layer {
             LinkLayer::Ethernet => av.sgid_index,
             LinkLayer::InfiniBand => 0,
         };
-        self.wire_of(device, index, slot)?.route(av)
+        self.wire_of(device, Place { port, gid_index, slot })?.route(av)
     }
 
-    /// The wire of `slot` at the address of `gid_index`, asked for when first needed.
-    fn wire_of(
-        &self,
-        device: &Arc<Device>,
-        gid_index: u8,
-        slot: u16,
-    ) -> Result<AnyWire, VerbsError> {
-        if let Some(wire) = self.wires.of_addresses.lock().get(&(gid_index, slot)) {
+    /// A wire, asked for when first needed.
+    fn wire_of(&self, device: &Arc<Device>, place: Place) -> Result<AnyWire, VerbsError> {
+        if let Some(wire) = self.wires.of_addresses.lock().get(&place) {
             return Ok(wire.clone());
         }
-        let Some(gid) = device.gid(gid_index) else {
+        let Place { port, gid_index, slot } = place;
+        let Some(gid) = device.gid(port, gid_index) else {
             let why = format!("the GID table has no index {gid_index}");
             return Err(VerbsError::invalid("find a path", why));
         };
-        let wire = if let Some(wire) = device.control().attach_wire(gid_index, slot)? {
+        let wire = if let Some(wire) = device.control().attach_wire(port, gid_index, slot)? {
             // What the service has told besides is known when the first packet leaves.
             self.control_events(device);
             AnyWire::Other(wire)
@@ -414,13 +421,8 @@ impl Engine {
             let port = UdpPort::new(fd).map_err(VerbsError::os("use the socket of an address"))?;
             AnyWire::Udp(Arc::new(UdpWire { port, interface: gid.interface_index }))
         };
-        let kept = self
-            .wires
-            .of_addresses
-            .lock()
-            .entry((gid_index, slot))
-            .or_insert_with(|| wire.clone())
-            .clone();
+        let kept =
+            self.wires.of_addresses.lock().entry(place).or_insert_with(|| wire.clone()).clone();
         if kept.is(&wire) {
             self.listen(wire)?;
         }

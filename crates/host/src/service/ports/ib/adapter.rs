@@ -1,4 +1,4 @@
-//! The host's adapter: taken when the fabric is up, kept while it lives, and asked for again when it is gone.
+//! A port of the host's adapter: taken when its fabric is up, kept while it lives, and asked for again when it is gone.
 //!
 //! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
 //! that does not come is given up.
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use rdmux_cm::{DevicePort, Time};
 use rdmux_fabric::client::{Attaching, Attachment, Progress};
-use rdmux_fabric::proto::{Described, NodeRef, PortFacts, PortRef};
+use rdmux_fabric::proto::{Described, HostPort, NodeRef, PortFacts, PortRef};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::port::{self, Port, PortAttr, PortEvent, PortState};
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Guid};
 
+use super::adapters::PortAt;
 use super::data::Data;
-use super::greetings::Greeting;
 use super::groups::Groups;
 use super::interface::Interface;
 use super::lookout::Lookout;
@@ -39,10 +39,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Updates that are taken before others have their turn.
 const MAX_ROW: usize = 32;
 
-/// The adapter.
+/// A port of the adapter, and the fabric that it is plugged into.
 #[derive(Debug)]
 pub(in crate::service) struct Adapter {
     fabric: FabricName,
+    /// Which port it is.
+    pub(super) wanted: HostPort,
     state: State,
     /// How long to wait after the next failure.
     retry: Duration,
@@ -52,7 +54,6 @@ pub(in crate::service) struct Adapter {
     known: Option<Known>,
     /// Why there is none, to be told once.
     refused: Option<String>,
-    pub(super) waiting: Vec<Greeting>,
     pub(super) manager: Manager,
     /// Where the port's data arrives.
     pub(in crate::service) data: Data,
@@ -91,15 +92,15 @@ struct Known {
 
 impl Adapter {
     /// None yet; it is looked for at once.
-    pub(in crate::service) fn new(fabric: FabricName) -> Self {
+    pub(super) fn new(fabric: FabricName, wanted: HostPort) -> Self {
         Self {
             fabric,
+            wanted,
             state: State::Away { until: Time::ZERO, is_up: false },
             retry: FIRST_RETRY,
             lookout: None,
             known: None,
             refused: None,
-            waiting: Vec::new(),
             manager: Manager::default(),
             data: Data::default(),
             sa: SaClient::default(),
@@ -112,7 +113,7 @@ impl Adapter {
     /// The port, as processes are told of it; `host` is the GUID of the host's node.
     pub(super) fn port(&self, kind: DeviceKind, host: Guid) -> Port {
         let known = self.known.as_ref().map(|known| known.port.clone());
-        known.unwrap_or_else(|| facts::unplugged(kind, own_guid(host)))
+        known.unwrap_or_else(|| facts::unplugged(kind, own_guid(host), self.wanted.number))
     }
 
     /// What is known of the port's attributes, if the adapter ever was on a fabric.
@@ -130,9 +131,9 @@ impl Adapter {
         let port = self.port(Ib::KIND, host);
         DevicePort {
             device: Ib::KIND as u32,
-            port_num: 1,
+            port_num: self.wanted.number,
             transport: Ib::KIND.transport_type(),
-            node_guid: self.node_guid(host),
+            node_guid: self.known_guid().unwrap_or_else(|| own_guid(host)),
             mtu: port.attr.active_mtu,
             has_lids: true,
             lid: port.attr.lid,
@@ -142,9 +143,9 @@ impl Adapter {
         }
     }
 
-    /// The GUID of its node.
-    pub(super) fn node_guid(&self, host: Guid) -> Guid {
-        self.known.as_ref().map_or(own_guid(host), |known| known.node_guid)
+    /// The GUID of its node, if it ever was on a fabric.
+    pub(super) fn known_guid(&self) -> Option<Guid> {
+        self.known.as_ref().map(|known| known.node_guid)
     }
 
     /// What the fabric told of it, if it ever was on one.
@@ -170,10 +171,11 @@ impl Adapter {
     }
 
     /// What there is to know of it.
-    pub(in crate::service) fn status(&self) -> FabricStatus {
+    pub(super) fn status(&self) -> FabricStatus {
         let held = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }));
         let attr = held.map(|known| &known.port.attr);
         FabricStatus {
+            port: self.wanted.number,
             name: self.fabric.to_string(),
             node_guid: held.map(|known| known.node_guid),
             lid: attr.map_or(0, |attr| attr.lid.0),
@@ -184,7 +186,7 @@ impl Adapter {
     }
 
     /// When there is something to do.
-    pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
             State::Held { pause, .. } => pause.iter().chain(&self.settles).min().copied(),
@@ -203,7 +205,7 @@ impl Adapter {
 
 /// The GUID that the node of an InfiniBand adapter gets: beside the host's other ones. The one after it is the port's, so it
 /// is even, that all are among the four that begin with the host's own.
-fn own_guid(host: Guid) -> Guid {
+pub(super) fn own_guid(host: Guid) -> Guid {
     Guid((host.0 ^ 2) & !1)
 }
 
@@ -216,126 +218,139 @@ impl Core {
         }
         self.poll_sa();
         self.poll_interface();
-        if self.adapter.attachment_timeout().is_none_or(|due| due > now) {
+        for at in self.adapter.every() {
+            self.poll_attachment(at, now);
+        }
+    }
+
+    fn poll_attachment(&mut self, at: PortAt, now: Time) {
+        if self.adapter[at].attachment_timeout().is_none_or(|due| due > now) {
             return;
         }
-        match &mut self.adapter.state {
-            State::Away { .. } => self.ask_fabric(),
+        match &mut self.adapter[at].state {
+            State::Away { .. } => self.ask_fabric(at),
             State::Asked { attaching, .. } => {
                 self.poller.remove(attaching);
                 self.counts.add(Count::FabricSilent);
-                self.adapter_gone(&format!("it did not answer for {ANSWER:?}"));
+                self.adapter_gone(at, &format!("it did not answer for {ANSWER:?}"));
             }
             State::Held { attachment, pause } => {
                 if pause.take_if(|due| *due <= now).is_some() {
-                    self.poller.change(attachment, Token::Fabric, Interest::Read);
+                    self.poller.change(attachment, Token::Fabric(at.number()), Interest::Read);
                 }
-                if self.adapter.settles.is_some_and(|due| due <= now) {
-                    self.settle();
+                if self.adapter[at].settles.is_some_and(|due| due <= now) {
+                    self.settle(at);
                 }
             }
         }
     }
 
-    /// Somebody wants to know which devices there are: looks for the fabric, if it may just have come up.
-    pub(super) fn look_for_fabric(&mut self) {
-        if matches!(self.adapter.state, State::Away { is_up: false, .. }) {
-            self.ask_fabric();
+    /// Somebody wants to know which devices there are: looks for the fabrics, if they may just have come up.
+    pub(super) fn look_for_fabrics(&mut self) {
+        for at in self.adapter.every() {
+            if matches!(self.adapter[at].state, State::Away { is_up: false, .. }) {
+                self.ask_fabric(at);
+            }
         }
     }
 
     /// A fabric may have come up: looks for it, unless one is asked already, or has given an adapter.
-    pub(super) fn look_for_new_fabric(&mut self) {
-        if matches!(self.adapter.state, State::Away { .. }) {
-            self.adapter.retry = FIRST_RETRY;
-            self.ask_fabric();
+    pub(super) fn look_for_new_fabric(&mut self, at: PortAt) {
+        if matches!(self.adapter[at].state, State::Away { .. }) {
+            self.adapter[at].retry = FIRST_RETRY;
+            self.ask_fabric(at);
         }
     }
 
-    fn ask_fabric(&mut self) {
-        self.watch_for_fabric();
+    fn ask_fabric(&mut self, at: PortAt) {
+        self.watch_for_fabric(at);
         let user = self.options.dir.user_dir();
         let host = self.options.host.as_str();
-        let begun = FabricDir::existing(user, &self.adapter.fabric)
+        let (guid, adapter) = (own_guid(self.node_guid), &self.adapter[at]);
+        let begun = FabricDir::existing(user, &adapter.fabric)
             .map_err(FabricError::from)
-            .map(|dir| dir.map(|dir| Attachment::begin(&dir, host, own_guid(self.node_guid))))
+            .map(|dir| dir.map(|dir| Attachment::begin(&dir, host, guid, &adapter.wanted)))
             .and_then(|begun| begun.transpose().map(Option::flatten));
         match begun {
             Ok(Some(attaching)) => {
                 let until = self.now().after(ANSWER);
-                self.await_answer(attaching, until);
+                self.await_answer(at, attaching, until);
             }
-            Ok(None) => self.look_later(false),
-            Err(e) => self.refuse_adapter(&e),
+            Ok(None) => self.look_later(at, false),
+            Err(e) => self.refuse_adapter(at, &e),
         }
     }
 
-    fn await_answer(&mut self, attaching: Attaching, until: Time) {
-        match self.poller.add(&attaching, Token::Fabric, Interest::Read) {
-            Ok(()) => self.adapter.state = State::Asked { attaching, until },
+    fn await_answer(&mut self, at: PortAt, attaching: Attaching, until: Time) {
+        match self.poller.add(&attaching, Token::Fabric(at.number()), Interest::Read) {
+            Ok(()) => self.adapter[at].state = State::Asked { attaching, until },
             Err(e) => {
                 throttled!(warn, "a fabric cannot be watched: {e}");
-                self.forget_fabric();
+                self.forget_fabric(at);
             }
         }
     }
 
     /// The fabric has said something, or is gone. What is closed is taken from the poller first: where a forked process
     /// has a duplicate, closing alone would leave it there.
-    pub(in crate::service) fn fabric_event(&mut self) {
+    pub(in crate::service) fn fabric_event(&mut self, at: PortAt) {
         let away = State::Away { until: self.now(), is_up: true };
-        match std::mem::replace(&mut self.adapter.state, away) {
+        match std::mem::replace(&mut self.adapter[at].state, away) {
             State::Asked { attaching, until } => {
                 self.poller.remove(&attaching);
-                self.fabric_answered(attaching, until);
+                self.fabric_answered(at, attaching, until);
             }
-            State::Held { attachment, .. } => self.port_changed(attachment),
-            away @ State::Away { .. } => self.adapter.state = away,
+            State::Held { attachment, .. } => self.port_changed(at, attachment),
+            away @ State::Away { .. } => self.adapter[at].state = away,
         }
     }
 
-    fn fabric_answered(&mut self, attaching: Attaching, until: Time) {
+    fn fabric_answered(&mut self, at: PortAt, attaching: Attaching, until: Time) {
         match attaching.poll() {
-            Ok(Progress::Pending(attaching)) => self.await_answer(attaching, until),
-            Ok(Progress::Done((attachment, described))) => self.attached(attachment, &described),
-            Err(e) => self.refuse_adapter(&e),
+            Ok(Progress::Pending(attaching)) => self.await_answer(at, attaching, until),
+            Ok(Progress::Done((attachment, described))) => {
+                self.attached(at, attachment, &described)
+            }
+            Err(e) => self.refuse_adapter(at, &e),
         }
     }
 
-    fn attached(&mut self, attachment: Attachment, described: &Described) {
-        let before = self.adapter.port(Ib::KIND, self.node_guid);
-        if let Err(why) = self.know(described) {
-            return self.fabric_broke(why);
+    fn attached(&mut self, at: PortAt, attachment: Attachment, described: &Described) {
+        let before = self.adapter[at].port(Ib::KIND, self.node_guid);
+        if let Err(why) = self.know(at, described) {
+            return self.fabric_broke(at, why);
         }
-        let events = facts::events_between(&before, &self.adapter.port(Ib::KIND, self.node_guid));
-        if let Err(e) = self.poller.add(&attachment, Token::Fabric, Interest::Read) {
-            return self.adapter_gone(&format!("it cannot be watched: {e}"));
+        let events =
+            facts::events_between(&before, &self.adapter[at].port(Ib::KIND, self.node_guid));
+        if let Err(e) = self.poller.add(&attachment, Token::Fabric(at.number()), Interest::Read) {
+            return self.adapter_gone(at, &format!("it cannot be watched: {e}"));
         }
         let table = attachment.routes().map(OwnedFd::try_clone).transpose();
-        self.adapter.state = State::Held { attachment, pause: None };
-        self.take_table(table.unwrap_or_default());
-        self.tell_endpoint();
-        self.adapter.retry = FIRST_RETRY;
-        self.adapter.refused = None;
-        self.end_lookout();
+        self.adapter[at].state = State::Held { attachment, pause: None };
+        self.take_table(at, table.unwrap_or_default());
+        self.tell_endpoint(at);
+        self.adapter[at].retry = FIRST_RETRY;
+        self.adapter[at].refused = None;
+        self.end_lookout(at);
         self.counts.add(Count::FabricAttached);
-        tracing::info!("fabric {} gave adapter {}", self.adapter.fabric, described.node_guid);
-        self.tell_port(events);
+        let (fabric, node, number) = (&self.adapter[at].fabric, described.node_guid, at.number());
+        tracing::info!("fabric {fabric} gave adapter {node} for port {number}");
+        self.tell_port(at, events);
         self.watch_managers();
-        self.open_sa();
-        if self.adapter.settles.is_none() {
-            self.answer_greetings();
+        if at.is_first() {
+            self.open_sa();
         }
+        self.answer_greetings();
     }
 
     /// The fabric knows where data arrives: who waited for that goes on.
-    fn settle(&mut self) {
-        if self.adapter.settles.take().is_some() {
+    fn settle(&mut self, at: PortAt) {
+        if self.adapter[at].settles.take().is_some() {
             self.answer_greetings();
         }
     }
 
-    fn port_changed(&mut self, mut attachment: Attachment) {
+    fn port_changed(&mut self, at: PortAt, mut attachment: Attachment) {
         let mut last = Ok(None);
         let mut events = Vec::new();
         let mut is_answered = false;
@@ -355,33 +370,33 @@ impl Core {
         }
         let news = match last {
             Ok(None) => Ok(News::Nothing),
-            Ok(Some(facts)) => self.know_port(&facts),
+            Ok(Some(facts)) => self.know_port(at, &facts),
             Err(FabricError::Protocol { .. }) => Err("a message that does not decode"),
             Err(e) => {
                 self.poller.remove(&attachment);
-                return self.adapter_gone(&e.to_string());
+                return self.adapter_gone(at, &e.to_string());
             }
         };
         match news {
             Ok(news) => {
                 // It is not heard for a moment, so that one that never stops is heard no more often.
-                self.poller.change(&attachment, Token::Fabric, Interest::End);
+                self.poller.change(&attachment, Token::Fabric(at.number()), Interest::End);
                 let pause = Some(self.now().after(PAUSE));
-                self.adapter.state = State::Held { attachment, pause };
+                self.adapter[at].state = State::Held { attachment, pause };
                 match news {
                     // A manager that asks for registrations changes nothing.
-                    _ if !events.is_empty() => self.tell_port(events),
-                    News::Port => self.tell_port(Vec::new()),
+                    _ if !events.is_empty() => self.tell_port(at, events),
+                    News::Port => self.tell_port(at, Vec::new()),
                     News::Counters => self.refresh_view(),
                     News::Nothing => {}
                 }
                 if is_answered {
-                    self.settle();
+                    self.settle(at);
                 }
             }
             Err(why) => {
                 self.poller.remove(&attachment);
-                self.fabric_broke(why);
+                self.fabric_broke(at, why);
             }
         }
     }
@@ -389,36 +404,38 @@ impl Core {
     /// Asks for the port's counters, which change without an update. One that cannot be asked is gone, which its socket
     /// tells, or has enough to read.
     pub(in crate::service) fn ask_for_counters(&mut self) {
-        if let State::Held { attachment, .. } = &mut self.adapter.state {
-            let _ = attachment.ask();
+        for adapter in self.adapter.iter_mut() {
+            if let State::Held { attachment, .. } = &mut adapter.state {
+                let _ = attachment.ask();
+            }
         }
     }
 
     /// Tells the fabric where the port's data arrives, and waits for its answer before clients are told of the adapter. One that
     /// cannot be told is gone, which its socket tells, or on another machine, where no data goes.
-    fn tell_endpoint(&mut self) {
-        let endpoint = self.open_data();
+    fn tell_endpoint(&mut self, at: PortAt) {
+        let endpoint = self.open_data(at);
         let until = self.now().after(ANSWER);
         if let (State::Held { attachment, .. }, Some(endpoint)) =
-            (&mut self.adapter.state, endpoint)
+            (&mut self.adapter[at].state, endpoint)
         {
             let is_told = attachment.set_endpoint(endpoint).is_ok();
-            self.adapter.settles = is_told.then_some(until);
+            self.adapter[at].settles = is_told.then_some(until);
         }
     }
 
-    fn know(&mut self, described: &Described) -> Result<(), &'static str> {
+    fn know(&mut self, at: PortAt, described: &Described) -> Result<(), &'static str> {
         let adapter = facts::adapter(described)?;
         let node_guid = described.node_guid;
-        let port = self.read_port(node_guid, &described.port)?;
-        self.adapter.known = Some(Known { node_guid, adapter, port });
+        let port = self.read_port(at, node_guid, &described.port)?;
+        self.adapter[at].known = Some(Known { node_guid, adapter, port });
         Ok(())
     }
 
-    fn know_port(&mut self, facts: &PortFacts) -> Result<News, &'static str> {
-        let node = self.adapter.node_guid(self.node_guid);
-        let port = self.read_port(node, facts)?;
-        let Some(known) = &mut self.adapter.known else { return Ok(News::Nothing) };
+    fn know_port(&mut self, at: PortAt, facts: &PortFacts) -> Result<News, &'static str> {
+        let Some(node) = self.adapter[at].known_guid() else { return Ok(News::Nothing) };
+        let port = self.read_port(at, node, facts)?;
+        let Some(known) = &mut self.adapter[at].known else { return Ok(News::Nothing) };
         let mut before = std::mem::replace(&mut known.port, port);
         if before == known.port {
             return Ok(News::Nothing);
@@ -427,54 +444,56 @@ impl Core {
         Ok(if before == known.port { News::Counters } else { News::Port })
     }
 
-    fn read_port(&self, node: Guid, facts: &PortFacts) -> Result<Port, &'static str> {
-        facts::port(Ib::KIND, self.adapter.fabric.as_str(), node, facts)
+    fn read_port(&self, at: PortAt, node: Guid, facts: &PortFacts) -> Result<Port, &'static str> {
+        facts::port(Ib::KIND, self.adapter[at].fabric.as_str(), node, facts)
     }
 
     /// The fabric gives no adapter. It is asked again, for that may change.
-    fn refuse_adapter(&mut self, e: &FabricError) {
+    fn refuse_adapter(&mut self, at: PortAt, e: &FabricError) {
         let why = e.to_string();
-        if self.adapter.refused.as_ref() != Some(&why) {
-            tracing::warn!("no adapter on fabric {}: {why}", self.adapter.fabric);
+        if self.adapter[at].refused.as_ref() != Some(&why) {
+            tracing::warn!("no adapter on fabric {}: {why}", self.adapter[at].fabric);
         }
-        self.adapter.refused = Some(why);
+        self.adapter[at].refused = Some(why);
         self.counts.add(match e {
             FabricError::Protocol { .. } | FabricError::Version { .. } => Count::FabricBroke,
             _ => Count::FabricRefused,
         });
-        self.forget_fabric();
+        self.forget_fabric(at);
     }
 
-    fn fabric_broke(&mut self, why: &str) {
+    fn fabric_broke(&mut self, at: PortAt, why: &str) {
         self.counts.add(Count::FabricBroke);
-        self.adapter_gone(why);
+        self.adapter_gone(at, why);
     }
 
     /// The fabric is of no use any more: the port is down.
-    fn adapter_gone(&mut self, why: &str) {
-        throttled!(warn, "fabric {} is left: {why}", self.adapter.fabric);
-        self.forget_fabric();
+    fn adapter_gone(&mut self, at: PortAt, why: &str) {
+        throttled!(warn, "fabric {} is left: {why}", self.adapter[at].fabric);
+        self.forget_fabric(at);
     }
 
-    fn forget_fabric(&mut self) {
-        self.look_later(true);
-        self.adapter.settles = None;
-        self.close_sa();
-        self.take_table(None);
-        self.clear_is_sm();
-        if let Some(known) = &mut self.adapter.known {
+    fn forget_fabric(&mut self, at: PortAt) {
+        self.look_later(at, true);
+        self.adapter[at].settles = None;
+        if at.is_first() {
+            self.close_sa();
+        }
+        self.take_table(at, None);
+        self.clear_is_sm(at);
+        if let Some(known) = &mut self.adapter[at].known {
             let before = known.port.clone();
             if facts::take_down(&mut known.port) {
                 let events = facts::events_between(&before, &known.port);
-                self.tell_port(events);
+                self.tell_port(at, events);
             }
         }
         self.answer_greetings();
     }
 
     /// Closes what there is to the fabric, which the poller then forgets, and looks again later.
-    fn look_later(&mut self, is_up: bool) {
-        let adapter = &mut self.adapter;
+    fn look_later(&mut self, at: PortAt, is_up: bool) {
+        let adapter = &mut self.adapter[at];
         if !is_up {
             adapter.refused = None;
         }
@@ -483,10 +502,13 @@ impl Core {
         adapter.retry = (adapter.retry * 2).min(LAST_RETRY);
     }
 
-    fn tell_port(&mut self, events: Vec<PortEvent>) {
-        self.follow_gids();
+    fn tell_port(&mut self, at: PortAt, events: Vec<PortEvent>) {
+        self.follow_gids(at);
         self.follow_ports();
-        self.react_to(&events);
+        if at.is_first() {
+            self.react_to(&events);
+        }
+        let events = events.into_iter().map(|event| (at.number(), event)).collect();
         self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
     }

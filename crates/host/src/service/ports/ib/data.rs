@@ -18,8 +18,9 @@ use rdmux_verbs::control::slot_of;
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
-use super::Ib;
+use super::adapters::PortAt;
 use super::interface::INTERFACE;
+use super::{Ib, SocketWanted};
 use crate::proto::{Failure, Notify};
 use crate::service::clients::{Client, ClientId};
 use crate::service::core::Core;
@@ -54,12 +55,22 @@ struct Open {
     routes: Arc<Routes>,
 }
 
+impl Open {
+    fn socket(&mut self, slot: u16, targets: bool) -> io::Result<OwnedFd> {
+        let socket = self.group.socket(slot)?;
+        if targets {
+            self.group.steer_targets(slot)?;
+        }
+        Ok(socket)
+    }
+}
+
 impl Data {
-    /// Takes the port that the system has free at an address.
-    fn open(&mut self, ip: IpAddr) -> Result<&mut Open, OpenError> {
+    /// Takes the UDP port that the system has free at an address.
+    fn open(&mut self, at: PortAt, ip: IpAddr) -> Result<&mut Open, OpenError> {
         let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
         let mut group = UdpGroup::open(ip, &options)?;
-        let routes = Arc::new(Routes::new());
+        let routes = Arc::new(Routes::new(at.number()));
         let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
@@ -120,65 +131,72 @@ impl Data {
 
 impl Core {
     /// The socket of a client's slot. The client is told of the table of ways.
-    pub(super) fn ib_socket(&mut self, client: ClientId, slot: u16) -> Result<OwnedFd, Failure> {
+    pub(super) fn ib_socket(
+        &mut self,
+        client: ClientId,
+        at: PortAt,
+        wanted: &SocketWanted,
+    ) -> Result<OwnedFd, Failure> {
+        let &SocketWanted { slot, targets, .. } = wanted;
         // It may have been refused before, or there was no fabric yet.
-        self.open_data();
-        let open = self.adapter.data.open.as_mut();
+        self.open_data(at);
+        let open = self.adapter[at].data.open.as_mut();
         let socket = open.map_or_else(
             || Err(io::ErrorKind::NotConnected.into()),
-            |open| open.group.socket(slot),
+            |open| open.socket(slot, targets),
         );
-        self.tell_table(client);
+        self.tell_table(client, at);
         socket.map_err(|e| failure(&e))
     }
 
     /// Tells a process by which table its packets leave.
-    fn tell_table(&mut self, client: ClientId) {
-        let table = self.adapter.data.table.as_ref().and_then(|fd| fd.try_clone().ok());
-        self.notify(client, &Notify::Routes, table.into_iter().collect());
+    fn tell_table(&mut self, client: ClientId, at: PortAt) {
+        let table = self.adapter[at].data.table.as_ref().and_then(|fd| fd.try_clone().ok());
+        self.notify(client, &Notify::Routes { port: at.number() }, table.into_iter().collect());
     }
 
     /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
     /// the port has no data, and management goes on.
-    pub(super) fn open_data(&mut self) -> Option<SocketAddr> {
-        if self.adapter.data.open.is_none()
-            && let Err(error) = self.open_sockets()
+    pub(super) fn open_data(&mut self, at: PortAt) -> Option<SocketAddr> {
+        if self.adapter[at].data.open.is_none()
+            && let Err(error) = self.open_sockets(at)
         {
             throttled!(warn, "no data for the adapter's port: {error}");
         }
-        self.adapter.data.open.as_ref().map(|open| open.group.local_addr())
+        self.adapter[at].data.open.as_ref().map(|open| open.group.local_addr())
     }
 
-    fn open_sockets(&mut self) -> Result<(), OpenError> {
+    fn open_sockets(&mut self, at: PortAt) -> Result<(), OpenError> {
         let is_loopback = |ip: &IpAddr| ip.is_loopback() && ip.is_ipv4();
         let ip = self.addresses.rows().map(|(_, row)| row.ip).find(is_loopback);
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let open = self.adapter.data.open(ip)?;
-        let watched = self.poller.add(open.own.port().as_fd(), Token::IbData, Interest::Read);
+        let open = self.adapter[at].data.open(at, ip)?;
+        let watched =
+            self.poller.add(open.own.port().as_fd(), Token::IbData(at.number()), Interest::Read);
         watched.map_err(|source| OpenError::Io { what: "watch a socket", addr: ip, source })?;
-        self.follow_table();
-        self.follow_gids();
+        self.follow_table(at);
+        self.follow_gids(at);
         Ok(())
     }
 
     /// The fabric gives a table, or none any more: the processes take it over.
-    pub(super) fn take_table(&mut self, table: Option<OwnedFd>) {
-        if table.is_none() && self.adapter.data.table.is_none() {
+    pub(super) fn take_table(&mut self, at: PortAt, table: Option<OwnedFd>) {
+        if table.is_none() && self.adapter[at].data.table.is_none() {
             // As while a fabric refuses this host, which asks again and again.
             return;
         }
-        self.adapter.data.table = table;
-        self.follow_table();
+        self.adapter[at].data.table = table;
+        self.follow_table(at);
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(Ib::KIND) {
-                self.tell_table(id);
+                self.tell_table(id, at);
             }
         }
     }
 
     /// The service's own socket lets in what the port does.
-    fn follow_table(&mut self) {
-        let data = &self.adapter.data;
+    fn follow_table(&mut self, at: PortAt) {
+        let data = &self.adapter[at].data;
         let Some(open) = &data.open else { return };
         let view = data.table.as_ref().map(RouteView::map).transpose();
         open.routes.set_view(view.unwrap_or_else(|error| {
@@ -188,9 +206,9 @@ impl Core {
     }
 
     /// The port has these GIDs from now on.
-    pub(super) fn follow_gids(&mut self) {
-        if let Some(open) = &self.adapter.data.open {
-            let port = self.adapter.port(Ib::KIND, self.node_guid);
+    pub(super) fn follow_gids(&mut self, at: PortAt) {
+        if let Some(open) = &self.adapter[at].data.open {
+            let port = self.adapter[at].port(Ib::KIND, self.node_guid);
             let gids: Vec<Gid> = port.gids().iter().map(|entry| entry.gid).collect();
             open.routes.set_gids(&gids);
         }
@@ -199,19 +217,21 @@ impl Core {
     /// A queue pair hears a group of the subnet. Who may be a member administration says.
     pub(in crate::service) fn attach_ib_group(
         &mut self,
+        at: PortAt,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
-        self.adapter.data.join(qpn, mgid)
+        self.adapter[at].data.join(qpn, mgid)
     }
 
     /// It hears it no more.
     pub(in crate::service) fn detach_ib_group(
         &mut self,
+        at: PortAt,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
-        if self.adapter.data.leave(qpn, mgid) {
+        if self.adapter[at].data.leave(qpn, mgid) {
             return Ok(());
         }
         let why = format!("queue pair {qpn} is not attached to {mgid}");
@@ -219,20 +239,20 @@ impl Core {
     }
 
     /// Packets have come that are for no process, or for several.
-    pub(in crate::service) fn receive_ib(&mut self) {
+    pub(in crate::service) fn receive_ib(&mut self, at: PortAt) {
         for _ in 0..MAX_ROUNDS {
-            let data = &mut self.adapter.data;
+            let data = &mut self.adapter[at].data;
             let mut arrivals = std::mem::take(&mut data.arrivals);
             let Some(open) = &data.open else { return };
             // The errors of earlier packets come up here; the next call receives again.
             let got = open.own.receive(&mut arrivals).unwrap_or(0);
             for arrival in arrivals.iter() {
                 self.counts.add(Count::RxPackets);
-                if let Err(reason) = self.process_ib(&arrival) {
+                if let Err(reason) = self.process_ib(at, &arrival) {
                     self.counts.add(reason);
                 }
             }
-            self.adapter.data.arrivals = arrivals;
+            self.adapter[at].data.arrivals = arrivals;
             if got == 0 {
                 break;
             }
@@ -240,14 +260,14 @@ impl Core {
         self.drain_outbox();
     }
 
-    fn process_ib(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
+    fn process_ib(&mut self, at: PortAt, arrival: &Arrival<'_>) -> Result<(), Count> {
         match Qpn::new(arrival.dest_qpn().ok_or(Count::DropMalformed)?) {
-            Qpn::QP1 => self.process_gsi(arrival),
-            INTERFACE => self.process_resolution(arrival),
+            Qpn::QP1 if at.is_first() => self.process_gsi(arrival),
+            INTERFACE if at.is_first() => self.process_resolution(arrival),
             Qpn::MULTICAST if arrival.dgid().is_multicast() => {
                 let mgid = arrival.dgid();
-                self.pass_on(mgid, arrival);
-                if self.adapter.interface.hears(mgid) {
+                self.pass_on(at, mgid, arrival);
+                if at.is_first() && self.adapter.interface.hears(mgid) {
                     self.process_resolution(arrival)?;
                 }
                 Ok(())
@@ -257,8 +277,8 @@ impl Core {
     }
 
     /// Gives a group's packet to each process that has members.
-    fn pass_on(&mut self, mgid: Gid, arrival: &Arrival<'_>) {
-        let data = &self.adapter.data;
+    fn pass_on(&mut self, at: PortAt, mgid: Gid, arrival: &Arrival<'_>) {
+        let data = &self.adapter[at].data;
         let Some(open) = &data.open else { return };
         for slot in data.slots_of(mgid) {
             // What a full socket does not take is lost, as any datagram may be.

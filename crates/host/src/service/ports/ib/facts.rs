@@ -58,11 +58,11 @@ pub(super) fn port(
     Ok(Port { managed: Some(managed), ..described(kind, facts, &codes) })
 }
 
-/// The port of an adapter that was on no fabric yet: no cable is plugged in.
-pub(super) fn unplugged(kind: DeviceKind, node: Guid) -> Port {
-    let guid = Guid(node.0.wrapping_add(1));
+/// A port of an adapter that was on no fabric yet: no cable is plugged in.
+pub(super) fn unplugged(kind: DeviceKind, node: Guid, number: u8) -> Port {
+    let guid = Guid(node.0.wrapping_add(number.into()));
     let facts = PortFacts {
-        number: 1,
+        number,
         guid,
         gid_prefix: DEFAULT_PREFIX,
         active_width: 2,
@@ -284,7 +284,6 @@ mod tests {
             device_id: 1,
             revision: 2,
             port: usual(),
-            others: Vec::new(),
         };
         let adapter = |text: &str| super::adapter(&described(text.to_owned()));
         let one = adapter("a\nb").unwrap();

@@ -17,7 +17,7 @@ pub(in crate::service) struct Greeting {
 impl Core {
     /// Answers a greeting, or keeps it while a fabric that was asked for an adapter may still answer.
     pub(in crate::service) fn take_greeting(&mut self, greeting: Greeting) {
-        self.look_for_fabric();
+        self.look_for_fabrics();
         if !self.adapter.is_asked_for() {
             return self.answer_greeting(greeting);
         }
@@ -28,8 +28,11 @@ impl Core {
         self.adapter.waiting.push(greeting);
     }
 
-    /// Answers those that waited.
+    /// Answers those that waited, once it is decided for all ports.
     pub(super) fn answer_greetings(&mut self) {
+        if self.adapter.is_asked_for() {
+            return;
+        }
         for greeting in std::mem::take(&mut self.adapter.waiting) {
             if self.clients.get(greeting.client).is_some() {
                 self.answer_greeting(greeting);

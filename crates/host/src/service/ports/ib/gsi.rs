@@ -12,7 +12,7 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::ports::PortId;
 
-/// The port.
+/// The port over which connections are made.
 const PORT: PortId = PortId { device: Ib::KIND, number: 1 };
 
 /// A datagram that came to a queue pair of the service.

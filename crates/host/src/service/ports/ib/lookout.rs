@@ -13,6 +13,7 @@ use rdmux_verbs::throttled;
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
+use super::adapters::PortAt;
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 
@@ -79,34 +80,34 @@ impl AsFd for Lookout {
 
 impl Core {
     /// Has the service hear of a fabric that comes up. It is looked for after this, so that it is not missed.
-    pub(super) fn watch_for_fabric(&mut self) {
-        if self.adapter.lookout.is_none() {
+    pub(super) fn watch_for_fabric(&mut self, at: PortAt) {
+        if self.adapter[at].lookout.is_none() {
             let user = self.options.dir.user_dir();
-            let lookout = Lookout::new(user, self.adapter.fabric()).and_then(|lookout| {
-                self.poller.add(&lookout, Token::Lookout, Interest::Read)?;
+            let lookout = Lookout::new(user, self.adapter[at].fabric()).and_then(|lookout| {
+                self.poller.add(&lookout, Token::Lookout(at.number()), Interest::Read)?;
                 Ok(lookout)
             });
             match lookout {
-                Ok(lookout) => self.adapter.lookout = Some(lookout),
+                Ok(lookout) => self.adapter[at].lookout = Some(lookout),
                 Err(e) => throttled!(debug, "a fabric cannot be waited for: {e}"),
             }
         }
-        if let Some(Err(e)) = self.adapter.lookout.as_ref().map(Lookout::watch) {
+        if let Some(Err(e)) = self.adapter[at].lookout.as_ref().map(Lookout::watch) {
             throttled!(debug, "a fabric cannot be waited for: {e}");
         }
     }
 
     /// The fabric is there.
-    pub(super) fn end_lookout(&mut self) {
-        if let Some(lookout) = self.adapter.lookout.take() {
+    pub(super) fn end_lookout(&mut self, at: PortAt) {
+        if let Some(lookout) = self.adapter[at].lookout.take() {
             self.poller.remove(&lookout);
         }
     }
 
     /// Something has happened on the way to the fabric's socket.
-    pub(in crate::service) fn lookout_event(&mut self) {
-        if self.adapter.lookout.as_ref().is_some_and(Lookout::take) {
-            self.look_for_new_fabric();
+    pub(in crate::service) fn lookout_event(&mut self, at: PortAt) {
+        if self.adapter[at].lookout.as_ref().is_some_and(Lookout::take) {
+            self.look_for_new_fabric(at);
         }
     }
 }

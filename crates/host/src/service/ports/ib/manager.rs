@@ -16,6 +16,7 @@ use rustix::fs::inotify;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::adapters::PortAt;
 use crate::names::DeviceChoice;
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
@@ -27,7 +28,6 @@ const MAX_EVENTS: usize = 64;
 /// The managers that hold the port's `issmN` open, and what the fabric knows of them.
 #[derive(Debug, Default)]
 pub(super) struct Manager {
-    watch: Option<OwnedFd>,
     /// FIFOs that somebody has open, by the trees that they are in.
     open: BTreeMap<DeviceChoice, OwnedFd>,
     bit: Bit,
@@ -58,8 +58,10 @@ impl Core {
     /// Looks who has the port's FIFOs open, and hears of those who open them from now on. FIFOs are made with the trees of
     /// the view, and stay when the service ends.
     pub(in crate::service) fn watch_managers(&mut self) {
-        for choice in DeviceChoice::every() {
-            if let Some(path) = self.issm_path(choice).filter(|path| path.exists())
+        let files = DeviceChoice::every()
+            .flat_map(|choice| self.adapter.every().map(move |at| (choice, at)));
+        for (choice, at) in files.collect::<Vec<_>>() {
+            if let Some(path) = self.issm_path(choice, at).filter(|path| path.exists())
                 && let Err(e) = self.watch_issm(&path)
             {
                 throttled!(warn, "{} cannot be watched: {e}", path.display());
@@ -69,13 +71,13 @@ impl Core {
     }
 
     fn watch_issm(&mut self, path: &Path) -> io::Result<()> {
-        let watch = match &self.adapter.manager.watch {
+        let watch = match &self.adapter.issm {
             Some(watch) => watch,
             None => {
                 let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
                 let watch = inotify::init(flags)?;
                 self.poller.add(&watch, Token::Issm, Interest::Read)?;
-                self.adapter.manager.watch.insert(watch)
+                self.adapter.issm.insert(watch)
             }
         };
         // A file that is watched already stays so.
@@ -83,15 +85,15 @@ impl Core {
         Ok(())
     }
 
-    /// The FIFO in the tree of these devices.
-    fn issm_path(&self, choice: DeviceChoice) -> Option<PathBuf> {
+    /// The FIFO of a port in the tree of these devices.
+    fn issm_path(&self, choice: DeviceChoice, at: PortAt) -> Option<PathBuf> {
         let dir = self.options.dir.host(&self.options.host).ok()?;
-        Some(dir.view(choice).join(tree::ISSM))
+        Some(dir.view(choice).join(tree::issm(at.number())))
     }
 
     /// A FIFO was opened, perhaps by us.
     pub(in crate::service) fn issm_opened(&mut self) {
-        let Some(watch) = &self.adapter.manager.watch else { return };
+        let Some(watch) = &self.adapter.issm else { return };
         let mut buf = [std::mem::MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(watch, &mut buf);
         // What is left wakes us again, so that one who opens it all the time has only its share of ours.
@@ -104,74 +106,81 @@ impl Core {
     }
 
     /// A FIFO has no reader any more; another may just have come.
-    pub(in crate::service) fn issm_closed(&mut self, tree: DeviceChoice) {
-        if let Some(fifo) = self.adapter.manager.open.remove(&tree) {
+    pub(in crate::service) fn issm_closed(&mut self, tree: DeviceChoice, at: PortAt) {
+        if let Some(fifo) = self.adapter[at].manager.open.remove(&tree) {
             self.poller.remove(&fifo);
         }
         self.look_for_managers();
     }
 
     fn look_for_managers(&mut self) {
+        for at in self.adapter.every() {
+            self.look_for_managers_of(at);
+        }
+    }
+
+    fn look_for_managers_of(&mut self, at: PortAt) {
         for tree in DeviceChoice::every() {
-            let Some(path) = self.issm_path(tree) else { continue };
-            if self.adapter.manager.open.contains_key(&tree) {
+            let Some(path) = self.issm_path(tree, at) else { continue };
+            if self.adapter[at].manager.open.contains_key(&tree) {
                 continue;
             }
             match open_for_reader(&path) {
                 Ok(None) => {}
                 Ok(Some(fifo)) => {
-                    match self.poller.add(&fifo, Token::IssmFile(tree), Interest::End) {
-                        Ok(()) => drop(self.adapter.manager.open.insert(tree, fifo)),
+                    match self.poller.add(&fifo, Token::IssmFile(tree, at.number()), Interest::End)
+                    {
+                        Ok(()) => drop(self.adapter[at].manager.open.insert(tree, fifo)),
                         Err(e) => throttled!(warn, "{} cannot be watched: {e}", path.display()),
                     }
                 }
                 Err(e) => throttled!(warn, "{} cannot be opened: {e}", path.display()),
             }
         }
-        self.set_is_sm();
+        self.set_is_sm(at);
     }
 
     /// Has the fabric know whether a manager has the port.
-    pub(super) fn set_is_sm(&mut self) {
-        let wanted = self.adapter.manager.is_there();
-        match &self.adapter.manager.bit {
-            Bit::Clear if wanted => self.ask_for_is_sm(),
-            Bit::Asked(_) | Bit::Set(_) if !wanted => self.clear_is_sm(),
+    pub(super) fn set_is_sm(&mut self, at: PortAt) {
+        let wanted = self.adapter[at].manager.is_there();
+        match &self.adapter[at].manager.bit {
+            Bit::Clear if wanted => self.ask_for_is_sm(at),
+            Bit::Asked(_) | Bit::Set(_) if !wanted => self.clear_is_sm(at),
             _ => {}
         }
     }
 
-    fn ask_for_is_sm(&mut self) {
-        let Some(port) = self.adapter.held_port() else { return };
-        let dir = FabricDir::existing(self.options.dir.user_dir(), self.adapter.fabric());
+    fn ask_for_is_sm(&mut self, at: PortAt) {
+        let Some(port) = self.adapter[at].held_port() else { return };
+        let dir = FabricDir::existing(self.options.dir.user_dir(), self.adapter[at].fabric());
         let begun = dir.map_err(Into::into).and_then(|dir| match dir {
             Some(dir) => IsSm::begin(&dir, &port),
             None => Ok(None),
         });
         match begun {
-            Ok(Some(setting)) => self.await_is_sm(setting),
+            Ok(Some(setting)) => self.await_is_sm(at, setting),
             // It is asked again when the adapter is ours again.
             Ok(None) => {}
             Err(e) => throttled!(warn, "{e}"),
         }
     }
 
-    fn await_is_sm(&mut self, setting: SettingIsSm) {
-        match self.poller.add(&setting, Token::IsSm, Interest::Read) {
-            Ok(()) => self.adapter.manager.bit = Bit::Asked(setting),
+    fn await_is_sm(&mut self, at: PortAt, setting: SettingIsSm) {
+        match self.poller.add(&setting, Token::IsSm(at.number()), Interest::Read) {
+            Ok(()) => self.adapter[at].manager.bit = Bit::Asked(setting),
             Err(e) => throttled!(warn, "a fabric cannot be watched: {e}"),
         }
     }
 
     /// The fabric has set the bit, or is gone.
-    pub(in crate::service) fn is_sm_event(&mut self) {
-        match std::mem::take(&mut self.adapter.manager.bit) {
+    pub(in crate::service) fn is_sm_event(&mut self, at: PortAt) {
+        match std::mem::take(&mut self.adapter[at].manager.bit) {
             Bit::Clear => {}
             Bit::Asked(setting) => {
                 self.poller.remove(&setting);
                 match setting.poll() {
-                    Ok(Progress::Pending(setting)) => self.await_is_sm(setting),
-                    Ok(Progress::Done(is_sm)) => self.is_sm_set(is_sm),
+                    Ok(Progress::Pending(setting)) => self.await_is_sm(at, setting),
+                    Ok(Progress::Done(is_sm)) => self.is_sm_set(at, is_sm),
                     Err(e) => throttled!(warn, "{e}"),
                 }
             }
@@ -180,17 +189,17 @@ impl Core {
         }
     }
 
-    fn is_sm_set(&mut self, is_sm: IsSm) {
-        if let Err(e) = self.poller.add(&is_sm, Token::IsSm, Interest::Read) {
+    fn is_sm_set(&mut self, at: PortAt, is_sm: IsSm) {
+        if let Err(e) = self.poller.add(&is_sm, Token::IsSm(at.number()), Interest::Read) {
             return throttled!(warn, "a fabric cannot be watched: {e}");
         }
         tracing::info!("a subnet manager has the port");
-        self.adapter.manager.bit = Bit::Set(is_sm);
+        self.adapter[at].manager.bit = Bit::Set(is_sm);
     }
 
     /// Clears the bit, because no manager is there, or the adapter is not ours any more.
-    pub(super) fn clear_is_sm(&mut self) {
-        match std::mem::take(&mut self.adapter.manager.bit) {
+    pub(super) fn clear_is_sm(&mut self, at: PortAt) {
+        match std::mem::take(&mut self.adapter[at].manager.bit) {
             Bit::Clear => {}
             Bit::Asked(setting) => self.poller.remove(&setting),
             Bit::Set(is_sm) => self.poller.remove(&is_sm),

@@ -65,7 +65,7 @@ pub(crate) fn carry_out(
     copy: &Direct<'_>,
 ) -> bool {
     let Some(reach) = reach_of(core, path).filter(|reach| reach.is_open()) else { return false };
-    if device.engine().detour().is_needed() {
+    if device.engine().detour().is_needed(core.port()) {
         // Who looks at packets is to see them, and without a link nothing passes.
         return false;
     }

@@ -13,6 +13,7 @@ use crate::engine::device::Device;
 use crate::engine::drive::{BUDGET, Bound};
 use crate::engine::env::QpEnv;
 use crate::engine::machine::Machine;
+use crate::engine::qp::QpCore;
 use crate::engine::receive::{NO_GRH, checked, count, parse};
 use crate::engine::recent::RecentQps;
 use crate::objects::counters::{Counter, Counters};
@@ -201,17 +202,22 @@ impl RingRx {
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
         let dest_qpn = Meta::parse(first.meta()).dest_qpn;
-        if device.engine().detour().is_cut() {
-            taken.add(first.len());
-            drop(rx.take(first));
-            count(device, Counter::RxNoLink);
-            return tx.wire.receive(rx);
-        }
-        let Some((core, cached)) = qps.get(device, Qpn::new(dest_qpn)) else {
-            taken.add(first.len());
-            drop(rx.take(first));
-            count(device, Counter::RxNoQp);
-            return tx.wire.receive(rx);
+        let found = qps.get(device, Qpn::new(dest_qpn)).ok_or(Counter::RxNoQp);
+        let is_cut = |core: &QpCore| device.engine().detour().is_cut(core.port());
+        let found =
+            found.and_then(
+                |(core, cached)| {
+                    if is_cut(core) { Err(Counter::RxNoLink) } else { Ok((core, cached)) }
+                },
+            );
+        let (core, cached) = match found {
+            Ok(found) => found,
+            Err(why) => {
+                taken.add(first.len());
+                drop(rx.take(first));
+                count(device, why);
+                return tx.wire.receive(rx);
+            }
         };
         let mut bound = Bound::lock(device, core);
         let av = bound.capture_av();
@@ -281,7 +287,7 @@ fn is_for_qp(head: &Head, device: &Device) -> bool {
 
 /// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
 fn moves_only(device: &Device) -> bool {
-    device.xrc().is_hub() && !device.engine().detour().is_needed()
+    device.xrc().is_hub() && !device.engine().detour().is_captured()
 }
 
 /// Hands over a packet with the payload where it lies. Only the headers are copied before they are looked at.
@@ -298,6 +304,9 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Re
     let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
         return count(device, Counter::RxNoQp);
     };
+    if device.engine().detour().is_cut(core.port()) {
+        return count(device, Counter::RxNoLink);
+    }
     let mut bound = Bound::lock(device, core);
     let state = bound.run(|machine, env| {
         hand_over(device, (machine, env), ring, meta, &packet, now);

@@ -22,7 +22,7 @@ use rdmux_wire::{Bth, Psn, Qpn};
 
 pub(super) use self::inbox::Inbox;
 use self::named::Names;
-use crate::engine::device::Device;
+use crate::engine::device::{Device, PORT};
 use crate::engine::receive::count;
 use crate::objects::brief::Mutex;
 use crate::objects::control::{ReachFds, RingEnd};
@@ -188,7 +188,7 @@ impl Neighbour {
         av: &AddressVector,
         frame: &Frame<'_>,
     ) -> Result<(), LinkError> {
-        if device.engine().detour().is_cut() {
+        if device.engine().detour().is_cut(av.port_num.max(PORT)) {
             // Lost, as on a cable that is not plugged in: the transport notices.
             count(device, Counter::TxNoLink);
             return Ok(());

@@ -12,6 +12,7 @@ use rdmux_link::procmem::{MAX_PIECES, Range};
 use rdmux_transport::env::{FetchError, Named};
 
 use crate::engine::device::Device;
+use crate::engine::qp::QpCore;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::reach::{Origin, Reach};
@@ -85,16 +86,16 @@ pub(crate) fn len(names: &[u8]) -> Option<u32> {
 /// Fetches what a packet names into pieces as long as that.
 pub(crate) fn fetch(
     device: &Device,
-    (own, reach): (rdmux_wire::Qpn, &Reach),
+    (own, reach): (&QpCore, &Reach),
     named: &Named<'_>,
     near: &[Piece],
 ) -> Result<(), FetchError> {
     let counters = Counters(device.counters());
     // Who looks at packets is to see them, and without a link nothing passes.
-    let open = reach.is_open() && !device.engine().detour().is_needed();
+    let open = reach.is_open() && !device.engine().detour().is_needed(own.port());
     let names = Parsed::parse(named.at).filter(|_| open).ok_or(FetchError::OutOfReach)?;
     let hazard = device.reaches().enter(reach).ok_or(FetchError::OutOfReach)?;
-    if !reach.sends(own, &names.origin, &names.ranges, &names.keys) {
+    if !reach.sends(own.qpn, &names.origin, &names.ranges, &names.keys) {
         return Err(FetchError::OutOfReach);
     }
     let fetched = memory::fetch_ranges(reach.memory(), &names.ranges, near);

@@ -30,11 +30,11 @@ pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     else {
         return;
     };
-    if device.engine().detour().is_needed() {
+    if device.engine().detour().is_needed(core.port()) {
         return;
     }
     let mut short = Short::default();
-    while let Some(request) = qp.brief_request(MOST, |index| device.pkey(index)) {
+    while let Some(request) = qp.brief_request(MOST, |index| device.pkey(core.port(), index)) {
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
             return;
         }

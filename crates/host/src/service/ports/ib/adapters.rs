@@ -1,0 +1,167 @@
+//! The ports of the host's adapter, each plugged into a fabric: as many as the host was given fabrics.
+
+use std::ops::{Deref, DerefMut, Index, IndexMut};
+use std::os::fd::OwnedFd;
+
+use rdmux_cm::Time;
+use rdmux_fabric::FabricName;
+use rdmux_fabric::proto::HostPort;
+use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::port::{self, Port};
+use rdmux_wire::Guid;
+
+use super::adapter::{Adapter, own_guid};
+use super::greetings::Greeting;
+use crate::proto::FabricStatus;
+
+/// See the module. Connections are made over the first: to who asks for no port it is that one.
+#[derive(Debug)]
+pub(in crate::service) struct Adapters {
+    first: Adapter,
+    others: Vec<Adapter>,
+    /// Clients that wait until it is decided whether the host has an adapter.
+    pub(super) waiting: Vec<Greeting>,
+    /// Tells of opens of the files that subnet managers hold.
+    pub(super) issm: Option<OwnedFd>,
+}
+
+/// Which of the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::service) struct PortAt(u8);
+
+impl PortAt {
+    /// The first.
+    pub(super) const FIRST: Self = Self(0);
+
+    /// Its number.
+    pub(in crate::service) fn number(self) -> u8 {
+        self.0 + 1
+    }
+    /// Whether it is the one over which connections are made.
+    pub(super) fn is_first(self) -> bool {
+        self == Self::FIRST
+    }
+}
+
+impl Adapters {
+    /// The first port is on the first of these fabrics, the second on the second. None is plugged in yet.
+    pub(in crate::service) fn new(fabrics: &[FabricName]) -> Self {
+        let of = u8::try_from(fabrics.len()).unwrap_or(port::MAX_PORTS).min(port::MAX_PORTS);
+        let mut all = (1..=of).zip(fabrics).map(|(number, fabric)| {
+            let here = (1..=of).zip(fabrics).filter(|(_, other)| *other == fabric);
+            let here = here.map(|(number, _)| number).collect();
+            Adapter::new(fabric.clone(), HostPort { number, of, here })
+        });
+        let only = || Adapter::new(FabricName::default(), HostPort::only());
+        let first = all.next().unwrap_or_else(only);
+        Self { first, others: all.collect(), waiting: Vec::new(), issm: None }
+    }
+
+    /// All of them.
+    pub(in crate::service) fn every(&self) -> impl Iterator<Item = PortAt> + use<> {
+        let last = u8::try_from(self.others.len()).unwrap_or(u8::MAX - 1);
+        (0..=last).map(PortAt)
+    }
+
+    /// The one with this number, if there is one.
+    pub(in crate::service) fn at(&self, number: u8) -> Option<PortAt> {
+        self.every().find(|at| at.number() == number)
+    }
+
+    pub(in crate::service) fn iter(&self) -> impl Iterator<Item = &Adapter> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+    pub(in crate::service) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Adapter> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// The ports, as processes are told of them; `host` is the GUID of the host's node.
+    pub(super) fn ports(&self, kind: DeviceKind, host: Guid) -> Vec<Port> {
+        self.iter().map(|adapter| adapter.port(kind, host)).collect()
+    }
+
+    /// The GUID of the node, which has all ports.
+    pub(super) fn node_guid(&self, host: Guid) -> Guid {
+        self.iter().find_map(Adapter::known_guid).unwrap_or(own_guid(host))
+    }
+
+    /// What a fabric told of it, if it ever was on one.
+    pub(super) fn described(&self) -> Option<&port::Adapter> {
+        self.iter().find_map(Adapter::described)
+    }
+
+    /// Whether a fabric was asked, and has not answered yet; or does not know yet where data arrives.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.iter().any(Adapter::is_asked_for)
+    }
+
+    /// What there is to know of each.
+    pub(in crate::service) fn status(&self) -> Vec<FabricStatus> {
+        self.iter().map(Adapter::status).collect()
+    }
+
+    /// When there is something to do.
+    pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
+        self.iter().filter_map(Adapter::poll_timeout).min()
+    }
+}
+
+impl Deref for Adapters {
+    type Target = Adapter;
+
+    fn deref(&self) -> &Adapter {
+        &self.first
+    }
+}
+
+impl DerefMut for Adapters {
+    fn deref_mut(&mut self) -> &mut Adapter {
+        &mut self.first
+    }
+}
+
+impl Index<PortAt> for Adapters {
+    type Output = Adapter;
+
+    fn index(&self, PortAt(at): PortAt) -> &Adapter {
+        at.checked_sub(1).map_or(&self.first, |other| &self.others[usize::from(other)])
+    }
+}
+
+impl IndexMut<PortAt> for Adapters {
+    fn index_mut(&mut self, PortAt(at): PortAt) -> &mut Adapter {
+        match at.checked_sub(1) {
+            None => &mut self.first,
+            Some(other) => &mut self.others[usize::from(other)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(names: &[&str]) -> Vec<HostPort> {
+        let names: Vec<_> = names.iter().map(|name| FabricName::new(name).unwrap()).collect();
+        Adapters::new(&names).iter().map(|adapter| adapter.wanted.clone()).collect()
+    }
+
+    #[test]
+    fn each_port_says_which_others_are_on_its_fabric() {
+        let port = |number, of, here: &[u8]| HostPort { number, of, here: here.to_vec() };
+        assert_eq!(ports(&["a"]), [port(1, 1, &[1])]);
+        assert_eq!(ports(&["a", "a"]), [port(1, 2, &[1, 2]), port(2, 2, &[1, 2])]);
+        assert_eq!(ports(&["a", "b"]), [port(1, 2, &[1]), port(2, 2, &[2])]);
+        assert_eq!(ports(&[]), [HostPort::only()]);
+        assert_eq!(ports(&["a"; 3]).len(), 2, "a device has no more");
+    }
+
+    #[test]
+    fn ports_are_found_by_their_numbers() {
+        let adapters = Adapters::new(&[FabricName::default(), FabricName::default()]);
+        let numbers: Vec<_> = adapters.every().map(|at| adapters[at].wanted.number).collect();
+        assert_eq!(numbers, [1, 2]);
+        assert_eq!((adapters.at(0), adapters.at(3)), (None, None));
+        assert!(adapters.at(1).unwrap().is_first() && !adapters.at(2).unwrap().is_first());
+    }
+}
