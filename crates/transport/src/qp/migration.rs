@@ -188,7 +188,8 @@ impl Qp {
         let asks = rx.packet.bth.mig_req;
         let by_primary = self.primary().check(rx, env);
         if let Some(former) = &self.mig.former {
-            let by_former = former.check(rx, env);
+            let by_former = former.check_both_ends(rx, env);
+            let by_primary = by_primary.and_then(|()| self.primary().check_both_ends(rx, env));
             return self.came_after_migration(asks, by_primary, by_former);
         }
         match self.mig.state {

@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Engine;
 use super::qp::QpCore;
+use super::wire::RingPath;
 use super::xrc::side::Side;
 use crate::objects::control::{Control, ControlError, DeviceKind, Limits, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
@@ -138,6 +139,19 @@ impl Device {
             index(port.gids()).or_else(of_address)
         };
         u8::try_from(self.port(port, at)??).ok()
+    }
+    /// How to name a path that leads back to the port that it begins at, in records to a process of this host.
+    pub(crate) fn ring_path(&self, av: &AddressVector) -> RingPath {
+        let port = av.port_num.max(PORT);
+        let (near, far) = match self.kind().row().link_layer {
+            LinkLayer::Ethernet => (av.sgid_index, self.gid_index(port, av.dgid).unwrap_or(0)),
+            LinkLayer::InfiniBand => {
+                let lid = self.port(port, |port| port.attr.lid.0).unwrap_or(0);
+                let bits = av.dlid.checked_sub(lid).and_then(|bits| u8::try_from(bits).ok());
+                (av.src_path_bits, bits.unwrap_or(0))
+            }
+        };
+        RingPath { port, near, far }
     }
     /// Whether a path leads back to the port that it begins at: by its LID on InfiniBand, elsewhere by its GID.
     pub(crate) fn is_own(&self, av: &AddressVector) -> bool {

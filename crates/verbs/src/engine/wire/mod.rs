@@ -27,8 +27,8 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Psn, Qpn};
 
-/// What the kernel needs to know before there is a wire.
-pub(crate) use rdmux_link::ring::prepare;
+/// How records name a path; and what the kernel needs to know before there is a wire.
+pub(crate) use rdmux_link::ring::{RingPath, prepare};
 
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
@@ -74,8 +74,8 @@ pub(crate) enum Path {
     None,
     /// To one peer, by a wire of packets.
     Peer(Route, Share),
-    /// To one peer in a process of this host, by records.
-    Near(Arc<Neighbour>),
+    /// To one peer in a process of this host, by records, which say that they came this way.
+    Near(Arc<Neighbour>, RingPath),
     /// To whom each work request says, by a wire of packets; the last route is kept.
     Datagram(Option<(AddressVector, Route)>),
     /// To one peer, by a stream.
@@ -214,17 +214,29 @@ impl Path {
     /// The process at its other end, if that is one of this host which is reached by records.
     #[inline]
     pub(crate) fn neighbour(&self) -> Option<&Arc<Neighbour>> {
-        if let Self::Near(near) = self { Some(near) } else { None }
+        if let Self::Near(near, _) = self { Some(near) } else { None }
     }
 
     /// What the wire can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         match self {
-            Self::Near(near) => near.caps(qp_type),
+            Self::Near(near, _) => near.caps(qp_type),
             Self::Peer(route, _) | Self::Datagram(Some((_, route))) => route.caps(),
             Self::Stream(stream) => stream.caps(),
             Self::None | Self::Datagram(None) => NO_CAPS,
         }
+    }
+
+    /// How to name the path in records, if it goes by any.
+    pub(crate) fn ring_path(&self) -> RingPath {
+        if let Self::Near(_, path) = self { *path } else { RingPath::default() }
+    }
+
+    /// Whether a queue pair of this type whose path this is may go on by another one, with packets of `mtu` bytes.
+    pub(crate) fn may_become(&self, other: &Self, (qp_type, mtu): (QpType, u32)) -> bool {
+        let (own, other) = (self.caps(qp_type), other.caps(qp_type));
+        let same = own.lossless == other.lossless && own.piggybacks_acks == other.piggybacks_acks;
+        same && (mtu.max(if own.lossless { own.max_payload } else { 0 })) <= other.max_payload
     }
 
     /// Bytes that may be in flight now.
@@ -242,7 +254,7 @@ impl Path {
         av: &AddressVector,
     ) -> Result<(), TxError> {
         match self {
-            Self::Peer(..) | Self::Near(_) => Ok(()),
+            Self::Peer(..) | Self::Near(..) => Ok(()),
             Self::Datagram(last) => find_datagram_route(device, core, av, last),
             Self::None | Self::Stream(_) => Err(TxError::Busy),
         }
@@ -257,7 +269,7 @@ impl Path {
         gathered: Option<&mut Gathered>,
     ) -> Result<(), LinkError> {
         let (route, loans) = match self {
-            Self::Near(near) => return near.send(device, av, frame),
+            Self::Near(near, path) => return near.send(device, *path, av, frame),
             Self::Peer(route, share) => (route, Some(share.loans())),
             Self::Datagram(Some((_, route))) => (route, None),
             Self::None | Self::Datagram(None) | Self::Stream(_) => return Err(LinkError::Busy),
@@ -337,17 +349,43 @@ impl Engine {
         if !mask.contains(AttrMask::AV) {
             return Ok(None);
         }
-        if mask.contains(AttrMask::DEST_QPN)
-            && let Some(near) = self.neighbour_with(device, &attr.av, attr.dest_qpn)?
-        {
-            return Ok(Some(Path::Near(near)));
+        let may_be_near = mask.contains(AttrMask::DEST_QPN);
+        self.path_along(device, slot, (port, &attr.av), (attr.dest_qpn, may_be_near)).map(Some)
+    }
+
+    /// The alternate path that a connected queue pair has once `attr` is set: none if the call does not change it.
+    pub(crate) fn alternate_for(
+        &self,
+        device: &Arc<Device>,
+        qp: &QpCore,
+        attr: &QpAttr,
+        (mask, dest): (AttrMask, Qpn),
+    ) -> Result<Option<Path>, VerbsError> {
+        let connects = qp.is_connected() && !device.kind().has_streams();
+        if !connects || !mask.contains(AttrMask::ALT_PATH) {
+            return Ok(None);
         }
-        let route = self.route(device, slot, port, &attr.av)?;
+        let (slot, way) = (device.slot_for(qp.qpn), (attr.alt_port_num, &attr.alt_av));
+        self.path_along(device, slot, way, (dest, true)).map(Some)
+    }
+
+    /// The path along `av` from a port to a queue pair, whose process may be reached by records only where `may_be_near`.
+    fn path_along(
+        &self,
+        device: &Arc<Device>,
+        slot: u16,
+        (port, av): (u8, &AddressVector),
+        (dest, may_be_near): (Qpn, bool),
+    ) -> Result<Path, VerbsError> {
+        if may_be_near && let Some(near) = self.neighbour_with(device, av, dest)? {
+            return Ok(Path::Near(near, device.ring_path(av)));
+        }
+        let route = self.route(device, slot, port, av)?;
         let share = match &route {
-            Route::Udp(wire, to) => self.wires.shared_buffers.share(wire, to.addr, attr.dest_qpn),
+            Route::Udp(wire, to) => self.wires.shared_buffers.share(wire, to.addr, dest),
             Route::Other(_) => Share::alone(),
         };
-        Ok(Some(Path::Peer(route, share)))
+        Ok(Path::Peer(route, share))
     }
 
     /// The process that has `dest`, if it is one of this host and the two may share memory.

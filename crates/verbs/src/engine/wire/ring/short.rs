@@ -26,14 +26,14 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 #[inline]
 pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
-    let (Path::Near(near), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
+    let (Path::Near(near, by), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
     else {
         return;
     };
     if device.engine().detour().is_needed(core.port()) {
         return;
     }
-    let mut short = Short::default();
+    let mut short = Short { path: *by, ..Short::default() };
     while let Some(request) = qp.brief_request(MOST, |index| device.pkey(core.port(), index)) {
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
             return;
